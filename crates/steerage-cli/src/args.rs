@@ -3,8 +3,8 @@
 //! Each command has a file with its own options. The options that all commands which receive packets share are in
 //! [`RunArgs`], which such a command flattens into its own. `values` holds the parsers that several options use.
 //!
-//! A doc comment on a field is that option's help, so it is written for the program's users. [`program`] adds what clap cannot
-//! derive: the groups of commands, and a short help for `-h`.
+//! A doc comment on a field is that option's help, so it is written for the program's users.
+//! [`program`] adds what clap cannot derive: the groups of commands, and a short help for `-h`.
 
 mod bench;
 mod bench_report;

@@ -90,7 +90,8 @@ impl ControlTree {
         Ok(Self(RefCell::new(Some(prepared))))
     }
 
-    /// The tasks that are left once it is prepared: the socket is removed at the end, and the child that unmounts is waited for.
+    /// Adds what the control tree needs after it is prepared: it removes the socket at the end, and
+    /// waits for the child that unmounts.
     pub(crate) fn needs<'a>(&self, needs: Needs<'a>) -> Needs<'a> {
         let prepared = self.0.borrow();
         let Some(prepared) = prepared.as_ref() else { return needs };

@@ -36,57 +36,58 @@ pub(crate) enum Error {
     Usage(clap::Error),
     /// An option's mask or list of CPUs cannot be read.
     Mask { option: &'static str, error: MaskError },
-    /// An option has a mask for a queue, and that queue does not exist or has another mask: says what is wrong.
+    /// An option has a mask for a queue that does not exist, or that has another mask already. The
+    /// message says which.
     QueueMask { option: &'static str, message: String },
-    /// An option's list of CPUs names none.
+    /// An option's list of CPUs is empty.
     NoCpu { option: &'static str },
-    /// A CPU is there but switched off.
+    /// A CPU exists but is offline.
     Offline { cpu: CpuId, online: CpuMask },
     /// There is no such policy.
     Policy(UnknownPolicy),
     /// This CPU lacks the instructions for a hash.
     Hash(HashUnavailable),
-    /// `--pace`, and no file.
+    /// `--pace` is given, but no input is a file.
     NothingToPace,
-    /// `-f`, and a device that has no filter.
+    /// `-f` is given, but a device cannot have a filter.
     NothingToFilter { device: String },
     /// There is no such interface.
     NoInterface(String),
-    /// `-f` says what cannot be compiled.
+    /// The expression of `-f` cannot be compiled.
     Filter(FilterError),
-    /// The argument of explain looks like a flow and is not one.
+    /// The argument of explain looks like a flow, but cannot be parsed.
     Flow(ParseFlowKeyError),
     /// The device cannot be opened.
     Open(OpenError),
-    /// The run would have privileges.
+    /// Privileges cannot be dropped.
     Privileges(PrivilegesError),
-    /// The run would be outside of the sandbox.
+    /// The sandbox cannot be entered.
     Sandbox(SandboxError),
     /// There is no such output.
     Output(OutputError),
-    /// One output is wanted, and braces stand for several.
+    /// The command takes one output, but braces in the name stand for several.
     SeveralOutputs { spec: String },
-    /// An output would overwrite something of this run.
+    /// An output would overwrite another file of this run.
     SameFile { spec: String, what: &'static str },
-    /// Nothing can be forwarded that way: its own line.
+    /// The command line does not allow forwarding. The text is the whole message.
     Forward(String),
-    /// Nothing can be answered that way: its own line.
+    /// The command line does not allow answering. The text is the whole message.
     Respond(String),
-    /// Nothing could be measured: its own line.
+    /// The measurement failed. The text is the whole message.
     Bench(String),
-    /// The instance cannot be put together.
+    /// The instance cannot be built.
     Build(BuildError),
-    /// Metrics cannot be served where they are to be.
+    /// Metrics cannot be served at the address.
     Metrics(BindError),
     /// The kernel refused something.
     System { operation: &'static str, error: io::Error },
-    /// The device failed in the midst of the run: its own line.
+    /// A device failed during the run. The text is the whole message.
     Device(String),
-    /// CPUs whose threads panicked.
+    /// The threads of these CPUs panicked.
     Panicked(Vec<CpuId>),
-    /// CPUs whose functions did not return in time.
+    /// The handlers of this many CPUs did not return in time.
     LeftBehind(usize),
-    /// The name of a file or a collector for flows will not do.
+    /// The name of a file or a collector for flows is wrong.
     FlowsName { option: &'static str, name: String, what: String },
     /// Flows could not be written.
     Flows(ExportError),
@@ -96,48 +97,48 @@ pub(crate) enum Error {
     Refused(String),
     /// A manual page could not be written.
     Page { path: PathBuf, error: io::Error },
-    /// There is no manual page of this command.
+    /// This command has no manual page.
     NoManualPage { name: String },
-    /// There is no page of the guide and no command of this name.
+    /// The guide has no page of this name, and no command has it either.
     NoTopic { topic: String, nearest: Option<&'static str> },
     /// An input is a filter that was written without `-f`.
     BareFilter { filter: String },
     /// The bundle of doctor could not be written.
     Bundle { path: PathBuf, error: io::Error },
-    /// There is no socket for the control tree.
+    /// The socket for the control tree cannot be created.
     Socket(SocketError),
-    /// The socket was named, and there is no directory for names.
+    /// The user named the socket, but there is no directory for sockets.
     NoRuntimeDirectory { name: String },
     /// The control tree could not be mounted.
     Mount(MountError),
-    /// No instance was found that could be asked.
+    /// No instance was found.
     NoInstance(NoInstance),
-    /// Instances cannot be looked for.
+    /// The search for instances failed.
     Instances(SocketError),
-    /// Nothing of that name runs.
+    /// No instance of this name runs.
     NoSuchInstance { name: String, why: NoInstance },
-    /// More than one runs.
+    /// More than one instance runs.
     SeveralInstances { names: Vec<String> },
-    /// An instance cannot be asked.
+    /// The connection to an instance failed.
     Connect { path: PathBuf, error: io::Error },
     /// The instance does not send its report.
     Watched(String),
     /// The instance refuses the request.
     Attribute { what: &'static str, path: String, error: ClientError },
-    /// The jobs of `parallel`, or something else that it met.
+    /// `parallel` failed.
     Jobs(JobsError),
     /// The report could not be written.
     Report(io::Error),
-    /// `--strict`, and not every packet arrived in order.
+    /// `--strict` is given, and packets were lost or out of order.
     Strict { dropped: u64, in_flight: u64, reordered: u64 },
 }
 
-/// Why no instance was found that could be asked.
+/// Why no instance was found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NoInstance {
-    /// Root looks for instances of root's only.
+    /// Root looks only for instances of root.
     OfRoot,
-    /// This user has none, nor has root.
+    /// Neither this user nor root has an instance.
     OfUser,
     /// This user's instances have no socket, because there is no directory for it.
     NoDirectory,
@@ -159,7 +160,7 @@ impl fmt::Display for NoInstance {
 }
 
 impl Error {
-    /// The options that it may be about.
+    /// The options that the error may be about.
     pub(crate) fn options(&self) -> Vec<&'static str> {
         match self {
             Self::Mask { option, .. } | Self::NoCpu { option } => vec![option],
@@ -236,7 +237,7 @@ impl fmt::Display for Error {
             Self::SameFile { spec, what } => {
                 write!(f, "output {spec}: this file is {what}: give each output a file of its own")
             }
-            // The library does not know what our options are called.
+            // The library does not know the names of our options.
             Self::Build(BuildError::Memory { needed, cap, queues, cpus, backlog }) => write!(
                 f,
                 "{queues} queue(s) with a backlog of {backlog} packets for each of {cpus} CPU(s) need {}, but --memory allows {}: \

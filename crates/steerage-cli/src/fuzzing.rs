@@ -6,7 +6,8 @@ use crate::error::Error;
 use crate::terminal::printable;
 use crate::{run_file, usage};
 
-/// The arguments of the command line that a run file stands for, or the line that says what is wrong with it.
+/// The command line arguments that a run file stands for, or the message that says what is wrong
+/// with the file.
 ///
 /// # Errors
 /// If the file is wrong.

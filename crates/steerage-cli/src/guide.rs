@@ -1,4 +1,5 @@
-//! The pages of the guide, which are built into the program: an installed program has no docs/ beside it.
+//! The pages of the guide. They are built into the program, since an installed program has no docs/
+//! directory.
 
 mod markdown;
 
@@ -70,7 +71,8 @@ mod tests {
         for (name, text) in PAGES {
             let rendered = render(text, 80);
             let mut lines = rendered.lines();
-            // Examples and transcripts are as they are, and a word that is longer than a line cannot be broken.
+            // Examples and transcripts keep their lines. A word that is longer than a line cannot
+            // be broken.
             let breaks = |line: &str| line.split_whitespace().all(|word| word.chars().count() < 40);
             let is_long = |line: &&str| line.chars().count() > 80 && !line.starts_with("    ") && breaks(line);
             let long = lines.find(is_long);

@@ -1,4 +1,5 @@
-//! Answers to what users of tcpdump write out of habit: options that are not ours, filters without `-f`, no command.
+//! Advice for mistakes that users of tcpdump make out of habit: unknown options, filters without
+//! `-f`, no command.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -42,7 +43,7 @@ const INPUT_COMMANDS: [&str; 5] = ["count", "meter", "explain", "fanout", "paral
 /// The options of tcpdump that change how packets are printed.
 const PRINTING: [&str; 10] = ["-A", "-e", "-l", "-S", "-tt", "-ttt", "-u", "-U", "-x", "-X"];
 
-/// The command line to write instead, if the mistake is a habit of tcpdump's users.
+/// The correct command line, if the mistake is a habit of tcpdump's users.
 pub(crate) fn advice(arguments: &[OsString], error: &clap::Error) -> Option<String> {
     let words: Vec<&str> = arguments.iter().skip(1).map(|word| word.to_str().unwrap_or_default()).collect();
     if let Some(advice) = no_dashes(&words) {
@@ -139,14 +140,14 @@ fn no_command(words: &[&str], wrong: &str) -> Option<String> {
         .then(|| format!("{wrong} is an input: write a command first: steerage meter {}", shell_word(wrong)))
 }
 
-/// The filter among the inputs, if somebody wrote one without `-f`.
+/// The filter among the inputs, if the user wrote one without `-f`.
 pub(crate) fn filter_among(inputs: &[String]) -> Option<String> {
     let from =
         inputs.iter().position(|input| is_filter(input) && !is_interface(input) && !Path::new(input).exists())?;
     Some(inputs[from..].join(" "))
 }
 
-/// Whether this is the beginning of a filter.
+/// Whether the text is the start of a filter.
 fn is_filter(text: &str) -> bool {
     let word = text.trim_start_matches(['(', '!', ' ']).split([' ', '[', ')']).next().unwrap_or_default();
     FILTER_WORDS.contains(&word)

@@ -12,8 +12,9 @@ use steerage::{
 
 use crate::error::Error;
 
-/// The CPUs and caches of this machine. They are read once, at the first call, from a dozen files for each CPU. So CPUs
-/// that go offline later do not show here; [`online_cpus`] reads the present state.
+/// The CPUs and caches of this machine. They are read once, at the first call, from a dozen files
+/// for each CPU. CPUs that go offline later do not show here; [`online_cpus`] reads the current
+/// state.
 pub(crate) fn topology() -> &'static Topology {
     static TOPOLOGY: OnceLock<Topology> = OnceLock::new();
     TOPOLOGY.get_or_init(Topology::read)
@@ -44,8 +45,8 @@ pub(crate) fn require_online(cpus: &CpuMask) -> Result<(), Error> {
     off.map_or(Ok(()), |cpu| Err(Error::Offline { cpu, online }))
 }
 
-/// Two CPUs are far from each other if a cache line takes at least this long between them. CPUs that share a cache took
-/// 15 to 60 ns, and others 80 to 200 ns (docs/performance.md).
+/// Two CPUs are far from each other if a cache line takes at least this long between them. CPUs
+/// that share a cache took 15 to 60 ns, and other CPUs 80 to 200 ns (docs/performance.md).
 pub(crate) const FAR: Duration = Duration::from_nanos(100);
 
 /// The CPUs that are online now.

@@ -1,12 +1,13 @@
 //! `steerage`: receive packet steering in user space, from the command line.
 //!
-//! This file runs the command, prints the one line of an error, and sets the exit code. The program is a library, so that fuzz
-//! targets can call its parsers; nothing else uses it. A module imports only modules that are below it in this table:
+//! This file runs the command, prints the one line of an error, and sets the exit code. The program
+//! is a library so that fuzz targets can call its parsers. Nothing else uses the library. A module
+//! imports only modules that are below it in this table:
 //!
 //! | module | what it does |
 //! |---|---|
 //! | `fuzzing` | the parsers of the program, for fuzz targets |
-//! | `command` | starts what the command line asks for: a file for each command |
+//! | `command` | runs the command of the command line: a file for each command |
 //! | `run` | runs an instance from its start to its end, with reports, signals and the live table |
 //! | `instance` | opens the devices, drops privileges, and builds an instance from the command line |
 //! | `bench`, `doctor`, `top` | the commands that need more than one file |
@@ -15,14 +16,14 @@
 //! | `report` | writes reports and explanations, as text and as JSON |
 //! | `routing` | the kernel's routes and neighbours, for `forward` and `respond` |
 //! | `run_file` | reads a run file and merges it with the command line |
-//! | `sandbox` | what each command may still do once it is set up |
-//! | `privileges`, `signals`, `service` | capabilities that are dropped, signals that become events, messages to the service manager |
+//! | `sandbox` | the permissions of each command once it is set up |
+//! | `privileges`, `signals`, `service` | dropped capabilities, signals as events, the service manager |
 //! | `instances`, `host_cpus` | the running instances of this machine, and its CPUs |
 //! | `stdout` | writes to standard output |
 //! | `guide` | the pages of docs/, which are built in |
 //! | `error` | every error: its line and its exit code |
 //! | `usage` | help and mistakes of the command line, from clap |
-//! | `habits` | answers to what users of tcpdump write out of habit |
+//! | `habits` | advice for mistakes that users of tcpdump make out of habit |
 //! | `args` | the command line: commands, options, and the texts of `--help` |
 //! | `log`, `terminal`, `units` | traces; text that is safe for a terminal; numbers for people |
 #![forbid(unsafe_code)]
@@ -80,7 +81,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Usage(error)) => usage::answer(&error, &arguments),
         Err(error) => {
-            // An error means that standard error is closed. Then the exit code has to do.
+            // An error means that standard error is closed. Then the exit code must be enough.
             let _ = writeln!(std::io::stderr(), "steerage: {}", printable(&error.to_string()));
             error.exit_code()
         }

@@ -12,13 +12,15 @@ use crate::report::flows::short;
 use crate::terminal;
 use crate::units::bits_a_second;
 
-/// A flow whose counts have not changed for this long has no rate any more. Its meter publishes them several times a second.
+/// A flow whose counts have not changed for this long has a rate of 0. Its meter publishes them
+/// several times per second.
 const QUIET_AFTER: Duration = Duration::from_secs(3);
 
-/// At most this many flows are shown, also on a high terminal.
+/// The most flows that are shown, even on a high terminal.
 const ROWS_MAX: usize = 40;
 
-/// The lines of a terminal that the flows leave free: headings, counts, keys, and the line of the cursor.
+/// The lines of a terminal that the flows leave free: headings, counts, keys, and the line of the
+/// cursor.
 const OTHER_LINES: usize = 5;
 
 /// The line that explains the keys.
@@ -51,9 +53,9 @@ pub(crate) struct LiveFlows {
 #[derive(Clone, Debug)]
 struct LiveFlow {
     record: FlowRecord,
-    /// When its counts changed last.
+    /// When the counts changed last.
     changed: Instant,
-    /// Bytes and packets per second, of both directions.
+    /// The rates of both directions together: bytes and packets per second.
     rates: [f64; 2],
 }
 
@@ -71,7 +73,7 @@ impl LiveFlow {
         self.record.last().since(self.record.first())
     }
 
-    /// The same flow as `record` shows it later.
+    /// The same flow at a later look.
     fn later(&self, record: FlowRecord, now: Instant) -> Self {
         let bytes = record.bytes().saturating_sub(self.record.bytes());
         let packets = Self::packets(&record).saturating_sub(Self::packets(&self.record));
@@ -85,7 +87,7 @@ impl LiveFlow {
         }
     }
 
-    /// A flow that was not there at the last look: its average rate so far.
+    /// A flow that is new at this look. Its rate is the average since its first packet.
     fn new(record: FlowRecord, now: Instant) -> Self {
         let seconds = record.last().since(record.first()).as_secs_f64().max(1.0);
         let rates = [record.bytes() as f64 / seconds, Self::packets(&record) as f64 / seconds];
@@ -115,12 +117,12 @@ impl LiveFlows {
         });
     }
 
-    /// Whether there is nothing to show: a file is read, whose meters publish no flows.
+    /// Whether there is nothing to show. Meters that read a file publish no flows.
     pub(crate) fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
 
-    /// Does what a key asks for.
+    /// Handles a key.
     pub(crate) fn key(&mut self, key: u8) -> Option<Asked> {
         self.order = match key {
             b'q' | b'Q' => return Some(Asked::Stop),
@@ -158,18 +160,19 @@ impl LiveFlows {
     }
 }
 
-/// The keys of the terminal, one by one and without an echo, until this is dropped.
+/// The keys of the terminal, one by one and without an echo. The terminal is restored when this is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Keys {
     before: Termios,
 }
 
 impl Keys {
-    /// Takes the keys, if standard input is a terminal, and this process runs in its foreground: in the background it would be
-    /// stopped. Call this before the sandbox is entered.
+    /// Takes the keys, if standard input is a terminal and this process runs in its foreground. The
+    /// kernel would stop a process in the background. Call this before the sandbox is entered.
     pub(crate) fn take() -> Option<Self> {
         let stdin = io::stdin();
-        // A terminal that is not this session's has no foreground, and stops nobody.
+        // A terminal of another session has no foreground for us, and stops no process of ours.
         let in_background = tcgetpgrp(&stdin).is_ok_and(|foreground| foreground != rustix::process::getpgrp());
         if !terminal::can_redraw() || in_background {
             return None;

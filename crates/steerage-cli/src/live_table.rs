@@ -1,5 +1,5 @@
-//! The live table on a terminal: it shows what each CPU does, or for `meter` the flows. It is redrawn every second, and disappears at
-//! the end.
+//! The live table on a terminal. It shows the work of each CPU, or the flows for `meter`. It is
+//! redrawn every second, and disappears at the end.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -17,7 +17,8 @@ use crate::units::{counted, grouped, percent, rate, size, time};
 /// How often the table is drawn.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The most CPUs that are shown: the busiest ones. With its first and last line the table fits a terminal of 24 lines.
+/// The most CPUs that are shown: the busiest ones. With its first and last line, the table fits a
+/// terminal of 24 lines.
 const CPUS_SHOWN: usize = 16;
 
 /// The width of the bar of progress, without its ends.
@@ -35,7 +36,7 @@ pub(crate) struct LiveTable {
     before: Counters,
     ends: RunEnds,
     start: Instant,
-    /// For `meter`: the meters, and the flows that are shown instead of the CPUs.
+    /// The meters, and the flows that are shown instead of the CPUs. Only `meter` has them.
     flows: Option<(Metering, LiveFlows)>,
 }
 
@@ -84,7 +85,7 @@ impl LiveTable {
         if let Some((meters, flows)) = &mut self.flows {
             flows.look(meters, now);
             if !flows.is_empty() {
-                // Only the counts are left from the table of CPUs.
+                // Only the line of counts is kept from the table of CPUs.
                 let counts = table.split_off(table.len() - 1);
                 table = flows.lines(terminal::screen());
                 table.extend(counts);
@@ -96,7 +97,7 @@ impl LiveTable {
         self.draw();
     }
 
-    /// Does what a key asks for. Flows in another order are drawn at once.
+    /// Handles a key. If it changes the order of the flows, they are drawn at once.
     pub(crate) fn key(&mut self, key: u8) -> Option<Asked> {
         let asked = self.flows.as_mut().and_then(|(_, flows)| flows.key(key));
         if asked == Some(Asked::Sort) {
@@ -111,7 +112,7 @@ impl LiveTable {
         Some(bar(capture.bytes_read(), capture.bytes_total().filter(|total| *total > 0)?))
     }
 
-    /// How much is left to do, as far as that is known.
+    /// The text for the time and the bytes that are left, as far as they are known.
     fn progress(&self, elapsed: Duration, received: u64) -> String {
         let read = self.ends.capture.as_ref().map(|capture| (capture.bytes_read(), capture.bytes_total()));
         let by_files = read.and_then(|(read, total)| rest(elapsed, read, total?));
@@ -217,7 +218,7 @@ fn table(before: &Counters, now: &Counters, snapshot: &Snapshot) -> Vec<String> 
     lines
 }
 
-/// `[=====>    ]`, in ASCII for terminals without UTF-8.
+/// A bar such as `[=====>    ]`, in ASCII for terminals without UTF-8.
 fn bar(done: u64, all: u64) -> String {
     let filled = (BAR_WIDTH as f64 * done as f64 / all as f64).min(BAR_WIDTH as f64) as usize;
     format!("[{}{}]", "=".repeat(filled), " ".repeat(BAR_WIDTH - filled))
@@ -228,7 +229,8 @@ fn rest(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
     (done > 0).then(|| elapsed.mul_f64(all.saturating_sub(done) as f64 / done as f64))
 }
 
-/// The text for how much of the files has been read, and how much time is left, as far as these are known.
+/// The text for the part of the files that has been read, and for the time that is left, as far as
+/// these are known.
 fn progress(read: Option<(u64, Option<u64>)>, left: Option<Duration>) -> String {
     let read = match read {
         Some((read, Some(total))) if total > 0 => {

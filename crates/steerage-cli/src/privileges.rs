@@ -1,4 +1,4 @@
-//! Drops the capabilities of the process that only unmounts. Those of a run are dropped by the library
+//! Drops the capabilities of the process that only unmounts. The library drops those of a run
 //! ([`steerage_device::privileges`]).
 
 use std::io;
@@ -8,7 +8,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 
 use crate::error::Error;
 
-/// Unmounting, and searching any directory for the place.
+/// The capabilities to unmount, and to reach the mount point in any directory.
 const KEPT: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::DAC_READ_SEARCH);
 
 /// Drops all capabilities except those for unmounting and for searching directories.

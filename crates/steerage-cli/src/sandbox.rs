@@ -1,4 +1,5 @@
-//! The sandbox of each command: what it still does once it is set up. docs/privileges.md has the table.
+//! The sandbox of each command: the permissions that it keeps once it is set up. docs/privileges.md
+//! has the table.
 
 use std::cell::Cell;
 use std::fs;
@@ -14,8 +15,8 @@ use steerage_sandbox::{Group, InForce, Sandbox, ThreadFilter};
 use crate::args::SandboxArgs;
 use crate::error::Error;
 
-/// What a run reads of the machine while it runs: CPUs that come and go, interfaces, memory, random
-/// numbers.
+/// The files and directories that a run may read to learn about the machine: CPUs that come and go,
+/// interfaces, memory, random numbers.
 const MACHINE: [&str; 11] = [
     "/dev/urandom",
     "/sys/devices",
@@ -30,7 +31,7 @@ const MACHINE: [&str; 11] = [
     "/proc/meminfo",
 ];
 
-/// A command, for what it may do.
+/// A command, to look up its permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confined {
     Count,
@@ -46,9 +47,9 @@ pub(crate) enum Confined {
     Top,
     Doctor,
     Check,
-    /// Experiments on packets that the program makes up.
+    /// The experiments on generated packets.
     Bench,
-    /// A load against a server.
+    /// The load against a server.
     BenchRr,
     BenchReport,
     Man,
@@ -87,7 +88,7 @@ impl Confined {
         }
     }
 
-    /// What the threads of the process do.
+    /// The system calls that the process's threads may make.
     pub(crate) fn groups(self) -> &'static [Group] {
         use Group::{Clients, Files, Jobs, Netlink, OpenSockets, Terminal, Threads, UnixClient};
         match self {
@@ -105,7 +106,8 @@ impl Confined {
         }
     }
 
-    /// What the threads do that handle packets, if there are any.
+    /// The system calls that packet threads may make, or `None` if the command has no packet
+    /// threads.
     pub(crate) fn packet_groups(self) -> Option<&'static [Group]> {
         match self {
             Self::Count | Self::Meter | Self::Explain | Self::Send | Self::Respond => Some(&[Group::OpenSockets]),
@@ -115,7 +117,7 @@ impl Confined {
     }
 }
 
-/// What a command still needs once it is set up.
+/// The permissions that a command still needs once it is set up.
 #[derive(Clone, Debug)]
 pub(crate) struct Needs<'a> {
     command: Confined,
@@ -131,81 +133,83 @@ impl<'a> Needs<'a> {
         if command.packet_groups().is_some() { needs.reads_machine() } else { needs }
     }
 
-    /// The names of files that are made during the run. They may have parts that stand for the time (`%H`).
+    /// Allows the command to create files during the run. Their names may contain parts for the
+    /// time (`%H`).
     pub(crate) fn written_files(self, names: &[&'a Path]) -> Self {
         Self { written: names.to_vec(), ..self }
     }
 
-    /// The names of those files.
+    /// The names of the files that the command creates.
     pub(crate) fn written(&self) -> &[&'a Path] {
         &self.written
     }
 
-    /// Connections to other hosts are made during the run.
+    /// Allows connections to other hosts if `connects` is true.
     pub(crate) fn connects(self, connects: bool) -> Self {
         let sandbox = if connects { self.sandbox.calls(&[Group::Internet]) } else { self.sandbox };
         Self { sandbox, ..self }
     }
 
-    /// What of the machine is read: its CPUs, its interfaces, its memory.
+    /// Allows reading about the machine: its CPUs, its interfaces and its memory.
     pub(crate) fn reads_machine(self) -> Self {
         MACHINE.iter().fold(self, Self::reads)
     }
 
-    /// A file, or a directory, that is read.
+    /// Allows reading a file or a directory.
     pub(crate) fn reads(self, path: impl AsRef<Path>) -> Self {
         Self { sandbox: self.sandbox.reads(path), ..self }
     }
 
-    /// A file that is removed at the end.
+    /// Allows removing a file at the end.
     pub(crate) fn removes(self, path: impl AsRef<Path>) -> Self {
         Self { sandbox: self.sandbox.removes(path), ..self }
     }
 
-    /// A directory of temporary files that is removed at the end.
+    /// Allows temporary files in a directory, and removing the directory at the end.
     pub(crate) fn empties(self, directory: impl AsRef<Path>) -> Self {
         Self { sandbox: self.sandbox.empties(directory), ..self }
     }
 
-    /// The terminal, whose size and keys are read.
+    /// Allows reading the size and the keys of the terminal.
     pub(crate) fn uses_terminal(self) -> Self {
         Self { sandbox: self.sandbox.uses_device("/dev/tty"), ..self }
     }
 
-    /// The modes of the terminal are restored at the end.
+    /// Allows restoring the modes of the terminal at the end, if `restores` is true.
     pub(crate) fn restores_terminal(self, restores: bool) -> Self {
         let sandbox = if restores { self.sandbox.calls(&[Group::Terminal]) } else { self.sandbox };
         Self { sandbox, ..self }
     }
 
-    /// Packets are taken from an interface by AF_XDP.
+    /// Allows AF_XDP to take packets from an interface, if `takes` is true.
     pub(crate) fn takes(self, takes: bool) -> Self {
         let sandbox = if takes { self.sandbox.calls(&[Group::XdpMaps]) } else { self.sandbox };
         Self { takes, sandbox, ..self }
     }
 
-    /// A program that was started before is waited for.
+    /// Allows waiting for a program that was started before.
     pub(crate) fn waits_for_a_program(self) -> Self {
         Self { sandbox: self.sandbox.calls(&[Group::Jobs]), ..self }
     }
 }
 
 thread_local! {
-    /// Whether this thread handles packets and has its filter.
+    /// Whether this thread handles packets and has entered its filter.
     static ENTERED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The sandbox of a command, which is entered in two steps.
 #[derive(Debug)]
 pub(crate) struct Confinement {
-    /// What the threads do that handle packets.
+    /// The system calls that packet threads may make.
     packet_groups: Vec<Group>,
-    /// `None` with `--no-sandbox`.
+    /// The sandbox, or `None` with `--no-sandbox`.
     sandbox: Option<Sandbox>,
 }
 
 impl Confinement {
-    /// Restricts the files. Call this while there is one thread, and once everything is open that needs more.
+    /// Restricts the files. Call this while there is one thread, and after everything that needs
+    /// more permissions is open.
     pub(crate) fn of_files(needs: Needs<'_>, args: &SandboxArgs) -> Result<Self, Error> {
         let mut packet_groups = needs.command.packet_groups().unwrap_or_default().to_vec();
         packet_groups.extend(needs.takes.then_some(Group::XdpMaps));
@@ -213,7 +217,8 @@ impl Confinement {
             tracing::warn!("--no-sandbox: neither files nor system calls are restricted");
             return Ok(Self { packet_groups, sandbox: None });
         }
-        // Before its first look at the clock, rustix asks the kernel where the clock is. The answer stays.
+        // rustix asks the kernel for its clock function before the first use of the clock. It keeps
+        // the answer, so this call makes it ask now.
         let _ = clock_gettime(ClockId::Monotonic);
         let written = needs.written.iter().map(|name| existing_directory(name));
         let sandbox = written.fold(needs.sandbox, Sandbox::writes);
@@ -221,7 +226,7 @@ impl Confinement {
         Ok(Self { packet_groups, sandbox: Some(sandbox) })
     }
 
-    /// Restricts the system calls of all threads. Returns what is in force.
+    /// Restricts the system calls of all threads. Returns the sandbox that is in force.
     pub(crate) fn of_calls(self) -> Result<Option<InForce>, Error> {
         let Some(sandbox) = self.sandbox else { return Ok(None) };
         let in_force = sandbox.restrict_calls()?;
@@ -230,17 +235,19 @@ impl Confinement {
         Ok(Some(in_force))
     }
 
-    /// Restricts what makes the handler of each CPU, and so the thread of this CPU, which makes its handler before its first packet.
+    /// Wraps the function that makes each CPU's handler. Each packet thread calls it before its
+    /// first packet, and enters its filter there.
     pub(crate) fn of_packet_threads<H: Handler>(
         &self,
         make: impl Fn(CpuId) -> H + Send + Sync + 'static,
     ) -> Result<impl Fn(CpuId) -> H + Send + Sync + 'static, Error> {
         let filter = self.sandbox.as_ref().map(|_| ThreadFilter::new(&self.packet_groups)).transpose()?;
         Ok(move |cpu| {
-            // After a panic, the thread makes another handler.
+            // After a panic, the thread makes a new handler, but already has its filter.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));
             if let Some(Err(error)) = enters.map(ThreadFilter::enter) {
-                // No packet is handled outside of the sandbox. An error means that standard error is closed.
+                // No packet is handled outside the sandbox. An error means that standard error is
+                // closed.
                 let _ = writeln!(io::stderr(), "steerage: {}", Error::Sandbox(error));
                 process::exit(1);
             }
@@ -249,26 +256,28 @@ impl Confinement {
     }
 }
 
-/// Drops all capabilities, and restricts files and system calls, of a command that handles no packets.
+/// Drops all capabilities, and restricts files and system calls. This is for commands that handle
+/// no packets.
 pub(crate) fn enter(needs: Needs<'_>, args: &SandboxArgs) -> Result<Option<InForce>, Error> {
     privileges::drop_all()?;
     Confinement::of_files(needs, args)?.of_calls()
 }
 
-/// Like [`enter`], but keeps the capabilities that `needed` takes, if the command cannot do without them.
+/// Like [`enter`], but keeps the capabilities in `needed` that the command cannot do without.
 pub(crate) fn enter_keeping(needs: Needs<'_>, needed: &Needed<'_>, args: &SandboxArgs) -> Result<Kept, Error> {
     let kept = privileges::drop_except(needed)?;
     Confinement::of_files(needs, args)?.of_calls()?;
     Ok(kept)
 }
 
-/// Like [`enter_keeping`], for a command that writes these files.
+/// Like [`enter_keeping`], for a command that writes `files`.
 pub(crate) fn enter_writing<'a>(needs: Needs<'a>, files: &[&'a Path], args: &SandboxArgs) -> Result<Kept, Error> {
     let needed = files.iter().copied().fold(Needed::default(), Needed::written_files);
     enter_keeping(needs.written_files(files), &needed, args)
 }
 
-/// A backtrace takes the program's own file, which no thread may open any more. So a panic says where it is, and no more.
+/// Makes panics report only their place. A backtrace needs the program's own file, which no thread
+/// may open any more.
 fn without_backtraces() {
     if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
         std::panic::set_hook(Box::new(|panic| {
@@ -280,11 +289,11 @@ fn without_backtraces() {
     }
 }
 
-/// The existing directory in which files of this name, and the directories above them, are made. Parts that stand for the time do not
-/// exist yet.
+/// The existing directory in which files of this name, and their missing parent directories, are
+/// created. Name parts for the time do not exist yet.
 fn existing_directory(name: &Path) -> PathBuf {
     let fixed = |path: &&Path| !path.to_string_lossy().contains('%') && !path.as_os_str().is_empty();
-    // A link in the directory may lead to another one.
+    // The file may be a link that leads to another directory.
     let target = fs::canonicalize(name).unwrap_or_else(|_| name.to_owned());
     target.ancestors().skip(1).find(|path| fixed(path) && path.exists()).unwrap_or(Path::new(".")).to_owned()
 }

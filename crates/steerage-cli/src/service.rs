@@ -1,4 +1,5 @@
-//! Tells the service manager when a run has started, if one started it: the protocol of sd_notify(3).
+//! Reports to the service manager when a run has started, if the service manager started the
+//! program. The protocol is that of sd_notify(3).
 
 use std::env;
 use std::ffi::OsStr;
@@ -7,15 +8,16 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The variable by which a service manager names its socket.
+/// The environment variable with the service manager's socket.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// The service manager, if it wants to know when the run has started.
+/// The service manager, if it wants a message when the run has started.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceManager(Option<UnixDatagram>);
 
 impl ServiceManager {
-    /// Connects to it. Call this before the sandbox is entered, in which no socket can be opened.
+    /// Connects to the service manager. Call this before the sandbox is entered, since no socket
+    /// can be opened there.
     pub(crate) fn connect() -> Self {
         let name = env::var_os(SOCKET_VARIABLE);
         Self(name.and_then(|name| {
@@ -24,7 +26,7 @@ impl ServiceManager {
         }))
     }
 
-    /// The run has started.
+    /// Reports that the run has started.
     pub(crate) fn ready(&self) {
         if let Some(Err(error)) = self.0.as_ref().map(|socket| socket.send(b"READY=1")) {
             tracing::warn!("the service manager does not know that the run has started: {error}");

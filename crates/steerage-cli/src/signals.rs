@@ -1,4 +1,4 @@
-//! Signals, as events for the loop of a run.
+//! Turns signals into events for the loop of a run.
 
 use std::cell::RefCell;
 use std::fs;
@@ -14,10 +14,11 @@ use signal_hook::iterator::Signals;
 
 use crate::error::Error;
 
-/// The exit code of a program that Ctrl-C ended, as shells report it: 128 and the signal's number.
+/// The exit code of a program that Ctrl-C ended, as shells report it: 128 plus the signal's number.
 const INTERRUPTED: i32 = 128 + SIGINT;
 
-/// The exit code of a run that HUP ended in good order. The service starts it again, with its file as it is then.
+/// The exit code of a run that HUP ended in good order. The service manager then starts it again,
+/// and it reads its changed run file.
 pub(crate) const HUNG_UP: u8 = 128 + SIGHUP as u8;
 
 /// Whether HUP ended the run.
@@ -25,7 +26,7 @@ static GOT_HUP: AtomicBool = AtomicBool::new(false);
 
 /// Whether HUP ended the run.
 pub(crate) fn hung_up() -> bool {
-    // Relaxed: no other data goes with it.
+    // Relaxed: no other data depends on it.
     GOT_HUP.load(Ordering::Relaxed)
 }
 
@@ -38,10 +39,10 @@ pub(crate) enum SignalRequest {
     Report,
 }
 
-/// The handlers of the signals, from when they are installed until a thread listens.
+/// The handlers of the signals, between their installation and the start of the listening thread.
 ///
-/// Until then, INT, TERM and HUP end the program as if there were no handler, so that it can be stopped while it opens its
-/// devices. USR1 is kept until the thread listens.
+/// Until that thread runs, INT, TERM and HUP end the program as if there were no handler, so that
+/// it can be stopped while it opens its devices. USR1 is kept for the thread.
 #[derive(Debug)]
 pub(crate) struct SignalHandlers(RefCell<Option<InstalledHandlers>>);
 
@@ -51,14 +52,14 @@ struct InstalledHandlers {
     signals: Signals,
     /// Whether INT, TERM and HUP end the program as if there were no handler.
     ends: Arc<AtomicBool>,
-    /// Whether the program was asked to stop already. Then another INT quits at once.
+    /// Whether the program was asked to stop. If so, another INT quits at once.
     stopping: Arc<AtomicBool>,
 }
 
 /// Installs the handlers. Call this while the process has one thread.
 ///
-/// A handler is installed first, and gets its actions afterwards. A signal in between would be lost, so all signals are
-/// blocked until the handlers are complete.
+/// A handler is installed first, and gets its actions afterwards. A signal in between would be
+/// lost, so all signals are blocked until the handlers are complete.
 pub(crate) fn install() -> Result<SignalHandlers, Error> {
     let handlers = install_blocked().map_err(|error| Error::System { operation: "catch signals", error })?;
     Ok(SignalHandlers(RefCell::new(Some(handlers))))
@@ -71,26 +72,28 @@ fn install_blocked() -> io::Result<InstalledHandlers> {
         .for_each(|signal| waiting.add(signal));
     waiting.thread_block()?;
     let installed = register();
-    // This also unblocks signals that the parent process had blocked: a signal must be able to stop the program.
+    // This also unblocks signals that the parent process had blocked, since a signal must be able
+    // to stop the program.
     waiting.thread_unblock()?;
     installed
 }
 
 fn register() -> io::Result<InstalledHandlers> {
     let (ends, stopping) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
-    // With nohup, the run goes on when its terminal is gone.
+    // If nohup started the program, the run goes on when its terminal is gone.
     let hup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
     for signal in [SIGINT, SIGTERM].into_iter().chain(hup) {
         flag::register_conditional_default(signal, Arc::clone(&ends))?;
     }
-    // These handlers run in this order: the shutdown is checked before the pipe wakes the thread that would set
-    // `stopping`.
+    // These handlers run in this order. So the check for shutdown comes before the pipe wakes the
+    // thread that sets `stopping`.
     flag::register_conditional_shutdown(SIGINT, INTERRUPTED, Arc::clone(&stopping))?;
     let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1].into_iter().chain(hup))?;
     Ok(InstalledHandlers { signals, ends, stopping })
 }
 
-/// Whether the program that started this one ignores the signal. If the kernel does not say, it does not.
+/// Whether the parent process made this process ignore the signal. If the kernel does not say, the
+/// answer is no.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
@@ -100,7 +103,8 @@ fn is_ignored(signal: i32) -> bool {
 impl SignalHandlers {
     /// Starts a thread that calls `take` for each signal, until `take` returns false.
     ///
-    /// Once the program was asked to stop, another INT quits at once from within the signal handler. So even a report into a pipe without a reader cannot keep the program from ending.
+    /// Once the program was asked to stop, the signal handler quits at the next INT. So even a
+    /// blocked write of a report to a full pipe cannot keep the program from ending.
     pub(crate) fn listen(&self, take: impl Fn(SignalRequest) -> bool + Send + 'static) -> Result<(), Error> {
         self.try_to_listen(take).map_err(|error| Error::System { operation: "listen for signals", error })
     }
@@ -116,7 +120,7 @@ impl SignalHandlers {
                     GOT_HUP.store(true, Ordering::Relaxed);
                 }
                 if asked == SignalRequest::Stop {
-                    // This comes before `take`, since what `take` starts may hang.
+                    // This comes before `take`, because `take` may start something that hangs.
                     stopping.store(true, Ordering::Relaxed);
                 }
                 if !take(asked) {

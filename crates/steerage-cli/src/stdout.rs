@@ -9,7 +9,7 @@ pub(crate) fn print(bytes: &[u8]) -> Result<(), Error> {
     print_while_read(bytes).map(drop)
 }
 
-/// Writes `bytes` to standard output. Returns false if the reader has closed the pipe, and wants no more.
+/// Writes `bytes` to standard output. Returns false if the reader has closed the pipe.
 pub(crate) fn print_while_read(bytes: &[u8]) -> Result<bool, Error> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

@@ -1,9 +1,9 @@
-//! Text for a terminal and for a shell: without escape sequences, and quoted.
+//! Makes text safe for a terminal and for a shell: removes escape sequences, and quotes words.
 
 use std::io::{self, IsTerminal};
 
-/// Returns `text` on one line and without control characters: a file name comes from somebody else, and may hold escape
-/// sequences that the terminal would execute.
+/// Returns `text` on one line and without control characters. A file name may come from another
+/// user, and may contain escape sequences that the terminal would execute.
 pub(crate) fn printable(text: &str) -> String {
     let show = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(show).collect()
@@ -19,19 +19,20 @@ pub(crate) fn can_redraw() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
-/// The width of the terminal that standard output is, or else of COLUMNS. `None` for a pipe or a file: lines have any length there.
+/// The width of the terminal on standard output, or else COLUMNS. `None` for a pipe or a file,
+/// where lines may have any length.
 pub(crate) fn width() -> Option<usize> {
     let of_terminal = rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
     let of_environment = || std::env::var("COLUMNS").ok()?.parse().ok();
     of_terminal.or_else(of_environment).filter(|columns| *columns >= COLUMNS_MIN)
 }
 
-/// The width for text that is filled.
+/// The width for filled text.
 pub(crate) fn columns() -> usize {
     width().unwrap_or(COLUMNS_DEFAULT)
 }
 
-/// The columns and lines of the terminal that standard error is.
+/// The columns and lines of the terminal on standard error.
 pub(crate) fn screen() -> (usize, usize) {
     let size = rustix::termios::tcgetwinsize(io::stderr()).ok().map(|size| (size.ws_col.into(), size.ws_row.into()));
     size.filter(|(columns, lines)| *columns >= COLUMNS_MIN && *lines > 0).unwrap_or((COLUMNS_DEFAULT, LINES_DEFAULT))
@@ -43,11 +44,11 @@ const LINES_DEFAULT: usize = 24;
 /// The width of a terminal whose width is unknown.
 const COLUMNS_DEFAULT: usize = 80;
 
-/// A terminal that says that it is narrower does not know its width.
+/// The narrowest width that is believed. A terminal that reports less does not know its width.
 const COLUMNS_MIN: usize = 40;
 
-/// Quotes `word` so that a shell reads it as one word, if that is necessary. Control characters become escapes, which a terminal does not
-/// execute and a shell turns back.
+/// Quotes `word` if necessary, so that a shell reads it as one word. Control characters become
+/// escapes: a terminal does not execute them, and a shell turns them back.
 pub(crate) fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -58,7 +59,8 @@ pub(crate) fn shell_word(word: &str) -> String {
         for c in word.chars() {
             match c {
                 '\'' | '\\' => quoted.extend(['\\', c]),
-                // Three digits each, so that a digit behind it is not part of it.
+                // Always three octal digits, so that a digit that follows is not taken as part of
+                // the escape.
                 c if c.is_control() => {
                     c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| quoted.push_str(&format!("\\{byte:03o}")));
                 }

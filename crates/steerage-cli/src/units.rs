@@ -15,7 +15,8 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// `1 flow`, `1,234 flows`: a number with its noun, which is given in the singular and takes an `s` for the plural.
+/// A number with its noun, such as `1 flow` or `1,234 flows`. The noun is given in the singular and
+/// gets an `s` in the plural.
 pub(crate) fn counted(number: u64, noun: &str) -> String {
     format!("{} {}", grouped(number), plural(number, noun))
 }
@@ -25,12 +26,12 @@ pub(crate) fn plural(number: u64, noun: &str) -> String {
     if number == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
 
-/// `12.3 Mpps`: `packets` in `time`.
+/// The rate of `packets` in `time`, such as `12.3 Mpps`.
 pub(crate) fn rate(packets: u64, time: Duration) -> String {
     packets_a_second(if time.is_zero() { 0.0 } else { packets as f64 / time.as_secs_f64() })
 }
 
-/// `12.3 Mpps`: a rate in packets per second.
+/// A rate in packets per second, such as `12.3 Mpps`.
 pub(crate) fn packets_a_second(rate: f64) -> String {
     match rate {
         // From here on, the smaller unit would be rounded to 1000.
@@ -40,12 +41,12 @@ pub(crate) fn packets_a_second(rate: f64) -> String {
     }
 }
 
-/// `12.3 Mbit/s`: `bytes` in `time`.
+/// The rate of `bytes` in `time`, such as `12.3 Mbit/s`.
 pub(crate) fn bit_rate(bytes: u64, time: Duration) -> String {
     bits_a_second(if time.is_zero() { 0.0 } else { 8.0 * bytes as f64 / time.as_secs_f64() })
 }
 
-/// `12.3 Mbit/s`: a rate in bits per second.
+/// A rate in bits per second, such as `12.3 Mbit/s`.
 pub(crate) fn bits_a_second(rate: f64) -> String {
     match rate {
         rate if rate >= 999_950_000.0 => format!("{:.1} Gbit/s", rate / 1e9),
@@ -65,7 +66,8 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
-/// `129.4 s`: as [`time`], in plain seconds for longer, since it is compared with times of packets.
+/// Like [`time`], but longer times stay in seconds, since users compare them with packet times:
+/// `129.4 s`.
 pub(crate) fn recorded(duration: Duration) -> String {
     match duration.as_secs() {
         60..1000 => format!("{:.1} s", duration.as_secs_f64()),
@@ -81,7 +83,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// `part` of `whole` in percent; 0 of nothing.
+/// `part` of `whole` in percent. It is 0 if `whole` is 0.
 pub(crate) fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }

@@ -1,4 +1,5 @@
-//! Help and mistakes of the command line: help as clap prints it, and a mistake in one line.
+//! Help and mistakes of the command line. Help is printed as clap makes it, and a mistake is
+//! printed in one line.
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -4,34 +4,35 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-/// What went wrong, as the kernel's error number of it.
+/// The kind of an error, as the kernel's error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
-    /// `EPERM`: only root and the instance's own user change things.
+    /// `EPERM`: only root and the instance's own user may change values.
     NotPermitted,
     /// `ENOENT`: there is no such attribute.
     NoEntry,
-    /// `EACCES`: it is for reading only.
+    /// `EACCES`: the attribute is read-only.
     Access,
-    /// `EBUSY`: too many ask at a time, or a CPU is busy.
+    /// `EBUSY`: too many requests at a time, or a CPU is busy.
     Busy,
-    /// `EISDIR`: it is a directory.
+    /// `EISDIR`: the path names a directory.
     IsDirectory,
-    /// `EINVAL`: this is no value of it.
+    /// `EINVAL`: the attribute does not accept this value.
     Invalid,
-    /// `ERANGE`: a list with a CPU that there isn't.
+    /// `ERANGE`: the list names a CPU that does not exist.
     Range,
-    /// `EOVERFLOW`: a bitmap of more CPUs than there are.
+    /// `EOVERFLOW`: the bitmap has more CPUs than the machine.
     Overflow,
-    /// `ETIMEDOUT`: it did not come into force in time, and is as it was.
+    /// `ETIMEDOUT`: the change was not in force in time, and was undone.
     TimedOut,
-    /// What the kernel said of a file of its own.
+    /// An error of the kernel's own files, with its number.
     Kernel(i32),
 }
 
 impl ErrorCode {
-    /// Its name, such as `EINVAL`; `EIO` of what has no name here.
+    /// The name of the error, such as `EINVAL`. It is `EIO` for kernel errors that have no name
+    /// here.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotPermitted => "EPERM",
@@ -53,7 +54,7 @@ impl ErrorCode {
         }
     }
 
-    /// Its number: errno(3).
+    /// The error number: errno(3).
     pub fn number(self) -> i32 {
         let errno = match self {
             Self::NotPermitted => Errno::PERM,
@@ -83,7 +84,7 @@ impl AttributeError {
         Self { code, message: message.into() }
     }
 
-    /// As the kernel numbers it.
+    /// The kernel's code for the error.
     pub fn code(&self) -> ErrorCode {
         self.code
     }

@@ -2,7 +2,7 @@
 
 use crate::{metrics, socket, tree::Tree};
 
-/// The answer to a line of a client of the control socket that is user `uid`.
+/// The answer to one line from a client of the control socket. `uid` is the client's user.
 pub fn answer(line: &[u8], uid: u32, tree: &Tree) -> String {
     socket::answer(line, uid, tree)
 }

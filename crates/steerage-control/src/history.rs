@@ -1,4 +1,5 @@
-//! The history of changes: which attribute, when, by whom, and the effect.
+//! The history of changes. Each entry says which attribute changed, when, which user changed it,
+//! and the effect.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -12,25 +13,25 @@ use crate::limits::EVENTS_MAX;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Event {
-    /// From 1 on, without a gap.
+    /// The number of the change. Numbers start at 1 and have no gaps.
     pub number: u64,
-    /// When it was in force, in seconds since 1970-01-01 00:00 UTC.
+    /// When the change came into force, in seconds since 1970-01-01 00:00 UTC.
     pub time: f64,
     /// The attribute's path.
     pub path: String,
-    /// What was in force before, without its newline.
+    /// The value before the change, without its newline.
     pub from: String,
-    /// What is in force since.
+    /// The value after the change, without its newline.
     pub to: String,
-    /// Who changed it.
+    /// The user that made the change.
     pub uid: u32,
-    /// Buckets that changed their CPU meanwhile.
+    /// How many buckets moved to another CPU during the change.
     pub buckets: u64,
-    /// How long it took, in seconds.
+    /// How long the change took, in seconds.
     pub seconds: f64,
 }
 
-/// The last [`EVENTS_MAX`] of them.
+/// The last [`EVENTS_MAX`] changes.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     events: VecDeque<Event>,
@@ -38,7 +39,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Notes one that came into force now; its number and time are filled in.
+    /// Records a change that came into force now. Fills in its number and time.
     pub(crate) fn note(&mut self, event: Event) {
         self.last += 1;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -48,17 +49,17 @@ impl History {
         self.events.push_back(Event { number: self.last, time: now.as_secs_f64(), ..event });
     }
 
-    /// Those after `number`.
+    /// The changes whose number is above `number`.
     pub(crate) fn since(&self, number: u64) -> Vec<Event> {
         self.events.iter().filter(|event| event.number > number).cloned().collect()
     }
 
-    /// One a line: number, time, path, from, to, uid, buckets, seconds.
+    /// One line per change: number, time, path, from, to, uid, buckets, seconds.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for event in &self.events {
             let Event { number, time, path, from, to, uid, buckets, seconds } = event;
-            // An empty list of CPUs is to be seen.
+            // An empty list of CPUs must be visible.
             let [from, to] = [from, to].map(|value| if value.is_empty() { "-" } else { value });
             let _ = writeln!(text, "{number} {time:.6} {path} {from} {to} {uid} {buckets} {seconds:.6}");
         }

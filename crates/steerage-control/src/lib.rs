@@ -1,5 +1,5 @@
-//! The control tree of a running instance: attributes with paths, as in the kernel's /sys and /proc. So scripts and
-//! exporters that were written for RPS work with it.
+//! The control tree of a running instance. Attributes have paths, as in the kernel's /sys and
+//! /proc, so scripts and exporters that were written for RPS work with it.
 //!
 //! | module | what |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | `error` | errors with the kernel's numbers: [`AttributeError`] |
 //! | `limits` | every limit, with its reason |
 //!
-//! A module imports only modules that stand below it in this table.
+//! A module imports only modules that are below it in this table.
 //!
 //! This crate reaches the data path only through a [`steerage::Handle`]. So a client that hangs blocks nothing but
 //! itself.

@@ -24,21 +24,21 @@ use steerage::Handle;
 
 pub use families::names;
 
-/// Where metrics are served unless another address is chosen: on this machine only. The ports that Prometheus keeps a list
-/// of, 9100 to 9999, are all taken.
+/// The address at which metrics are served by default: this machine only. Ports 9100 to 9999, which
+/// Prometheus keeps a list of, are all taken.
 pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_777);
 
-/// What there is to tell.
+/// The instance and the values that the metrics are made from.
 pub struct Source {
-    /// Whose ledger it is.
+    /// The instance whose ledger is served.
     pub handle: Handle,
     /// The program's version, for `steerage_build_info`.
     pub version: &'static str,
-    /// What the packet function has to tell: asked for each page.
+    /// The packet function's own metrics, if it has any. The server calls this for each page.
     pub more: Option<More>,
 }
 
-/// Tells a packet function's own metrics, each time the same ones.
+/// Returns a packet function's own metrics. Each call returns the same metrics, with new values.
 pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 impl fmt::Debug for Source {
@@ -47,27 +47,29 @@ impl fmt::Debug for Source {
     }
 }
 
-/// A metric of a packet function's own.
+/// A metric of a packet function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// What Prometheus' [conventions](https://prometheus.io/docs/practices/naming/) make of it, without the `steerage_` before it
-    /// and a counter's `_total` behind it.
-    /// None of the ledger's, which [`names`] lists: Prometheus refuses a page that has a metric twice.
+    /// The name, by Prometheus' [conventions](https://prometheus.io/docs/practices/naming/),
+    /// without the prefix `steerage_` and without a counter's suffix `_total`.
+    ///
+    /// The ledger's metrics, which [`names`] lists, must not be used again: Prometheus refuses a
+    /// page that has a metric twice.
     pub name: &'static str,
-    /// What it says, as a sentence.
+    /// The help text of the metric, as a sentence.
     pub help: &'static str,
-    /// How it changes.
+    /// Whether the value can shrink.
     pub kind: MetricKind,
-    /// Its values, each with the label that tells it from the others: a label's name and value.
+    /// The values. Each has a label, as name and value, if the metric has several.
     pub samples: Vec<(Option<(&'static str, &'static str)>, u64)>,
 }
 
-/// How a metric changes.
+/// Whether a metric's value can shrink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// It only grows.
+    /// The value only grows.
     Counter,
-    /// It grows and shrinks.
+    /// The value grows and shrinks.
     Gauge,
 }
 
@@ -81,12 +83,12 @@ impl MetricKind {
 }
 
 impl Metric {
-    /// A number that only grows.
+    /// A single value that only grows.
     pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: MetricKind::Counter, samples: vec![(None, value)] }
     }
 
-    /// Several, told apart by what `label` says.
+    /// Several values that only grow. Each has its own value of the label `label`.
     pub fn counters(
         name: &'static str,
         help: &'static str,
@@ -97,18 +99,18 @@ impl Metric {
         Self { name, help, kind: MetricKind::Counter, samples }
     }
 
-    /// A number that grows and shrinks.
+    /// A single value that grows and shrinks.
     pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: MetricKind::Gauge, samples: vec![(None, value)] }
     }
 
-    /// Its name, as it is served.
+    /// The full name of the metric, as it is served.
     pub fn served_as(&self) -> String {
         families::served_as(self.name, self.kind.in_prometheus_words())
     }
 }
 
-/// The address cannot be listened at.
+/// Why the server cannot listen at an address.
 #[derive(Debug)]
 pub struct BindError {
     address: SocketAddr,
@@ -130,7 +132,7 @@ impl fmt::Display for BindError {
 
 impl std::error::Error for BindError {}
 
-/// An address that is listened at; whoever connects waits until there is something to tell.
+/// A socket that listens. Clients that connect wait until [`serve`](Self::serve) is called.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -138,10 +140,10 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `address`; port 0 has the kernel choose one.
+    /// Listens at `address`. With port 0, the kernel chooses a port.
     ///
     /// # Errors
-    /// If the kernel refuses it.
+    /// If the kernel refuses the address.
     pub fn bind(address: SocketAddr) -> Result<Self, BindError> {
         let bound = TcpListener::bind(address).and_then(|socket| {
             socket.set_nonblocking(true)?;
@@ -151,15 +153,15 @@ impl Listener {
         bound.map_err(|error| BindError { address, error })
     }
 
-    /// Where it listens, with the port that the kernel chose.
+    /// The address at which it listens, with the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Has a thread of its own answer whoever asks.
+    /// Starts a thread that answers clients.
     ///
     /// # Errors
-    /// If there can be no such thread.
+    /// If the thread cannot be started.
     pub fn serve(self, source: Source) -> io::Result<Server> {
         let (stop, stopped) = UnixStream::pair()?;
         let thread = thread::Builder::new().name("metrics".to_owned());
@@ -168,7 +170,7 @@ impl Listener {
     }
 }
 
-/// Metrics being served; no more once it is dropped.
+/// A running metrics server. It stops when this is dropped.
 #[derive(Debug)]
 pub struct Server {
     stop: Option<UnixStream>,
@@ -177,7 +179,7 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The other end hears of it.
+        // The thread sees that this end of the pair is closed.
         self.stop = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -29,35 +29,37 @@ use crate::limits::{
 use crate::quota::{Quota, QuotaFull};
 use crate::tree::{Entry, NodeId, Tree};
 
-/// What it is called in /proc/mounts: this, a colon and the process.
+/// The name of the mount in /proc/mounts. A colon and the process number follow it.
 const SOURCE: &str = "steerage";
 const KIND: &str = "fuse.steerage";
 
 const DEVICE: &str = "/dev/fuse";
 
-/// How long the kernel may remember names and modes. They never change, but for the name of a device's directory.
+/// How long the kernel may cache names and modes. They never change, except for the name of a
+/// device's directory.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// A directory on which a tree is mounted, and nobody answers yet: whoever looks waits until it is served.
+/// A directory with a mounted tree that is not served yet. Readers wait until
+/// [`serve`](Self::serve) is called.
 #[derive(Debug)]
 pub struct Mounted {
     fuse: OwnedFd,
     directory: PathBuf,
 }
 
-/// Why there is no mount.
+/// Why a tree could not be mounted.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MountError {
-    /// It is no directory, or cannot be looked at.
+    /// The path is not a directory, or cannot be read.
     Directory(PathBuf, io::Error),
-    /// There are files in it, which would be hidden.
+    /// The directory has files in it, which the mount would hide.
     NotEmpty(PathBuf),
-    /// The tree of another instance is mounted there: of that process.
+    /// The tree of another instance is mounted there. The string is its process number.
     InUse(PathBuf, String),
-    /// FUSE is not there.
+    /// FUSE is not available.
     Device(io::Error),
-    /// The kernel refused.
+    /// The kernel refused the mount.
     Mount(PathBuf, io::Error),
 }
 
@@ -91,10 +93,11 @@ impl fmt::Display for MountError {
 impl std::error::Error for MountError {}
 
 impl Mounted {
-    /// Mounts on an empty directory; it takes CAP_SYS_ADMIN. A mount there whose instance was killed is taken away first.
+    /// Mounts on an empty directory. This needs CAP_SYS_ADMIN. A mount that a killed instance left
+    /// there is unmounted first.
     ///
     /// # Errors
-    /// If it cannot be done; nothing is mounted then.
+    /// If the mount fails. Nothing is mounted then.
     pub fn on(directory: &Path) -> Result<Self, MountError> {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
         if is_stale(directory) {
@@ -108,7 +111,8 @@ impl Mounted {
         }
         let fuse = File::options().read(true).write(true).open(DEVICE).map_err(MountError::Device)?;
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        // Everybody may look; the kernel checks the modes, and whoever writes is asked for at each write.
+        // Every user may read. The kernel checks the modes, and the tree checks the user of each
+        // write.
         let options = format!(
             "fd={},rootmode=40755,user_id={uid},group_id={gid},allow_other,default_permissions\0",
             fuse.as_raw_fd()
@@ -121,19 +125,20 @@ impl Mounted {
         Ok(Self { fuse: fuse.into(), directory: directory.to_owned() })
     }
 
-    /// Where it is mounted.
+    /// The directory on which the tree is mounted.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Answers whoever looks, on threads of its own, until it is unmounted.
+    /// Answers requests on threads of its own until the tree is unmounted.
     ///
     /// # Errors
-    /// If no thread can be started, or this kernel's FUSE speaks another language.
+    /// If no thread can be started, or if this kernel's FUSE has another protocol version.
     pub fn serve(self, tree: Arc<Tree>) -> io::Result<()> {
         let (writes, waiting) = mpsc::sync_channel::<Write>(WAITING_WRITES_MAX);
         let for_writes = Arc::clone(&tree);
-        // A write waits until it is in force; whoever reads meanwhile must not.
+        // A write waits until its change is in force. It has a thread of its own so that reads do
+        // not wait.
         thread::Builder::new().name("control/write".to_owned()).spawn(move || {
             for write in waiting {
                 match for_writes.write(write.to, &write.value, write.uid) {
@@ -153,21 +158,22 @@ impl Mounted {
     }
 }
 
-/// Whether a mount stands there that nobody answers for: "Transport endpoint is not connected".
+/// Whether a mount is left there whose process is gone: "Transport endpoint is not connected".
 fn is_stale(directory: &Path) -> bool {
     let error = fs::metadata(directory).err().and_then(|error| error.raw_os_error());
     error == Some(rustix::io::Errno::NOTCONN.raw_os_error())
 }
 
-/// The process whose tree is mounted there.
+/// The process whose tree is mounted on the directory.
 fn instance_at(directory: &Path) -> Option<String> {
     table::source_at(directory, KIND)?.strip_prefix(SOURCE)?.strip_prefix(':').map(str::to_owned)
 }
 
-/// Takes a mounted tree away, whoever still has it open; it takes CAP_SYS_ADMIN. That nothing is mounted is no error.
+/// Unmounts a tree, even if files in it are open. This needs CAP_SYS_ADMIN. It is no error if
+/// nothing is mounted.
 ///
 /// # Errors
-/// The kernel's.
+/// The error of the kernel.
 pub fn unmount(directory: &Path) -> io::Result<()> {
     match rustix::mount::unmount(directory, UnmountFlags::DETACH) {
         Err(rustix::io::Errno::INVAL) => Ok(()),
@@ -175,7 +181,7 @@ pub fn unmount(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// A write on its way.
+/// A write that waits for its turn.
 struct Write {
     to: NodeId,
     value: Vec<u8>,
@@ -188,7 +194,7 @@ struct Files {
     tree: Arc<Tree>,
     mounted: SystemTime,
     writes: SyncSender<Write>,
-    /// How many files may be open, and whose.
+    /// Limits how many files each user may have open.
     quota: Quota,
     open: Mutex<HashMap<u64, OpenFile>>,
     next: AtomicU64,
@@ -199,7 +205,8 @@ struct Files {
 struct OpenFile {
     /// The user that opened it.
     uid: u32,
-    /// What it has read: it reads on in that, as one does in /proc.
+    /// The text of the last read from the start of the file. Further reads go on in this text, as
+    /// in /proc.
     text: Vec<u8>,
 }
 
@@ -222,7 +229,7 @@ impl Files {
         let kind = if entry.is_directory { FileType::Directory } else { FileType::RegularFile };
         FileAttr {
             ino: inode(entry.id),
-            // As in sysfs: a page, whatever there is to be read.
+            // One page, whatever the length of the text is, as in sysfs.
             size: if entry.is_directory { 0 } else { WRITE_BYTES_MAX as u64 },
             blocks: 0,
             atime: self.mounted,
@@ -275,7 +282,8 @@ impl Filesystem for Files {
         }
     }
 
-    /// A shell's `>` truncates, and `touch` sets times: neither means anything. Modes and owners stay as they are.
+    /// Ignores sizes and times: a shell's `>` truncates, and `touch` sets times. Modes and owners
+    /// cannot be changed.
     fn setattr(
         &self,
         request: &Request,
@@ -303,7 +311,7 @@ impl Filesystem for Files {
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
         if writes && !self.tree.is_writable(node(inode)) {
-            // Root passes by the mode, and is told all the same.
+            // The kernel lets root pass whatever the mode is, so this check is for root.
             return reply.error(Errno::EACCES);
         }
         let mut open = self.locked();
@@ -314,7 +322,7 @@ impl Filesystem for Files {
         }
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         open.insert(handle, OpenFile { uid: request.uid(), text: Vec::new() });
-        // Every read and write comes to us, whatever length the file seems to have.
+        // The kernel passes on every read and write, whatever length the file seems to have.
         reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
     }
 
@@ -330,7 +338,8 @@ impl Filesystem for Files {
         reply: ReplyData,
     ) {
         let is_new = |open: &HashMap<u64, OpenFile>| open.get(&handle.0).is_some_and(|file| file.text.is_empty());
-        // From the start on it is made anew, without the lock: others read meanwhile.
+        // A read from the start makes the text anew. It does so without the lock, so that other
+        // reads go on.
         let text = (offset == 0 || is_new(&self.locked())).then(|| self.tree.read(node(inode)));
         let mut open = self.locked();
         let Some(OpenFile { text: known, .. }) = open.get_mut(&handle.0) else { return reply.error(Errno::EBADF) };
@@ -356,7 +365,7 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        // A page at a time, each a value of its own, wherever it is written to.
+        // Each write is one value of at most a page. The offset does not matter.
         let value = data[..data.len().min(WRITE_BYTES_MAX)].to_vec();
         let length = value.len() as u32;
         let write = Write { to: node(inode), value, length, uid: request.uid(), reply };
@@ -397,7 +406,7 @@ impl Filesystem for Files {
         let entries = self.tree.list(at).into_iter().map(|entry| (entry.id, entry.is_directory, entry.name));
         for (nth, (id, is_directory, name)) in here.into_iter().chain(entries).enumerate().skip(offset as usize) {
             let kind = if is_directory { FileType::Directory } else { FileType::RegularFile };
-            // It says when its room is full; the kernel asks on from there.
+            // `add` returns true when the buffer is full. The kernel then asks again from there.
             if reply.add(inode(id), nth as u64 + 1, kind, name) {
                 break;
             }

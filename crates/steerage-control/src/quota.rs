@@ -70,7 +70,8 @@ mod tests {
     const OWNER: u32 = 1000;
     const PLACES: Quota = Quota { all: 20, reserved: 2, per_user: 6, owner: OWNER };
 
-    /// Admits a user until there is no place left; how often that was, and why no more.
+    /// Admits a user until there is no place left. Returns how many times that worked, and why the
+    /// next attempt failed.
     fn fill(taken: &mut Vec<u32>, uid: u32) -> (usize, QuotaFull) {
         let before = taken.len();
         loop {

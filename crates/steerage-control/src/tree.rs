@@ -1,8 +1,8 @@
-//! The tree: paths, and behind each an attribute.
+//! The tree: each path leads to a directory or an attribute.
 //!
-//! The tree gets its shape when it is created, since the devices and queues of an instance do not change. An
-//! attribute's value is computed when it is read. So is the name of a device's directory, since an interface may be
-//! renamed.
+//! The tree gets its shape when it is created, since the devices and queues of an instance do not
+//! change. An attribute's value is computed when it is read. The name of a device's directory is
+//! also computed then, since an interface may be renamed.
 
 mod buckets;
 mod interface;
@@ -29,20 +29,22 @@ use statistics::{QueueCount, Statistic};
 
 pub use paths::directory_names;
 
-/// What is told of an instance besides its handle.
+/// The facts about an instance that its handle does not have.
 #[derive(Debug)]
 pub struct Options {
     /// The CPUs that masks may name.
     pub machine: CpuView,
-    /// Who may change things besides root.
+    /// The user that may change values, besides root.
     pub uid: u32,
-    /// The queues whose masks are empty at the start, numbered over all inputs: their packets are not steered.
+    /// The queues whose masks are empty at the start, numbered over all inputs. Their packets are
+    /// not steered.
     pub queues_off: Vec<usize>,
-    /// How long a write may take to be in force: [`SETTLE_MAX`](crate::SETTLE_MAX), unless one has a reason.
+    /// How long a write may wait until it is in force. Use [`SETTLE_MAX`](crate::SETTLE_MAX) unless
+    /// there is a reason not to.
     pub settle_max: Duration,
 }
 
-/// A place in the tree.
+/// A directory or an attribute of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeId(pub(crate) usize);
 
@@ -51,17 +53,17 @@ impl NodeId {
     pub const ROOT: Self = Self(0);
 }
 
-/// What stands in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// Where it is.
+    /// The node that the entry leads to.
     pub id: NodeId,
-    /// Its name.
+    /// The name of the entry.
     pub name: String,
-    /// Its permissions, in the lower nine bits of a file's mode.
+    /// The permissions of the entry, in the lower nine bits of a file's mode.
     pub mode: u16,
-    /// Whether it is a directory.
+    /// Whether the entry is a directory.
     pub is_directory: bool,
 }
 
@@ -74,7 +76,7 @@ enum What {
 #[derive(Debug)]
 enum Name {
     Fixed(String),
-    /// That of a device's directory: an interface may be renamed.
+    /// The name of a device's directory. It is computed, since an interface may be renamed.
     Device(usize),
 }
 
@@ -85,7 +87,7 @@ struct Node {
     what: What,
 }
 
-/// What can be read, and perhaps written.
+/// A file of the tree, which can be read and perhaps written.
 #[derive(Clone, Debug)]
 enum Attribute {
     /// A queue's mask.
@@ -95,29 +97,29 @@ enum Attribute {
     BucketLoad(usize),
     /// The CPU that polls a queue.
     PolledBy(usize),
-    /// Where a queue's flow hash comes from.
+    /// The source of a queue's flow hash.
     HashSource(usize),
     /// A device's count.
     Statistic(usize, Statistic),
-    /// What the kernel tells of a device that is an interface, by the file's name.
+    /// A file that the kernel has for a network interface, by its name.
     Interface(usize, &'static str),
-    /// What never changes.
+    /// A text that never changes.
     Fixed(&'static str),
     SoftnetStat,
     Number(Number),
     /// The CPUs whose backlogs have a flow limit.
     FlowLimitCpus,
-    /// How buckets are spread.
+    /// The policy that chooses the CPUs of the buckets.
     Policy,
-    /// What that has come to.
+    /// The state of the steering groups.
     Steering,
     /// A number of the ledger.
     Count(fn(&Snapshot) -> u64),
-    /// And of a queue's part of it.
+    /// A number from a queue's part of the ledger.
     QueueCount(usize, QueueCount),
-    /// A count of the device's own, by its place.
+    /// A count of a queue that its device reports, by its place in the list.
     DeviceCount(usize, usize),
-    /// How much memory the local caches of these queues may keep.
+    /// How much memory the local caches of these queues may use.
     LpcBytes(Vec<usize>),
     History,
 }
@@ -128,7 +130,7 @@ impl Attribute {
     }
 }
 
-/// Attributes by path, of one instance.
+/// The attributes of one instance, by path.
 #[derive(Debug)]
 pub struct Tree {
     handle: Handle,
@@ -139,7 +141,7 @@ pub struct Tree {
     devices: Vec<Device>,
     masks: Mutex<Masks>,
     history: Mutex<History>,
-    /// Held by whoever writes, to the end: one change after the other.
+    /// Held from the start to the end of a write, so that there is one change at a time.
     writer: Mutex<()>,
 }
 
@@ -169,20 +171,20 @@ impl Tree {
         tree
     }
 
-    /// Who owns its files, and may change things besides root.
+    /// The user that owns the files and may change values, besides root.
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// The instance.
+    /// The handle of the instance.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Where `path` leads; `/` in front and behind don't matter.
+    /// The node at `path`. A `/` at the start or the end does not matter.
     ///
     /// # Errors
-    /// `ENOENT` if there is nothing.
+    /// `ENOENT` if nothing has this path.
     pub fn find(&self, path: &str) -> Result<NodeId, AttributeError> {
         let found = path
             .split('/')
@@ -191,7 +193,7 @@ impl Tree {
         found.ok_or_else(|| AttributeError::new(ErrorCode::NoEntry, format!("there is no `{}`", path.escape_debug())))
     }
 
-    /// What is called `name` in a directory.
+    /// The node named `name` in a directory.
     pub fn child(&self, of: NodeId, name: &str) -> Option<NodeId> {
         let mut directories = None;
         let is_called = |at: &&usize| match &self.nodes[**at].name {
@@ -201,17 +203,17 @@ impl Tree {
         self.children(of).iter().find(is_called).map(|at| NodeId(*at))
     }
 
-    /// The directory in which something stands; the top directory's is itself.
+    /// The directory that contains a node. The parent of the top directory is the top directory.
     pub fn parent(&self, of: NodeId) -> NodeId {
         self.nodes.get(of.0).map_or(NodeId::ROOT, |node| NodeId(node.parent))
     }
 
-    /// What stands in a directory, in the tree's own order; nothing in what is none.
+    /// The entries of a directory, in the tree's own order. An attribute has none.
     pub fn list(&self, of: NodeId) -> Vec<Entry> {
         self.children(of).iter().filter_map(|at| self.entry(NodeId(*at))).collect()
     }
 
-    /// What is known of a place; `None` if there is no such place.
+    /// The entry of a node, or `None` if there is no such node.
     pub fn entry(&self, id: NodeId) -> Option<Entry> {
         let node = self.nodes.get(id.0)?;
         let (mode, is_directory) = match &node.what {
@@ -222,7 +224,7 @@ impl Tree {
         Some(Entry { id, name: self.name(node), mode, is_directory })
     }
 
-    /// The path of a place, without a `/` in front.
+    /// The path of a node, without a `/` at the start.
     pub fn path(&self, id: NodeId) -> String {
         let mut names = Vec::new();
         let mut at = id.0;
@@ -234,10 +236,11 @@ impl Tree {
         names.join("/")
     }
 
-    /// What an attribute says now, with its newline.
+    /// Returns an attribute's current value, with its newline.
     ///
     /// # Errors
-    /// `EISDIR` of a directory, `ENOENT` of nothing; of an interface's own attributes whatever the kernel says.
+    /// `EISDIR` for a directory, `ENOENT` if there is no such node. An interface's own attributes
+    /// fail with the kernel's error.
     pub fn read(&self, id: NodeId) -> Result<String, AttributeError> {
         Ok(match self.attribute(id)? {
             Attribute::Mask(queue, form) => self.shown_mask(*queue, *form) + "\n",
@@ -273,12 +276,14 @@ impl Tree {
         })
     }
 
-    /// Writes `value` to an attribute, as user `uid` asks. Of a long value the first [`WRITE_BYTES_MAX`] bytes count. When it
-    /// returns, the change is in force for new packets; after an error, what was in force before is.
+    /// Writes `value` to an attribute on behalf of user `uid`. Only the first [`WRITE_BYTES_MAX`]
+    /// bytes count. When this returns, the change is in force for new packets. After an error, the
+    /// old value is in force.
     ///
     /// # Errors
-    /// The kernel's, in the kernel's order: `EACCES` of what can only be read, `EPERM` for whoever is neither root nor the
-    /// instance's user, then what is wrong with the value. `ETIMEDOUT` if the data path is stuck.
+    /// Checks follow the kernel's order: `EACCES` if the attribute is read-only, then `EPERM` for
+    /// users other than root and the instance's user, then errors of the value. `ETIMEDOUT` if the
+    /// data path is stuck.
     pub fn write(&self, id: NodeId, value: &[u8], uid: u32) -> Result<(), AttributeError> {
         let attribute = self.attribute(id)?.clone();
         let path = self.path(id);
@@ -289,9 +294,10 @@ impl Tree {
             let message = format!("{path} is changed by root and by user {} only", self.uid);
             return Err(AttributeError::new(ErrorCode::NotPermitted, message));
         }
-        // What is not UTF-8 is no digit either; it must not hide what stands before a line's end.
+        // Bytes that are not UTF-8 are no digits either. They are replaced, so that they do not
+        // hide the text before the end of the line.
         let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
-        // One change after the other, each noted before the next begins.
+        // One change at a time: each is recorded before the next begins.
         let _turn = locked(&self.writer);
         let change = match attribute {
             Attribute::Mask(queue, form) => self.store_mask(queue, form, &text)?,
@@ -308,17 +314,17 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether an attribute can be written.
+    /// Returns whether an attribute can be written.
     pub fn is_writable(&self, id: NodeId) -> bool {
         self.attribute(id).is_ok_and(Attribute::is_writable)
     }
 
-    /// The changes after the one of that number, as far as they are remembered, the oldest first.
+    /// The changes whose number is above `number`, the oldest first, as far as they are remembered.
     pub fn events_since(&self, number: u64) -> Vec<Event> {
         locked(&self.history).since(number)
     }
 
-    /// Whether what is here may get another name: the directory of a device.
+    /// Returns whether the name of a node may change. Only the names of devices' directories do.
     pub(crate) fn may_be_renamed(&self, id: NodeId) -> bool {
         self.nodes.get(id.0).is_some_and(|node| matches!(node.name, Name::Device(_)))
     }
@@ -330,7 +336,7 @@ impl Tree {
         }
     }
 
-    /// The devices' directories, as they are called now.
+    /// The current names of the devices' directories.
     fn directories(&self) -> Vec<String> {
         paths::directories(&self.devices, &self.handle.snapshot())
     }
@@ -374,7 +380,7 @@ impl Tree {
     }
 }
 
-/// What a write changed.
+/// The effect of a write.
 struct Change {
     from: String,
     to: String,
@@ -382,7 +388,7 @@ struct Change {
     seconds: f64,
 }
 
-/// Nothing that is guarded here is left half done by a panic.
+/// Locks a mutex even if a panic poisoned it: a panic leaves none of these values half changed.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -57,8 +57,8 @@ struct Hierarchy {
     group: String,
 }
 
-/// The usual mount points of a controller's groups. A hierarchy that is mounted elsewhere is not found, and does not limit
-/// anything.
+/// The usual mount points of a controller's groups. A hierarchy that is mounted elsewhere is not
+/// found, and does not limit anything.
 fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
     let text = files.text("proc/self/cgroup").unwrap_or_default();
     let mut found = Vec::new();
@@ -83,8 +83,9 @@ fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
 }
 
 impl Hierarchy {
-    /// The process's own group and each group above it. In a container the groups have their outside names, and the mount may
-    /// begin at the container's own group. Then the last group here, the root of the mount, is that group.
+    /// The process's own group and each group above it. In a container the groups have their
+    /// outside names, and the mount may begin at the container's own group. Then the last group
+    /// here, the root of the mount, is that group.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
         // The name of a group that this process cannot see begins with dots. There is nothing to read.
         let group = if self.group.split('/').any(|part| part == "..") { "" } else { self.group.as_str() };
@@ -117,7 +118,8 @@ mod tests {
             ("sys/fs/cgroup/cpu.max", "400000 100000"),
         ]);
         assert_eq!(quota_of(&made), Some(1.5));
-        // A namespace of its own shows the root alone; and the first version has files of other names.
+        // In a cgroup namespace of its own, the process sees only the root. Version 1 has other
+        // file names.
         let namespaced = Made::new(&[("proc/self/cgroup", "0::/"), ("sys/fs/cgroup/cpu.max", "50000 100000")]);
         assert_eq!(quota_of(&namespaced), Some(0.5));
         let first = Made::new(&[
@@ -146,7 +148,7 @@ mod tests {
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-3"));
         first.remove("sys/fs/cgroup/cpuset/x/cpuset.effective_cpus");
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-7"));
-        // A container sees its group by the name that it has outside, mounted as the root.
+        // A container's group has the name that it has outside, and is mounted as the root.
         let container =
             Made::new(&[("proc/self/cgroup", "4:cpuset:/docker/1"), ("sys/fs/cgroup/cpuset/cpuset.cpus", "6,7")]);
         assert_eq!(cpuset_of(&container).as_deref(), Some("6-7"));

@@ -1,8 +1,9 @@
-//! CPUs and sets of them, written and read as Linux writes and reads `rps_cpus`.
+//! CPUs and sets of CPUs. Sets are written and parsed as Linux writes and parses `rps_cpus`.
 //!
-//! The rules are those of `bitmap_parse`, `bitmap_parselist` and the `%*pb` format (Linux, `lib/bitmap-str.c` and
-//! `lib/vsprintf.c`), so that a script written for `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change. They include a
-//! rule that nobody would expect: one character before eight digits is ignored if it is no digit, so `x00000001` is CPU 0.
+//! The rules are those of `bitmap_parse`, `bitmap_parselist` and the `%*pb` format (Linux,
+//! `lib/bitmap-str.c` and `lib/vsprintf.c`), so a script that was written for
+//! `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change. One rule is surprising: a character
+//! before eight digits is ignored if it is no digit, so `x00000001` is CPU 0.
 
 use std::fmt;
 use std::io;
@@ -17,7 +18,8 @@ const IDS: usize = 1 << u16::BITS;
 const CHUNK_BITS: usize = 32;
 const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
 
-/// The number of characters of a wrong text that an error shows: enough to recognise it, and no more than a line.
+/// The number of characters of a wrong text that an error shows. It is enough to recognise the
+/// text, and fits on a line.
 const SHOWN_CHARS_MAX: usize = 32;
 
 /// A logical CPU, identified by the kernel's number.
@@ -64,17 +66,20 @@ impl CpuMask {
         Ok((0..CpuSet::count()).filter(may).map(|cpu| CpuId(cpu as u16)).collect())
     }
 
-    /// Reads the bitmap form, `rps_cpus`: hex, the highest CPUs first, in chunks of 32 bits that commas or white space
-    /// separate. Reads up to the first newline or NUL. Nothing, or commas alone, is the empty set.
+    /// Parses the bitmap form, `rps_cpus`: hex digits, the highest CPUs first, in chunks of 32
+    /// bits. Commas or white space separate the chunks. Parsing stops at the first newline or NUL.
+    /// An empty text, or one with only commas, is the empty set.
     ///
     /// # Errors
-    /// [`MaskErrorKind::Invalid`] for what is not hex; [`MaskErrorKind::Overflow`] for a chunk of more than 8 digits,
-    /// more chunks than `nr_cpu_ids` CPUs need (zeros too), and CPUs from `nr_cpu_ids` on.
+    /// [`MaskErrorKind::Invalid`] if the text is not hex. [`MaskErrorKind::Overflow`] if a chunk
+    /// has more than 8 digits, if there are more chunks than `nr_cpu_ids` CPUs need (even zeros),
+    /// or if the mask has CPUs from `nr_cpu_ids` on.
     pub fn parse_bitmap(text: &str, nr_cpu_ids: usize) -> Result<Self, MaskError> {
         let nr = nr_cpu_ids.min(IDS);
         let line = up_to_line_end(text);
         let mut mask = Self::new();
-        // Read from the right, as the kernel does. The direction decides which of two errors is reported.
+        // Parsing goes from right to left, as in the kernel. If a text has two errors, the
+        // direction decides which one is reported.
         let mut left = without_separators_behind(line.as_bytes());
         for i in 0.. {
             if left.is_empty() {
@@ -92,11 +97,13 @@ impl CpuMask {
         }
     }
 
-    /// Reads the list form, `rps_cpus_list`: numbers and ranges, such as `0-3,8`; `all`; `N` for the last CPU; the
-    /// first 2 CPUs of every 256 as `0-1023:2/256`. Reads up to the first newline or NUL. Nothing is the empty set.
+    /// Parses the list form, `rps_cpus_list`. It has numbers and ranges such as `0-3,8`. `all`
+    /// means all CPUs, `N` the last CPU, and `0-1023:2/256` the first 2 CPUs of every 256. Parsing
+    /// stops at the first newline or NUL. An empty text is the empty set.
     ///
     /// # Errors
-    /// [`MaskErrorKind::Range`] for CPUs from `nr_cpu_ids` on; [`MaskErrorKind::Invalid`] for other errors.
+    /// [`MaskErrorKind::Range`] for CPUs from `nr_cpu_ids` on. [`MaskErrorKind::Invalid`] for other
+    /// errors.
     pub fn parse_list(text: &str, nr_cpu_ids: usize) -> Result<Self, MaskError> {
         let nr = nr_cpu_ids.min(IDS);
         let mut mask = Self::new();
@@ -113,8 +120,8 @@ impl CpuMask {
         Ok(mask)
     }
 
-    /// The bitmap form, `nr_cpu_ids` bits wide and without a newline: `00f` for CPUs 0 to 3 of 12. CPUs from
-    /// `nr_cpu_ids` on are not shown.
+    /// The bitmap form, `nr_cpu_ids` bits wide and without a newline. For example, CPUs 0 to 3 of
+    /// 12 are `00f`. CPUs from `nr_cpu_ids` on are not shown.
     pub fn to_bitmap(&self, nr_cpu_ids: usize) -> String {
         let nr = nr_cpu_ids.clamp(1, IDS);
         let chunk = |i: usize| (self.word(i / 2) >> (i % 2 * CHUNK_BITS)) as u32;
@@ -146,7 +153,7 @@ impl CpuMask {
         text
     }
 
-    /// Its CPUs, lowest first.
+    /// The CPUs of the set, the lowest first.
     pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
         self.words.iter().enumerate().flat_map(|(i, word)| {
             let bits = (0..u64::BITS).filter(move |bit| word >> bit & 1 == 1);
@@ -154,7 +161,7 @@ impl CpuMask {
         })
     }
 
-    /// Whether `cpu` is in it.
+    /// Whether `cpu` is in the set.
     pub fn contains(&self, cpu: CpuId) -> bool {
         self.word(usize::from(cpu.0) / 64) >> (cpu.0 % 64) & 1 == 1
     }
@@ -183,18 +190,18 @@ impl CpuMask {
         self.words.is_empty()
     }
 
-    /// The lowest of its CPUs.
+    /// The lowest CPU of the set.
     pub fn first(&self) -> Option<CpuId> {
         self.iter().next()
     }
 
-    /// The highest of its CPUs.
+    /// The highest CPU of the set.
     pub fn last(&self) -> Option<CpuId> {
         let top = self.words.len().checked_sub(1)?;
         Some(CpuId((top * 64) as u16 + self.words[top].ilog2() as u16))
     }
 
-    /// The CPUs that are in both.
+    /// The CPUs that are in both sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let mut both = Self { words: self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect() };
@@ -260,7 +267,7 @@ pub fn pin(cpu: CpuId) -> nix::Result<()> {
 /// [`pin`] has an example.
 ///
 /// # Errors
-/// As [`pin`], and `ESRCH` if there is no such thread.
+/// The errors of [`pin`], and `ESRCH` if there is no such thread.
 pub fn pin_thread(thread: Pid, cpu: CpuId) -> nix::Result<()> {
     let mut set = CpuSet::new();
     set.set(usize::from(cpu.0))?;
@@ -272,13 +279,14 @@ fn up_to_line_end(text: &str) -> &str {
     text.split(['\n', '\0']).next().unwrap_or("")
 }
 
-/// A comma, or what C calls white space (Rust's `is_ascii_whitespace` leaves the vertical tab out).
+/// A comma, or C's white space. Rust's `is_ascii_whitespace` leaves out the vertical tab.
 fn is_separator(c: char) -> bool {
     matches!(c, ',' | ' ' | '\t' | '\r' | '\x0b' | '\x0c')
 }
 
-/// Takes the last chunk of a bitmap: at most 8 hex digits. After 8 digits the kernel drops the next byte, unless it is a digit,
-/// without looking at it any further. The separators in front of the chunk go with it.
+/// Takes the last chunk of a bitmap: at most 8 hex digits. After 8 digits the kernel drops the next
+/// byte without further checks, unless it is a digit. The separators in front of the chunk are
+/// removed too.
 fn take_chunk(left: &mut &[u8]) -> Result<u32, MaskError> {
     let all = String::from_utf8_lossy(left);
     let chunk = || all.rsplit(is_separator).next().unwrap_or_default();
@@ -339,7 +347,8 @@ impl Region {
     }
 }
 
-/// A decimal number, or `N` for the last CPU. A number that does not fit is replaced by one that is larger than any CPU.
+/// A decimal number, or `N` for the last CPU. A number that does not fit is replaced by one that is
+/// larger than any CPU.
 fn number(text: &str, nr: usize) -> Option<usize> {
     if text == "N" {
         return Some(nr.saturating_sub(1));
@@ -363,7 +372,7 @@ pub enum MaskErrorKind {
     Range,
 }
 
-/// Why a text is not a CPU mask of this machine. The message is one line, and says what is right.
+/// Why a text is not a CPU mask of this machine. The message is one line, and says how to write it.
 ///
 /// ```
 /// use steerage_topology::{CpuMask, MaskErrorKind};
@@ -435,7 +444,8 @@ impl fmt::Display for MaskError {
 
 impl std::error::Error for MaskError {}
 
-/// The beginning of `text`, made printable, since it comes from outside and becomes part of a line.
+/// The beginning of `text` in printable form. The text comes from outside and becomes part of a
+/// line.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN_CHARS_MAX).is_some() {

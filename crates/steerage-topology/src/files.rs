@@ -1,4 +1,4 @@
-//! The kernel's files below a root. Any of them may be missing.
+//! The kernel's files below a root directory. Any of them may be missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,10 @@
-//! Which CPU handles the interrupts of a network card's receive queues.
+//! Finds the CPU that handles the interrupts of a network card's receive queues.
 //!
-//! The kernel lists a PCI device's interrupts in `msi_irqs` (Documentation/ABI/testing/sysfs-bus-pci), the names of an interrupt as
-//! directories in `/proc/irq/N`, and its CPUs in `effective_affinity_list` (Documentation/core-api/irq/irq-affinity.rst). Which
-//! queue an interrupt belongs to is only in its name, and every driver has names of its own: `eth0-TxRx-3`, `eth0-rx-3`,
+//! The kernel lists a PCI device's interrupts in `msi_irqs`
+//! (Documentation/ABI/testing/sysfs-bus-pci). An interrupt's names are directories in
+//! `/proc/irq/N`, and its CPUs are in `effective_affinity_list`
+//! (Documentation/core-api/irq/irq-affinity.rst). Only the name says which queue an interrupt
+//! belongs to. Every driver has names of its own: `eth0-TxRx-3`, `eth0-rx-3`,
 //! `mlx5_comp3@pci:0000:00:05.0`, `virtio2-input.3`. They all end in the number of the queue.
 
 use std::collections::BTreeMap;
@@ -11,11 +13,11 @@ use std::path::PathBuf;
 use crate::cpu::CpuMask;
 use crate::files::Files;
 
-/// Parts of names of interrupts that do not receive.
+/// Parts of the names of interrupts that are not for receiving.
 const NOT_RECEIVING: [&str; 8] = ["output", "config", "async", "mgmnt", "mgmt", "misc", "ctrl", "event"];
 
-/// The CPUs that handle the interrupt of each receive queue of an interface, by the number of the queue. It is empty if the kernel
-/// does not say, as of interfaces that are no cards.
+/// The CPUs that handle the interrupt of each receive queue of an interface, by the number of the
+/// queue. The map is empty if the kernel does not report them, as for interfaces without a card.
 ///
 /// ```
 /// for (queue, cpus) in steerage_topology::interrupt_cpus("eth0") {
@@ -29,7 +31,7 @@ pub fn interrupt_cpus(interface: &str) -> BTreeMap<u32, CpuMask> {
 
 fn below(files: &Files, interface: &str) -> BTreeMap<u32, CpuMask> {
     let device = PathBuf::from(format!("sys/class/net/{interface}/device"));
-    // A virtio device is a child of the PCI device.
+    // A virtio device is a child of the PCI device, which has the interrupts.
     let own = files.numbered(device.join("msi_irqs"), "");
     let irqs = if own.is_empty() { files.numbered(device.join("../msi_irqs"), "") } else { own };
     let mut found = BTreeMap::new();
@@ -53,7 +55,8 @@ fn queue_of(name: &str) -> Option<u32> {
     if sends_only || NOT_RECEIVING.iter().any(|part| rest.contains(part)) {
         return None;
     }
-    // The name of the interface itself, without a queue: `eth0`, `enp0s3`. It has the interrupt of everything.
+    // A name of the interface itself has no queue: `eth0`, `enp0s3`. That interrupt is for
+    // everything.
     let has_queue =
         rest.ends_with(['-', '.', ':']) || rest.contains("rx") || rest.contains("comp") || rest.contains("input");
     number.parse().ok().filter(|_| has_queue)

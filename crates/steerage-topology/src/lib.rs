@@ -1,13 +1,14 @@
-//! The CPUs of a Linux machine. This crate has sets of CPUs in the format of `rps_cpus`, the caches and NUMA nodes that CPUs share, the CPUs
-//! and memory that this process may use, and the distance between two CPUs.
+//! The CPUs of a Linux machine. This crate has sets of CPUs in the format of `rps_cpus`, the caches
+//! and NUMA nodes that CPUs share, the CPUs and memory that this process may use, and the distance
+//! between two CPUs.
 //!
-//! The modules import downwards only:
+//! A module imports only modules below it in this table:
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | `pinned` | threads that are pinned to one CPU each, and a watch over their CPUs |
 //! | `watch`, `others` | CPUs that go offline and come back; the time that other programs take from a CPU |
-//! | `machine` | [`Topology`]: which CPUs share a cache, which may be used, in which order they should join |
+//! | `machine` | [`Topology`]: which CPUs share a cache, which may be used, and in which order they should be added |
 //! | `interrupts` | the CPUs that handle the interrupts of a card's receive queues |
 //! | `nodes` | the NUMA node of each CPU: [`NodeMap`] |
 //! | `cgroup`, `memory` | the CPUs, the time and the memory that control groups allow this process |

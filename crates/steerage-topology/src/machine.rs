@@ -1,9 +1,11 @@
-//! The CPUs of a machine: which are near each other, which this process may use, and which the kernel keeps free.
+//! The CPUs of a machine: which are near each other, which this process may use, and which the
+//! kernel keeps free.
 //!
-//! The facts are read from /sys and /proc as Linux lays them out (Documentation/admin-guide/cputopology.rst, cgroup-v1/cpusets.rst,
-//! cgroup-v2.rst). A missing file means that a fact is not known, and is not an error: containers hide some files, and virtual
-//! machines show a topology that the hypervisor made up. The time that a cache line takes from one CPU to another matters most to
-//! steering, and can be [measured](Topology::measure).
+//! The facts are read from /sys and /proc as Linux lays them out
+//! (Documentation/admin-guide/cputopology.rst, cgroup-v1/cpusets.rst, cgroup-v2.rst). A missing
+//! file is not an error. It means that a fact is unknown: containers hide some files, and virtual
+//! machines show a topology that the hypervisor made up. The time that a cache line takes from one
+//! CPU to another matters most to steering, and can be [measured](Topology::measure).
 
 mod measure;
 mod order;
@@ -20,14 +22,14 @@ use crate::files::{CPUS, Files, NODES, online_of};
 
 pub use measure::joining_orders;
 
-/// The largest number of CPUs that are considered: as many as a steering instance can have.
+/// The largest number of CPUs that are considered. A steering instance cannot have more.
 pub const CPUS_MAX: usize = 1024;
 
 /// The `cpu_capacity` of the fastest CPUs (`SCHED_CAPACITY_SCALE`).
 const CAPACITY_FULL: u32 = 1024;
 
-/// The assumed capacity of Intel's efficient cores if the kernel names them without a capacity. Any number below the full one
-/// works, since it is only used for sorting.
+/// The assumed capacity of Intel's efficient cores if the kernel names them without a capacity. Any
+/// number below the full one works, since it is only used for sorting.
 const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 
 /// The place of a CPU in the machine.
@@ -45,15 +47,16 @@ const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
-    /// Its NUMA node.
+    /// The CPU's NUMA node.
     pub node: Option<u32>,
-    /// Its package, a socket.
+    /// The CPU's package, which is a socket.
     pub package: Option<u32>,
-    /// The threads of its core, including itself. Empty if they are not known.
+    /// The threads of the CPU's core, including the CPU itself. Empty if they are unknown.
     pub siblings: CpuMask,
-    /// The last cache on its way to memory.
+    /// The last cache between the CPU and memory.
     pub cache: Option<SharedCache>,
-    /// Its speed relative to the fastest CPUs, which have 1024. The small cores of a hybrid machine have less.
+    /// The CPU's speed relative to the fastest CPUs, which have 1024. The small cores of a hybrid
+    /// machine have less.
     pub capacity: u32,
 }
 
@@ -93,16 +96,18 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads the machine that we run on, and which CPUs the affinity of the calling thread and the cgroups of this process allow.
+    /// Reads this machine, and which CPUs the affinity of the calling thread and the cgroups of
+    /// this process allow.
     pub fn read() -> Self {
         Self::below("/", CpuMask::allowed().ok())
     }
 
-    /// Reads a machine whose /sys and /proc lie below `root`. Only the CPUs of `affinity` may be used, or all CPUs if it is `None`.
+    /// Reads a machine whose /sys and /proc are below `root`. Only the CPUs of `affinity` may be
+    /// used, or all CPUs if it is `None`.
     pub fn below(root: impl Into<PathBuf>, affinity: Option<CpuMask>) -> Self {
         let files = Files::below(root);
         let told = online_of(&files);
-        // If the kernel does not list CPUs, those that we may run on are present.
+        // If the kernel does not list CPUs, the CPUs that this process may run on count as present.
         let online = told.or_else(|| affinity.clone()).unwrap_or_default();
         let nodes = files.numbered(NODES, "node");
         let distance = |path: &PathBuf| files.text(path.join("distance")).map(|text| numbers(&text));
@@ -119,7 +124,7 @@ impl Topology {
         }
     }
 
-    /// A machine of `cpus` CPUs that share everything, for tests and simulations.
+    /// A machine of `cpus` CPUs that share all caches and one node, for tests and simulations.
     pub fn even(cpus: usize) -> Self {
         let all: CpuMask = (0..cpus.clamp(1, CPUS_MAX) as u16).map(CpuId).collect();
         Self {
@@ -149,17 +154,19 @@ impl Topology {
         &self.isolated
     }
 
-    /// The kernel's `nr_cpu_ids`: the number of the highest possible CPU plus one. `None` if the kernel does not report it.
+    /// The kernel's `nr_cpu_ids`: the number of the highest possible CPU plus one. `None` if the
+    /// kernel does not report it.
     pub fn nr_cpu_ids(&self) -> Option<usize> {
         self.possible.as_ref().and_then(CpuMask::last).map(|last| usize::from(last.0) + 1)
     }
 
-    /// The CPU time that the cgroups of this process allow, in CPUs, which may be a fraction. `None` if there is no limit.
+    /// The CPU time that the cgroups of this process allow, in CPUs, which may be a fraction.
+    /// `None` if there is no limit.
     pub fn quota(&self) -> Option<f64> {
         self.quota
     }
 
-    /// The place of a CPU. `None` if the CPU is offline or nothing is known of it.
+    /// The place of a CPU. `None` if the CPU is offline or unknown.
     pub fn place(&self, cpu: CpuId) -> Option<&Place> {
         self.places.get(&cpu)
     }
@@ -181,9 +188,12 @@ impl Topology {
         nodes
     }
 
-    /// The default set of CPUs: all allowed CPUs except the isolated ones, which are reserved for something else. If all
-    /// allowed CPUs are isolated, they are used. There are at most as many CPUs as the quota allows, since more threads would
-    /// only be throttled. Then the CPUs nearest to the first one are taken. The set is empty only if nothing can be read.
+    /// The default set of CPUs. It has all allowed CPUs except the isolated ones, which are
+    /// reserved for other work. If all allowed CPUs are isolated, they are used.
+    ///
+    /// The set has at most as many CPUs as the quota allows, since more threads would only be
+    /// throttled. In that case, it has the CPUs nearest to the first one. The set is empty only if
+    /// nothing can be read.
     pub fn default_mask(&self) -> CpuMask {
         let ours: CpuMask = self.allowed.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         let ours = if ours.is_empty() { self.allowed.clone() } else { ours };
@@ -196,7 +206,8 @@ impl Topology {
     }
 }
 
-/// The online CPUs of this machine. This reads one file only, so it can be called often. `None` if the kernel does not report them.
+/// The online CPUs of this machine. Reads only one file, so it can be called often. `None` if the
+/// kernel does not report them.
 ///
 /// ```
 /// use steerage_topology::online;
@@ -207,7 +218,8 @@ pub fn online() -> Option<CpuMask> {
     online_of(&Files::below("/"))
 }
 
-/// `isolated` includes isolated cpusets as well as `isolcpus`. A kernel without `nohz_full` shows ` (null)`, which is no list.
+/// The isolated CPUs. The file `isolated` includes isolated cpusets as well as `isolcpus`. A kernel
+/// without `nohz_full` shows ` (null)`, which is no list.
 fn isolated(files: &Files) -> CpuMask {
     let lists = ["isolated", "nohz_full"].into_iter().filter_map(|file| files.list(format!("{CPUS}/{file}")));
     lists.flat_map(|cpus| cpus.iter().collect::<Vec<_>>()).collect()

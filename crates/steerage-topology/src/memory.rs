@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The memory that this process may use: the machine's memory, or less if its cgroup or one above it has a limit. `None` if the
-/// kernel reports neither.
+/// The memory that this process may use, in bytes. It is the machine's memory, or less if its
+/// cgroup or a cgroup above it has a limit. `None` if the kernel reports neither.
 ///
 /// ```
 /// use steerage_topology::usable_memory;

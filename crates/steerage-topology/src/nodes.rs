@@ -28,8 +28,8 @@ impl NodeMap {
         Self::below(Path::new("/"))
     }
 
-    /// Nodes 0, 1 and so on, with these CPUs. The machine need not have them: memory is divided as if it did, but the kernel is
-    /// not asked to place it. For tests.
+    /// Simulates nodes 0, 1 and so on with these CPUs, for tests. The machine need not have these
+    /// nodes. Memory is divided as if it did, but the kernel is not asked to place it.
     pub fn simulated(nodes: impl IntoIterator<Item = CpuMask>) -> Self {
         Self { nodes: (0..).zip(nodes).collect(), simulated: true }
     }
@@ -63,7 +63,8 @@ impl NodeMap {
 pub struct Nodes {
     /// The node numbers for the kernel. `None` if there is only one node, or it is simulated.
     numbers: Vec<Option<u32>>,
-    /// The index of each CPU's node in that list. A CPU without a known node counts as one of the first.
+    /// The index of each CPU's node in `numbers`. A CPU without a known node counts as part of the
+    /// first node.
     of_cpu: Vec<usize>,
 }
 
@@ -88,7 +89,8 @@ impl Nodes {
         self.of_cpu.iter().map(|node| by_node[*node].clone()).collect()
     }
 
-    /// Adds up by node how much each CPU wants. Returns the sum for each node, and its number if the kernel should be asked for it.
+    /// Adds up, for each node, how much its CPUs want. Returns the sum for each node, and the
+    /// node's number if the kernel should be asked for it.
     pub fn divide(&self, wanted: impl IntoIterator<Item = (u16, usize)>) -> Vec<(usize, Option<u32>)> {
         let mut parts: Vec<(usize, Option<u32>)> = self.numbers.iter().map(|node| (0, *node)).collect();
         for (cpu, wants) in wanted {
@@ -129,7 +131,7 @@ mod tests {
         assert_eq!(nodes.by_cpu(&["a", "b"]), ["a", "b", "a"]);
         let unknown = Nodes::of(&NodeMap::default(), &[CpuId(0), CpuId(1)]);
         assert_eq!(unknown.divide([(0, 10), (1, 20)]), [part(30)]);
-        // With one node there is nothing to ask for.
+        // With one node, no node is requested.
         assert_eq!(Nodes::of(&map, &[CpuId(1)]), Nodes { numbers: vec![None], of_cpu: vec![0] });
     }
 }

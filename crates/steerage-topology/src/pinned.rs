@@ -9,8 +9,8 @@ use crate::cpu::{CpuId, CpuMask, pin, pin_thread};
 use crate::others::OthersTime;
 use crate::watch::Watch;
 
-/// Threads that are pinned to one CPU each. Clones name the same threads.
-/// [`CpuWatch`] has an example.
+/// Threads that are pinned to one CPU each. Clones refer to the same threads. [`CpuWatch`] has an
+/// example.
 #[derive(Clone, Debug)]
 pub struct PinnedThreads {
     cpus: Arc<[CpuId]>,
@@ -27,7 +27,7 @@ impl PinnedThreads {
     /// Pins the calling thread to the CPU at this place of the list, and remembers the thread.
     ///
     /// # Errors
-    /// The system's. The thread then runs on whichever CPUs it may use.
+    /// The error of the system. The thread then runs on any CPUs that it may use.
     pub fn pin(&self, place: usize) -> nix::Result<()> {
         // Relaxed: it is a number, and no other memory depends on it.
         self.threads[place].store(gettid().as_raw(), Ordering::Relaxed);
@@ -40,7 +40,8 @@ impl PinnedThreads {
     }
 }
 
-/// Watches over the CPUs of [`PinnedThreads`]: which of them are present, and how much of their time others take.
+/// Watches the CPUs of [`PinnedThreads`]: which of them are present, and how much of their time
+/// others take.
 ///
 /// ```
 /// use steerage_topology::{CpuWatch, PinnedThreads, Topology};
@@ -65,8 +66,8 @@ pub struct CpuWatch {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CpusFound {
-    /// The share of each CPU's time that others took since the last poll, from 0 to 1. Empty at the first poll, and if the kernel
-    /// does not report it.
+    /// The share of each CPU's time that others took since the last poll, from 0 to 1. Empty at the
+    /// first poll, and if the kernel does not report it.
     pub others: Vec<(CpuId, f64)>,
     /// The CPUs that are present, if they have changed since the last poll.
     pub living: Option<CpuMask>,
@@ -75,14 +76,15 @@ pub struct CpusFound {
 }
 
 impl CpuWatch {
-    /// Watches over the CPUs of these threads. All CPUs count as present until the first poll.
+    /// Watches the CPUs of these threads. All CPUs count as present until the first poll.
     pub fn new(pinned: PinnedThreads) -> Self {
         let all: CpuMask = pinned.cpus.iter().copied().collect();
         Self { pinned, others: OthersTime::new(&all), watch: Watch::new(all) }
     }
 
-    /// Looks at the CPUs, which takes about 40 us and some more for each thread. When a CPU is back, its thread is pinned again: the
-    /// kernel moved it to another CPU, and does not move it back. The calling thread must not be pinned.
+    /// Checks the CPUs, which takes about 40 us plus a little for each thread. When a CPU is back,
+    /// its thread is pinned again: the kernel moved the thread to another CPU, and does not move it
+    /// back. The calling thread must not be pinned.
     pub fn poll(&mut self) -> CpusFound {
         let before = self.watch.living().clone();
         let places = 0..self.pinned.cpus.len();

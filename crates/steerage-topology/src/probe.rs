@@ -6,30 +6,32 @@ use std::time::{Duration, Instant};
 
 use crate::cpu::{CpuId, pin};
 
-/// Round trips that are timed together: two readings of the clock (25 ns each) beside 32 trips of 100 ns and more.
+/// The round trips that are timed together. Two readings of the clock take 25 ns each, and 32 trips
+/// take at least 100 ns each.
 const ROUND_TRIPS: u32 = 32;
 
-/// The number of samples. Their median counts. Up to half of them may be disturbed by other programs.
+/// The number of samples. The result is their median, so other programs may disturb up to half of
+/// them.
 const SAMPLES: usize = 31;
 
-/// The time limit of one pair. A measurement takes 0.1 to 0.4 ms if both CPUs are free. If another thread takes one of them for
-/// a time slice, there is no result, and the pair is given up.
+/// The time limit of one pair. A measurement takes 0.1 to 0.4 ms if both CPUs are free. If another
+/// thread takes one of them for a time slice, the measurement ends without a result.
 pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
 
-/// The largest number of pairs that are measured at a time. They take 160 ms at worst, and 15 ms usually. If there are more
-/// CPUs, some of each cache are measured.
+/// The largest number of pairs that are measured at a time. They take 160 ms at most, and usually
+/// 15 ms. If there are more CPUs, some CPUs of each cache are measured.
 pub const PAIRS_MAX: usize = 32;
 
-/// The number of reads of the line between two looks at the clock. It is small enough to keep the time limit, and large enough that
-/// the clock does not disturb the measurement.
+/// The number of reads of the line between two readings of the clock. It is small enough to keep
+/// the time limit, and large enough that the clock does not disturb the measurement.
 const CLOCK_EVERY: u32 = 256;
 
 // The states of the line. The numbers between `READY` and `END` are those of the trips.
-/// The answering thread has not come yet.
+/// The answering thread has not started yet.
 const ABSENT: u32 = 0;
 /// The answering thread is ready.
 const READY: u32 = 1;
-/// The measurement is over, or one of the threads will not come.
+/// The measurement is over, or one of the threads will not start.
 const END: u32 = u32::MAX;
 
 /// Half of the time of a round trip. `None` if there were not enough samples.
@@ -37,7 +39,7 @@ pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
     let line = Line::default();
     thread::scope(|scope| {
         let name = || thread::Builder::new().name("latency".to_owned());
-        // It ends when the other thread ends, with or without a result.
+        // This thread ends when the other thread ends, with or without a result.
         let answers = || if pin(answering).is_ok() { line.answer() } else { line.end() };
         name().spawn_scoped(scope, answers).ok()?;
         let asks = name().spawn_scoped(scope, || {
@@ -58,7 +60,7 @@ pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
 fn ask(line: &Line) -> Option<Duration> {
     let start = Instant::now();
     let clock = || start.elapsed();
-    // As in `answer`, the other thread may still be on this CPU.
+    // The other thread may still be on this CPU, as in `answer`.
     while !line.is_ready() && !line.is_over() && clock() < PAIR_TIME_MAX {
         thread::yield_now();
     }
@@ -69,7 +71,8 @@ fn ask(line: &Line) -> Option<Duration> {
 
 /// A cache line that two CPUs pass back and forth. It takes 128 bytes, since some machines fetch lines in pairs.
 ///
-/// Relaxed throughout: the line carries only its own number, which both CPUs see in one order, and no other memory depends on it.
+/// Relaxed throughout: the line carries only its own number, which both CPUs see in one order, and
+/// no other memory depends on it.
 ///
 /// ```
 /// use std::thread;
@@ -92,15 +95,15 @@ fn ask(line: &Line) -> Option<Duration> {
 pub struct Line(AtomicU32);
 
 impl Line {
-    /// Answers each trip as soon as it comes, until the other thread ends the measurement. The other thread may have been started
-    /// on the same CPU.
+    /// Answers each trip at once, until the other thread ends the measurement. The other thread may
+    /// have been started on the same CPU.
     pub fn answer(&self) {
         // The other thread must run to leave this CPU.
         self.answer_while(thread::yield_now, || true);
     }
 
-    /// Answers each trip as soon as it comes, until the other thread ends the measurement or `clock` shows `deadline`. The caller
-    /// has this CPU to itself.
+    /// Answers each trip at once, until the other thread ends the measurement or `clock` shows
+    /// `deadline`. The caller must have this CPU to itself.
     pub fn answer_until(&self, clock: &dyn Fn() -> Duration, deadline: Duration) {
         self.answer_while(std::hint::spin_loop, || clock() < deadline);
     }
@@ -140,8 +143,9 @@ impl Line {
         self.0.store(END, Ordering::Relaxed);
     }
 
-    /// Measures `SAMPLES` times how long one way takes, by a clock that shows the time since any moment. Each sample is the mean of
-    /// `round_trips` round trips. `None` if no thread answers before `clock` shows `deadline`. Allocates nothing.
+    /// Measures `SAMPLES` times how long one way takes. `clock` shows the time since any moment.
+    /// Each sample is the mean of `round_trips` round trips. Returns `None` if no thread answers
+    /// before `clock` shows `deadline`. Allocates nothing.
     pub fn ask<const SAMPLES: usize>(
         &self,
         round_trips: u32,
@@ -196,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// A clock that goes on by a nanosecond whenever it is read.
+    /// A clock that advances by a nanosecond at each reading.
     fn ticking() -> impl Fn() -> Duration {
         let read = Cell::new(0);
         move || Duration::from_nanos(read.replace(read.get() + 1))
@@ -224,7 +228,8 @@ mod tests {
         let line = Line::default();
         let samples = thread::scope(|scope| {
             scope.spawn(|| line.answer());
-            // Each reading of the clock is 8 ns after the one before, and nobody is late.
+            // Each reading of the clock is 8 ns after the one before, so the deadline is never
+            // reached.
             let (read, never) = (Cell::new(0), Duration::MAX);
             let samples = line.ask::<3>(2, &|| Duration::from_nanos(8 * read.replace(read.get() + 1)), never);
             line.end();

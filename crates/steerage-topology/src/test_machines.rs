@@ -8,12 +8,12 @@ use crate::cpu::CpuMask;
 use crate::files::{CPUS, NODES};
 use crate::machine::Topology;
 
-/// A root that goes away with the test.
+/// A root directory that is removed at the end of the test.
 #[derive(Debug)]
 pub(crate) struct Made(PathBuf);
 
 impl Made {
-    /// Files by their path, with what they say.
+    /// Creates files with these paths and contents.
     pub(crate) fn new(files: &[(&str, &str)]) -> Self {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -24,7 +24,7 @@ impl Made {
         made
     }
 
-    /// CPUs `0..cpus`, all online.
+    /// A machine with CPUs `0..cpus`, all online.
     pub(crate) fn of(cpus: u16, says: impl Fn(u16) -> Says) -> Self {
         let made = Self::new(&[(&format!("{CPUS}/online"), &format!("0-{}", cpus - 1))]);
         made.write(&format!("{CPUS}/possible"), &format!("0-{}", cpus - 1));
@@ -63,7 +63,7 @@ impl Made {
         fs::remove_file(self.0.join(path)).unwrap();
     }
 
-    /// As one sees it whose affinity is `allowed`.
+    /// The topology for a process whose affinity is `allowed`.
     pub(crate) fn topology(&self, allowed: Option<&str>) -> Topology {
         Topology::below(&self.0, allowed.map(list))
     }
@@ -88,8 +88,8 @@ pub(crate) fn list(text: &str) -> CpuMask {
     CpuMask::parse_list(text, 1 << 16).unwrap()
 }
 
-/// Two sockets of eight cores of two threads, numbered as some makers do: even CPUs in the first, odd ones in the second,
-/// and the second threads behind all the first.
+/// Two sockets of eight cores with two threads each, numbered as some makers do. Even CPUs are in
+/// the first socket, and odd CPUs in the second. The second threads come after all first threads.
 pub(crate) fn two_sockets() -> Made {
     Made::of(32, |cpu| Says {
         node: u32::from(cpu % 2),
@@ -100,7 +100,7 @@ pub(crate) fn two_sockets() -> Made {
     })
 }
 
-/// One socket and node, with four caches of four cores of two threads.
+/// One socket and one node, with four caches. Each cache has four cores with two threads each.
 pub(crate) fn four_caches() -> Made {
     Made::of(32, |cpu| {
         let first = cpu % 16 / 4 * 4;
@@ -114,7 +114,8 @@ pub(crate) fn four_caches() -> Made {
     })
 }
 
-/// Four cores of two threads, numbered side by side, and four small cores of one.
+/// Four cores with two threads each, numbered side by side, and four small cores with one thread
+/// each.
 pub(crate) fn hybrid(capacity: impl Fn(u16) -> Option<u32>) -> Made {
     Made::of(12, |cpu| Says {
         node: 0,

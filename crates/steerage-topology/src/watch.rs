@@ -10,11 +10,12 @@ use crate::files::{self, Files};
 /// Reads the affinity of the thread that polls.
 type Affinity = Box<dyn FnMut() -> Option<CpuMask> + Send>;
 
-/// Watches which CPUs are online and allowed by cpusets and by the affinity of the polling thread. There is no event for this that
-/// works without privileges, so it must be polled every 100 ms to 1 s. A poll reads four small files, which takes 30 to 60 us.
+/// Watches which CPUs are online and allowed by cpusets and by the affinity of the polling thread.
+/// No event for this works without privileges, so it must be polled every 100 ms to 1 s. A poll
+/// reads four small files, which takes 30 to 60 us.
 ///
-/// It only reports. When a CPU goes offline, the kernel runs its threads elsewhere, and they stay there when the CPU is back. The
-/// caller must pin them again.
+/// It only reports. When a CPU goes offline, the kernel runs its threads elsewhere, and they stay
+/// there when the CPU is back. The caller must pin them again.
 ///
 /// ```
 /// use steerage_topology::{Topology, Watch};
@@ -29,20 +30,21 @@ pub struct Watch {
     files: Files,
     affinity: Affinity,
     cpus: CpuMask,
-    /// The CPUs that the affinity has contained. The affinity does not limit the others, since the user asked for more than it
-    /// allows.
+    /// The CPUs that the affinity has contained so far. The affinity does not limit the others,
+    /// since the user asked for more than it allows.
     had: CpuMask,
     living: CpuMask,
 }
 
 impl Watch {
-    /// Watches `cpus`, which count as present until the first poll. A thread that is not pinned must poll it.
+    /// Watches `cpus`, which count as present until the first poll. The polling thread must not be
+    /// pinned.
     pub fn new(cpus: CpuMask) -> Self {
         Self::below("/", cpus, || CpuMask::allowed().ok())
     }
 
-    /// Watches CPUs of a machine whose /sys and /proc lie below `root`. `affinity` returns the affinity of the polling thread,
-    /// or `None` if it may run anywhere.
+    /// Watches CPUs of a machine whose /sys and /proc are below `root`. `affinity` returns the
+    /// affinity of the polling thread, or `None` if it may run anywhere.
     pub fn below(
         root: impl Into<PathBuf>,
         cpus: CpuMask,
@@ -57,8 +59,9 @@ impl Watch {
         &self.living
     }
 
-    /// Polls, and returns the CPUs that are present now if they have changed since the last poll. There may be none. The kernel
-    /// then runs our threads on CPUs outside of the mask, and no mask is right.
+    /// Polls, and returns the CPUs that are present now if they have changed since the last poll.
+    /// The set may be empty. The kernel then runs our threads on CPUs outside the mask, and no mask
+    /// is right.
     pub fn poll(&mut self) -> Option<CpuMask> {
         let online = files::online_of(&self.files);
         let cpuset = cgroup::cpuset(&self.files);

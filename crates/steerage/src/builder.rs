@@ -25,7 +25,7 @@ use crate::instance::Instance;
 
 type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send + Sync>;
 
-/// Builds an instance. Every setting has a default except the inputs.
+/// Builds an instance. Every setting except the inputs has a default.
 ///
 /// ```
 /// use steerage::{Batch, Builder, Cpu, Handler, Hash, testing};
@@ -119,14 +119,14 @@ impl Builder {
         }
     }
 
-    /// The CPUs to run on, with one thread each. Default: the CPUs that this process may use.
+    /// Sets the CPUs to run on, with one thread each. Default: the CPUs that this process may use.
     pub fn cpus(mut self, cpus: CpuMask) -> Self {
         self.cpus = Some(cpus);
         self
     }
 
-    /// Runs on CPUs 0 to `count - 1`, even if the machine does not have them. Their threads are not pinned, and sleep as soon
-    /// as they are idle. For tests.
+    /// Runs on CPUs 0 to `count - 1`, even if the machine does not have them. Their threads are not
+    /// pinned, and sleep as soon as they are idle. For tests.
     pub fn virtual_cpus(mut self, count: usize) -> Self {
         self.cpus = Some((0..count.min(CPUS_MAX + 1)).map(|cpu| CpuId(cpu as u16)).collect());
         self.pin = false;
@@ -140,15 +140,17 @@ impl Builder {
         self
     }
 
-    /// The CPUs that packets are spread over. Default: all CPUs of the instance. A CPU outside of the mask only receives. An
-    /// empty mask turns steering off, and each packet is handled on the CPU that received it.
+    /// Sets the CPUs that packets are spread over. Default: all CPUs of the instance. A CPU outside
+    /// the mask only receives. An empty mask turns steering off, so each packet is handled on the
+    /// CPU that received it.
     pub fn rps_cpus(mut self, mask: CpuMask) -> Self {
         self.rps_cpus = Some(mask);
         self
     }
 
-    /// The CPUs that the packets of one queue are spread over, in place of the mask of its device or of the instance. Queues are
-    /// numbered over all inputs, in the order in which these are added, as in
+    /// Sets the CPUs that the packets of one queue are spread over. This replaces the mask of its
+    /// device or of the instance. Queues are numbered over all inputs, in the order in which the
+    /// inputs are added, as in
     /// [`Handle::set_queue_rps_cpus`](steerage_core::control::Handle::set_queue_rps_cpus).
     pub fn queue_rps_cpus(mut self, queue: usize, mask: CpuMask) -> Self {
         self.queue_masks.push((queue, mask));
@@ -161,15 +163,15 @@ impl Builder {
         self
     }
 
-    /// Adds a device to receive from, and returns the number by which handlers know it: see
+    /// Adds a device to receive from, and returns its number. Handlers get this number from
     /// [`Batch::input`](crate::Batch::input).
     pub fn add_input(&mut self, input: Input) -> InputId {
         self.inputs.push(InputSpec { input, rx_cpus: Vec::new(), mask: None });
         InputId((self.inputs.len() - 1) as u16)
     }
 
-    /// Adds a device whose queues are assigned to `rx_cpus` in turn, or to all CPUs if the list is empty. `mask` replaces the
-    /// instance's mask for this device.
+    /// Adds a device whose queues are assigned to `rx_cpus` in turn, or to all CPUs if the list is
+    /// empty. `mask` replaces the instance's mask for this device.
     pub fn input_on(mut self, input: Input, rx_cpus: &[CpuId], mask: Option<CpuMask>) -> Self {
         self.inputs.push(InputSpec { input, rx_cpus: rx_cpus.to_vec(), mask });
         self
@@ -181,7 +183,7 @@ impl Builder {
         self
     }
 
-    /// Adds a device to send to, and returns the number by which handlers send to it: see
+    /// Adds a device to send to, and returns its number. Handlers send to this number with
     /// [`Packet::transmit`](crate::Packet::transmit).
     pub fn add_output(&mut self, output: Output) -> TxId {
         self.outputs.push(output);
@@ -189,14 +191,16 @@ impl Builder {
         TxId((self.outputs.len() - 1) as u8)
     }
 
-    /// The hash, with its key. Default: AES, or SipHash-1-3 if the CPU has no AES instructions, with a random key.
+    /// Sets the hash and its key. Default: AES, or SipHash-1-3 if the CPU has no AES instructions,
+    /// with a random key.
     pub fn hash(mut self, hasher: FlowHasher) -> Self {
         self.hasher = Some(hasher);
         self
     }
 
-    /// A function that determines the flow of an Ethernet frame. If it returns `None`, and on links other than Ethernet, the
-    /// flow is read from the headers as usual. To keep both directions of a flow together, return [`FlowKey::both_directions`].
+    /// Sets a function that determines the flow of an Ethernet frame. If it returns `None`, and on
+    /// links other than Ethernet, the flow is read from the headers as usual. To keep both
+    /// directions of a flow together, return [`FlowKey::both_directions`].
     pub fn flow_key<K>(mut self, key: K) -> Self
     where
         K: Fn(&[u8]) -> Option<FlowKey> + Clone + Send + Sync + 'static,
@@ -206,118 +210,128 @@ impl Builder {
         self
     }
 
-    /// Selects which flow counts if packets are in tunnels. Default: the innermost. This applies to our own hash only, not to
-    /// the hash of a device.
+    /// Selects which flow counts if packets are in tunnels. Default: the innermost. This applies
+    /// only to our own hash, not to the hash of a device.
     pub fn layers(mut self, layers: Layers) -> Self {
         self.layers = layers;
         self
     }
 
-    /// Sets whether a device's own hash is used, if it keeps together the packets that the handler needs together. Default: yes.
+    /// Sets whether a device's own hash is used, if it keeps together the packets that the handler
+    /// needs together. Default: yes.
     pub fn device_hash(mut self, yes: bool) -> Self {
         self.device_hash = yes.then_some(None);
         self
     }
 
-    /// Uses a device's own hash if it keeps together what `affinity` names, instead of the [`AFFINITY`](crate::Handler::AFFINITY) of the
-    /// handler. For functions whose result does not depend on which packets meet.
+    /// Uses a device's own hash if it keeps together the packets that `affinity` names, instead of
+    /// the [`AFFINITY`](crate::Handler::AFFINITY) of the handler. Use this for handlers whose
+    /// result does not depend on which packets meet.
     pub fn device_affinity(mut self, affinity: Affinity) -> Self {
         self.device_hash = Some(Some(affinity));
         self
     }
 
-    /// How many frames may wait for a CPU: `netdev_max_backlog`. The limit holds for all live queues together, and for each queue that
-    /// can wait on its own. Default: 1000.
+    /// Sets how many frames may wait for a CPU: `netdev_max_backlog`. The limit is for all live
+    /// queues together. Each queue that can wait has the limit for itself. Default: 1000.
     pub fn backlog(mut self, frames: usize) -> Self {
         self.limits.backlog = frames;
         self
     }
 
-    /// The number of frames that one poll takes from a queue, and with it the length of the lists that are handed over:
-    /// `dev_weight`. Default and maximum: [`POLL_BUDGET`](crate::limits::POLL_BUDGET).
+    /// Sets the number of frames that one poll takes from a queue: `dev_weight`. The lists that are
+    /// handed over have the same length. Default and maximum:
+    /// [`POLL_BUDGET`](crate::limits::POLL_BUDGET).
     pub fn dev_weight(mut self, frames: usize) -> Self {
         self.limits.dev_weight = frames;
         self
     }
 
-    /// The size of each queue's local page cache, in pages. 0 switches the cache off. A queue whose device lends its own memory has
-    /// a cache only if you call this, for frames that are copied.
-    /// Default: [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages).
+    /// Sets the size of each queue's local page cache, in pages. 0 switches the cache off. A queue
+    /// whose device lends its own memory has a cache only if you call this, for frames that are
+    /// copied. Default: [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages).
     pub fn lpc_pages(mut self, pages: usize) -> Self {
         self.lpc_pages = Some(pages);
         self
     }
 
-    /// The NUMA node of each CPU. Default: the nodes of the machine, or one node if threads are not pinned.
+    /// Sets the NUMA node of each CPU. Default: the nodes of the machine, or one node if threads
+    /// are not pinned.
     pub fn nodes(mut self, nodes: NodeMap) -> Self {
         self.nodes = Some(nodes);
         self
     }
 
-    /// The longest frame, in bytes, that is copied out of its device's page if the device has a ring of pages: `rx-copybreak`.
-    /// Default: 0, which copies no frame.
+    /// Sets the longest frame, in bytes, that is copied out of its device's page if the device has
+    /// a ring of pages: `rx-copybreak`. Default: 0, which copies no frame.
     pub fn copybreak(mut self, bytes: usize) -> Self {
         self.queue_limits.copybreak = bytes;
         self
     }
 
-    /// The longest frame, in bytes, that [`Packet::linearise`](crate::Packet::linearise) can bring into one page. Pages are
-    /// made at least this long. Default: 0, which makes them as long as the inputs need. That is enough unless an input
-    /// receives a frame into several buffers. Maximum: [`FRAME_BYTES_MAX`](FRAME_BYTES_MAX).
+    /// Sets the longest frame, in bytes, that [`Packet::linearise`](crate::Packet::linearise) can
+    /// bring into one page. Pages are made at least this long. Default: 0, which makes them as long
+    /// as the inputs need. That is enough unless an input receives a frame into several buffers.
+    /// Maximum: [`FRAME_BYTES_MAX`](FRAME_BYTES_MAX).
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
         self.linear_bytes = bytes.min(FRAME_BYTES_MAX);
         self
     }
 
-    /// The number of a queue's packets that handlers may keep at a time. Default: 1024.
+    /// Sets how many packets of a queue handlers may keep at a time. Default: 1024.
     pub fn kept_max(mut self, packets: usize) -> Self {
         self.kept_max = packets;
         self
     }
 
-    /// The number of packets of its own that a CPU's handler may send at a time: see [`Cpu::send`](crate::Cpu::send). Each of them
-    /// reserves a page of the pool. Default: 0. Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
+    /// Sets how many packets of its own a CPU's handler may send at a time: see
+    /// [`Cpu::send`](crate::Cpu::send). Each of them reserves a page of the pool. Default: 0.
+    /// Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
     pub fn originated_max(mut self, packets: usize) -> Self {
         self.originated_max = packets.min(ORIGINATED_MAX);
         self
     }
 
-    /// The limit of packet memory and rings, in bytes. Default: 1 GiB.
+    /// Sets the limit of packet memory and rings, in bytes. Default: 1 GiB.
     pub fn memory_max(mut self, bytes: usize) -> Self {
         self.memory_max = bytes;
         self
     }
 
-    /// Sets whether to check that the packets of each bucket complete in the order of their arrival. Default: no.
+    /// Sets whether to check that the packets of each bucket complete in the order of arrival.
+    /// Default: no.
     pub fn check_order(mut self, yes: bool) -> Self {
         self.check_order = yes;
         self
     }
 
-    /// Sets whether frames are hashed even if one CPU has all buckets. This is for packet functions that use
-    /// [`flow_hash`](crate::Packet::flow_hash) and need the fragments of a datagram together: only hashing at arrival remembers
-    /// fragments. Default: no.
+    /// Sets whether frames are hashed even if one CPU has all buckets. Use this for handlers that
+    /// call [`flow_hash`](crate::Packet::flow_hash) and need the fragments of a datagram together,
+    /// since fragments are remembered only if frames are hashed at arrival. Default: no.
     pub fn always_hash(mut self, yes: bool) -> Self {
         self.always_hash = yes;
         self
     }
 
-    /// How long an idle CPU polls before it sleeps. Default: 50 us.
+    /// Sets how long an idle CPU polls before it sleeps. Default: 50 us.
     pub fn idle_poll(mut self, time: Duration) -> Self {
         self.idle_poll = time;
         self
     }
 
-    /// The policy that distributes buckets over the CPUs of a mask. With [`Balance`](crate::Balance), the default, the CPU that
-    /// receives does all the work while it keeps up, and others join as the load grows. With [`Hash`](crate::Hash), every CPU
-    /// has an equal share of the buckets from the beginning, as in Linux. Each steering group has its own policy, made by
-    /// [`Policy::fresh`].
+    /// Sets the policy that distributes buckets over the CPUs of a mask.
+    ///
+    /// With [`Balance`](crate::Balance), the default, the CPU that receives does all the work while
+    /// it keeps up. Other CPUs are added as the load grows. With [`Hash`](crate::Hash), every CPU
+    /// has an equal share of the buckets from the beginning, as in Linux. Each steering group has
+    /// its own policy, made by [`Policy::fresh`].
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
         self.policy = Box::new(policy);
         self
     }
 
-    /// Builds the instance. Each CPU makes its handler by `make`, on its own thread. Nothing runs yet.
+    /// Builds the instance. Each CPU calls `make` on its own thread to make its handler. Nothing
+    /// runs yet.
     ///
     /// # Errors
     /// [`BuildError`] says what does not fit and what to do.

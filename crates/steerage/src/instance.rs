@@ -1,4 +1,5 @@
-//! An instance that has been built. It runs on threads of its own, or is split into parts for the threads of the caller.
+//! An instance that has been built. It runs on its own threads, or is split into parts for the
+//! caller's threads.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,9 +42,10 @@ impl<H: Handler> Instance<H> {
         self.handle.clone()
     }
 
-    /// Splits the instance into one part per CPU, which the caller runs on threads of its own. No thread is started, pinned or
-    /// named. So the caller also has to call [`Handle::control`], or else the policy never looks at the load: with
-    /// [`Balance`](crate::Balance), no CPU ever joins. [`Hash`](struct@crate::Hash) needs no calls.
+    /// Splits the instance into one part per CPU, which the caller runs on its own threads. No
+    /// thread is started, pinned or named. The caller must also call [`Handle::control`]. Otherwise
+    /// the policy never checks the load: with [`Balance`](crate::Balance), no CPU is ever added.
+    /// [`Hash`](struct@crate::Hash) needs no calls.
     ///
     /// ```
     /// use std::thread;
@@ -73,7 +75,8 @@ impl<H: Handler> Instance<H> {
         (self.parts, handle)
     }
 
-    /// Starts a thread for each CPU, pinned to it, and one that calls [`Handle::control`] and watches the CPUs.
+    /// Starts a pinned thread for each CPU. Starts another thread that calls [`Handle::control`]
+    /// and watches the CPUs.
     ///
     /// # Errors
     /// [`BuildError::System`] if a thread cannot be started.
@@ -83,7 +86,7 @@ impl<H: Handler> Instance<H> {
         let mut threads = Vec::with_capacity(self.parts.len());
         let cpus: Vec<CpuId> = self.parts.iter().map(CpuPart::cpu).collect();
         let pinned = PinnedThreads::new(&cpus);
-        // Nobody can take virtual CPUs away.
+        // Virtual CPUs cannot be taken away.
         let watch = self.pin.then(|| CpuWatch::new(pinned.clone()));
         let control = handle
             .control
@@ -102,7 +105,7 @@ impl<H: Handler> Instance<H> {
                     tracing::error!(cpu = cpu.0, "the receive path panicked; everything stops");
                     handle.stop();
                 }
-                // Nobody may be listening any more.
+                // The receiver may be gone already.
                 let _ = to_join.send((cpu, report.ok()));
                 drop(control);
             };
@@ -119,8 +122,10 @@ impl<H: Handler> Instance<H> {
     }
 }
 
-/// A running instance. Dropping it stops the run, as [`Handle::stop`](steerage_core::control::Handle::stop) does, and does not wait for the end.
-/// [`join`](Self::join) waits for the end, and [`detach`](Self::detach) lets the run continue on its own.
+/// A running instance. Dropping it stops the run, as
+/// [`Handle::stop`](steerage_core::control::Handle::stop) does, and does not wait for the end.
+/// [`join`](Self::join) waits for the end, and [`detach`](Self::detach) lets the run continue
+/// without this value.
 ///
 /// ```
 /// use std::time::Duration;
@@ -171,10 +176,11 @@ pub struct Outcome<R> {
     pub snapshot: Snapshot,
     /// The report of each CPU's handler.
     pub reports: Vec<(CpuId, R)>,
-    /// CPUs that did not end in time because their handlers did not return. Their threads are left behind.
+    /// CPUs that did not end in time because their handlers did not return. Their threads are still
+    /// running.
     pub left_behind: Vec<CpuId>,
-    /// CPUs on which the path panicked, or the construction or end of a handler. A panic in a handler's packet function is not
-    /// among these.
+    /// CPUs on which the path panicked, or on which a handler panicked when it was made or
+    /// finished. Panics while a handler handles packets are not included.
     pub failed: Vec<CpuId>,
 }
 
@@ -184,15 +190,16 @@ impl<R> Running<R> {
         self.run.handle.clone()
     }
 
-    /// Lets the run continue until every queue has ended or the returned handle stops it. The final reports of the handlers are
-    /// lost.
+    /// Lets the run continue until every queue has ended or the returned handle stops it. The final
+    /// reports of the handlers are lost.
     pub fn detach(mut self) -> Handle {
         self.run.armed = false;
         self.handle()
     }
 
-    /// Waits until every queue has ended or a stop is complete, and the outputs have finished ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)). After a
-    /// stop, a CPU whose handler does not return is left behind.
+    /// Waits until every queue has ended or a stop is complete, and until the outputs have finished
+    /// ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)). After a stop,
+    /// this does not wait for a CPU whose handler does not return.
     pub fn join(mut self) -> Outcome<R> {
         let mut reports = Vec::with_capacity(self.cpus.len());
         let mut failed = Vec::new();
@@ -212,13 +219,13 @@ impl<R> Running<R> {
                 }
             }
         }
-        // A run that ended by itself was not stopped.
+        // The run ended, so dropping this must not stop it.
         self.run.armed = false;
         self.control.end();
         let ended = |cpu: &CpuId| failed.contains(cpu) || reports.iter().any(|(reported, _)| reported == cpu);
         let left_behind: Vec<CpuId> = self.cpus.into_iter().filter(|cpu| !ended(cpu)).collect();
         if left_behind.is_empty() {
-            // These threads have nothing left to do but return.
+            // These threads have nothing left to do but to return.
             self.threads.into_iter().for_each(|thread| drop(thread.join()));
         }
         reports.sort_by_key(|(cpu, _)| *cpu);

@@ -1,14 +1,15 @@
-//! Receive packet steering in user space: the packets of one busy receive queue are spread over many CPUs, flow by flow, in order, in
-//! batches, without locks.
+//! Receive packet steering in user space: spreads the packets of one busy receive queue over many
+//! CPUs, flow by flow, in order, in batches, and without locks.
 //!
-//! Linux does this inside the kernel (RPS). This crate does it for programs. A packet function is a [`Handler`], and each CPU has its
-//! own. All packets of a flow come to the same handler, in order, and the state of a flow moves with it.
+//! Linux does this inside the kernel (RPS). This crate does it for programs. A packet function is a
+//! [`Handler`], and each CPU has its own. All packets of a flow go to the same handler, in order.
+//! If the flow moves to another CPU, its state moves with it.
 //!
 //! # Example
 //!
-//! This program counts the packets of some addresses on a live interface. The file `watched` has one address per line, and SIGHUP
-//! reads it again. Ctrl-C ends the program. To listen to the interface it needs the capability CAP_NET_RAW, which it drops before it
-//! handles packets.
+//! This program counts the packets of some addresses on a live interface. The file `watched` has
+//! one address per line, and SIGHUP reads it again. Ctrl-C ends the program. To listen to the
+//! interface it needs the capability CAP_NET_RAW, which it drops before it handles packets.
 //!
 //! ```no_run
 //! use std::collections::HashSet;
@@ -118,38 +119,46 @@
 //! }
 //! ```
 //!
-//! Devices are in the crate [steerage-device](https://docs.rs/steerage-device): interfaces, capture files, TUN and TAP, generated
-//! traffic.
+//! Devices are in the crate [steerage-device](https://docs.rs/steerage-device): interfaces, capture
+//! files, TUN and TAP, generated traffic.
 //!
 //! # Modules
 //!
-//! **The root** has what a program needs to run packet functions. [`Builder`] has all settings, and builds an [`Instance`]. Its
-//! [`start`](Instance::start) returns a [`Running`], and a [`Handle`] changes, reads and stops the instance from any thread. A
-//! [`Handler`] gets a [`Batch`] of [`Packet`]s and the [`Cpu`] that it runs on. At the end, [`Outcome`] has the reports of the handlers.
+//! **The root** has what a program needs to run packet functions. [`Builder`] has all settings, and
+//! builds an [`Instance`]. Its [`start`](Instance::start) returns a [`Running`], and a [`Handle`]
+//! changes, reads and stops the instance from any thread. A [`Handler`] gets a [`Batch`] of
+//! [`Packet`]s and the [`Cpu`] that it runs on. At the end, [`Outcome`] has the reports of the
+//! handlers.
 //!
 //! [`prelude`] has the names that nearly every program imports.
 //!
-//! [`packet`] has the parts of packets, the verdicts on them, and [`Kept`](packet::Kept) packets, which outlive their batch.
+//! [`packet`] has the parts of packets, the verdicts on them, and [`Kept`](packet::Kept) packets,
+//! which outlive their batch.
 //!
-//! [`flow`] reads headers: from a frame to its [`FlowKey`], to a full [`Dissection`](flow::Dissection), and to a hash. It also has the
-//! [`PacketClock`](flow::PacketClock), for timeouts by the time that packets have.
+//! [`flow`] turns a frame into its [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash.
+//! It also has the [`PacketClock`](flow::PacketClock), for timeouts that follow the packets' own
+//! times.
 //!
-//! [`stats`] is the ledger. A [`Snapshot`] has all counts by queue, CPU and output. Each lost packet counts for exactly one
-//! [`DropReason`](stats::DropReason).
+//! [`stats`] is the ledger. A [`Snapshot`] has all counts by queue, CPU and output. Each lost
+//! packet counts for exactly one [`DropReason`](stats::DropReason).
 //!
-//! [`policy`] decides which CPUs of a mask get work. [`Balance`], the default, adds CPUs as the load grows. With
-//! [`Hash`](struct@Hash), all CPUs have equal shares, as in Linux. A policy of your own is a [`Policy`](policy::Policy).
+//! [`policy`] decides which CPUs of a mask get work. [`Balance`], the default, adds CPUs as the
+//! load grows. With [`Hash`](struct@Hash), all CPUs have equal shares, as in Linux. A policy of
+//! your own is a [`Policy`](policy::Policy).
 //!
 //! [`testing`] runs packet functions and devices in unit tests, without threads: [`run`](testing::run),
 //! [`HandlerTester`](testing::HandlerTester), [`QueueTester`](testing::QueueTester).
 //!
 //! [`device`] is for authors of devices: [`RxQueue`](device::RxQueue) to receive, [`TxQueue`](device::TxQueue) to send.
 //!
-//! [`threads`] is for programs that run the CPUs on threads of their own, or in an async runtime: see [`Instance::split`].
+//! [`threads`] is for programs that run the CPUs on their own threads, or in an async runtime: see
+//! [`Instance::split`].
 //!
-//! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups, and has CPU lists and masks.
+//! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups, and has
+//! CPU lists and masks.
 //!
-//! [`limits`] has the defaults and ranges of settings. [`memory`] has huge pages for tables of your own, and the size of page caches.
+//! [`limits`] has the defaults and ranges of settings. [`memory`] has huge pages for tables of your
+//! own, and the size of page caches.
 //!
 //! # Guides
 //!
@@ -178,7 +187,7 @@ pub use builder::Builder;
 pub use {handle::Handle, instance::Instance, instance::Outcome, instance::Running};
 pub use {steerage_testing as testing, steerage_topology as topology};
 
-/// The ledger: what was received, delivered and dropped, by CPU, queue and output.
+/// The ledger: how much was received, delivered and dropped, by CPU, queue and output.
 pub mod stats {
     pub use steerage_ledger::{
         Backing, BucketSnapshot, CostEstimate, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot,
@@ -187,7 +196,7 @@ pub mod stats {
     };
 }
 
-/// Which CPUs of a mask have work, and policies of a program's own.
+/// Policies: which CPUs of a mask have work. Programs can have their own policies.
 pub mod policy {
     pub use steerage_policy::{
         Balance, CpuLoad, GroupLoad, Hash, LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY, POLICIES, Plan, Policy,
@@ -210,14 +219,14 @@ pub mod device {
     };
 }
 
-/// From a frame's headers to its [`FlowKey`], and to a hash.
+/// Turns a frame's headers into its [`FlowKey`] and a hash.
 pub mod flow {
     pub use steerage_core::rps_map::{bucket_of, even_share, hash_of_bucket};
     pub use steerage_flow::dissect::*;
     pub use steerage_flow::*;
 }
 
-/// For programs that run the CPUs on threads of their own: see [`Instance::split`].
+/// For programs that run the CPUs on their own threads: see [`Instance::split`].
 pub mod threads {
     pub use steerage_core::Armed;
     pub use steerage_core::platform::{Machine, Platform};
@@ -225,7 +234,7 @@ pub mod threads {
     pub use steerage_mem::park::Bell;
 }
 
-/// The limits that a program meets: defaults and ranges of settings, and the sizes of things.
+/// The limits that programs meet: defaults and ranges of settings, and sizes.
 pub mod limits {
     pub use steerage_core::limits::{
         BACKLOG_DEFAULT, BACKLOG_MAX, BUCKETS, CPUS_MAX, DEAD_AFTER, DRAIN_MAX, FLOW_LIMIT_TABLE_LEN,

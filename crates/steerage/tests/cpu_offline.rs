@@ -1,6 +1,8 @@
-//! CPUs that the kernel takes away and gives back: by its own switch, if this machine has one, and by a cpuset.
+//! CPUs that the kernel takes away and gives back: with its own switch, if this machine has one,
+//! and with a cpuset.
 //!
-//! A test binary of its own: these tests take CPUs away from the whole process and machine, so no other test may run meanwhile.
+//! These tests have their own test binary. They take CPUs away from the whole process and machine,
+//! so no other test may run at the same time.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -19,13 +21,15 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::Nothing;
 
-/// Switches a CPU off; on again when dropped, and when this process ends in whatever way: a shell waits for that.
+/// Switches a CPU off. It is switched on again when this is dropped. If the process ends in another
+/// way, a shell switches it on.
 struct Off {
     switch: PathBuf,
     guard: Child,
 }
 
-/// Whether there are cpusets of the first version: they don't get back what went, so somebody else's would stay smaller.
+/// Whether there are cpusets of cgroup v1. They do not get a CPU back when it returns, so other
+/// programs would keep fewer CPUs.
 fn are_old_cpusets() -> bool {
     let entries = fs::read_dir("/sys/fs/cgroup/cpuset").into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.is_dir())
@@ -56,7 +60,7 @@ impl Drop for Off {
     }
 }
 
-/// UDP flows without end, that can wait: none of them may be lost.
+/// Endless UDP flows from a source that can wait. No packet may be lost.
 struct Endless(u32);
 
 const FRAME_BYTES: usize = 60;
@@ -87,7 +91,7 @@ fn started(cpus: &CpuMask) -> Running<()> {
     builder.build(|_| Nothing).unwrap().start().unwrap()
 }
 
-/// Waits until these CPUs have the buckets, and more packets came for them.
+/// Waits until these CPUs have the buckets, and until more packets have arrived for them.
 fn wait_until_on(handle: &Handle, cpus: &CpuMask) {
     let start = Instant::now();
     loop {
@@ -107,17 +111,18 @@ fn wait_until_on(handle: &Handle, cpus: &CpuMask) {
     }
 }
 
-/// Either test takes CPUs away from all of this process.
+/// Only one test runs at a time, since each takes CPUs away from the whole process.
 static CPUS: Mutex<()> = Mutex::new(());
 
-/// A cpuset of this process's own; given up when dropped, or by a shell when this process ends in whatever way.
+/// A cpuset for this process. It is left when this is dropped. If the process ends in another way,
+/// a shell removes it.
 struct Cpuset {
     folder: PathBuf,
     guard: Child,
 }
 
 impl Cpuset {
-    /// With the CPUs that its parent has.
+    /// Enters a new cpuset with the CPUs of its parent.
     fn enter() -> Result<Self, String> {
         let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| format!("/proc/self/cgroup: {error}"))?;
         let own =
@@ -198,7 +203,7 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     let skip = |why: &str| {
         let _ = writeln!(std::io::stderr(), "skipped: {why}");
     };
-    // The last one: other programs here mostly use the first ones.
+    // The last CPU is used, since other programs on this machine mostly use the first ones.
     let Some(last) = ours.last().filter(|_| ours.len() > 1) else { return skip("there is one CPU only") };
     if are_old_cpusets() {
         return skip("there are cpusets of cgroup v1, which would not get the CPU back");
@@ -210,7 +215,8 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     wait_until_on(&handle, &ours);
     let off = match Off::new(last) {
         Ok(off) => off,
-        // Virtual machines and containers have no switch, or not for us: the made-up machines of `topology/tests.rs` are left.
+        // Virtual machines and containers have no switch, or do not allow its use. The made-up
+        // machines of `topology/tests.rs` cover this case.
         Err(why) => return skip(&why),
     };
     let without: CpuMask = ours.iter().filter(|cpu| *cpu != last).collect();

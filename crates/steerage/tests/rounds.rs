@@ -1,9 +1,11 @@
-//! A round of a packet CPU neither waits nor allocates, whatever happens around it. Meanwhile masks change a thousand times per second, snapshots
-//! are read in a loop, a policy is at work, and CPUs are declared dead.
+//! A round of a packet CPU neither waits nor allocates, whatever happens around it. Meanwhile masks
+//! change a thousand times per second, snapshots are read in a loop, a policy is active, and CPUs
+//! are declared dead.
 //!
-//! A build with debug assertions marks the rounds. The control lock panics if a packet CPU would wait for it, and the allocator of
-//! this test binary ends the process if memory is allocated in a round. Three seconds by default; a minute by hand and in the long
-//! checks: `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
+//! A build with debug assertions marks the rounds. The control lock panics if a packet CPU would
+//! wait for it. The allocator of this test binary ends the process if memory is allocated in a
+//! round. The test takes three seconds by default. In the long checks and by hand it takes a
+//! minute: `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
 #![cfg(debug_assertions)]
 #![allow(unsafe_code)]
 
@@ -24,7 +26,7 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_mem::round;
 
-/// Allocates as the system does, but not in a round.
+/// Allocates like the system's allocator, but not in a round.
 struct NotInARound;
 
 fn check() {
@@ -35,7 +37,7 @@ fn check() {
     }
 }
 
-// SAFETY: all calls go on to the system's allocator as they are.
+// SAFETY: all calls are passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for NotInARound {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         check();
@@ -60,7 +62,7 @@ static ALLOCATOR: NotInARound = NotInARound;
 
 const FRAME_BYTES: usize = 60;
 
-/// UDP flows without end.
+/// Endless UDP flows.
 struct Endless(u32);
 
 impl RxQueue for Endless {
@@ -85,7 +87,7 @@ impl RxQueue for Endless {
     }
 }
 
-/// Sends everything to nowhere.
+/// An output that discards everything.
 struct Nowhere;
 
 impl TxQueue for Nowhere {
@@ -99,7 +101,7 @@ impl TxQueue for Nowhere {
     }
 }
 
-/// Lets one handler at a time stay away until the test calls it back.
+/// Lets one handler at a time stall until the test releases it.
 #[derive(Default)]
 struct Stall {
     wanted: AtomicBool,
@@ -123,7 +125,7 @@ impl Stall {
     }
 }
 
-/// Has state of each bucket, and stalls while the test asks for it.
+/// A handler with state for each bucket. It stalls when the test asks for it.
 struct Counts {
     stall: Arc<Stall>,
     by_bucket: HashMap<BucketId, u64>,
@@ -163,7 +165,8 @@ impl Handler for Counts {
 
 const CPUS: u16 = 4;
 
-/// How long a handler stays away. While moves wait for its CPU, the CPU is declared dead after a second.
+/// How long a handler stalls. While moves wait for its CPU, the CPU is declared dead after a
+/// second.
 const AWAY: Duration = Duration::from_millis(1500);
 
 fn change_masks(handle: &Handle, until: &AtomicBool) {

@@ -51,16 +51,16 @@ Examples:
   taskset -c 0 steerage bench rr 10.0.0.2:5000   on one CPU
   sudo steerage bench rr --html rr.html          the kernel against respond";
 
-/// The most rounds: a day's worth.
+/// The most rounds. More would take longer than a day.
 const ROUNDS_MAX: usize = 1000;
 
-/// The most connections: the ports of one address, and some to spare.
+/// The most connections. An address has a few more ports than this.
 const CONNECTIONS_MAX: usize = 60_000;
 
 /// The longest message.
 const MESSAGE_BYTES_MAX: usize = 1 << 24;
 
-/// The shortest that it runs: below, it is mostly beginning and end.
+/// The shortest run. In a shorter one, most of the time is start and end.
 const SECONDS_MIN: Duration = Duration::from_millis(1);
 
 /// The longest run. A benchmark needs no more.

@@ -19,8 +19,9 @@ pub(crate) struct CpuArgs {
 
     /// CPUs that packets are spread over, as a hexadecimal mask [default: as --cpus]
     ///
-    /// CPUs that packets are spread over, as a hexadecimal mask like the kernel's rps_cpus; 0 means no steering [default: as
-    /// --cpus]. Repeat it to give queues masks of their own: rx-0=MASK, or eth1/rx-0=MASK if there are several devices
+    /// CPUs that packets are spread over, as a hexadecimal mask like the kernel's rps_cpus; 0 means
+    /// no steering [default: as --cpus]. Repeat it to give queues masks of their own: rx-0=MASK, or
+    /// eth1/rx-0=MASK if there are several devices
     #[arg(long, value_name = "MASK", conflicts_with = "rps_cpus_list")]
     pub(crate) rps_cpus: Vec<String>,
 
@@ -30,8 +31,9 @@ pub(crate) struct CpuArgs {
 
     /// How flows are placed: balance, hash or dry-run [default: balance]
     ///
-    /// How flows are placed: balance adds and removes CPUs as the load changes; hash uses all CPUs alike, as Linux does; dry-run
-    /// works like hash and reports what balance would move [default: balance]
+    /// How flows are placed: balance adds and removes CPUs as the load changes; hash uses all CPUs
+    /// alike, as Linux does; dry-run works like hash and reports what balance would move [default:
+    /// balance]
     #[arg(hide_short_help = true, long, value_name = "POLICY", default_value = "balance", hide_possible_values = true, hide_default_value = true,
         value_parser = PossibleValuesParser::new(steerage::policy::POLICIES))]
     pub(crate) policy: String,

@@ -94,7 +94,8 @@ pub(crate) struct ExplainArgs {
     pub(crate) sandbox: SandboxArgs,
 }
 
-/// The most work on a packet that advice is given for: beyond, it is not packets that are to be spread.
+/// The most work per packet that advice is given for. With more work, the bottleneck is not the
+/// packets.
 const WORK_MAX: Duration = Duration::from_secs(1);
 
 fn work(text: &str) -> Result<Duration, &'static str> {

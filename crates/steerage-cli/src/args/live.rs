@@ -58,7 +58,7 @@ pub(crate) struct LiveArgs {
     #[arg(skip)]
     pub(crate) forwards: bool,
 
-    /// What is received is sent on by outputs that take super-frames.
+    /// The command sends received packets by outputs that take super-frames.
     #[arg(skip)]
     pub(crate) offloads: bool,
 
@@ -67,7 +67,7 @@ pub(crate) struct LiveArgs {
     pub(crate) outer_flows: bool,
 }
 
-/// Which way packets go.
+/// The direction of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DirectionArg {
     In,

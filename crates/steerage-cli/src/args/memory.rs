@@ -15,19 +15,19 @@ pub(crate) struct MemoryArgs {
     pub(crate) lpc_pages: Option<usize>,
 }
 
-/// The size of a local page cache. 0 is one too.
+/// Parses the size of a local page cache. 0 is allowed.
 fn lpc_pages(text: &str) -> Result<usize, String> {
     let pages = text.parse().ok().filter(|pages| *pages <= LPC_PAGES_MAX);
     pages.ok_or_else(|| format!("write a number from 0 to {LPC_PAGES_MAX}"))
 }
 
-/// Reads the size of a buffer: a bare number is in KiB, as for tcpdump's `-B`.
+/// Parses the size of a buffer. A bare number is in KiB, as for tcpdump's `-B`.
 pub(super) fn buffer(text: &str) -> Result<usize, String> {
     let is_bare = !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
     if is_bare { size(&format!("{text}K")) } else { size(text) }
 }
 
-/// Reads `512M` or `1GiB`: powers of 1024, as memory is counted.
+/// Parses `512M` or `1GiB`. Units are powers of 1024, as usual for memory.
 pub(super) fn size(text: &str) -> Result<usize, String> {
     let wrong = || "write a number of bytes with K, M or G, such as 512M".to_owned();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -86,20 +86,20 @@ pub(crate) struct FlowArgs {
     pub(crate) names: bool,
 }
 
-/// Reads a share of flows, such as 1:100.
+/// Parses a share of flows, such as 1:100.
 fn sample(text: &str) -> Result<u32, String> {
     let share = text.strip_prefix("1:").and_then(|number| number.parse().ok()).filter(|number| *number > 0);
     share.ok_or_else(|| "write 1:N, such as 1:100 for one flow of a hundred".to_owned())
 }
 
-/// How many flows a report can show: more are for a file.
+/// The most flows that a report can show. Longer lists belong in a file.
 const TOP_MAX: usize = 10_000;
 
 fn top(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number <= TOP_MAX).ok_or_else(|| format!("write a number from 0 to {TOP_MAX}"))
 }
 
-/// The shortest that one file after the other makes sense for.
+/// The shortest time after which a new file begins.
 const PERIOD_MIN: Duration = Duration::from_secs(1);
 
 fn period(text: &str) -> Result<Duration, String> {

@@ -1,5 +1,5 @@
-//! docs/options.md: every option and exit code, for people who script the program. The tables of options come from the definition
-//! of the command line.
+//! docs/options.md: every option and exit code, for users who script the program. The tables of
+//! options come from the definition of the command line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -50,7 +50,7 @@ const OPTIONS: &str = "
 |---|---|---|
 ";
 
-/// The page.
+/// Makes the page.
 fn page() -> String {
     let mut program = program();
     program.build();

@@ -96,8 +96,8 @@ pub(crate) struct SplitArgs {
     #[arg(hide_short_help = true, long)]
     pub(crate) strip_tunnels: bool,
 
-    /// Format that jobs read: pcap (microseconds), pcap-ns (nanoseconds) or pcapng [default: the format of the input; pcap-ns
-    /// for interfaces and pipes]
+    /// Format that jobs read: pcap (microseconds), pcap-ns (nanoseconds) or pcapng [default: the
+    /// format of the input; pcap-ns for interfaces and pipes]
     #[arg(hide_short_help = true, long, value_name = "FORMAT", value_enum, hide_possible_values = true)]
     pub(crate) format: Option<FormatArg>,
 }
@@ -130,7 +130,7 @@ pub(crate) struct JobOutputArgs {
     pub(crate) quiet: bool,
 }
 
-/// The format of what jobs read.
+/// The format of the capture that jobs read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FormatArg {
     Pcap,

@@ -25,7 +25,7 @@ Examples:
   steerage respond eth1 --address 10.0.0.2 --address fd00::2 --rr 5000:1:1
   steerage respond af_xdp:eth1 --address 10.0.0.2 --rps-cpus 3 --seconds 60";
 
-/// The most connections that can be asked for: beyond, memory is what ends it.
+/// The most connections that can be asked for. Memory limits their number before that.
 const CONNECTIONS_MAX: usize = 10_000_000;
 
 /// The longest request or response that can be asked for.
@@ -76,7 +76,7 @@ pub(crate) struct HostArgs {
     pub(crate) trust_checksums: bool,
 }
 
-/// A TCP port, and what is served there.
+/// A TCP port, and the sizes of the requests and responses there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exchange {
     pub(crate) port: u16,
@@ -84,7 +84,7 @@ pub(crate) struct Exchange {
     pub(crate) response: usize,
 }
 
-/// An address; how long its network's prefix is may be written behind it, as for `ip addr`.
+/// Parses an address. The length of its network's prefix may follow it, as for `ip addr`.
 fn address(text: &str) -> Result<IpNet, &'static str> {
     let alone = || text.parse::<IpAddr>().map(IpNet::from);
     text.parse().or_else(|_| alone()).map_err(|_| "write an address, such as 10.0.0.2/24 or fd00::2")

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use steerage_apps::forward::Target;
 
-/// How a route is written: the advice in each error message.
+/// The syntax of a route, for error messages.
 pub(crate) const ROUTE_SYNTAX: &str = "write such as '10.0.0.0/8 via 192.0.2.1', 'default via fe80::1 dev eth1', '10.1.0.0/16 dev eth1' or 'blackhole 10.9.0.0/16'";
 
 /// A route as `--route` gives it.

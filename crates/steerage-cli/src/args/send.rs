@@ -43,7 +43,7 @@ pub(crate) struct SendArgs {
     pub(crate) run: RunArgs,
 }
 
-/// How often files can be sent: each time is an entry in a list.
+/// The most times that files can be sent. Each time is an entry in a list.
 const LOOPS_MAX: usize = 1_000_000;
 
 fn rate(text: &str) -> Result<u64, String> {

@@ -51,7 +51,7 @@ pub(crate) struct HashArgs {
 }
 
 impl HashArgs {
-    /// Which flow counts where packets are in tunnels.
+    /// Which flow counts if packets are in tunnels.
     pub(crate) fn layers(&self) -> Layers {
         if self.outer { Layers::Outer } else { Layers::Inner }
     }
@@ -61,8 +61,9 @@ impl HashArgs {
         matches!(self.hash, HashChoice::Auto | HashChoice::Device)
     }
 
-    /// Whether an interface's own hash is used. `outer_flows` says that it may be, because the command needs neither the two
-    /// directions of a flow together nor the flows inside of tunnels.
+    /// Whether an interface's own hash is used. `outer_flows` says that the command needs neither
+    /// both directions of a flow together nor the flows inside of tunnels, so the interface's hash
+    /// may be used.
     pub(crate) fn of_interfaces(&self, outer_flows: bool) -> DeviceHash {
         match self.hash {
             HashChoice::Device => DeviceHash::Always,
@@ -89,14 +90,15 @@ const HASH_HELP: &str = "\
 Flow hash: auto (the interface's hash if that is safe, else aes or siphash), device (always the interface's hash), aes, siphash, \
 toeplitz, toeplitz-table, toeplitz-gfni";
 
-/// Which hash flows are told apart by.
+/// The hash that distinguishes flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashChoice {
-    /// The device's own if its key is random and the command needs outer flows only, else AES, else SipHash.
+    /// The device's own hash, if its key is random and the command needs outer flows only.
+    /// Otherwise AES, or SipHash if the CPU has no AES.
     Auto,
-    /// The kernel's for live interfaces, though it keeps less together than ours.
+    /// The kernel's hash for live interfaces, although it keeps fewer packets together than ours.
     Device,
-    /// Ours.
+    /// One of our hashes.
     Ours(HashKind),
 }
 

@@ -27,7 +27,7 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number).map_err(|_| "write a number of seconds from 0 on".to_owned())
 }
 
-/// The shortest time between two reports. Nobody can read reports that come faster.
+/// The shortest time between two reports. People cannot read reports that come faster.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// Parses the time between two reports.

@@ -32,8 +32,8 @@ impl CpuTime {
     }
 }
 
-/// Parses the first line of proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal. The time of guests is
-/// part of user.
+/// Parses the first line of proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal.
+/// User time includes the time of guests.
 fn busy(stat: &str) -> Option<Duration> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().map(|field| field.parse().ok()).collect::<Option<_>>()?;

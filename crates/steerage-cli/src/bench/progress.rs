@@ -1,4 +1,4 @@
-//! The progress of the experiments: a line on a terminal that is redrawn, and disappears at the end.
+//! The progress of the experiments: a line on a terminal that is redrawn and disappears at the end.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! A server on the kernel's sockets: one thread with one epoll sends a response to each request.
+//! A server on the kernel's sockets. One thread with one epoll sends a response to each request.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ const PIECE_BYTES: usize = 64 << 10;
 pub(super) struct Server {
     listener: TcpListener,
     epoll: std::os::fd::OwnedFd,
-    /// The connections, each with the number of bytes that its request still lacks.
+    /// The connections, each with the number of bytes that are still missing from its request.
     connections: Vec<Option<(TcpStream, usize)>>,
     request: usize,
     response: Vec<u8>,

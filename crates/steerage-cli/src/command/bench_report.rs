@@ -16,11 +16,11 @@ use crate::sandbox::{self, Confined, Needs};
 use crate::stdout;
 use crate::terminal::printable;
 
-/// The largest file. A report of all experiments has some hundred kilobytes.
+/// The largest file. A report of all experiments has a few hundred kilobytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 pub(super) fn run(args: &BenchReportArgs) -> Result<(), Error> {
-    // The capability that reads a file of another user stays until all is read.
+    // The program keeps the capability that reads files of other users until all files are read.
     let files = args.files.iter().filter(|file| *file != Path::new("-"));
     let needs = files.clone().fold(Needs::of(Confined::BenchReport), Needs::reads);
     let page: Vec<&Path> = args.html.as_deref().into_iter().collect();
@@ -41,7 +41,8 @@ pub(super) fn run(args: &BenchReportArgs) -> Result<(), Error> {
     show(&report, args.html.as_deref(), args.json)
 }
 
-/// Writes a report: as an HTML page, as JSON, or as text if neither was asked for. If there is a page, only its name is printed.
+/// Writes a report as an HTML page, as JSON, or as text by default. If there is a page, only its
+/// name is printed.
 pub(super) fn show(report: &Report, page: Option<&Path>, json: bool) -> Result<(), Error> {
     if let Some(path) = page {
         html_page::write(path, &html::page(report))?;

@@ -82,7 +82,7 @@ pub(crate) fn unmount_at_end(args: &UnmountArgs) -> Result<(), Error> {
         flag::register(signal, Arc::new(AtomicBool::new(false)))
             .map_err(|error| Error::System { operation: "listen for signals", error })?;
     }
-    // The run sends nothing. The end is all that matters.
+    // The run sends nothing: only the end of the input matters.
     let _ = io::stdin().lock().read_to_end(&mut Vec::new());
     unmount(&args.directory).map_err(|error| Error::System { operation: "unmount the control tree", error })
 }

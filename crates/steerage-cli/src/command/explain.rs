@@ -87,7 +87,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     let layers = args.hash.layers();
     let wanted = args.packet;
     let builder = instance::hashing(Builder::new(), &args.hash, Some(hasher.clone())).virtual_cpus(1).always_hash(true);
-    // While there is one thread.
+    // This comes before any other thread starts.
     let signals = signals::install()?;
     let Opened { inputs, capture, .. } = open(args)?;
     let live = inputs.iter().filter(|input| is_live(input.kind)).map(|input| input.name.get());

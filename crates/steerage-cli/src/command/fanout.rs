@@ -49,7 +49,7 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
 struct Programs(Vec<(String, Child)>);
 
 impl Programs {
-    /// Starts a program by the shell. It reads a capture from standard input.
+    /// Starts a program with the shell. The program reads a capture from standard input.
     fn start(&mut self, command: &str) -> Result<Output, Error> {
         let failed = |error| Error::System { operation: "start the program of an output", error };
         let (reader, writer) = io::pipe().map_err(failed)?;
@@ -57,14 +57,15 @@ impl Programs {
         let options = StreamOptions::new(StreamFormat::PcapNanos);
         let (output, _) =
             capture::stream(spec.clone(), writer, options).map_err(|error| Error::Device(error.to_string()))?;
-        // In a process group of its own it does not get the signal of Ctrl-C, but meets the end of its input.
+        // The process group of its own keeps the signal of Ctrl-C away. The program ends when its
+        // input ends.
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(command).stdin(reader).process_group(0);
         self.0.push((spec, shell.spawn().map_err(failed)?));
         Ok(output)
     }
 
-    /// Waits until all have ended, now that their input has.
+    /// Waits until all programs have ended. Their input has ended already.
     fn wait(self) -> Result<(), Error> {
         let mut wrong = Vec::new();
         for (spec, mut child) in self.0 {
@@ -100,7 +101,7 @@ fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     let mut specs: Vec<String> = Vec::new();
     for spec in &args.to {
         match spec.strip_prefix(EXEC) {
-            // Braces are the shell's.
+            // The shell expands braces in a command.
             Some(command) if !command.trim().is_empty() => specs.push(spec.clone()),
             _ => specs.extend(output::expand(spec).map_err(Error::Output)?),
         }

@@ -17,7 +17,8 @@ use crate::run::{self, RunOptions, Stopper};
 use crate::sandbox::{Confined, Needs};
 use outputs::{Outputs, Writers};
 
-/// On a terminal, the flows with the highest rates are found among so many active flows: those with the most bytes.
+/// How many active flows are kept for the live table on a terminal: those with the most bytes. The
+/// table shows the flows with the highest rates among them.
 const LIVE_FLOWS: usize = 200;
 
 /// Meters flows until the end, writes and exports them if asked, and reports.
@@ -76,7 +77,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     written.and(reported)
 }
 
-/// That one flow of so many is metered, unless all are.
+/// Returns `sample`, or `None` if all flows are metered.
 fn sampled(sample: u32) -> Option<u32> {
     (sample > 1).then_some(sample)
 }

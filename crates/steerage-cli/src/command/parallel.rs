@@ -1,13 +1,13 @@
 //! `steerage parallel`: runs a program on all CPUs, each copy with whole flows.
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
-//! | `watch` | looks at the jobs until all have ended |
-//! | `job` | a process, from its start until it is reaped |
-//! | `feed` | the way to a job: a pipe, a named pipe, a file, an interface |
-//! | `brake` | how far the input is ahead of the jobs |
-//! | `merge`, `lines` | whole lines out of what all jobs write |
-//! | `summary` | what became of the jobs, and whether it paid |
+//! | `watch` | observes the jobs until all have ended |
+//! | `job` | the process of a job, from its start until it is reaped |
+//! | `feed` | how packets get to a job: a pipe, a named pipe, a file or an interface |
+//! | `brake` | pauses reading while the jobs have enough input |
+//! | `merge`, `lines` | merge the output of all jobs line by line |
+//! | `summary` | the results of the jobs, and whether splitting paid |
 //! | `console`, `scratch`, `template` | standard error; temporary files; the command of each job |
 
 mod brake;
@@ -53,12 +53,12 @@ use summary::{JobSummary, Summary};
 use template::{Template, Via};
 use watch::{Jobs, Watch};
 
-/// How much may wait for all jobs together: 4 MiB for each of 32.
+/// How many bytes may wait for all jobs together: 4 MiB for each of 32 jobs.
 const BUFFERS_BYTES: usize = 128 << 20;
 const BUFFER_BYTES_MAX: usize = 8 << 20;
 const BUFFER_BYTES_MIN: usize = 1 << 20;
 
-/// Splits the input among the jobs until the end, and summarizes.
+/// Splits the input among the jobs until the end, and prints a summary.
 pub(crate) fn run(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     run_jobs(args, verbose).map_err(|error| match error {
         Error::Jobs(error) => Error::Jobs(error),
@@ -96,7 +96,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let outputs = |inputs: &OpenedInputs| -> Result<Vec<Output>, Error> {
         let (all, outputs, open) = start_jobs(args, (&template, count), inputs, &end_now, &scratch)?;
         sources = open;
-        // Set once.
+        // This is called only once.
         let _ = jobs.set(all);
         Ok(outputs)
     };
@@ -114,7 +114,8 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let asked = Arc::clone(&jobs);
     options.on_stop = Some(StopHook::new(move |by| {
         asked.stop(by == EndedBy::Signal);
-        // What can wait ends once the jobs have read what they were given. What cannot wait ends now.
+        // If the input can wait, the run ends when the jobs have read all packets that they were
+        // given. Otherwise it ends at once.
         !asked.can_wait
     }));
     let merge = MergeOptions { tag: args.output.tag, keep_order: args.output.keep_order };
@@ -131,7 +132,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
             jobs.stop(true);
         }
         let merged = merging.join().unwrap_or((Ok(()), Duration::ZERO));
-        // It has nothing to say at its end.
+        // The watching thread has no result.
         let _ = watching.join();
         (ended, merged)
     });
@@ -179,7 +180,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     }
 }
 
-/// Where the input's packets go.
+/// The jobs that receive the input's packets.
 struct ToJobs {
     /// Set before the first packet is read.
     jobs: Arc<OnceLock<Arc<Jobs>>>,
@@ -199,20 +200,21 @@ impl Downstream for ToJobs {
     }
 }
 
-/// How much may wait for each of so many jobs.
+/// How many bytes may wait for each job.
 fn buffer(jobs: usize) -> usize {
     (BUFFERS_BYTES / jobs).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
 }
 
-/// What is still needed once the jobs have started: their results are read, and merged output that has to wait is kept in a file.
+/// The permissions that are still needed after the jobs have started. The jobs' results are read,
+/// and merged output that has to wait is kept in a file.
 fn needs<'a>(args: &ParallelArgs, scratch: &Scratch) -> Needs<'a> {
-    // No directory can be made later.
+    // The sandbox allows no new directory, so the directory is created now.
     let temporary = scratch.directory().ok();
     let needs = temporary.iter().fold(Needs::of(Confined::Parallel), Needs::empties);
     args.output.results.iter().fold(needs, Needs::reads)
 }
 
-/// Makes the way to each job, and starts those that need not wait for their input.
+/// Creates the feed of each job. Starts the jobs that can read their input while it arrives.
 #[expect(clippy::type_complexity, reason = "three lists, one of each for a job")]
 fn start_jobs(
     args: &ParallelArgs,
@@ -256,8 +258,9 @@ fn start_jobs(
         outputs.push(output);
         jobs.streams.extend(feed.stream.clone());
         let mut job = Job::new(number, words, feed, written);
-        // A job that reads a file starts when that is complete. Later no program can be started any more, so its process
-        // is there from now on, and waits. The others start now: that closes their ends of the pipes.
+        // A job that reads a file starts when the file is complete. The sandbox allows no new
+        // processes by then, so the process is created now and waits. The other jobs start now,
+        // which closes their ends of the pipes in this process.
         match template.via {
             Via::File => job.prepare(count)?,
             _ => job.start(count)?,
@@ -268,7 +271,8 @@ fn start_jobs(
     Ok((Arc::new(jobs), outputs, sources))
 }
 
-/// Makes the directory of `--results` if it is absent, but none above it: a mistyped name does not hide the results.
+/// Creates the directory of `--results` if it is missing. Parent directories are not created, so a
+/// mistyped name does not hide the results.
 fn make_directory(directory: &Path) -> Result<(), Error> {
     match fs::create_dir(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -278,7 +282,7 @@ fn make_directory(directory: &Path) -> Result<(), Error> {
     }
 }
 
-/// Pipes for what a job writes.
+/// Creates pipes for a job's output.
 fn collected(job: usize, no_merge: bool, sources: &mut Vec<Source>) -> Result<Outputs, Error> {
     let mut pipe = |from| -> Result<std::process::Stdio, Error> {
         let (reader, writer) = io::pipe().map_err(JobsError::Pipe)?;
@@ -289,7 +293,8 @@ fn collected(job: usize, no_merge: bool, sources: &mut Vec<Source>) -> Result<Ou
     Ok(Outputs::Collected { stdout, stderr: pipe(From::Stderr)? })
 }
 
-/// What the instance is told: one CPU reads and splits, so that all packets stay in order, whatever belongs together.
+/// The options of the instance. A single CPU reads and splits, so all packets stay in order,
+/// whatever `--key` keeps together.
 fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     let mut run = RunArgs::of_no_options().map_err(Error::Usage)?;
     run.devices.clone_from(&args.inputs);
@@ -300,9 +305,9 @@ fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     run.stop = args.stop.clone();
     run.report.quiet = args.output.quiet;
     run.report.json = args.output.json;
-    // A thread that the scheduler may place where the jobs leave room.
+    // A virtual CPU is a thread that the scheduler can move to any CPU that the jobs leave idle.
     run.cpus.virtual_cpus = Some(1);
-    // With one CPU there is nothing to decide, so nothing needs to be measured.
+    // With a single CPU there is nothing to decide, so the policy needs no measurements.
     run.cpus.policy = "hash".to_owned();
     run.sandbox = args.sandbox.clone();
     if args.inputs.iter().any(|input| is_synthetic(input)) {

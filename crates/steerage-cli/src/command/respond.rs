@@ -21,8 +21,8 @@ use crate::sandbox::{Confined, Needs};
 /// How long a received packet may wait for others: the shortest time that the kernel's rings have.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The most packets that a CPU originates per batch, besides answers in place: for each packet of a full batch, a
-/// connection's buffer.
+/// The most packets that a CPU originates per batch, apart from replies in place: each packet of a
+/// full batch may send a whole buffer of its connection.
 const ORIGINATED: usize = HANDLE_BUDGET * 8;
 
 /// The first bytes of our link address on a TAP. The kernel's end has the interface's address. It is locally

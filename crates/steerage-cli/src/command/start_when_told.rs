@@ -1,5 +1,5 @@
-//! The process that `parallel` starts for a job that reads a file: a process that becomes the job's program once the file is complete. By then
-//! `parallel` is in its sandbox and cannot start programs.
+//! The process that `parallel` starts for a job that reads a file. It becomes the job's program
+//! when the file is complete. By then `parallel` is in its sandbox and cannot start programs.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,8 @@ use crate::args::StartWhenToldArgs;
 use crate::error::{Error, JobsError};
 use crate::terminal::shell_word;
 
-/// Waits for a byte on standard input, and becomes the program. Without a byte there is nothing to start.
+/// Waits for a byte on standard input, and becomes the program. If the input ends without a byte,
+/// it exits.
 pub(crate) fn run(args: &StartWhenToldArgs) -> Result<(), Error> {
     let mut told = [0];
     let Ok(1) = io::stdin().lock().read(&mut told) else { return Ok(()) };

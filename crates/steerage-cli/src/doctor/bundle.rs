@@ -1,5 +1,6 @@
-//! The bundle: what a maintainer needs to understand a report from a machine that nobody else can try. It has no packets, no flows
-//! and no addresses. It is one JSON object, indented, so that its sender can read it first.
+//! The bundle: the facts that a maintainer needs to understand a report from a machine without
+//! access to it. It has no packets, no flows and no addresses. It is one indented JSON object, so
+//! that the sender can read it first.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -74,7 +75,7 @@ const PARAMETERS: [&str; 16] = [
     "transparent_hugepage",
 ];
 
-/// Other files.
+/// Further files, with their keys in the bundle.
 const FILES: [(&str, &str); 8] = [
     ("machine", "sys/class/dmi/id/sys_vendor"),
     ("product", "sys/class/dmi/id/product_name"),
@@ -86,7 +87,7 @@ const FILES: [(&str, &str); 8] = [
     ("softnet_stat", "proc/net/softnet_stat"),
 ];
 
-/// What is known of the machine and of the runs on it.
+/// The facts about the machine and its runs.
 #[derive(Debug)]
 pub(super) struct Bundle {
     file: File,
@@ -95,7 +96,7 @@ pub(super) struct Bundle {
 }
 
 impl Bundle {
-    /// Collects all of it, and opens the file. Call this before the sandbox is entered.
+    /// Collects the facts, and opens the file. Call this before the sandbox is entered.
     pub(super) fn collect(path: &Path, host: &Host, interface: Option<&str>) -> Result<Self, Error> {
         let facts = json!({
             "build": build(),
@@ -110,7 +111,7 @@ impl Bundle {
         Ok(Self { file, facts, host_name: host.text("proc/sys/kernel/hostname") })
     }
 
-    /// Writes it, with the results of doctor.
+    /// Writes the bundle, with the results of doctor.
     pub(super) fn write(self, path: &Path, diagnosis: &Diagnosis) -> Result<(), Error> {
         let failed = |error| Error::Bundle { path: path.to_owned(), error };
         let doctor = serde_json::to_value(diagnosis).map_err(|error| failed(io::Error::other(error)))?;
@@ -158,7 +159,7 @@ fn facts(host: &Host) -> Value {
     })
 }
 
-/// The first line for each of these names: `name : value`.
+/// For each of these names, the first line of the form `name : value`.
 fn lines<'a>(text: &'a str, names: &[&'a str]) -> BTreeMap<&'a str, &'a str> {
     let value = |name: &&'a str| {
         let of_name = |line: &'a str| line.split_once(':').filter(|(key, _)| key.trim() == *name);
@@ -173,7 +174,7 @@ fn interface_facts(host: &Host, name: &str) -> Value {
     let counts = host.entries(format!("{at}/statistics")).into_iter();
     let counts: BTreeMap<String, Option<String>> =
         counts.map(|count| (count.clone(), host.text(format!("{at}/statistics/{count}")))).collect();
-    // Those of a virtio card belong to its parent.
+    // The interrupts of a virtio card belong to its parent device.
     let numbers = ["device/msi_irqs", "device/../msi_irqs"].map(|path| host.entries(format!("{at}/{path}"))).concat();
     let all = host.text("proc/interrupts").unwrap_or_default();
     let is_ours = |line: &&str| {

@@ -1,4 +1,4 @@
-//! The CPUs: how many this process may use, and which are near each other.
+//! The CPUs: how many this process may use, and which of them share a cache or a node.
 
 use std::collections::BTreeSet;
 
@@ -153,7 +153,8 @@ mod tests {
         assert!(found(&none).starts_with("Lack CPUs: it cannot be read"), "{}", found(&none));
     }
 
-    /// Two packages of two cores of two threads, of which this process may use three quarters.
+    /// A machine with two packages. Each has two cores with two threads. This process may use three
+    /// quarters of the CPUs.
     #[test]
     fn threads_caches_and_nodes() {
         let mut files: Vec<(String, String)> = vec![

@@ -15,23 +15,23 @@ impl Host {
         Self { root: PathBuf::from("/") }
     }
 
-    /// One that is made up of files below `root`.
+    /// A fake machine, made up of files below `root`.
     #[cfg(test)]
     pub(super) fn below(root: PathBuf) -> Self {
         Self { root }
     }
 
-    /// Where a file lies that is called `path`, from the root on and without the first slash.
+    /// The full path of a file. `path` is relative to the root directory.
     pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         self.root.join(path)
     }
 
-    /// The text of a file, without the line break at its end.
+    /// The text of a file, without white space at both ends.
     pub(super) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         Some(fs::read_to_string(self.path(path)).ok()?.trim().to_owned())
     }
 
-    /// The number in it.
+    /// The number in a file.
     pub(super) fn number(&self, path: impl AsRef<Path>) -> Option<i64> {
         self.text(path)?.parse().ok()
     }
@@ -59,7 +59,7 @@ impl Host {
         numbered
     }
 
-    /// The last part of where a link points to.
+    /// The last component of a link's target.
     pub(super) fn link(&self, path: impl AsRef<Path>) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
@@ -71,11 +71,11 @@ impl Host {
 pub(super) mod fake {
     use super::*;
 
-    /// A root that goes away with the test.
+    /// A root directory that is removed at the end of the test.
     pub(crate) struct FakeHost(PathBuf);
 
     impl FakeHost {
-        /// Files by their path, with what they say.
+        /// Creates files with these paths and contents.
         pub(crate) fn new(name: &str, files: &[(&str, &str)]) -> Self {
             let root = std::env::temp_dir().join(format!("steerage-doctor-{}-{name}", std::process::id()));
             let fake = Self(root);

@@ -1,4 +1,4 @@
-//! An interface: whether packets come from it as they were on the wire, and by how many queues.
+//! An interface: whether packets arrive as they were on the wire, and over how many queues.
 
 use serde::Serialize;
 
@@ -6,51 +6,53 @@ use super::Finding;
 use super::host::Host;
 use super::netlink::Features;
 
-/// Features that make one packet of several before anybody sees them, by ethtool's names and as its option is called.
+/// Features that merge packets before programs see them: ethtool's name for the feature, and its
+/// option.
 const MERGE: [(&str, &str); 3] = [("rx-gro", "gro"), ("rx-lro", "lro"), ("rx-gro-hw", "rx-gro-hw")];
 
 /// `NETDEV_XDP_ACT_BASIC` and `NETDEV_XDP_ACT_XSK_ZEROCOPY`: linux/netdev.h.
 const XDP_BASIC: u64 = 1;
 const XDP_ZERO_COPY: u64 = 8;
 
-/// linux/if_arp.h.
+/// The type of a loopback interface: linux/if_arp.h.
 const ARPHRD_LOOPBACK: i64 = 772;
 
 /// `IFF_UP`: net/if.h.
 const UP: u32 = 1;
 
-/// What is known about an interface.
+/// The facts about an interface.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Interface {
     name: String,
-    /// `None` for one that is made of software.
+    /// The driver, or `None` if the interface exists only in software.
     driver: Option<String>,
     mtu: Option<i64>,
     /// The kernel's name for the state: `up`, `down`, or `unknown` for interfaces without a link.
     state: Option<String>,
     up: bool,
-    /// In Mbit/s, where there is a link with a speed.
+    /// The speed in Mbit/s, if the link reports one.
     speed: Option<i64>,
     rx_queues: Vec<RxQueue>,
-    /// Offloads that are on, by ethtool's names; `None` if the kernel does not say.
+    /// The offloads that are on, by ethtool's names. `None` if the kernel does not report them.
     features: Option<Vec<String>>,
     #[serde(skip)]
     fixed: Vec<String>,
     #[serde(skip)]
     loopback: bool,
     xdp: Option<Xdp>,
-    /// Whether the driver tells XDP programs the card's hash; `None` if the kernel does not say.
+    /// Whether the driver gives XDP programs the card's hash. `None` if the kernel does not report
+    /// it.
     xdp_hash: Option<bool>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct RxQueue {
     queue: u32,
-    /// The kernel's own mask: 0 if it does not steer.
+    /// The kernel's own mask for the queue. It is 0 if the kernel does not steer.
     rps_cpus: Option<String>,
 }
 
-/// How far the driver supports XDP.
+/// How well the driver supports XDP.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Xdp {
     driver: bool,
@@ -58,8 +60,9 @@ struct Xdp {
 }
 
 impl Xdp {
-    /// The faster of AF_PACKET and AF_XDP. With a copy, AF_XDP moves the kernel's part of receiving to the CPU that polls, which then
-    /// receives fewer packets than by AF_PACKET. It pays if the kernel would otherwise handle each packet as well (docs/lab/interfaces.md).
+    /// The faster of AF_PACKET and AF_XDP. With a copy, AF_XDP moves the kernel's part of receiving
+    /// to the polling CPU, which then receives fewer packets than with AF_PACKET. It pays if the
+    /// kernel would otherwise also handle each packet (docs/lab/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
@@ -70,13 +73,13 @@ impl Xdp {
 }
 
 impl Interface {
-    /// Whether there is one of that name.
+    /// Whether an interface of that name exists.
     pub(super) fn is_there(host: &Host, name: &str) -> bool {
         let is_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
         is_name && host.path(format!("sys/class/net/{name}/ifindex")).exists()
     }
 
-    /// Reads what the kernel shows of it.
+    /// Reads what the kernel reports about the interface.
     pub(super) fn look(host: &Host, name: &str, features: Option<&Features>) -> Self {
         let at = |file: &str| format!("sys/class/net/{name}/{file}");
         let flags =
@@ -157,7 +160,8 @@ impl Interface {
         Finding::info("rx queues", found)
     }
 
-    /// The kernel's own steering comes before ours, and costs what ours saves.
+    /// Reports whether the kernel steers the queues. Its steering comes before ours, and costs what
+    /// ours saves.
     fn kernel_steers(&self) -> Option<Finding> {
         let is_set =
             |queue: &&RxQueue| queue.rps_cpus.as_ref().is_some_and(|mask| mask.contains(|c| !"0,".contains(c)));
@@ -250,7 +254,7 @@ mod tests {
              Lack link: it is switched off\n\
              Info rx queues: 16: it spreads flows over as many CPUs by itself\n"
         );
-        // In the order of their numbers, not of their names.
+        // Queues are sorted by number, not by name.
         assert_eq!(
             interface.rx_queues.iter().map(|queue| queue.queue).collect::<Vec<_>>(),
             (0..16).collect::<Vec<_>>()

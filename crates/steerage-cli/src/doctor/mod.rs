@@ -1,8 +1,9 @@
-//! `steerage doctor`: checks what this machine offers for steering packets, and says what to do about what is missing.
-//! It changes nothing.
+//! `steerage doctor`: checks what this machine offers for steering packets, and says how to fix
+//! what is missing. It changes nothing.
 //!
-//! The result is a list of [`Finding`]s, a line each, and numbers for scripts. Files are read
-//! below a root directory that tests replace. `probe` has what must be tried on the real machine.
+//! The result is a list of [`Finding`]s, one line each, and numbers for scripts. Files are read
+//! below a root directory, which tests replace. `probe` has the checks that must run on the real
+//! machine.
 
 mod bundle;
 mod cpus;
@@ -27,7 +28,7 @@ use host::Host;
 use interface::Interface;
 use probe::{Capability, Probes};
 
-/// The state of something that was checked.
+/// The state of a checked item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
@@ -37,13 +38,13 @@ enum State {
     Info,
 }
 
-/// Something that was checked.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     about: &'static str,
     state: State,
     found: String,
-    /// What to do about it: a command in most cases.
+    /// How to fix or improve it: a command in most cases.
     mend: Option<String>,
 }
 
@@ -60,7 +61,7 @@ impl Finding {
         Self { about, state: State::Lack, found: found.into(), mend: Some(mend.into()) }
     }
 
-    /// Adds what could be done.
+    /// Adds advice.
     fn or(self, mend: impl Into<String>) -> Self {
         Self { mend: Some(mend.into()), ..self }
     }
@@ -92,7 +93,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let mut diagnosis = diagnose(&host, probes, interface);
     let bundle = args.bundle.as_deref().map(|path| Bundle::collect(path, &host, args.interface.as_deref()));
     let bundle = bundle.transpose()?;
-    // Everything has been looked at. What is in force from here on is what a run would have.
+    // All checks are done. The sandbox that is entered here is the one that a run would have.
     let in_force = sandbox::enter(Needs::of(Confined::Doctor), &args.sandbox)?;
     let at = diagnosis.findings.iter().position(|finding| finding.about == "capabilities").map_or(0, |at| at + 1);
     diagnosis.findings.insert(at, system::sandbox(in_force));

@@ -1,7 +1,8 @@
 //! Reads the features of an interface by generic netlink: its offloads (ethtool) and its support for XDP (netdev).
 //!
-//! Messages and attributes: Documentation/networking/ethtool-netlink.rst and Documentation/netlink/specs/netdev.yaml of the
-//! kernel. Any user may ask for both. Kernels without them report nothing.
+//! Messages and attributes: Documentation/networking/ethtool-netlink.rst and
+//! Documentation/netlink/specs/netdev.yaml of the kernel. Any user may ask for both. Kernels
+//! without them report nothing.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -196,7 +197,8 @@ mod tests {
         assert_eq!(payload(&[255, 0, 0, 0, 16, 0, 0, 0]), None);
     }
 
-    /// The loopback interface is in every namespace, and its features are known to every kernel that tells of any.
+    /// Every namespace has a loopback interface. Every kernel that reports features knows those of
+    /// the loopback interface.
     #[test]
     fn the_loopback_interface_is_known() {
         if let Some(on) = features_of("lo").and_then(|features| features.on) {

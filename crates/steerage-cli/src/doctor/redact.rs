@@ -1,13 +1,14 @@
-//! Takes out of texts what names machines and people.
+//! Removes names of machines and people, and addresses, from texts.
 
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::Value;
 
-/// What stands in the place of an address.
+/// The text that replaces an address.
 const ADDRESS: &str = "[address]";
 
-/// Takes addresses, the name of this machine, and names of users out of all texts of `value`, its keys included.
+/// Removes addresses, the name of this machine, and names of users from all texts of `value`,
+/// including keys.
 pub(super) fn redact(value: Value, host_name: Option<&str>) -> Value {
     match value {
         Value::String(text) => Value::String(redact_text(&text, host_name)),
@@ -36,13 +37,13 @@ fn redact_text(text: &str, host_name: Option<&str>) -> String {
     out
 }
 
-/// The characters of addresses and names.
+/// Whether a character can be part of an address or a name.
 fn is_of_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || ":.-_%".contains(c)
 }
 
 fn push_word(out: &mut String, word: &str, host_name: Option<&str>) {
-    // A full stop or a colon behind it is of the sentence.
+    // A full stop or a colon at the end belongs to the sentence.
     let trimmed = word.trim_end_matches(['.', ':']);
     let (is, what) = if is_address(trimmed) {
         (trimmed, ADDRESS)
@@ -60,13 +61,13 @@ fn push_word(out: &mut String, word: &str, host_name: Option<&str>) {
 }
 
 fn is_address(word: &str) -> bool {
-    // `fe80::1%eth0`.
+    // Removes a zone, as in `fe80::1%eth0`.
     let unscoped = word.split('%').next().unwrap_or_default();
-    // `::` is in the paths of modules, and names no machine.
+    // `::` is part of Rust paths, and identifies no machine.
     word != "::" && (unscoped.parse::<IpAddr>().is_ok() || word.parse::<SocketAddr>().is_ok()) || is_hardware(word)
 }
 
-/// The address of a card, of 6 to 20 bytes: `52:54:00:12:34:56`.
+/// Whether the word is the address of a card, with 6 to 20 bytes: `52:54:00:12:34:56`.
 fn is_hardware(word: &str) -> bool {
     let bytes: Vec<&str> = word.split([':', '-']).collect();
     let is_byte = |byte: &&str| byte.len() == 2 && byte.bytes().all(|digit| digit.is_ascii_hexdigit());

@@ -1,4 +1,5 @@
-//! The running instances of this machine, for the bundle: their settings and counts, by the control socket.
+//! The running instances of this machine, for the bundle. Their settings and counts come from the
+//! control socket.
 
 use serde_json::{Map, Value, json};
 use steerage_control::{Client, ClientError};
@@ -12,7 +13,8 @@ const ATTRIBUTES_MAX: usize = 4096;
 /// How deep a tree may be. Ours has six levels of directories.
 const DEPTH_MAX: usize = 16;
 
-/// What each instance says of itself. The names of devices may be those of files, so a number stands for each.
+/// The attributes of each instance. The name of a device may be the name of a file, so a number
+/// replaces it.
 pub(super) fn all() -> Value {
     let sockets = match instances::all() {
         Ok(sockets) => sockets,
@@ -34,7 +36,7 @@ fn attributes(client: &mut Client) -> Value {
     let mut told = Map::new();
     for path in paths {
         let Some(name) = shown(&path, &mut devices) else { continue };
-        // An interface may go away meanwhile.
+        // An interface may disappear meanwhile.
         if let Ok(text) = client.get(&path) {
             told.insert(name, Value::String(text.trim_end().to_owned()));
         }
@@ -55,8 +57,8 @@ fn collect(client: &mut Client, directory: &str, depth: usize, paths: &mut Vec<S
     Ok(())
 }
 
-/// The path of an attribute that goes into the bundle, with the device's number in the place of its name. Addresses of cards and the
-/// history, which names users, do not.
+/// The path of an attribute in the bundle, with a number instead of the device's name. Returns
+/// `None` for addresses of cards and for the history, which names users.
 fn shown(path: &str, devices: &mut Vec<String>) -> Option<String> {
     if path.starts_with("proc/") {
         return Some(path.to_owned());
@@ -80,7 +82,7 @@ fn shown(path: &str, devices: &mut Vec<String>) -> Option<String> {
     const OF_DEVICE: [&str; 3] = ["kind", "mtu", "operstate"];
     let is_told = OF_DEVICE.contains(&attribute)
         || ["statistics/", "priv_flags/"].iter().any(|below| attribute.starts_with(below))
-        // A line for each of 4,096 buckets is of little use, beside which CPU each of them is on.
+        // The load of each of 4,096 buckets adds little to the list of their CPUs.
         || attribute.starts_with("queues/") && !attribute.ends_with("/bucket_load");
     let number = devices.iter().position(|other| other == device).unwrap_or_else(|| {
         devices.push(device.to_owned());

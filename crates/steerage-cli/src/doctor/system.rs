@@ -1,4 +1,4 @@
-//! The kernel, and what this process may do.
+//! The kernel, and the permissions of this process.
 
 use rustix::io::Errno;
 use steerage::{
@@ -130,7 +130,7 @@ fn huge_pages(host: &Host) -> Finding {
     const RESERVE: &str = "sudo sysctl vm.nr_hugepages=64";
     let free = host.number(format!("{RESERVED}/free_hugepages")).unwrap_or(0);
     let reserved = host.number(format!("{RESERVED}/nr_hugepages")).unwrap_or(0);
-    // Brackets mark the present choice.
+    // Brackets mark the current choice.
     let transparent = host.text("sys/kernel/mm/transparent_hugepage/enabled");
     let transparent = transparent.is_some_and(|text| text.contains("[always]") || text.contains("[madvise]"));
     match (free, transparent) {
@@ -158,7 +158,8 @@ fn locked_memory(probes: &Probes) -> Finding {
     }
 }
 
-/// The packet memory that a run with its default CPUs takes at most, with default settings and frames of the usual length.
+/// The most packet memory that a run with its default CPUs uses, with default settings and frames
+/// of usual length.
 fn packet_memory(cpus: usize) -> Finding {
     const ABOUT: &str = "packet memory";
     let cpus = cpus.max(1);
@@ -234,7 +235,7 @@ mod tests {
 
     fn lacks(host: &Host, probes: &Probes) -> Vec<(&'static str, String)> {
         let findings = findings(host, probes, 2);
-        // Each lack comes with advice.
+        // Each state of `Lack` comes with advice.
         assert!(findings.iter().all(|one| one.state != State::Lack || one.mend.is_some()));
         findings.into_iter().filter(|one| one.state == State::Lack).map(|one| (one.about, one.found)).collect()
     }

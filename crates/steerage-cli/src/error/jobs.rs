@@ -15,21 +15,21 @@ pub(crate) const NOT_BY_JOBS: u8 = 255;
 /// Why `parallel` failed.
 #[derive(Debug)]
 pub(crate) enum JobsError {
-    /// No jobs can be run that way: its own line.
+    /// The command line does not allow any jobs. The text is the whole message.
     Wrong(String),
-    /// There is no pipe to or from a job.
+    /// A pipe to or from a job cannot be created.
     Pipe(io::Error),
     /// A job cannot be started.
     Start { program: String, error: io::Error },
-    /// A file for what a job writes cannot be made.
+    /// A file for a job's output cannot be created.
     Results { path: PathBuf, error: io::Error },
     /// The output of the jobs cannot be passed on.
     Merge(io::Error),
-    /// The format of what jobs read has one link type, and the packets have several.
+    /// The jobs' input format has one link type, but the packets have several.
     SeveralLinks { first: String, other: String },
     /// Jobs failed.
     Failed { failed: u64, jobs: u64 },
-    /// An error that any command may meet.
+    /// An error that other commands have too.
     Other(Box<Error>),
 }
 

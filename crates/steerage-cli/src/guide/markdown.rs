@@ -54,7 +54,7 @@ pub(super) fn render(text: &str, width: usize, page_of: impl Fn(&str) -> Option<
     out
 }
 
-/// How far a line is indented, and how long the marker of a list is that it begins with.
+/// The indentation of a line, and the length of the list marker that follows it.
 fn marker(line: &str) -> (usize, usize) {
     let indent = line.len() - line.trim_start().len();
     let rest = &line[indent..];
@@ -69,7 +69,7 @@ fn marker(line: &str) -> (usize, usize) {
     (indent, marker)
 }
 
-/// Fills lines up to `width`, with `first` in front of the first and `rest` in front of the others.
+/// Fills lines up to `width`. The first line starts with `first`, the others with `rest`.
 fn wrapped(text: &str, width: usize, first: &str, rest: &str) -> String {
     let (mut out, mut line) = (String::new(), first.to_owned());
     let mut is_empty = true;
@@ -95,7 +95,7 @@ fn cells(row: &str, inline: &impl Fn(&str) -> String) -> Vec<String> {
     row.split('|').map(|cell| inline(cell.trim()).replace('\u{0}', "|")).collect()
 }
 
-/// A table in columns if it fits, and otherwise as a list with a paragraph for each row.
+/// Renders a table in columns if it fits, and otherwise as a list with a paragraph for each row.
 fn table(rows: &[Vec<String>], width: usize) -> String {
     let is_rule = |row: &&Vec<String>| row.iter().all(|cell| cell.chars().all(|c| c == '-' || c == ':'));
     let rows: Vec<&Vec<String>> = rows.iter().filter(|row| !is_rule(row) || row.iter().all(String::is_empty)).collect();
@@ -134,7 +134,8 @@ fn table(rows: &[Vec<String>], width: usize) -> String {
     out
 }
 
-/// Text without the marks of bold print and links. A link to a page of the guide becomes the command that shows it.
+/// Removes the marks of bold print and links. A link to a page of the guide becomes the command
+/// that shows the page.
 fn inline(text: &str, page_of: &impl Fn(&str) -> Option<&'static str>) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -23,7 +23,7 @@ pub(super) struct CpuSelection {
     pub(super) rps: Option<CpuMask>,
     /// The masks of these options that are for one queue each.
     pub(super) of_queues: Vec<QueueMask>,
-    /// The one of the two options that is used, for errors.
+    /// The option of the two that was used, for errors.
     rps_option: &'static str,
 }
 
@@ -66,7 +66,8 @@ impl CpuSelection {
         Ok(cpus)
     }
 
-    /// Adds a mask for all queues, or for one: `f` or `rx-0=f`. An empty mask is valid: as in the kernel, it turns steering off.
+    /// Adds a mask for all queues, or for one queue: `f` or `rx-0=f`. An empty mask turns steering
+    /// off, as in the kernel.
     fn add_mask(
         &mut self,
         text: &str,
@@ -96,8 +97,9 @@ impl CpuSelection {
         Ok(())
     }
 
-    /// The masks of the queues of `devices`, each with the name of its directory in the control tree and its number of queues.
-    /// `rx-0` is a queue of the only device, `eth1/rx-0` a queue of the device with this name.
+    /// The masks of all queues. Each device has the name of its directory in the control tree and
+    /// its number of queues. `rx-0` is a queue of the only device, and `eth1/rx-0` is a queue of
+    /// the device with this name.
     pub(super) fn queue_masks(&self, devices: &[(String, usize)]) -> Result<QueueMasks, Error> {
         let option = self.rps_option;
         let queues = || devices.iter().flat_map(|(device, queues)| (0..*queues).map(move |rx| (device, rx)));

@@ -1,5 +1,6 @@
-//! Polling begins on the CPU that handles the interrupt of a card's queue: the packets are in its cache. If the interrupt leaves it
-//! too little time, the policy `balance` moves polling to another CPU.
+//! Chooses the CPU that polls a card's queue at the start: the CPU that handles the queue's
+//! interrupt, since it has the packets in its cache. If the interrupt leaves that CPU too little
+//! time, the policy `balance` moves polling to another CPU.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,8 @@ use steerage::stats::MoveCause;
 use steerage::topology::interrupt_cpus;
 use steerage::{CpuMask, Handler, Instance};
 
-/// Lets the queues of AF_XDP devices be polled by the CPUs that get their interrupts, as far as these are in the queues' masks. Queues
-/// of other devices are not those of the card.
+/// Moves the polling of each AF_XDP queue to the CPU that gets its interrupt, if that CPU is in the
+/// queue's mask. The queues of other devices do not correspond to queues of a card.
 pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
     let handle = instance.handle();
     let snapshot = handle.snapshot();
@@ -27,7 +28,8 @@ pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
         let Some((number, group)) = group.filter(|(_, group)| group.order.contains(&to)) else { continue };
         tracing::info!(device = %queue.device, queue = queue.queue, cpu = %snapshot.cpus[usize::from(to)].cpu,
             "polling begins where the interrupts are");
-        // Packets that the CPU would have handled itself are handled there.
+        // The two CPUs swap their buckets. So packets that the polling CPU would have handled
+        // itself stay with the CPU that polls.
         let there = |cpu: &u16| {
             if *cpu == from {
                 to

@@ -1,11 +1,11 @@
-//! From the command line to an instance that is ready to start.
+//! Turns the command line into an instance that is ready to start.
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
 //! | `cpus` | the CPUs that work, receive, and are in the mask |
-//! | `devices` | the devices are opened, with their filters |
+//! | `devices` | opens the devices, with their filters |
 //! | `hash` | the flow hash |
-//! | `interrupts` | polling begins where a card's interrupts are |
+//! | `interrupts` | begins polling on the CPUs that get a card's interrupts |
 //!
 //! This file puts the parts together, and gives up the program's privileges once the devices are open.
 
@@ -42,8 +42,9 @@ pub(crate) use hash::{hasher, hashing, random_key};
 
 /// Opens the devices, gives up the privileges that this took, and builds an instance around them.
 ///
-/// `maker` returns what makes each CPU's handler. Its argument says whether all devices can wait, as files can. It may
-/// also start threads that write the files of `needs`. With the instance come the services that the run needs.
+/// `maker` returns the function that makes each CPU's handler. Its argument says whether all
+/// devices can wait, as files can. `maker` may also start threads that write the files of `needs`.
+/// The result also has the services that the run needs.
 pub(crate) fn receiving<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,
@@ -113,7 +114,7 @@ pub(crate) struct OpenedInputs {
 
 /// How inputs that can wait end.
 pub(crate) struct InputEnd {
-    /// They end before their time.
+    /// Set to end the inputs early.
     pub(crate) now: Arc<AtomicBool>,
     /// The consumer that they wait for.
     pub(crate) downstream: Box<dyn Downstream>,
@@ -129,9 +130,11 @@ where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
-    // While there is one thread: a signal could be delivered to another thread before the handlers are installed.
+    // This comes before any other thread starts: a signal could be delivered to another thread
+    // before the handlers are installed.
     let signals = signals::install()?;
-    // The command line comes first: its mistakes are reported whether the device exists or not.
+    // The command line comes first, so that its mistakes are reported whether the device exists or
+    // not.
     let cpus = CpuSelection::parse(&args.cpus)?;
     let builder = cpus.apply(steering_builder(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
@@ -167,7 +170,7 @@ where
         let next = queues % rx.len().max(1);
         rx.rotate_left(next);
     }
-    // Outputs come last: if an input is missing, no file is overwritten.
+    // Outputs come last, so that no file is overwritten if an input is missing.
     let opened = OpenedInputs { queues, capture: capture.clone(), can_wait };
     let outputs = (sending.outputs)(&opened)?;
     let pins = takes || outputs.iter().any(|output| output.kind == "af_xdp");
@@ -178,7 +181,8 @@ where
     let kept = privileges::drop_except(&needs.written().iter().copied().fold(needed, Needed::written_files))?;
     let needs = args.devices.iter().fold(needs, Needs::reads);
     let needs = control.needs(needs).takes(pins);
-    // Files are restricted while there is one thread. Threads that write and open files start from here on.
+    // Files are restricted before other threads start. Threads that write and open files start
+    // after this.
     let confinement = Confinement::of_files(needs, &args.sandbox)?;
     let make_handler = maker(can_wait)?;
     let instance = builder.build(confinement.of_packet_threads(make_handler)?)?;

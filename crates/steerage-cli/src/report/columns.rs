@@ -1,13 +1,13 @@
 //! Tables of flows in columns. If a table is too wide for the terminal, its columns shrink before its lines would wrap.
 
-/// The space between two columns, if there is room, and if there is none.
+/// The space between two columns, with enough room and without.
 const GAP: usize = 2;
 const SMALL_GAP: usize = 1;
 
-/// An end of a flow keeps at least this many characters of its address.
+/// The fewest characters that an address keeps.
 const ADDRESS_MIN: usize = 8;
 
-/// Stands for what was left out of an address. Plain ASCII, for terminals without UTF-8.
+/// Replaces the omitted part of an address. Plain ASCII, for terminals without UTF-8.
 const LEFT_OUT: &str = "..";
 
 /// A column with its heading.
@@ -24,7 +24,7 @@ pub(crate) struct Column {
 enum Kind {
     Number,
     Word,
-    /// An address with a port: the address may be shortened, and the port never.
+    /// An address with a port. The address may be shortened, but the port never is.
     End,
 }
 
@@ -57,7 +57,8 @@ impl Column {
     }
 }
 
-/// The lines of the table: the headings, and a line for each row. `width` is the width of the terminal, if that matters.
+/// The lines of the table: the headings, and a line for each row. `width` is the width of the
+/// terminal, if it limits the table.
 pub(crate) fn lines(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
     let width = width.unwrap_or(usize::MAX);
     let mut gap = GAP;
@@ -72,7 +73,7 @@ pub(crate) fn lines(mut columns: Vec<Column>, width: Option<usize>) -> Vec<Strin
     if total(&columns, gap) > width {
         gap = SMALL_GAP;
     }
-    // The wider of the two ends shrinks first.
+    // The wider of the two address columns shrinks first.
     while total(&columns, gap) > width {
         let ends = columns.iter_mut().filter(|column| column.kind == Kind::End);
         let Some(widest) = ends.max_by_key(|column| column.width()) else { break };
@@ -97,7 +98,7 @@ fn line<T: std::fmt::Display>(columns: &[Column], gap: usize, cell: impl Fn(&Col
     cells.join(&" ".repeat(gap)).trim_end().to_owned()
 }
 
-/// An end of a flow with the middle of its address left out, as far as that helps. Its port stays.
+/// An address with its middle left out, as far as that helps. The port stays.
 fn shortened(end: &str, width: usize) -> String {
     let length = end.chars().count();
     if length <= width {
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(table(Some(35))[2], "12.3 udp  [2001:db8:20:a::32]:49152");
         assert_eq!(table(Some(30))[2], "12.3 udp  [2001:..a::32]:49152");
         assert!(table(Some(30)).iter().all(|line| line.len() <= 30));
-        // The port is left, however narrow the terminal is.
+        // The port stays, however narrow the terminal is.
         assert!(table(Some(10))[1].ends_with(":65535") && table(Some(10))[2].ends_with("]:49152"));
     }
 

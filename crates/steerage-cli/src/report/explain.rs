@@ -173,7 +173,7 @@ fn one_packet(page: &mut String, explanation: &Explanation, traffic: &TrafficExp
 
 fn goes_to(page: &mut String, explanation: &Explanation, key: &FlowKey, hash: FlowHash) {
     let about = match key.parts() {
-        // A key of bytes, as datagrams and labels have, is for packets of one direction.
+        // Keys of bytes, as datagrams and labels have, are for packets of one direction only.
         FlowParts::Bytes { .. } => "",
         _ if explanation.command.keeps_both_directions() => " (the same for both directions)",
         _ => " (the other direction has another key)",
@@ -216,7 +216,7 @@ fn largest(page: &mut String, traffic: &TrafficExplanation, top: usize) {
     }
 }
 
-/// What a flow is, if its key would say little. `None` if the key says it.
+/// A description of the flow, if its key alone says little. Otherwise `None`.
 fn described(flow: &FlowKey) -> Option<String> {
     match flow.parts() {
         FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype: 0 } => {
@@ -230,12 +230,13 @@ fn described(flow: &FlowKey) -> Option<String> {
     }
 }
 
-/// The flow in words, or else its key.
+/// The description of the flow if it has one, or else its key.
 fn name(flow: &FlowKey) -> String {
     described(flow).unwrap_or_else(|| flow.to_string())
 }
 
-/// Whether this is a flow of IP. Other packets stay together too, but they are no conversation that could be split.
+/// Whether this is a flow of IP. Other packets stay together too, but they are no conversation that
+/// can be split.
 fn is_ip(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some()
 }

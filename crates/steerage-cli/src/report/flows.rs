@@ -1,4 +1,4 @@
-//! The flows in a report: for people, and as a part of the JSON report.
+//! The flows in a report, as text and as a part of the JSON report.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use super::columns::{self, Column};
 use crate::terminal;
 use crate::units::{counted, grouped};
 
-/// The first line names this many kinds of flows, and sums up the others.
+/// The first line names this many kinds of flows, and adds up the others.
 const KINDS_SHOWN: usize = 4;
 
 /// The numbers of flows.
@@ -100,7 +100,7 @@ pub(super) fn page(flows: &Flows) -> String {
     page
 }
 
-/// The flows that went to each collector.
+/// One line for each collector: how many flows it got.
 pub(super) fn exported(flows: &Flows) -> Vec<String> {
     let collectors = flows.outputs().iter().filter(|output| Collector::is_address(output.name()));
     let line = |output: &FlowOutput| {
@@ -111,7 +111,7 @@ pub(super) fn exported(flows: &Flows) -> Vec<String> {
     collectors.map(line).collect()
 }
 
-/// The records that were lost, of all outputs together.
+/// The number of records that were lost, over all outputs.
 fn lost(outputs: &[FlowOutput]) -> u64 {
     outputs.iter().map(|output| output.counts().lost).sum()
 }
@@ -137,7 +137,8 @@ fn not_written(lost: u64) -> String {
     if lost > 0 { format!(", {} not written in time", grouped(lost)) } else { String::new() }
 }
 
-/// A line for each flow below a line of headings, which `sort` and `awk` can read: numbers have no separators and no units.
+/// A line for each flow below a line of headings. Numbers have no separators and no units, so that
+/// `sort` and `awk` can read them.
 fn table(flows: &[FlowRecord], earliest: WallTime, width: Option<usize>) -> Vec<String> {
     let of = |cell: &dyn Fn(&FlowRecord) -> String| flows.iter().map(cell).collect::<Vec<_>>();
     let start = |flow: &FlowRecord| flow.first().since(earliest).as_secs_f64();

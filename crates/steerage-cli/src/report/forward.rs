@@ -1,4 +1,4 @@
-//! The counts of `forward`: for people, and as a part of the JSON report.
+//! The counts of `forward`, as text and as a part of the JSON report.
 
 use serde::{Serialize, Serializer};
 use steerage_apps::forward::{Fate, Forwarded, Forwarding};
@@ -12,7 +12,7 @@ pub(crate) struct ForwardReport {
     /// Packets that should have been forwarded and were dropped, by reason.
     #[serde(serialize_with = "drops")]
     dropped: Forwarded,
-    /// Packets that were not for us to forward, by reason.
+    /// Packets that were not ours to forward, by reason.
     #[serde(serialize_with = "left")]
     left: Forwarded,
     icmp_sent: u64,

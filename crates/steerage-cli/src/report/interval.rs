@@ -1,5 +1,5 @@
-//! Interval reports: what a run did since the last one, as a line of text or a JSON object. docs/report.md describes
-//! the keys.
+//! Interval reports: what a run did since the previous report, as a line of text or a JSON object.
+//! docs/report.md describes the keys.
 
 use std::fmt::Write;
 use std::io;
@@ -90,7 +90,7 @@ struct CpuActivity {
     dropped: Drops,
     #[serde(serialize_with = "seconds")]
     busy_seconds: Duration,
-    /// The packets that wait now. This is no difference.
+    /// How many packets wait now. This is not a difference.
     backlog: u64,
 }
 
@@ -240,7 +240,8 @@ impl Interval {
 mod tests {
     use super::*;
 
-    /// A late report does not delay the next ones. A very late one skips those that are past.
+    /// A late report does not delay the next ones. A very late one skips reports whose time has
+    /// passed.
     #[test]
     fn they_do_not_drift() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));

@@ -327,7 +327,7 @@ impl<'a> CaptureJson<'a> {
             links: &recorded.links,
             first: recorded.times.map(|(earliest, _)| Rfc3339(earliest)),
             last: recorded.times.map(|(_, latest)| Rfc3339(latest)),
-            // Capture files have nanoseconds.
+            // Times in capture files have nanoseconds.
             recorded_seconds: recorded.time().map(|time| time.as_nanos() as f64 / 1e9),
             bad_times: recorded.bad_times,
             bytes_read: recorded.bytes_read,
@@ -404,7 +404,7 @@ fn by_cause<S: Serializer>(moves: &MoveCounts, serializer: S) -> Result<S::Ok, S
     serializer.collect_map(counts.filter(|(_, buckets)| *buckets > 0))
 }
 
-/// Seconds with six digits: people can read that, and no time here is more exact.
+/// Seconds with six decimals: they are readable, and no time here is more exact.
 pub(super) fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(time.as_micros() as f64 / 1e6)
 }

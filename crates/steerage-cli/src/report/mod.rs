@@ -50,10 +50,11 @@ pub(crate) struct Recorded {
     pub(crate) links: Vec<String>,
     /// The times of the earliest and the latest packet.
     pub(crate) times: Option<(WallTime, WallTime)>,
-    /// The packets that the filter took out, and the packets whose time stamp is out of range.
+    /// The packets that the filter removed, and the packets whose timestamp is out of range.
     pub(crate) filtered: u64,
     pub(crate) bad_times: u64,
-    /// The bytes of the files, perhaps compressed: those read so far, and all, if that is known.
+    /// The bytes of the files, as stored: how many were read so far, and how many there are, if
+    /// that is known.
     pub(crate) bytes_read: u64,
     pub(crate) bytes_total: Option<u64>,
 }
@@ -86,7 +87,7 @@ pub(crate) enum Flows {
 }
 
 impl Flows {
-    /// One flow of so many is metered.
+    /// `meter` meters one flow of this many.
     fn sample(&self) -> Option<u32> {
         match self {
             Self::SoFar { sample, .. } | Self::Ended { sample, .. } => *sample,
@@ -210,11 +211,11 @@ enum To {
 }
 
 impl Printer {
-    /// Writes to standard output, or to standard error if `beside` says that other data goes to standard output. With `-q`, only JSON
-    /// on standard output is left.
+    /// Writes to standard output, or to standard error if `beside` says that other data goes to
+    /// standard output. With `-q`, only JSON on standard output is written.
     pub(crate) fn new(args: &ReportArgs, beside: bool) -> Self {
         let to = match beside {
-            // The JSON beside it is for the same program, which asked for the other data only.
+            // With `-q`, the user asked for the other data only.
             true if args.quiet => To::Nowhere,
             false if args.quiet && !args.json => To::Nowhere,
             false => To::Stdout,

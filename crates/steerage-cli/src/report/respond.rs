@@ -1,4 +1,4 @@
-//! The counts of `respond`: for people, and as a part of the JSON report.
+//! The counts of `respond`, as text and as a part of the JSON report.
 
 use serde::{Serialize, Serializer};
 use steerage::Snapshot;
@@ -19,7 +19,8 @@ pub(crate) struct RespondReport {
     transactions: u64,
     tcp_bytes_in: u64,
     tcp_bytes_out: u64,
-    /// Packets that the host originated, besides answers in place: sent, and dropped.
+    /// Packets that the host originated, apart from replies in place: sent packets, and dropped
+    /// packets.
     originated: u64,
     originated_dropped: u64,
 }

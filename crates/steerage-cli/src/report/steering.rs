@@ -13,8 +13,8 @@ use crate::units::{counted, grouped};
 /// The text shows at most this many elephants; the JSON report has all of them.
 const ELEPHANTS_SHOWN: usize = 3;
 
-/// The lines of each steering group that has something to report. With `verbose`, a group also reports that nothing changed, and the
-/// costs behind its choice.
+/// The lines of each steering group that has something to report. With `verbose`, a group also
+/// reports if nothing changed, and the costs behind its choice.
 pub(super) fn lines(snapshot: &Snapshot, verbose: bool) -> Vec<String> {
     let reports = |group: &&GroupSnapshot| {
         let found = &group.findings;
@@ -55,7 +55,8 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
     lines
 }
 
-/// The values of the regimes, with the present one first, and the costs behind them. There are none if no CPU has been short of time.
+/// The values of the regimes, with the current one first, and the costs behind them. There are none
+/// until a CPU has been short of time.
 fn regimes(found: &Findings) -> Vec<String> {
     let Some((present, others)) = found.regimes.split_first() else { return Vec::new() };
     let mega = |rate: f64| format!("{:.1}", rate / 1e6);
@@ -75,7 +76,7 @@ fn regimes(found: &Findings) -> Vec<String> {
 #[derive(Serialize)]
 pub(super) struct SteeringJson {
     policy: &'static str,
-    /// The numbers of its queues, counted over all inputs.
+    /// The numbers of the group's queues, counted over all inputs.
     queues: Vec<usize>,
     active_list: String,
     joined: u64,
@@ -126,7 +127,7 @@ impl RegimeJson {
     }
 }
 
-/// To a tenth: more digits would be noise.
+/// Rounds to a tenth, since more digits would be noise.
 fn rounded(nanos: f64) -> f64 {
     (nanos * 10.0).round() / 10.0
 }

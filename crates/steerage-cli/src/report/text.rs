@@ -1,4 +1,4 @@
-//! The report as text: a first line that sums up the run, then a line for each subject.
+//! The report as text: a summary line, then a line for each subject.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -167,12 +167,13 @@ fn head(report: &Report) -> String {
     let when = if report.ended_by.is_none() { "so far, " } else { "" };
     let mut speed = rate(received, report.elapsed);
     if snapshot.dropped().total() > 0 {
-        // The rate that was offered is more than the path achieved.
+        // The rate at which packets arrived is higher than the rate at which they were handled.
         let _ = write!(speed, ", delivered {}", rate(snapshot.delivered(), report.elapsed));
     }
     let devices = printable(&devices.join(" "));
     let (packets, elapsed) = (counted(received, "packet"), time(report.elapsed));
-    // If there are other devices too, the times and links of the files say little about the whole.
+    // If there are other devices too, the times and link types of the files say little about the
+    // whole run.
     match report.capture.as_ref().filter(|_| snapshot.queues.len() == 1) {
         Some(capture) => {
             let links = if capture.links.is_empty() { String::new() } else { capture.links.join("+") + "  " };
@@ -204,7 +205,7 @@ fn cpus(report: &Report) -> Vec<String> {
         false => format!("{:>id_width$}: idle", cpu.cpu.0),
     };
     let mut lines = in_columns(&snapshot.cpus.iter().map(cell).collect::<Vec<_>>());
-    // If one CPU is active in the end, the packets that others handled before were not meant to be even.
+    // If only one CPU is active at the end, an uneven distribution is intended.
     if let (2.., Some(busiest @ 1..)) = (active.len(), worked.iter().copied().max()) {
         let mean = all as f64 / worked.len() as f64;
         let evenness = format!("busiest {:.2} of mean", busiest as f64 / mean);
@@ -218,14 +219,14 @@ fn cpus(report: &Report) -> Vec<String> {
     lines
 }
 
-/// The CPUs whose packet function has not returned for so long that they may be declared dead.
+/// The CPUs whose handler has not returned for so long that they may be declared dead.
 fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
     let stuck = cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.in_handler.filter(|since| *since >= DEAD_AFTER)?)));
     let line = |(cpu, since): (CpuId, Duration)| format!("CPU {cpu} has not returned for {:.0} s", since.as_secs_f64());
     stuck.map(line).collect()
 }
 
-/// Puts all cells on one line if they fit, and otherwise into as many columns as fit.
+/// Puts all cells on one line if they fit. Otherwise makes as many columns as fit.
 fn in_columns(cells: &[String]) -> Vec<String> {
     let width = cells.iter().map(String::len).max().unwrap_or(0);
     let one_line = cells.join(GAP);
@@ -257,7 +258,7 @@ fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
     lines
 }
 
-/// The outputs: what each has sent, and its share.
+/// The outputs: how many packets each has sent, and its share.
 fn outputs(outputs: &[OutputSnapshot]) -> Vec<String> {
     let all: u64 = outputs.iter().map(|output| output.packets).sum();
     let line = |output: &OutputSnapshot| {

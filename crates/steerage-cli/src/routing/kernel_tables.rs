@@ -16,10 +16,12 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use steerage::TxId;
 use steerage_apps::forward::{Hop, Interface, Mac, Neighbour, Neighbours, Routes, Table, Target, broadcast_of};
 
-/// The kernel's routing tables (`RT_TABLE_` of linux/rtnetlink.h), in the order in which it looks into them.
+/// The kernel's routing tables (`RT_TABLE_` of linux/rtnetlink.h), in the order in which the kernel
+/// searches them.
 const TABLES: [u32; 3] = [255, 254, 253];
 
-/// If there are more targets than this, and most belong to no route any more, the routes are made anew.
+/// If there are more targets than this, the table of routes is rebuilt. Most targets then belong to
+/// no route any more.
 const TARGETS_MAX: usize = 1 << 16;
 
 /// An interface of the router.
@@ -66,7 +68,7 @@ pub(super) struct KernelTables {
     /// The targets of each prefix in the kernel's order: by table, then by metric.
     prefixes: HashMap<IpNet, Vec<(u64, Target)>>,
     neighbours: HashMap<(u16, IpAddr), KnownNeighbour>,
-    /// The neighbours from before the present dump.
+    /// The neighbours that were known before the current dump.
     past: HashMap<(u16, IpAddr), KnownNeighbour>,
     /// Whether a dump is in progress.
     asking: bool,
@@ -93,13 +95,13 @@ impl KernelTables {
         }
     }
 
-    /// Replaces the kernel's routes by these.
+    /// Replaces the kernel's routes by the user's.
     pub(super) fn set_static_routes(&mut self, routes: Vec<(IpNet, Target)>) {
         self.static_routes = Some(routes);
         self.remake_routes();
     }
 
-    /// Begins a dump: the messages until [`end_dump`](Self::end_dump) are the complete tables.
+    /// Begins a dump. The messages until [`end_dump`](Self::end_dump) are the complete tables.
     pub(super) fn begin_dump(&mut self) {
         self.asking = true;
         self.past = std::mem::take(&mut self.neighbours);
@@ -125,7 +127,7 @@ impl KernelTables {
         self.members.iter().position(|member| member.index == index).map(|at| at as u16)
     }
 
-    /// Applies a message of the kernel; `flags` are from its header.
+    /// Applies a message of the kernel. `flags` are those of its header.
     pub(super) fn apply(&mut self, message: RouteNetlinkMessage, flags: u16) {
         match message {
             RouteNetlinkMessage::NewLink(link) => self.link(link, true),
@@ -141,7 +143,8 @@ impl KernelTables {
     }
 
     fn link(&mut self, message: LinkMessage, is_there: bool) {
-        // A bridge reports its ports by the same messages: a port that leaves the bridge is not gone.
+        // A bridge also reports its ports with these messages. A port that leaves the bridge still
+        // exists.
         if message.header.interface_family != AddressFamily::Unspec {
             return;
         }
@@ -174,7 +177,7 @@ impl KernelTables {
         let mut address = None;
         for attribute in &message.attributes {
             match attribute {
-                // If there are both, the other is a peer's.
+                // If a message has both, `Address` is the peer's.
                 AddressAttribute::Local(local) => address = Some(*local),
                 AddressAttribute::Address(other) => address = address.or(Some(*other)),
                 _ => {}
@@ -187,7 +190,7 @@ impl KernelTables {
             (None, true) => self.addresses.push(entry),
             (Some(at), false) => {
                 self.addresses.remove(at);
-                // Routes may go with it, unsaid.
+                // The kernel may remove routes together with the address, without a message.
                 self.changed.all = true;
             }
             _ => return,
@@ -200,7 +203,7 @@ impl KernelTables {
         let entries = self.prefixes.entry(prefix).or_default();
         let at = entries.iter().position(|(other, _)| *other == order);
         match (at, is_there) {
-            // One of several next hops, in a message of its own.
+            // The message is about one of several next hops.
             (Some(at), _) if flags & NLM_F_APPEND != 0 || !is_there && entries[at].1 != target => {
                 self.changed.all = true;
             }
@@ -221,7 +224,8 @@ impl KernelTables {
         (self.changed.any, self.changed.routes) = (true, true);
     }
 
-    /// Its prefix, its place among those of the same prefix, and what it says. `None` for what is not forwarded by.
+    /// A route's prefix, its rank among the routes of that prefix, and its target. `None` for
+    /// routes that are not used for forwarding.
     fn read_route(&self, message: &RouteMessage) -> Option<(IpNet, u64, Target)> {
         let header = &message.header;
         let (mut table, mut metric, mut destination) = (u32::from(header.table), 0, None);
@@ -262,7 +266,7 @@ impl KernelTables {
             RouteType::Prohibit => Target::Prohibit,
             RouteType::Unicast => {
                 hops.extend(only.0.and_then(|index| self.hop(index, only.1, 1)));
-                // Routes by other interfaces, or with an encapsulation, are no use for us.
+                // Routes by other interfaces and routes with an encapsulation cannot be used.
                 if hops.is_empty() || encapsulated { Target::Unreachable } else { Target::Via(hops) }
             }
             _ => return None,
@@ -274,7 +278,8 @@ impl KernelTables {
         Some(Hop { interface: self.member(index)?, gateway, weight })
     }
 
-    /// Puts into the routes what is now known of a prefix. If the user gives routes, only local routes come from the kernel.
+    /// Updates the routes of a prefix from the kernel's entries. If the user gives routes, only
+    /// local routes come from the kernel.
     fn update(&mut self, prefix: IpNet) {
         let first = self.prefixes.get(&prefix).and_then(|entries| entries.first()).map(|(_, target)| target);
         let is_local = first == Some(&Target::Local);
@@ -300,7 +305,7 @@ impl KernelTables {
     }
 
     fn neighbour(&mut self, message: &NeighbourMessage, is_there: bool) {
-        // Entries for which the kernel answers itself (proxy) are no neighbours of ours.
+        // The kernel replies for proxy entries itself, so they are no neighbours of ours.
         let is_proxy = message.header.flags.contains(NeighbourFlags::Proxy);
         let Some(member) = self.member(message.header.ifindex).filter(|_| !is_proxy) else { return };
         let (mut address, mut mac) = (None, None);
@@ -312,7 +317,7 @@ impl KernelTables {
                 _ => {}
             }
         }
-        // The kernel lists the groups that it sends to as well.
+        // The kernel also lists the multicast groups that it sends to.
         let address = address.filter(|address| !address.is_multicast());
         let Some(key) = address.map(|address| (member, address)) else { return };
         let state = message.header.state;
@@ -338,13 +343,15 @@ impl KernelTables {
         }
     }
 
-    /// Neighbours that packets went to and that the kernel, which does not see those, is about to forget.
+    /// The neighbours that packets went to, and that the kernel considers stale. The kernel does
+    /// not see those packets, so it may forget the neighbours.
     pub(super) fn used_and_stale(&self) -> Vec<(u16, IpAddr)> {
         let used = self.neighbours.iter().filter(|(_, known)| known.stale && known.neighbour.take_use());
         used.map(|(key, _)| *key).collect()
     }
 
-    /// Whether anything changed since [`take_changed`](Self::take_changed) that can be shown: half of the messages cannot.
+    /// Whether there are changes since [`take_changed`](Self::take_changed) that can be shown.
+    /// During a dump there are none, because the tables are incomplete.
     pub(super) fn is_changed(&self) -> bool {
         !self.asking && (self.changed.any || self.changed.all)
     }
@@ -354,7 +361,7 @@ impl KernelTables {
         std::mem::take(&mut self.changed)
     }
 
-    /// The table that it all makes.
+    /// Makes the forwarding table.
     pub(super) fn table(&mut self, changed: Changed) -> Table {
         if self.routes.targets() > TARGETS_MAX {
             self.remake_routes();
@@ -369,7 +376,7 @@ impl KernelTables {
     }
 
     fn interface(&self, member: &Member) -> Interface {
-        // One that is gone is down.
+        // An interface that no longer exists counts as down.
         let link = self.links.get(&member.index).cloned().unwrap_or_default();
         let ours = || self.addresses.iter().filter(|(index, _)| *index == member.index).map(|(_, net)| net.addr());
         let nets = self.addresses.iter().filter(|(index, _)| *index == member.index).map(|(_, net)| net);
@@ -387,7 +394,7 @@ impl KernelTables {
         }
     }
 
-    /// Makes the routes anew from what the kernel reported since the last start.
+    /// Ends a dump, and rebuilds the routes from the messages since its begin.
     pub(super) fn end_dump(&mut self) {
         self.asking = false;
         self.past.clear();

@@ -30,7 +30,7 @@ pub(crate) struct LinkTable {
 }
 
 impl LinkTable {
-    /// Reads them from the kernel.
+    /// Reads the links and addresses from the kernel.
     pub(crate) fn read() -> io::Result<Self> {
         let mut table = Self::default();
         let questions = [

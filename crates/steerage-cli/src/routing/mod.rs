@@ -1,7 +1,7 @@
-//! The routes and neighbours that `steerage forward` uses. They are the kernel's own, followed as they change, or the
-//! routes are the user's.
+//! The routes and neighbours that `steerage forward` uses. By default they are the kernel's own,
+//! and follow its changes. `--route` replaces the kernel's routes.
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
 //! | `netlink` | reads the kernel's tables, and receives their changes |
 //! | `kernel_tables` | a copy of the kernel's tables, and the forwarding table made from it |
@@ -9,7 +9,8 @@
 //! | `neighbour_probes` | makes the kernel look for neighbours |
 //! | `static_routes` | the routes of the command line |
 //!
-//! This file has the thread that keeps the forwarding table up to date. It handles no packets.
+//! This file has the thread that keeps the forwarding table up to date. That thread handles no
+//! packets.
 
 mod kernel_tables;
 pub(crate) mod links;
@@ -36,8 +37,8 @@ use netlink::Events;
 /// How often the thread checks which neighbours are in use. The kernel marks a neighbour stale after 15 s or more.
 const FRESHEN: Duration = Duration::from_secs(1);
 
-/// After making a table, the thread rests for this many times as long. Otherwise a million flapping routes would keep a
-/// CPU busy with tables that are replaced at once.
+/// After making a table, the thread rests for this many times as long. Otherwise a million flapping
+/// routes would keep a CPU busy with tables that are replaced at once.
 const REST: u32 = 9;
 
 /// The shortest time between two reads of all the kernel's tables.
@@ -102,7 +103,7 @@ impl RouteUpdater {
         Ok(control)
     }
 
-    /// Notes for the user about the interfaces, a line each.
+    /// Notes for the user about the interfaces, one line each.
     pub(crate) fn notes(&self, interfaces: &[RouterInterface]) -> Vec<String> {
         let veths = interfaces.iter().filter(|interface| self.kernel.is_veth(interface.index));
         let note = |interface: &RouterInterface| {
@@ -155,7 +156,7 @@ impl RouteUpdater {
         let wanted = self.forwarding.wanted();
         let mut fds =
             [PollFd::new(self.events.as_fd(), PollFlags::POLLIN), PollFd::new(wanted.event_fd(), PollFlags::POLLIN)];
-        // If a signal interrupts this, the thread only checks once more than necessary.
+        // If a signal interrupts `poll`, the thread only checks once more than necessary.
         let _ = poll(&mut fds, PollTimeout::from(millis));
     }
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{BindToDevice, DontRoute};
 
-/// The shortest time between two datagrams to a neighbour. The kernel itself asks once per second for one that does not
-/// reply.
+/// The shortest time between two datagrams to a neighbour. The kernel itself also asks a silent
+/// neighbour once per second.
 const EVERY: Duration = Duration::from_secs(1);
 
 const DISCARD_PORT: u16 = 9;
@@ -27,7 +27,7 @@ struct Sockets {
     v6: Option<UdpSocket>,
 }
 
-/// Sends the datagrams.
+/// Sends empty datagrams to neighbours.
 #[derive(Debug)]
 pub(super) struct NeighbourProbes {
     /// The sockets, in the order of the router's interfaces.

@@ -22,10 +22,11 @@ use rustix::net::{
 /// `NETLINK_ROUTE` is protocol 0.
 const ROUTE: Option<rustix::net::Protocol> = None;
 
-/// The groups for links, neighbours, and both families' addresses and routes (`RTMGRP_` of linux/rtnetlink.h).
+/// The groups for links, for neighbours, and for the addresses and routes of both families
+/// (`RTMGRP_` of linux/rtnetlink.h).
 const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
 
-/// The receive buffer of the socket: some ten thousand changes of routes.
+/// The size of the socket's receive buffer. It holds about ten thousand changes of routes.
 const EVENT_BYTES: usize = 8 << 20;
 
 /// The read buffer. The kernel's replies come in datagrams of up to 32 KiB.
@@ -37,7 +38,8 @@ const READS_MAX: usize = 4096;
 /// How long to wait for a reply. The kernel replies at once, even under load, or never.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often a dump that a change interrupted is repeated. After that, the reported changes must do.
+/// How many times a dump is made if changes interrupt it. After that, the reported changes must be
+/// enough.
 const DUMPS_MAX: usize = 3;
 
 /// A function that gets each message of the kernel, with its flags.
@@ -61,7 +63,8 @@ impl Events {
     pub(super) fn open() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(Family::NETLINK, SocketType::RAW, flags, ROUTE)?;
-        // Beyond what everybody may have, where we may; else, if they are too many, everything is asked for anew.
+        // Root may exceed the limit for other users. If the buffer is too small for all changes,
+        // the tables are read again.
         if set_socket_recv_buffer_size_force(&socket, EVENT_BYTES).is_err() {
             set_socket_recv_buffer_size(&socket, EVENT_BYTES)?;
         }
@@ -69,7 +72,7 @@ impl Events {
         Ok(Self { socket, buffer: vec![0; READ_BYTES_MAX] })
     }
 
-    /// Reads those that there are. False if some were lost.
+    /// Reads the changes that have arrived. Returns false if some were lost.
     pub(super) fn read(&mut self, each: Each<'_>) -> bool {
         let mut complete = true;
         for _ in 0..READS_MAX {
@@ -86,7 +89,7 @@ impl Events {
     }
 }
 
-/// Asks for everything, in the order in which one thing is understood by the other.
+/// Asks for all tables. Each table comes after the tables that are needed to understand it.
 pub(super) fn dump(each: Each<'_>) -> io::Result<()> {
     let routes = |family| {
         let mut message = RouteMessage::default();
@@ -103,7 +106,7 @@ pub(super) fn dump(each: Each<'_>) -> io::Result<()> {
     ask(&questions, each)
 }
 
-/// Asks one question after the other.
+/// Sends one request after the other, and reads each reply.
 pub(super) fn ask(questions: &[RouteNetlinkMessage], each: Each<'_>) -> io::Result<()> {
     let socket = socket_with(Family::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, ROUTE)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
@@ -153,7 +156,7 @@ fn messages(mut bytes: &[u8], each: Each<'_>) -> bool {
             Ok((header, NetlinkPayload::InnerMessage(message))) => each(message, header.flags),
             Ok((_, NetlinkPayload::Done(_) | NetlinkPayload::Error(_))) => return true,
             Ok(_) => {}
-            // A message of a newer kernel.
+            // Newer kernels have messages that this program does not know.
             Err(error) => tracing::debug!("a message of the kernel's is not understood: {error}"),
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();

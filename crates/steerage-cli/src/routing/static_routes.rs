@@ -1,4 +1,4 @@
-//! The user's routes (`--route`), resolved to the interfaces that take part.
+//! The user's routes (`--route`), resolved to the router's interfaces.
 
 use std::net::IpAddr;
 
@@ -33,7 +33,7 @@ pub(super) fn resolve(
         };
         Ok((route.prefix, Target::Via(vec![Hop { interface, gateway, weight: 1 }])))
     };
-    // Several routes of one prefix share its flows, like several `nexthop`s of `ip route`.
+    // Several routes to one prefix share its flows, like several `nexthop`s of `ip route`.
     let mut all: Vec<(IpNet, Target)> = Vec::with_capacity(routes.len());
     for route in routes {
         let (prefix, target) = target_of(route)?;

@@ -1,7 +1,7 @@
 //! A run from its start to its end.
 //!
-//! The thread that starts the run waits for the end, for signals, and for what is due by the clock: interval reports,
-//! the live table and the end of the run's time.
+//! The thread that starts the run waits for its end, for signals, and for timed events: interval
+//! reports, the live table and the end of the run's time.
 
 mod options;
 mod sources;
@@ -25,7 +25,8 @@ use sources::ReportSources;
 
 pub(crate) use options::{RunOptions, StopHook, Stopper};
 
-/// How long the run waits for an event if nothing is due. It misses nothing while it waits, so any time would do.
+/// How long the run waits for an event if nothing is due. Events end the wait, so any time would
+/// do.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
 /// The longest time until a key is noticed.
@@ -49,10 +50,10 @@ enum RunEvent<R> {
 /// Starts the instance, and waits until its input ends, its time is over or a signal asks it to stop.
 pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) -> Result<FinishedRun<H::Report>, Error> {
     let (events_in, events) = mpsc::channel();
-    // Signals are handled before the start, so that from the start on each signal ends the run in good order.
+    // Signals are handled before the start, so that every signal ends the run in good order.
     let (asked, outputs, on_stop) = (events_in.clone(), options.flow_outputs.clone(), options.on_stop.clone());
     options.signals.listen(move |what| {
-        // This is also for a run that is over and waits until a reader has taken its flows.
+        // This also matters after the run, while the program waits for a reader to take the flows.
         if what == SignalRequest::Stop {
             outputs.iter().for_each(FlowOutput::hurry);
             if let Some(hook) = &on_stop {
@@ -120,7 +121,7 @@ struct Run<'a> {
     handle: Handle,
     started: SystemTime,
     start: Instant,
-    /// When to stop. `None` once that time has passed, or if there is no limit.
+    /// When to stop. `None` if there is no limit, or if the time has passed.
     deadline: Option<Instant>,
     /// The first reason to stop.
     stopped_by: Option<EndedBy>,
@@ -136,8 +137,8 @@ impl Run<'_> {
         if self.options.keys.is_some() && self.stopped_by.is_none() { wait.min(KEY_LOOK) } else { wait }
     }
 
-    /// When the next interval report is due. Once the run is asked to stop, only the last one is left, which comes at
-    /// the end.
+    /// When the next interval report is due. After a request to stop, only the last report is left,
+    /// which comes at the end.
     fn intervals_due(&self) -> Option<Instant> {
         self.intervals.as_ref().filter(|_| self.stopped_by.is_none()).map(Intervals::due)
     }
@@ -159,8 +160,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Prints an interval report. A reader that has stopped reading does not block the run: the interval becomes part
-    /// of the next.
+    /// Prints an interval report. If the reader does not keep up, nothing is printed, and the
+    /// interval becomes part of the next one.
     fn report_interval(&mut self, now: Instant) -> Result<(), Error> {
         if self.options.printer.is_stalled() {
             self.intervals.iter_mut().for_each(|intervals| intervals.skip(now));
@@ -196,7 +197,7 @@ impl Run<'_> {
     fn print(&mut self, what: impl FnOnce(Printer) -> io::Result<()>) -> Result<(), Error> {
         self.live_table.erase();
         match what(self.options.printer) {
-            // The reader is gone, so nobody would read the final report either.
+            // The reader is gone, so it would not read the final report either.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.stop(EndedBy::Signal),
             other => other.map_err(Error::Report)?,
         }
@@ -216,7 +217,7 @@ impl Run<'_> {
     }
 }
 
-/// Why the run ended, if nobody stopped it.
+/// Why the run ended without a request to stop.
 fn reason_by_itself(snapshot: &Snapshot, packets: Option<u64>) -> EndedBy {
     // The limit counts the packets that the device delivered, not those that it lost.
     let handed_over = snapshot.received() - snapshot.dropped().get(DropReason::Device);

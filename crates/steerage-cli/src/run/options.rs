@@ -21,8 +21,8 @@ use crate::report::{EndedBy, Printer};
 use crate::service::ServiceManager;
 use crate::signals::SignalHandlers;
 
-/// How long endless synthetic traffic runs if the command line gives no limit: long enough for a steady rate, and short
-/// enough that nobody has to interrupt a first run.
+/// How long endless synthetic traffic runs if the command line gives no limit. It is long enough
+/// for a steady rate, and short enough that users need not interrupt a first run.
 const ENDLESS: Duration = Duration::from_secs(10);
 const ENDLESS_NOTE: &str = "10 s of synthetic traffic (--seconds 0 for no end, -c N for N packets)";
 
@@ -31,7 +31,7 @@ const ENDLESS_NOTE: &str = "10 s of synthetic traffic (--seconds 0 for no end, -
 pub(crate) struct RunOptions {
     /// The time after which the run stops.
     pub(crate) seconds: Option<Duration>,
-    /// The number of packets after which the run stops; the devices were opened with this limit.
+    /// The number of packets after which the run stops. The devices were opened with this limit.
     pub(crate) packets: Option<u64>,
     /// Writes the reports.
     pub(crate) printer: Printer,
@@ -43,11 +43,11 @@ pub(crate) struct RunOptions {
     pub(crate) live_table: bool,
     /// The facts about the capture files, if there are any.
     pub(crate) capture: Option<Arc<CaptureInfo>>,
-    /// The control tree, by which the run is watched and changed.
+    /// The control tree. Users watch and change the run through it.
     pub(crate) control: ControlTree,
     /// The signals that stop the run or ask for a report.
     pub(crate) signals: SignalHandlers,
-    /// The service manager, which is told when the run has started.
+    /// The service manager. It gets a message when the run has started.
     pub(crate) service: ServiceManager,
     /// The counters of `forward`.
     pub(crate) forwarding: Option<Arc<Forwarding>>,
@@ -65,7 +65,7 @@ pub(crate) struct RunOptions {
     pub(crate) keys: Option<Keys>,
     /// The outputs of `meter`. Their threads finish soon if the user asks the run to stop.
     pub(crate) flow_outputs: Vec<FlowOutput>,
-    /// `meter` meters one flow of so many.
+    /// `meter` meters one flow of this many.
     pub(crate) sample: Option<u32>,
     /// Lets another thread stop the run.
     pub(crate) stopper: Stopper,
@@ -73,8 +73,9 @@ pub(crate) struct RunOptions {
     pub(crate) on_stop: Option<StopHook>,
 }
 
-/// A function that is called when a run is asked to stop, also after it is over, until the program ends. It returns whether the run is to stop
-/// now, or will end by itself.
+/// A function that is called when a run should stop. It may also be called after the run is over,
+/// until the program ends. It returns whether the run should stop now. Otherwise the run ends by
+/// itself.
 #[derive(Clone)]
 pub(crate) struct StopHook(Arc<dyn Fn(EndedBy) -> bool + Send + Sync>);
 
@@ -154,7 +155,7 @@ impl Stopper {
         run.map_or(0, |run| run.snapshot().dropped().total())
     }
 
-    /// Notes that the run has started.
+    /// Records that the run has started.
     pub(super) fn started(&self, run: Handle) {
         let mut stoppable = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if stoppable.stopped {

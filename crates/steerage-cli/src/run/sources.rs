@@ -47,7 +47,7 @@ impl ReportSources {
         }
     }
 
-    /// A report of the run as it is in `snapshot`.
+    /// Makes a report of the run from `snapshot`.
     pub(super) fn report(
         &self,
         started: SystemTime,

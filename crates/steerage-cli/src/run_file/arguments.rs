@@ -1,4 +1,4 @@
-//! Turns keys into arguments, by clap's definition of the options.
+//! Turns keys into arguments, following clap's definition of the options.
 
 use clap::{Arg, ArgAction, Command, Id};
 use steerage_device::af_packet::is_interface;
@@ -8,7 +8,7 @@ use super::read::{Key, Keys, as_text};
 use super::{COMMAND, DEVICES, JOB, has_jobs, nearest};
 use crate::error::RunFileError;
 
-/// The devices with options of their own, which follow the name.
+/// Devices whose options follow the name.
 const SYNTHETIC: &str = "synthetic";
 const AF_PACKET: &str = "af_packet:";
 const LIVE: [&str; 4] = [AF_PACKET, "af_xdp:", "tap:", "tun:"];
@@ -18,7 +18,7 @@ const LIVE: [&str; 4] = [AF_PACKET, "af_xdp:", "tap:", "tun:"];
 pub(super) struct FileArguments {
     pub(super) options: Vec<GivenOption>,
     pub(super) devices: Vec<GivenDevice>,
-    /// The words of what each job runs.
+    /// The words of the command that each job runs.
     pub(super) job: Vec<String>,
 }
 
@@ -28,9 +28,9 @@ pub(super) struct GivenOption {
     pub(super) id: Id,
     pub(super) key: String,
     pub(super) line: usize,
-    /// Its arguments on the command line.
+    /// The option's arguments on the command line.
     pub(super) arguments: Vec<String>,
-    /// Whether the option may have a value, and has none.
+    /// Whether the option may have a value, but has none.
     pub(super) is_bare: bool,
 }
 
@@ -108,7 +108,7 @@ fn option(file: &Keys<'_>, key: &Key<'_>, arg: &Arg) -> Result<Option<GivenOptio
     }
 }
 
-/// `job = ["tshark", "-n", "-r", "-"]`.
+/// Parses `job = ["tshark", "-n", "-r", "-"]`.
 fn job(file: &Keys<'_>, key: &Key<'_>) -> Result<Vec<String>, RunFileError> {
     let words = match &key.value {
         DeValue::Array(values) => values.iter().map(|value| as_text(value.get_ref())).collect(),
@@ -129,7 +129,7 @@ fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// `devices = "a"`, `devices = ["a", { name = "synthetic", rate = 1000 }]` or `[[devices]]`.
+/// Parses `devices = "a"`, `devices = ["a", { name = "synthetic", rate = 1000 }]` or `[[devices]]`.
 fn devices(file: &Keys<'_>, key: &Key<'_>) -> Result<Vec<GivenDevice>, RunFileError> {
     match &key.value {
         DeValue::Array(values) if !values.is_empty() => {

@@ -1,4 +1,5 @@
-//! Merges the arguments of a run file with those of the command line, and parses all with clap.
+//! Merges the arguments of a run file with those of the command line, and parses the result with
+//! clap.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -17,7 +18,7 @@ use crate::usage;
 pub(crate) struct LoadedRun {
     /// The parsed command line.
     pub(crate) cli: Cli,
-    /// Its arguments, without the program's name.
+    /// The arguments of that command line, without the program's name.
     pub(crate) arguments: Vec<String>,
     /// The options and devices that come from the file, with their lines.
     pub(crate) origins: Vec<Origin>,
@@ -125,7 +126,8 @@ impl Overridden {
     }
 }
 
-/// Parses each option by itself, so that a wrong value is reported with its line. Returns the options that require another option.
+/// Parses each option alone, so that a wrong value is reported with its line. Returns the options
+/// that require another option.
 fn check_each(
     cli: &Command,
     command: &Command,
@@ -135,7 +137,7 @@ fn check_each(
     let mut needs_others = Vec::new();
     for option in options {
         let start = ["steerage", command.get_name()].into_iter();
-        // A command with jobs asks for both.
+        // A command with jobs needs a device and a job.
         let (device, job): (&[_], &[_]) = if has_jobs(command) { (&["-"], &["--", "true"]) } else { (&[], &[]) };
         let arguments = start.chain(device.iter().copied()).chain(option.arguments.iter().map(String::as_str));
         let arguments = arguments.chain(job.iter().copied());
@@ -177,7 +179,8 @@ fn blamed(error: &clap::Error, options: &[GivenOption], needs_others: &[String])
     found.or_else(|| options.iter().find(needing).filter(|_| lacks_another)).map(|option| option.line)
 }
 
-/// Builds the command line. Options without a value come last, so that nothing that follows is taken as their value. Words of the command line after `--` takes the place of the file's job.
+/// Builds the command line. Options without a value come last, so that clap takes no later word as
+/// their value. The words after `--` on the command line replace the file's job.
 fn arguments(
     command: &Command,
     (options, devices, job): (&[GivenOption], &[GivenDevice], &[String]),

@@ -1,9 +1,10 @@
 //! Run files: the long options of the command line as keys of a TOML file (docs/run-files.md).
 //!
-//! The options are defined once, in `args`: keys become arguments, which clap parses like those of the command line.
-//! This module adds the line that each argument came from, so that a mistake is reported with its line.
+//! The options are defined once, in `args`. Keys become arguments, which clap parses like those of
+//! the command line. This module records the line that each argument came from, so that a mistake
+//! is reported with its line.
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
 //! | `read` | parses TOML to keys with their lines |
 //! | `arguments` | turns a key into arguments, by clap's definition of the option |
@@ -25,13 +26,13 @@ pub(crate) use merge::LoadedRun;
 /// The key for the command.
 const COMMAND: &str = "command";
 
-/// The key for the devices, which are not an option. It is also the id that clap has for them.
+/// The key for the devices, which are not an option. It is also clap's id for them.
 const DEVICES: &str = "devices";
 
-/// The key for what the jobs of `parallel` run, and the id that clap has for it.
+/// The key for the command that the jobs of `parallel` run. It is also clap's id for it.
 const JOB: &str = "job";
 
-/// Whether each job of this command runs a command of its own.
+/// Whether the command runs jobs, which have a command of their own.
 fn has_jobs(command: &Command) -> bool {
     command.get_positionals().any(|arg| arg.get_id() == JOB)
 }
@@ -41,7 +42,7 @@ pub(crate) fn load(path: &Path, more: &[String]) -> Result<LoadedRun, Error> {
     parse(path, &read::text(path)?, more)
 }
 
-/// Like [`load`], for a file whose text was read.
+/// Like [`load`], for a file whose text has been read.
 pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRun, Error> {
     let file = read::keys(path, text)?;
     let mut cli = args::program();
@@ -53,7 +54,7 @@ pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRu
 
 /// The commands that a file can run: those that receive packets.
 fn commands(cli: &Command) -> Vec<&str> {
-    // Their positional arguments are devices, and perhaps what jobs run.
+    // Their positional arguments are devices, and perhaps the command of the jobs.
     let receives = |command: &&Command| {
         let positionals: Vec<&str> = command.get_positionals().map(|arg| arg.get_id().as_str()).collect();
         positionals == [DEVICES] || positionals == [DEVICES, JOB]

@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::RunFileError;
 
-/// The longest file, in bytes. All options and thousands of devices take far less.
+/// The longest file, in bytes. A file with all options and thousands of devices is far shorter.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Reads the text of a file.
@@ -64,7 +64,7 @@ fn line_of(text: &str, at: usize) -> usize {
 impl<'t> Keys<'t> {
     fn of(path: String, text: &'t str, table: DeTable<'t>) -> Self {
         let mut keys: Vec<_> = table.into_iter().map(|(key, value)| (key.span().start, key, value)).collect();
-        // In the order of the file, so that the first mistake is reported first.
+        // The order is that of the file, so that the first mistake is reported first.
         keys.sort_by_key(|(at, ..)| *at);
         let key = |(at, name, value): (usize, toml::Spanned<toml::de::DeString<'t>>, toml::Spanned<DeValue<'t>>)| Key {
             name: name.into_inner().into_owned(),
@@ -98,11 +98,11 @@ impl<'t> Keys<'t> {
     }
 }
 
-/// A value as the command line would have it, or `None` if it is neither text nor a number.
+/// A value in the form that the command line takes, or `None` if it is neither text nor a number.
 pub(super) fn as_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
-        // In plain decimal digits: TOML allows underscores and other bases.
+        // The number in decimal digits. TOML also allows underscores and other bases.
         DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix()).ok().map(|n| n.to_string()),
         DeValue::Float(number) => number.as_str().parse::<f64>().ok().map(|number| number.to_string()),
         _ => None,

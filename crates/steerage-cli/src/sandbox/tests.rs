@@ -1,4 +1,5 @@
-//! Faults are injected into a packet function, in a process of its own: it does not survive them.
+//! Injects faults into a packet function. Each test runs in a process of its own, which does not
+//! survive the fault.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +17,7 @@ use crate::instance;
 const FAULT: &str = "STEERAGE_TEST_FAULT";
 const SIGSYS: i32 = 31;
 
-/// A packet function that does what it must not, or what must be possible.
+/// A packet function that does something forbidden, or something that must stay possible.
 struct Faulty(String);
 
 impl Handler for Faulty {
@@ -32,7 +33,7 @@ impl Handler for Faulty {
             "socket" => drop(UdpSocket::bind("127.0.0.1:0")),
             "program" => drop(Command::new("/bin/true").exec()),
             "thread" => drop(std::thread::spawn(|| ())),
-            // The C library reads a setting of the kernel when it gives back the memory of a thread's heap.
+            // The C library reads a kernel setting when it frees the memory of a thread's heap.
             "memory" => (0..10).for_each(|_| drop((0..400).map(|_| vec![1u8; 100_000]).collect::<Vec<_>>())),
             "panic" => panic!("as it was asked to"),
             other => assert_eq!(other, "nothing"),
@@ -50,7 +51,7 @@ fn run_args() -> RunArgs {
     }
 }
 
-/// Runs this test again in another process, with a fault.
+/// Runs this test again in another process, with `fault`.
 fn ran(test: &str, fault: &str) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &format!("sandbox::tests::{test}"), "--nocapture", "--test-threads=1"]);
@@ -86,7 +87,7 @@ fn what_a_packet_function_must_not_do_ends_the_process_and_is_named() {
     }
 }
 
-/// Other threads may open files, but only those that the run needs.
+/// Other threads may open files, but only files that the run needs.
 #[test]
 fn files_of_others_cannot_be_opened() {
     if std::env::var_os(FAULT).is_some() {
@@ -109,11 +110,12 @@ fn files_of_others_cannot_be_opened() {
     let ended = ran("files_of_others_cannot_be_opened", "file");
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
     assert!(ended.status.success(), "{ended:?}");
-    // A kernel without Landlock says so, and the run goes on.
+    // A kernel without Landlock is reported, and the run goes on.
     assert!(said.contains("denied: true") || said.contains("landlock: none"), "{said}");
 }
 
-/// The page of privileges says of each command, and of each group of system calls, what the code says.
+/// docs/privileges.md lists the same permissions of each command and the same system calls of each
+/// group as the code.
 #[test]
 fn the_page_of_privileges_is_right() {
     let page = include_str!("../../../../docs/privileges.md");
@@ -134,7 +136,7 @@ fn the_page_of_privileges_is_right() {
     let files = rows.iter().find(|row| row.len() == 3 && row[0] == "every run").map_or("", |row| row[1]);
     let told: Vec<&str> = files.split('`').filter(|part| part.starts_with('/')).collect();
     assert_eq!(told, MACHINE, "the files of every run in docs/privileges.md");
-    // Those of other architectures are fewer.
+    // Other architectures have fewer system calls.
     if cfg!(target_arch = "x86_64") {
         for group in Group::ALL {
             let calls: BTreeSet<&str> = group.names().into_iter().collect();

@@ -13,8 +13,8 @@ use crate::units::counted;
 /// The drop reasons that belong to a queue. The others are reported for the CPU, which says more.
 const OF_QUEUES: [&str; 3] = ["device", "no_page", "moving"];
 
-/// The events, in the order of the report. `dropping` has the places and reasons of drops that continue; only their
-/// begin and end are events.
+/// The events, in the order of the report. `dropping` has the places and reasons of drops that
+/// continue. Only their start and end are events.
 pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |what: String, is_bad| events.push(Event { seconds: now.seconds, what, is_bad });

@@ -75,7 +75,7 @@ pub(super) enum Action {
 const PAGE: usize = 8;
 
 impl Ui {
-    /// Handles a key. `queues` and `cpus` are how many there are.
+    /// Handles a key. `queues` and `cpus` are the numbers of queues and CPUs.
     pub(super) fn key(&mut self, key: KeyEvent, queues: usize, cpus: usize) -> Action {
         if key.kind == KeyEventKind::Release {
             return Action::Nothing;

@@ -1,5 +1,5 @@
-//! `steerage top`: shows a running instance live in a terminal. It reads the instance's control socket, runs no
-//! path of its own, and does not disturb the instance.
+//! `steerage top`: shows a running instance live in a terminal. It reads the instance's control
+//! socket. It has no packet path of its own, and does not disturb the instance.
 
 mod events;
 mod keys;
@@ -82,7 +82,8 @@ fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
     stdout::print(view::text(&model, &Ui::default(), WIDTH).as_bytes())
 }
 
-/// Prints the run's report as a line of JSON, once or every interval. It ends by a signal, or with the run.
+/// Prints the run's report as a line of JSON, once or every interval. A signal or the end of the
+/// run ends it.
 fn reports(mut remote: Remote, args: &TopArgs) -> Result<(), Error> {
     let mut report = remote.report().map_err(Error::Watched)?;
     while stdout::print_while_read(format!("{report}\n").as_bytes())? && !args.once {
@@ -94,7 +95,7 @@ fn reports(mut remote: Remote, args: &TopArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Draws the screen and handles keys, until one quits.
+/// Draws the screen and handles keys, until a key quits.
 fn watch(
     terminal: &mut DefaultTerminal,
     remote: Remote,
@@ -106,7 +107,7 @@ fn watch(
     let remote = remote.on_a_thread()?;
     let mut due = Some(Instant::now());
     loop {
-        // There is one query at a time, so an instance that does not reply is not asked again and again.
+        // There is one query at a time, so an instance that does not reply gets no further queries.
         if due.is_some_and(|due| due <= Instant::now()) {
             remote.ask(Query::Look { queue: ui.queue });
             due = None;

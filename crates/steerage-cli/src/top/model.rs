@@ -38,12 +38,13 @@ pub(super) struct Bucket {
 pub(super) struct Event {
     pub(super) seconds: f64,
     pub(super) what: String,
-    /// Whether packets were or will be lost by it.
+    /// Whether packets were lost because of the event, or will be.
     pub(super) is_bad: bool,
 }
 
 impl Model {
-    /// Takes the next snapshot. If it is of another run, or counters went back, the model starts over.
+    /// Takes the next snapshot. If it belongs to another run, or counters decreased, the model
+    /// starts over.
     pub(super) fn take(&mut self, snapshot: Snapshot) {
         let is_first = self.now.started.is_empty();
         let same = self.now.started == snapshot.started
@@ -73,7 +74,8 @@ impl Model {
         }
     }
 
-    /// Takes the buckets of the selected queue. If the selection has changed, all packets so far count as new.
+    /// Takes the buckets of the selected queue. After a change of the selection, all packets so far
+    /// count as new.
     pub(super) fn take_buckets(&mut self, queue: usize, buckets: Vec<Bucket>) {
         self.buckets_before = std::mem::replace(&mut self.buckets, buckets);
         if std::mem::replace(&mut self.buckets_of, queue) != queue {
@@ -88,7 +90,7 @@ impl Model {
         pairs.map(|(bucket, before)| (bucket.cpu, bucket.packets.saturating_sub(before))).collect()
     }
 
-    /// Notes why there is no next snapshot.
+    /// Records why there is no next snapshot.
     pub(super) fn lose(&mut self, why: String) {
         if self.gone.is_none() {
             self.note(Event { seconds: self.now.seconds, what: "the run is gone".to_owned(), is_bad: false });

@@ -21,7 +21,7 @@ const DEVICES: &str = "sys/class/net";
 pub(super) struct Remote {
     socket: InstanceSocket,
     client: Option<Client>,
-    /// The directories of its queues in the order of the report. They are read once.
+    /// The directories of the instance's queues, in the order of the report. They are read once.
     queues: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ impl Remote {
         Ok(found)
     }
 
-    /// Moves the connection to a thread of its own, so that a slow reply does not delay keys.
+    /// Moves the connection to a thread of its own, so that slow replies do not delay keys.
     pub(super) fn on_a_thread(mut self) -> io::Result<RemoteThread> {
         let (ask, asked) = mpsc::channel();
         let (tell, told) = mpsc::channel();
@@ -128,7 +128,7 @@ pub(super) enum Query {
     SetMask { queue: usize, list: String },
 }
 
-/// The reply.
+/// The reply to a query.
 #[derive(Debug)]
 pub(super) enum Answer {
     Seen { snapshot: Box<Snapshot>, queue: usize, buckets: Vec<Bucket> },
@@ -136,7 +136,7 @@ pub(super) enum Answer {
     Set(Result<String, String>),
 }
 
-/// An instance that a thread of its own queries.
+/// An instance with a thread of its own that sends the queries.
 #[derive(Debug)]
 pub(super) struct RemoteThread {
     ask: Sender<Query>,

@@ -16,7 +16,7 @@ pub(super) struct Snapshot {
     pub(super) version: String,
     /// When the run began. A different time means a different run.
     pub(super) started: String,
-    /// The seconds since then.
+    /// The seconds since the run began.
     pub(super) seconds: f64,
     pub(super) received: u64,
     pub(super) received_bytes: u64,
@@ -47,7 +47,7 @@ impl Snapshot {
 pub(super) struct Steering {
     apart_ns: Option<u64>,
     pub(super) reason: Option<String>,
-    /// The value of each regime, with the present one first.
+    /// The value of each regime, with the current one first.
     pub(super) regimes: Vec<Regime>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Steering {
 pub(super) struct Regime {
     pub(super) regime: String,
     pub(super) cpus: usize,
-    /// In packets per second.
+    /// The value in packets per second.
     pub(super) rate: f64,
 }
 
@@ -120,7 +120,8 @@ pub(super) struct Cpu {
     pub(super) wakes_received: u64,
     pub(super) panics: u64,
     pub(super) deaths: u64,
-    /// How long its packet function has been running without returning; 0 if it is not running.
+    /// How long the CPU's packet function has been running without returning. It is 0 if the
+    /// function is not running.
     pub(super) handler_seconds: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The model on sequences of snapshots, and what the screen makes of it.
+//! Tests of the model on sequences of snapshots, and of the screen.
 
 use std::path::Path;
 
@@ -13,7 +13,8 @@ use super::model::{Bucket, Model};
 use super::snapshot::Snapshot;
 use super::view::{self, Colours};
 
-/// A report after so many seconds: one queue gets 1000 packets per second, and two CPUs handle them in turn.
+/// A report after this many seconds. One queue gets 1000 packets per second, and two CPUs handle
+/// them in turn.
 fn report(seconds: u64) -> Value {
     let cpu = |number: u64, busy: f64| {
         json!({ "cpu": number, "processed": 500 * seconds, "inline": if number == 0 { 500 * seconds } else { 0 },
@@ -35,7 +36,7 @@ fn snapshot(report: Value) -> Snapshot {
     serde_json::from_value(report).unwrap()
 }
 
-/// Two seconds into the run, with a look at each.
+/// A model after two seconds of a run, with one snapshot per second.
 fn model() -> Model {
     let mut model = Model::default();
     (1..=2).for_each(|seconds| model.take(snapshot(report(seconds))));
@@ -69,7 +70,7 @@ fn lines(buffer: &Buffer) -> Vec<String> {
 #[test]
 fn rates_are_differences_over_the_instances_own_time() {
     let mut model = model();
-    // However late we look.
+    // The rate is right, however late the snapshot is.
     model.take(snapshot(with(report(6), &[("/cpus/1/processed", json!(5000))])));
     assert_eq!((model.interval(), model.rate(|of| of.received)), (4.0, 1000.0));
     let cpus = model.cpus();
@@ -77,7 +78,7 @@ fn rates_are_differences_over_the_instances_own_time() {
     assert_eq!((cpus[1].rate, cpus[1].inline), (1000.0, Some(0.0)));
     assert!((cpus[1].share - 2.0 / 3.0).abs() < 1e-9 && (cpus[1].busy - 0.95).abs() < 1e-9);
     assert_eq!(model.queues()[0].cache_hits, Some(0.9));
-    // The same look once more: nothing happened in no time.
+    // The same snapshot again: no time has passed, so all rates are 0.
     model.take(snapshot(report(6)));
     assert_eq!((model.rate(|of| of.received), model.cpus()[0].rate), (0.0, 0.0));
 }
@@ -99,7 +100,7 @@ fn another_run_begins_anew() {
     model.take(snapshot(with(report(1), &[("/started", json!("2026-11-21T18:00:00Z"))])));
     assert_eq!((model.gone.as_deref(), model.rate(|of| of.received)), (None, 1000.0));
     assert_eq!(said(&model), ["the run is gone", "a run is there again"]);
-    // Counters that went back, though it seems to be the same.
+    // The start time is the same, but the counters decreased.
     model.take(snapshot(with(report(3), &[("/started", json!("2026-11-21T18:00:00Z"))])));
     model.take(snapshot(with(report(4), &[("/started", json!("2026-11-21T18:00:00Z")), ("/received", json!(8))])));
     assert_eq!(model.rate(|of| of.received), 2.0);
@@ -115,7 +116,7 @@ fn events_tell_what_changed() {
         with(report(seconds), &[("/queues/0/dropped", both.clone()), ("/dropped", both), ("/cpus/1/dropped", of_cpu)])
     };
     model.take(snapshot(drops(3, 10)));
-    // The same as before is no news; their end is.
+    // Drops that continue are no new event. Their end is one.
     model.take(snapshot(drops(4, 20)));
     model.take(snapshot(drops(5, 20)));
     let moved = json!({ "mask": 1024, "cpu_died": 0 });
@@ -136,7 +137,7 @@ fn events_tell_what_changed() {
     assert_eq!(model.events.iter().filter(|event| event.is_bad).count(), 3);
 }
 
-/// The facts about a virtual machine's CPUs, and no more.
+/// Only the facts about a virtual machine's CPUs.
 #[test]
 fn cpus_that_a_host_moves_are_told() {
     let mut model = model();
@@ -157,7 +158,7 @@ fn cpus_that_a_host_moves_are_told() {
     assert_eq!((shown(&model), said(&model).len()), (String::new(), 2));
 }
 
-/// The screen of docs/top.md.
+/// The screen shown in docs/top.md.
 #[test]
 fn a_screen_of_80_by_24() {
     let screen = lines(&drawn(&model(), &Ui::default(), Colours::Yes, 80, 24));
@@ -180,7 +181,7 @@ fn a_screen_of_80_by_24() {
     );
 }
 
-/// It draws at any size, from nothing at all to more than there is.
+/// The screen can be drawn at any size, from zero to more than it needs.
 #[test]
 fn no_size_is_too_small() {
     let mut many = report(1);
@@ -198,13 +199,13 @@ fn no_size_is_too_small() {
             }
         }
     }
-    // If there are many CPUs and queues, some are shown, and the number of the others.
+    // If there are many CPUs and queues, only some are shown, with the number of the others.
     let screen = lines(&drawn(&crowded, &Ui::default(), Colours::No, 80, 24));
     assert_eq!(screen.iter().filter(|line| line.trim_start().ends_with(" more")).count(), 2, "{screen:#?}");
     assert!(screen.iter().any(|line| line.starts_with("  buckets of")), "{screen:#?}");
 }
 
-/// A sign marks what is wrong; a colour only repeats it.
+/// A sign marks what is wrong. A colour only repeats it.
 #[test]
 fn it_is_readable_without_colours() {
     let mut model = model();

@@ -1,4 +1,5 @@
-//! Draws the screen as lines of text: sections with a heading and as many rows as fit. A sign or a word repeats the meaning of each colour.
+//! Draws the screen as lines of text: sections with a heading and as many rows as fit. Each colour
+//! has a sign or a word with the same meaning.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -23,10 +24,10 @@ const OUTPUTS_MIN: usize = 2;
 const FLOWS_MIN: usize = 1;
 const EVENTS_MIN: usize = 1;
 
-/// The width of a flow's name: its packets and bytes need the rest of 80 columns.
+/// The width of a flow's name. The packets and bytes need the rest of 80 columns.
 const FLOW_CHARS: usize = 38;
 
-/// Up to this many queues, most screens show all rows.
+/// With up to this many queues, most screens show all rows.
 const QUEUES_SHOWN: usize = 8;
 
 const KEYS: &str = "q quit  s sort  up/down queue  m mask  PgUp/PgDn CPUs  h help";
@@ -143,7 +144,7 @@ fn fit(sections: &mut [Section], height: usize) {
         if over == 0 {
             return;
         }
-        // One more, since a line says how many rows are hidden.
+        // One row more is cut, since a line says how many rows are hidden.
         let cut = (over + 1).min(section.rows.len() - section.rows_min);
         section.rows.truncate(section.rows.len() - cut);
         section.hidden = cut;
@@ -185,7 +186,7 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
     lines
 }
 
-/// The values of a steering group's regimes, with the present one first.
+/// The values of a steering group's regimes, with the current one first.
 fn regimes(group: &Steering) -> Option<String> {
     let (present, others) = group.regimes.split_first()?;
     let mega = |rate: f64| format!("{:.1}", rate / 1e6);
@@ -251,7 +252,7 @@ fn bar(part: f64) -> String {
 
 fn queues(model: &Model, ui: &Ui, colours: Colours) -> Section {
     let head = format!("{:<24} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
-    // If there are many, the selected queue is among the first rows.
+    // If there are many queues, the first rows include the selected one.
     let first = if model.now.queues.len() > QUEUES_SHOWN { ui.queue.saturating_sub(QUEUES_MIN - 1) } else { 0 };
     let rows = model.queues().into_iter().enumerate().skip(first).map(|(at, of)| {
         let queue = of.queue;

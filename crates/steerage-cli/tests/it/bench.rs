@@ -1,4 +1,5 @@
-//! `steerage bench`: its experiments, in runs too short for figures. That they work is tested, and not how fast anything is.
+//! `steerage bench`: runs its experiments for times that are too short for figures. The tests check
+//! that the experiments work, not how fast anything is.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use crate::program::{Started, run};
 
-/// Those that need nothing but CPUs, in the order in which they come.
+/// The experiments that need nothing but CPUs, in the order in which they run.
 const ANYWHERE: [&str; 14] = [
     "rps",
     "rps-cpus",
@@ -39,7 +40,8 @@ fn texts(of: &Value, key: &str) -> Vec<String> {
     array(of, key).iter().map(|one| one.as_str().unwrap().to_owned()).collect()
 }
 
-/// Each series that is compared was run, or it is said why not; each metric was measured, and each chart has something to draw.
+/// Checks that each series was run, or that the report says why not. Each metric must be measured,
+/// and each chart must have data.
 fn assert_whole(experiment: &Value) {
     let samples = array(experiment, "samples");
     let skipped = texts(experiment, "skipped");
@@ -136,7 +138,7 @@ fn the_path_is_told_in_a_line_for_each_aim() {
     let (last, rows) =
         ran.out.lines().collect::<Vec<_>>().split_last().map(|(last, rows)| (*last, rows.to_vec())).unwrap();
     assert!(last.starts_with("forward by AF_XDP: "), "{}", ran.out);
-    // Runs in which the host moved the CPUs are left out, so there may be few.
+    // Runs in which the host moved the CPUs are left out, so there may be few rows.
     let is_row = |row: &&str| (row.starts_with("near  ") || row.starts_with("far   ")) && row.contains(" ns; ");
     assert!(rows.iter().all(is_row), "{}", ran.out);
 }
@@ -177,7 +179,7 @@ fn what_cannot_be_is_refused() {
     assert!(unwritable.complaint().contains("/nonexistent/report.html"), "{unwritable:?}");
 }
 
-/// Root or not, without the capability that namespaces take.
+/// The program runs without the capability that namespaces need, as root or as another user.
 #[test]
 fn rr_says_what_it_lacks() {
     let mut command = Command::new("setpriv");

@@ -1,4 +1,4 @@
-//! `bench report`: what was measured, put together and shown.
+//! `bench report`: merges and shows measurements.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use steerage_fixtures::scratch::Scratch;
 
 use crate::program::{Ran, command, run};
 
-/// Writes a file into `scratch` and returns its path.
+/// Writes a file into `scratch`, and returns its path.
 fn write(scratch: &Scratch, name: &str, text: &str) -> String {
     let path = scratch.join(name);
     fs::write(&path, text).unwrap();
@@ -21,7 +21,7 @@ fn sample(series: &str, value: f64) -> Value {
     json!({"experiment": "e", "series": series, "x": 20.0, "round": 0, "placement": "near", "values": {"mpps": value}})
 }
 
-/// One round, as `bench --rounds 1 --json` prints it.
+/// A report of one round, as `bench --rounds 1 --json` prints it.
 fn report() -> Value {
     json!({
         "schema": 1,
@@ -35,7 +35,7 @@ fn report() -> Value {
     })
 }
 
-/// Three rounds beside a peer, in turn.
+/// The lines of three rounds, each followed by a measurement of a peer.
 fn lines() -> String {
     let turn = |peer| format!("{}\n{}\n", report(), sample("a peer", peer));
     [16.0, 15.0, 17.0].map(turn).concat()
@@ -77,7 +77,7 @@ fn a_report_in_json_can_be_read_again() {
     assert_eq!(rounds(&first.out).iter().map(|(_, round)| round).max(), Some(&2));
     let again = write(&scratch, "again.json", &first.out);
     assert_eq!(report_on(&[&again, "--json"]).out, first.out);
-    // By a pipe, too, and pretty.
+    // The same report is accepted through a pipe, and with indentation.
     let pretty = serde_json::to_string_pretty(&serde_json::from_str::<Value>(&first.out).unwrap()).unwrap();
     let mut child = command(&["bench", "report", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(pretty.as_bytes()).unwrap();
@@ -97,7 +97,7 @@ fn a_page_is_written_whole_or_not_at_all() {
     assert!(text.contains("ours over a peer") && text.contains("<svg"), "{text}");
     let left: Vec<_> = fs::read_dir(&scratch).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "{left:?}");
-    // What is no file is not replaced by one.
+    // A device is written to, and not replaced by a regular file.
     assert_eq!(report_on(&[&file, "--html", "/dev/null"]).code, Some(0));
     assert!(!Path::new("/dev/null").is_file());
     let missing = scratch.join("missing/page.html");

@@ -1,4 +1,4 @@
-//! Capture files: real ones where they are there, and broken ones made here.
+//! Capture files: real ones if they are available, and broken ones made here.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,8 @@ use steerage_fixtures::{skip, tshark};
 
 use crate::program::{Started, command, report, run};
 
-/// A pcap with `frames` of 60 bytes, one per second, cut to `length`.
+/// Writes a pcap with `frames` frames of 60 bytes, one per second, and cuts the file to `length`
+/// bytes.
 fn written(name: &str, frames: u32, length: usize) -> PathBuf {
     let mut file = pcap((0..frames).map(|second| (second, 0, [0; 60])));
     file.truncate(length);
@@ -26,11 +27,11 @@ fn afs_is_601_packets_in_order() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
     let afs = afs.to_str().unwrap();
     let report = report(&["count", afs, "--virtual-cpus", "2", "--cpus", "0-1", "--check-order"]);
-    // Counts by capinfos.
+    // The expected counts are those of capinfos.
     let got = ["received", "received_bytes", "delivered", "reordered"].map(|key| report[key].as_u64());
     assert_eq!(got, [601, 512_276, 601, 0].map(Some));
     assert_eq!((&report["ended_by"], &report["queues"][0]["kind"]), (&json!("input"), &json!("capture")));
-    // By capinfos too: `capinfos -T -a -e -u -s`.
+    // These are also from capinfos: `capinfos -T -a -e -u -s`.
     let expected = json!({
         "links": ["ethernet"],
         "first": "1999-11-11T21:46:16.463334000Z",
@@ -46,7 +47,7 @@ fn afs_is_601_packets_in_order() {
     assert!(head.contains("  ethernet  601 packets  512,276 bytes  129.4 s recorded  read in "), "{head}");
 }
 
-/// Packets and bytes, as capinfos counts them. `None` if it cannot read the file.
+/// The packets and bytes that capinfos counts. `None` if it cannot read the file.
 fn of_capinfos(capture: &Path) -> Option<(u64, u64)> {
     let output = Command::new("capinfos").args(["-T", "-M", "-r", "-c", "-d"]).arg(capture).output().ok()?;
     let line = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -60,7 +61,7 @@ fn three_commands_receive_what_capinfos_counts() {
         return skip("capinfos is absent: install the package tshark");
     }
     let packed = ["w26.zst", "w27.zst"].into_iter().filter_map(|name| tshark::capture(&format!("repro/{name}")));
-    // Not every capinfos unpacks zstd.
+    // Some versions of capinfos cannot unpack zstd.
     let packed = packed.filter(|capture| of_capinfos(capture).is_some());
     for capture in tshark::all_captures().into_iter().chain(packed) {
         let name = capture.to_str().unwrap();
@@ -76,7 +77,7 @@ fn three_commands_receive_what_capinfos_counts() {
     }
 }
 
-/// It needs a dictionary, which no command has. capinfos refuses it as well.
+/// The file needs a dictionary, which no command has. capinfos refuses it too.
 #[test]
 fn three_commands_name_the_dictionary_that_a_file_needs() {
     let Some(capture) = tshark::capture("repro/dict.zst") else { return };
@@ -94,7 +95,7 @@ fn several_files_are_one_capture() {
     let all = report(&["count", a, b, a, "--virtual-cpus", "2", "--strict"]);
     assert_eq!((&all["received"], &all["queues"].as_array().unwrap().len()), (&json!(40), &1));
     assert_eq!(all["queues"][0]["device"], format!("{a} {b} and 1 more"));
-    // With other devices beside them, and a limit on all together.
+    // Files mixed with another device, and a limit on the sum.
     let all = report(&["count", a, "synthetic:packets=1000", b, "--virtual-cpus", "2", "-c", "500"]);
     assert_eq!((&all["received"], &all["queues"].as_array().unwrap().len()), (&json!(500), &2));
     let paced = report(&["count", a, "--pace", "1000000", "--virtual-cpus", "1"]);
@@ -163,11 +164,12 @@ fn what_is_no_capture_gives_no_report() {
     ran.complaint();
 }
 
-/// Eight flows in one tunnel: spread by themselves, and all on one CPU where the tunnel is what counts.
+/// 64 flows in one tunnel. The inner flows are spread over the CPUs. With `--outer`, the tunnel
+/// counts as one flow and stays on one CPU.
 #[test]
 fn a_tunnel_can_stay_together() {
     let file = pcap((0..64_u8).map(|flow| {
-        // Ethernet, IP in IP (protocol 4), UDP.
+        // The frame has Ethernet, IP in IP (protocol 4) and UDP.
         let mut frame = [0; 14 + 20 + 20 + 8];
         (frame[12], frame[14], frame[23]) = (8, 0x45, 4);
         frame[16..18].copy_from_slice(&48_u16.to_be_bytes());
@@ -182,7 +184,7 @@ fn a_tunnel_can_stay_together() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tunnel.pcap");
     fs::write(&path, file).unwrap();
     let cpus_at_work = |more: &[&str]| {
-        // A hash without chance, so that the flows fall as they do each time.
+        // This hash has a fixed key, so that each run places the flows on the same CPUs.
         let args = ["count", path.to_str().unwrap(), "--virtual-cpus", "4", "--hash", "toeplitz", "--policy", "hash"];
         let report = report(&[&args[..], more].concat());
         let cpus = report["cpus"].as_array().unwrap();

@@ -1,4 +1,5 @@
-//! A run that is asked and told while it goes on: by `get` and `set`, and by files, with the programs that people have.
+//! Reads and changes a run while it goes on: with `get` and `set`, and through files with common
+//! programs.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,7 +23,7 @@ const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
 const ENDLESS: [&str; 7] =
     ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "4", "--seconds", "0", "--check-order"];
 
-/// A directory for a test's sockets and for mounting on: its instances are the only ones there.
+/// A directory for a test's sockets and for its mount. Only the test's own instances are there.
 struct Place(Scratch);
 
 impl Place {
@@ -42,14 +43,14 @@ impl Place {
         Ran::of(self.command(args).output().unwrap())
     }
 
-    /// What a command that goes well prints.
+    /// Runs a command that must succeed, and returns its output.
     fn ok(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{args:?}: {ran:?}");
         ran.out
     }
 
-    /// A run that goes on until it is stopped.
+    /// Starts a run that goes on until it is stopped.
     fn start(&self, more: &[&str]) -> Started {
         Started::of(self.command(&[&ENDLESS[..], more, &["--json", "-v"]].concat()).spawn().unwrap())
     }
@@ -58,12 +59,13 @@ impl Place {
         self.0.join("tree")
     }
 
-    /// A run whose tree is mounted. `None`, with the reason on standard error, if that cannot be; in CI a failure.
+    /// Starts a run whose tree is mounted. Returns `None`, with the reason on standard error, if
+    /// that is not possible. In CI, this is a failure.
     fn mounted(&self) -> Option<Started> {
         self.mounted_of(&ENDLESS)
     }
 
-    /// The same of another run.
+    /// Like `mounted`, with another command line.
     fn mounted_of(&self, args: &[&str]) -> Option<Started> {
         let can = geteuid().is_root() && fs::exists("/dev/fuse").unwrap_or(false);
         if !can {
@@ -80,7 +82,7 @@ impl Place {
         fs::read_to_string("/proc/mounts").unwrap().lines().any(|line| line.contains(&tree))
     }
 
-    /// What a shell does in the tree.
+    /// Runs a shell script in the directory of the tree.
     fn shell(&self, script: &str) -> Output {
         Command::new("sh").args(["-c", script]).current_dir(self.tree()).stdin(Stdio::null()).output().unwrap()
     }
@@ -93,7 +95,7 @@ impl Drop for Place {
     }
 }
 
-/// The children of a process.
+/// The child processes of a process.
 fn children(of: u32) -> Vec<u32> {
     let is_child = |id: &u32| {
         let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
@@ -135,7 +137,8 @@ fn get_and_set_ask_the_only_instance() {
     assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1, "the socket is left behind");
 }
 
-/// A queue whose mask is empty from the start shows that, as one shows it that was emptied later.
+/// A queue with an empty mask from the start shows the same as a queue with a mask that is emptied
+/// later.
 #[test]
 fn masks_of_the_start_are_shown() {
     let place = Place::new();
@@ -163,7 +166,7 @@ fn of_several_instances_one_is_chosen() {
     assert_eq!(place.ok(&["get", MASK, "--to", &other.id().to_string()]), "f\n");
     assert_eq!(place.ok(&["get", MASK, "--to", place.0.join("left.sock").to_str().unwrap()]), "1\n");
     assert!(place.run(&["get", "--to", "right"]).complaint().contains("no run right was found"));
-    // A name that is taken is nobody else's.
+    // A second instance cannot take the name of a running one.
     let taken = place.run(&["count", "-c", "1", "--socket", "left"]);
     assert!(taken.complaint().contains("another instance listens"), "{taken:?}");
     one.stop(Signal::SIGTERM);
@@ -178,7 +181,7 @@ fn without_a_socket_nobody_can_ask() {
     run.stop(Signal::SIGTERM);
 }
 
-/// What an instance that was killed leaves behind is removed by whoever looks next.
+/// The next search removes the socket of an instance that was killed.
 #[test]
 fn a_killed_instance_is_not_in_the_way() {
     let place = Place::new();
@@ -192,7 +195,7 @@ fn a_killed_instance_is_not_in_the_way() {
     assert!(!socket.exists());
 }
 
-/// `steerage top` and the like read the whole report, as it stands.
+/// `steerage top` and similar programs read the whole current report.
 #[test]
 fn a_snapshot_is_the_report() {
     let place = Place::new();
@@ -227,30 +230,30 @@ fn cat_echo_ls_and_find_work() {
     };
     assert_eq!(said(&format!("cat {MASK}")), "f\n");
     assert_eq!(said(&format!("echo 3 > {MASK}; cat {MASK}; printf c >> {MASK}; cat {MASK}")), "3\nc\n");
-    // What people use to set RPS on all queues of an interface.
+    // A loop that users often write to set RPS on all queues of an interface.
     let script = "for f in sys/class/net/synthetic/queues/rx-*/rps_cpus; do echo 6 > $f || exit; done";
     assert_eq!(said(script), "");
     assert_eq!(said("cat sys/class/net/*/queues/rx-*/rps_cpus"), "6\n6\n");
-    // The rest of what they use with it.
+    // Other files that users set together with RPS.
     assert_eq!(
         said("echo 500 > proc/sys/net/core/netdev_max_backlog; cat proc/sys/net/core/netdev_max_backlog"),
         "500\n"
     );
     assert_eq!(said("wc -l < proc/net/softnet_stat").trim(), "4");
 
-    // The shell's own echo does not say what was wrong.
+    // The error message of the shell's own echo does not say what was wrong.
     let refused = shell(&format!("/bin/echo 0xf > {MASK}"));
     assert!(refused.code != Some(0) && refused.err.contains("Invalid argument"), "{refused:?}");
     let refused = shell(&format!("/bin/echo 10 > {MASK}"));
     assert!(refused.code != Some(0) && refused.err.contains("Value too large for defined data type"), "{refused:?}");
-    // Root too: there is nothing to be written.
+    // Not even root can write to this file.
     assert!(shell("echo 1 > proc/net/softnet_stat").err.contains("Permission denied"));
     assert!(shell("rm proc/net/softnet_stat").code != Some(0) && shell("touch x").code != Some(0));
     assert_eq!(said(&format!("cat {MASK}")), "6\n");
 
     let listed = said("ls -lR");
     assert!(listed.lines().any(|line| line.starts_with("-rw-r--r--") && line.ends_with("rps_cpus")), "{listed}");
-    // Each file that there is, and no more than `get` tells of.
+    // The mounted files are exactly the attributes that `get` lists.
     let mut found: Vec<String> = said("find . -type f | cut -c 3-").lines().map(str::to_owned).collect();
     let mut told: Vec<String> = place.ok(&["get"]).lines().map(str::to_owned).collect();
     found.sort();
@@ -258,7 +261,8 @@ fn cat_echo_ls_and_find_work() {
     assert_eq!(found, told);
     assert_eq!(said("find . -type f -exec cat {} + > /dev/null"), "");
 
-    // It ends though somebody stands in it and has a file open.
+    // The run ends although a process has a file open and another has its working directory in the
+    // tree.
     let open = fs::File::open(place.tree().join(MASK)).unwrap();
     let mut inside = Ends(Command::new("sleep").arg("60").current_dir(place.tree()).spawn().unwrap());
     let report = run.stop(Signal::SIGTERM);
@@ -279,7 +283,7 @@ fn others_may_look_and_not_write() {
     let script = format!("echo 3 > {}", path.display());
     let written = as_nobody(Command::new("sh").args(["-c", &script]));
     assert!(written.code != Some(0) && written.err.contains("Permission denied"), "{written:?}");
-    // One who was given the open file is asked who he is when he writes.
+    // If another user's process inherits the open file, the check is for the user that writes.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let given = as_nobody(Command::new("sh").args(["-c", "/bin/echo 3"]).stdout(file));
     assert!(given.code != Some(0) && given.err.contains("Operation not permitted"), "{given:?}");
@@ -290,7 +294,8 @@ fn others_may_look_and_not_write() {
     run.stop(Signal::SIGTERM);
 }
 
-/// No thread of the run has a capability; the child that unmounts has what that takes, and goes with the run.
+/// No thread of the run has a capability. The child that unmounts has the necessary ones, and ends
+/// with the run.
 #[test]
 fn only_the_child_that_unmounts_has_a_privilege() {
     const SYS_ADMIN: u64 = 1 << 21;
@@ -314,7 +319,8 @@ fn only_the_child_that_unmounts_has_a_privilege() {
     assert!(!child.exists() && !place.is_mounted());
 }
 
-/// A run that was killed is cleaned up after; where that was killed too, the next run takes the mount over.
+/// If a run is killed, its child unmounts the tree. If the child is killed too, the next run takes
+/// the mount over.
 #[test]
 fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     let place = Place::new();
@@ -334,7 +340,7 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     let heir = place.mounted().unwrap();
     assert_eq!(fs::read_to_string(place.tree().join(MASK)).unwrap(), "f\n");
 
-    // A living one's is not taken, nor is a directory with files in it hidden.
+    // A living instance's mount is not taken over. A directory with files in it is not hidden.
     let second = place.run(&["count", "-c", "1", "--control", place.tree().to_str().unwrap()]);
     let whose = format!("the tree of process {} is mounted there", heir.id());
     assert!(second.complaint().contains(&whose), "{second:?}");
@@ -344,7 +350,7 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     assert!(missing.complaint().contains("name a directory that is there"), "{missing:?}");
 }
 
-/// A page of node_exporter's.
+/// The lines of a page of node_exporter.
 fn metrics(address: &str) -> Vec<String> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(HANG)).unwrap();
@@ -354,12 +360,12 @@ fn metrics(address: &str) -> Vec<String> {
     page.lines().filter(|line| line.starts_with("node_")).map(str::to_owned).collect()
 }
 
-/// Debian's exporter, pointed at the tree, tells what the tree does.
+/// Debian's exporter, pointed at the tree, shows the same counts as the tree.
 #[test]
 fn node_exporter_reads_the_tree() {
     const EXPORTER: &str = "prometheus-node-exporter";
     let place = Place::new();
-    // An interface, which is only listened to, and a source of 30,000 packets.
+    // An interface that the run only listens to, and a source of 30,000 packets.
     let devices =
         ["count", "lo", "synthetic:packets=30000,rate=100000", "--virtual-cpus", "2", "--seconds", "0", "-Q", "in"];
     let Some(()) = place.mounted().map(|run| drop(run.stop(Signal::SIGTERM))) else { return };
@@ -384,14 +390,15 @@ fn node_exporter_reads_the_tree() {
     let address =
         lines.find_map(|line| line.split_once("\"Listening on\" address=").map(|(_, to)| to.trim().to_owned()));
     let address = address.expect("it listens");
-    // Its log is to be read on, or it waits.
+    // Keeps reading the exporter's log, since a full pipe would block the exporter.
     let rest = std::thread::spawn(move || lines.for_each(drop));
 
     let count = |name: &str| -> u64 {
         place.ok(&["get", &format!("sys/class/net/synthetic/statistics/{name}")]).trim().parse().unwrap()
     };
     until("all packets have come", || count("rx_packets") + count("rx_missed_errors") == 30_000);
-    // Something may go by lo at any time: so what the exporter says lies between before and after.
+    // Other programs may use lo at any time, so the exporter's values are compared with the values
+    // before and after.
     let softnet = || -> Vec<Vec<u64>> {
         let column = |text: &str| u64::from_str_radix(text, 16).unwrap();
         place.ok(&["get", "proc/net/softnet_stat"]).lines().map(|line| line.split(' ').map(column).collect()).collect()
@@ -434,12 +441,13 @@ fn rename(net: &Net) {
     }
 }
 
-/// An interface is known by its number: after it was renamed, the tree and the report have its new name.
+/// An interface is identified by its number. After a rename, the tree and the report have the new
+/// name.
 #[test]
 fn a_renamed_interface_is_followed() {
     let Some(net) = Net::new() else { return };
     let place = Place::new();
-    // By `ip netns exec`, the program finds the namespace's interfaces in /sys.
+    // `ip netns exec` lets the program see the namespace's interfaces in /sys.
     let program = place.command(&["count", "near0", "--seconds", "0", "--json", "-v"]);
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &net.near]).arg(program.get_program()).args(program.get_args());
@@ -464,12 +472,12 @@ fn a_renamed_interface_is_followed() {
     assert_eq!(report["queues"][0]["device"], "renamed0");
 }
 
-/// Names that the kernel may remember for an hour are not those of interfaces.
+/// The kernel may cache names for an hour, but not the names of interfaces.
 #[test]
 fn a_renamed_interface_has_its_new_name_where_the_tree_is_mounted() {
     let Some(net) = Net::new() else { return };
     let place = Place::new();
-    // Mounted in the test's own mount namespace.
+    // The tree is mounted in the mount namespace of the test.
     let Some(run) = net.near(|| place.mounted_of(&["count", "near0", "--seconds", "0"])) else { return };
     let listed = || fs::read_dir(place.tree().join("sys/class/net")).unwrap().map(|entry| entry.unwrap().file_name());
     let kind = |name: &str| fs::read_to_string(place.tree().join("sys/class/net").join(name).join("kind"));

@@ -1,5 +1,5 @@
-//! `examples/demo.pcapng`, which the README's examples read: its command makes the same file, and tshark finds in it what the
-//! documentation says.
+//! `examples/demo.pcapng`, which the README's examples read. Its command makes the same file again,
+//! and tshark finds in it what the documentation says.
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,14 +9,15 @@ use steerage_fixtures::tshark;
 
 use crate::program::report;
 
-/// The number of its packets.
+/// The number of packets in the file.
 const PACKETS: usize = 1000;
 
 fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/demo.pcapng")
 }
 
-/// These fields of the frames that a filter selects, by tshark. `None` if there is no tshark.
+/// The values of `fields` in the frames that `filter` selects, from tshark. `None` if there is no
+/// tshark.
 fn fields(filter: &str, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     let mut arguments = vec!["-n", "-Y", filter, "-T", "fields", "-E", "separator=;"];
     let checked = ["ip.check_checksum:TRUE", "udp.check_checksum:TRUE", "tcp.check_checksum:TRUE"];
@@ -27,14 +28,14 @@ fn fields(filter: &str, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     Some(text.lines().map(|line| line.split(';').map(str::to_owned).collect()).collect())
 }
 
-/// If this fails after a change of the profile on purpose, make the file again by the same command.
+/// If this fails after an intended change of the profile, make the file again with this command.
 #[test]
 fn its_command_makes_it_again() {
     let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo.pcapng");
     let to = format!("pcap:{}", made.display());
     let sent = report(&["send", &to, &format!("synthetic:profile=office,packets={PACKETS}")]);
     assert_eq!(sent["outputs"][0]["packets"], PACKETS);
-    // Files are in the machine's byte order.
+    // The file has the byte order of the machine that wrote it.
     let is_same = cfg!(target_endian = "big") || fs::read(made).unwrap() == fs::read(demo()).unwrap();
     assert!(
         is_same,
@@ -47,7 +48,7 @@ fn its_command_makes_it_again() {
 fn tshark_finds_nothing_wrong() {
     let Some(all) = fields("frame", &["frame.number"]) else { return };
     assert_eq!(all.len(), PACKETS);
-    // Beyond remarks and notes, such as that a connection begins or ends.
+    // Anything worse than remarks and notes, such as that a connection begins or ends.
     let wrong = "_ws.malformed || _ws.expert.severity > 0x400000 || tcp.analysis.flags || ip.checksum.status == 0 || \
                  udp.checksum.status == 0 || tcp.checksum.status == 0";
     let found = fields(wrong, &["frame.number", "_ws.expert.message"]).unwrap();
@@ -77,7 +78,7 @@ fn it_has_what_the_documentation_says() {
         let Some(found) = fields(filter, &["frame.number"]) else { return };
         assert!(found.len() >= at_least, "{filter}: {}", found.len());
     }
-    // Times rise over some seconds, and one flow has more than half of all bytes.
+    // Times increase over a few seconds, and one flow has more than half of all bytes.
     let all = fields("frame", &["frame.time_relative", "frame.len", "tcp.stream"]).unwrap();
     let times: Vec<f64> = all.iter().map(|frame| frame[0].parse().unwrap()).collect();
     assert!(times.is_sorted() && *times.last().unwrap() > 3.0);
@@ -86,7 +87,7 @@ fn it_has_what_the_documentation_says() {
     let elephant = bytes(&mut all.iter().filter(|frame| frame[2] == "0"));
     let total = bytes(&mut all.iter());
     assert!(elephant * 2 > total && elephant * 4 < total * 3, "{elephant} of {total}");
-    // What is asked is answered, and both directions of a connection are there.
+    // Requests have replies, except for a few at the end of the capture.
     let asked = fields("dns.flags.response == 0", &["dns.id"]).unwrap();
     let answered: HashSet<_> = fields("dns.flags.response == 1", &["dns.id"]).unwrap().into_iter().collect();
     let unanswered = asked.iter().filter(|id| !answered.contains(*id)).count();

@@ -1,4 +1,4 @@
-//! `steerage doctor`: a line for each thing, or JSON, whatever the machine lacks.
+//! `steerage doctor`: prints a line for each check, or JSON, whatever is missing on the machine.
 
 use serde_json::Value;
 use steerage_fixtures::scratch::Scratch;
@@ -43,7 +43,8 @@ fn without_tcpdump_both_say_what_to_install() {
     assert!(err.contains("install the package tcpdump"), "{err}");
 }
 
-/// The bundle has what is known of the machine, of the interface and of a run, and nothing that names a machine.
+/// The bundle has facts about the machine, the interface and a run. It has nothing that identifies
+/// a machine.
 #[test]
 fn a_bundle_has_a_run_and_no_addresses() {
     let folder = Scratch::new();

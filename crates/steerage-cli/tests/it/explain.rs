@@ -18,7 +18,7 @@ pub(crate) fn explained(args: &[&str]) -> Value {
     serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
 }
 
-/// A frame of 60 bytes: UDP over IPv4 from 10.0.0.`from` to 10.0.0.`to`, by port 9 on both sides.
+/// A frame of 60 bytes: UDP over IPv4 from 10.0.0.`from` to 10.0.0.`to`, with port 9 on both sides.
 pub(crate) fn udp(from: u8, to: u8) -> [u8; 60] {
     let mut frame = [0; 60];
     (frame[12], frame[14], frame[17], frame[23]) = (8, 0x45, 46, 17);
@@ -27,7 +27,7 @@ pub(crate) fn udp(from: u8, to: u8) -> [u8; 60] {
     frame
 }
 
-/// A pcap of [`udp`] packets, `(from, to)` each.
+/// Writes a pcap of [`udp`] packets, with the given pairs `(from, to)`.
 fn written(name: &str, packets: &[(u8, u8)]) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&path, pcap(packets.iter().map(|(from, to)| (0, 0, udp(*from, *to))))).unwrap();
@@ -47,7 +47,8 @@ fn a_flow_and_its_way_back_go_to_one_cpu() {
     assert_eq!(there["flow"]["cpus"]["8"], json!(bucket * 8 / 4096));
 }
 
-/// A vector of Microsoft's "RSS hash verification suite" whose lower endpoint is the source, as steering has it.
+/// A vector of Microsoft's "RSS hash verification suite". Its lower endpoint is the source, as in
+/// steering.
 #[test]
 fn toeplitz_is_that_of_network_cards() {
     let explained = explained(&["tcp 66.9.149.187:2794 > 161.142.100.80:1766", "--hash", "toeplitz"]);
@@ -79,14 +80,15 @@ fn a_packet_is_taken_apart() {
     let headers: Vec<_> = packet["headers"].as_array().unwrap().iter().map(|h| (&h["kind"], &h["offset"])).collect();
     assert_eq!(headers, [(&json!("Ethernet"), &json!(0)), (&json!("IPv4"), &json!(14)), (&json!("UDP"), &json!(34))]);
 
-    // The same flow by its name goes to the same bucket.
+    // If the flow is given by its name, it goes to the same bucket.
     let named = explained(&["udp 10.0.0.3:9 > 10.0.0.4:9", "--hash-key", KEY]);
     assert_eq!(named["flow"]["bucket"], packet["bucket"]);
-    // There are no more than three.
+    // The capture has only three packets.
     assert!(explained(&[path, "--packet", "4"])["traffic"]["packet"].is_null());
 }
 
-/// A packet that is not there, and packets of which nothing is read, are described in words: not by nothing, and not by zeros.
+/// If a packet does not exist, or if the program does not parse packets of its kind, the output
+/// says so in words. It has no empty fields and no zeros.
 #[test]
 fn what_is_not_there_or_not_read_is_said() {
     let page = |path: &Path, args: &[&str]| {
@@ -97,7 +99,7 @@ fn what_is_not_there_or_not_read_is_said() {
     let plain = written("explain-few.pcap", &[(1, 2), (2, 1), (3, 4)]);
     assert!(page(&plain, &["--packet", "9"]).contains("\npacket 9   there are only 3 packets\n"));
 
-    // USB, which is not read; and frames without a byte.
+    // USB, which the program does not parse, and frames without any bytes.
     let usb = Path::new(env!("CARGO_TARGET_TMPDIR")).join("explain-usb.pcap");
     let mut file = pcap((0..20).map(|_| (0, 0, [1; 64])));
     file[20] = 220;
@@ -113,13 +115,13 @@ fn what_is_not_there_or_not_read_is_said() {
             assert!(text.lines().any(|of_page| of_page == line), "{line}: {text}");
         }
         assert!(text.contains(&format!("100.0 %    {what}, 20 packets")), "{text}");
-        // All of it is in one place, and is no flow that could be called large.
+        // All packets are in one place, but they are no flow that could be called large.
         assert!(!text.contains("00:00:00") && !text.contains("bytes ,") && !text.contains("\nelephants: "), "{text}");
         assert!(text.contains("\nnot IP: 100.0 % "), "{text}");
     }
 }
 
-/// IPv4 in IPv4: what the packet is steered by is what it is explained by.
+/// IPv4 in IPv4: the explanation uses the same header as the steering.
 #[test]
 fn a_tunnel_goes_by_its_inner_flow_or_its_outer() {
     let path = written("explain-tunnel.pcap", &[(1, 2)]);
@@ -172,7 +174,8 @@ fn a_file_that_breaks_off_is_explained_up_to_there() {
     ran.complaint();
 }
 
-/// Every real capture: as many packets as capinfos counts, and each of them in a bucket.
+/// Each real capture: the number of packets equals that of capinfos, and each packet is in a
+/// bucket.
 #[test]
 fn every_capture_is_explained() {
     let has_capinfos = Command::new("capinfos").arg("--version").output().is_ok();

@@ -1,6 +1,6 @@
-//! `steerage meter --export`: what goes over the wire, and what is said when nobody takes it.
+//! `steerage meter --export`: the messages on the wire, and the errors if no collector takes them.
 //!
-//! What real collectors make of it is in `export_collectors`.
+//! `export_collectors` tests it with real collectors.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,10 +17,10 @@ use steerage_fixtures::tshark;
 
 use crate::program::{Started, report, run};
 
-/// A directory of the test's own, empty.
+/// Creates an empty directory for this test.
 pub(crate) fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("export").join(name);
-    // Left over from the last time, or not there.
+    // The directory may be left from the last run, or may not exist.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
@@ -34,7 +34,7 @@ pub(crate) struct Header {
     domain: u32,
 }
 
-/// The messages in these bytes.
+/// Parses the messages in these bytes.
 pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
     let mut messages = Vec::new();
     while let Some(header) = bytes.first_chunk::<16>() {
@@ -42,7 +42,7 @@ pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
         assert_eq!(header[..2], [0, 10], "the version");
         let header = Header { length: usize::from(word(0) as u16), sequence: word(8), domain: word(12) };
         if header.length > bytes.len() {
-            break; // The connection was closed in its midst.
+            break; // The connection was closed within a message.
         }
         messages.push((header, sets(&bytes[16..header.length])));
         bytes = &bytes[header.length..];
@@ -50,7 +50,7 @@ pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
     messages
 }
 
-/// The first id of our options.
+/// The first id of our options templates.
 pub(crate) const OPTIONS: u16 = 33_024;
 
 /// A set of a message: its id, and its bytes.
@@ -66,12 +66,12 @@ fn sets(mut bytes: &[u8]) -> Vec<Set> {
     sets
 }
 
-/// Knows the lengths of records, by the templates that came.
+/// The lengths of records, learned from the templates that have arrived.
 #[derive(Default)]
 pub(crate) struct Decoder(BTreeMap<u16, usize>);
 
 impl Decoder {
-    /// The number of records of flows, and of options.
+    /// Counts the records of flows, and those of options.
     pub(crate) fn records(&mut self, sets: &[Set]) -> (usize, usize) {
         let (mut flows, mut options) = (0, 0);
         for (id, bytes) in sets {
@@ -88,7 +88,7 @@ impl Decoder {
         (flows, options)
     }
 
-    /// Reads templates whose elements begin at this offset.
+    /// Learns templates whose elements begin at this offset.
     fn learn(&mut self, mut set: &[u8], elements: usize) {
         while !set.is_empty() {
             let word = |at: usize| u16::from_be_bytes([set[at], set[at + 1]]);
@@ -108,7 +108,8 @@ pub(crate) fn output<'a>(report: &'a Value, to: &str) -> &'a Value {
     outputs.iter().find(|output| output["to"] == to).unwrap_or_else(|| panic!("{to}: {outputs:?}"))
 }
 
-/// All flows of a capture as a file, read by tshark: the same sums as the CSV's, for each kind of key.
+/// All flows of a capture as a file that tshark reads. For each kind of key, the sums equal those
+/// of the CSV.
 #[test]
 fn a_file_says_what_the_csv_says() {
     let directory = directory("file");
@@ -118,7 +119,7 @@ fn a_file_says_what_the_csv_says() {
         let [capture, to_ipfix, to_csv] = [&path, &ipfix, &csv].map(|path| path.to_str().unwrap());
         let args = ["meter", capture, "--virtual-cpus", "2", "-q", "--export", to_ipfix, "--flows", to_csv];
         let ran = run(&args);
-        // Some captures are cut short.
+        // Some captures are truncated.
         assert!(matches!(ran.code, Some(0 | 1)), "{name}: {ran:?}");
         let mut expected: Vec<Vec<String>> = rows(&csv);
         let fields = [
@@ -137,7 +138,8 @@ fn a_file_says_what_the_csv_says() {
         ];
         let Some(messages) = tshark::tshark(&ipfix, &fields) else { return };
         assert!(!messages.is_empty(), "{name}");
-        // tshark gives each field of a message as a list; sums are the same however the lists are cut.
+        // tshark returns each field of a message as a list. The sums do not depend on how records
+        // are grouped into lists.
         let sum = |nth: usize| numbers(&messages, nth).sum::<u64>();
         let total = |nth: usize| expected.iter().map(|row| row[nth].parse::<u64>().unwrap_or(0)).sum::<u64>();
         assert_eq!(sum(7), total(9) + total(12), "{name}: packets");
@@ -176,7 +178,7 @@ fn numbers(messages: &[Vec<String>], nth: usize) -> impl Iterator<Item = u64> {
     messages.iter().flat_map(move |message| message[nth].split(',')).filter_map(|number| number.parse().ok())
 }
 
-/// The time with nanoseconds, and tunnels, as tshark reads them.
+/// Times with nanoseconds, and tunnels, as tshark reads them.
 #[test]
 fn times_and_tunnels() {
     let directory = directory("tunnels");
@@ -191,14 +193,15 @@ fn times_and_tunnels() {
     let Some(segment) = read("vxlan.pcap", "cflow.layer2_segment_id") else { return };
     let expected = (1u64 << 56 | 100).to_string();
     assert!(segment.split(',').all(|id| id == expected), "{segment}");
-    // And `-e geneve.vni` gives 0x0a and 0x0b for geneve.pcap, one for each of its two flows.
+    // `-e geneve.vni` gives 0x0a and 0x0b for geneve.pcap, one for each of its two flows.
     let keys = read("geneve.pcap", "cflow.pie.ntop.tunnel_id").unwrap();
     let mut keys: Vec<&str> = keys.split(',').collect();
     keys.sort_unstable();
     assert_eq!(keys, ["10", "11"]);
 }
 
-/// Messages fit the MTU, their sequence numbers are the numbers of records before, and templates come again.
+/// Messages fit the MTU, a sequence number is the number of records before the message, and
+/// templates are repeated.
 #[test]
 fn datagrams_fit_and_are_numbered() {
     for (mtu, most) in [("1500", 1472), ("1280", 1252)] {
@@ -210,7 +213,7 @@ fn datagrams_fit_and_are_numbered() {
             let (mut all, mut buffer) = (Vec::new(), [0; 65_535]);
             let (mut decoder, mut flows) = (Decoder::default(), 0);
             loop {
-                // What is sent on loopback is there once it is sent.
+                // A datagram on loopback can be received as soon as it is sent.
                 let was_over = has_ended.try_recv().is_ok();
                 while let Ok(length) = socket.recv(&mut buffer) {
                     let message = messages(&buffer[..length]).remove(0);
@@ -237,7 +240,7 @@ fn datagrams_fit_and_are_numbered() {
         }
         let full = all.iter().filter(|((header, _), _)| header.length > most - 120).count();
         assert!(full > all.len() / 2, "{full} full messages of {}", all.len());
-        // Every 50 ms, while thousands of records take 50 us each.
+        // Templates are sent every 50 ms. Thousands of records take 50 us each.
         let with_templates = all.iter().filter(|((_, sets), _)| sets.iter().any(|(id, _)| *id == 2)).count();
         assert!(with_templates >= 3, "{with_templates}");
         let output = output(&report, &to);
@@ -248,8 +251,8 @@ fn datagrams_fit_and_are_numbered() {
     }
 }
 
-/// A collector that closes its connections again and again: no packet is dropped, each connection begins anew, and every
-/// record is accounted for.
+/// A collector closes its connections again and again. No packet is dropped, each connection begins
+/// anew, and every record is accounted for.
 #[test]
 fn a_collector_that_comes_and_goes_costs_no_packets() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -257,7 +260,8 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     let (done, is_done) = mpsc::channel();
     let collector = thread::spawn(move || {
         let mut connections = Vec::new();
-        // At least a whole message of each of the first connections, then all that comes.
+        // From each of the first connections the collector takes at least a whole message, and from
+        // the last one it takes everything.
         for taken in [20_000, 40_000, 70_000, usize::MAX] {
             let (mut stream, _) = listener.accept().unwrap();
             if taken == usize::MAX {
@@ -267,7 +271,7 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
             while bytes.len() < taken {
                 match stream.read(&mut buffer) {
                     Ok(length) if length > 0 => bytes.extend_from_slice(&buffer[..length]),
-                    // Reset while something was unread, or the end.
+                    // The connection has ended, or was reset with unread data.
                     _ => break,
                 }
             }
@@ -276,7 +280,7 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
         connections
     });
     let to = format!("ipfix+tcp://{address}");
-    // A flow has a packet each 2 s, and ends after 1 s.
+    // Each flow has a packet every 2 s, and ends after 1 s.
     let device = "synthetic:flows=40000,rate=20000";
     let args = ["meter", device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "2", "--json", "--export", &to];
     let run = Started::new(&args);
@@ -291,7 +295,7 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     assert_eq!((written + lost, made), (total, 3), "{output}");
     let mut arrived = 0;
     for bytes in &connections {
-        // Without a template before, a record cannot be read.
+        // A record can be read only if its template came first.
         let (messages, mut decoder) = (messages(bytes), Decoder::default());
         assert_eq!(messages[0].0.sequence, 0, "a connection begins anew");
         arrived += messages.iter().map(|(_, sets)| decoder.records(sets).0 as u64).sum::<u64>();
@@ -299,10 +303,11 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     assert!(arrived > 0 && arrived <= written, "{arrived} of {written}");
 }
 
-/// Nobody listens: a live source goes on and counts; a capture, whose records are to arrive, is refused at once.
+/// If no collector listens, a run on a live source goes on and counts the lost records. A capture
+/// is refused at once, because its records must arrive.
 #[test]
 fn a_collector_that_is_down() {
-    // Bound and closed again: nobody listens there.
+    // This port was bound and closed again, so no process listens there.
     let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = format!("ipfix+tcp://{nowhere}");
     let live =
@@ -320,7 +325,7 @@ fn a_collector_that_is_down() {
     assert!(ran.complaint().starts_with(&expected) && ran.err.contains("start the collector"), "{ran:?}");
 }
 
-/// Over UDP nobody can know what arrived, but the kernel tells when a datagram was refused.
+/// The exporter cannot know which UDP datagrams arrived, but the kernel reports refused ones.
 #[test]
 fn refused_datagrams_are_seen() {
     let nowhere: SocketAddr = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -1,4 +1,5 @@
-//! Real collectors: nfcapd of nfdump, and nfacctd of pmacct. Their sums equal our CSV's.
+//! Tests with real collectors: nfcapd of nfdump, and nfacctd of pmacct. Their sums equal those of
+//! our CSV.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,7 +19,7 @@ use crate::program::{Ends, report};
 /// Longer than any collector takes to start or to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the captures of these tests hold: fragments, ICMP, TCP, IPv6, tunnels, and tags.
+/// The captures of these tests. They have fragments, ICMP, TCP, IPv6, tunnels, and tags.
 const CAPTURES: [&str; 7] = [
     "afs.pcap",
     "dns_tcp.pcap",
@@ -29,10 +30,11 @@ const CAPTURES: [&str; 7] = [
     "802.1ad_QinQ.pcap",
 ];
 
-/// Addresses, ports and protocol, with packets and octets from the source.
+/// The packets and octets that a source sent, by addresses, ports and protocol.
 type Directions = BTreeMap<(String, String, String, String, String), (u64, u64)>;
 
-/// Each direction of the flows of IP in a CSV. ICMP has no ports here, since collectors show its type there.
+/// Reads the IP flows of a CSV, each direction separately. ICMP has no ports here, since collectors
+/// show its type in their place.
 fn directions(csv: &Path) -> Directions {
     let mut all = Directions::new();
     let text = fs::read_to_string(csv).unwrap();
@@ -61,12 +63,12 @@ fn add(all: &mut Directions, key: [&str; 4], protocol: &str, packets: u64, octet
     }
 }
 
-/// A port of UDP that nobody has.
+/// Finds a free UDP port.
 fn free_port() -> u16 {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The bytes that wait in the receive buffer of a port, or `None` if nobody listens there.
+/// The bytes that wait in the receive buffer of a port, or `None` if no process listens there.
 fn waiting(port: u16) -> Option<u64> {
     let sockets = fs::read_to_string("/proc/net/udp").unwrap();
     let address = format!("0100007F:{port:04X}");
@@ -84,8 +86,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a collector and exports the flows of a capture to it. It is ready when it says so in its log. Returns once it has read
-/// all of them.
+/// Starts a collector and exports the flows of a capture to it. Its log says when it is ready.
+/// Returns once it has read all of them.
 fn collect(collector: &mut Command, port: u16, log: &Path, ready: &str, args: &[&str]) -> Option<Ends> {
     let name = collector.get_program().to_string_lossy().into_owned();
     let path = log;
@@ -111,7 +113,7 @@ fn end(child: &mut Child, signal: Signal) {
     wait_until("the collector ends", || child.try_wait().unwrap().is_some());
 }
 
-/// nfcapd takes both directions in one record.
+/// nfcapd stores both directions in one record.
 #[test]
 fn nfcapd_counts_what_the_csv_counts() {
     for name in CAPTURES {
@@ -138,7 +140,7 @@ fn nfcapd_counts_what_the_csv_counts() {
             let &[source, source_port, destination, destination_port, protocol, ..] = &row[..] else {
                 panic!("{line}");
             };
-            // Frames without IP have no protocol for nfdump.
+            // nfdump has no protocol for frames without IP.
             if source == "0.0.0.0" {
                 continue;
             }
@@ -151,7 +153,7 @@ fn nfcapd_counts_what_the_csv_counts() {
     }
 }
 
-/// nfacctd knows no biflows, so it gets a record for each direction.
+/// nfacctd does not support biflows, so it gets a record for each direction.
 #[test]
 fn nfacctd_counts_what_the_csv_counts() {
     for name in ["afs.pcap", "vxlan.pcap"] {
@@ -174,10 +176,11 @@ fn nfacctd_counts_what_the_csv_counts() {
         let to = format!("ipfix://127.0.0.1:{port}?biflow=no");
         let args = ["meter", capture.to_str().unwrap(), "--virtual-cpus", "2"];
         let args = [&args[..], &["--flows", csv.to_str().unwrap(), "--export", &to]].concat();
-        // The process that prints says so when it is ready.
+        // The printing process of nfacctd says when it is ready.
         let log = directory.join("log");
         let Some(mut nfacctd) = collect(&mut nfacctd, port, &log, "cache entries", &args) else { return };
-        // It hands over what it has at its end, to a process that prints it; but not if it has only just read it.
+        // At its end, nfacctd gives its records to a process that prints them. Records that it has
+        // only just read are left out.
         let prints = || fs::read_to_string(&log).unwrap().matches("Purging cache - END").count();
         let before = prints();
         wait_until("nfacctd looks for something to print", || prints() >= before + 2);
@@ -191,13 +194,13 @@ fn nfacctd_counts_what_the_csv_counts() {
     }
 }
 
-/// What nfacctd has printed.
+/// The records that nfacctd has printed so far.
 fn printed_so_far(csv: &Path) -> Directions {
     let mut found = Directions::new();
     let text = fs::read_to_string(csv).unwrap_or_default();
     for line in text.lines().filter(|line| !line.starts_with("SRC_IP")) {
         let row: Vec<&str> = line.split(',').collect();
-        // A line may be written at this moment.
+        // nfacctd may be in the middle of writing a line.
         let [source, destination, source_port, destination_port, protocol, packets, octets] = row[..] else { continue };
         let key = [source, source_port, destination, destination_port];
         let names = [("icmp", "1"), ("tcp", "6"), ("udp", "17"), ("ipv6-icmp", "58")];

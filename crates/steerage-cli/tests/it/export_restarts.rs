@@ -1,7 +1,9 @@
-//! A collector that is restarted again and again while records keep coming: no packet is lost, and each record is accounted for.
+//! A collector is restarted again and again while records arrive. No packet is lost, and each
+//! record is accounted for.
 //!
-//! The gate restarts it three times, after a second each. With `STEERAGE_EXPORT_SECONDS=600` it is restarted every 10 s for so long.
-//! `STEERAGE_EXPORT_RATE` sets the packets per second. Each packet becomes a record.
+//! The gate restarts it three times, after a second each. With `STEERAGE_EXPORT_SECONDS=600` it is
+//! restarted every 10 s for that many seconds. `STEERAGE_EXPORT_RATE` sets the packets per second.
+//! Each packet becomes a record.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -18,7 +20,7 @@ use crate::program::Started;
 
 /// How long the collector is away.
 const AWAY: Duration = Duration::from_millis(500);
-/// How long it waits for a message before it looks whether it is to end.
+/// How long the collector waits for a message before it checks whether it should end.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -33,17 +35,18 @@ fn restarts() -> (Duration, u64) {
     }
 }
 
-/// What all collectors together have read.
+/// The sum of what all collectors have read.
 #[derive(Debug, Default)]
 struct Collected {
     restarts: u64,
     flows: u64,
     options: u64,
-    /// Records that are missing, by the sequence numbers: of one collector, or between two.
+    /// The number of missing records, by the sequence numbers within one collector and between two.
     missing: u64,
     /// The sequence number of the next message.
     next: u32,
-    /// The last of what the exporter said about itself: the records of flows that it sent, and those that it did not send.
+    /// The last statement of the exporter about itself: the number of flow records that it sent,
+    /// and the number that it did not send.
     stated: Option<(u64, u64)>,
 }
 
@@ -53,7 +56,8 @@ impl Collected {
         self.missing += u64::from(sequence.wrapping_sub(self.next));
         self.next = sequence.wrapping_add((flows + options) as u32);
         (self.flows, self.options) = (self.flows + flows as u64, self.options + options as u64);
-        // The options describe the exporting process: its id, its messages, its records, its bytes, and the records that it did not send.
+        // The options describe the exporting process: its id, its messages, its records, its bytes,
+        // and the records that it did not send.
         for (_, bytes) in sets.iter().filter(|(id, _)| *id == OPTIONS) {
             let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
             self.stated = Some((number(12), number(28)));
@@ -61,7 +65,8 @@ impl Collected {
     }
 }
 
-/// Meters for the time that is set, with a collector that is restarted. Returns the report and what was collected.
+/// Meters for the configured time, with a collector that is restarted. Returns the report and the
+/// collected counts.
 fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) -> (Value, Collected) {
     let stop = Arc::new(Stop::default());
     let of_collector = Arc::clone(&stop);
@@ -69,10 +74,11 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     // Each flow has a packet every 2 s, and ends after 1 s.
     let rate = setting("STEERAGE_EXPORT_RATE", 20_000);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
-    // One CPU: a machine that stands still for seconds would overfill the backlog of a second one, whatever the collector does.
+    // One CPU only: if the machine stands still for seconds, the backlog of a second CPU would
+    // overflow, whatever the collector does.
     let args = ["meter", &device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "1", "--json", "--export", to];
     let started = Started::new(&args);
-    // The last collector stays for the end.
+    // The last collector stays until the end.
     while !stop.is_last.load(Ordering::Relaxed) && !collector.is_finished() {
         thread::sleep(LOOK);
     }
@@ -81,17 +87,17 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     (report, collector.join().unwrap())
 }
 
-/// What the collector is told.
+/// The signals to the collector.
 #[derive(Debug, Default)]
 struct Stop {
-    /// It is there, and is restarted no more.
+    /// Whether the last collector is running, which is not restarted any more.
     is_last: AtomicBool,
-    /// Nothing more comes.
+    /// Whether the exporter has ended.
     ended: AtomicBool,
 }
 
 impl Stop {
-    /// The collector is there, after so many restarts.
+    /// Records that a collector is running after this many restarts.
     fn is_there(&self, after: u64) {
         self.is_last.store(after >= restarts().1, Ordering::Relaxed);
     }
@@ -106,7 +112,8 @@ fn say(text: std::fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// No packet was lost. Returns the records that were metered, written and lost, and the output's other counts.
+/// Checks that no packet was lost. Returns the records that were metered, written and lost, and the
+/// output's other counts.
 fn counts(report: &Value, to: &str) -> (u64, u64, u64, Value) {
     assert_eq!(report["dropped"], serde_json::json!({}), "{report}");
     assert_eq!(report["received"], report["delivered"], "{report}");
@@ -117,7 +124,7 @@ fn counts(report: &Value, to: &str) -> (u64, u64, u64, Value) {
     (total, written, lost, output.clone())
 }
 
-/// Over UDP, the sequence numbers say how many records no collector got.
+/// With UDP, the sequence numbers show how many records no collector received.
 #[test]
 fn export_restarts_udp() {
     let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -130,14 +137,15 @@ fn export_restarts_udp() {
         report["received"]
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
-    // All that was sent arrived, or is missing in the sequence numbers. Two options are sent at a time.
+    // All records that were sent arrived, or are missing in the sequence numbers. Each message with
+    // options has two of them.
     let options_sent = u64::from(next) - written;
     assert!(flows <= written && options <= options_sent && options_sent % 2 == 0, "{flows} {options} {options_sent}");
     assert_eq!(missing, (written - flows) + (options_sent - options));
     assert!(restarts > 0 && flows > 0 && output["refusals"].as_u64().unwrap() > 0, "{output}");
 }
 
-/// Whether nothing came for as long as a read waits.
+/// Whether the read timed out.
 fn waited(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
@@ -150,7 +158,7 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
         let (since, mut decoder) = (Instant::now(), Decoder::default());
         stop.is_there(all.restarts);
         while !stop.is_over(since) {
-            // What is sent on loopback is there once it is sent.
+            // A datagram on loopback can be received as soon as it is sent.
             let ended = stop.ended.load(Ordering::Relaxed);
             match socket.recv(&mut buffer) {
                 Ok(length) => {
@@ -167,7 +175,8 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
     }
 }
 
-/// Over TCP, each connection has sequence numbers of its own, and the exporter says how many records it sent.
+/// With TCP, each connection has sequence numbers of its own, and the exporter reports how many
+/// records it sent.
 #[test]
 fn export_restarts_tcp() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -181,7 +190,7 @@ fn export_restarts_tcp() {
         written - flows
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
-    // Within a connection no record is missing.
+    // No record is missing within a connection.
     assert_eq!(missing, 0, "{options} options");
     assert!(restarts > 0 && flows > 0 && flows <= written, "{flows} of {written}");
     assert!(output["connections"].as_u64().unwrap() >= restarts, "{output}");

@@ -1,4 +1,4 @@
-//! `steerage fanout`: every flow in one output, whole and in order.
+//! `steerage fanout`: each flow goes to one output, complete and in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -26,20 +26,22 @@ fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Captures with TCP, UDP, fragments and tunnels, if they are there: tshark takes its time, so not all.
+/// Captures with TCP, UDP, fragments and tunnels, if they are available. tshark is slow, so only
+/// some captures are used.
 fn captures() -> Vec<PathBuf> {
     let folder = tshark::folder();
     let names = ["afs.pcap", "dns_tcp.pcap", "mptcp-v1.pcap", "various_gre.pcap", "vxlan.pcap"];
     names.iter().map(|name| folder.join(name)).filter(|path| path.exists()).collect()
 }
 
-/// One frame, by tshark.
+/// A frame as tshark reports it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     time: String,
-    /// Addresses and ports of the innermost headers, both directions alike. `None` without ports.
+    /// Addresses and ports of the innermost headers, the same for both directions. `None` without
+    /// ports.
     flow: Option<[String; 4]>,
-    /// Of a fragment, what its datagram is known by.
+    /// The identity of the datagram, if the frame is a fragment.
     datagram: Option<String>,
 }
 
@@ -80,7 +82,7 @@ fn parts_of_a_capture_are_all_of_it() {
         let Some(mut all) = frames(capture) else { return };
         let to = format!("pcap:{}", place("part{0..2}.pcapng").display());
         let from = capture.to_str().unwrap();
-        // On one CPU nothing would have to be hashed, and fragments not be remembered, but for this command.
+        // With one CPU, other commands do not hash packets and do not remember fragments.
         let report = report(&["fanout", from, "--to", &to, "--virtual-cpus", cpus]);
         assert_eq!(report["received"].as_u64(), Some(all.len() as u64));
         assert_eq!(report["verdicts"]["transmitted"], report["received"]);
@@ -131,7 +133,7 @@ fn what_would_be_overwritten_is_refused() {
         let ran = run(&[&synthetic[..], &[wrong]].concat());
         assert_eq!(ran.code, Some(2), "{ran:?}");
     }
-    // Where the input is not there, the output is as it was.
+    // If the input is missing, the output file does not change.
     let before = std::fs::read(&one).unwrap();
     let ran = run(&["fanout", "/nowhere.pcap", "--to", &spec]);
     assert_eq!((ran.code, std::fs::read(&one).unwrap()), (Some(1), before), "{ran:?}");
@@ -144,7 +146,7 @@ fn an_output_that_fails_fails_the_run() {
     assert!(ran.complaint().contains("No space left"), "{ran:?}");
 }
 
-/// Programs that know nothing of steerage share an interface's packets by a TAP each.
+/// Programs that know nothing of steerage share an interface's packets. Each program has a TAP.
 #[test]
 fn an_interface_is_dealt_out_to_taps() {
     let Some(net) = Net::new() else { return };
@@ -155,7 +157,7 @@ fn an_interface_is_dealt_out_to_taps() {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..60).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for socket in sockets.iter().cycle().take(600) {
-            // Not connected, it hears of no refusal.
+            // The socket is not connected, so it gets no errors for refused datagrams.
             socket.send_to(&[0; 100], (NEAR, 9)).unwrap();
         }
     });
@@ -163,23 +165,25 @@ fn an_interface_is_dealt_out_to_taps() {
     let report = ran.report();
     assert_eq!((&report["received"], &report["reordered"], &report["dropped"]), (&600.into(), &0.into(), &json!({})));
     let sent: Vec<u64> = (0..3).map(|nth| report["outputs"][nth]["packets"].as_u64().unwrap()).collect();
-    // Ten of each flow; that one of three gets none of 60 flows happens once in 10^10 runs.
+    // Each flow has ten datagrams. That one of three outputs gets none of 60 flows happens once in
+    // 10^10 runs.
     assert!(sent.iter().sum::<u64>() == 600 && sent.iter().all(|sent| *sent > 0 && sent % 10 == 0), "{report}");
 }
 
-/// Flows of an interface for an output that nobody reads for now and for one that keeps up: the first loses packets and says how
-/// many, the second has all of its own, and neither waits for the other.
+/// Flows of an interface go to an output with a stalled reader and to one that keeps up. The first
+/// output loses packets and reports how many. The second gets all its packets, and neither waits
+/// for the other.
 #[test]
 fn a_slow_output_loses_its_own_packets_only() {
     const FLOWS: usize = 60;
     const EACH: usize = 200;
     let Some(net) = Net::new() else { return };
     let (slow, fast) = (place("slow"), place("fast.pcapng"));
-    // Left over from the last time, or not there.
+    // The file may be left from the last run, or may not exist.
     let _ = std::fs::remove_file(&slow);
     mkfifo(&slow, Mode::S_IRWXU).unwrap();
     let (to_slow, to_fast) = (format!("fifo:{}", slow.display()), format!("pcap:{}", fast.display()));
-    // Open, and nothing is read from it yet.
+    // The FIFO is open, but the test reads nothing from it yet.
     let mut reader = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&slow).unwrap();
     let args = ["fanout", "near0", "-Q", "in", "-f", "udp", "--to", &to_slow, "--to", &to_fast, "--virtual-cpus", "2"];
     let args = [&args[..], &["--check-order", "--json", "-v"]].concat();
@@ -187,11 +191,12 @@ fn a_slow_output_loses_its_own_packets_only() {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..FLOWS).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for socket in sockets.iter().cycle().take(FLOWS * EACH) {
-            // Not connected, it hears of no refusal.
+            // The socket is not connected, so it gets no errors for refused datagrams.
             socket.send_to(&[0; 1400], (NEAR, 9)).unwrap();
         }
     });
-    // All that comes is dealt with while nobody reads: a report that is asked for says when.
+    // The run handles all packets while the FIFO's reader is stalled. Reports on request show when
+    // that is done.
     let asked = Instant::now();
     let so_far: Value = loop {
         dealing.signal(Signal::SIGUSR1);
@@ -203,7 +208,7 @@ fn a_slow_output_loses_its_own_packets_only() {
         assert!(asked.elapsed() < HANG, "{report}");
     };
     assert_eq!(so_far["outputs"][1]["dropped"], json!({}), "{so_far}");
-    // The program that reads at last gets what was kept, whole.
+    // Once the reader goes on, it gets the complete buffered packets.
     dealing.signal(Signal::SIGINT);
     let mut kept = Vec::new();
     loop {
@@ -225,7 +230,7 @@ fn a_slow_output_loses_its_own_packets_only() {
     let ([read, lost], [written, nothing]) = (output(0), output(1));
     assert_eq!((read, nothing), (packets(&kept), 0), "{report}");
     assert_eq!(read + lost + written, (FLOWS * EACH) as u64, "{report}");
-    // The one that keeps up has every packet of its flows.
+    // The output that keeps up has every packet of its flows.
     assert!(written > 0 && written % EACH as u64 == 0 && lost > 0, "{report}");
     assert_eq!(report["dropped"], json!({ "tx_full": lost }), "{report}");
 }

@@ -10,10 +10,10 @@ use steerage_fixtures::{skip, tshark};
 use crate::parallel::summary;
 use crate::program::{Ran, command, report, run};
 
-/// What tells the packets of a capture apart from each other and from the rest: of 601, it passes some.
+/// A filter that passes some of the capture's 601 packets. The packets that pass are all different.
 const EXPRESSION: &str = "udp src port 7001 or (ip[6:2] & 0x1fff != 0)";
 
-/// The capture, and its packets that pass, a line each as tcpdump prints them.
+/// The capture, and the packets that pass, one line each as tcpdump prints them.
 fn afs() -> Option<(String, Vec<String>)> {
     let afs = tshark::capture("afs.pcap")?.to_str()?.to_owned();
     let Some(lines) = shown(&afs, EXPRESSION) else {
@@ -27,7 +27,7 @@ fn afs() -> Option<(String, Vec<String>)> {
 /// The packets of a file that pass, sorted.
 fn shown(file: &str, expression: &str) -> Option<Vec<String>> {
     let output = Command::new("tcpdump").args(["-nn", "-tt", "-xx", "-r", file, "--", expression]).output().ok()?;
-    // The bytes of a packet follow its line, indented.
+    // The bytes of a packet follow its line and are indented.
     let text = String::from_utf8(output.stdout).unwrap().replace("\n\t", " ");
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();
@@ -51,7 +51,7 @@ fn count_and_meter_receive_what_passes() {
     let page = run(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2"]).out;
     let line = format!("filtered    {} packets that did not match -f", 601 - passed.len());
     assert!(page.lines().any(|of_page| of_page == line), "{page}");
-    // -c counts what passes, and so does the file of numbers.
+    // `-c` counts the packets that pass.
     let first = report(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2", "-c", "7"]);
     assert_eq!((&first["received"], &first["ended_by"]), (&json!(7), &json!("packets")));
     let numbers = Command::new("tcpdump").args(["-y", "EN10MB", "-ddd", EXPRESSION]).output().unwrap().stdout;
@@ -67,7 +67,7 @@ fn a_pipe_is_filtered_too() {
     let mut piped = command(&["count", "-", "-f", EXPRESSION, "--virtual-cpus", "1", "--json"]);
     let report = Ran::of(piped.stdin(File::open(&afs).unwrap()).output().unwrap()).report();
     assert_eq!([&report["received"], &report["filtered"]], [&json!(passed.len()), &json!(601 - passed.len())]);
-    // A pipe proper: its link type is not known before something comes.
+    // The link type of a real pipe is unknown until data arrives.
     let mut cat = Command::new("cat").arg(&afs).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut piped = command(&["count", "-", "-f", EXPRESSION, "--virtual-cpus", "1", "--json"]);
     let report = Ran::of(piped.stdin(cat.stdout.take().unwrap()).output().unwrap()).report();
@@ -114,7 +114,8 @@ fn the_jobs_of_parallel_read_what_passes() {
         first.sort();
         first
     };
-    // Jobs' lines are merged one by one, so the bytes of packets are apart from their lines.
+    // The output of jobs is merged line by line, so the bytes of a packet may be apart from its
+    // line.
     let lines: Vec<String> = ran.out.lines().filter(|line| !line.starts_with('\t')).map(str::to_owned).collect();
     assert_eq!(first(&lines), first(&passed).iter().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>());
 }

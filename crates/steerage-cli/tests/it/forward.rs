@@ -1,4 +1,4 @@
-//! `steerage forward` as the only way between two kernels: a host, the router, a host.
+//! `steerage forward` as the only path between two kernels: a host, the router, and another host.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,19 +14,19 @@ use steerage_fixtures::{HANG, exposition, skip};
 use crate::metrics;
 use crate::program::{Ends, Ran, Started, command};
 
-/// The namespaces.
+/// The network namespaces.
 const ONE: usize = 0;
 const ROUTER: usize = 1;
 const OTHER: usize = 2;
 
-/// The other host.
+/// The addresses of the other host.
 const FAR4: &str = "10.210.1.2";
 const FAR6: &str = "fd00:211::2";
 
 struct Net(Namespaces);
 
 impl Net {
-    /// `one0 - r0` and `r1 - other0`. `connected`: the router has addresses, and the hosts go by them.
+    /// Creates the links `one0 - r0` and `r1 - other0`, addresses and routes.
     fn new() -> Option<Self> {
         let namespaces = Namespaces::new(3)?;
         namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
@@ -37,7 +37,7 @@ impl Net {
             (ROUTER, "r1", "10.210.1.1", "fd00:211::1"),
             (OTHER, "other0", FAR4, FAR6),
         ] {
-            // As IPv6 wants it.
+            // Link-local addresses are made from MAC addresses, as IPv6 expects.
             namespaces.must(nth, &format!("link set dev {device} addrgenmode eui64"));
             namespaces.must(nth, &format!("addr add {v4}/24 dev {device}"));
             namespaces.must(nth, &format!("addr add {v6}/64 dev {device} nodad"));
@@ -47,7 +47,8 @@ impl Net {
         {
             namespaces.must(nth, &format!("route add default via {v4}"));
             namespaces.must(nth, &format!("-6 route add default via {v6}"));
-            // Segments that no cable would carry uncut are cut; that checksums are left out is as it is.
+            // The kernel cuts segments that are too long for a real cable. Missing checksums stay
+            // missing.
             namespaces.must(nth, &format!("link set dev {device} gso_max_segs 1"));
         }
         Some(Self(namespaces))
@@ -63,14 +64,14 @@ impl Net {
     }
 }
 
-/// Stops it: its report, of a run in which nothing was lost or out of order on the path.
+/// Stops the run, and returns its report. No packet may be lost or out of order on the path.
 fn stop(started: Started) -> Value {
     let report = started.stop_at_rest();
     accounted(&report);
     report
 }
 
-/// Each packet that was handled met one fate.
+/// Checks that each handled packet has exactly one fate.
 fn accounted(report: &Value) {
     let sum = |of: &Value| of.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum::<u64>();
     let forward = &report["forward"];
@@ -83,7 +84,8 @@ fn dropped(report: &Value, why: &str) -> u64 {
     report["forward"]["dropped"][why].as_u64().unwrap_or(0)
 }
 
-/// Sends a datagram with that many hops to live to `to` until an ICMP error of the type and code comes: from whom.
+/// Sends datagrams with this hop limit to `to` until an ICMP error of this type and code arrives.
+/// Returns the sender of the error.
 fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
     let to = address(to);
     let (family, protocol, any) = match to {
@@ -97,13 +99,14 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
         IpAddr::V4(_) => asks.set_ttl(hops).unwrap(),
         IpAddr::V6(_) => setsockopt(&asks, sockopt::Ipv6Ttl, &(hops as i32)).unwrap(),
     }
-    // Behind an IPv4 header the raw socket gives, where in the quoted packet the source port stands.
+    // The offset of the ICMP message, and the offset of the source port in the quoted packet. For
+    // IPv4, the raw socket also returns the IP header.
     let (at, port_at) = if to.is_ipv4() { (20, 20 + 8 + 20) } else { (0, 8 + 40) };
     let port = asks.local_addr().unwrap().port().to_be_bytes();
     let (start, mut answer) = (Instant::now(), [0; 2048]);
     loop {
         assert!(start.elapsed() < HANG, "no ICMP error {expected:?} about {to}");
-        // What came before may be told here.
+        // Errors about earlier datagrams may be reported here.
         let _ = asks.send_to(&[0x5a; 40], SocketAddr::new(to, 33434));
         while let Ok((len, from)) = errors.recv_from(&mut answer) {
             let answer = &answer[..len];
@@ -119,14 +122,14 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
 fn two_kernels_talk_through_it() {
     let Some(net) = Net::new() else { return };
     let started = net.start(&["r0", "r1"]);
-    // Neither those that see packets nor the one that looks for neighbours has any privilege by now.
+    // Neither the packet threads nor the thread that looks for neighbours has any privilege by now.
     for task in fs::read_dir(format!("/proc/{}/task", started.id())).unwrap() {
         let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
         assert!(status.contains("CapPrm:\t0000000000000000") && status.contains("NoNewPrivs:\t1"), "{status}");
     }
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || ping(address("fd00:210::2"), 1300));
-    // Fragments.
+    // These packets are fragmented.
     net.0.within(ONE, || ping(address(FAR6), 4000));
     for to in [FAR4, FAR6] {
         let echo = net.0.within(OTHER, || Echo::new(address(to)));
@@ -136,10 +139,11 @@ fn two_kernels_talk_through_it() {
         drop(echo);
     }
     tcp_transfer(&net.0, OTHER, ONE, address("10.210.0.2"), 4_000_000);
-    // The router itself answers by its kernel.
+    // The router's own kernel replies to these.
     net.0.within(ONE, || ping(address("10.210.1.1"), 56));
     let report = stop(started);
-    // Super-frames of the kernels go through in one piece, so their bytes are counted and not the frames.
+    // The kernels send super-frames, which pass in one piece. So the test checks bytes and not
+    // frames.
     assert!(report["received_bytes"].as_u64().unwrap() > 12_000_000, "{report}");
     assert!(report["forward"]["left"]["local"].as_u64().unwrap() > 0, "{report}");
     let others = report["forward"]["dropped"].as_object().unwrap().keys().filter(|why| *why != "unresolved");
@@ -153,12 +157,12 @@ fn icmp_errors_come_back() {
     let started = net.start(&["r0", "r1", metrics::ANY]);
     let from_router = [address("10.210.0.1"), address("fd00:210::1")];
     net.0.within(ONE, || {
-        // What traceroute does, and its end.
+        // These are the errors that traceroute needs for each hop and at the end.
         assert_eq!([error_about(FAR4, 1, (11, 0)), error_about(FAR6, 1, (3, 0))], from_router);
         assert_eq!([error_about(FAR4, 2, (3, 3)), error_about(FAR6, 2, (1, 4))], [address(FAR4), address(FAR6)]);
         assert_eq!([error_about("10.77.0.1", 9, (3, 0)), error_about("fd77::1", 9, (1, 0))], from_router);
         assert_eq!(error_about("10.77.1.1", 9, (3, 13)), from_router[0]);
-        // Nobody answers there, and the kernel says so in the end.
+        // No host has these addresses. The kernel reports that after a while.
         assert_eq!([error_about("10.210.1.77", 9, (3, 1)), error_about("fd00:211::77", 9, (1, 3))], from_router);
     });
     let at = metrics::address(&started);
@@ -174,7 +178,8 @@ fn icmp_errors_come_back() {
     assert!(sent >= 7 && page.get("steerage_forward_icmp_errors_total{outcome=\"sent\"}") <= sent as f64, "{report}");
 }
 
-/// The output of a tool of the machine in a namespace. `None` if the tool is absent; in CI a failure.
+/// Runs a tool in a namespace, and returns its output. `None` if the tool is missing. In CI, this
+/// is a failure.
 fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     let run = || std::process::Command::new(words[0]).args(&words[1..]).stdin(std::process::Stdio::null()).output();
     match net.0.within(namespace, run) {
@@ -189,16 +194,16 @@ fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     }
 }
 
-/// Each hop of the way, and nothing but them.
+/// traceroute shows each hop of the path, and nothing else.
 #[test]
 fn traceroute_finds_the_way() {
     let Some(net) = Net::new() else { return };
     let started = net.start(&["r0", "r1"]);
-    // Packets to a neighbour that has to be looked for first are dropped.
+    // Packets to an unresolved neighbour are dropped, so the neighbours are resolved first.
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(ONE, || ping(address(FAR6), 56));
     for (family, router, to) in [("-4", "10.210.0.1", FAR4), ("-6", "fd00:210::1", FAR6)] {
-        // By UDP and by ICMP, one probe at a time: the router limits its errors.
+        // Probes use UDP and ICMP, one at a time, since the router limits its errors.
         for method in ["-U", "-I"] {
             let words = ["traceroute", family, method, "-n", "-N", "1", "-q", "1", "-m", "5", to];
             let Some(way) = tool(&net, ONE, &words) else { return drop(stop(started)) };
@@ -211,7 +216,8 @@ fn traceroute_finds_the_way() {
     assert!(dropped(&report, "ttl_expired") >= 4, "{report}");
 }
 
-/// 1 GB by TCP one way, less by several connections the other way and by UDP: what arrives is what was sent.
+/// 1 GB over TCP in one direction, less over several connections in the other direction, and some
+/// over UDP. All data arrives.
 #[test]
 fn iperf3_carries_a_gigabyte() {
     let Some(net) = Net::new() else { return };
@@ -230,32 +236,33 @@ fn iperf3_carries_a_gigabyte() {
         assert!(lines.any(|line| line.unwrap().starts_with("Server listening")));
         let words = [&["iperf3", "-c", FAR4, "-J"], options].concat();
         let result: Value = serde_json::from_str(&tool(&net, ONE, &words).expect("the server runs")).unwrap();
-        // Its last lines: a full pipe would keep it from ending.
+        // Reads the server's last lines, since a full pipe would keep it from ending.
         lines.for_each(drop);
         let end = &result["end"];
         if options[0] == "-u" {
             let sum = &end["sum"];
             assert!(sum["packets"].as_u64().unwrap() >= 4_000, "{end}");
-            // A busy machine may lose some where the kernel's queues end, but not here: the report is looked at below.
+            // On a busy machine, the kernel's queues may lose some datagrams. The report at the end
+            // shows that the router loses none.
             assert!(sum["lost_percent"].as_f64().unwrap() < 5.0, "{end}");
         } else {
             let [sent, received] = ["sum_sent", "sum_received"].map(|sum| end[sum]["bytes"].as_u64().unwrap());
             let wanted = if options[1] == "1G" { 1 << 30 } else { 50 << 20 };
-            // The sender stops the clock while the last bytes are still on their way.
+            // The sender stops the clock while the last bytes are in flight.
             assert!(sent >= wanted && received + (16 << 20) >= wanted, "{sent} sent, {received} received");
         }
         assert!(server.wait().unwrap().success());
     }
     let report = stop(started);
     assert_eq!((&report["reordered"], &report["in_flight"]), (&json!(0), &json!(0)), "{report}");
-    // Headers count too: twice what TCP carried one way, with its acknowledgements.
+    // The router receives all data, the headers, and the acknowledgements.
     assert!(report["received_bytes"].as_u64().unwrap() > (1 << 30) + (50 << 20), "{report}");
 }
 
 #[test]
 fn tcp_finds_the_mtu_of_the_path() {
     let Some(net) = Net::new() else { return };
-    // The other end does not know, and offers more.
+    // The other end does not know the smaller MTU, and sends larger packets.
     net.router("link set r1 mtu 1300");
     let started = net.start(&["r0", "r1"]);
     for to in [FAR4, FAR6] {
@@ -281,7 +288,7 @@ fn routes_are_followed() {
     net.0.must(OTHER, "addr add fd88::2/128 dev lo nodad");
     net.0.within(ONE, || ping(address(unroutable.0), 56));
     net.0.within(ONE, || ping(address(unroutable.1), 56));
-    // By a route of more than one way, and another metric.
+    // Replaces the route by one with two next hops and another metric.
     net.router(
         "route add 10.88.0.2/32 metric 5 nexthop via 10.210.1.2 weight 2 nexthop via 10.210.1.2 dev r1 weight 1",
     );
@@ -301,7 +308,7 @@ fn neighbours_and_links_come_and_go() {
     let Some(net) = Net::new() else { return };
     let mut started = net.start(&["r0", "r1"]);
     net.0.within(ONE, || ping(address(FAR4), 56));
-    // Another card at the other end: it says so when it speaks.
+    // The other host gets another link address. The neighbour learns it from the next packet.
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:77");
     net.0.within(OTHER, || ping(address("10.210.1.1"), 56));
     net.0.within(ONE, || ping(address(FAR4), 56));
@@ -313,9 +320,10 @@ fn neighbours_and_links_come_and_go() {
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.router("link del renamed");
     net.0.within(ONE, || error_about(FAR4, 9, (3, 0)));
-    // That there is no way there any more, one CPU heard from the kernel; that its interface has ended, another finds by itself.
+    // One CPU gets the end of the route from the kernel. Another CPU finds out by itself that its
+    // interface was deleted.
     while !started.error_line().contains("the interface was deleted") {}
-    // The other interface goes on to the end.
+    // The other interface goes on until the end.
     started.signal(Signal::SIGINT);
     let ran: Ran = started.end();
     let report = ran.report();
@@ -324,8 +332,9 @@ fn neighbours_and_links_come_and_go() {
     accounted(&report);
 }
 
-/// The other host gets another card. If it announces that, packets follow; if it does not, they follow once the kernel has missed it and
-/// found it again.
+/// The other host gets another link address. If it announces the change, packets follow. If it does
+/// not, packets follow once the kernel has noticed that the neighbour is gone and has found it
+/// again.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };
@@ -335,7 +344,7 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:78");
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || fs::write("/proc/sys/net/ipv4/conf/other0/arp_notify", "0").unwrap());
-    // Else the kernel believes for 15 to 45 s that it is there.
+    // Otherwise the kernel believes for 15 to 45 s that the neighbour is reachable.
     net.router("neigh change 10.210.1.2 dev r1 nud stale");
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:79");
     net.0.within(ONE, || ping(address(FAR4), 56));
@@ -345,7 +354,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     stop(started);
 }
 
-/// Without the kernel's routes, and nothing else from it but neighbours and its own addresses.
+/// The run uses none of the kernel's routes. It gets only neighbours and its own addresses from the
+/// kernel.
 #[test]
 fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     let Some(net) = Net::new() else { return };
@@ -358,7 +368,8 @@ fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     stop(started);
 }
 
-/// What the router's own kernel sends into a TUN gets a link header on its way out. (The answers are for that kernel.)
+/// Packets that the router's own kernel sends into a TUN get a link header on their way out. (The
+/// replies are for that kernel.)
 #[test]
 fn from_a_tun_to_an_interface_with_link_headers() {
     let Some(net) = Net::new() else { return };
@@ -373,7 +384,8 @@ fn from_a_tun_to_an_interface_with_link_headers() {
     assert_eq!(report["dropped"]["tx_refused"].as_u64().unwrap_or(0), 0, "{report}");
 }
 
-/// Of what is taken from the kernel. Without `tx off` at the other ends, checksums are as they are: of ICMP right.
+/// The router takes the packets from the kernel with AF_XDP. The other ends still offload
+/// checksums, so only ICMP has correct ones.
 #[test]
 fn packets_that_are_taken_are_forwarded() {
     let Some(net) = Net::new() else { return };
@@ -385,7 +397,7 @@ fn packets_that_are_taken_are_forwarded() {
     assert!(report["forward"]["forwarded"].as_u64().unwrap() >= 4, "{report}");
 }
 
-/// A datagram's checksum that was left out on its way into a veth is there on its way out.
+/// If a datagram enters a veth without a checksum, it leaves the router with one.
 #[test]
 fn no_packet_goes_out_with_a_wrong_checksum() {
     let Some(net) = Net::new() else { return };
@@ -398,7 +410,8 @@ fn no_packet_goes_out_with_a_wrong_checksum() {
     });
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(ONE, || ping(address(FAR6), 56));
-    // The kernel at the other end looks at checksums that came by a cable, and drops what is wrong.
+    // The receiving kernel checks the checksums of packets from a cable, and drops packets with
+    // wrong ones.
     for to in [FAR4, FAR6] {
         let payload: Vec<u8> = (0..999).map(|at| at as u8).collect();
         let bind = if to == FAR4 { "0.0.0.0:0" } else { "[::]:0" };

@@ -1,5 +1,6 @@
-//! The commands of docs/meter.md for nfdump and pmacct, run as they are printed, in a network namespace of their own. Those for DuckDB
-//! need the feature `parquet` and a package of Python, so `.ci/parquet` runs them.
+//! Runs the commands that docs/meter.md has for nfdump and pmacct, exactly as printed, in their own
+//! network namespace. `.ci/parquet` runs the commands for DuckDB, since they need the feature
+//! `parquet` and a Python package.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +15,7 @@ const PAGE: &str = include_str!("../../../../docs/meter.md");
 /// Longer than any collector takes to start, to read and to end.
 const PATIENCE: &str = "30";
 
-/// The shell commands of a section, without those that need an interface.
+/// The shell commands of a section, except those that need an interface.
 fn commands(heading: &str) -> String {
     let section = PAGE.split_once(&format!("\n### {heading}\n")).expect("a section").1;
     let section = section.split_once("\n### ").map_or(section, |(section, _)| section);
@@ -23,14 +24,15 @@ fn commands(heading: &str) -> String {
     lines.map(|line| format!("{}{line}\n", waits(line))).collect()
 }
 
-/// What a person waits for before the next command: collectors are slower than a script.
+/// The commands that wait as a user would before the next command. Collectors are slower than a
+/// script.
 fn waits(line: &str) -> &'static str {
     if line.starts_with("steerage ") {
-        // nfacctd has two processes, and each of them says when it is ready.
+        // nfacctd has two processes, and each of them reports when it is ready.
         "until_true 'grep -q :1283 /proc/net/udp*'\n\
          until_true '! grep -q nfacctd log || { grep -q \"cache entries\" log && grep -q \"waiting for\" log; }'\n"
     } else if line.starts_with("kill ") && line.contains("%1") {
-        // It prints at its end what it has read, but not if it has only just read it.
+        // nfacctd prints its records at its end, but not those that it has only just read.
         "until_true '! grep :1283 /proc/net/udp* | grep -v :00000000'\n\
          before=$(grep -c 'Purging cache - END' log || true)\nexport before\n\
          until_true '((  $(grep -c \"Purging cache - END\" log) >= before + 2 ))'\n"
@@ -45,7 +47,7 @@ fn waits(line: &str) -> &'static str {
     }
 }
 
-/// Runs the commands of a section in an empty directory that has the capture. Returns what they print.
+/// Runs the commands of a section in an empty directory that has the capture. Returns their output.
 fn run(heading: &str) -> Option<String> {
     let capture = tshark::capture("afs.pcap")?;
     let directory = directory(&format!("how-to-{heading}"));
@@ -77,7 +79,7 @@ fn how_to_nfdump() {
         return skip("nfdump is absent: install the package nfdump");
     }
     let Some(printed) = run("nfdump") else { return };
-    // What `steerage meter afs.pcap` counts: 601 packets, of which nfdump knows those of IP.
+    // `steerage meter afs.pcap` counts 601 packets. nfdump knows only the IP packets among them.
     assert!(printed.contains("131.151.32.21") && printed.contains("total flows: 19"), "{printed}");
 }
 

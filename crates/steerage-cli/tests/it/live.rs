@@ -1,4 +1,4 @@
-//! Live interfaces: real sockets at both ends of a cable, and the program listening at one.
+//! Live interfaces: real sockets at both ends of a cable, with the program listening at one end.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -11,13 +11,13 @@ use steerage_fixtures::cable::{FAR, NEAR, Net};
 
 use crate::program::{Ran, Started, command};
 
-/// Starts it in the near namespace, with `-v`.
+/// Starts the program in the near namespace, with `-v`.
 pub(crate) fn start(net: &Net, args: &[&str]) -> Started {
     let args = [args, &["--json", "-v"]].concat();
     Started::of(net.near(|| command(&args).spawn().unwrap()))
 }
 
-/// Sends so many datagrams of 100 bytes from each of `flows` ports.
+/// Sends `each` datagrams of 100 bytes from each of `flows` ports.
 fn send(net: &Net, flows: usize, each: usize) {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..flows).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
@@ -27,12 +27,12 @@ fn send(net: &Net, flows: usize, each: usize) {
     });
 }
 
-/// Datagrams that are sent to it don't come back as refusals.
+/// Opens the receiving socket, so that datagrams to it cause no ICMP errors.
 fn open(net: &Net) -> UdpSocket {
     net.near(|| UdpSocket::bind((NEAR, 9)).unwrap())
 }
 
-/// 2 MB each way over one connection.
+/// Transfers 2 MB in each direction over one connection.
 pub(crate) fn talk(net: &Net) {
     const BYTES: usize = 2_000_000;
     let listener = net.near(|| TcpListener::bind((NEAR, 0)).unwrap());
@@ -50,7 +50,7 @@ pub(crate) fn talk(net: &Net) {
     });
 }
 
-/// What the interface has received and sent, by its own count.
+/// The number of packets that the interface has received and sent, by its own counters.
 pub(crate) fn counted(net: &Net) -> (u64, u64) {
     let table = net.near(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap());
     let line = table.lines().find_map(|line| line.trim().strip_prefix("near0:")).unwrap();
@@ -69,7 +69,8 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
         let started = start(&net, &args);
         send(&net, 40, 50);
         talk(&net);
-        // Whatever closes the connection has passed by before the next run begins: it is either in both counts or in none.
+        // The packets that close the connection must pass before the next run begins. So they are
+        // in both counts or in none.
         wait_until_closed(&net);
         let report = started.stop(Signal::SIGINT);
         let after = counted(&net);
@@ -92,7 +93,7 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
     drop(open);
 }
 
-/// Waits until neither end has anything more to say about a connection.
+/// Waits until both ends have sent their last packet of each connection.
 fn wait_until_closed(net: &Net) {
     let open = || {
         let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
@@ -104,8 +105,8 @@ fn wait_until_closed(net: &Net) {
     }
 }
 
-/// The kernel's hash steers a packet socket's packets if it is asked for, and ours if it is not: the kernel gives each packet a hash, and
-/// its key is random.
+/// The kernel's hash steers packets only on request, and otherwise ours does. The kernel gives each
+/// packet a hash with a random key.
 #[test]
 fn the_kernels_hash_steers_on_demand() {
     let Some(net) = Net::new() else { return };
@@ -119,7 +120,7 @@ fn the_kernels_hash_steers_on_demand() {
         assert_eq!(queue["hash"] == "device", !is_ours, "{queue}");
         assert_eq!((&report["received"], &report["reordered"]), (&json!(1200), &json!(0)), "{report}");
         assert_eq!(queue["hashed"], if is_ours { 1200 } else { 0 }, "{queue}");
-        // 60 flows on four CPUs: each has some, and packets of a flow are together.
+        // 60 flows on four CPUs: each CPU has some flows, and all packets of a flow are on one CPU.
         let cpus = report["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
         assert!(cpus.clone().all(|packets| packets > 0 && packets % 20 == 0), "{:?}", cpus.collect::<Vec<_>>());
     }
@@ -142,13 +143,13 @@ fn flows_are_metered_live() {
     }
 }
 
-/// What the kernel drops while the program does not get on is in the ledger, to the last packet.
+/// The kernel drops packets while the program is stopped. The ledger has every one of these drops.
 #[test]
 fn kernel_drops_are_in_the_ledger() {
     let Some(net) = Net::new() else { return };
     let started = start(&net, &["count", "near0", "-Q", "in", "-B", "512K", "--virtual-cpus", "2", "--check-order"]);
     started.signal(Signal::SIGSTOP);
-    // In a ring of 512 KiB there is no room for a megabyte.
+    // A ring of 512 KiB has no room for a megabyte.
     send(&net, 10, 1000);
     started.signal(Signal::SIGCONT);
     let report = started.stop(Signal::SIGINT);
@@ -175,7 +176,7 @@ fn an_interface_that_is_deleted_ends_the_run() {
     assert!(ran.err.lines().any(|line| line == format!("steerage: {error}")), "{}", ran.err);
 }
 
-/// The user is told, in so many words, what may be done about an interface; not if quiet is asked for.
+/// A note shows the user how to improve the use of an interface. There is no note with `--quiet`.
 #[test]
 fn notes_stand_on_standard_error() {
     let Some(net) = Net::new() else { return };
@@ -193,7 +194,8 @@ fn notes_stand_on_standard_error() {
 #[test]
 fn without_the_right_to_it_the_line_says_which() {
     let Some(net) = Net::new() else { return };
-    // As root, but without that one capability; where there is no such tool, this cannot be asked.
+    // The program runs as root, but without that one capability. Without the tool, this cannot be
+    // tested.
     let program = env!("CARGO_BIN_EXE_steerage");
     let args = ["--bounding-set=-net_raw", "--inh-caps=-net_raw", program, "count", "lo"];
     let Ok(output) = net.near(|| Command::new("setpriv").args(args).output()) else { return };
@@ -206,7 +208,7 @@ fn without_the_right_to_it_the_line_says_which() {
     assert!(ran.complaint().contains("CAP_NET_RAW") && ran.complaint().contains("setcap"), "{ran:?}");
 }
 
-/// `-f` works in the kernel: what it leaves out does not even count as received.
+/// `-f` works in the kernel, so packets that do not match are not even counted as received.
 #[test]
 fn a_filter_leaves_out_in_the_kernel() {
     let Some(net) = Net::new() else { return };
@@ -221,7 +223,7 @@ fn a_filter_leaves_out_in_the_kernel() {
         net.far(|| {
             for (port, count) in [(9, 30), (10, 20)] {
                 let socket = UdpSocket::bind((FAR, 0)).unwrap();
-                // Not connected, it hears of no refusal.
+                // The socket is not connected, so it gets no errors for refused datagrams.
                 (0..count).for_each(|_| assert_eq!(socket.send_to(&[0; 100], (NEAR, port)).unwrap(), 100));
             }
         });
@@ -230,7 +232,8 @@ fn a_filter_leaves_out_in_the_kernel() {
     }
 }
 
-/// As `setcap cap_net_raw+ep` would have it: somebody else than root listens, and by then has no capability left.
+/// The same situation as after `setcap cap_net_raw+ep`: a user other than root listens, and has no
+/// capability left by then.
 #[test]
 fn one_capability_is_enough_to_listen() {
     let Some(net) = Net::new() else { return };
@@ -247,7 +250,7 @@ fn one_capability_is_enough_to_listen() {
         assert!(status.contains("CapPrm:\t0000000000000000") && status.contains("NoNewPrivs:\t1"), "{status}");
     }
     send(&net, 3, 10);
-    // Down and up again: it listens on, without a capability.
+    // The interface goes down and up again. The program continues to listen, without a capability.
     net.must(&format!("-n {} link set near0 down", net.near));
     net.must(&format!("-n {} link set near0 up", net.near));
     let report = started.stop(Signal::SIGINT);
@@ -255,7 +258,7 @@ fn one_capability_is_enough_to_listen() {
     std::fs::remove_file(&program).unwrap();
 }
 
-/// Each interface is a device of its own, and a packet is received on each that it passes.
+/// Each interface is a device of its own. A packet is received on each interface that it passes.
 #[test]
 fn any_stands_for_all_interfaces_that_are_up() {
     let Some(net) = Net::new() else { return };

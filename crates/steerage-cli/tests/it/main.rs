@@ -1,7 +1,7 @@
-//! The program as its users meet it: what it prints, where, and what it exits with.
+//! The program as its users see it: its output, its destinations, and its exit codes.
 //!
-//! Nothing here waits for a time to pass: a run ends by a number of packets, or by a signal that is sent once the
-//! program has said that it listens.
+//! No test waits for a time to pass. A run ends after a number of packets, or by a signal that is
+//! sent once the program has reported that it listens.
 
 mod bench;
 mod bench_report;

@@ -1,4 +1,4 @@
-//! `steerage meter`: what it shows, what it writes and where, and what it says when that cannot be done.
+//! `steerage meter`: its report, its files, and its errors.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,19 +11,19 @@ use steerage_fixtures::tshark;
 
 use crate::program::{Started, command, report, run};
 
-/// 2023-11-14 22:13:20 UTC.
+/// The time of the first packet: 2023-11-14 22:13:20 UTC.
 const START: u32 = 1_700_000_000;
 
-/// A directory of the test's own, empty.
+/// Creates an empty directory for this test.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("meter").join(name);
-    // Left over from the last time, or not there.
+    // The directory may be left from the last run, or may not exist.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
 }
 
-/// An Ethernet frame of UDP over IPv4, of `bytes` in all.
+/// An Ethernet frame of `bytes` bytes with UDP over IPv4.
 fn udp(from: (u8, u16), to: (u8, u16), bytes: usize) -> Vec<u8> {
     let mut frame = vec![0; bytes];
     (frame[12], frame[14], frame[23]) = (8, 0x45, 17);
@@ -34,7 +34,7 @@ fn udp(from: (u8, u16), to: (u8, u16), bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// A capture of frames, each at a second after the start.
+/// Writes a capture. Each frame has its time in seconds after the start.
 fn capture(directory: &Path, frames: &[(u32, Vec<u8>)]) -> String {
     let file = pcap(frames.iter().map(|(second, frame)| (START + second, 250_000, frame)));
     let path = directory.join("capture.pcap");
@@ -42,7 +42,7 @@ fn capture(directory: &Path, frames: &[(u32, Vec<u8>)]) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A question with two answers, another that comes again after ten minutes, and ARP.
+/// A request with two replies, another request that is repeated after ten minutes, and ARP.
 fn conversation(directory: &Path) -> String {
     let mut arp = vec![0xff; 60];
     arp[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 8, 6]);
@@ -70,7 +70,7 @@ fn read(directory: &Path, name: &str) -> String {
     fs::read_to_string(directory.join(name)).unwrap()
 }
 
-/// The objects of lines of JSON.
+/// Parses lines of JSON.
 fn objects(lines: &str) -> Vec<Value> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -105,7 +105,7 @@ fn the_flows_with_the_most_bytes() {
         "{ran:?}"
     );
     assert!(lines[7].is_empty() && lines[8].starts_with("cpus "), "{ran:?}");
-    // Columns shrink before lines wrap. The first line has the path.
+    // Columns shrink before lines wrap. The first line is exempt, since it has the path.
     let narrow = command(&["meter", &conversation(&directory), "--virtual-cpus", "2"]).env("COLUMNS", "80").output();
     let narrow = String::from_utf8(narrow.unwrap().stdout).unwrap();
     assert!(narrow.lines().skip(1).all(|line| line.len() <= 80), "{narrow}");
@@ -140,7 +140,7 @@ fn the_report_has_them_too() {
 
     let one = report(&["meter", &capture, "--virtual-cpus", "1", "--max-flows", "1", "-t", "0"]);
     assert_eq!(one["flows"], json!({ "active": 0, "total": 4, "evicted": 2, "lost": 0, "top": [], "outputs": [] }));
-    // Patient, the flow that came again is one.
+    // With longer timeouts, the repeated request belongs to the same flow.
     let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
     assert_eq!(patient["flows"]["total"], 3);
 }
@@ -159,7 +159,7 @@ fn all_flows_in_a_file() {
     assert_eq!(rows.remove(0), HEADER);
     rows.sort_unstable();
     assert_eq!(rows, ROWS);
-    // The same columns in the same order, whatever order the flows ended in.
+    // The columns are the same and in the same order. The flows may have ended in another order.
     let text = read(&directory, "flows.jsonl");
     let mut objects = objects(&text);
     objects.sort_by_key(|object| object["first"].as_str().unwrap().to_owned());
@@ -214,7 +214,7 @@ fn a_file_for_each_period_of_the_capture() {
     let pattern = directory.join("flows-%T.jsonl").to_str().unwrap().to_owned();
     let made =
         report(&["meter", &capture, "--virtual-cpus", "1", "--flows", &pattern, "--rotate", "2m", "--inactive", "1"]);
-    // 22:13:20 lies in the period that began at 22:12.
+    // 22:13:20 is in the period that begins at 22:12.
     let expected = [
         "flows-22:12:00.jsonl",
         "flows-22:14:00.jsonl",
@@ -247,11 +247,11 @@ fn what_cannot_be_written_ends_the_run() {
     for name in ["file/flows.csv", "file/%H%M.csv", "file/%H/%M.csv"] {
         let flows = directory.join(name).to_str().unwrap().to_owned();
         let ran = run(&["meter", &capture, "--virtual-cpus", "1", "--flows", &flows]);
-        // Told before anything is read, so there is nothing to report.
+        // The error comes before anything is read, so there is nothing to report.
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
         assert!(ran.complaint().contains("cannot write flows to") && ran.err.contains("file"), "{ran:?}");
     }
-    // A full disk, and packets without an end.
+    // The disk is full, and the packets never end.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "2"];
     let ran = command(&[&args[..], &["--flows", "-", "-q"]].concat()).stdout(Stdio::from(full)).output().unwrap();
@@ -268,17 +268,18 @@ fn who_reads_no_more_has_seen_enough() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// The reader took some, and then nothing more: a stop waits for it, but not for ever.
+/// The reader takes some flows and then stalls. A stop waits for it, but not forever.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_a_stop() {
-    // A source that can wait, so that its CPUs wait for the writer; and one that cannot.
+    // The first source can wait, so its CPUs wait for the writer. The second source cannot wait.
     for device in ["synthetic:flows=100000", "synthetic:flows=100000,rate=1000000"] {
         let args = ["meter", device, "--seconds", "0", "--max-flows", "5000", "--virtual-cpus", "2"];
         let mut run = Started::new(&[&args[..], &["--flows", "-", "--json"]].concat());
-        // By now there are more flows than a pipe has room for, and they are all written at the end if nothing else is.
+        // By now there are more flows than the pipe has room for. At the end, all of them are
+        // written.
         (0..5000).for_each(|_| assert!(run.line().starts_with('{')));
         run.signal(Signal::SIGINT);
-        // The report, and why the exit code is what it is.
+        // The report comes first, and then the reason for the exit code.
         let report: Value = serde_json::from_str(&run.error_line()).unwrap();
         assert_eq!(report["ended_by"], "error", "{device}");
         let why = run.error_line();
@@ -289,7 +290,7 @@ fn a_reader_that_stalls_does_not_hold_up_a_stop() {
     }
 }
 
-/// One that ends by itself waits for its reader, as a pager has it; until somebody asks for an end.
+/// A run that ends by itself waits for its reader, such as a pager, until the user asks it to stop.
 #[test]
 fn a_reader_may_take_its_time() {
     let args = ["meter", "synthetic:packets=400000,flows=10000", "--virtual-cpus", "2", "--flows", "-", "--json", "-q"];
@@ -301,7 +302,7 @@ fn a_reader_may_take_its_time() {
     assert_eq!(run.end_unread(), Some(1));
 
     let mut patient = Started::new(&args);
-    // One at a time, through a pipe that has room for some hundreds.
+    // The test reads line by line from a pipe with room for a few hundred lines.
     let lines = std::iter::from_fn(|| Some(patient.line()).filter(|line| !line.is_empty())).count();
     assert_eq!((lines, patient.end().code), (10_000, Some(0)));
 }
@@ -314,7 +315,7 @@ fn a_run_that_is_stopped_completes_its_file() {
     let mut run = Started::new(&[&args[..], &["--flows", &flows]].concat());
     run.signal(Signal::SIGUSR1);
     let before: Value = serde_json::from_str(&run.line()).unwrap();
-    // Those that go on, if they were looked for yet: which records were the largest is known at the end.
+    // The report may have flows that continue. The largest flows of all are known only at the end.
     assert!(before["flows"]["top"].as_array().is_none_or(|top| top.iter().all(|flow| flow["end"] == "active")));
     run.signal(Signal::SIGINT);
     let ran = run.end();
@@ -356,7 +357,8 @@ fn a_wrong_command_line_is_2() {
     assert_eq!(ran.complaint(), expected);
 }
 
-/// A flow is in the sample with all its packets, whichever CPU meters it, or not at all; and the export says which share it is.
+/// A flow is in the sample with all its packets or not at all, whichever CPU meters it. The export
+/// states the sampling rate.
 #[test]
 fn a_sample_of_flows_is_of_whole_flows() {
     let directory = directory("sample");
@@ -364,7 +366,7 @@ fn a_sample_of_flows_is_of_whole_flows() {
     let device = "synthetic:packets=200000,flows=5000";
     let all = report(&["meter", device, "--virtual-cpus", "3", "--flows", &csv]);
     let rows = |text: String| -> std::collections::BTreeSet<String> {
-        // Times differ between runs, and records are cut by them alone.
+        // Times differ between runs, and records differ only in their times.
         text.lines().skip(1).map(|row| row.splitn(3, ',').nth(2).unwrap().to_owned()).collect()
     };
     let every = rows(read(&directory, "flows.csv"));
@@ -373,7 +375,7 @@ fn a_sample_of_flows_is_of_whole_flows() {
     let some = rows(read(&directory, "flows.csv"));
     assert_eq!((&all["flows"]["sample"], &sample["flows"]["sample"]), (&Value::Null, &json!(10)));
     assert_eq!(every.len() as u64, all["flows"]["total"].as_u64().unwrap());
-    // 500 in the mean, with a standard deviation of 21.
+    // The mean is 500, with a standard deviation of 21.
     assert!((350..650).contains(&some.len()) && some.len() as u64 == sample["flows"]["total"], "{}", some.len());
     assert!(some.is_subset(&every));
     assert_eq!(sample["delivered"], 200_000);
@@ -382,7 +384,8 @@ fn a_sample_of_flows_is_of_whole_flows() {
     assert!(messages.contains(&["1", "10", "6"].map(str::to_owned).to_vec()), "{messages:?}");
 }
 
-/// The figures are tshark's: `-T fields -e frame.len -e ip.src ...`, later fragments with the first of their datagram.
+/// The figures are those of tshark: `-T fields -e frame.len -e ip.src ...`. Later fragments count
+/// with the first fragment of their datagram.
 #[test]
 fn afs_in_a_page() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
@@ -401,7 +404,8 @@ fn afs_in_a_page() {
     }
 }
 
-/// A program that was built without Parquet says how to get one that has it, before it reads anything.
+/// A program that was built without Parquet says how to get one with Parquet, before it reads
+/// anything.
 #[test]
 #[cfg(not(feature = "parquet"))]
 fn parquet_takes_a_feature() {

@@ -1,4 +1,4 @@
-//! `--metrics`: what Prometheus reads of a run.
+//! `--metrics`: the metrics of a run that Prometheus reads.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,10 +9,10 @@ use steerage_fixtures::exposition;
 
 use crate::program::{Started, run};
 
-/// On any port that is free.
+/// Serves metrics on any free port.
 pub(crate) const ANY: &str = "--metrics=127.0.0.1:0";
 
-/// Where it says that its metrics are.
+/// The address of the metrics, as the program prints it.
 pub(crate) fn address(run: &Started) -> SocketAddr {
     let of_line =
         |line: &String| line.trim_end().strip_prefix("metrics at http://")?.strip_suffix("/metrics")?.parse().ok();
@@ -29,8 +29,8 @@ pub(crate) fn get(address: SocketAddr) -> String {
     body.to_owned()
 }
 
-/// Of each command that receives packets: what is told never runs ahead of the report at the end, nor lags behind the one
-/// before.
+/// For each command that receives packets, the metrics are never ahead of the final report, and
+/// never behind an earlier report.
 #[test]
 fn every_command_serves_them() {
     let file = std::env::temp_dir().join(format!("steerage-{}-metrics.pcapng", std::process::id()));
@@ -70,7 +70,7 @@ fn every_command_serves_them() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// Also where it is to be quiet: nobody else knows which port the kernel chose.
+/// The address is printed even with `-q`, since only this line says which port the kernel chose.
 #[test]
 fn the_port_is_told_though_it_is_quiet() {
     let run = Started::new(&["count", "synthetic:rate=1000", ANY, "-q", "--virtual-cpus", "1", "--seconds", "0"]);

@@ -1,8 +1,10 @@
-//! Wrong command lines and devices that aren't there: one line that says what to do, and the exit code.
+//! Wrong command lines and missing devices. The program prints one line that says what to do, and
+//! exits with the right code.
 
 use crate::program::run;
 
-/// Runs it, expects the code, one line on standard error and nothing on standard output.
+/// Runs the program. Expects the exit code, one line on standard error and nothing on standard
+/// output.
 fn fails(code: i32, args: &str) -> String {
     let ran = run(&args.split_whitespace().collect::<Vec<_>>());
     assert_eq!(ran.code, Some(code), "{args}: {ran:?}");
@@ -132,7 +134,7 @@ fn a_complaint_says_what_to_do() {
     assert!(memory.contains("--backlog") && memory.contains("4 CPU(s)"), "{memory}");
 }
 
-/// File names come from elsewhere, and may be anything.
+/// File names come from other users, and may contain any characters.
 #[test]
 fn a_name_cannot_break_the_line() {
     let ran = run(&["count", "two\nlines\u{1b}[2J"]);
@@ -147,9 +149,9 @@ fn without_a_command_there_is_help() {
     assert!(ran.err.contains("Usage: steerage") && ran.err.contains("Examples:"), "{ran:?}");
 }
 
-/// What people typically type wrong, and a part of the answer that says what to do.
+/// Typical mistakes, each with a part of the advice that must appear.
 const TYPICAL: [(&str, &str); 48] = [
-    // Habits of tcpdump's users.
+    // These are habits of tcpdump's users.
     ("count -i eth1", "steerage count eth1"),
     ("meter -r night.pcap", "steerage meter night.pcap"),
     ("-i eth1", "steerage meter eth1"),
@@ -161,13 +163,13 @@ const TYPICAL: [(&str, &str); 48] = [
     ("count synthetic port 53", "write -f 'port 53' after the input"),
     ("explain synthetic tcp and port 80", "write -f 'tcp and port 80' after the input"),
     ("count synthetic -f ip", "leave -f out"),
-    // No command, or a wrong one.
+    // The command is missing or wrong.
     ("night.pcap", "steerage meter night.pcap"),
     ("lo", "steerage meter lo"),
     ("metre lo", "a similar subcommand exists: 'meter'"),
     ("help reprot", "a similar one exists: report"),
     ("man metre", "`steerage --help` lists the commands"),
-    // Inputs.
+    // The input is wrong.
     ("count nowhere.pcap", "`ls` shows the files"),
     ("meter eth99", "`ip link` the interfaces"),
     ("count synthetic:flow=1", "flows"),
@@ -179,7 +181,7 @@ const TYPICAL: [(&str, &str); 48] = [
     ("parallel synthetic:packets=10", "<COMMAND>"),
     ("parallel big.pcap tshark -r -", "steerage parallel big.pcap -- tshark"),
     ("parallel big.pcap tshark", "write -- before the command"),
-    // Options and their values.
+    // An option or its value is wrong.
     ("count --cpu 0", "'--cpus'"),
     ("meter lo --top", "<N>"),
     ("count --cpus x", "0-3,8"),

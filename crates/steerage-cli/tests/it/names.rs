@@ -1,4 +1,4 @@
-//! `steerage meter --names`: the names in packets are those that tshark finds.
+//! `steerage meter --names` finds the same names in packets as tshark.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,10 +10,10 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::run;
 
-/// The names of a flow, by the columns of a CSV.
+/// The names of a flow, by CSV column.
 type Names = BTreeMap<&'static str, String>;
 
-/// By the endpoints, the source first.
+/// The names of all flows by their endpoints, the source first.
 type Flows = BTreeMap<[String; 4], Names>;
 
 const COLUMNS: [&str; 7] = ["dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];
@@ -23,14 +23,14 @@ fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     let args = ["meter", capture.to_str().unwrap(), "-q", "--virtual-cpus", "2", "--inactive", "1d", "--active", "1d"];
     let args = [&args[..], more, &["--flows", csv.to_str().unwrap()]].concat();
     let ran = run(&args);
-    // Some captures are cut short.
+    // Some captures are truncated.
     assert!(matches!(ran.code, Some(0 | 1)), "{ran:?}");
     let text = fs::read_to_string(csv).unwrap();
     let mut lines = text.lines();
     let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
     let mut flows = Flows::new();
     for line in lines {
-        // Only lists of protocols are quoted.
+        // Only lists of protocols have quotes.
         let line = line.replace("\"h2,http/1.1\"", "h2;http/1.1");
         let row: Vec<&str> = line.split(',').collect();
         assert_eq!(row.len(), columns.len(), "{line}");
@@ -44,7 +44,7 @@ fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     flows
 }
 
-/// The same, of what tshark says about each packet.
+/// The flows that have names, from tshark's output for each packet.
 fn dissected(capture: &Path) -> Option<Flows> {
     let fields = [
         "ip.src",
@@ -90,7 +90,8 @@ fn dissected(capture: &Path) -> Option<Flows> {
             }
             if is_response && known.is_none_or(|id| id == row[8]) {
                 found.insert("dns_rcode", row[10].clone());
-                // tshark lists names and addresses by kind, and behind those of the answer those of additional records.
+                // tshark lists names and addresses by kind. Those of additional records follow
+                // those of the answer.
                 let answers = [&row[15], &row[13], &row[14]].map(|list| list.replace(',', " ")).join(" ");
                 let count = row[20].parse().unwrap();
                 found.insert("dns_answer", answers.split_whitespace().take(count).collect::<Vec<_>>().join(" "));
@@ -115,7 +116,7 @@ fn names_are_those_of_tshark() {
     let mut with_names = 0;
     for path in tshark::captures() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        // tshark decrypts the greeting of QUIC.
+        // tshark decrypts QUIC's Initial packets, which `meter` does not.
         if name.starts_with("quic") {
             continue;
         }
@@ -145,12 +146,12 @@ fn names_of_generated_traffic_are_those_of_tshark() {
         for name in COLUMNS {
             assert!(expected.values().filter(|names| names.contains_key(name)).count() > 20, "{name}");
         }
-        // They are off unless they are asked for.
+        // Names are off by default.
         assert_eq!(metered(&capture, &csv, &[]), Flows::new());
     }
 }
 
-/// The same names as IPFIX, as tshark reads them.
+/// The same names in IPFIX, as tshark reads them.
 #[test]
 fn names_are_exported() {
     let directory = directory("names-export");

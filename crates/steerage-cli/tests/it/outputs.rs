@@ -1,5 +1,5 @@
-//! Capture files and FIFOs that are written: full disks, readers that pause or are not there, planted links. What the report
-//! says is what is in the file.
+//! Writes capture files and FIFOs with full disks, with slow or missing readers, and with planted
+//! links. The report always matches the contents of the file.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -19,10 +19,10 @@ use steerage_fixtures::{HANG, NOBODY, is_root, skip};
 
 use crate::program::{Ends, Started, assert_balanced, command, report, run};
 
-/// A directory of the test's own, empty.
+/// Creates an empty directory for this test.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outputs").join(name);
-    // Left over from the last time, or not there.
+    // The directory may be left from the last run, or may not exist.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
@@ -32,7 +32,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// How many packets tshark's tools find in a file that has to be whole.
+/// How many packets capinfos finds in a file, which must be complete.
 fn capinfos(file: &Path) -> Option<u64> {
     let Ok(output) = Command::new("capinfos").args(["-c", "-M", "-T", "-r"]).arg(file).output() else {
         skip("capinfos is absent: install the package tshark");
@@ -43,18 +43,18 @@ fn capinfos(file: &Path) -> Option<u64> {
     Some(out.trim().rsplit('\t').next().unwrap().parse().unwrap_or_else(|_| panic!("{out}")))
 }
 
-/// Our own count of a whole file.
+/// The number of packets that we count in a complete file.
 fn count(file: &Path) -> Value {
     report(&["count", text(file), "--virtual-cpus", "1"])["received"].clone()
 }
 
-/// A reader of a FIFO that reads nothing until the test lets it.
+/// Opens a FIFO for reading, but reads nothing yet.
 fn reader(pipe: &Path) -> File {
     mkfifo(pipe, Mode::S_IRWXU).unwrap();
     File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(pipe).unwrap()
 }
 
-/// Everything that a FIFO holds now.
+/// Reads everything that a FIFO holds now.
 fn drain(pipe: &mut File) -> Vec<u8> {
     let mut all = Vec::new();
     match pipe.read_to_end(&mut all) {
@@ -63,7 +63,7 @@ fn drain(pipe: &mut File) -> Vec<u8> {
     }
 }
 
-/// Asks a run for reports until one is as it should be.
+/// Asks a run for reports until `reached` is true for one.
 fn wait_until(run: &mut Started, what: &str, mut reached: impl FnMut(&Value) -> bool) -> Value {
     let start = Instant::now();
     loop {
@@ -85,7 +85,8 @@ fn a_full_disk_holds_as_many_packets_as_are_reported() {
     let directory = directory("full");
     let (small, saved) = (directory.join("small"), directory.join("saved"));
     [&small, &saved].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-    // Two outputs share what is too little for either, and a third has room.
+    // Two outputs share a file system that is too small for either of them. A third output has
+    // enough room.
     let script = "mount -t tmpfs -o size=1m tmpfs \"$1\" || exit 99
         \"$0\" fanout synthetic:packets=40000,flows=300 --virtual-cpus 2 --json \
             --to \"pcap:$1/a.pcapng\" --to \"pcap:$1/b.pcapng\" --to \"pcap:$2/c.pcapng\"
@@ -105,7 +106,7 @@ fn a_full_disk_holds_as_many_packets_as_are_reported() {
     let lost: u64 = ["tx_full", "tx_refused", "tx_lost"].iter().filter_map(|why| report["dropped"][why].as_u64()).sum();
     assert!(lost > 0 && report["dropped"]["tx_lost"].as_u64() > Some(0), "{report}");
     assert_eq!(report["delivered"].as_u64().unwrap() + lost, 40_000);
-    // Both that failed are named, in the report and in the error, and the files are whole.
+    // The report and the error name both outputs that failed, and the files are complete.
     assert_eq!(err.lines().count(), 1, "{err}");
     for (nth, name) in ["a.pcapng", "b.pcapng", "c.pcapng"].iter().enumerate() {
         let output = &report["outputs"][nth];
@@ -127,7 +128,7 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     let from = "synthetic:rate=50000,flows=300,size=1500";
     let args = ["fanout", from, "--to", &to[0], "--to", &to[1], "--virtual-cpus", "2", "--seconds", "0", "--json"];
     let mut run = Started::new(&args);
-    // Its losses show while it is stuck.
+    // The report shows the losses while the output is stuck.
     let before = wait_until(&mut run, "drops", |report| report["outputs"][0]["dropped"]["tx_full"].as_u64() > Some(0));
     assert_eq!(before["outputs"][1]["dropped"], json!({}));
     let written = before["outputs"][1]["packets"].as_u64();
@@ -144,7 +145,7 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     assert!(capinfos(&file).is_none_or(|packets| report["outputs"][1]["packets"] == packets));
 }
 
-/// A reader that begins late, and reads on only then: what can wait is not lost to it.
+/// A reader starts late. A source that can wait loses no packets to it.
 #[test]
 fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
     let directory = directory("slow");
@@ -162,12 +163,13 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
         "2",
     ];
     let mut child = command(&[&args[..], &["--json", "-v"]].concat());
-    // It waits for a reader, and so does the reader for it.
+    // The program waits for a reader, and opening the FIFO waits for the program.
     let child = child.spawn().unwrap();
     let mut slow = File::open(&pipe).unwrap();
     let mut run = Started::of(child);
-    // A source that can wait fills half of a CPU's share of the buffer (8 MiB): the reader begins when little is left of that. What
-    // is still to come for the FIFO, 75 MB in all, does not fit into the buffer.
+    // A source that can wait fills half of a CPU's share of the buffer (8 MiB). The reader begins
+    // when little of that room is left. The rest of the FIFO's packets, of 75 MB in all, does not
+    // fit into the buffer.
     wait_until(&mut run, "a full buffer", |report| report["outputs"][0]["held"].as_u64() > Some((7 << 20) / 1500));
     std::io::copy(&mut slow, &mut File::create(&copy).unwrap()).unwrap();
     let ran = run.end();
@@ -201,7 +203,8 @@ fn a_fifo_without_a_reader_is_waited_for_and_that_is_said() {
     }
 }
 
-/// Somebody left links in a directory that everybody may write to, under every name that root will write.
+/// Another user left links in a directory that all users may write to. Every name that root will
+/// write is taken.
 #[test]
 fn planted_links_lead_nowhere() {
     if !is_root() {
@@ -234,7 +237,8 @@ fn planted_links_lead_nowhere() {
     assert!(fs::symlink_metadata(common.join("flows.csv.part")).unwrap().is_symlink(), "nobody has touched it");
 }
 
-/// Nobody reads the flows, and a file can wait: so the function waits, and every report says for how long.
+/// The reader of the flows stalls, and the source can wait. So the handler waits, and every report
+/// says for how long.
 #[test]
 fn a_cpu_that_does_not_return_is_shown() {
     let from = "synthetic:flows=100000";
@@ -264,7 +268,8 @@ fn a_cpu_that_does_not_return_is_shown() {
     }
 }
 
-/// `.pcap` is classic pcap, and every other name pcapng. A file without packets is a capture too.
+/// A name that ends in `.pcap` means classic pcap, and every other name means pcapng. A file
+/// without packets is a valid capture.
 #[test]
 fn the_name_chooses_the_format() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -277,7 +282,7 @@ fn the_name_chooses_the_format() {
         }
         assert_eq!(fs::read(&path).unwrap()[..4], magic, "{name}");
         assert_eq!(report(&["count", path.to_str().unwrap(), "--virtual-cpus", "1"])["received"], 100);
-        // Nothing passes the filter.
+        // No packet passes the filter.
         let none = directory.join(format!("none-{name}"));
         let ran = run(&["send", &format!("pcap:{}", none.display()), path.to_str().unwrap(), "-f", "tcp port 1"]);
         assert_eq!(ran.code, Some(0), "{ran:?}");

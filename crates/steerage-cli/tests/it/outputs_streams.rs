@@ -11,7 +11,7 @@ use steerage_fixtures::until;
 
 use crate::program::{Ran, command, run};
 
-/// The records of a pcap with nanoseconds: their number.
+/// Counts the records of a pcap with nanoseconds.
 pub(crate) fn packets(mut capture: &[u8]) -> u64 {
     assert_eq!(capture[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
     capture = &capture[24..];
@@ -44,7 +44,7 @@ fn programs_read_captures() {
 fn a_program_that_has_enough_loses_the_rest() {
     let ran = run(&["fanout", "synthetic:packets=100000", "--to", "exec:head -c 1000 >/dev/null", "--json"]);
     let report = ran.report();
-    // 24 bytes of header, then 80 for each packet.
+    // The file has a header of 24 bytes, and 80 bytes for each packet.
     assert_eq!((ran.code, &report["outputs"][0]["packets"]), (Some(1), &12.into()), "{ran:?}");
 }
 
@@ -72,7 +72,7 @@ fn a_fifo_is_made_and_waited_for() {
 
 #[test]
 fn who_connects_reads_a_capture() {
-    // A port that was free a moment ago.
+    // This port was free a moment ago.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = format!("tcp-listen:{address}");
     let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! `steerage parallel`: jobs get whole flows, and whatever becomes of them is counted and said.
+//! `steerage parallel`: jobs get whole flows. Every loss and every failure is counted and reported.
 
 use std::fs;
 use std::io::Write;
@@ -14,10 +14,10 @@ use steerage_fixtures::{NOBODY, is_root, scratch::Scratch, skip};
 
 use crate::program::{Ran, Started, command, report, run};
 
-/// Packets of the capture that most tests read.
+/// The number of packets in the capture that most tests read.
 const PACKETS: u64 = 20_000;
 
-/// A capture of TCP and UDP, IPv4 and IPv6, made once.
+/// A capture of TCP and UDP over IPv4 and IPv6. It is written once.
 fn capture() -> &'static str {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let path = MADE.get_or_init(|| {
@@ -45,14 +45,14 @@ pub(crate) fn jobs(summary: &Value) -> &Vec<Value> {
     summary["jobs"].as_array().unwrap()
 }
 
-/// Runs jobs on the capture. Returns what they came to, and the summary.
+/// Runs jobs on the capture. Returns their output and exit code, and the summary.
 fn parallel(options: &[&str], job: &[&str]) -> (Ran, Value) {
     let ran = run(&[&["parallel", capture(), "--json"], options, &["--"], job].concat());
     let summary = summary(&ran);
     (ran, summary)
 }
 
-/// Runs a shell on the capture.
+/// Runs shells as jobs on the capture.
 fn shell(options: &[&str], script: &str) -> (Ran, Value) {
     parallel(options, &["sh", "-c", script])
 }
@@ -84,7 +84,8 @@ fn sixty_four_jobs() {
     assert_eq!(read, 64 * 24 + PACKETS * 16 + bytes);
 }
 
-/// Without privileges the large pipes of a user take 64 MiB at most: the last jobs get smaller ones, and all that is theirs.
+/// Without privileges, a user's large pipes take at most 64 MiB. The last jobs get smaller pipes,
+/// but all their packets.
 #[test]
 fn more_jobs_than_a_user_has_large_pipes() {
     if !is_root() {
@@ -125,7 +126,7 @@ fn a_job_that_is_killed_loses_its_own_packets_alone() {
 
 #[test]
 fn what_a_dead_job_had_not_read_is_counted_to_the_packet() {
-    // 24 bytes of header, then records of a head of 16 bytes.
+    // A header of 24 bytes comes first. Each record has a header of 16 bytes.
     let (_, all) = shell(&["-j", "1", "--format", "pcap"], "cat >/dev/null");
     let bytes = all["jobs"][0]["bytes"].as_u64().unwrap() / PACKETS + 16;
     for packets in [0, 1, 1000] {
@@ -148,7 +149,8 @@ fn what_a_dead_job_had_not_read_is_counted_to_the_packet() {
         let summary = summary(&ran);
         assert_eq!(ran.code, Some(0), "{ran:?}");
         let job = &jobs(&summary)[0];
-        // Packets of TCP over IPv6 are longer than those of UDP over IPv4, so it is not known how many exactly.
+        // Packets of TCP over IPv6 are longer than those of UDP over IPv4, so the exact number is
+        // not known.
         let read = job["packets"].as_u64().unwrap();
         assert!(read <= 2 * packets + 1 && (packets == 0 || read >= packets / 2), "{packets}: {job}");
     }
@@ -174,7 +176,7 @@ fn a_job_that_never_reads_is_killed_if_asked() {
     assert!(ran.err.contains("killed because it read nothing (--job-timeout)"), "{ran:?}");
 }
 
-/// This takes the 30 s, in which it does nothing.
+/// This test takes 30 s, in which it only waits.
 #[test]
 fn a_job_that_reads_nothing_for_30_s_is_named() {
     let script = "if [ {n} = 2 ]; then exec sleep 1000; fi; cat >/dev/null";
@@ -184,11 +186,11 @@ fn a_job_that_reads_nothing_for_30_s_is_named() {
     assert_eq!(line, "steerage: job 2 has read nothing for 30.0 s; --job-timeout kills such a job\n");
     run.signal(Signal::SIGINT);
     let ran = run.end();
-    // Nothing else than TERM ends it.
+    // Only SIGTERM ends the job.
     assert_eq!((ran.code, &summary(&ran)["jobs"][1]["signal"]), (Some(1), &"SIGTERM".into()), "{ran:?}");
 }
 
-/// The one that is too slow reads only once the other has met the end of its input.
+/// The slow job begins to read only after the other job has seen the end of its input.
 #[test]
 fn a_slow_job_of_a_live_input_loses_its_own_packets_alone() {
     let scratch = Scratch::new();
@@ -235,7 +237,7 @@ fn programs_that_do_not_read_standard_input_have_other_ways() {
 fn results_have_a_directory_for_each_job() {
     let scratch = Scratch::new();
     let script = "wc -c >own; echo to stdout; echo to stderr >&2; exit {n}";
-    // Only the last directory is made.
+    // Only the last directory of the path is created.
     let ran = run(&["parallel", capture(), "--results", scratch.join("deep/out").to_str().unwrap(), "--", "true"]);
     assert!(ran.code == Some(255) && ran.err.contains("make it with mkdir -p"), "{ran:?}");
     let results = scratch.join("out");
@@ -292,14 +294,15 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
-    // What can wait ends as well, once the jobs have read what they were given.
+    // With an input that can wait, the run also ends, once the jobs have read all packets that they
+    // were given.
     let job = "cat >/dev/null; echo it is over";
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "-v", "--json", "--", "sh", "-c", job];
     let run = Started::of(command(&endless).spawn().unwrap());
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
-    // One that goes on is ended by TERM.
+    // SIGTERM ends a job that goes on.
     let job = "trap 'echo ended; exit 0' TERM; while :; do sleep 0.1; done";
     let run =
         Started::of(command(&["parallel", traffic, "-j", "1", "-v", "--json", "--", "sh", "-c", job]).spawn().unwrap());

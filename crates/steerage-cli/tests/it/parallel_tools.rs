@@ -1,4 +1,5 @@
-//! `steerage parallel` with the tools that people run: their output is that of one process, but for the order of lines.
+//! `steerage parallel` with common tools. Their output is that of a single process, except for the
+//! order of lines.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +11,7 @@ use steerage_fixtures::{scratch::Scratch, skip, tshark};
 use crate::parallel::{jobs, summary};
 use crate::program::{Started, command, report, run};
 
-/// Fields of tshark that depend on the packets of one flow alone.
+/// Fields of tshark that depend only on the packets of one flow.
 const FLOW_LOCAL: [&str; 13] = [
     "frame.time_epoch",
     "frame.len",
@@ -27,11 +28,12 @@ const FLOW_LOCAL: [&str; 13] = [
     "dns.qry.name",
 ];
 
-/// A capture in which a packet's time is out of range: jobs get the time at which it was split.
+/// A capture with a packet whose time is out of range. Jobs see the time at which the packet was
+/// split.
 const WITHOUT_A_TIME: &str = "bad-time.pcapng";
 
-/// The captures, the one of the examples (DNS, HTTP, voice), and one that is made. Each test makes its own, since two makings
-/// differ in their times.
+/// The captures, the capture of the examples (DNS, HTTP, voice), and a generated one. Each test
+/// generates its own, since the times differ each time.
 fn captures(scratch: &Scratch) -> Vec<PathBuf> {
     let made = scratch.join("parallel-tools.pcapng");
     report(&["send", &format!("pcap:{}", made.display()), "synthetic:flows=300,packets=5000,mix=udp4+tcp6"]);
@@ -40,14 +42,15 @@ fn captures(scratch: &Scratch) -> Vec<PathBuf> {
     found.chain([examples, made]).collect()
 }
 
-/// Sorted lines, without the numbers of other frames: those are of the whole capture.
+/// Sorts the lines, and removes the numbers of other frames, which count frames of the whole
+/// capture.
 fn sorted(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = text.lines().map(without_frame_numbers).collect();
     lines.sort_unstable();
     lines
 }
 
-/// `(reply in 12)`, `(Call In 3)`, `[Reassembled in #12]`.
+/// Removes frame numbers, as in `(reply in 12)`, `(Call In 3)` and `[Reassembled in #12]`.
 fn without_frame_numbers(line: &str) -> String {
     let line = line.replace(" In ", " in ");
     let mut parts = line.split_inclusive(" in ");
@@ -55,7 +58,7 @@ fn without_frame_numbers(line: &str) -> String {
     first + &parts.map(|part| part.trim_start_matches(|c: char| c == '#' || c.is_ascii_digit())).collect::<String>()
 }
 
-/// The output of a tool alone. `None` if it is absent.
+/// The output of a tool that runs alone. `None` if the tool is missing.
 fn alone(tool: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool[0]).args(&tool[1..]).arg(file).output() else {
         skip(&format!("{} is absent", tool[0]));
@@ -80,7 +83,7 @@ fn compare_with_tshark(fields: &[&str], key: impl Fn(&Path) -> &'static str) {
     }
 }
 
-/// The same lines in whatever order.
+/// Checks that both texts have the same lines, in any order.
 fn assert_same(one: &str, jobs: &str, name: &str) {
     let (one, jobs) = (sorted(one), sorted(jobs));
     let differ = one.iter().zip(&jobs).find(|(one, jobs)| one != jobs);
@@ -94,7 +97,7 @@ fn the_fields_of_tshark_are_those_of_one_process() {
 
 #[test]
 fn what_tshark_says_of_packets_is_that_of_one_process() {
-    // The Rx protocol of AFS knows replies by calls from and to other ports.
+    // The Rx protocol of AFS matches replies with calls from and to other ports.
     compare_with_tshark(&["frame.time_epoch", "_ws.col.Info"], |capture| {
         if capture.ends_with("afs.pcap") { "hosts" } else { "flow" }
     });
@@ -103,7 +106,7 @@ fn what_tshark_says_of_packets_is_that_of_one_process() {
 #[test]
 fn the_lines_of_tcpdump_are_those_of_one_process() {
     let scratch = Scratch::new();
-    // It knows replies of AFS by calls to other hosts.
+    // tcpdump matches replies of AFS with calls to other hosts.
     for capture in captures(&scratch).iter().filter(|capture| !capture.ends_with("afs.pcap")) {
         let name = capture.to_str().unwrap();
         let tool = ["tcpdump", "-n", "-tt", "-r"];
@@ -114,7 +117,7 @@ fn the_lines_of_tcpdump_are_those_of_one_process() {
     }
 }
 
-/// The flows in a directory and those below it, a line each.
+/// The flows in a directory and its subdirectories, one line each.
 fn nfdumped(directory: &Path) -> Vec<String> {
     let fields = "fmt:%ts %te %pr %sap %dap %pkt %byt";
     let output = Command::new("nfdump").args(["-q", "-N", "-o", fields, "-R"]).arg(directory).output().unwrap();
@@ -124,7 +127,7 @@ fn nfdumped(directory: &Path) -> Vec<String> {
     flows
 }
 
-/// As docs/parallel.md says it.
+/// The command is that of docs/parallel.md.
 #[test]
 fn nfpcapd_reads_a_file_of_its_own() {
     let scratch = Scratch::new();
@@ -150,12 +153,12 @@ fn jobs_get_packets_without_their_tunnels() {
     for name in tunnels {
         let Some(capture) = tshark::capture(&format!("{name}.pcap")) else { return };
         let fields = ["frame.time_epoch", "ip.src", "ip.dst", "ip.id", "ipv6.src", "ipv6.dst", "tcp.seq_raw"];
-        // ARP in a tunnel has no addresses of its own in these fields.
+        // In these fields, ARP in a tunnel has no addresses of its own.
         let mut tool = vec!["tshark", "-n", "-T", "fields", "-E", "occurrence=l", "-Y", "not arp"];
         tool.extend(fields.iter().flat_map(|field| ["-e", *field]));
         let Some(inner) = alone(&[&tool[..], &["-r"]].concat(), &capture) else { return };
         let from = ["parallel", capture.to_str().unwrap(), "--strip-tunnels", "-j", "2", "-q", "--"];
-        // The only headers of their packets now.
+        // Without the tunnel, packets have only these headers.
         tool[5] = "occurrence=a";
         let ran = run(&[&from[..], &tool, &["-r", "-"]].concat());
         assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -163,7 +166,7 @@ fn jobs_get_packets_without_their_tunnels() {
     }
 }
 
-/// As many datagrams as `count`, from as many ports.
+/// Sends `count` datagrams from 32 ports.
 fn send_datagrams(net: &Net, count: usize) {
     net.far(|| {
         let sockets: Vec<_> = (0..32).map(|_| std::net::UdpSocket::bind((FAR, 0)).unwrap()).collect();
@@ -199,6 +202,6 @@ fn an_interface_of_its_own_is_a_job_s_input_too() {
     send_datagrams(&net, 100);
     run.signal(Signal::SIGINT);
     let ran = run.end();
-    // They were ended by TERM, since nothing else says that an interface is at its end.
+    // SIGTERM ended the jobs, since an interface has no end that they could see.
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }

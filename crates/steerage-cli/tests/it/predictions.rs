@@ -1,4 +1,5 @@
-//! What `steerage explain` says of captures is what the commands then do, and what tshark counts.
+//! Predictions of `steerage explain` about captures match what the commands do and what tshark
+//! counts.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,8 +18,8 @@ use steerage_fixtures::{skip, tshark};
 use crate::explain::{KEY, explained};
 use crate::program::run;
 
-/// The captures beside the workspace, and those among them that show a defect. None, with the reason on standard error, if they
-/// are absent.
+/// The captures next to the workspace, including those that once showed a defect. Without captures
+/// the list is empty, and the reason is on standard error.
 fn captures() -> Vec<String> {
     tshark::all_captures().iter().map(|path| path.to_str().unwrap().to_owned()).collect()
 }
@@ -27,13 +28,13 @@ fn capture(name: &str) -> Option<String> {
     captures().into_iter().find(|path| path.ends_with(name))
 }
 
-/// The explanation of a capture, up to where it can be read; nothing if that is nowhere.
+/// The explanation of a capture, as far as it can be read. `None` if nothing can be read.
 fn explanation(args: &[&str]) -> Option<Value> {
     let ran = run(&[&["explain"], args, &["--hash-key", KEY, "--json"]].concat());
     (!ran.out.is_empty()).then(|| serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}")))
 }
 
-/// Packets of each of so many CPUs, as explained for a command.
+/// The number of packets that the explanation for `command` predicts for each CPU.
 fn predicted(capture: &str, command: &str, cpus: usize) -> Option<Vec<u64>> {
     let explained = explanation(&[capture, "--for", command, "--virtual-cpus", &cpus.to_string()])?;
     let spread = explained["traffic"]["spread"].as_array().unwrap().clone();
@@ -41,7 +42,7 @@ fn predicted(capture: &str, command: &str, cpus: usize) -> Option<Vec<u64>> {
     Some(serde_json::from_value(row["packets"].clone()).unwrap())
 }
 
-/// Packets that each of so many CPUs handles when the command runs.
+/// The number of packets that each CPU handles when the command runs.
 fn handled(capture: &str, command: &[&str], cpus: usize) -> Vec<u64> {
     let cpus = cpus.to_string();
     let args = [capture, "--virtual-cpus", &cpus, "--policy", "hash", "--hash-key", KEY, "--json", "-q"];
@@ -66,7 +67,8 @@ fn packets_of_count_meter_and_fanout_go_where_explain_says() {
     }
 }
 
-/// A router wants interfaces; so its packet function is run on the captures, with nothing in its table.
+/// `forward` needs interfaces, so the test runs its packet function on the captures, with an empty
+/// routing table.
 #[test]
 fn packets_of_forward_go_where_explain_says() {
     let hasher = FlowHasher::keyed(&KEY.parse::<HashKey>().unwrap());
@@ -96,7 +98,7 @@ fn only_forward_separates_the_directions_of_a_connection() {
     let hash = |flow: &str, command: &str| explanation(&[flow, "--for", command]).unwrap()["flow"]["hash"].clone();
     assert_eq!(hash(there, "count"), hash(back, "count"));
     assert_ne!(hash(there, "forward"), hash(back, "forward"));
-    // The advice is for the command.
+    // The advice depends on the command.
     let advised = |command: &str| explanation(&[&capture, "--for", command]).unwrap()["traffic"]["suggestion"].clone();
     for (command, runs) in [("meter", "steerage meter "), ("forward", "steerage forward IFACE --cpus")] {
         let advised = advised(command)["commands"]["steerage"][0].as_str().unwrap().to_owned();
@@ -104,7 +106,8 @@ fn only_forward_separates_the_directions_of_a_connection() {
     }
 }
 
-/// Three fragments of one datagram, the first of which comes first: the others have no ports, and go with it.
+/// Three fragments of one datagram, with the first fragment first. The later fragments have no
+/// ports, and stay with the first.
 #[test]
 fn a_later_fragment_is_explained_by_its_flow() {
     let Some(capture) = capture("explain-frag.pcap") else { return };
@@ -121,7 +124,8 @@ fn a_later_fragment_is_explained_by_its_flow() {
     }
 }
 
-/// The key of every flow, fragments' datagrams among them, is the one that steering hashed.
+/// The key of every flow is the key that steering hashed. This includes flows that are datagrams of
+/// fragments.
 #[test]
 fn the_keys_of_all_flows_were_hashed() {
     for capture in captures() {
@@ -143,7 +147,7 @@ fn keys_were_hashed<const BOTH: bool>(capture: &str) {
     }
 }
 
-/// Every key that is printed was hashed: explained by its name, it has the bucket of its packets.
+/// If a printed key is explained by its name, it has the same bucket as its packets.
 #[test]
 fn the_keys_of_the_largest_flows_were_hashed() {
     for capture in captures() {
@@ -161,8 +165,8 @@ fn the_keys_of_the_largest_flows_were_hashed() {
     }
 }
 
-/// What the notes say of the speed-up is never less than what the table has for some number of CPUs, and never less than what
-/// the largest flow allows.
+/// The speed-up in the notes is never less than the speed-up in the table for any number of CPUs.
+/// It is also never less than the limit by the largest flow.
 #[test]
 fn the_speed_ups_agree() {
     for capture in captures() {
@@ -180,7 +184,7 @@ fn the_speed_ups_agree() {
             } else {
                 assert_eq!(elephants.is_some(), by_flow < 8.0, "{capture}: {traffic}");
             }
-            // In words it is rounded to a tenth.
+            // The text rounds it to a tenth.
             let said = elephants.map(|note| {
                 let (before, _) = note.split_once(" times at most").unwrap();
                 before.rsplit(' ').next().unwrap().parse::<f64>().unwrap() + 0.05
@@ -202,12 +206,14 @@ fn lines_of_tshark(args: &[&str]) -> Option<Vec<String>> {
     Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
 }
 
-/// The two ends of each packet of TCP or UDP, in order; nothing if the capture has others, too.
+/// The two endpoints of each TCP or UDP packet, in order. `None` if the capture also has other
+/// packets.
 fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
     let fields =
         ["ip.src", "ipv6.src", "tcp.srcport", "udp.srcport", "ip.dst", "ipv6.dst", "tcp.dstport", "udp.dstport"];
     let fields = fields.into_iter().flat_map(|field| ["-e", field]);
-    // The first of each: what a packet quotes or carries has ends of its own.
+    // Takes the first occurrence of each field, since quoted and inner packets have endpoints of
+    // their own.
     let args = ["-n", "-r", capture, "-T", "fields", "-E", "occurrence=f"];
     let args: Vec<&str> = args.into_iter().chain(fields).collect();
     let lines = lines_of_tshark(&args)?;
@@ -224,9 +230,11 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
     ends.collect()
 }
 
-/// Flows of captures that can be read to their end. `meter` has a flow of its own for an ICMP error, which steering has with the
-/// flow that the error quotes. Fragments for which the table has no room are flows of their own by the path's time here, and by
-/// the packets' there.
+/// Compares the flows of captures that can be read to their end.
+///
+/// `meter` counts an ICMP error as a flow of its own, while steering puts it with the flow that it
+/// quotes. If the fragment table is full, fragments are flows of their own. `explain` decides that
+/// by the time of the path, and `meter` by the time of the packets.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {
     if lines_of_tshark(&["--version"]).is_none() {
@@ -234,7 +242,7 @@ fn flows_are_those_of_meter_and_of_tshark() {
     }
     let (mut by_meter, mut by_tshark) = (0, 0);
     for capture in captures() {
-        // Nothing ends a flow but the end.
+        // With these timeouts, only the end of the capture ends a flow.
         let long = ["--inactive", "30000days", "--active", "30000days", "--virtual-cpus", "2", "--policy", "hash"];
         let ran = run(&[&["meter", &capture, "--json", "-q"], &long[..]].concat());
         if ran.code != Some(0) {

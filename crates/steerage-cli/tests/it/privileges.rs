@@ -1,4 +1,4 @@
-//! What a run may do while it handles packets: nothing that takes a capability.
+//! The permissions of a run while it handles packets: it has no capability.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,12 +26,12 @@ use crate::program::{Ran, Started, command, report, run};
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
-/// By their number: linux/capability.h.
+/// Capabilities by their numbers: linux/capability.h.
 const DAC_OVERRIDE: u64 = 1 << 1;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const NET_RAW: u64 = 1 << 13;
 
-/// A thread as /proc shows it.
+/// A thread, as /proc shows it.
 #[derive(Debug)]
 struct Task {
     name: String,
@@ -52,7 +52,7 @@ impl Task {
         u64::from_str_radix(self.field(key), 16).unwrap()
     }
 
-    /// Each set that a thread could act by, or get something from.
+    /// All capability sets that a thread could use or get capabilities from.
     fn all(&self) -> u64 {
         ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"]
             .iter()
@@ -61,7 +61,8 @@ impl Task {
     }
 }
 
-/// The run's threads, once those are there that handle packets, and all have their names: a new one has its maker's.
+/// The threads of the run. Waits until there are at least `at_least` packet threads, and until all
+/// threads have their own names instead of their creator's.
 fn tasks(run: &Started, at_least: usize) -> Vec<Task> {
     let start = Instant::now();
     let program = fs::read_to_string(format!("/proc/{}/comm", run.id())).unwrap().trim().to_owned();
@@ -97,7 +98,7 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
         let run = Started::new(&args);
         let start = Instant::now();
         let mut found = tasks(&run, 2);
-        // A thread that handles packets enters its filter after it has its name.
+        // A packet thread gets its name before it enters its filter.
         while found.iter().any(|task| task.handles_packets() && task.field("Seccomp_filters:") != "3") {
             assert!(start.elapsed() < HANG, "{found:?}");
             thread::yield_now();
@@ -107,7 +108,7 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
         assert!(tasks.len() > 3, "{tasks:?}");
         for task in &tasks {
             assert_eq!((task.all(), task.field("NoNewPrivs:"), task.field("Seccomp:")), (0, "1", "2"), "{task:?}");
-            // Threads that handle packets have one more than the process, which has two.
+            // Packet threads have one filter more than the process, which has two.
             let filters = if task.handles_packets() { "3" } else { "2" };
             assert_eq!(task.field("Seccomp_filters:"), filters, "{task:?}");
         }
@@ -115,7 +116,7 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
     }
 }
 
-/// Without a sandbox nothing is left out but that: capabilities go all the same.
+/// `--no-sandbox` leaves out only the sandbox. Capabilities are still dropped.
 #[test]
 fn no_sandbox_is_for_debugging() {
     let run = Started::new(&[&["count"][..], &ENDLESS, &["--no-sandbox"]].concat());
@@ -125,7 +126,8 @@ fn no_sandbox_is_for_debugging() {
     assert!(run.stop(Signal::SIGTERM)["sandbox"].is_null());
 }
 
-/// Commands that look at a run, or at a file, have no more rights than a run. Each of them is held at its first question: nobody answers.
+/// Commands that look at a run or at a file have no more rights than a run. Each command blocks at
+/// its first request, which gets no reply.
 #[test]
 fn commands_without_packets_have_no_capability_either() {
     let scratch = Scratch::new();
@@ -158,7 +160,8 @@ fn commands_without_packets_have_no_capability_either() {
     }
 }
 
-/// The policy places packets by it, so it must not go unnoticed that the sandbox keeps it from being read.
+/// The policy needs the time that other programs use on a CPU. So the sandbox must allow reading
+/// it.
 #[test]
 fn what_others_take_of_a_cpu_is_known_in_the_sandbox() {
     let stop = AtomicBool::new(false);
@@ -195,7 +198,8 @@ fn what_is_in_force_is_told() {
     assert!(doctor.out.lines().any(|line| line.contains("sandbox") && line.contains("seccomp")), "{doctor:?}");
 }
 
-/// Runs the program on a kernel in which the system call `number` does not exist. What a thread may not do, its children may not either.
+/// Runs the program as on a kernel without the system call `number`. A child process inherits the
+/// restriction of this thread.
 fn run_without(number: i64, errno: i32, args: &[&str]) -> Ran {
     let rules = BTreeMap::from([(number, Vec::new())]);
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
@@ -209,7 +213,7 @@ fn run_without(number: i64, errno: i32, args: &[&str]) -> Ran {
     thread::scope(|scope| scope.spawn(ran).join().unwrap())
 }
 
-/// A kernel can be built without Landlock, or start without it.
+/// A kernel can be built without Landlock, or be started without it.
 #[test]
 fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
     for errno in [libc::ENOSYS, libc::EOPNOTSUPP] {
@@ -227,7 +231,8 @@ fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
     }
 }
 
-/// What the kernel has and refuses is another matter: nothing is handled outside of the sandbox.
+/// If the kernel has a mechanism but refuses it, the run ends: no packet is handled outside the
+/// sandbox.
 #[test]
 fn a_sandbox_that_is_refused_ends_the_run() {
     let ran = run_without(libc::SYS_seccomp, libc::EPERM, &["count", "synthetic:packets=1000"]);
@@ -235,7 +240,8 @@ fn a_sandbox_that_is_refused_ends_the_run() {
     assert!(ran.complaint().starts_with("steerage: cannot enter the sandbox: "), "{ran:?}");
 }
 
-/// `<(command)` of the shell is a pipe under the name of a descriptor. Landlock has no rules for pipes, and does not restrict them.
+/// In a shell, `<(command)` is a pipe with the name of a descriptor. Landlock has no rules for
+/// pipes, and does not restrict them.
 #[test]
 fn pipes_of_the_shell_are_read() {
     let scratch = Scratch::new();
@@ -252,7 +258,8 @@ fn pipes_of_the_shell_are_read() {
     assert!(ran.err.contains(" is right; it runs\n"), "{ran:?}");
 }
 
-/// If there are several captures, each is opened when its turn comes. A thread that handles no packets opens it, and it alone keeps the capability.
+/// If there are several captures, each is opened when its turn comes. The thread that opens them
+/// handles no packets. Only this thread keeps the capability.
 #[test]
 fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     if !is_root() {
@@ -265,7 +272,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     fs::write(&capture, pcap::<[u8; 0]>([])).unwrap();
     chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
-    // Keeps the FIFO silent and open: the run stays at it.
+    // This keeps the FIFO open and silent, so the run waits there.
     let kept = fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let run =
         Started::new(&["count", fifo.to_str().unwrap(), capture.to_str().unwrap(), "--json", "--virtual-cpus", "2"]);
@@ -279,7 +286,8 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-/// In a directory of somebody else's, root makes files by a capability: the thread that makes them keeps it, and it alone.
+/// Root needs a capability to create files in another user's directory. Only the thread that
+/// creates them keeps the capability.
 #[test]
 fn what_files_need_stays_with_the_thread_that_writes_them() {
     if !is_root() {
@@ -296,7 +304,7 @@ fn what_files_need_stays_with_the_thread_that_writes_them() {
         let kept = if task.name == "flows" { DAC_OVERRIDE } else { 0 };
         assert_eq!((task.capabilities("CapEff:"), task.field("NoNewPrivs:")), (kept, "1"), "{task:?}");
     }
-    // The second is made while the run goes on.
+    // The second file is created while the run goes on.
     let start = Instant::now();
     while files_in(&theirs).len() < 2 {
         assert!(start.elapsed() < HANG, "{:?}", files_in(&theirs));
@@ -311,7 +319,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     entries(directory).flat_map(|year| entries(&year).collect::<Vec<_>>()).collect()
 }
 
-/// A capture that only root's power over files can read is read: opened when its turn comes.
+/// If only root's capability can read a capture, it is still read when its turn comes.
 #[test]
 fn captures_of_others_are_read() {
     if !is_root() {
@@ -327,13 +335,14 @@ fn captures_of_others_are_read() {
     assert_eq!(ran.report()["received"], 0);
 }
 
-/// As `setcap cap_net_raw+ep` would have it: no root, and this one capability, which is gone when packets come.
+/// The same situation as after `setcap cap_net_raw+ep`: a user other than root has only this
+/// capability, and has lost it by the time packets arrive.
 #[test]
 fn one_capability_is_enough_and_goes_too() {
     if !is_root() {
         return;
     }
-    // Root alone may look into the directory in which programs are built, wherever that is.
+    // Only root may read the build directory, wherever it is.
     let program = std::env::temp_dir().join(format!("steerage-{}-unprivileged", std::process::id()));
     fs::copy(env!("CARGO_BIN_EXE_steerage"), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();

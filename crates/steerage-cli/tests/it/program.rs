@@ -1,4 +1,4 @@
-//! The built program, to be run.
+//! Runs the built program.
 
 use std::io::{BufRead, BufReader, Read};
 use std::ops::{Deref, DerefMut};
@@ -8,14 +8,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-/// The program with these arguments and nothing on its standard input.
+/// A command that runs the program with these arguments and with nothing on standard input.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_steerage"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -23,7 +23,7 @@ pub(crate) struct Ran {
     pub(crate) err: String,
 }
 
-/// Runs it to its end.
+/// Runs the program to its end.
 pub(crate) fn run(args: &[&str]) -> Ran {
     Ran::of(command(args).output().expect("the program was built with this test"))
 }
@@ -37,7 +37,7 @@ impl Ran {
         }
     }
 
-    /// The one JSON object on standard output, of a run that balances.
+    /// The only JSON object on standard output. Its counts must balance.
     pub(crate) fn report(&self) -> Value {
         assert_eq!(self.out.lines().count(), 1, "{self:?}");
         let report: Value = serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"));
@@ -45,7 +45,7 @@ impl Ran {
         report
     }
 
-    /// The one line on standard error of a run that failed.
+    /// The only line on standard error of a run that failed.
     pub(crate) fn complaint(&self) -> &str {
         let line = self.err.strip_suffix('\n').unwrap_or_else(|| panic!("{self:?}"));
         assert!(!line.contains('\n') && line.starts_with("steerage: ") && line.len() > 30, "{self:?}");
@@ -53,19 +53,19 @@ impl Ran {
     }
 }
 
-/// Runs it with `--json`, well.
+/// Runs the program with `--json`. It must succeed.
 pub(crate) fn report(args: &[&str]) -> Value {
     let ran = run(&[args, &["--json"]].concat());
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     ran.report()
 }
 
-/// What the counts of an object come to.
+/// The sum of all counts of an object.
 pub(crate) fn sum(value: &Value) -> u64 {
     value.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
 
-/// The ledger: in the whole, queue by queue, and CPU by CPU.
+/// Checks that the ledger balances: as a whole, for each queue, and for each CPU.
 pub(crate) fn assert_balanced(report: &Value) {
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));
     let balances = |of: &Value| {
@@ -91,7 +91,8 @@ pub(crate) fn assert_balanced(report: &Value) {
     }
 }
 
-/// A child that does not outlive its test: one that failed would else leave a run that nobody ends.
+/// A child process that is killed when its test ends. Otherwise a failed test would leave a run
+/// behind.
 pub(crate) struct Ends(pub(crate) Child);
 
 impl Deref for Ends {
@@ -110,28 +111,28 @@ impl DerefMut for Ends {
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        // Nothing is done to one that has ended and was waited for.
+        // This does nothing if the process has ended and was waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A run that has started and listens to signals.
+/// A run that has started and handles signals.
 pub(crate) struct Started {
     child: Ends,
     out: BufReader<ChildStdout>,
     err: BufReader<std::process::ChildStderr>,
-    /// What it said before it listened.
+    /// The lines that it wrote before it listened.
     said: Vec<String>,
 }
 
 impl Started {
-    /// Starts it and waits until it says that it listens, which it does with `-v`.
+    /// Starts a run with `-v`, and waits until it reports that it listens.
     pub(crate) fn new(args: &[&str]) -> Self {
         Self::of(command(&[args, &["-v"]].concat()).spawn().unwrap())
     }
 
-    /// Waits until it says that it listens; it was started with `-v`.
+    /// Waits until `child` reports that it listens. It must have been started with `-v`.
     pub(crate) fn of(child: Child) -> Self {
         let mut child = Ends(child);
         let out = BufReader::new(child.stdout.take().unwrap());
@@ -145,7 +146,7 @@ impl Started {
         Self { child, out, err, said }
     }
 
-    /// The lines of standard error up to where it said that it listens.
+    /// The lines of standard error before the report that it listens.
     pub(crate) fn said(&self) -> &[String] {
         &self.said
     }
@@ -154,7 +155,7 @@ impl Started {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Stops it by a signal. Returns the report of a run that ended well.
+    /// Stops the run with a signal, and returns the report. The run must succeed.
     pub(crate) fn stop(self, signal: Signal) -> Value {
         self.signal(signal);
         let ran = self.end();
@@ -162,8 +163,8 @@ impl Started {
         ran.report()
     }
 
-    /// Stops it by SIGINT. Returns the report of a run in which nothing is under way any more, nothing was reordered, and no page
-    /// is missing.
+    /// Stops the run with SIGINT, and returns the report. No packet may be in flight or reordered,
+    /// and no page may be missing.
     pub(crate) fn stop_at_rest(self) -> Value {
         let report = self.stop(Signal::SIGINT);
         assert_eq!((&report["reordered"], &report["in_flight"]), (&json!(0), &json!(0)), "{report}");
@@ -171,7 +172,7 @@ impl Started {
         report
     }
 
-    /// The process.
+    /// The process number.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -183,7 +184,7 @@ impl Started {
         line
     }
 
-    /// The next line of standard error that `-v` did not write.
+    /// The next line of standard error that is not from `-v`.
     pub(crate) fn error_line(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -194,28 +195,29 @@ impl Started {
         }
     }
 
-    /// One byte of standard output, and the rest of it left in the pipe.
+    /// Reads one byte of standard output, and leaves the rest in the pipe.
     pub(crate) fn byte(&mut self) -> u8 {
         let mut byte = [0];
         self.out.get_mut().read_exact(&mut byte).unwrap();
         byte[0]
     }
 
-    /// Closes the reading end of its standard output.
+    /// Closes the reading end of the run's standard output.
     pub(crate) fn close_out(self) -> Unread {
         let Self { child, out, err, .. } = self;
         drop(out);
         Unread { child, err }
     }
 
-    /// Waits for its end: the exit code, and what is left on standard output and standard error.
+    /// Waits for the end. Returns the exit code, and the rest of standard output and standard
+    /// error.
     pub(crate) fn end(mut self) -> Ran {
         let mut out = String::new();
         self.out.read_to_string(&mut out).unwrap();
         Ran { out, ..Unread { child: self.child, err: self.err }.end() }
     }
 
-    /// Waits for its end without reading what it writes.
+    /// Waits for the end without reading any output.
     pub(crate) fn end_unread(self) -> Option<i32> {
         let Self { mut child, out, err, .. } = self;
         let code = child.wait().unwrap().code();
@@ -224,15 +226,16 @@ impl Started {
     }
 }
 
-/// A run whose standard output nobody reads.
+/// A run whose standard output has no reader.
 pub(crate) struct Unread {
     child: Ends,
     err: BufReader<std::process::ChildStderr>,
 }
 
 impl Unread {
-    /// Sends the signal until it has ended. Once may not do: while another test starts a program of its own, that holds
-    /// a copy of our reading end for a moment, and what is written then finds a reader.
+    /// Sends the signal until the run has ended. Once may not be enough: if another test starts a
+    /// program at the same moment, that program holds a copy of our reading end for a while, and a
+    /// write succeeds.
     pub(crate) fn signal_to_death(&mut self, signal: Signal) {
         while self.child.try_wait().unwrap().is_none() {
             kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();

@@ -1,9 +1,12 @@
-//! The commands of README and of the tutorials, run as they are written, in the workspace's root.
+//! Runs the commands of README and of the tutorials as they are written, in the workspace's root.
 //!
-//! Commands are in ```` ```sh ```` blocks, and after a `$` in ```` ```text ```` blocks, in which their output follows. The test
-//! skips commands that begin with `sudo`, the tests themselves (`cargo test`), and those with the comment `# needs the
-//! network`. All others must be the program's, and succeed. A transcript must match the output, except for lines that differ by
-//! machine and run.
+//! Commands are in ```` ```sh ```` blocks. In ```` ```text ```` blocks they follow a `$`, and their
+//! output follows the command.
+//!
+//! The test skips commands that begin with `sudo`, the tests themselves (`cargo test`), and
+//! commands with the comment `# needs the network`. All other commands must be the program's, and
+//! succeed. A transcript must match the output, except for lines that differ between machines and
+//! runs.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,23 +19,24 @@ const PAGES: [&str; 3] = [
     include_str!("../../../../docs/first-interface.md"),
 ];
 
-/// How these pages start the program. The test starts the one that was built with it.
+/// The command with which these pages start the program. The test starts the program that was built
+/// with it instead.
 const CARGO_RUN: &str = "cargo run --release -- ";
 
-/// What a line of a report begins with that differs by machine and run.
+/// The starts of report lines that differ between machines and runs.
 const DIFFERING: [&str; 7] = ["cpus ", "steering ", "queues ", "memory ", "            ", "real", "CPU"];
 
-/// A line of the head of a report ends with how long the run took.
+/// The end of the report's first line. The time of the run follows.
 const TOOK: &str = "  read in ";
 
 #[derive(Debug)]
 struct Example {
     command: String,
-    /// What follows it in a transcript.
+    /// The output that follows the command in a transcript.
     output: Vec<String>,
 }
 
-/// The blocks of a page in that language, by lines.
+/// The blocks of a page in that language, as lines.
 fn blocks(page: &'static str, language: &str) -> Vec<Vec<&'static str>> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
@@ -46,7 +50,7 @@ fn blocks(page: &'static str, language: &str) -> Vec<Vec<&'static str>> {
     blocks
 }
 
-/// Joins a command to its next line where it goes on there.
+/// Joins a command with its continuation lines.
 fn joined(lines: &[&str]) -> Vec<String> {
     let text = lines.join("\n").replace("\\\n", " ");
     text.lines().map(str::to_owned).collect()
@@ -74,7 +78,7 @@ fn is_run(command: &str) -> bool {
     !command.starts_with("sudo ") && !command.starts_with("cargo test") && !command.contains("# needs the network")
 }
 
-/// What a transcript and a run have in common.
+/// The parts of lines that a transcript and a run must have in common.
 fn comparable<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let lines = lines.into_iter().filter(|line| !line.is_empty());
     let lines = lines.filter(|line| !DIFFERING.iter().any(|differing| line.starts_with(differing)));

@@ -1,4 +1,5 @@
-//! `steerage respond` as the host at the other end of a cable, and `steerage bench rr` as its peer.
+//! `steerage respond` as the host at the other end of a cable, with `steerage bench rr` as its
+//! peer.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -16,7 +17,7 @@ const SERVER: usize = 1;
 const V4: &str = "10.210.0.2";
 const V6: &str = "fd00:210::2";
 
-/// `c0`, whose kernel is the peer, and `s0`, which no kernel has an address at.
+/// Creates `c0`, whose kernel is the peer, and `s0`. No kernel has an address at `s0`.
 fn cable() -> Option<Namespaces> {
     let namespaces = Namespaces::new(2)?;
     namespaces.veth((CLIENT, "c0"), (SERVER, "s0"));
@@ -31,7 +32,7 @@ fn start(namespaces: &Namespaces, at: usize, more: &[&str]) -> Started {
     Started::of(namespaces.within(at, || command(&args).spawn().unwrap()))
 }
 
-/// As a peer: ping, echo, and requests by the program itself.
+/// Acts as a peer: sends pings, uses the echo service, and sends requests with the program itself.
 fn converse(namespaces: &Namespaces) {
     for to in [V4, V6] {
         namespaces.within(CLIENT, || {
@@ -49,7 +50,7 @@ fn converse(namespaces: &Namespaces) {
     }
 }
 
-/// A short run of the load, and its report.
+/// Runs a short load, and returns its report.
 fn bench(namespaces: &Namespaces, at: usize, args: &[&str]) -> Value {
     let all = [&["bench", "rr"], args, &["--json", "--seconds", "0.3", "--warm-up", "0.1"]].concat();
     let output = namespaces.within(at, || command(&all).output().unwrap());
@@ -105,7 +106,7 @@ fn by_packet_sockets() {
     assert!(bytes("tcp_bytes_out") > bytes("tcp_bytes_in") && bytes("transactions") > 0, "{report}");
 }
 
-/// The programs that everybody asks a host with first.
+/// The programs that users usually try on a host first.
 #[test]
 fn ping_and_nc_are_answered() {
     let Some(namespaces) = cable() else { return };
@@ -147,7 +148,7 @@ fn by_a_tap_and_by_af_xdp() {
     bench(&tap, CLIENT, &["10.210.0.2:5000", "-C", "10"]);
     assert!(served(&started.stop_at_rest(), "tcp") > 0);
 
-    // What the veth's other end sends has no checksums.
+    // Packets from the other end of a veth have no checksums.
     let started = start(&namespaces, SERVER, &["af_xdp:s0", "--trust-checksums"]);
     converse(&namespaces);
     bench(&namespaces, CLIENT, &["[fd00:210::2]:5000", "-C", "10"]);
@@ -171,7 +172,7 @@ fn what_cannot_be_is_refused() {
     refused(&["respond", "c0", "--address", "10.0.0"], 2, "write an address");
     refused(&["respond", "c0", "--address", V4, "--mac", "03:00:00:00:00:01"], 1, "of a group");
     refused(&["respond", "c0"], 2, "--address");
-    // Nobody is there.
+    // No server listens on this port.
     refused(&["bench", "rr", "127.0.0.1:9"], 1, "cannot connect to 127.0.0.1:9, with 0 connections made");
     refused(&["bench", "rr", "127.0.0.1"], 2, "write such as");
     refused(&["bench", "rr", "127.0.0.1:9", "--udp", "--seconds", "0.1", "--warm-up", "0.1"], 1, "no response");

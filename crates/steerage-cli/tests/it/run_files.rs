@@ -1,11 +1,11 @@
-//! `steerage run` and `steerage check`: what is written down is what the command line would say.
+//! `steerage run` and `steerage check`: a run file means the same as the command line.
 
 use std::fs;
 use std::path::Path;
 
 use crate::program::{Ran, run};
 
-/// Writes a file of the test's own, and runs a command on it.
+/// Writes a file for this test, and runs a command on it.
 fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("run_files").replace("::", "-");
@@ -14,12 +14,12 @@ fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
     let path = directory.join(name);
     fs::write(&path, text).unwrap();
     let ran = run(&[&[command, path.to_str().unwrap()], more].concat());
-    // Without the way there.
+    // Removes the directory of the file from the output.
     let short = |text: &str| text.replace(path.to_str().unwrap(), name);
     Ran { out: short(&ran.out), err: short(&ran.err), ..ran }
 }
 
-/// What is wrong with a file: the one line, whether it is checked or run.
+/// The one line that says what is wrong with a file. `check` and `run` must print the same.
 fn wrong(text: &str, more: &[&str]) -> String {
     let checked = with_file("check", "wrong.toml", text, more);
     let ran = with_file("run", "wrong.toml", text, more);
@@ -53,7 +53,8 @@ fn a_file_runs_as_its_command_line_would() {
     assert_eq!(report["cpus"][0]["processed"], 0);
 }
 
-/// A file of a stranger is checked before it is run, and what it says is shown on a terminal.
+/// A user may check another user's file before running it, so the terminal shows its text without
+/// control characters.
 #[test]
 fn control_characters_of_a_file_are_not_shown() {
     let text = "command = \"count\"\ndevices = [\"a\\u001b[2J\"]\nhash-key = \"\\u009b\"\n";
@@ -67,19 +68,21 @@ fn control_characters_of_a_file_are_not_shown() {
 
 #[test]
 fn what_stands_behind_the_file_takes_its_place() {
-    // A device for its devices, and an option that excludes one of the file's.
+    // The arguments have a device, which replaces the file's devices, and an option that excludes
+    // one of the file's options.
     let more = ["synthetic:packets=10", "--rps-cpus-list", "0", "--virtual-cpus", "3"];
     let report = with_file("run", "over.toml", RUN, &more).report();
     assert_eq!((&report["received"], &report["cpus"][0]["processed"]), (&10.into(), &10.into()));
     assert_eq!(report["cpus"].as_array().unwrap().len(), 3);
     let behind_dashes = with_file("run", "over.toml", RUN, &["-c", "7", "--", "synthetic"]).report();
     assert_eq!(behind_dashes["received"], 7);
-    // A value that could be taken for that of the option before it.
+    // The device could be taken as the value of the option before it.
     let pace = "command = \"count\"\npace = true\nvirtual-cpus = 1";
     let checked = with_file("check", "pace.toml", pace, &["a.pcap"]);
     assert!(checked.out.contains("    steerage count --virtual-cpus=1 a.pcap --pace\n"), "{checked:?}");
 
-    // What is wrong there is the command line's fault, and help is help.
+    // A mistake after the file's name is reported as a mistake of the command line, and help works
+    // there.
     let usage = with_file("run", "over.toml", RUN, &["--backlog", "0"]);
     assert_eq!(usage.code, Some(2));
     let expected = "steerage: invalid value '0' for '--backlog <N>': write a number from 1 to 1048576; see --help";
@@ -206,7 +209,7 @@ fn a_mistake_is_told_with_its_line() {
     assert!(wrong("", &[]).starts_with("wrong.toml: it does not say which command it is for: write command = "));
 }
 
-/// Devices that cannot be opened are found out by a run, not by a check.
+/// Missing devices are found by a run, but not by a check.
 #[test]
 fn a_device_that_is_not_there_is_told_with_its_line() {
     let text = "command = \"count\"\ndevices = [\n  \"synthetic:packets=1\",\n  \"nowhere.pcap\"\n]\nvirtual-cpus = 1";
@@ -225,7 +228,7 @@ fn files_that_are_none() {
     }
 }
 
-/// Every long option there is can be a key: it is refused for its value at most.
+/// Every long option can be a key. It is refused at most because of its value.
 #[test]
 fn every_long_option_is_a_key() {
     for command in ["count", "meter"] {
@@ -255,7 +258,7 @@ fn jobs_of_a_file_run_as_those_of_the_command_line() {
     let ran = with_file("run", "jobs.toml", JOBS, &[]);
     assert_eq!((ran.code, ran.out.lines().count()), (Some(0), 2), "{ran:?}");
     assert_eq!(crate::parallel::summary(&ran)["delivered"], 1000);
-    // What stands behind `--` takes the place of the job.
+    // The words after `--` replace the file's job.
     let ran = with_file("run", "jobs.toml", JOBS, &["--jobs", "1", "--", "sh", "-c", "cat >/dev/null; echo other"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "1\tother\n"), "{ran:?}");
     let checked = with_file("check", "jobs.toml", JOBS, &[]);
@@ -272,7 +275,7 @@ fn jobs_of_a_file_run_as_those_of_the_command_line() {
         assert_eq!(checked.code, Some(1), "{checked:?}");
         assert!(checked.complaint().contains(said), "{checked:?}");
     }
-    // No job at all.
+    // The file has no job at all.
     let without = JOBS.replace("job = [\"sh\", \"-c\", \"wc -c\"]", "");
     assert_eq!(with_file("check", "wrong.toml", &without, &[]).code, Some(1));
 }

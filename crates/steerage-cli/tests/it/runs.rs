@@ -1,4 +1,4 @@
-//! Runs that go well, and what they report.
+//! Runs that succeed, and their reports.
 
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ fn many_cpus_and_queues_in_order() {
 fn masks_say_who_works() {
     let count = ["count", "-c", "20000", "--virtual-cpus", "3"];
     let processed = |more: &[&str]| of_cpus(&report(&[&count, more].concat()), "processed");
-    // Off: each packet is handled where it arrived, on the first CPU.
+    // Steering is off: each packet is handled on the CPU that receives it, which is the first.
     assert_eq!(processed(&["--rps-cpus", "0"]), [20_000, 0, 0]);
     assert_eq!(processed(&["--rps-cpus", "4"]), [0, 0, 20_000]);
     assert_eq!(processed(&["--rps-cpus-list", "1"]), [0, 20_000, 0]);
@@ -75,10 +75,10 @@ fn queues_have_masks_of_their_own() {
         (masks.join(" "), of_cpus(&report, "processed"))
     };
     let two = ["count", "synthetic:queues=2,packets=20000", "--rx-cpu", "0"];
-    // The masks hold from the first packet on.
+    // The masks are in force from the first packet.
     let (both, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=2", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((both.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
-    // A queue without a mask of its own has that of all queues, or of none.
+    // A queue without a mask of its own has the mask for all queues, or none.
     let (one, processed) = masks(&[&two[..], &["--rps-cpus-list", "rx-1=2", "--rps-cpus-list", "1"]].concat());
     assert_eq!((one.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
     assert_eq!(masks(&[&two[..], &["--rps-cpus", "synthetic/rx-1=6"]].concat()).0, "0-2 1-2");
@@ -108,7 +108,7 @@ fn hashes_by_name() {
 #[test]
 fn strict_is_about_every_packet() {
     assert_eq!(report(&["count", "-c", "1000", "--virtual-cpus", "2", "--strict"])["reordered"], 0);
-    // A frame a nanosecond is more than any CPU takes, so the device's ring overflows.
+    // One frame per nanosecond is more than any CPU can take, so the device's ring overflows.
     let lossy = ["count", "synthetic:rate=1000000000,packets=10000000", "--virtual-cpus", "2", "--json"];
     let lost = run(&[&lossy[..], &["--strict"]].concat());
     assert_eq!(lost.code, Some(3), "{lost:?}");
@@ -116,7 +116,7 @@ fn strict_is_about_every_packet() {
     let report = lost.report();
     assert_eq!(report["received"], 10_000_000);
     assert!(report["dropped"]["device"].as_u64().unwrap() > 0);
-    // The same without it is a run like any other.
+    // Without `--strict`, such a run succeeds.
     assert_eq!(run(&lossy).code, Some(0));
 }
 
@@ -142,12 +142,12 @@ fn the_page_for_people() {
     let more: Vec<&str> = ran.out.lines().skip(5).collect();
     assert!(more[0].starts_with("order       not checked") && more[1].starts_with("memory      "), "{ran:?}");
     assert!(more[2].starts_with("            backlogs ") && more.iter().all(|line| line.len() <= 80), "{ran:?}");
-    // With -q only JSON is left.
+    // With -q, only JSON is printed.
     assert_eq!(run(&["count", "-c", "10", "--virtual-cpus", "1", "-q"]).out, "");
     assert_eq!(run(&["count", "-c", "10", "--virtual-cpus", "1", "-q", "--json"]).out.lines().count(), 1);
 }
 
-/// Whoever reads JSON by eye finds the keys where the schema has them.
+/// The keys have the order of the schema, for people who read JSON.
 #[test]
 fn keys_stand_in_the_order_of_the_schema() {
     let ran = run(&["count", "-c", "10", "--virtual-cpus", "1", "--json"]);

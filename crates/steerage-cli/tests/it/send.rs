@@ -1,4 +1,4 @@
-//! `steerage send`: what it sends arrives, and what it says is what it sent.
+//! `steerage send`: all packets arrive, and the report matches them.
 
 use std::path::Path;
 
@@ -18,7 +18,8 @@ fn a_file_is_made_and_sent_again_in_its_order() {
     assert_eq!((&first["outputs"][0]["packets"], &first["cpus"][1]["processed"]), (&json!(300), &json!(0)));
     let again = report(&["send", &format!("pcap:{copy}"), &made, "--loop", "3", "--virtual-cpus", "2"]);
     assert_eq!((&again["outputs"][0]["packets"], &again["received"]), (&json!(900), &json!(900)));
-    // The copy has the same packets three times over, but for what stands before them: a section and an interface.
+    // The copy has the same packets three times. Only the section and interface blocks before them
+    // differ.
     let (made, copy) = (std::fs::read(made).unwrap(), std::fs::read(copy).unwrap());
     let packets = &made[60..];
     assert!(copy[60..] == [packets, packets, packets].concat()[..], "{} {}", made.len(), copy.len());

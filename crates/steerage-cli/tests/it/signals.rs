@@ -1,4 +1,4 @@
-//! Signals and closed pipes: how a run is asked for a report, and how it ends before its time.
+//! Signals and closed pipes: requests for a report, and early ends of a run.
 
 use std::fs;
 use std::io::Read;
@@ -15,7 +15,7 @@ use steerage_fixtures::{HANG, skip};
 
 use crate::program::{Ends, Started, assert_balanced, command};
 
-/// Traffic without an end, and slow enough that it takes no CPU from the other tests.
+/// Endless traffic, slow enough to leave the CPUs to other tests.
 const ENDLESS: [&str; 6] = ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "2", "--seconds", "0"];
 
 fn endless(more: &[&str]) -> Started {
@@ -32,7 +32,7 @@ fn parse(line: &str) -> Value {
 fn usr1_reports_and_goes_on() {
     let mut run = endless(&["--json"]);
     let mut received = 0;
-    // Until packets have come between two reports.
+    // Repeats until packets have arrived between two reports.
     while received == 0 {
         run.signal(Signal::SIGUSR1);
         let report = parse(&run.line());
@@ -68,7 +68,8 @@ fn a_report_for_people_while_it_runs_says_so() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// The report is too long for the pipe, and nobody reads it: so the program hangs in its last write.
+/// The report is too long for the pipe, which has no active reader. So the program blocks in its
+/// last write.
 #[test]
 fn a_second_int_quits_whatever_hangs() {
     let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];
@@ -109,8 +110,8 @@ fn a_report_that_cannot_be_written_is_an_error() {
 struct Stepped(Ends);
 
 impl Stepped {
-    /// A shell that stops itself, and becomes the program once it goes on; `None`, and why on standard error, where one
-    /// process may not trace another.
+    /// Starts a shell that stops itself, and becomes the program when it continues. If tracing is
+    /// not allowed, returns `None` and prints the reason on standard error.
     fn new(args: &[&str]) -> Option<Self> {
         let mut command = Command::new("sh");
         command.args(["-c", "kill -STOP $$; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_steerage")]).args(args);
@@ -129,12 +130,12 @@ impl Stepped {
         Pid::from_raw(self.0.id() as i32)
     }
 
-    /// Goes on to the beginning or end of a system call. A signal on the way is passed on.
+    /// Continues to the start or the end of a system call. Passes on a signal that arrives.
     fn step(&self) {
         let mut passed_on = None;
         let start = Instant::now();
         loop {
-            // The shell that stopped itself may not have come to rest yet.
+            // The shell may not have stopped yet.
             if let Err(error) = ptrace::syscall(self.id(), passed_on) {
                 assert!(start.elapsed() < HANG, "{error}");
                 std::thread::yield_now();
@@ -149,12 +150,12 @@ impl Stepped {
         }
     }
 
-    /// Whether a handler of the program's is there for a signal.
+    /// Whether the program has a handler for the signal.
     fn catches(&self, signal: Signal) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();
         let caught = u64::from_str_radix(field("SigCgt:"), 16).unwrap();
-        // The shell before it may have handlers, too.
+        // The shell before it may have handlers too.
         field("Name:") == "steerage" && (caught >> (signal as u32 - 1)) & 1 == 1
     }
 
@@ -164,12 +165,13 @@ impl Stepped {
         }
     }
 
-    /// How many threads it has.
+    /// The number of threads.
     fn threads(&self) -> usize {
         fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().count()
     }
 
-    /// Sends the signal at this point, lets go, and waits for the end: the exit code, or the signal that ended it.
+    /// Sends the signal here, stops tracing, and waits for the end. Returns the exit code, or the
+    /// signal that ended the program.
     fn end_by(self, signal: Signal) -> (Option<i32>, Option<i32>, String) {
         kill(self.id(), signal).unwrap();
         ptrace::detach(self.id(), None).unwrap();
@@ -186,11 +188,12 @@ impl Stepped {
     }
 }
 
-/// A signal to stop comes after each system call in turn, from the first handler's on until the run has all its threads.
-/// While devices are opened it may kill the program; from then on it ends the run well. It is never lost.
+/// Sends a signal to stop after each system call in turn, from the first handler until the run has
+/// all its threads. While devices are opened, the signal may kill the program. Later it ends the
+/// run in good order. It is never lost.
 #[test]
 fn no_signal_to_stop_is_lost() {
-    /// The main thread, those of two CPUs, one for signals and one that waits for the end.
+    /// The main thread, the threads of two CPUs, one for signals, and one that waits for the end.
     const THREADS: usize = 5;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let (mut killed, mut ended, mut has_started) = (0, 0, false);
@@ -198,7 +201,7 @@ fn no_signal_to_stop_is_lost() {
             let program = Stepped::new(&[&ENDLESS[..], &["--json", "--socket", "none"]].concat());
             let Some(stepped) = program else { return };
             stepped.until_it_catches(signal);
-            // Each has a beginning and an end.
+            // Each system call has a start and an end.
             (0..2 * (killed + ended)).for_each(|_| stepped.step());
             has_started = stepped.threads() >= THREADS;
             match stepped.end_by(signal) {
@@ -214,7 +217,7 @@ fn no_signal_to_stop_is_lost() {
     }
 }
 
-/// The exit code tells the service manager that the run is to start again.
+/// The exit code asks the service manager to start the run again.
 #[test]
 fn hup_ends_a_run_well_and_asks_for_another() {
     let run = endless(&["--json"]);
@@ -235,7 +238,7 @@ fn with_nohup_a_run_outlives_its_terminal() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // nohup ignores HUP before it becomes the program, so the signal is lost whenever it comes after that.
+    // nohup ignores HUP before it becomes the program. From then on, the signal is always ignored.
     let status = format!("/proc/{}/comm", run.id());
     let until = Instant::now() + HANG;
     while fs::read_to_string(&status).unwrap().trim() != "steerage" {
@@ -262,7 +265,7 @@ fn a_service_manager_is_told_when_the_run_has_started() {
     assert_eq!(&text[..length], b"READY=1");
     assert_eq!(run.wait().unwrap().code(), Some(0));
     fs::remove_file(&path).unwrap();
-    // A name that leads nowhere is no reason to fail.
+    // If the socket does not exist, the program does not fail.
     let output = command(&["count", "synthetic:packets=10"]).env("NOTIFY_SOCKET", &path).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
 }

@@ -1,4 +1,5 @@
-//! `get` and `top` before processes that are not what they seem, and users that have no place for a socket.
+//! `get` and `top` with processes that only seem to be instances, and with users that have no
+//! directory for a socket.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,10 +17,11 @@ use steerage_fixtures::{NOBODY, is_root};
 
 use crate::program::{Ran, Started, command};
 
-/// What clears a terminal, in both ways to write it, and a line that seems to be another one.
+/// Escape sequences that clear a terminal, in both encodings, and text that would overwrite the
+/// line.
 const ESCAPES: &str = "\u{1b}[2J\u{9b}2J\rinnocent";
 
-/// A directory of sockets that everybody may write to, as /tmp.
+/// A directory of sockets that all users may write to, like /tmp.
 struct Place(Scratch);
 
 impl Place {
@@ -36,7 +38,7 @@ fn ran(command: &mut Command) -> Ran {
     Ran::of(command.output().unwrap())
 }
 
-/// Answers whatever is asked, with escape sequences wherever there is a text. It ends with the test.
+/// Answers every request, with escape sequences in every text. It ends with the test.
 fn impostor(at: &Path) {
     let listener = UnixListener::bind(at).unwrap();
     std::thread::spawn(move || {
@@ -98,7 +100,7 @@ fn a_terminal_obeys_nothing_that_an_instance_says() {
     assert_eq!(top.code, Some(0), "{top:?}");
 }
 
-/// In /tmp everybody can put a socket. Only its owner's programs take it for an instance.
+/// Every user can put a socket in /tmp. Only its owner's programs take it for an instance.
 #[test]
 fn another_users_instance_is_not_taken_for_ours() {
     if !is_root() {
@@ -121,11 +123,11 @@ fn another_users_instance_is_not_taken_for_ours() {
     }
     let named = place.run(&["get", "value", "--to", "4711"]);
     assert!(named.complaint().contains("no run 4711 was found"), "{named:?}");
-    // The owner of the file does not matter. The process that listens does.
+    // The owner of the socket file does not matter. The user of the listening process does.
     nix::unistd::chown(&socket, Some(0.into()), None).unwrap();
     let given = place.run(&["get", "value"]);
     assert!(given.complaint().contains(&format!("a process of user {NOBODY} listens there")), "{given:?}");
-    // By its path it can be asked all the same.
+    // If the user gives its path, the instance can be asked.
     assert_eq!(place.run(&["get", "value", "--to", socket.to_str().unwrap()]).code, Some(0));
 }
 
@@ -143,7 +145,8 @@ fn an_instance_that_is_stopped_is_said_to_time_out() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// The program where another user can run it: the directory it was built in may be root's alone.
+/// A copy of the program that every user can run. The build directory may be readable for root
+/// only.
 fn for_anybody(place: &Place) -> PathBuf {
     let (built, program) = (Path::new(env!("CARGO_BIN_EXE_steerage")), place.0.join("steerage"));
     if fs::hard_link(built, &program).is_err() {
@@ -172,14 +175,14 @@ fn a_user_without_a_place_for_a_socket_is_told_so() {
         let run = ran(&mut unprivileged(&[&count[..], &[silent]].concat()));
         assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "{run:?}");
     }
-    // Without a name it would find those of root's that happen to run.
+    // Without a name, the search would also find root's instances that happen to run.
     let asked = ran(&mut unprivileged(&["get", "--to", "mine"]));
     assert!(
         asked.complaint().contains("without XDG_RUNTIME_DIR a run has a control socket only with --socket PATH"),
         "{asked:?}"
     );
 
-    // One that others may write to is no place either.
+    // A directory that other users may write to is not accepted either.
     let mut run = unprivileged(&count);
     let open = place.0.join("open");
     fs::create_dir(&open).unwrap();

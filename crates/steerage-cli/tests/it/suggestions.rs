@@ -1,4 +1,4 @@
-//! What `steerage explain` advises: checked against reckoning of its own, and against tshark.
+//! Advice of `steerage explain`, checked against the test's own calculation and against tshark.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,8 @@ use steerage_fixtures::{skip, tshark};
 use crate::explain::{KEY, explained, udp};
 use crate::program::{Started, command, report, run};
 
-/// So many packets of one flow, and so many of each of 197 others, mixed, 1 us apart: 1 Mpps.
+/// Writes `elephant` packets of one flow, and `others` packets of each of 197 other flows. They are
+/// mixed and 1 us apart: 1 Mpps.
 fn written(name: &str, elephant: usize, others: usize) -> (PathBuf, Vec<u8>) {
     let mut sources: Vec<u8> = (3..200).flat_map(|source| vec![source; others]).collect();
     let every = (sources.len() / elephant.max(1)).max(1);
@@ -27,7 +28,7 @@ fn written(name: &str, elephant: usize, others: usize) -> (PathBuf, Vec<u8>) {
     (path, sources)
 }
 
-/// The hash of network cards, bit by bit, of a packet of [`written`].
+/// The hash of network cards for a packet of [`written`], computed bit by bit.
 fn toeplitz(source: u8) -> u32 {
     let key: Vec<u8> = (0..40).map(|at| u8::from_str_radix(&KEY[2 * at..2 * at + 2], 16).unwrap()).collect();
     let bit = |bytes: &[u8], at: usize| u32::from(bytes[at / 8] >> (7 - at % 8) & 1);
@@ -36,7 +37,7 @@ fn toeplitz(source: u8) -> u32 {
     (0..96).filter(|at| bit(&input, *at) == 1).fold(0, |hash, at| hash ^ window(at))
 }
 
-/// What the busiest of so many CPUs has of an even map.
+/// The busiest CPU's share of the packets with an even map.
 fn busiest(sources: &[u8], cpus: u32) -> f64 {
     let mut packets = BTreeMap::<u32, usize>::new();
     for source in sources {
@@ -60,7 +61,7 @@ fn shares_are_those_of_the_hash() {
         assert_eq!(advice["busiest"].as_f64(), Some(busiest(&sources, cpus)), "{name}: {advice}");
         let rate = advice["rate"].as_f64().unwrap();
         assert!((rate - 1e6).abs() < 1.0, "{name}: {advice}");
-        // The other flows have a 197th each at most.
+        // The other flows have at most a 197th each.
         let elephants = advice["elephants"].as_array().unwrap();
         let share = elephant as f64 / sources.len() as f64;
         assert_eq!(elephants.len(), usize::from(share > 1.0 / f64::from(cpus)), "{name}: {advice}");
@@ -76,7 +77,7 @@ fn shares_are_those_of_the_hash() {
     }
 }
 
-/// The words of one page, and that what it says to run runs as it says.
+/// The text of one page. The command that it prints must do what it says.
 #[test]
 fn the_page_is_what_the_guide_shows() {
     let (path, _) = written("suggest-page.pcap", 1_200, 10);
@@ -106,7 +107,7 @@ fn what_is_told_decides() {
     let cpus = |args: &[&str]| suggestion(&[&[path, "--virtual-cpus", "64"], args].concat())["cpus"].as_u64().unwrap();
     assert_eq!([cpus(&["--work", "100"]), cpus(&["--work", "600"])], [1, 1]);
     assert!(cpus(&["--work", "5us"]) >= 8);
-    // Of one CPU there is nothing to spread, and nothing of no packets.
+    // With one CPU there is nothing to spread.
     let one = suggestion(&[path, "--virtual-cpus", "1", "--work", "10us"]);
     assert_eq!((&one["cpus"], &one["mask"], &one["elephants"]), (&json!(1), &json!("0"), &json!([])));
     assert!(suggestion(&["synthetic", "-c", "1000", "--virtual-cpus", "4"])["rate"].is_null());
@@ -115,11 +116,13 @@ fn what_is_told_decides() {
     assert_eq!(wrong.code, Some(2));
 }
 
-/// Fragments, and errors that quote what they are about, are of their flow: tshark's count of a flow's ports.
+/// Fragments and ICMP errors count with the flow that they belong to or quote. The share of a flow
+/// is that of its ports in tshark.
 #[test]
 fn elephants_are_those_that_tshark_counts() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
-    // How many CPUs are advised, and with it what an elephant is, hangs on the key: with this one it is four.
+    // The number of CPUs depends on the key, and the meaning of an elephant depends on that number.
+    // With this key, it is four.
     let by = ["--hash", "siphash", "--hash-key", KEY, "--virtual-cpus", "8", "--work", "1s"];
     let advice = suggestion(&[&[afs.to_str().unwrap()], &by[..]].concat());
     let elephants = advice["elephants"].as_array().unwrap();
@@ -134,7 +137,8 @@ fn elephants_are_those_that_tshark_counts() {
     assert_eq!(of_ports["share"].as_f64(), Some(of_flow as f64 / frames("frame").unwrap() as f64));
 }
 
-/// An interface is listened to until enough was seen; what is advised for the kernel is what the kernel takes.
+/// `explain` listens to an interface until it has seen enough. The kernel accepts the advised
+/// settings.
 #[test]
 fn an_interface_is_advised_on() {
     let Some(net) = Net::new() else { return };
@@ -160,7 +164,7 @@ fn an_interface_is_advised_on() {
         else {
             continue;
         };
-        // With a /sys of the namespace's own.
+        // The shell has a /sys of the namespace.
         let shell = format!("echo {mask} > /sys/{path} && cat /sys/{path}");
         let written = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", &shell]).output().unwrap();
         assert!(written.status.success(), "{line}: {written:?}");
@@ -174,7 +178,7 @@ fn an_interface_is_advised_on() {
     drop(open);
 }
 
-/// With nothing to look at there is an end all the same, and no advice.
+/// Without any packets, `explain` still ends, and gives no advice.
 #[test]
 fn an_interface_on_which_nothing_comes() {
     let Some(net) = Net::new() else { return };

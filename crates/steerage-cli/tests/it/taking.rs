@@ -1,4 +1,5 @@
-//! Packets taken from interfaces: real sockets at both ends of a cable, and the program between one and its kernel.
+//! Packets taken from interfaces: real sockets at both ends of a cable, and the program between one
+//! end and its kernel.
 
 use std::net::UdpSocket;
 
@@ -11,7 +12,7 @@ use steerage_fixtures::cable::{FAR, NEAR, Net};
 use crate::live::{counted, start, talk};
 use crate::program::run;
 
-/// Sends so many datagrams of 100 bytes from each of `flows` ports to `port`.
+/// Sends `each` datagrams of 100 bytes from each of `flows` ports to `port`.
 fn send(net: &Net, flows: u16, each: usize, port: u16) {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..flows).map(|flow| UdpSocket::bind((FAR, 20_000 + flow)).unwrap()).collect();
@@ -21,10 +22,12 @@ fn send(net: &Net, flows: u16, each: usize, port: u16) {
     });
 }
 
-/// Room for all that a test sends: the kernel counts a small datagram as 1 KiB or so.
+/// The size of the receive buffer. The kernel counts a small datagram as about 1 KiB, so it holds
+/// all datagrams of a test.
 const KERNEL_BYTES: usize = 64 << 20;
 
-/// What is sent before the program has its sockets still goes to the kernel: to this one of its sockets.
+/// A socket of the kernel. It receives the datagrams that arrive before the program has its
+/// sockets.
 struct Kernel(UdpSocket);
 
 impl Kernel {
@@ -35,7 +38,7 @@ impl Kernel {
         Self(socket)
     }
 
-    /// How many datagrams it has got since it was last asked.
+    /// The number of datagrams that arrived since the last call.
     fn got(&self) -> u64 {
         std::iter::from_fn(|| self.0.recv(&mut [0; 100]).ok()).count() as u64
     }
@@ -50,13 +53,15 @@ fn counts<'a>(report: &'a Value, key: &str) -> Vec<u64> {
     queues.iter().map(|queue| queue[key].as_u64().unwrap()).collect()
 }
 
-/// UDP is taken, by four queues on two CPUs; meanwhile the kernel talks TCP by the same interface.
+/// The program takes UDP with four queues on two CPUs. Meanwhile, the kernel uses TCP on the same
+/// interface.
 #[test]
 fn udp_is_taken_and_tcp_passes() {
     let Some(net) = Net::with("numrxqueues 4 numtxqueues 4") else { return };
     let kernel = Kernel::of(&net);
     for hash in ["auto", "device", "aes"] {
-        // Whatever else the machine does, a backlog has room for all packets of the four queues.
+        // The backlog has room for all packets of the four queues, so nothing is lost even if the
+        // machine is busy.
         let args = ["count", "af_xdp:near0", "--take", "udp", "--hash", hash, "--backlog", "10000"];
         let started = start(&net, &[&args[..], &["--virtual-cpus", "2", "--strict"]].concat());
         send(&net, 40, 250, 9);
@@ -66,13 +71,13 @@ fn udp_is_taken_and_tcp_passes() {
         assert_eq!((&report["dropped"], &report["reordered"]), (&json!({}), &json!(0)));
         let (by_queue, passed) = (counts(&report, "received"), counts(&report, "passed"));
         assert!(by_queue.len() == 4 && by_queue.iter().all(|received| *received > 0), "{by_queue:?}");
-        // 4 MB in segments of the MTU, or acknowledged two at a time.
+        // 4 MB are sent in segments of the MTU, or one acknowledgement is sent for two segments.
         assert!(passed.iter().sum::<u64>() > 1000, "{passed:?}");
         for queue in report["queues"].as_array().unwrap() {
             assert_eq!((&queue["kind"], &queue["mode"]), (&json!("af_xdp"), &json!("native, copy")));
             assert_eq!(queue["hash"] == "device", hash != "aes", "{queue}");
         }
-        // The hash tells 40 flows apart.
+        // The hash distinguishes 40 flows.
         let processed = report["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
         assert!(processed.clone().all(|packets| packets > 0), "{:?}", processed.collect::<Vec<_>>());
         assert_eq!(report["memory"]["pages"], report["memory"]["pages_free"]);
@@ -91,7 +96,7 @@ fn without_being_told_what_nothing_is_taken() {
     assert!(ran.code == Some(2) && ran.complaint().contains("option `queue=1`"), "{ran:?}");
 }
 
-/// What a killed process leaves behind is nothing.
+/// A killed process leaves nothing behind.
 #[test]
 fn killed_and_started_again_it_works_at_once() {
     let Some(net) = Net::new() else { return };
@@ -118,7 +123,7 @@ fn a_deleted_interface_is_reported_with_what_came() {
     let started = start(&net, &["count", "af_xdp:near0", "--take", "udp", "--virtual-cpus", "2"]);
     let before = counted(&net).0;
     send(&net, 10, 100, 9);
-    // What the driver has yet to look at would go with the interface.
+    // Packets that the driver has not processed yet would be lost with the interface.
     while counted(&net).0 < before + 1000 {
         std::thread::yield_now();
     }
@@ -129,7 +134,8 @@ fn a_deleted_interface_is_reported_with_what_came() {
     assert_eq!((received(&report) + kernel.got(), &report["dropped"]), (1000, &json!({})), "{report}");
 }
 
-/// More than its ring and its CPUs can hold: each packet is delivered, counted where it was lost, or passed in the beginning.
+/// More packets arrive than the ring and the CPUs can hold. Each packet is delivered, counted where
+/// it is lost, or passed to the kernel at the start.
 #[test]
 fn what_is_lost_is_counted() {
     let Some(net) = Net::new() else { return };
@@ -140,13 +146,14 @@ fn what_is_lost_is_counted() {
     assert_eq!(received(&report) + counts(&report, "passed")[0], 100_000, "{report}");
 }
 
-/// What the kernel counts for the socket is shown by its own names. While the program is stopped, the kernel soon has no page left.
+/// The report shows the kernel's counts for the socket by their kernel names. While the program is
+/// stopped, the kernel soon has no free page.
 #[test]
 fn what_the_kernel_counts_for_the_socket_is_shown() {
     let Some(net) = Net::new() else { return };
     let kernel = Kernel::of(&net);
     let started = start(&net, &["count", "af_xdp:near0,ring=128", "--take", "udp"]);
-    // Until the first poll, the kernel gets everything.
+    // Before the first poll, the kernel gets all packets.
     while {
         send(&net, 1, 1, 9);
         kernel.got() > 0
@@ -162,7 +169,8 @@ fn what_the_kernel_counts_for_the_socket_is_shown() {
     assert!(count("rx_ring_full") <= queue["dropped"]["device"].as_u64().unwrap(), "{report}");
 }
 
-/// A number of packets ends it: no more are counted, and the kernel's pages come home.
+/// The run ends after a number of packets. No further packets are counted, and the kernel returns
+/// its pages.
 #[test]
 fn so_many_packets_are_taken_and_no_more() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
@@ -183,7 +191,7 @@ fn so_many_packets_are_taken_and_no_more() {
         let report = ran.report();
         assert_eq!((received(&report), &report["dropped"]), (1000, &json!({})), "{report}");
         assert_eq!(report["memory"]["pages"], report["memory"]["pages_free"]);
-        // What comes now is the kernel's again.
+        // The kernel gets the packets that arrive now.
         kernel.got();
         send();
         assert_eq!(kernel.got(), 20);
@@ -197,7 +205,7 @@ fn a_filter_is_pointed_to_take() {
     assert!(ran.complaint().contains("choose the packets of af_xdp:lo with --take"), "{ran:?}");
 }
 
-/// What is taken, and how, can be written down.
+/// A run file can say which packets are taken, and how.
 #[test]
 fn a_run_file_takes() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

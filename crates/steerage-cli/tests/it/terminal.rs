@@ -1,4 +1,4 @@
-//! On a terminal: the live table, which comes and goes without a trace, and notes.
+//! The program on a terminal: notes, and the live table, which disappears without a trace.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,18 +12,18 @@ use steerage_fixtures::capture::pcap;
 
 use crate::program::command;
 
-/// Runs it with a terminal as standard error.
+/// Runs the program with a terminal as standard error.
 fn on_terminal(args: &[&str]) -> (Child, File) {
     let pty = openpty(None, None).unwrap();
     let child = command(args).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
     (child, File::from(pty.master))
 }
 
-/// Reads what comes onto the screen until `wanted` has come, or all of it.
+/// Reads the screen until `wanted` has appeared, or to the end.
 fn screen(terminal: &mut File, wanted: Option<&str>) -> String {
     let mut seen = Vec::new();
     let mut part = [0; 4096];
-    // A terminal that nobody writes to any more ends with an error, EIO.
+    // A terminal without a writer ends with the error EIO.
     while let Ok(length @ 1..) = terminal.read(&mut part) {
         seen.extend(&part[..length]);
         if wanted.is_some_and(|wanted| String::from_utf8_lossy(&seen).contains(wanted)) {
@@ -49,7 +49,8 @@ fn the_live_table_is_gone_at_the_end() {
     let drawn = screen(&mut terminal, Some("\x1b[?7h"));
     let lines: Vec<&str> = drawn.lines().collect();
     assert!(lines[0].starts_with("\x1b[?7l     CPU") && lines[3].contains(" packets received, 0 dropped"), "{drawn:?}");
-    // Between the two signals the table may be drawn again, so what ends it is looked for at the end.
+    // The table may be drawn again between the two signals, so the test looks for the erasing
+    // sequence at the end.
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let rest = screen(&mut terminal, None);
     assert!(rest.ends_with("\r\x1b[4A\x1b[J"), "{rest:?}");
@@ -67,7 +68,7 @@ fn endless_traffic_says_when_it_will_stop() {
     out_of(child);
 }
 
-/// With `-c` somebody has said when to stop, and a run that is over at once draws no table.
+/// With `-c` the user has set an end, and a run that is over at once draws no table.
 #[test]
 fn a_short_run_leaves_standard_error_alone() {
     for more in [&["-c", "10"][..], &["--seconds", "0.001"], &["--quiet", "--seconds", "0.001"]] {
@@ -91,7 +92,7 @@ fn capture(name: &str, frames: u32) -> PathBuf {
     path
 }
 
-/// Of several files, one of them packed: how much of them as they are stored.
+/// Progress over several files, one of them compressed: the share of their bytes as stored.
 #[test]
 fn progress_is_by_the_bytes_of_all_files() {
     let (plain, packed) = (capture("progress-1.pcap", 3000), capture("progress-2.pcap", 3000));
@@ -100,12 +101,12 @@ fn progress_is_by_the_bytes_of_all_files() {
     let stored = fs::metadata(&plain).unwrap().len() + fs::metadata(&packed).unwrap().len();
     let expected = format!(" % of {:.1} MiB read, ", stored as f64 / f64::from(1 << 20));
     for command in ["count", "meter"] {
-        // At its own pace it would take an hour and a half.
+        // At the recorded speed, the files would take an hour and a half.
         let files = [plain.to_str().unwrap(), packed.to_str().unwrap()];
         let (child, mut terminal) = on_terminal(&[command, files[0], files[1], "--pace", "--virtual-cpus", "1"]);
         let drawn = screen(&mut terminal, Some(" left"));
         let (before, left) = drawn.split_once(&expected).unwrap_or_else(|| panic!("{expected} in {drawn:?}"));
-        // Some of the first file, and none of the second.
+        // A part of the first file has been read, and nothing of the second.
         let part: u32 = before.rsplit(' ').next().unwrap().parse().unwrap();
         assert!((1..50).contains(&part) && left.contains(" left"), "{drawn:?}");
         kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
@@ -114,7 +115,8 @@ fn progress_is_by_the_bytes_of_all_files() {
     }
 }
 
-/// How much of the file was read, and when it will be all. The summary takes the place of that.
+/// The progress line shows how much of the file was read, and when it will be finished. The summary
+/// replaces the line.
 #[test]
 fn the_progress_of_jobs_is_drawn_and_erased() {
     let file = capture("progress-jobs.pcap", 3000);
@@ -141,17 +143,17 @@ fn the_time_left_is_told_where_there_is_an_end() {
     out_of(child);
 }
 
-/// Reports at intervals are written above the table, which comes back below them.
+/// Interval reports are written above the table, which is drawn again below them.
 #[test]
 fn the_live_table_and_intervals_share_a_terminal() {
     let pty = openpty(None, None).unwrap();
     let args = ["count", "synthetic:rate=20000", "--virtual-cpus", "1", "--seconds", "0", "--interval", "700ms"];
     let mut started = command(&args);
     let child = started.stdout(pty.slave.try_clone().unwrap()).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
-    // Its own copies of the terminal are closed with it.
+    // This closes the test's own copies of the terminal.
     drop(started);
     let mut terminal = File::from(pty.master);
-    // The table, out of its way, a report, and the table again.
+    // The table is drawn and erased, then a report is written, and then the table is drawn again.
     let mut drawn = screen(&mut terminal, Some("\x1b[?7h"));
     while !drawn.contains("\x1b[J20") {
         drawn += &screen(&mut terminal, Some("\x1b[?7h"));

@@ -1,4 +1,5 @@
-//! Completions and manual pages: made of the command line's definition, so nothing of it is missing.
+//! Completions and manual pages. They are made from the definition of the command line, so they
+//! have all commands and options.
 
 use std::fs;
 use std::io::Write;
@@ -7,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::program::run;
 
-/// All commands, by the program's help.
+/// All commands, from the program's help.
 fn commands() -> Vec<String> {
     let help = run(&["--help"]).out;
     let (_, list) = help.split_once("Look at traffic:\n").unwrap();
@@ -20,13 +21,13 @@ fn commands() -> Vec<String> {
     names
 }
 
-/// The long options of a command, by its help.
+/// The long options of a command, from its help.
 fn long_options(command: &str) -> Vec<String> {
     let help = run(&[command, "--help"]).out;
     let (options, _) = help.split_once("DEVICE:").unwrap_or((&help, ""));
-    // `-c, --packets <N>  Stop after N packets`, or without the short one.
+    // A line such as `-c, --packets <N>  Stop after N packets`, with or without a short option.
     let of_line = |line: &str| {
-        // Explanations are indented deeper.
+        // Explanations have a larger indentation.
         line.strip_prefix("  ").filter(|rest| rest.starts_with('-') || rest.starts_with("    --"))?;
         let long = line.split_whitespace().take(2).find_map(|word| word.strip_prefix("--"))?;
         long.split(['<', '[', '=', '.']).next().map(str::to_owned)
@@ -34,12 +35,13 @@ fn long_options(command: &str) -> Vec<String> {
     options.lines().filter_map(of_line).collect()
 }
 
-/// Whether a program is there. What is absent elsewhere has to be present where the gate runs.
+/// Whether a program is installed. The gate must have every program. Elsewhere programs may be
+/// missing.
 fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// What a checker has to say of `text`: its exit code, and everything it prints on standard error.
+/// The verdict of a checker on `text`: its exit code, and its whole standard error.
 fn check_with(program: &str, args: &[&str], text: &str) -> (Option<i32>, String) {
     let mut child = Command::new(program)
         .args(args)
@@ -68,7 +70,7 @@ fn completions_know_every_command_and_option() {
         for command in commands() {
             assert!(ran.out.contains(&command), "{shell}: {command}");
             for option in long_options(&command) {
-                // As fish writes it: `-l option`.
+                // fish writes `-l option`.
                 let known = ran.out.contains(&format!("--{option}")) || ran.out.contains(&format!("-l {option}"));
                 assert!(known, "{shell}: {command} --{option}");
             }
@@ -92,7 +94,7 @@ fn shells_take_their_completions() {
         let (code, said) = check_with(shell, &["-n"], &run(&["completions", shell]).out);
         assert_eq!((code, said.as_str()), (Some(0), ""), "{shell}");
     }
-    // What bash would offer.
+    // The completions that bash offers for these words.
     let script = run(&["completions", "bash"]).out;
     let offered = |words: &str| {
         let ask = format!(
@@ -162,7 +164,7 @@ fn a_page_that_cannot_be_written_is_an_error() {
     assert!(ran.complaint().contains("cannot write a manual page to /dev/null/man1"), "{ran:?}");
 }
 
-/// The pages of docs/ are built in, so that an installed program has them too.
+/// The pages of docs/ are built in, so an installed program has them too.
 #[test]
 fn help_has_pages_and_commands() {
     let overview = run(&["help"]);
@@ -177,7 +179,7 @@ fn help_has_pages_and_commands() {
     assert!(wrong.complaint().ends_with("a similar one exists: report; `steerage help` lists all"), "{wrong:?}");
 }
 
-/// No text of the program points to files that only a clone has.
+/// No text of the program refers to files that only a clone of the repository has.
 #[test]
 fn help_points_to_no_file_of_the_repository() {
     for command in commands() {

@@ -1,4 +1,4 @@
-//! `steerage top`: one table into a pipe, and the screen of a terminal with somebody at its keys.
+//! `steerage top`: one table into a pipe, and the screen of a terminal with a user at its keys.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use steerage_fixtures::HANG;
 
 use crate::program::{Started, run};
 
-/// A run without an end that listens at a socket of its own, removed with it.
+/// An endless run with a socket of its own. The socket is removed with the run.
 struct Watched {
     run: Started,
     socket: PathBuf,
@@ -43,7 +43,7 @@ impl Watched {
         Self { run, socket }
     }
 
-    /// The mask of its queue, as it says itself.
+    /// The mask of the run's queue, from the run's own report.
     fn mask(&mut self) -> String {
         self.run.signal(Signal::SIGUSR1);
         let report: Value = serde_json::from_str(&self.run.line()).unwrap();
@@ -57,7 +57,7 @@ impl Watched {
     }
 }
 
-/// The flows with the most bytes are shown while they go on, once they were looked for.
+/// The flows with the most bytes appear during the run, after the first look at them.
 #[test]
 fn the_largest_flows_of_a_meter() {
     let mut watched = Watched::of("meter", "flows");
@@ -98,7 +98,7 @@ fn one_table_into_a_pipe() {
     assert!(ran.complaint().contains("no run answers at /nowhere/at-all.sock"), "{ran:?}");
 }
 
-/// A program that does not outlive its test, on a terminal of 80 columns and 24 lines.
+/// A program on a terminal of 80 columns and 24 lines. It is killed when its test ends.
 struct OnTerminal {
     child: Child,
     keys: File,
@@ -117,7 +117,8 @@ impl OnTerminal {
         drop((pty.slave, command));
         let keys = File::from(pty.master);
         let (mut from, (seen_in, screen)) = (keys.try_clone().unwrap(), mpsc::channel());
-        // A terminal that is not read would hold it up. When nobody writes any more it ends with an error, EIO.
+        // Reads the terminal all the time, since the program would block otherwise. A terminal
+        // without a writer ends with the error EIO.
         thread::spawn(move || {
             let mut part = [0; 4096];
             while let Ok(length @ 1..) = from.read(&mut part) {
@@ -133,7 +134,8 @@ impl OnTerminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Until that has come onto the screen: letters without a space, since what stands there already is not drawn again.
+    /// Waits until `wanted` has appeared on the screen. It must have no spaces, since the program
+    /// does not draw unchanged cells again.
     fn wait_for(&mut self, wanted: &str) {
         while !self.seen.contains(wanted) {
             let more = self.screen.recv().unwrap_or_else(|_| panic!("it ended without {wanted}: {:?}", self.seen));
@@ -141,7 +143,7 @@ impl OnTerminal {
         }
     }
 
-    /// Everything up to its end, and the exit code.
+    /// Waits for the end. Returns all output and the exit code.
     fn end(mut self) -> (String, Option<i32>) {
         let code = self.child.wait().unwrap().code();
         let mut seen = std::mem::take(&mut self.seen);
@@ -154,7 +156,7 @@ impl OnTerminal {
 
 impl Drop for OnTerminal {
     fn drop(&mut self) {
-        // Nothing is done to one that has ended and was waited for.
+        // This does nothing if the process has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -171,17 +173,18 @@ fn a_mask_is_changed_from_the_screen() {
     while watched.mask() != "1" {
         thread::yield_now();
     }
-    // It outlives the run, and says so.
+    // `top` goes on after the run has ended, and says so.
     watched.end();
     top.wait_for("GONE");
     top.press("q");
     let (seen, code) = top.end();
     assert_eq!(code, Some(0), "{seen:?}");
-    // The terminal is left as it was: another screen was used, and the cursor is there again.
+    // The terminal is restored: the program used the alternate screen, and the cursor is visible
+    // again.
     assert!(seen.contains("\x1b[?1049h") && seen.contains("\x1b[?1049l") && seen.contains("\x1b[?25h"), "{seen:?}");
 }
 
-/// The text on the screen without escape sequences, by lines.
+/// The text on the screen, without escape sequences, as lines.
 fn plain_lines(seen: &str) -> Vec<String> {
     let mut text = String::new();
     let mut characters = seen.chars();
@@ -211,11 +214,11 @@ fn meter_shows_flows_live_and_has_keys() {
     let (seen, code) = meter.end();
     assert_eq!(code, Some(0), "{seen:?}");
     let lines = plain_lines(&seen);
-    // The first line of the report has the device's name, and any length.
+    // The first line of the report has the device's name, and may have any length.
     let mut others = lines.iter().filter(|line| !line.starts_with("synthetic:"));
     assert!(others.all(|line| line.chars().count() <= 80 && line.is_ascii()), "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains(" udp ") && line.contains("bit/s")), "{lines:#?}");
-    // The report comes after the table is gone, and fits the terminal too.
+    // The report follows after the table is erased, and also fits the terminal.
     let report = lines.iter().position(|line| line.starts_with("50 flows (udp 50)")).expect("the report");
     assert!(lines[report + 1].contains(" proto ") && lines[report + 2].contains(" udp "), "{lines:#?}");
 }

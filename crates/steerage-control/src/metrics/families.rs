@@ -1,6 +1,7 @@
-//! Every metric: its name, what it says, and where in the ledger it stands. Prometheus' conventions for names
-//! (<https://prometheus.io/docs/practices/naming/>): the unit stands in the name, and a counter's ends in `_total`, which is
-//! put there when it is written.
+//! Every metric: its name, its help text, and its place in the ledger.
+//!
+//! Names follow Prometheus' conventions (<https://prometheus.io/docs/practices/naming/>): the unit
+//! is part of the name, and a counter's name ends in `_total`. [`served_as`] adds `_total`.
 
 use prometheus_client::metrics::MetricType;
 use steerage::{
@@ -8,16 +9,16 @@ use steerage::{
     stats::{CpuSnapshot, DropReason, Drops, MoveCause, OutputSnapshot, QueueSnapshot, Verdicts},
 };
 
-/// A metric of each queue, CPU, output or of the whole.
+/// A metric of each queue, of each CPU, of each output, or of the whole instance.
 pub(super) struct Family<T: 'static> {
-    /// Without `steerage_` and `_total`.
+    /// The name without `steerage_` and `_total`.
     pub(super) name: &'static str,
     pub(super) help: &'static str,
     pub(super) kind: MetricType,
     pub(super) read: fn(&T) -> Vec<Sample>,
 }
 
-/// One value of it, and the label that tells it from the others of the same thing.
+/// One value of a family, and the label that distinguishes it from the family's other values.
 pub(super) struct Sample {
     pub(super) label: Option<(&'static str, &'static str)>,
     pub(super) value: Value,
@@ -38,7 +39,7 @@ pub fn names() -> Vec<String> {
     whole.chain(of(&QUEUES)).chain(of(&CPUS)).chain(of(&OUTPUTS)).collect()
 }
 
-/// The name with what is put before and behind it.
+/// The name with its prefix and suffix.
 pub(super) fn served_as(name: &str, kind: MetricType) -> String {
     let suffix = if matches!(kind, MetricType::Counter) { "_total" } else { "" };
     format!("steerage_{name}{suffix}")
@@ -68,7 +69,8 @@ fn each<const N: usize>(key: &'static str, values: [(&'static str, u64); N]) -> 
     values.map(|(label, value)| Sample { label: Some((key, label)), value: Value::Whole(value) }).into()
 }
 
-/// All reasons, those of which there is nothing to count as well: a series that begins with its first drop hides it.
+/// One sample for each reason, including reasons with no drops. If a series began with its first
+/// drop, Prometheus would not see that drop as an increase.
 fn by_reason(drops: &Drops) -> Vec<Sample> {
     each("reason", DropReason::ALL.map(|reason| (reason.name(), drops.get(reason))))
 }

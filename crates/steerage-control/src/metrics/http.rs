@@ -2,10 +2,10 @@
 
 use httparse::{EMPTY_HEADER, Error, Request, Status};
 
-/// The longest head of a request: eight times what Prometheus sends.
+/// The longest head of a request, in bytes. Prometheus sends an eighth of it.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 
-/// The most headers of one. Prometheus sends five.
+/// The most headers that a request may have. Prometheus sends five.
 const HEADERS_MAX: usize = 32;
 
 const PATH: &str = "/metrics";
@@ -14,7 +14,7 @@ const PATH: &str = "/metrics";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// The whole answer. `None`: the request goes on.
+/// The whole answer, or `None` if the request is not complete yet.
 pub(super) fn answer(received: &[u8], page: &dyn Fn() -> String) -> Option<Vec<u8>> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
@@ -42,7 +42,7 @@ fn refusal(status: &str, header: &str, body: &str) -> Vec<u8> {
     response(status, header, PLAIN, body, true)
 }
 
-/// A client has one question: the end of the connection is the end of the answer.
+/// Each connection serves one request, so the end of the connection is the end of the answer.
 fn response(status: &str, header: &str, content: &str, body: &str, with_body: bool) -> Vec<u8> {
     let length = body.len();
     let body = if with_body { body } else { "" };

@@ -14,7 +14,7 @@ use steerage::{
 use super::families::{self, Family, Value};
 use super::{Metric, Source};
 
-/// The metrics as they are now, in Prometheus' text format.
+/// The current metrics in Prometheus' text format.
 pub(super) fn of(source: &Source) -> String {
     let now = Now {
         snapshot: source.handle.snapshot(),
@@ -31,7 +31,7 @@ pub(super) fn of(source: &Source) -> String {
     in_prometheus_words(&page)
 }
 
-/// What is told at one time.
+/// The values for one page, all taken at the same time.
 #[derive(Debug)]
 struct Now {
     snapshot: Snapshot,
@@ -69,8 +69,8 @@ fn of_outputs(outputs: &[OutputSnapshot]) -> Vec<(Labels, &OutputSnapshot)> {
     outputs.iter().zip(names).map(|(output, name)| (vec![("output", name)], output)).collect()
 }
 
-/// The names of devices, made different where two with the same number have the same: `synthetic`, `synthetic.2`. A series
-/// that is there twice makes Prometheus refuse the page.
+/// The names of devices. If devices with the same number have the same name, the later ones get a
+/// suffix: `synthetic`, `synthetic.2`. Prometheus refuses a page that has a series twice.
 fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> {
     let mut seen: Vec<(&str, usize)> = Vec::new();
     let mut names = Vec::new();
@@ -82,7 +82,7 @@ fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> 
     names
 }
 
-/// Each family with the samples of all that have it; none that would be empty.
+/// Writes each family with its samples from all objects. Families without samples are left out.
 fn write<T>(encoder: &mut DescriptorEncoder<'_>, families: &[Family<T>], of: &[(Labels, &T)]) -> fmt::Result {
     for family in families {
         let mut samples = of.iter().flat_map(|(labels, one)| {
@@ -127,14 +127,14 @@ fn put(sample: &mut MetricEncoder<'_>, kind: MetricType, value: Value) -> fmt::R
     }
 }
 
-/// From OpenMetrics to the older format that everything reads: there, a counter's HELP and TYPE have the name of its samples,
-/// and there is no mark at the end.
+/// Turns OpenMetrics into the older format that every reader understands. In the older format, a
+/// counter's HELP and TYPE have the name of its samples, and there is no end mark.
 fn in_prometheus_words(page: &str) -> String {
     let mut text = String::with_capacity(page.len() + page.len() / 8);
     let mut help = "";
     for line in page.lines() {
         if line.starts_with("# HELP ") {
-            // Whether it is a counter's is said in the next line.
+            // The next line says whether this help text belongs to a counter.
             help = line;
             continue;
         }

@@ -1,4 +1,5 @@
-//! The thread that serves all clients. It remembers how far each has come, so that none waits for another.
+//! The thread that serves all clients. It keeps the state of each client, so no client waits for
+//! another.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,21 +12,23 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::http::{self, REQUEST_BYTES_MAX};
 
-/// The most clients at a time. One Prometheus is one; of more than these the oldest goes, so that clients that only hold
-/// their connections keep nobody out.
+/// The most clients at a time. One Prometheus server is one client. If another client connects, the
+/// oldest is disconnected, so clients that only hold their connections keep no others out.
 pub(super) const CLIENTS_MAX: usize = 16;
 
-/// How long a client may take for all of it: as long as Prometheus waits for us, unless told otherwise.
+/// How long a client may take from connecting to the end of its answer. It is Prometheus' default
+/// timeout.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long nobody is let in after the kernel refused to (no file descriptor left): it would refuse at once again.
+/// How long no client is accepted after the kernel refused to accept one (no file descriptor is
+/// left). A new attempt would fail again at once.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// The most that is read in one turn of what a client sends though its answer is under way, in buffers of
+/// The most bytes that are read per turn from a client that already has its answer, in buffers of
 /// [`REQUEST_BYTES_MAX`].
 const LEFTOVERS_A_TURN: usize = 16;
 
-/// Answers until the other end of `stopped` is closed.
+/// Answers clients until the other end of `stopped` is closed.
 pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, page: &dyn Fn() -> String) {
     let mut clients: VecDeque<HttpClient> = VecDeque::with_capacity(CLIENTS_MAX);
     let mut refused_until: Option<Instant> = None;
@@ -59,7 +62,7 @@ struct Ready {
     clients: Vec<bool>,
 }
 
-/// Waits for a client or for the end.
+/// Waits for a client, for the stop signal, or until `time` has passed.
 fn wait(
     listener: &TcpListener,
     stopped: &UnixStream,
@@ -72,7 +75,7 @@ fn wait(
     fds.extend(clients.iter().map(|client| PollFd::new(client.stream.as_fd(), client.wants())));
     let timeout = match time {
         None => PollTimeout::NONE,
-        // Rounded up: to wake just before the time would be to wake twice.
+        // Rounded up: a wake-up just before the deadline would need a second one.
         Some(time) => PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX),
     };
     match poll(&mut fds, timeout) {
@@ -87,13 +90,13 @@ fn wait(
     })
 }
 
-/// Lets in who is at the door, at most as many as there can be.
+/// Accepts waiting clients, at most [`CLIENTS_MAX`] in one call.
 fn admit(listener: &TcpListener, clients: &mut VecDeque<HttpClient>) -> io::Result<()> {
     for _ in 0..CLIENTS_MAX {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            // It did not wait for us.
+            // The client has gone already, or a signal arrived.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
             Err(error) => return Err(error),
         };
@@ -117,11 +120,12 @@ struct HttpClient {
 }
 
 enum State {
-    /// What it has sent so far.
+    /// The client sends its request. These bytes have arrived so far.
     Asks(Vec<u8>),
-    /// The answer, and how much of it is sent.
+    /// The client receives its answer. The number says how many bytes are sent.
     IsTold(Vec<u8>, usize),
-    /// It has its answer. To close at once would, if there is something that we have not read, take it away again.
+    /// The client has its answer. If we closed the connection with unread input, the kernel would
+    /// discard what the client has not read yet.
     Leaves,
 }
 
@@ -130,7 +134,7 @@ impl HttpClient {
         if matches!(self.state, State::IsTold(..)) { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }
 
-    /// As far as it goes without waiting. Whether the client stays.
+    /// Serves the client as far as possible without waiting. Returns whether the client stays.
     fn go_on(&mut self, page: &dyn Fn() -> String) -> bool {
         loop {
             match self.step(page) {
@@ -168,7 +172,7 @@ impl HttpClient {
                         return Ok(Step::Done);
                     }
                 }
-                // There is more: the others first.
+                // There is more to read, but the other clients have their turn first.
                 return Err(ErrorKind::WouldBlock.into());
             }
         }

@@ -1,4 +1,5 @@
-//! The kernel's mount table: is the tree of another instance mounted on a directory?
+//! Reads the kernel's mount table, to find out whether another instance's tree is mounted on a
+//! directory.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The mounts that this process sees in its namespace.
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// A mount, as far as it matters here.
+/// The fields of a mount that matter here.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     at: PathBuf,
@@ -16,19 +17,20 @@ struct Mount {
     source: String,
 }
 
-/// The source of what is mounted on a directory, if it is of that kind. The directory itself is not looked at, since the
-/// process that would have to answer may be stopped.
+/// The source of the mount on a directory, if the mount is of that kind. The directory itself is
+/// not opened, since the process that serves it may be stopped.
 pub(super) fn source_at(directory: &Path, kind: &str) -> Option<String> {
-    // The parent alone: the last name is the mount.
+    // Only the parent is resolved: the last name is the mount itself.
     let parent = fs::canonicalize(directory.parent()?.join(".")).ok()?;
     let at = parent.join(directory.file_name()?);
     let table = fs::read(TABLE).ok()?;
-    // The last mount hides those before it.
+    // The last mount on a directory hides the mounts before it.
     let mount = table.split(|byte| *byte == b'\n').filter_map(read).rfind(|mount| mount.at == at)?;
     (mount.kind == kind).then_some(mount.source)
 }
 
-/// `36 35 98:0 / /at ro,noatime master:1 - kind source options`, with any number of fields before the dash.
+/// Reads one line: `36 35 98:0 / /at ro,noatime master:1 - kind source options`. Any number of
+/// fields may precede the dash.
 fn read(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let at = PathBuf::from(OsString::from_vec(unescaped(fields.nth(4)?)));
@@ -37,7 +39,7 @@ fn read(line: &[u8]) -> Option<Mount> {
     Some(Mount { at, kind: text()?, source: text()? })
 }
 
-/// Spaces and the like stand there as `\040`.
+/// Decodes spaces and similar characters, which the table has as `\040`.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

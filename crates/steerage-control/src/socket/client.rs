@@ -1,4 +1,4 @@
-//! The client: `steerage get` and `set` send their requests with it.
+//! The client side of the socket. `steerage get` and `steerage set` use it.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
@@ -20,22 +20,22 @@ pub struct Client {
     stream: BufReader<UnixStream>,
 }
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The instance says no.
+    /// The instance refused the request.
     Refused {
         /// The error number's name, such as `EINVAL`.
         code: String,
         /// Why, in one line.
         message: String,
     },
-    /// There was no answer for that long.
+    /// No answer came within this time.
     TimedOut(Duration),
     /// The connection failed.
     System(io::Error),
-    /// What came is no answer to what was asked.
+    /// The reply does not fit the request.
     Nonsense,
 }
 
@@ -64,10 +64,11 @@ impl Client {
     /// Connects to the instance that listens at `path`.
     ///
     /// # Errors
-    /// The kernel's; `TimedOut` if the instance accepts no clients, and too many are waiting already.
+    /// The kernel's error. It is `TimedOut` if the instance accepts no clients and too many are
+    /// waiting already.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // It also limits how long `connect` waits.
+        // This also limits how long `connect` waits.
         set_socket_timeout(&socket, Timeout::Send, Some(ANSWERED_WITHIN))?;
         match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
             Err(Errno::AGAIN) => {
@@ -81,41 +82,43 @@ impl Client {
         }
     }
 
-    /// The user that the process which answers belonged to when it began to listen.
+    /// The user that the answering process belonged to when it began to listen.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn peer(&self) -> io::Result<u32> {
         Ok(socket_peercred(self.stream.get_ref())?.uid.as_raw())
     }
 
-    /// What the attribute at `path` says, with its newline.
+    /// Returns the value of the attribute at `path`, with its newline.
     ///
     /// # Errors
-    /// If there is none, or no answer.
+    /// If there is no such attribute, or no answer.
     pub fn get(&mut self, path: &str) -> Result<String, ClientError> {
         self.text(&json!({"get": path}), ANSWERED_WITHIN)
     }
 
-    /// Sets the attribute at `path`; returns what it says then.
+    /// Sets the attribute at `path`, and returns its new value.
     ///
     /// # Errors
-    /// If there is none, it cannot be set to that or not by this user, or there is no answer.
+    /// If there is no such attribute, if it does not accept the value, if this user may not set it,
+    /// or if there is no answer.
     pub fn set(&mut self, path: &str, value: &str) -> Result<String, ClientError> {
         self.text(&json!({"set": path, "value": value}), SET_WITHIN)
     }
 
-    /// The names in the directory at `path`, and whether each is a directory; nothing of an attribute.
+    /// Returns the names in the directory at `path`, and whether each is a directory. An attribute
+    /// has no entries.
     ///
     /// # Errors
-    /// If there is none, or no answer.
+    /// If there is no such path, or no answer.
     pub fn list(&mut self, path: &str) -> Result<Vec<(String, bool)>, ClientError> {
         let answer = self.ask(&json!({"list": path}), "entries", ANSWERED_WITHIN)?;
         let entry = |entry: &Value| Some((entry["name"].as_str()?.to_owned(), entry["type"] == "directory"));
         answer.as_array().and_then(|all| all.iter().map(entry).collect()).ok_or(ClientError::Nonsense)
     }
 
-    /// The changes after the one of that number, the oldest first.
+    /// Returns the changes whose number is above `after`, the oldest first.
     ///
     /// # Errors
     /// If there is no answer.
@@ -124,7 +127,7 @@ impl Client {
         serde_json::from_value(answer).map_err(|_| ClientError::Nonsense)
     }
 
-    /// The report as it stands now: docs/report.md.
+    /// Returns the current report: docs/report.md.
     ///
     /// # Errors
     /// If there is no answer.
@@ -132,7 +135,7 @@ impl Client {
         self.ask(&json!({"snapshot": true}), "snapshot", ANSWERED_WITHIN)
     }
 
-    /// Who it is: protocol, version, pid and uid.
+    /// Returns the instance's protocol, version, pid and uid.
     ///
     /// # Errors
     /// If there is no answer.
@@ -145,9 +148,10 @@ impl Client {
         answer.as_str().map(str::to_owned).ok_or(ClientError::Nonsense)
     }
 
-    /// The part of the answer under `key`.
+    /// Sends a request and returns the part of the answer under `key`.
     fn ask(&mut self, request: &Value, key: &str, within: Duration) -> Result<Value, ClientError> {
-        // An instance that has too many clients says so and closes. Its words can be read though nothing can be sent.
+        // An instance that has too many clients sends an error and closes. That error can be read
+        // even if the request cannot be sent.
         let sent = self.stream.get_mut().write_all(format!("{request}\n").as_bytes());
         let line = match (sent, self.line(within)) {
             (_, Ok(line)) if !line.is_empty() => line,
@@ -163,7 +167,7 @@ impl Client {
         answer.get_mut(key).map(Value::take).ok_or(ClientError::Nonsense)
     }
 
-    /// The next line, or what there is of it if it has no end. The whole of it has to come in time.
+    /// Reads the next line, or the rest if it has no newline. The whole line must arrive in time.
     fn line(&mut self, within: Duration) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + within;
         let mut line = Vec::new();
@@ -191,7 +195,7 @@ impl Client {
 
 fn of(error: io::Error, within: Duration) -> ClientError {
     match error.kind() {
-        // What the kernel calls a time-out of a socket is EAGAIN.
+        // The kernel reports a socket's timeout as EAGAIN.
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::TimedOut(within),
         _ => ClientError::System(error),
     }

@@ -1,4 +1,5 @@
-//! The clients of an instance, and which one is disconnected if there is no place for the next.
+//! The clients of an instance. If there is no place for a new client, this module chooses the
+//! client to disconnect.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -6,7 +7,7 @@ use std::time::Instant;
 use crate::limits::CLIENT_IDLE_SCARCE;
 use crate::quota::{Quota, QuotaFull};
 
-/// Clients by number. `C` is what is known of one besides.
+/// Clients by number. `C` is the connection of a client.
 #[derive(Debug)]
 pub(super) struct Clients<C> {
     quota: Quota,
@@ -17,7 +18,7 @@ pub(super) struct Clients<C> {
 #[derive(Debug)]
 struct ConnectedClient<C> {
     uid: u32,
-    /// Since when it has asked nothing; `None` while it is answered.
+    /// When its last answer was sent. `None` while a request is being answered.
     idle_since: Option<Instant>,
     connection: C,
 }
@@ -27,8 +28,9 @@ impl<C> Clients<C> {
         Self { quota, taken: HashMap::new(), next: 0 }
     }
 
-    /// Takes a client of that user at time `now`; its number. If there is no place for it, but a client that has been
-    /// silent for [`CLIENT_IDLE_SCARCE`] has one, that client is returned too: it has lost its place.
+    /// Takes a new client of user `uid` at time `now`, and returns its number. If there is no free
+    /// place, a client that has been silent for [`CLIENT_IDLE_SCARCE`] loses its place, and its
+    /// connection is returned too.
     pub(super) fn admit(&mut self, uid: u32, now: Instant, connection: C) -> Result<(u64, Option<C>), QuotaFull> {
         let others =
             |but: Option<u64>| self.taken.iter().filter(move |(id, _)| Some(**id) != but).map(|(_, client)| client.uid);
@@ -47,7 +49,8 @@ impl<C> Clients<C> {
         Ok((id, gone))
     }
 
-    /// The client that has been silent for longest, among those that may have to go for a user.
+    /// The client that has been silent for longest, among those that may lose their place to this
+    /// user.
     fn longest_silent(&self, uid: u32, full: QuotaFull, now: Instant) -> Option<u64> {
         let may_go = |client: &ConnectedClient<C>| match full {
             QuotaFull::User => client.uid == uid,
@@ -60,24 +63,24 @@ impl<C> Clients<C> {
         silent.min().map(|(_, id)| id)
     }
 
-    /// A client asks; `false` if it has lost its place.
+    /// Records that a client has sent a request. Returns `false` if the client has lost its place.
     pub(super) fn asks(&mut self, id: u64) -> bool {
         self.taken.get_mut(&id).map(|client| client.idle_since = None).is_some()
     }
 
-    /// A client was answered at time `now`.
+    /// Records that a client was answered at time `now`.
     pub(super) fn answered(&mut self, id: u64, now: Instant) {
         if let Some(client) = self.taken.get_mut(&id) {
             client.idle_since = Some(now);
         }
     }
 
-    /// A client has gone.
+    /// Removes a client that has gone.
     pub(super) fn leaves(&mut self, id: u64) {
         self.taken.remove(&id);
     }
 
-    /// Everybody has to go.
+    /// Removes all clients.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = C> {
         self.taken.drain().map(|(_, client)| client.connection)
     }
@@ -104,7 +107,7 @@ mod tests {
         let (first, _) = clients.admit(MALLORY, start, "first").unwrap();
         let later = start + Duration::from_secs(1);
         clients.admit(MALLORY, later, "second").unwrap();
-        // Other users' clients have been silent for longer, and stay.
+        // Other users' clients have been silent for longer, and keep their places.
         clients.admit(OTHER, start, "other").unwrap();
         assert_eq!(clients.admit(MALLORY, later, "third"), Err(QuotaFull::User));
         let scarce = start + CLIENT_IDLE_SCARCE;

@@ -1,5 +1,6 @@
-//! The directory that a socket stands in. It is reached without following another user's links and held by a descriptor,
-//! so whatever its path leads to later, every step below takes place in the directory that was checked.
+//! The directory of a socket. It is opened without following another user's links, and held by a
+//! descriptor. So every later step uses the directory that was checked, even if its path leads
+//! elsewhere by then.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,29 +16,29 @@ use rustix::process::geteuid;
 
 use super::listening::SocketError;
 
-/// How many links are followed on the way to a directory: as many as the kernel follows.
+/// How many links are followed on the way to a directory: the kernel's limit.
 const LINKS_MAX: usize = 40;
 
-/// The mode of a directory that is made for sockets: nobody else may write to it, whatever the umask is.
+/// The mode of a new directory for sockets. Only its owner may write to it, whatever the umask is.
 const NEW_DIRECTORY: u32 = 0o755;
 
-/// Write permission of the group and of everybody else.
+/// Write permission for the group and for all others.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Only who owns a file may rename or remove it.
+/// The sticky bit: only the owner of a file may rename or remove it.
 const STICKY: u32 = 0o1000;
 
-/// A directory in which nobody but root and this user can rename, remove or replace this user's files.
+/// A directory in which only root and this user can rename, remove or replace this user's files.
 #[derive(Debug)]
 pub(super) struct Directory(OwnedFd);
 
 impl Directory {
-    /// Opens the directory of that path.
+    /// Opens the directory at that path.
     pub(super) fn open(path: &Path) -> Result<Self, SocketError> {
         Self::check(walk(path)?, path)
     }
 
-    /// The same. If only the last directory of the path is missing, it is made.
+    /// Like [`open`](Self::open), but creates the last directory of the path if it is missing.
     pub(super) fn open_or_make(path: &Path) -> Result<Self, SocketError> {
         let missing = match walk(path) {
             Err(SocketError::System { error, .. }) if error.kind() == io::ErrorKind::NotFound => path.file_name(),
@@ -46,7 +47,7 @@ impl Directory {
         let Some(name) = missing else { return Self::open(path) };
         let parent = walk(parent(path))?;
         match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(NEW_DIRECTORY)) {
-            // Another instance that starts at this moment may have been first.
+            // Another instance that starts at the same moment may have created it first.
             Ok(()) | Err(Errno::EXIST) => Self::open(path),
             Err(error) => Err(system(path, error)),
         }
@@ -58,19 +59,20 @@ impl Directory {
         if !is_trusted(stat.st_uid) {
             return refused(format!("it belongs to user {}", stat.st_uid));
         }
-        // In a sticky directory such as /tmp others can make files, and do nothing to ours.
+        // In a sticky directory such as /tmp, others can create files but cannot touch ours.
         if stat.st_mode & OTHERS_WRITE != 0 && stat.st_mode & STICKY == 0 {
             return refused(format!("others may write to it (mode {:04o})", stat.st_mode & 0o7777));
         }
         Ok(Self(directory))
     }
 
-    /// A path to `name` that leads through the descriptor. Sockets need one: there is no `bindat` and no `connectat`.
+    /// A path to `name` that leads through the descriptor. Sockets need such a path, because there
+    /// is no `bindat` and no `connectat`.
     pub(super) fn through(&self, name: &OsStr) -> PathBuf {
         through(self.0.as_fd()).join(name)
     }
 
-    /// What has that name; of a link, the link.
+    /// The metadata of the file with that name. A link is not followed.
     pub(super) fn stat(&self, name: &OsStr) -> io::Result<Stat> {
         Ok(rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
@@ -79,7 +81,7 @@ impl Directory {
         Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
     }
 
-    /// Renames a file, unless something has the new name already.
+    /// Renames a file, unless the new name is taken.
     pub(super) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::renameat_with(&self.0, from, &self.0, to, RenameFlags::NOREPLACE)?)
     }
@@ -88,8 +90,9 @@ impl Directory {
         fs::read_dir(through(self.0.as_fd()))?.map(|entry| Ok(entry?.file_name())).collect()
     }
 
-    /// Sets the mode of a socket of this user's. It is set on the very file that was looked at: a link is not followed, and
-    /// nothing but a socket is changed, even if another user put something else there.
+    /// Sets the mode of a socket of this user. The mode is set on the very file that was checked: a
+    /// link is not followed, and only a socket is changed, even if another user put something else
+    /// there.
     pub(super) fn set_socket_mode(&self, name: &OsStr, mode: u32) -> io::Result<Stat> {
         let file = rustix::fs::openat(&self.0, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         let stat = rustix::fs::fstat(&file)?;
@@ -102,16 +105,17 @@ impl Directory {
 
     /// Whether a process listens at that socket.
     pub(super) fn answers(&self, name: &OsStr) -> bool {
-        // Without waiting: the queue of a stopped process is full at some time.
+        // The connection does not wait: the queue of a stopped process fills up.
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let connected = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .and_then(|socket| rustix::net::connect(&socket, &SocketAddrUnix::new(self.through(name))?));
-        // A process that may not connect cannot know, and a full queue belongs to a living process.
+        // Any other error means that a process may listen: permission may be missing, or the queue
+        // of a living process may be full.
         !matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT))
     }
 }
 
-/// The directory part of a path; `.` if it has none.
+/// The directory part of a path. It is `.` if the path has none.
 pub(super) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -120,7 +124,8 @@ pub(super) fn is_socket(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Socket
 }
 
-/// Whether that user's files are as good as our own: root can do everything anyway.
+/// Whether files of that user can be trusted: they are our own or root's, and root can do
+/// everything anyway.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
@@ -133,7 +138,8 @@ fn system(path: &Path, error: Errno) -> SocketError {
     SocketError::System { path: path.to_owned(), error: error.into() }
 }
 
-/// Opens a directory name by name, and follows links on the way only if they belong to root or to this user.
+/// Opens a directory name by name. Links on the way are followed only if they belong to root or to
+/// this user.
 fn walk(path: &Path) -> Result<OwnedFd, SocketError> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let failed = |error| system(path, error);
@@ -153,7 +159,7 @@ fn walk(path: &Path) -> Result<OwnedFd, SocketError> {
             }
             FileType::Symlink if links < LINKS_MAX => {
                 links += 1;
-                // The target of the same link whose owner was checked.
+                // The target of the very link whose owner was checked.
                 let target = rustix::fs::readlinkat(&next, "", Vec::new()).map_err(failed)?;
                 let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
                 if target.is_absolute() {
@@ -168,7 +174,7 @@ fn walk(path: &Path) -> Result<OwnedFd, SocketError> {
     Ok(at)
 }
 
-/// The names of a path, the last one first.
+/// The names in a path, the last first.
 fn names(path: &Path) -> Vec<OsString> {
     let name = |part: Component<'_>| {
         matches!(part, Component::Normal(_) | Component::ParentDir).then(|| part.as_os_str().to_owned())
@@ -183,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// Even in a directory that should not have been trusted, nothing but a socket changes its mode.
+    /// Only a socket's mode is changed, even in a directory that should not have been trusted.
     #[test]
     fn only_the_mode_of_a_socket_is_set() {
         let path = std::env::temp_dir().join(format!("steerage-control-directory-{}", std::process::id()));

@@ -14,48 +14,50 @@ use rustix::process::geteuid;
 
 use super::directory::{self, Directory};
 
-/// Everybody who gets to the directory may connect and read; the right to write is checked at each write.
+/// The mode of the socket. Every user who can reach the directory may connect and read. The
+/// instance checks the user at each write.
 const MODE: u32 = 0o666;
 
-/// How many clients the kernel keeps until they are accepted: as many as std asks for.
+/// How many clients the kernel queues until they are accepted: std's default.
 const BACKLOG: i32 = 128;
 
-/// What a socket's name ends with.
+/// The suffix of a socket's name.
 const SUFFIX: &str = ".sock";
 
-/// A socket that listens. Clients are answered once [`serve`](Self::serve) is called; it is removed when this is dropped.
+/// A listening socket. Clients are answered once [`serve`](Self::serve) is called. The socket is
+/// removed when this is dropped.
 #[derive(Debug)]
 pub struct Listening {
     pub(super) listener: UnixListener,
     path: PathBuf,
     directory: Directory,
     name: OsString,
-    /// Device and inode: another's socket of the same name is not removed.
+    /// Device and inode, so that the socket of another process with the same name is not removed.
     file: (u64, u64),
 }
 
-/// Why there is no socket.
+/// Why the socket could not be created.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// Another instance listens there.
+    /// Another instance listens at this path.
     InUse(PathBuf),
-    /// Something else has the name.
+    /// The name is taken by a file that is not a socket.
     NotASocket(PathBuf),
-    /// Another user's socket has the name.
+    /// The name is taken by another user's socket.
     NotOurs(PathBuf),
-    /// Another user could exchange the socket for something else, or chose where the path leads.
+    /// Another user could replace the socket, or chose where the path leads.
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why the directory is refused.
         why: String,
     },
     /// The kernel refused.
     System {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What it said.
+        /// The error of the kernel.
         error: io::Error,
     },
 }
@@ -86,21 +88,22 @@ impl fmt::Display for SocketError {
 impl std::error::Error for SocketError {}
 
 impl Listening {
-    /// Listens at `path`. If the last directory of the path is missing, it is made, and a socket of this user's that
-    /// nobody listens at any more is replaced.
+    /// Listens at `path`. Creates the last directory of the path if it is missing, and replaces a
+    /// dead socket of this user.
     ///
-    /// The directory has to belong to root or to this user, and nobody else may write to it, unless it is sticky as /tmp
-    /// is: a user who can rename files there could put something else in the place of the socket. Links on the way to it are
-    /// followed only if they belong to root or to this user.
+    /// The directory must belong to root or to this user. No other user may write to it, unless it
+    /// is sticky as /tmp is: a user who can rename files there could replace the socket. Links on
+    /// the way to it are followed only if they belong to root or to this user.
     ///
     /// # Errors
-    /// If the directory is not as it should be, the name is taken, or the kernel refuses.
+    /// If the directory is not safe, the name is taken, or the kernel refuses.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
         let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
         let directory = Directory::open_or_make(directory::parent(path))?;
         make_way(&directory, name, path)?;
-        // Under another name until it listens: a search would take it for a dead one and remove it.
+        // The socket has another name until it listens. A search would otherwise take it for a dead
+        // socket and remove it.
         let unready = unready_name(name);
         let ready = listen(&directory, &unready).and_then(|(listener, stat)| {
             directory.rename(&unready, name)?;
@@ -111,7 +114,7 @@ impl Listening {
                 Ok(Self { listener, path: path.to_owned(), directory, name: name.to_owned(), file })
             }
             Err(error) => {
-                // It may be gone, or never have been there.
+                // The file may be gone, or may never have existed.
                 let _ = directory.remove(&unready);
                 match error.kind() {
                     io::ErrorKind::AlreadyExists => Err(SocketError::InUse(path.to_owned())),
@@ -121,7 +124,7 @@ impl Listening {
         }
     }
 
-    /// Where it listens.
+    /// The path at which it listens.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -139,7 +142,7 @@ impl Drop for Listening {
     }
 }
 
-/// Removes what a dead instance of this user's left under that name.
+/// Removes the socket that a dead instance of this user left under that name.
 fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), SocketError> {
     let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
     match directory.stat(name) {
@@ -152,20 +155,22 @@ fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), Sock
     }
 }
 
-/// Listens at a new socket. `bind` makes the file; it follows no link and fails if the name is taken.
+/// Listens at a new socket. `bind` creates the file. It follows no link, and fails if the name is
+/// taken.
 fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat)> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(directory.through(name))?)?;
-    // `bind` takes the umask from the mode. The umask belongs to all threads, so it cannot be changed for a moment: a file
-    // that another thread makes meanwhile would be open to everybody.
+    // `bind` clears the bits of the umask from the mode. The umask belongs to all threads, so it is
+    // not changed even for a moment: files that another thread creates meanwhile would be open to
+    // every user.
     let stat = directory.set_socket_mode(name, MODE)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), stat))
 }
 
-/// A hidden name that nobody can guess.
+/// A hidden name that no other process can guess.
 fn unready_name(name: &OsStr) -> OsString {
-    // Each has random keys.
+    // Each `RandomState` has random keys.
     let random = RandomState::new().build_hasher().finish();
     let mut unready = OsString::from(".");
     unready.push(name);
@@ -173,11 +178,12 @@ fn unready_name(name: &OsStr) -> OsString {
     unready
 }
 
-/// The sockets in a directory at which instances of root's or of this user's listen, by name. Dead sockets of this user's
-/// are removed on the way. A directory that does not exist has none.
+/// The sockets in a directory at which instances of root or of this user listen, sorted by name.
+/// Removes dead sockets of this user. A directory that does not exist has none.
 ///
 /// # Errors
-/// If another user could have put sockets there, as for [`Listening::bind`], or the kernel refuses.
+/// If another user could have put sockets there (as for [`Listening::bind`]), or if the kernel
+/// refuses.
 pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
     let opened = match Directory::open(directory) {
         Err(SocketError::System { error, .. }) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

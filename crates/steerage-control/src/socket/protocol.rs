@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use crate::error::{AttributeError, ErrorCode};
 use crate::tree::{Entry, Tree};
 
-/// Raised when a request or an answer changes its meaning.
+/// The version of the protocol. It is raised when the meaning of a request or an answer changes.
 const PROTOCOL: u32 = 1;
 
-/// What a client may ask: by which keys it has.
+/// The requests of a client. The keys of the JSON object say which request it is.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 enum Asked {
@@ -36,7 +36,7 @@ enum Asked {
     },
 }
 
-/// Nothing but `true`.
+/// A field that must be `true`.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "bool")]
 struct True;
@@ -49,17 +49,17 @@ impl TryFrom<bool> for True {
     }
 }
 
-/// Makes the report that a snapshot is: a JSON object.
+/// Makes the report for a snapshot: a JSON object.
 pub(super) type Report = Box<dyn Fn() -> String + Send + Sync>;
 
-/// The answer to a line of a client that is user `uid`, without a newline.
+/// The answer to a line of a client that belongs to user `uid`, without a newline.
 pub(super) fn answer(line: &[u8], uid: u32, tree: &Tree, report: &Report) -> String {
     let asked = serde_json::from_slice::<Asked>(line).map_err(|_| {
         let what = "this is no request: one is get, set with value, list, events, snapshot or hello, in one object";
         AttributeError::new(ErrorCode::Invalid, what)
     });
     let answer = match asked {
-        // It is JSON already.
+        // The report is JSON already.
         Ok(Asked::Snapshot { .. }) => return format!("{{\"snapshot\":{}}}", report()),
         Ok(asked) => answer_of(&asked, uid, tree),
         Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Serves clients with a thread for each, so that a client that hangs blocks no other.
+//! Serves clients with a thread for each, so that a client that hangs does not block the others.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -16,24 +16,25 @@ use crate::limits::{
 use crate::quota::{Quota, QuotaFull};
 use crate::tree::Tree;
 
-/// How long no new client is taken after the kernel could not give us one: descriptors may be short for a while.
+/// How long to wait before the next `accept` after the kernel refused one. File descriptors may be
+/// scarce for a while.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// The tree served over a socket, until this is dropped.
+/// A tree that is served over a socket. It stops when this is dropped.
 #[derive(Debug)]
 pub struct Serving {
     listening: Arc<Listening>,
     all: Arc<Mutex<All>>,
 }
 
-/// All clients: their connections, to cut them off.
+/// All clients with their connections, so that they can be disconnected.
 #[derive(Debug)]
 struct All {
     clients: Clients<UnixStream>,
     ended: bool,
 }
 
-/// What the thread of a client needs.
+/// The objects that a client's thread needs.
 #[derive(Clone)]
 struct Shared {
     all: Arc<Mutex<All>>,
@@ -42,7 +43,8 @@ struct Shared {
 }
 
 impl Listening {
-    /// Answers clients on threads of their own. `report` makes what a `snapshot` is answered with: a JSON object.
+    /// Answers clients on threads of their own. `report` makes the answer to a `snapshot`: a JSON
+    /// object.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -73,7 +75,7 @@ impl Listening {
 }
 
 impl Serving {
-    /// Where it listens.
+    /// The path at which it listens.
     pub fn path(&self) -> &std::path::Path {
         self.listening.path()
     }
@@ -83,13 +85,13 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let mut all = locked(&self.all);
         all.ended = true;
-        // It wakes whoever waits for a client.
+        // This wakes the thread that waits for clients.
         let _ = rustix::net::shutdown(&self.listening.listener, rustix::net::Shutdown::Both);
         all.clients.drain().for_each(cut);
     }
 }
 
-/// Starts a thread for a client, or sends it away.
+/// Starts a thread for a client, or refuses the client.
 fn begin(stream: UnixStream, shared: &Shared) {
     let begun = rustix::net::sockopt::socket_peercred(&stream)
         .map_err(io::Error::from)
@@ -129,17 +131,17 @@ fn send_away(mut stream: &UnixStream, uid: u32, full: QuotaFull) {
         QuotaFull::User => format!("user {uid} has too many connections: close one, or try again later"),
         QuotaFull::All => "too many clients at a time: try again later".to_owned(),
     };
-    // The accepting thread waits for no client.
+    // The accepting thread must not wait for a client.
     let _ = stream.set_nonblocking(true);
     let _ = stream.write_all(format!("{{\"error\":\"EBUSY\",\"message\":\"{why}\"}}\n").as_bytes());
 }
 
-/// Ends a connection; the thread of its client notices.
+/// Ends a connection. The client's thread notices.
 fn cut(stream: UnixStream) {
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-/// Answers line by line, until the client has gone.
+/// Answers a client line by line until it disconnects.
 fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_IDLE_MAX))?;
     stream.set_write_timeout(Some(CLIENT_READS_WITHIN))?;

@@ -1,10 +1,10 @@
-//! A queue's buckets: the CPU of each, as ranges; and the load of each.
+//! A queue's buckets: the CPU of each, as ranges, and the load of each.
 
 use std::fmt::Write;
 
 use steerage::{CpuId, stats::BucketSnapshot};
 
-/// One bucket a line: `BUCKET CPU PACKETS MOVES`.
+/// One line per bucket: `BUCKET CPU PACKETS MOVES`.
 pub(super) fn load(buckets: &[BucketSnapshot]) -> String {
     let mut text = String::new();
     for (bucket, known) in buckets.iter().enumerate() {
@@ -15,7 +15,8 @@ pub(super) fn load(buckets: &[BucketSnapshot]) -> String {
     text
 }
 
-/// One stretch a line, `FIRST-LAST CPU`, or `BUCKET CPU` of a single one.
+/// One line per range of buckets with the same CPU: `FIRST-LAST CPU`, or `BUCKET CPU` for a single
+/// bucket.
 pub(super) fn stretches(buckets: &[CpuId]) -> String {
     let mut text = String::new();
     let mut first = 0;

@@ -1,4 +1,4 @@
-//! The kernel's own attributes of a network interface, which are passed on.
+//! The kernel's own attributes of a network interface. The tree passes them on.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use crate::error::{AttributeError, ErrorCode};
 
-/// The attributes that are passed on: what describes an interface, and what node_exporter's netclass collector reads.
+/// The attributes that are passed on: those that describe an interface, and those that
+/// node_exporter's netclass collector reads.
 const NAMES: &[&str] = &[
     "addr_assign_type",
     "addr_len",
@@ -36,12 +37,13 @@ const NAMES: &[&str] = &[
     "type",
 ];
 
-/// Those that there are of `interface`.
+/// The attributes that `interface` has.
 pub(super) fn names(interface: &str) -> impl Iterator<Item = &'static str> {
     NAMES.iter().copied().filter(move |name| file(interface, name).exists())
 }
 
-/// What one says now; where the kernel refuses (the speed of what has none), the same refusal.
+/// The current value of an attribute. If the kernel refuses (as for the speed of an interface
+/// without one), returns the kernel's error.
 pub(super) fn read(interface: &str, name: &str) -> Result<String, AttributeError> {
     let failed = |error: io::Error| {
         let code = error.raw_os_error().map_or(ErrorCode::Invalid, ErrorCode::Kernel);

@@ -13,7 +13,7 @@ use super::{Change, Tree, locked};
 use crate::error::{AttributeError, ErrorCode};
 use crate::limits::{SETTLE_LOOK, SETTLE_LOOK_MAX, SETTLE_LOOK_PART};
 
-/// How a mask is written.
+/// The format of a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Bitmap,
@@ -24,11 +24,12 @@ pub(super) enum Form {
 #[derive(Debug)]
 pub(super) struct Masks {
     queues: Vec<InForce>,
-    /// The queue whose mask is on its way, not in force yet.
+    /// The queue whose new mask is not in force yet.
     pending: Option<usize>,
 }
 
-/// A mask in force, and what it came to: of no CPU, the packets stay with the queue's own.
+/// A mask in force, and the CPUs that it selected. If a mask is empty, the packets stay on the
+/// queue's own CPU.
 #[derive(Debug)]
 struct InForce {
     mask: CpuMask,
@@ -58,7 +59,7 @@ impl From<MaskError> for AttributeError {
 }
 
 impl Tree {
-    /// A queue's mask as it is read.
+    /// A queue's mask in the format in which it is read.
     pub(super) fn shown_mask(&self, queue: usize, form: Form) -> String {
         let mask = self.mask_in_force(queue);
         match form {
@@ -68,19 +69,19 @@ impl Tree {
     }
 
     fn mask_in_force(&self, queue: usize) -> CpuMask {
-        // Whoever writes says so under this lock before anything changes, so a mask on its way is never taken for the one
-        // in force.
+        // A write sets `pending` under this lock before anything changes, so a new mask is never
+        // shown before it is in force.
         let masks = locked(&self.masks);
         let known = &masks.queues[queue];
         if masks.pending == Some(queue) {
             return known.mask.clone();
         }
         let cpus = self.handle.snapshot().queues.swap_remove(queue).rps_cpus;
-        // Somebody may have changed it by the handle.
+        // Other code may have changed the mask through the handle.
         if cpus == known.cpus { known.mask.clone() } else { cpus.into_iter().collect() }
     }
 
-    /// Stores what was written to a queue's mask. Whoever may not do that has been sent away before.
+    /// Stores the text that was written to a queue's mask. The caller has already checked the user.
     pub(super) fn store_mask(&self, queue: usize, form: Form, text: &str) -> Result<Option<Change>, AttributeError> {
         let nr_cpu_ids = self.machine.nr_cpu_ids();
         let asked = match form {
@@ -90,7 +91,8 @@ impl Tree {
         let left = self.machine.without_isolated(&asked).ok_or_else(|| {
             AttributeError::new(ErrorCode::Invalid, format!("CPUs {asked} are isolated: name others"))
         })?;
-        // To an instance CPUs that it does not have are offline: dropped without a word.
+        // CPUs that the instance does not have are treated as offline: they are dropped without an
+        // error.
         let mask = self.machine.online_of(&left.and(&self.cpus()));
         self.put_in_force(queue, mask, form)
     }
@@ -105,12 +107,12 @@ impl Tree {
         let before = self.handle.snapshot().moves;
         locked(&self.masks).pending = Some(queue);
         let done = self.handle.set_queue_rps_cpus(queue, &mask).map_err(|error| {
-            // Its CPUs are all ours, so nothing is known that could be wrong with it.
+            // The mask has only CPUs of this instance, so no error is expected here.
             AttributeError::new(ErrorCode::Invalid, error.to_string())
         });
         let done = done.and_then(|()| self.settle(start));
         if done.is_err() {
-            // It goes back by moves of its own, which the data path makes when it can.
+            // The data path moves the buckets back when it can.
             if let Err(error) = self.handle.set_queue_rps_cpus(queue, &old) {
                 tracing::error!(queue, "cannot put the old mask in force again: {error}");
             }
@@ -127,7 +129,8 @@ impl Tree {
         Ok(Some(Change { from: shown, to, buckets, seconds }))
     }
 
-    /// Stores `flow_limit_cpu_bitmap`: any CPU may be in it that there can be; those that we don't have have no backlog.
+    /// Stores `flow_limit_cpu_bitmap`. The bitmap may name any possible CPU. CPUs that the instance
+    /// does not have are ignored, since they have no backlog.
     pub(super) fn store_flow_limit_cpus(&self, text: &str) -> Result<Option<Change>, AttributeError> {
         let nr_cpu_ids = self.machine.nr_cpu_ids();
         let cpus = CpuMask::parse_bitmap(text, nr_cpu_ids)?.and(&self.cpus());
@@ -150,7 +153,8 @@ impl Tree {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.cpu).collect()
     }
 
-    /// Waits until everything is in force for new packets, or for too long.
+    /// Waits until everything is in force for new packets, at most
+    /// [`Options::settle_max`](super::Options::settle_max).
     pub(super) fn settle(&self, start: Instant) -> Result<(), AttributeError> {
         while !self.handle.is_settled() {
             if start.elapsed() > self.settle_max {

@@ -1,5 +1,6 @@
-//! Numbers that can be set: sysctls of `/proc/sys/net/core`, switches as ethtool's private flags, and each queue's own. All are
-//! written as `proc_dointvec_minmax` reads them (Linux, kernel/sysctl.c).
+//! Numbers that can be set: sysctls of `/proc/sys/net/core`, switches like ethtool's private flags,
+//! and each queue's own numbers. All are parsed as `proc_dointvec_minmax` does (Linux,
+//! kernel/sysctl.c).
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,8 @@ use steerage::{
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
 
-/// The digits, sign and prefix of a number that are read: the kernel's TMPBUFLEN, less its end.
+/// The most characters of a number, with sign and prefix: the kernel's TMPBUFLEN without its
+/// terminator.
 const NUMBER_CHARS_MAX: usize = 21;
 
 /// A number that can be set.
@@ -23,11 +25,11 @@ pub(super) enum Number {
     NetdevBudget,
     NetdevBudgetUsecs,
     NetdevMaxBacklog,
-    /// Whether any queue of a device keeps pages to itself; to set it sets all of them.
+    /// Whether any queue of a device has a local page cache. A write sets all queues of the device.
     LocalPageCache(usize),
-    /// How many a queue keeps.
+    /// How many pages a queue's local cache keeps.
     LpcPages(usize),
-    /// Up to how many bytes a queue's frames are copied out of the device's pages.
+    /// The size in bytes up to which a queue's frames are copied out of the device's pages.
     Copybreak(usize),
 }
 
@@ -36,7 +38,7 @@ use Number::{
     NetdevMaxBacklog,
 };
 
-/// Those of `/proc/sys/net/core`, by their names there.
+/// The numbers of `/proc/sys/net/core`, by their names there.
 pub(super) const SYSCTLS: &[(&str, Number)] = &[
     ("dev_weight", DevWeight),
     ("flow_limit_table_len", FlowLimitTableLen),
@@ -66,7 +68,8 @@ impl Number {
         }
     }
 
-    /// What makes sense of it: from the least, to the most where it is not what there is room for.
+    /// The least and the most that a write accepts. `usize::MAX` means that only the available room
+    /// limits the number.
     fn range(self) -> (usize, usize) {
         match self {
             DevWeight | FlowLimitTableLen | NetdevBudget | NetdevMaxBacklog => (1, usize::MAX),
@@ -77,7 +80,7 @@ impl Number {
 }
 
 impl Tree {
-    /// What it is.
+    /// The current value of a number.
     pub(super) fn number(&self, which: Number) -> usize {
         match which {
             LocalPageCache(device) => {
@@ -90,13 +93,13 @@ impl Tree {
         }
     }
 
-    /// Sets it, or comes as near as there is room for.
+    /// Sets a number, or comes as near as there is room for.
     fn set_number(&self, which: Number, value: usize) {
         match which {
             LocalPageCache(device) => {
                 let by_default = self.default_lpc_pages();
                 for queue in &self.devices[device].queues {
-                    // What has a size already keeps it.
+                    // A cache that has a size already keeps it.
                     self.queue_limits(*queue, |limits| match (value, limits.lpc_pages) {
                         (0, _) => limits.lpc_pages = 0,
                         (_, 0) => limits.lpc_pages = by_default,
@@ -110,7 +113,7 @@ impl Tree {
         }
     }
 
-    /// The size that each queue's local cache has at the start.
+    /// The default size of each queue's local cache.
     fn default_lpc_pages(&self) -> usize {
         let now = self.handle.snapshot();
         let of = |cpu: CpuId| now.queues.iter().filter(|queue| queue.cpu == cpu).count();
@@ -118,7 +121,7 @@ impl Tree {
         LpcMemory::default_pages(now.queues.len(), per_cpu, now.page_bytes as usize, now.memory.cap)
     }
 
-    /// How much memory the local caches of these queues may keep, as they are sized.
+    /// How much memory the local caches of these queues may use at their current sizes.
     pub(super) fn lpc_bytes(&self, queues: &[usize]) -> u64 {
         let page_bytes = self.handle.snapshot().page_bytes as usize;
         let of = |queue: &usize| LpcMemory { queues: 1, lpc_pages: self.number(LpcPages(*queue)), page_bytes }.bytes();
@@ -129,8 +132,9 @@ impl Tree {
         self.handle.set_queue_limits(queue, change).expect("the tree has no queue but the instance's")
     }
 
-    /// Stores what was written to one. A number too large becomes the largest that there is room for: what the kernel takes
-    /// is taken, and what is read is what is in force.
+    /// Stores the text that was written to a number. If the number is too large, the largest that
+    /// there is room for is used: the write succeeds as in the kernel, and a read returns the
+    /// number in force.
     pub(super) fn store_number(&self, which: Number, text: &str) -> Result<Option<Change>, AttributeError> {
         let (least, most) = which.range();
         let value = number(text).and_then(|number| usize::try_from(number).ok());
@@ -152,7 +156,7 @@ impl Tree {
         Ok((from != to).then_some(Change { from, to, buckets: 0, seconds }))
     }
 
-    /// Stores the number of the CPU that polls a queue from now on.
+    /// Stores the number of the CPU that should poll a queue from now on.
     pub(super) fn store_receiver(&self, queue: usize, text: &str) -> Result<Option<Change>, AttributeError> {
         let invalid = |why: String| AttributeError::new(ErrorCode::Invalid, why);
         let asked = number(text).and_then(|number| u16::try_from(number).ok()).map(CpuId);
@@ -175,8 +179,8 @@ impl Tree {
     }
 }
 
-/// An `int` as the kernel reads it: white space in front, then decimal, `0x` hex or `0` octal, then white space or the end.
-/// What stands behind that white space does not matter.
+/// Parses an `int` as the kernel does: leading white space, then decimal, `0x` hex or `0` octal
+/// digits, then white space or the end. Text after that white space is ignored.
 fn number(text: &str) -> Option<i64> {
     let is_space = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c');
     let text = text.trim_start_matches(is_space);
@@ -193,7 +197,7 @@ fn number(text: &str) -> Option<i64> {
         None if digits.len() > 1 && digits.starts_with('0') => (8, &digits[1..]),
         None => (10, digits),
     };
-    // from_str_radix would take a sign.
+    // `from_str_radix` would accept another sign.
     let all_digits = !digits.is_empty() && digits.chars().all(|c| c.is_digit(radix));
     let number = all_digits.then(|| i64::from_str_radix(digits, radix).ok()).flatten()?;
     i32::try_from(sign * number).ok().map(i64::from)

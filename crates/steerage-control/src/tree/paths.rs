@@ -6,10 +6,10 @@ use super::masks::Form;
 use super::numbers::{Number, SYSCTLS};
 use super::{Attribute, interface, statistics};
 
-/// Where the devices' directories are.
+/// The directory of the devices' directories.
 pub(super) const NET: &str = "sys/class/net";
 
-/// A device: what is its own of the instance's queues and outputs.
+/// A device, with its queues and outputs of the instance.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) is_interface: bool,
@@ -18,14 +18,14 @@ pub(super) struct Device {
     pub(super) outputs: Vec<usize>,
 }
 
-/// Kinds of devices that are network interfaces; their names are the kernel's.
+/// The kinds of devices that are network interfaces. The kernel chooses their names.
 const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
 
-/// The instance's devices: inputs first, and what is only an output.
+/// The instance's devices: first the inputs, then the devices that are only outputs.
 pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (at, queue) in snapshot.queues.iter().enumerate() {
-        // Another device of the same name starts over at queue 0.
+        // If two devices have the same name, the second one starts again at queue 0.
         match devices.last_mut().filter(|last| last.name(snapshot) == queue.device && queue.queue > 0) {
             Some(device) => device.queues.push(at),
             None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind) }),
@@ -41,7 +41,7 @@ pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     devices
 }
 
-/// The names of the devices' directories: those of interfaces are the kernel's.
+/// The names of the devices' directories. An interface's directory has the kernel's name.
 pub(super) fn directories(devices: &[Device], snapshot: &Snapshot) -> Vec<String> {
     directory_names(devices.iter().map(|device| (device.kind, device.name(snapshot))))
 }
@@ -63,14 +63,15 @@ impl Device {
         Self { is_interface: INTERFACES.contains(&kind), kind, queues: Vec::new(), outputs: Vec::new() }
     }
 
-    /// What it is called in `snapshot`.
+    /// The name of the device in `snapshot`.
     pub(super) fn name<'s>(&self, snapshot: &'s Snapshot) -> &'s str {
         let of_queue = self.queues.first().map(|at| &snapshot.queues[*at].device);
         of_queue.or_else(|| self.outputs.first().map(|at| &snapshot.outputs[*at].device)).map_or("", String::as_str)
     }
 }
 
-/// A device's name as that of a directory: of synthetic traffic without its options, of a file without its directory.
+/// Turns a device's name into the name of a directory. Synthetic traffic loses its options, a file
+/// loses its directory.
 fn directory_name(name: &str) -> String {
     let name = if name.starts_with("synthetic") { name.split(':').next().unwrap_or(name) } else { name };
     let name = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);
@@ -135,7 +136,7 @@ fn of_device(
     if device.is_interface {
         interface::names(device.name(snapshot)).for_each(|name| add(name, Attribute::Interface(nth, name)));
     } else {
-        // As the kernel says of a device that does not tell.
+        // The kernel also reports `unknown` for a device that does not report its state.
         add("operstate", Attribute::Fixed("unknown"));
     }
     add("kind", Attribute::Fixed(device.kind));

@@ -1,4 +1,5 @@
-//! The steering policy: read and chosen as in similar files of the kernel, such as a block device's `scheduler`.
+//! The steering policy. It is read and written like similar files of the kernel, such as a block
+//! device's `scheduler`.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -9,18 +10,18 @@ use steerage::{CpuMask, Snapshot};
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
 
-/// All names, the one in force in brackets.
+/// All names, with the current policy in brackets.
 pub(super) fn shown(policy: &str) -> String {
     let name = |name: &&str| if *name == policy { format!("[{name}]") } else { (*name).to_owned() };
     let mut names: Vec<String> = POLICIES.iter().map(name).collect();
     if !POLICIES.contains(&policy) {
-        // One of the program's own.
+        // The program uses a policy of its own.
         names.insert(0, format!("[{policy}]"));
     }
     names.join(" ") + "\n"
 }
 
-/// A line for each steering group: `key value` pairs, each present only where there is something to say.
+/// One line for each steering group: `key value` pairs. A pair is left out if it says nothing.
 pub(super) fn steering(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for group in &snapshot.groups {

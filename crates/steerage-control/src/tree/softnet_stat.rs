@@ -1,33 +1,34 @@
-//! `/proc/net/softnet_stat`: 15 columns of eight hex digits, a line for each CPU, as `softnet_seq_show` prints them (Linux,
-//! net/core/net-procfs.c).
+//! `/proc/net/softnet_stat`: one line for each CPU with 15 columns of eight hex digits, as
+//! `softnet_seq_show` prints them (Linux, net/core/net-procfs.c).
 
 use std::fmt::Write;
 
 use steerage::{Snapshot, stats::DropReason};
 
-/// Counts are 32 bits wide there, and start over when these are full.
+/// The text of the file. Its counts have 32 bits and wrap around.
 pub(super) fn text(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for cpu in &snapshot.cpus {
         let columns = [
             cpu.processed,
-            // Those by the flow limit are among them, as in the kernel.
+            // Drops by the flow limit are included, as in the kernel.
             cpu.dropped.get(DropReason::BacklogFull) + cpu.dropped.get(DropReason::FlowLimit),
             cpu.time_squeeze,
-            // Columns of mechanisms that Linux has no longer.
+            // Columns of mechanisms that Linux no longer has.
             0,
             0,
             0,
             0,
             0,
             0,
-            // received_rps: times that another CPU woke this one.
+            // received_rps: how often another CPU woke this CPU.
             cpu.wakes_received,
             // flow_limit_count.
             cpu.dropped.get(DropReason::FlowLimit),
             cpu.backlog,
             u64::from(cpu.cpu.0),
-            // The backlog once more, in its two queues: what waits to be taken, and what is being worked off. Ours is one.
+            // The kernel's backlog has two queues, one that waits and one that is being processed.
+            // Ours is a single queue, so the second column is 0.
             cpu.backlog,
             0,
         ];

@@ -1,6 +1,8 @@
-//! A device's `statistics`, by the names of the kernel's `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
+//! A device's `statistics`, by the names of the kernel's `rtnl_link_stats64` (Linux,
+//! include/uapi/linux/if_link.h).
 //!
-//! If steerage does not count something, the file reads 0 if that is true, and otherwise does not exist.
+//! If steerage does not count something that is always 0, the file reads 0. If the true count is
+//! unknown, the file does not exist.
 
 use steerage::{
     Snapshot,
@@ -9,34 +11,34 @@ use steerage::{
 
 use super::paths::Device;
 
-/// One of them.
+/// One of the statistics.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Statistic {
-    /// Received: all but what the device lost.
+    /// Received packets, without those that the device lost.
     RxPackets,
     RxBytes,
-    /// Received and then lost by steerage.
+    /// Packets that were received and then lost by steerage.
     RxDropped,
-    /// Lost by the device.
+    /// Packets that the device lost.
     RxMissed,
     TxPackets,
     TxBytes,
-    /// Of the one output that there is.
+    /// Packets that did not fit into the only output.
     TxDropped,
     TxErrors,
-    /// What cannot happen.
+    /// Events that cannot happen. The count is always 0.
     Never,
 }
 
 use Statistic::{Never, RxBytes, RxDropped, RxMissed, RxPackets, TxBytes, TxDropped, TxErrors, TxPackets};
 
-/// What every device has.
+/// The statistics of every device.
 const ALWAYS: &[(&str, Statistic)] = &[
     ("rx_packets", RxPackets),
     ("rx_bytes", RxBytes),
     ("rx_dropped", RxDropped),
     ("rx_missed_errors", RxMissed),
-    // Somebody handles every packet; and nothing is compressed as on a slow serial line.
+    // Every packet has a handler, and packets are not compressed as on a slow serial line.
     ("rx_nohandler", Never),
     ("rx_compressed", Never),
     ("tx_packets", TxPackets),
@@ -44,12 +46,12 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("tx_compressed", Never),
 ];
 
-/// What can go wrong on a wire that comes in: counted by an interface's driver, and not told us. A file and synthetic
-/// traffic have no wire.
+/// Receive errors of a wire. An interface's driver counts them and does not report them to us. A
+/// file and synthetic traffic have no wire, so they read 0.
 const RX_OF_A_WIRE: &[&str] =
     &["rx_errors", "rx_crc_errors", "rx_frame_errors", "rx_fifo_errors", "rx_length_errors", "rx_over_errors"];
 
-/// The same on the way out.
+/// Transmit errors of a wire.
 const TX_OF_A_WIRE: &[&str] = &[
     "collisions",
     "tx_aborted_errors",
@@ -59,10 +61,11 @@ const TX_OF_A_WIRE: &[&str] = &[
     "tx_window_errors",
 ];
 
-/// A number of a queue's part of the ledger.
+/// Reads a number from a queue's part of the ledger.
 pub(super) type QueueCount = fn(&QueueSnapshot) -> u64;
 
-/// A queue's page pool, in pages: by the names of ENA's driver (`lpc_*`, of `ethtool -S`) and of the kernel's page_pool.
+/// The counts of a queue's page pool, in pages. The names are those of ENA's driver (`lpc_*`, in
+/// `ethtool -S`) and of the kernel's page_pool.
 pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
     ("alloc_empty", |queue| queue.pool.alloc_empty),
     ("alloc_fast", |queue| queue.pool.alloc_fast),
@@ -77,7 +80,7 @@ pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
     ("rx_copybreak", |queue| queue.pool.rx_copybreak),
 ];
 
-/// What a device has. `outputs`: of the whole instance.
+/// The statistics that a device has. `outputs` is the number of outputs of the whole instance.
 pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, Statistic)> {
     let mut all = ALWAYS.to_vec();
     if !device.is_interface {
@@ -86,7 +89,8 @@ pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, S
     if !device.is_interface || device.outputs.is_empty() {
         all.extend(TX_OF_A_WIRE.iter().map(|name| (*name, Never)));
     }
-    // What was not sent is counted by the queue that it came from. With one output it is that one's.
+    // Packets that were not sent are counted at the queue that they came from. They belong to an
+    // output for sure only if the instance has just one.
     match (device.outputs.len(), outputs) {
         (0, _) => all.extend([("tx_dropped", Never), ("tx_errors", Never)]),
         (1, 1) => all.extend([("tx_dropped", TxDropped), ("tx_errors", TxErrors)]),
@@ -97,7 +101,7 @@ pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, S
 }
 
 impl Statistic {
-    /// What it comes to now.
+    /// The current value of a statistic.
     pub(super) fn of(self, device: &Device, snapshot: &Snapshot) -> u64 {
         let sum = |count: fn(&QueueSnapshot) -> u64| device.queues.iter().map(|at| count(&snapshot.queues[*at])).sum();
         let outputs = || device.outputs.iter().map(|at| &snapshot.outputs[*at]);
@@ -115,7 +119,8 @@ impl Statistic {
     }
 }
 
-/// Lost on the way from a queue to its handler. The device's losses came before, an output's after that.
+/// Packets that were lost between a queue and its handler. The device loses packets before that,
+/// and outputs lose packets after that.
 fn lost_by_us(dropped: &Drops) -> u64 {
     let others = [DropReason::Device, DropReason::TxFull, DropReason::TxRefused, DropReason::TxLost];
     dropped.total() - others.iter().map(|reason| dropped.get(*reason)).sum::<u64>()

@@ -1,5 +1,5 @@
-//! What other local users can try against an instance: planted links, sockets that are not what they seem, and taking all
-//! places for themselves.
+//! Attacks of other local users on an instance: planted links, fake sockets, and attempts to take
+//! all places.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -46,8 +46,8 @@ fn link(to: &Path, at: &Path, owner: u32) {
     lchown(at, Some(owner), None).unwrap();
 }
 
-/// Root listens in Mallory's directory, over and over, while Mallory puts links to a file of root's in the place of
-/// whatever appears there.
+/// Root listens in Mallory's directory again and again, while Mallory replaces every new file there
+/// by a link to a file of root.
 #[test]
 fn a_planted_link_opens_no_file_of_roots() {
     const TRIES: usize = 500;
@@ -93,7 +93,8 @@ fn a_directory_that_others_can_change_is_refused() {
         assert!(matches!(refused, Err(SocketError::Directory { .. })), "{name}: {refused:?}");
         assert!(!path.exists());
     }
-    // A link of Mallory's is not followed, in whatever place of the path it stands, even to a directory of root's.
+    // A link of Mallory is not followed anywhere in the path, even if it leads to a directory of
+    // root.
     let public = directory(&scratch, "public", 0, 0o1777);
     link(&ours, &public.join("last"), NOBODY);
     link(&scratch, &public.join("midst"), NOBODY);
@@ -103,7 +104,8 @@ fn a_directory_that_others_can_change_is_refused() {
     }
     assert_eq!(fs::read_dir(&ours).unwrap().count(), 0);
 
-    // Root's own links are followed, as is everything in /tmp.
+    // Root's own links are followed, although they are in a directory where all users may write,
+    // like /tmp.
     link(&ours, &public.join("own"), 0);
     let followed = Listening::bind(&public.join("own/x.sock")).unwrap();
     assert_eq!(fs::symlink_metadata(ours.join("x.sock")).unwrap().mode() & 0o777, 0o666);
@@ -111,14 +113,15 @@ fn a_directory_that_others_can_change_is_refused() {
     let sticky = Listening::bind(&public.join("x.sock")).unwrap();
     let made = Listening::bind(&ours.join("new/x.sock")).unwrap();
     drop((sticky, made));
-    // In a directory that is everybody's, a name that Mallory took first stays Mallory's.
+    // In a directory where all users may write, a name that Mallory took first stays Mallory's.
     as_mallory(|| drop(UnixListener::bind(public.join("taken.sock")).unwrap()));
     let taken = Listening::bind(&public.join("taken.sock"));
     assert!(matches!(taken, Err(SocketError::NotOurs(_))), "{taken:?}");
     assert!(public.join("taken.sock").exists());
 }
 
-/// A search removes dead sockets of one's own, in directories of one's own, and finds nobody else's.
+/// A search removes this user's dead sockets in directories that this user trusts. It finds no
+/// sockets of other users.
 #[test]
 fn a_search_trusts_and_removes_nothing_of_mallorys() {
     if !is_root() {
@@ -145,7 +148,8 @@ fn a_search_trusts_and_removes_nothing_of_mallorys() {
     assert!(!dead.exists());
 }
 
-/// Mallory connects until no more is possible, and says nothing more; root and the instance's user are answered.
+/// Mallory connects until every further connection is refused, and then stays silent. Root and the
+/// instance's user are still answered.
 #[test]
 fn nobody_is_locked_out_of_the_socket() {
     const OWNER: u32 = 12345;
@@ -159,7 +163,7 @@ fn nobody_is_locked_out_of_the_socket() {
     let taken: Vec<UnixStream> = as_mallory(|| {
         let connect = |_| {
             let mut stream = UnixStream::connect(path).unwrap();
-            // An instance that sends a client away does not read what it asks.
+            // An instance that refuses a client does not read its request.
             let _ = stream.write_all(b"{\"hello\":true}\n");
             stream.read_exact(&mut [0; 8]).unwrap();
             stream
@@ -184,7 +188,7 @@ fn nobody_is_locked_out_of_the_socket() {
     assert_eq!(taken.into_iter().map(is_served).filter(|served| *served).count(), CLIENTS_PER_USER_MAX);
 }
 
-/// The same with files of the mounted tree.
+/// Like [`nobody_is_locked_out_of_the_socket`], but with files of the mounted tree.
 #[test]
 fn nobody_is_locked_out_of_the_files() {
     let instance = Instance::quiet(2);
@@ -192,7 +196,8 @@ fn nobody_is_locked_out_of_the_files() {
         return;
     }
     let Some(files) = ByFiles::new(&instance.tree) else { return };
-    // The process must not reach its own limit before. Other tests run in the same process, so the limit is only raised.
+    // The process must not reach its own limit first. Other tests run in the same process, so the
+    // limit is only raised.
     let enough = 2 * OPEN_FILES_MAX as u64;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = |limit: Option<u64>| limit.map(|limit| limit.max(enough));
@@ -211,6 +216,6 @@ fn nobody_is_locked_out_of_the_files() {
     assert_eq!(fs::read_to_string(&path).map_err(|error| error.to_string()), Ok("3\n".to_owned()), "{limit}");
     assert_eq!(taken.len(), OPEN_FILES_PER_USER_MAX, "{limit}");
     drop(taken);
-    // What was closed can be opened again. The kernel tells of it a little later.
+    // A file can be opened again once others are closed. The kernel reports a close a little later.
     until("a file can be opened again", || as_mallory(|| File::open(&path).is_ok()));
 }

@@ -1,4 +1,4 @@
-//! Masks written without a pause while packets come as fast as they can.
+//! Masks are written without a pause while packets arrive at full speed.
 #![allow(clippy::print_stdout, reason = "how fast it went is shown, and is no mark")]
 
 use std::collections::BTreeSet;
@@ -14,20 +14,22 @@ use steerage_fixtures::HANG;
 
 use crate::common::{ByFiles, Direct, Instance, Way, owner};
 
-/// Writes, and how long one is to take: 1,000 a second, where the machine is fast enough.
+/// How many masks are written, and how long one write should take: 1,000 writes per second on a
+/// machine that is fast enough.
 const WRITES: u32 = 1_000;
 const EACH: Duration = Duration::from_millis(1);
 
-/// Where it is not, it is enough after so long.
+/// On slower machines, writing stops after this time.
 const ENOUGH: Duration = Duration::from_secs(5);
 
-/// Writes masks to two queues in turn; how many it were, and how long it took.
+/// Writes masks to two queues in turn. Returns how many masks were written, and how long that took.
 fn write_masks(instance: &Instance, cpus: u32) -> (u32, Duration) {
     let mut tree = Direct(Arc::clone(&instance.tree));
     let paths = [0, 1].map(|queue| format!("sys/class/net/synthetic/queues/rx-{queue}/rps_cpus"));
     let start = Instant::now();
     for nth in 0..WRITES {
-        // Each mask but none, in an order that has them differ by many CPUs.
+        // Every mask except the empty one, in an order in which consecutive masks differ in many
+        // CPUs.
         let mask = format!("{:x}", nth * 7 % ((1 << cpus) - 1) + 1);
         let path = &paths[(nth % 2) as usize];
         tree.write(path, mask.as_bytes()).unwrap();
@@ -47,7 +49,7 @@ fn masks_under(input: &str, cpus: u32) {
     let ledger = instance.end().snapshot;
     let per_second = f64::from(writes) / took.as_secs_f64();
     println!("{input} on {cpus} CPUs: {per_second:.0} masks/s, {} packets, {:?}", ledger.received(), ledger.moves);
-    // Each mask but the first differs from the one before it.
+    // Each mask differs from the mask before it, except for the first.
     assert!(ledger.received() > 0 && ledger.moves.slices >= u64::from(writes) / 2, "{writes}, {:?}", ledger.moves);
     assert_eq!(ledger.reordered(), Some(0));
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
@@ -55,25 +57,27 @@ fn masks_under(input: &str, cpus: u32) {
     assert_eq!(ledger.dropped().get(DropReason::HandlerPanicked), 0);
 }
 
-/// A source that waits loses nothing.
+/// A source that waits for room loses no packets.
 #[test]
 fn nothing_is_reordered_at_full_load() {
     masks_under("synthetic:queues=2,flows=1000", 2);
 }
 
-/// More CPUs than a small machine has: their threads wait for each other's time slices.
+/// The instance has more CPUs than a small machine, so threads wait for each other's time slices.
 #[test]
 fn nothing_is_reordered_at_full_load_on_more_cpus() {
     masks_under("synthetic:queues=2,flows=1000", 4);
 }
 
-/// One that doesn't wait drops what has no room: counted, and in order.
+/// A source that does not wait drops the packets that find no room. The drops are counted, and the
+/// other packets stay in order.
 #[test]
 fn nothing_is_reordered_when_packets_come_by_themselves() {
     masks_under("synthetic:queues=2,flows=1000,rate=400000", 4);
 }
 
-/// By files: a reader that stops in the midst of one is nobody's trouble, and each write is in force when it returns.
+/// Masks are written through files. A reader that stops in the middle of a file disturbs no other
+/// client, and each write is in force when it returns.
 #[test]
 fn files_are_written_under_load_while_a_reader_hangs() {
     let instance = Instance::new("synthetic:queues=2,flows=1000", 4, CpuView::new(4));
@@ -92,7 +96,7 @@ fn files_are_written_under_load_while_a_reader_hangs() {
         assert!(start.elapsed() < HANG, "packets don't come any more");
         std::thread::yield_now();
     }
-    // What it began to read is there to be read on, as it was.
+    // The reader can read the rest of its file, with the old content.
     let mut rest = String::new();
     hung.read_to_string(&mut rest).unwrap();
     assert_eq!((rest.lines().count(), rest.len()), (4, 4 * 15 * 9 - 1));
@@ -101,7 +105,7 @@ fn files_are_written_under_load_while_a_reader_hangs() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// A function that hangs, and a source that waits for it: no move may end before it returns.
+/// A handler that hangs. Its source waits for it, so no move can end before the handler returns.
 struct Hangs(Arc<AtomicBool>);
 
 impl Handler for Hangs {
@@ -117,7 +121,8 @@ impl Handler for Hangs {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// A data path that is stuck: the write says so, and the old mask is in force, as it is read and as buckets lie.
+/// If the data path is stuck, the write returns an error, and the old mask is in force again. Both
+/// the mask and the buckets show it.
 #[test]
 fn a_write_that_does_not_come_into_force_is_taken_back() {
     let hangs = Arc::new(AtomicBool::new(true));

@@ -1,4 +1,5 @@
-//! The control tree by each way to it, under load and under attack, and metrics.
+//! Tests of the control tree through each of its interfaces, under load and under attack, and of
+//! metrics.
 
 mod attacks;
 mod common;

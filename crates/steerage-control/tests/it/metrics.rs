@@ -1,4 +1,4 @@
-//! Metrics as a client meets them: what is served, to whom, and until when.
+//! Metrics as a client sees them: what is served, which clients are served, and when serving ends.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use steerage_sim::TrafficOptions;
 
 use crate::common::owner;
 
-/// More than clients can be at a time.
+/// More clients than the server accepts at a time.
 const CROWD: usize = 40;
 
 fn traffic(name: &str, frames: u64) -> Input {
@@ -71,7 +71,7 @@ fn get(address: SocketAddr) -> String {
 #[test]
 fn the_page_is_the_ledger() {
     const FRAMES: u64 = 10_000;
-    // A name with everything that has to be escaped, and the same twice.
+    // One name has every character that must be escaped. Another name is used twice.
     let odd = "a\"b\\c\nd";
     let instance = instance(vec![traffic("traffic", FRAMES), traffic(odd, FRAMES), traffic("traffic", FRAMES)]);
     let (address, server) = serve(
@@ -121,7 +121,8 @@ fn the_page_is_the_ledger() {
     assert_eq!([page.get("steerage_apples"), page.get("steerage_apples_eaten_total")], [3.0, 2.0]);
     assert_eq!(page.get("steerage_apples_fallen_total{side=\"south\"}"), 4.0);
 
-    // All metrics but those of outputs, those that take a while to measure, and those that only some devices have.
+    // All metrics are expected, except those of outputs, those that take a while to measure, and
+    // those that only some devices have.
     let mut served = page.families;
     let some = ["steerage_unevenness", "steerage_cpu_distance_seconds", "steerage_device_events_total"];
     let absent = |name: &String| name.starts_with("steerage_output_") || some.contains(&name.as_str());
@@ -133,7 +134,7 @@ fn the_page_is_the_ledger() {
     assert_eq!(served, known);
 }
 
-/// A queue without frames that counts what only its kind of device has, with the names of AF_XDP.
+/// A queue without frames. It has counts that only its kind of device has, with AF_XDP's names.
 struct Counting(Arc<DeviceCounts>);
 
 impl RxQueue for Counting {
@@ -153,7 +154,7 @@ impl RxQueue for Counting {
     }
 }
 
-/// Each by itself and by its name, on the page of metrics and in the tree.
+/// Each count has its own name, both on the metrics page and in the tree.
 #[test]
 fn counts_of_a_device_are_shown_one_by_one() {
     let counts = Arc::new(DeviceCounts::new(&["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs"]));
@@ -176,18 +177,19 @@ fn counts_of_a_device_are_shown_one_by_one() {
 fn whoever_holds_connections_keeps_nobody_out() {
     let instance = instance(vec![traffic("traffic", 1)]);
     let (address, server) = serve(&instance, Vec::new());
-    // Silent ones, half a request, and those that ask again and again and never read.
+    // Clients that stay silent, clients that send half a request, and clients that send requests
+    // but never read.
     let mut silent: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
     let mut half: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
     half.iter_mut().for_each(|stream| stream.write_all(b"GET /met").unwrap());
     let mut greedy: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
     greedy.iter_mut().for_each(|stream| stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\nGET /metrics").unwrap());
     exposition::read(&get(address));
-    // The oldest had to go.
+    // The server has disconnected the oldest client.
     let oldest = &mut silent[0];
     assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
 
-    // Whatever else comes in, it goes on.
+    // The server goes on, whatever clients send.
     for wrong in [
         "\x16\x03\x01\r\n\r\n",
         "GET / HTTP/1.1\r\n\r\n",
@@ -202,11 +204,12 @@ fn whoever_holds_connections_keeps_nobody_out() {
     assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
     exposition::read(&get(address));
 
-    // Its end is the end of all of them.
+    // When the server stops, it disconnects all clients.
     let mut last = connect(address);
     drop(server);
     assert!(matches!(last.read(&mut [0]), Ok(0) | Err(_)));
-    // A child that another test forks has its door open for as long as it is not another program.
+    // A child process that another test forks keeps the listening socket open until it executes
+    // another program.
     let start = Instant::now();
     while TcpStream::connect(address).is_ok() {
         assert!(start.elapsed() < HANG, "it is served still");
@@ -223,7 +226,7 @@ fn an_address_that_cannot_be_had_is_told_in_a_line() {
     assert!(error.contains("no such address") && !error.contains('\n'), "{error}");
 }
 
-/// The names in a text that are ours.
+/// The names of our metrics in a text.
 fn named(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_lowercase() && c != '_');
     words.filter(|word| word.starts_with("steerage_") && *word != "steerage_").collect()
@@ -235,7 +238,7 @@ fn documents_name_what_there_is() {
     let known: BTreeSet<&str> = known.iter().map(String::as_str).collect();
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
     let page = std::fs::read_to_string(format!("{docs}/metrics.md")).unwrap();
-    // Those of packet functions stand there too: the program knows them.
+    // The page also has the metrics of packet functions, which the program knows.
     let told = named(&page);
     assert!(known.is_subset(&told), "{:?}", known.difference(&told));
     let dashboard = std::fs::read_to_string(format!("{docs}/grafana.json")).unwrap();
@@ -243,7 +246,7 @@ fn documents_name_what_there_is() {
     assert!(parsed["panels"].as_array().unwrap().len() > 10);
     let shown = named(&dashboard);
     assert!(shown.is_subset(&told), "{:?}", shown.difference(&told));
-    // Each reason for a drop, where it is explained.
+    // The report's documentation explains each drop reason.
     let report = std::fs::read_to_string(format!("{docs}/report.md")).unwrap();
     for reason in DropReason::ALL {
         assert!(report.contains(&format!("\n| `{}` |", reason.name())), "{}", reason.name());

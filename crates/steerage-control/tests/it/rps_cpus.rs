@@ -1,4 +1,5 @@
-//! What Linux reads, stores and prints of `rps_cpus`, line by line, on the tree, by the socket and by files alike.
+//! How Linux parses, stores and prints `rps_cpus`, case by case: with the tree itself, the socket,
+//! and files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +14,11 @@ use crate::common::{ByFiles, BySocket, Direct, Instance, Way};
 const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
 const LIST: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus_list";
 
-/// What is written, and what is read then.
+/// The written text, and the text that is read afterwards or the error.
 type Case = (&'static str, Result<&'static str, &'static str>);
 
-/// Writes each case to `path` and reads it there; an error leaves what was in force before.
+/// Writes each case to `path` and reads it back. After an error, the old value must still be in
+/// force.
 fn play(way: &mut dyn Way, path: &str, cases: &[Case]) {
     for (written, expected) in cases {
         if written.is_empty() && !way.writes_nothing() {
@@ -32,7 +34,7 @@ fn play(way: &mut dyn Way, path: &str, cases: &[Case]) {
     }
 }
 
-/// By each way that this machine has.
+/// Plays the cases in each way that works on this machine.
 fn by_each_way(instance: &Instance, path: &str, cases: &[Case]) {
     play(&mut Direct(Arc::clone(&instance.tree)), path, cases);
     play(&mut BySocket::new(&instance.tree), path, cases);
@@ -61,24 +63,24 @@ fn of_8_cpus() {
         &Instance::quiet(8),
         MASK,
         &[
-            // Up to the first newline or NUL; the rest is ignored.
+            // Only the text before the first newline or NUL counts.
             ("3\nzz", Ok("03")),
             ("c\0zz", Ok("0c")),
             ("5\n", Ok("05")),
-            // Hex, either case.
+            // Hex digits may be upper or lower case.
             ("aB", Ok("ab")),
             ("Ff", Ok("ff")),
-            // A ninth digit, too many chunks (zeros too), a CPU that there isn't.
+            // A ninth digit, too many chunks (even of zeros), and a CPU that does not exist.
             ("100", Err("EOVERFLOW")),
             ("0,1", Err("EOVERFLOW")),
             ("000000001", Err("EOVERFLOW")),
             ("00000001", Ok("01")),
-            // Anything not hex.
+            // Text that is not hex.
             ("0xff", Err("EINVAL")),
             ("0-3", Err("EINVAL")),
             ("g", Err("EINVAL")),
             ("-1", Err("EINVAL")),
-            // Nothing is the zero mask, and a success.
+            // An empty text is the empty mask, and no error.
             ("", Ok("00")),
             ("f0", Ok("f0")),
             (",", Ok("00")),
@@ -96,9 +98,9 @@ fn of_36_cpus() {
         &Instance::quiet(36),
         MASK,
         &[
-            // The top chunk has as many digits as its bits need, every other has 8.
+            // The top chunk has as many digits as its bits need. Every other chunk has 8.
             ("1", Ok("0,00000001")),
-            // Commas and white space separate, and runs of them collapse.
+            // Commas and white space separate chunks, and several in a row count as one.
             ("1,5", Ok("1,00000005")),
             ("8,,5", Ok("8,00000005")),
             ("1 5", Ok("1,00000005")),
@@ -136,8 +138,8 @@ fn of_12_cpus_and_as_lists() {
     assert_eq!(Direct(Arc::clone(&instance.tree)).read(MASK), Ok("080\n".to_owned()));
 }
 
-/// With 1024 CPUs, the pattern as the kernel's own documentation has it; no instance has as many here, so what it lacks is
-/// as offline.
+/// A machine with 1024 CPUs, and the pattern from the kernel's documentation. The instance has
+/// fewer CPUs, so the missing ones are treated as offline.
 #[test]
 fn a_pattern_over_1024_cpus() {
     let instance = Instance::new("synthetic:rate=1000", 4, CpuView::new(1024));
@@ -145,7 +147,7 @@ fn a_pattern_over_1024_cpus() {
     play(&mut tree, LIST, &[("3", Ok("3")), ("0-1023:2/256", Ok("0-1")), ("256-257", Ok("")), ("1024", Err("ERANGE"))]);
 }
 
-/// Who may not write is told so before anybody looks at what he writes; and everybody may read.
+/// Users that may not write get that error before the value is checked. Every user may read.
 #[test]
 fn only_root_and_the_instances_user_may_write() {
     const OWNER: u32 = 12345;
@@ -170,7 +172,8 @@ fn isolated_cpus_are_taken_out() {
     by_each_way(&instance, MASK, cases);
 }
 
-/// Offline CPUs are dropped at the store, don't read back, and don't come back with the CPU.
+/// Offline CPUs are dropped when a mask is stored. A read does not show them, and they do not
+/// return when the CPU comes online.
 #[test]
 fn offline_cpus_are_dropped() {
     let is_back = Arc::new(AtomicBool::new(false));
@@ -187,7 +190,8 @@ fn offline_cpus_are_dropped() {
     play(&mut tree, MASK, &[("7", Ok("7")), ("10", Err("EOVERFLOW"))]);
 }
 
-/// What a mask comes to: equal stretches of buckets, `cpus[hash * len >> 32]`; and without one, all on the queue's own CPU.
+/// The effect of a mask: each CPU has an equal range of buckets, `cpus[hash * len >> 32]`. Without
+/// a mask, all buckets are on the queue's own CPU.
 #[test]
 fn buckets_follow_the_mask() {
     let instance = Instance::quiet(4);
@@ -197,7 +201,8 @@ fn buckets_follow_the_mask() {
     tree.write(MASK, b"0").unwrap();
     assert_eq!(tree.read(buckets).unwrap(), format!("0-{} 0\n", BUCKETS - 1));
     assert_eq!(tree.read("sys/class/net/synthetic/queues/rx-0/cpu").unwrap(), "0\n");
-    // Packets go there as well. A CPU may be late to count what it had finished, so the others are given time to be at rest.
+    // Packets follow the buckets. A CPU may count finished packets late, so the test waits until
+    // the other CPUs are idle.
     let processed = || -> Vec<u64> { instance.handle().snapshot().cpus.iter().map(|cpu| cpu.processed).collect() };
     let start = Instant::now();
     loop {
@@ -226,7 +231,7 @@ fn buckets_follow_the_mask() {
     assert_eq!((shares(" 1"), shares(" 3")), (BUCKETS / 2, BUCKETS / 2), "{text}");
 }
 
-/// Somebody may change a mask by the library, beside the tree.
+/// The tree shows a mask that a program set through the library.
 #[test]
 fn the_tree_tells_what_the_handle_set() {
     let instance = Instance::quiet(4);

@@ -1,4 +1,4 @@
-//! The socket: many clients, bad ones, and those that come and go.
+//! Tests of the socket: many clients, faulty clients, and clients that come and go.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ use crate::common::{BySocket, Instance, owner};
 
 const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
 
-/// A line, and what comes back for it.
+/// Sends a line, and returns the reply.
 fn ask(stream: &UnixStream, line: &str) -> Value {
     (&*stream).write_all(format!("{line}\n").as_bytes()).unwrap();
     let mut answer = String::new();
@@ -46,14 +46,15 @@ fn requests_and_answers_are_lines_of_json() {
     {
         assert_eq!(ask(&stream, wrong)["error"], "EINVAL", "{wrong}");
     }
-    // One that has no end is cut off.
+    // A line without an end is cut off.
     let _ = (&stream).write_all(&vec![b' '; REQUEST_BYTES_MAX]);
     let mut rest = String::new();
     let _ = (&stream).read_to_string(&mut rest);
     assert!(rest.contains("EINVAL") && rest.lines().count() == 1, "{rest}");
 }
 
-/// Whoever connects is who he was then: others than root and the instance's user may read, and no more.
+/// A client keeps the user that it had when it connected. Users other than root and the instance's
+/// user may only read.
 #[test]
 fn others_may_ask_and_not_tell() {
     const NOBODY: u32 = 65534;
@@ -65,7 +66,7 @@ fn others_may_ask_and_not_tell() {
     let instance = Instance::quiet(2);
     let socket = BySocket::new(&instance.tree);
     let ask = || {
-        // Of this thread alone.
+        // This changes the user of this thread only.
         let nobody = rustix::process::Uid::from_raw(NOBODY);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         let mut client = Client::connect(&socket.path).unwrap();
@@ -79,7 +80,8 @@ fn others_may_ask_and_not_tell() {
     assert_eq!((told, read.as_str()), (["EPERM".to_owned(), "EPERM".to_owned()], "3\n"));
 }
 
-/// Each change of one path begins where the one before it ended: so they were made one after the other.
+/// Each change of a path starts from the value that the change before it set. So the writes were
+/// made one after the other.
 #[test]
 fn two_writers_take_turns() {
     let instance = Instance::new("synthetic:rate=50000,flows=500", 4, CpuView::new(4));
@@ -107,7 +109,8 @@ fn two_writers_take_turns() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// One client asks and does not read, another does not end its line: the others and the packets don't notice.
+/// One client sends requests and does not read, and another does not end its line. The other
+/// clients and the packets are not affected.
 #[test]
 fn a_hung_client_hangs_alone() {
     let instance = Instance::quiet(2);
@@ -126,7 +129,7 @@ fn a_hung_client_hangs_alone() {
     while instance.handle().snapshot().delivered() < before + 100 {
         thread::yield_now();
     }
-    // The end does not wait for them either, and cuts them off.
+    // The end does not wait for these clients either. It disconnects them.
     drop(serving);
     assert!(!path.exists());
     let mut rest = Vec::new();
@@ -138,14 +141,16 @@ fn a_hung_client_hangs_alone() {
 fn one_client_too_many_is_told_so() {
     let instance = Instance::quiet(1);
     let mut socket = BySocket::new(&instance.tree);
-    // All but root leave some places to others: the instance's user those for root.
+    // Every user except root leaves some places free. The instance's user leaves those that are
+    // reserved for root.
     let places = if owner() == 0 { CLIENTS_MAX } else { CLIENTS_MAX - CLIENTS_RESERVED };
-    // One of them is `socket`'s own.
+    // `socket` itself has one of the places.
     let mut clients: Vec<Client> = (1..places).map(|_| Client::connect(&socket.path).unwrap()).collect();
     clients.iter_mut().for_each(|client| drop(client.hello().unwrap()));
     match Client::connect(&socket.path).unwrap().hello() {
         Err(ClientError::Refused { code, .. }) => assert_eq!(code, "EBUSY"),
-        // The machine is so slow that the first client was silent for long, so it had to make way.
+        // On a very slow machine, the first client has been silent for so long that it lost its
+        // place.
         Ok(_) => assert!(socket.client.hello().is_err()),
         other => panic!("{other:?}"),
     }
@@ -174,7 +179,7 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(find(&scratch).unwrap().len(), 2);
     fs::write(scratch.join("file"), "").unwrap();
     assert!(matches!(Listening::bind(&scratch.join("file")), Err(SocketError::NotASocket(_))));
-    // Whoever has the name by now keeps it.
+    // If another socket has the name by now, it keeps it.
     fs::remove_file(&dead).unwrap();
     let other = Listening::bind(&dead).unwrap();
     drop(heir);
@@ -183,7 +188,8 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
 }
 
-/// An instance that is stopped, and one that sends its answer byte by byte, are given up after a while.
+/// A client gives up waiting for an instance that is stopped, and for one that sends its answer
+/// byte by byte.
 #[test]
 fn a_client_does_not_wait_for_ever() {
     let scratch = Scratch::new();
@@ -197,7 +203,7 @@ fn a_client_does_not_wait_for_ever() {
     drop(listener.accept().unwrap());
     let (mut slow, _) = listener.accept().unwrap();
     let trickle = thread::spawn(move || {
-        // Until the client has gone.
+        // Writes until the client has gone.
         while slow.write_all(b" ").is_ok() {
             thread::sleep(std::time::Duration::from_millis(10));
         }

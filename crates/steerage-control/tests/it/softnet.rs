@@ -1,5 +1,6 @@
-//! `softnet_stat` beside the kernel's: a burst of one flow for a CPU that does not come round to it, by the kernel's RPS in
-//! a namespace, and by ours. Both stop at the first packet that is dropped.
+//! Compares our `softnet_stat` with the kernel's. A burst of one flow arrives for a CPU that does
+//! not process it in time: once with the kernel's RPS in a namespace, and once with ours. Both
+//! bursts stop at the first dropped packet.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -31,12 +32,12 @@ const CPU: usize = 12;
 const INPUT_LEN: usize = 13;
 const PROCESS_LEN: usize = 14;
 
-/// The columns of mechanisms that Linux has no longer.
+/// The columns of mechanisms that Linux no longer has.
 const UNUSED: std::ops::Range<usize> = 3..9;
 
 type Row = [u64; 15];
 
-/// The rows, in the format that the kernel has since 6.0 or so: 15 columns of eight hex digits.
+/// Parses the rows, in the format of Linux 6.0 and later: 15 columns of eight hex digits.
 fn rows(text: &str) -> Vec<Row> {
     let row = |line: &str| {
         let columns: Vec<&str> = line.split(' ').collect();
@@ -49,7 +50,7 @@ fn rows(text: &str) -> Vec<Row> {
     text.lines().map(row).collect()
 }
 
-/// How far the counts have moved. The other columns are as they are now.
+/// How much the counts have grown. The other columns keep their current values.
 fn since(before: &Row, now: &Row) -> Row {
     let mut moved = *now;
     for at in [PROCESSED, DROPPED, TIME_SQUEEZE, RECEIVED_RPS, FLOW_LIMIT_COUNT] {
@@ -68,7 +69,7 @@ fn kernels(cpu: usize) -> Row {
     *rows.iter().find(|row| row[CPU] == cpu as u64).expect("a row for each CPU")
 }
 
-/// A setting of the kernel, which is one for all namespaces. It is put back as it was.
+/// A setting of the kernel that all namespaces share. It gets its old value back at the end.
 struct Setting {
     path: &'static str,
     before: String,
@@ -88,11 +89,12 @@ impl Drop for Setting {
     }
 }
 
-/// One test at a time: the counts are the machine's.
+/// Runs one test at a time, since all tests share the machine's counts.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Namespace 0 sends datagrams of 64 KiB to namespace 1, a router, which forwards them to namespace 0 by a link of the least
-/// MTU: each datagram in more than a thousand fragments, all of them in one softirq.
+/// Namespace 0 sends datagrams of 64 KiB to namespace 1, a router. The router forwards them to
+/// namespace 0 over a link with the smallest MTU. It cuts each datagram into more than a thousand
+/// fragments, all in one softirq.
 fn router() -> Option<Namespaces> {
     let allowed = fs::exists(BACKLOG).unwrap_or(false) && rustix::process::geteuid().is_root();
     if !allowed || usable().len() < 2 {
@@ -116,9 +118,9 @@ fn router() -> Option<Namespaces> {
         net.must(nth, args);
     }
     net.within(1, || fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
-    // The sender lets routers fragment.
+    // The sender allows routers to fragment.
     net.within(0, || fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1").unwrap());
-    // Nobody asks for link addresses from here on.
+    // This resolves the link addresses, so no later packet needs to.
     net.within(0, || send(64));
     Some(net)
 }
@@ -132,7 +134,7 @@ fn send(bytes: usize) {
     UdpSocket::bind("0.0.0.0:0").unwrap().send_to(&vec![0; bytes], "10.221.0.1:9").unwrap();
 }
 
-/// Sends a datagram from `on`, which is where the router runs.
+/// Sends a datagram from the CPU `on`. The router runs on the same CPU.
 fn send_on(net: &Namespaces, on: usize, bytes: usize) {
     net.within(0, || {
         let mut set = CpuSet::new();
@@ -142,7 +144,7 @@ fn send_on(net: &Namespaces, on: usize, bytes: usize) {
     });
 }
 
-/// What the kernel has dropped of what came by `near1`.
+/// How many of the packets received by `near1` the kernel has dropped.
 fn kernels_rx_dropped(net: &Namespaces) -> u64 {
     net.within(0, || {
         let mut text = String::new();
@@ -151,16 +153,16 @@ fn kernels_rx_dropped(net: &Namespaces) -> u64 {
     })
 }
 
-/// Has the kernel spread what comes by `near1` over `cpu`.
+/// Makes the kernel steer the packets that `near1` receives to `cpu`.
 fn steer_to(net: &Namespaces, cpu: usize) {
     net.within(0, || {
-        // A thread of its own, so the mount is its own as well.
+        // This runs on a thread of its own, so the mount is visible to that thread only.
         let mask = format!("{:x}", 1_u64 << cpu);
         in_own_sysfs(|sys| fs::write(format!("{sys}/class/net/near1/queues/rx-0/rps_cpus"), &mask).unwrap());
     });
 }
 
-/// Calls `with` with a directory where this thread's network namespace is seen.
+/// Calls `with` with a directory that shows this thread's network namespace.
 fn in_own_sysfs(with: impl FnOnce(&str)) {
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -171,11 +173,12 @@ fn in_own_sysfs(with: impl FnOnce(&str)) {
     unmount(directory, UnmountFlags::DETACH).unwrap();
 }
 
-/// How the kernel's row of `cpu` moves by one burst for it, on the CPU itself: it comes round to none of it before the
-/// burst is over. The median of five, since others may use the network meanwhile.
+/// How the kernel's row of `cpu` changes by one burst. The burst runs on that same CPU, so the CPU
+/// processes no packet before the burst is over. The result is the median of five bursts, since
+/// other programs may use the network meanwhile.
 fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     let once = || {
-        // A new one each time, which has no history.
+        // A new flow limit each time, without a history.
         let _on = flow_limit.then(|| Setting::of(FLOW_LIMIT, &format!("{:x}", 1_u64 << cpu)));
         let before = kernels(cpu);
         send_on(net, cpu, 65_000);
@@ -191,7 +194,7 @@ fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     median
 }
 
-/// Frames of one flow, one a poll, while there are any.
+/// Frames of one flow, one per poll, until none are left.
 struct OneByOne {
     left: usize,
 }
@@ -209,7 +212,7 @@ impl RxQueue for OneByOne {
     }
 }
 
-/// Our CPUs: 0 receives, and all is for CPU 1.
+/// Our two CPUs: CPU 0 receives, and CPU 1 gets all packets.
 struct Ours {
     tree: Tree,
     cpus: [Softnet<Nothing, ByHand>; 2],
@@ -217,12 +220,12 @@ struct Ours {
 }
 
 impl Ours {
-    /// A burst for CPU 1, which does not come round, until the first packet is dropped.
+    /// Sends a burst to CPU 1, which processes nothing until the first packet is dropped.
     fn burst(flow_limit: bool) -> Self {
         Self::burst_with(flow_limit, None)
     }
 
-    /// The same with another budget for a round.
+    /// Like [`Ours::burst`], but with another budget per round.
     fn burst_with(flow_limit: bool, budget: Option<usize>) -> Self {
         let backlog: usize = fs::read_to_string(BACKLOG).unwrap().trim().parse().unwrap();
         let one: CpuMask = [CpuId(1)].into_iter().collect();
@@ -236,7 +239,7 @@ impl Ours {
             handle.set_flow_limit_cpus(&one).unwrap();
         }
         handle.set_limits(|limits| limits.budget = budget.unwrap_or(limits.budget));
-        // It has nothing to do, and sleeps.
+        // CPU 1 has nothing to do, and sleeps.
         while cpus[1].arm() == Armed::Work {
             cpus[1].step();
         }
@@ -262,7 +265,7 @@ impl Ours {
         self.tree.read(self.tree.find(path).unwrap()).unwrap().trim().parse().unwrap()
     }
 
-    /// The CPU comes round to what waits for it.
+    /// Lets CPU 1 process the packets that wait for it.
     fn come_round(&mut self) {
         while self.row()[BACKLOG_LEN] > 0 {
             self.cpus[1].step();
@@ -270,7 +273,8 @@ impl Ours {
     }
 }
 
-/// Both have the same columns, and a burst that is one packet too long moves the same ones by as much.
+/// Both tables have the same columns. A burst that is one packet too long changes the same columns
+/// by the same amounts.
 #[test]
 fn a_full_backlog_moves_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -281,12 +285,14 @@ fn a_full_backlog_moves_the_kernels_columns() {
     let theirs = kernels_burst(&net, cpu, false);
     let after = (kernels(cpu)[DROPPED], kernels_rx_dropped(&net));
     let mut ours = Ours::burst(false);
-    // Each frame that the backlog has no room for is a loss of its interface as well.
+    // The kernel also counts each frame that finds no room in the backlog as a drop of its
+    // interface.
     assert!(after.0 > before.0, "{before:?} {after:?}");
     assert_eq!(after.0 - before.0, after.1 - before.1);
     assert_eq!((ours.row()[DROPPED], ours.rx_dropped()), (1, 1));
 
-    // While it waits. The kernel's is over too soon to see it, but its columns say the same three times, too.
+    // The columns while packets wait. The kernel's burst is over too soon to observe this, but its
+    // columns also add up.
     let waiting = ours.row();
     assert_eq!((waiting[PROCESSED], waiting[BACKLOG_LEN], waiting[CPU]), (0, ours.accepted, 1));
     for row in [&waiting, &theirs] {
@@ -299,8 +305,9 @@ fn a_full_backlog_moves_the_kernels_columns() {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT], theirs[CPU]), (1, 0, cpu as u64));
-    // The kernel drops where more than `netdev_max_backlog` wait already, so it takes one packet more. Besides it processes
-    // the datagram itself, on its way to the router.
+    // The kernel drops if more than `netdev_max_backlog` packets wait already, so its backlog holds
+    // one packet more than ours. The kernel also processes the datagram itself, on its way to the
+    // router.
     assert_eq!((ours[PROCESSED], theirs[PROCESSED]), (backlog, backlog + 1 + 1));
 }
 
@@ -314,16 +321,17 @@ fn a_flow_limit_moves_the_kernels_columns() {
     let mut ours = Ours::burst(true);
     ours.come_round();
     let ours = ours.row();
-    // What the flow limit drops is among the dropped.
+    // Drops by the flow limit are part of the dropped packets.
     for at in [DROPPED, FLOW_LIMIT_COUNT, TIME_SQUEEZE, BACKLOG_LEN] {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT]), (1, 1));
-    // Far fewer than the backlog has room for, and as many as the kernel's.
+    // Both process far fewer packets than the backlog has room for. The kernel's number is higher
+    // by one, the datagram itself.
     assert_eq!(ours[PROCESSED] + 1, theirs[PROCESSED]);
 }
 
-/// `received_rps` counts the times that another CPU woke this one.
+/// `received_rps` counts how often another CPU woke this CPU.
 #[test]
 fn a_wake_by_another_cpu_moves_received_rps() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -331,7 +339,7 @@ fn a_wake_by_another_cpu_moves_received_rps() {
     let [on, to] = [usable()[0], usable()[1]];
     steer_to(&net, to);
     let before = kernels(to);
-    // Once is enough, unless the CPU is awake already.
+    // One packet is enough, unless the CPU is awake already.
     until("an IPI", || {
         send_on(&net, on, 64);
         kernels(to)[RECEIVED_RPS] > before[RECEIVED_RPS]
@@ -340,11 +348,11 @@ fn a_wake_by_another_cpu_moves_received_rps() {
 
     let mut ours = Ours::burst(false);
     ours.come_round();
-    // It was woken for the first packet, and not again before it came round.
+    // The first packet woke CPU 1. It was not woken again before it ran.
     assert_eq!(ours.row()[RECEIVED_RPS], 1);
 }
 
-/// A budget of 64 packets is used up once for each 64 of a burst.
+/// A budget of 64 packets is used up once per 64 packets of a burst.
 #[test]
 fn a_small_budget_moves_the_kernels_time_squeeze() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -356,13 +364,14 @@ fn a_small_budget_moves_the_kernels_time_squeeze() {
     let mut ours = Ours::burst_with(false, Some(64));
     ours.come_round();
     let ours = ours.row();
-    // The kernel processes two packets more, as above.
+    // The kernel processes two packets more, as in [`a_full_backlog_moves_the_kernels_columns`].
     assert_eq!((theirs[TIME_SQUEEZE], theirs[PROCESSED]), ((backlog + 2) / 64, backlog + 2), "{theirs:x?}");
     assert_eq!((ours[TIME_SQUEEZE], ours[PROCESSED]), (backlog / 64, backlog), "{ours:x?}");
     assert!(ours[TIME_SQUEEZE] > 0);
 }
 
-/// What waits, while it waits. The kernel's burst is short, so another CPU looks until it has seen some of it.
+/// The columns while packets wait. The kernel's burst is short, so another CPU reads the row until
+/// it has seen a part of the burst.
 #[test]
 fn what_waits_is_in_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -397,6 +406,7 @@ fn what_waits_is_in_the_kernels_columns() {
         assert_eq!((row[BACKLOG_LEN], row[CPU]), (row[INPUT_LEN] + row[PROCESS_LEN], cpu as u64), "{row:x?}");
         assert!((1..=most).contains(&row[BACKLOG_LEN]), "{row:x?}");
     }
-    // Ours has one queue for what waits and for what is worked off.
+    // Our backlog has one queue, both for packets that wait and for packets that are being
+    // processed.
     assert_eq!((burst.row()[INPUT_LEN], burst.row()[PROCESS_LEN]), (burst.accepted, 0));
 }

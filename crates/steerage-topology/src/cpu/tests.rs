@@ -1,4 +1,4 @@
-//! Every line of what Linux reads and prints, as a case.
+//! Test cases for everything that Linux parses and prints.
 
 use super::*;
 use MaskErrorKind::{Invalid, Overflow, Range};
@@ -49,7 +49,8 @@ fn what_is_not_hex_is_invalid() {
     }
 }
 
-/// After 8 digits the kernel takes a byte without looking what it is. See `bitmap_get_x32_reverse` in the kernel's lib/bitmap-str.c.
+/// After 8 digits, the kernel drops a byte without checking it. See `bitmap_get_x32_reverse` in the
+/// kernel's lib/bitmap-str.c.
 #[test]
 fn a_byte_before_eight_digits_is_ignored() {
     assert_eq!(bitmap("x00000001", 8), ok("0"));

@@ -1,4 +1,4 @@
-//! Measures the distance between CPUs, for the order in which they join.
+//! Measures the distance between CPUs, for the order in which they are added.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,14 +8,18 @@ use crate::cpu::{CpuId, CpuMask};
 use crate::probe::{PAIRS_MAX, one_way};
 
 impl Topology {
-    /// Measures how long a cache line takes between `owner` and each of `candidates`. Two pinned threads spin for at most
-    /// [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX) per pair, besides the time that they wait for their CPUs. At most [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs are measured. If there
-    /// are more CPUs, a part of those that share a cache stands for all of them. [`joining_order`](Self::joining_order) uses the results
-    /// from then on. A pair that cannot be measured, since a CPU is busy or must not be used, keeps its old result. Returns the number
-    /// of measured pairs.
+    /// Measures how long a cache line takes between `owner` and each of `candidates`.
+    /// [`joining_order`](Self::joining_order) uses the results from then on. Returns the number of
+    /// measured pairs.
     ///
-    /// On virtual machines it is worth measuring again later: the hypervisor moves their CPUs, and two CPUs that were 60 ns apart may be
-    /// 200 ns apart a second later.
+    /// Two pinned threads spin for at most [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX) per pair,
+    /// besides the time that they wait for their CPUs. At most
+    /// [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs are measured. If there are more CPUs, some of
+    /// the CPUs that share a cache are measured for all of them. A pair that cannot be measured,
+    /// because a CPU is busy or must not be used, keeps its old result.
+    ///
+    /// On virtual machines it is worth measuring again later, since the hypervisor moves their
+    /// CPUs. Two CPUs that were 60 ns apart may be 200 ns apart a second later.
     pub fn measure(&mut self, owner: CpuId, candidates: &CpuMask) -> usize {
         let mut measured = 0;
         for cpu in self.sample(owner, candidates) {
@@ -31,7 +35,7 @@ impl Topology {
         self.latencies.insert((one.min(other), one.max(other)), latency);
     }
 
-    /// The CPUs to measure: all of them if they are few, or else equally many of each cache.
+    /// The CPUs to measure: all of them if there are few, or else the same number from each cache.
     pub(super) fn sample(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let mut by_cache: BTreeMap<Option<CpuId>, Vec<CpuId>> = BTreeMap::new();
         for cpu in candidates.iter().filter(|cpu| *cpu != owner) {
@@ -43,8 +47,9 @@ impl Topology {
     }
 }
 
-/// For each of `cpus` whose index is among `owners`, the indices of the other CPUs in the order in which they should join it. The
-/// order comes from the kernel, and from measurements if there is a choice, since virtual machines report wrong topologies.
+/// For each of `cpus` whose index is among `owners`, the indices of the other CPUs in the order in
+/// which they should be added. The order comes from the kernel. If there is a choice, it also comes
+/// from measurements, since virtual machines report wrong topologies.
 ///
 /// ```
 /// use steerage_topology::{Topology, joining_orders};

@@ -1,4 +1,5 @@
-//! Made-up machines, their orders and default masks; and what measuring makes of the orders.
+//! Tests of orders and default masks on made-up machines, and of the effect of measurements on
+//! orders.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ fn order(topology: &Topology, owner: u16, candidates: &str) -> Vec<u16> {
     topology.joining_order(CpuId(owner), &list(candidates)).into_iter().map(|cpu| cpu.0).collect()
 }
 
-/// The CPUs of lists, in the order of the lists.
+/// The CPUs of all lists, in the order of the lists.
 fn cpus(lists: &[&str]) -> Vec<u16> {
     lists.iter().flat_map(|one| list(one).iter().map(|cpu| cpu.0).collect::<Vec<_>>()).collect()
 }
@@ -22,7 +23,7 @@ fn two_sockets_with_odd_numbers() {
     let topology = made.topology(None);
     let cores = ["1,5,7,9,11,13,15", "17,21,23,25,27,29,31", "19", "0-14:1/2", "16-30:1/2"];
     assert_eq!(order(&topology, 3, "0-31"), cpus(&cores));
-    // A core whose first thread is not a candidate is entered by its second.
+    // If the first thread of a core is not a candidate, the second thread takes its place.
     assert_eq!(order(&topology, 0, "0,2,16,18,20"), [2, 20, 18, 16]);
     let place = topology.place(CpuId(19)).unwrap();
     assert_eq!((place.node, place.package, place.capacity), (Some(1), Some(1), 1024));
@@ -77,7 +78,7 @@ fn a_machine_that_shows_nothing() {
     assert_eq!((topology.nr_cpu_ids(), topology.place(CpuId(0)), topology.quota()), (None, None, None));
     assert_eq!(topology.default_mask(), list("0-3"));
     assert_eq!(nothing.topology(None).default_mask(), CpuMask::new());
-    // Lists that no kernel would write are as good as none.
+    // Lists that no kernel would write count as missing.
     let odd =
         Made::new(&[("sys/devices/system/cpu/online", "all of them"), ("sys/devices/system/cpu/nohz_full", "(null)")]);
     assert_eq!((odd.topology(Some("1")).online(), odd.topology(None).isolated()), (&list("1"), &CpuMask::new()));
@@ -94,11 +95,11 @@ fn what_is_not_ours_is_not_in_the_default() {
     let topology = made.topology(Some("4-31"));
     assert_eq!((topology.allowed(), topology.isolated()), (&list("8-29,31"), &list("10-12")));
     assert_eq!(topology.default_mask(), list("8-9,13-29,31"));
-    // Named, they join as others do, and one that is off comes last.
+    // If isolated CPUs are named, they are added like others. An offline CPU comes last.
     assert_eq!(order(&topology, 8, "8-12,30"), [10, 12, 9, 11, 30]);
-    // A process that may use only isolated CPUs was given them on purpose.
+    // If a process may use only isolated CPUs, they were given to it on purpose.
     assert_eq!(made.topology(Some("10-11")).default_mask(), list("10-11"));
-    // A quota of three and a half CPUs is worth three, that are near to the first.
+    // A quota of three and a half CPUs gives three CPUs near the first one.
     made.write("sys/fs/cgroup/cpu.max", "350000 100000");
     assert_eq!(made.topology(None).default_mask(), list("8,14,16"));
     made.write("sys/fs/cgroup/cpu.max", "10000 100000");
@@ -126,9 +127,9 @@ fn what_was_measured_goes_before_what_is_told() {
         set(&mut topology, 0, &[(1, 203), (2, 61), (3, 58)]);
         assert_eq!(order(&topology, 0, "0-3"), [2, 3, 1]);
         assert_eq!(topology.latency(CpuId(0), CpuId(1)), Some(Duration::from_nanos(203)));
-        // From another CPU nothing was measured.
+        // No distance from this CPU was measured.
         assert_eq!(order(&topology, 2, "0-3"), [0, 1, 3]);
-        // Later they are all near again.
+        // Later measurements find all CPUs near again.
         set(&mut topology, 0, &[(1, 63)]);
         assert_eq!(order(&topology, 0, "0-3"), [1, 2, 3]);
     }
@@ -138,7 +139,8 @@ fn what_was_measured_goes_before_what_is_told() {
 fn those_measured_stand_for_their_cache() {
     let made = four_caches();
     let mut topology = made.topology(None);
-    // Those of the third cache turn out to be as near as the owner's own; the sibling is the nearest, and waits all the same.
+    // The CPUs of the third cache turn out to be as near as the owner's own. The owner's sibling is
+    // the nearest, but still comes after whole cores.
     set(&mut topology, 0, &[(1, 22), (16, 7), (4, 80), (8, 25), (12, 90)]);
     let expected = ["1-3", "17-19", "16", "8-11", "24-27", "4-7,12-15", "20-23,28-31"];
     assert_eq!(order(&topology, 0, "0-31"), cpus(&expected));
@@ -162,7 +164,7 @@ fn of_many_cpus_some_of_each_cache_are_measured() {
     assert_eq!(few.into_iter().map(|cpu| cpu.0).collect::<Vec<_>>(), [1, 64, 2, 3]);
 }
 
-/// On the machine that this runs on, whatever it is. A busy CPU cannot be measured at once, but sooner or later.
+/// Measures the machine on which the test runs. A busy CPU may need several attempts.
 #[test]
 fn real_cpus_are_measured() {
     let mut topology = Topology::read();
@@ -178,12 +180,13 @@ fn real_cpus_are_measured() {
     }
     assert_eq!(measured > 0, wanted > 0, "of {wanted} pairs");
     for cpu in ours.iter() {
-        // A line is not handed over and back within a nanosecond, nor would that many samples fit otherwise.
+        // A line takes more than a nanosecond to go back and forth. At the upper limit, the samples
+        // would not fit into the time.
         if let Some(latency) = topology.latency(owner, cpu) {
             assert!(latency > Duration::ZERO && latency < PAIR_TIME_MAX / 64, "{owner} {cpu}: {latency:?}");
         }
     }
-    // None that there isn't.
+    // A CPU that does not exist is not measured.
     assert_eq!(topology.measure(owner, &list("65535")), 0);
 }
 
@@ -204,33 +207,34 @@ fn the_watch_tells_each_change_once() {
     online("0-4,6-31");
     assert_eq!(watch.poll(), Some(list("0-4,6-7")));
     assert_eq!((watch.poll(), watch.living()), (None, &list("0-4,6-7")));
-    // A cpuset that narrows.
+    // The cpuset becomes smaller.
     made.write("sys/fs/cgroup/cpuset.cpus.effective", "2-31");
     assert_eq!(watch.poll(), Some(list("2-4,6-7")));
-    // CPU 5 is back, but for the cpuset's ones; those that are not ours don't matter.
+    // CPU 5 is back. The CPUs outside the cpuset stay away, and changes of other CPUs do not matter.
     online("0-20");
     assert_eq!(watch.poll(), Some(list("2-7")));
     online("0-19");
     assert_eq!(watch.poll(), None);
     made.remove("sys/fs/cgroup/cpuset.cpus.effective");
     assert_eq!(watch.poll(), Some(list("0-7")));
-    // Affinity that narrows, and one that cannot be read.
+    // The affinity becomes smaller, and then cannot be read.
     tell.send(Some(list("4-31"))).unwrap();
     assert_eq!(watch.poll(), Some(list("4-7")));
     tell.send(None).unwrap();
     assert_eq!(watch.poll(), Some(list("0-7")));
-    // All gone.
+    // All CPUs are gone.
     online("8-31");
     assert_eq!(watch.poll(), Some(CpuMask::new()));
 }
 
-/// `taskset -c 0 steerage --cpus 4-5`: affinity bounds what is taken by default, not what is asked for.
+/// `taskset -c 0 steerage --cpus 4-5`: the affinity limits the default CPUs, but not the CPUs that
+/// the user names.
 #[test]
 fn an_affinity_that_was_gone_beyond_is_no_bound() {
     let made = two_sockets();
     let mut affinity = [list("0"), list("0,4-5"), list("0,5")].into_iter().cycle();
     let mut watch = Watch::below(made.root(), list("4-5"), move || affinity.next());
     assert_eq!((watch.poll(), watch.poll()), (None, None));
-    // Once it had them, that they are taken away counts.
+    // Once the affinity has contained the CPUs, it counts when it loses them.
     assert_eq!(watch.poll(), Some(list("5")));
 }

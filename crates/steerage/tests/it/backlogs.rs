@@ -1,4 +1,5 @@
-//! The backlog of a CPU: shared by the live queues, smaller if memory is short, longer and shorter while it runs.
+//! The backlog of a CPU. Live queues share it, it is smaller if memory is short, and its length can
+//! change during a run.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use steerage::{
 use steerage_fixtures::assert_at_rest;
 use steerage_fixtures::by_hand::ByHand;
 
-/// There is always more, for all flows in turn. A queue that waits is polled only while there is room.
+/// A source with endless frames, one from each flow in turn. If it waits, it is polled only while
+/// there is room.
 struct Endless {
     next: u32,
     waits: bool,
@@ -48,7 +50,7 @@ impl Handler for Nothing {
 }
 
 struct World {
-    /// CPU 0 receives and handles nothing.
+    /// The CPUs. CPU 0 receives and handles nothing.
     cpus: Vec<Softnet<Nothing, ByHand>>,
     handle: Handle,
     clock: ByHand,
@@ -66,7 +68,7 @@ fn world(builder: Builder, queues: usize, waits: bool, cpus: u16) -> World {
 }
 
 impl World {
-    /// Steps the receiver and the CPUs from `first` on. The others stand still.
+    /// Steps the receiver and the CPUs from `first` on. The other CPUs do nothing.
     fn step(&mut self, rounds: usize, first: usize) -> Snapshot {
         for _ in 0..rounds {
             self.cpus[0].step();
@@ -91,7 +93,7 @@ impl World {
     }
 }
 
-/// `netdev_max_backlog` holds for a CPU, as in Linux, however many queues there are.
+/// `netdev_max_backlog` limits a CPU, as in Linux, however many queues there are.
 #[test]
 fn queues_share_the_backlog() {
     for queues in [1, 2, 7] {
@@ -102,7 +104,7 @@ fn queues_share_the_backlog() {
         assert_eq!(backlogs, [0, 200, 200]);
         world.end();
     }
-    // Nothing of a queue that waits is lost, so it keeps its own limits.
+    // A queue that waits loses no packets, so it keeps its own limits.
     let mut world = world(Builder::new().backlog(200), 2, true, 3);
     let now = world.step(100, 3);
     assert_eq!(now.dropped().total(), 0);
@@ -110,8 +112,8 @@ fn queues_share_the_backlog() {
     world.end();
 }
 
-/// With memory for a part of the backlogs, each CPU has a smaller share. One that stands still fills its own and no more, so the
-/// others lose nothing, and no queue lacks a page.
+/// If memory is short, each CPU has a smaller backlog. A stalled CPU fills only its own backlog, so
+/// other CPUs lose nothing, and no queue runs out of pages.
 #[test]
 fn a_stalled_cpu_costs_its_own_packets_only_when_memory_is_short() {
     const CAP: usize = 12 << 20;
@@ -129,7 +131,8 @@ fn a_stalled_cpu_costs_its_own_packets_only_when_memory_is_short() {
     }
 }
 
-/// With a queue that waits beside them, each of its rings has a limit of its own.
+/// If there is not enough memory for one poll per CPU, the build is refused, and the error says
+/// what to do.
 #[test]
 fn too_little_memory_for_one_poll_per_cpu_is_refused() {
     let input = Input::new("endless", "test", vec![Box::new(Endless { next: 0, waits: false }) as Box<dyn RxQueue>]);
@@ -138,7 +141,8 @@ fn too_little_memory_for_one_poll_per_cpu_is_refused() {
     assert!(text.contains("more than the cap of 1048576") && text.contains("raise the cap"), "{text}");
 }
 
-/// While a CPU stands still, its backlog becomes longer, and shorter again. Pages for it come with it.
+/// While a CPU is stalled, its backlog is made longer, and shorter again. A longer backlog comes
+/// with its pages.
 #[test]
 fn the_backlog_grows_and_shrinks_under_load() {
     for queues in [1, 3] {
@@ -157,14 +161,14 @@ fn the_backlog_grows_and_shrinks_under_load() {
             1600,
             "16 times as long at most"
         );
-        // The worker goes on, and handles everything in order.
+        // The worker goes on, and handles all packets in order.
         let now = world.step(400, 1);
         assert!(now.delivered() > 10_000 && now.queues.iter().all(|queue| queue.pool.alloc_empty == 0));
         world.end();
     }
 }
 
-/// Frames that are finished do not hold pages that other queues need: an idle queue takes them home.
+/// Finished frames do not keep pages that other queues need. An idle queue takes them back.
 #[test]
 fn a_server_of_many_cpus_and_queues_starts_with_the_default_memory() {
     for (queues, cpus) in [(32, 32), (16, 128)] {

@@ -1,4 +1,5 @@
-//! The control of policies: called late, never, by several threads, and by the library's own thread.
+//! Calls of the policies' control: late, never, from several threads, and from the library's own
+//! thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -43,12 +44,12 @@ struct Asked {
     /// The CPUs that had buckets at each plan.
     plans: Vec<Vec<u16>>,
     changes: usize,
-    /// All buckets go to this CPU at the next look.
+    /// The CPU to which all buckets should go at the next look.
     wish: Option<u16>,
     panics: bool,
 }
 
-/// Begins with the first CPU, and then uses the CPUs that the test asks for.
+/// A policy that begins with the first CPU, and then uses the CPUs that the test asks for.
 #[derive(Clone, Debug, Default)]
 struct Told(Arc<Mutex<Asked>>);
 
@@ -144,15 +145,15 @@ fn looks_become_rare_while_nothing_is_received() {
         intervals.push(next.since(now));
         now = next;
     }
-    // Frames were received before the first look only.
+    // Frames arrived only before the first look.
     let idle = (0..10).map(|nth| (LOOK_EVERY * (1 << nth)).min(LOOK_EVERY_MAX));
     assert_eq!(intervals, idle.collect::<Vec<_>>());
-    // The counters were read for the first time at the first call.
+    // The first call only reads the counters.
     assert_eq!(told.asked().looks.len(), 9);
     two.receive(1);
     let next = two.handle.control(now).unwrap();
     assert_eq!(next.since(now), LOOK_EVERY, "it is no longer idle");
-    // However late a call is, it is one look.
+    // Even a very late call is one look.
     let late = next + Duration::from_secs(100);
     two.handle.control(late).unwrap();
     assert_eq!(told.asked().looks.last(), Some(&late));
@@ -169,13 +170,14 @@ fn a_wish_leaves_a_plan_that_outlives_the_control() {
     two.handle.control(Timestamp::ZERO + LOOK_EVERY);
     two.settle();
     assert_eq!(two.shares(), [0, BUCKETS]);
-    // No call from now on. CPU 1 goes, and CPU 0 takes its place; CPU 1 is back.
+    // There are no calls from now on. CPU 1 disappears, and CPU 0 takes its place. Then CPU 1 comes
+    // back.
     for (present, shares) in [(&[0][..], [BUCKETS, 0]), (&[0, 1], [0, BUCKETS])] {
         two.handle.set_present_cpus(&present.iter().copied().map(CpuId).collect::<CpuMask>());
         two.settle();
         assert_eq!(two.shares(), shares, "with CPUs {present:?}");
     }
-    // The policy is informed once, however late, and is not asked for a plan again.
+    // The policy is informed once, however late. It is not asked for a plan again.
     let asked = || {
         let asked = told.asked();
         (asked.changes, asked.plans.len())
@@ -215,7 +217,7 @@ fn a_policy_that_panics_is_not_called_again() {
     assert_eq!(told.asked().looks.len(), 1);
     two.receive(10);
     assert_eq!(two.handle.snapshot().delivered(), 10);
-    // Another policy is called.
+    // The new policy gets the calls.
     let other = Told::default();
     two.handle.set_policy(other.clone());
     two.handle.control(Timestamp::ZERO + 2 * LOOK_EVERY_MAX);
@@ -224,7 +226,7 @@ fn a_policy_that_panics_is_not_called_again() {
     two.end();
 }
 
-/// Announces the beginning of a look, and ends the look when the test allows it.
+/// A policy that announces the start of a look, and ends the look when the test allows it.
 #[derive(Clone, Debug)]
 struct Slow(Sender<()>, Arc<Mutex<Receiver<()>>>);
 
@@ -256,7 +258,8 @@ fn nothing_waits_for_a_slow_policy() {
     handle.control(Timestamp::ZERO);
     let looks = thread::spawn(move || handle.control(now));
     has_begun.recv().unwrap();
-    // In the midst of its look, another caller goes away at once, packets are handled, and masks come into force.
+    // During the look, another caller returns at once, packets are handled, and masks come into
+    // force.
     assert_eq!(two.handle.control(now), Some(now + LOOK_RETRY));
     two.receive(100);
     two.handle.set_rps_cpus(&[CpuId(1)].into_iter().collect()).unwrap();
@@ -267,7 +270,7 @@ fn nothing_waits_for_a_slow_policy() {
     two.end();
 }
 
-/// Virtual CPUs have a control thread too, and a policy that looks may be set later.
+/// Virtual CPUs also have a control thread. A policy that looks may be set later.
 #[test]
 fn the_library_calls_the_control_by_itself() {
     let frames = Arc::new(AtomicUsize::new(usize::MAX));

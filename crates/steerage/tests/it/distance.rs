@@ -1,4 +1,4 @@
-//! How far CPUs are from one another, measured while they work.
+//! The distances between CPUs, measured while the CPUs work.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use steerage::{
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::until;
 
-/// No probe takes longer, so no distance is longer.
+/// No probe takes longer than this, so no distance is longer.
 const PROBE_TIME: Duration = Duration::from_micros(200);
 
-/// Frames without end, that can wait.
+/// Endless frames from a source that can wait.
 struct Endless;
 
 impl RxQueue for Endless {
@@ -29,7 +29,8 @@ impl RxQueue for Endless {
     }
 }
 
-/// All stays where it arrives; how far the last CPU is from there is wanted each time, and kept.
+/// A policy that leaves all packets where they arrive. It always asks for the distance of the last
+/// CPU, and keeps the results.
 #[derive(Clone, Debug, Default)]
 struct Asks {
     last: u16,
@@ -68,7 +69,8 @@ fn a_cpu_that_sleeps_is_measured_from_one_that_has_no_time() {
     let builder = Builder::new().cpus(ours.clone()).check_order(true).policy(asks.clone()).input(input);
     let running = builder.build(|_| Nothing).unwrap().start().unwrap();
     let handle = running.handle();
-    // If CPUs are busy with something else, the two may miss each other, but not forever. With one CPU there is nothing to find.
+    // If the CPUs are busy with other programs, the two threads may miss each other for a while,
+    // but not forever. With one CPU there is no distance to measure.
     let enough =
         || asks.told.lock().unwrap().len() >= 3 || (ours.len() < 2 && handle.snapshot().received() > 1_000_000);
     until("distances are measured", enough);

@@ -1,4 +1,5 @@
-//! Parts of the interface besides batches: the end of a handler, numbers of inputs and outputs, waiting, headers read once.
+//! Parts of the interface besides batches: the end of a handler, numbers of inputs and outputs,
+//! waiting, and headers that are read once.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -28,7 +29,7 @@ fn udp(source: [u8; 4], port: u16) -> Vec<u8> {
     frame
 }
 
-/// Sends a packet of its own at the end, with how many it has seen.
+/// A handler that sends a packet at its end, with the number of packets that it has seen.
 struct Last(u8);
 
 impl Handler for Last {
@@ -60,7 +61,7 @@ fn what_a_handler_sends_at_its_end_leaves_behind_its_packets() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Stops at the first packet, and says why.
+/// A handler that stops the run at the first packet, and gives a reason.
 struct StopsAtOnce;
 
 impl Handler for StopsAtOnce {
@@ -106,7 +107,8 @@ fn a_handler_stops_a_run_that_would_not_end() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Sends what one input brings to another output: input 0 to `.0`, everything else to `.1`. Also to an output that there is not.
+/// Sends the packets of input 0 to output `.0`, and all others to `.1`. Also tries an output that
+/// does not exist.
 struct Crosses(TxId, TxId);
 
 impl Handler for Crosses {
@@ -145,7 +147,8 @@ fn inputs_and_outputs_are_known_by_the_numbers_that_the_builder_returned() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Notes each packet's flow, rewrites its port, and notes it again; then once more in another walk over the batch.
+/// Records each packet's flow, rewrites its port, and records the flow again. A second pass over
+/// the batch records it once more.
 struct Rewrites(Arc<Mutex<Vec<[Option<FlowKey>; 3]>>>);
 
 impl Handler for Rewrites {
@@ -198,7 +201,7 @@ fn the_end_and_new_masks_can_be_waited_for() {
     let (settled, finished) = (handle.settled_fd().unwrap(), handle.finished_fd().unwrap());
     assert!(handle.wait_settled(Duration::ZERO) && is_readable(&settled, PollTimeout::ZERO));
     assert!(!handle.wait_finished(Duration::ZERO) && !is_readable(&finished, PollTimeout::ZERO));
-    // Nobody can read the signal away from others.
+    // A reader cannot take the signal away from other waiters.
     let error = nix::unistd::read(&settled, &mut [0; 8]).unwrap_err();
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidInput);
 
@@ -231,7 +234,7 @@ fn setters_name_what_does_not_fit() {
     assert_eq!(error, "there is no receive queue 1: they are numbered from 0, and there are 1");
 }
 
-/// Notes what a device says of packets, before and after they are kept.
+/// Records the device's metadata of packets, before and after they are kept.
 struct Keeps(Arc<Mutex<Vec<Frame>>>);
 
 impl Handler for Keeps {

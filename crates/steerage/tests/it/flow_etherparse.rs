@@ -1,4 +1,4 @@
-//! Flow keys against `etherparse`, which builds the frames and takes them apart in its own way.
+//! Compares flow keys with `etherparse`, which builds the frames and parses them independently.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -15,7 +15,8 @@ use steerage::flow::{self, Layers};
 const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// The length of the header. It is the shortest payload, so that the content of the raw protocols can be a header.
+/// The length of the SCTP header. Payloads are at least this long, so that the content of raw
+/// protocols can be a header.
 const SCTP_LEN: usize = 12;
 
 fn flow_key(frame: &[u8]) -> Option<FlowKey> {
@@ -24,8 +25,9 @@ fn flow_key(frame: &[u8]) -> Option<FlowKey> {
     found
 }
 
-/// The key that the frame should have, as etherparse reads it. It reads neither SCTP nor what a first fragment holds: there
-/// the ports are the first four bytes, and an echo's identifier the fifth and sixth.
+/// The key that the frame should have, according to etherparse. etherparse reads neither SCTP nor
+/// the contents of first fragments. There the ports are the first four bytes, and an echo's
+/// identifier is the fifth and sixth byte.
 fn expected(frame: &[u8]) -> FlowKey {
     let sliced = SlicedPacket::from_ethernet(frame).expect("what etherparse has built, it can read");
     let net = sliced.net.as_ref().expect("all generated frames hold IP");
@@ -71,8 +73,9 @@ fn expected(frame: &[u8]) -> FlowKey {
     }
 }
 
-/// The frame as others would write it. etherparse 0.19 takes the lower byte of an IPv6 fragment header's offset field for
-/// more-fragments and five bits of offset; RFC 8200, 4.5, has the offset above, and more-fragments in the lowest bit.
+/// The frame as other programs would write it. etherparse 0.19 takes the lower byte of an IPv6
+/// fragment header's offset field as more-fragments and five bits of offset. In RFC 8200, 4.5, the
+/// offset is in the upper bits, and more-fragments is the lowest bit.
 fn on_the_wire(mut frame: Vec<u8>) -> Vec<u8> {
     let mut place = None;
     if let Ok(SlicedPacket { net: Some(NetSlice::Ipv6(ip)), .. }) = SlicedPacket::from_ethernet(&frame) {
@@ -97,8 +100,8 @@ enum Upper {
     Raw(u8),
 }
 
-/// The destinations by which [`wrap`] says that UDP carries a tunnel. Random payload behind one of these may look like a tunnel,
-/// which etherparse does not look into.
+/// The destination ports by which [`wrap`] marks UDP as a tunnel. Random payload behind such a port
+/// may look like a tunnel, which etherparse does not look into.
 const TUNNEL_PORTS: [u16; 4] = [GTP_U, VXLAN, GENEVE, MPLS];
 const GTP_U: u16 = 2152;
 const VXLAN: u16 = 4789;
@@ -112,12 +115,12 @@ fn upper() -> impl Strategy<Value = Upper> {
             .prop_filter("a tunnel's port", |(_, destination)| !TUNNEL_PORTS.contains(destination))
             .prop_map(|(source, destination)| Upper::Udp(source, destination)),
         Just(Upper::Echo),
-        // SCTP, ESP, OSPF and an unassigned number: what etherparse takes for a payload.
+        // SCTP, ESP, OSPF and an unassigned number. etherparse treats their content as payload.
         prop::sample::select(vec![132, 50, 89, 200]).prop_map(Upper::Raw),
     ]
 }
 
-/// Offset in units of eight bytes, and whether more fragments follow.
+/// An offset in units of eight bytes, and whether more fragments follow.
 fn fragment() -> impl Strategy<Value = (IpFragOffset, bool)> {
     let offset = prop_oneof![2 => Just(0), 1 => 0..0x2000_u16];
     (offset, any::<bool>()).prop_map(|(offset, more)| (IpFragOffset::try_new(offset).unwrap(), more))
@@ -144,7 +147,7 @@ fn ipv4() -> impl Strategy<Value = IpHeaders> {
     )
 }
 
-/// An options header of up to 9 * 8 bytes; what it holds is arbitrary, since nothing should read it.
+/// An options header of up to 9 * 8 bytes with random contents, since no parser should read them.
 fn extension() -> impl Strategy<Value = Ipv6RawExtHeader> {
     (0..=8_usize, any::<[u8; 70]>())
         .prop_map(|(eights, bytes)| Ipv6RawExtHeader::new_raw(IpNumber::UDP, &bytes[..6 + 8 * eights]).unwrap())
@@ -157,8 +160,9 @@ fn ipv6() -> impl Strategy<Value = IpHeaders> {
     (any::<([u8; 16], [u8; 16])>(), extensions).prop_map(
         |((source, destination), (hop_by_hop_options, destination_options, mut routing, fragment))| {
             let fragment = fragment.map(|(offset, more)| Ipv6FragmentHeader::new(IpNumber::UDP, offset, more, 1));
-            // Behind a fragment header etherparse reads on into the options, as far as the first fragment has them. A
-            // later fragment has none, so a key that all share cannot depend on them: flow.rs tests that case.
+            // Behind a fragment header, etherparse reads on into the options if the first fragment
+            // has them. A later fragment has none, so a key that all fragments share cannot depend
+            // on the options: flow.rs tests that case.
             if let (Some(routing), true) = (&mut routing, fragment.is_some()) {
                 routing.final_destination_options = None;
             }
@@ -196,7 +200,7 @@ fn build(tags: u8, ip: IpHeaders, upper: &Upper, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A tunnel, by its content: a frame, or a frame without its link header.
+/// The kind of a tunnel by its content: a whole frame, or a frame without its link header.
 #[derive(Clone, Copy, Debug)]
 enum Tunnel {
     IpInIp,
@@ -220,8 +224,8 @@ fn tunnel() -> impl Strategy<Value = Tunnel> {
     ]
 }
 
-/// Without fragments, whose later ones show nothing of a tunnel, and with few extensions, so that three tunnels stay within
-/// the limit of headers.
+/// An outer IP header without fragments, since later fragments show nothing of a tunnel. It has few
+/// extensions, so that three tunnels stay within the limit of headers.
 fn outer_ip() -> impl Strategy<Value = IpHeaders> {
     (prop_oneof![ipv4(), ipv6()]).prop_map(|mut ip| {
         match &mut ip {
@@ -293,7 +297,8 @@ proptest! {
         prop_assert_eq!(flow_key(&frame), Some(key), "padded");
     }
 
-    /// Packets in tunnels in tunnels: known by the innermost, or by the outermost if that is what counts.
+    /// Packets in nested tunnels belong to the flow of the innermost header, or of the outermost if
+    /// that is selected.
     #[test]
     fn tunnels_agree_with_etherparse(
         tags in 0..=2_u8,
@@ -317,7 +322,7 @@ proptest! {
         prop_assert_eq!(flow::flow_key(raw, LinkType::RAW, Layers::Inner), Some(innermost));
     }
 
-    /// Wherever a frame is cut, what is left is a flow with the same addresses or no flow.
+    /// Wherever a frame is cut, the rest has a flow with the same addresses or no flow.
     #[test]
     fn a_cut_frame_keeps_its_addresses(
         tags in 0..=2_u8,

@@ -1,4 +1,4 @@
-//! The flow limit: a flow that fills a backlog loses its own packets, not those of the flows beside it.
+//! The flow limit: a flow that fills a backlog loses its own packets, and other flows lose none.
 
 use steerage::{
     Affinity, Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Input,
@@ -11,10 +11,10 @@ use steerage::{
 use steerage_fixtures::by_hand::{self, ByHand};
 
 const BACKLOG: usize = 512;
-/// The port of the flow that has three packets of four.
+/// The port of the flow with three packets of four.
 const ELEPHANT: u16 = 1;
 
-/// UDP packets: three of the elephant, one of a flow of its own, over and over.
+/// UDP packets in an endless sequence: three of the elephant, and then one of a new flow.
 struct Udp {
     sent: u16,
     hashes: bool,
@@ -42,7 +42,7 @@ impl RxQueue for Udp {
     }
 }
 
-/// Counts the packets of the elephant, and of the others.
+/// Counts the packets of the elephant and of the other flows.
 #[derive(Default)]
 struct Counts([u64; 2]);
 
@@ -72,7 +72,8 @@ fn two(hashes: bool, can_wait: bool) -> Two {
     let queue = Udp { sent: 0, hashes, can_wait };
     let to_the_other: CpuMask = [CpuId(1)].into_iter().collect();
     let builder = Builder::new().virtual_cpus(2).backlog(BACKLOG).rps_cpus(to_the_other);
-    // With a random key, one run in twenty has a small flow in the elephant's place of the table.
+    // With a random key, in one run of twenty a small flow would share the elephant's entry in the
+    // table.
     let builder = builder.hash(FlowHasher::sip(&HashKey::MICROSOFT));
     let builder = builder.input_on(Input::new("udp", "test", vec![Box::new(queue)]), &[CpuId(0)], None);
     let (parts, handle) = builder.build(|_| Counts::default()).unwrap().split();
@@ -93,7 +94,7 @@ impl Two {
         [dropped.get(DropReason::BacklogFull), dropped.get(DropReason::FlowLimit)]
     }
 
-    /// The packets that the worker got, of the elephant and of the others.
+    /// Returns how many packets of the elephant and of the others the worker got.
     fn end(mut self) -> [u64; 2] {
         by_hand::end(&self.handle, [&mut self.receiver, &mut self.worker]);
         let ledger = self.handle.snapshot();
@@ -109,10 +110,12 @@ fn small_flows_pass_where_a_large_one_fills_the_backlog() {
         let both: CpuMask = [CpuId(0), CpuId(1)].into_iter().collect();
         two.handle.set_flow_limit_cpus(&both).unwrap();
         assert_eq!(two.handle.flow_limit_cpus(), both);
-        // A round is 64 frames, 48 of them the elephant's. Until the backlog is half full all pass.
+        // A round has 64 frames, 48 of them from the elephant. All pass until the backlog is half
+        // full.
         two.rounds(4);
         assert_eq!(two.lost(), [0, 0]);
-        // From then on the small flows' alone, but for the elephant's first in a history that is empty.
+        // From then on only small flows pass, except for the elephant's first packets while the
+        // history is not full.
         two.rounds(8);
         let [full, limited] = two.lost();
         assert_eq!((full, limited), (0, 8 * 48 - FLOW_LIMIT_HISTORY as u64 / 2), "{hashes}");

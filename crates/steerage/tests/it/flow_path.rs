@@ -1,4 +1,5 @@
-//! The dissector in the path: which packets are steered together, by link type, in tunnels and in fragments.
+//! Flow dissection in the path: which packets are steered together, by link type, in tunnels and in
+//! fragments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +32,7 @@ impl RxQueue for Frames {
     }
 }
 
-/// By the frame's last byte, the buckets of those that have it.
+/// The buckets of the frames, by the frames' last byte.
 #[derive(Default)]
 struct Buckets<const BOTH: bool>(BTreeMap<u8, BTreeSet<u16>>, BTreeSet<u16>);
 
@@ -75,7 +76,7 @@ fn run<const BOTH: bool>(cpus: usize, link: LinkType, layers: Layers, frames: Ve
     ran
 }
 
-/// A UDP packet, or a piece of one, whose last byte is `mark`.
+/// A UDP packet or a fragment of one. Its last byte is `mark`.
 fn packet(flow: u8, id: u16, flags_and_offset: u16, mark: u8) -> Vec<u8> {
     let ([id_high, id_low], [high, low]) = (id.to_be_bytes(), flags_and_offset.to_be_bytes());
     let header = [0x45, 0, 0, 36, id_high, id_low, high, low, 64, 17, 0, 0, 10, 0, 0, flow, 10, 0, 1, 0];
@@ -96,7 +97,8 @@ fn in_vxlan(packet: &[u8]) -> Vec<u8> {
 const FLOWS: u8 = 100;
 const MORE: u16 = 0x2000;
 
-/// For each flow a whole packet, a datagram whose first fragment comes first, and a datagram whose first fragment comes last.
+/// For each flow a whole packet, a datagram whose first fragment arrives first, and a datagram
+/// whose first fragment arrives last.
 fn fragmented() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for flow in 0..FLOWS {
@@ -111,7 +113,7 @@ fn fragmented() -> Vec<Vec<u8>> {
 fn assert_kept_together(ran: &Ran) {
     assert_eq!(ran.buckets.len(), 2 * usize::from(FLOWS));
     assert!(ran.buckets.values().all(|buckets| buckets.len() == 1), "{:?}", ran.buckets);
-    // Out of 4096 buckets, including those of datagrams whose flow was unknown.
+    // There are 4096 buckets. Datagrams with an unknown flow have buckets too.
     let all: BTreeSet<_> = ran.buckets.values().flatten().collect();
     assert!(all.len() > usize::from(FLOWS), "{} buckets", all.len());
     let queue = &ran.ledger.queues[0];

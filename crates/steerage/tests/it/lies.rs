@@ -1,5 +1,5 @@
-//! Devices that say what cannot be. A frame that does not lie in its memory is lost, and counted, and no frame is longer on the wire
-//! than a frame can be.
+//! Devices that make impossible claims. A frame outside its memory is lost and counted. No frame's
+//! length on the wire exceeds the maximum.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,27 +19,27 @@ const AT: usize = HEADROOM;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lie {
-    /// The length that a pushed frame is said to have.
+    /// The claimed length of a pushed frame.
     Len(usize),
-    /// The place where it claims to begin.
+    /// The offset at which the frame claims to begin.
     Offset(usize),
-    /// It claims to be in a page of other memory.
+    /// The frame claims to be in a page of another memory region.
     OtherRegion,
-    /// It is lent from blocks that the queue did not bring.
+    /// The frame is lent from blocks that the queue did not register.
     OtherBlocks,
-    /// The length that a page is said to be filled to.
+    /// The claimed length of a filled page.
     Filled(usize),
-    /// The same for a page that was posted in a ring of the device's.
+    /// The claimed offset and length in a page that the device's ring held.
     Posted(usize, usize),
-    /// And for the first page of a frame of two.
+    /// The claimed offset and length of the first part of a frame in two pages.
     Head(usize, usize),
-    /// The length of a part after the first, for which there is no spare page.
+    /// The claimed length of a part after the first. There is no spare page for that part.
     Part(usize),
-    /// A page of other memory is given back.
+    /// The device gives back a page of another memory region.
     Gives,
 }
 
-/// Hands over an honest frame, then the lie, then another honest one.
+/// Hands over an honest frame, then the lie, and then another honest frame.
 struct Liar(Lie);
 
 impl RxQueue for Liar {
@@ -168,7 +168,7 @@ fn a_frame_that_does_not_lie_in_its_memory_is_counted_as_lost() {
     }
 }
 
-/// Its pages come home, as often as it lies.
+/// The device's pages return, however often it lies.
 #[test]
 fn what_lies_costs_no_page() {
     for lie in [Lie::Len(1 << 14), Lie::Posted(AT, 1 << 14), Lie::Head(AT, 1 << 14), Lie::Part(usize::MAX), Lie::Gives]
@@ -182,7 +182,7 @@ fn what_lies_costs_no_page() {
     }
 }
 
-/// Frames whose length on the wire is said to be more than can be.
+/// Frames with a claimed length on the wire that is larger than the maximum.
 struct Long(Option<Claim>, bool);
 
 impl RxQueue for Long {
@@ -216,7 +216,7 @@ impl RxQueue for Long {
             9,
             || "outside",
             |_| {
-                // One that is there, and one that is not: which counts for nothing.
+                // The first frame exists, and the second one does not and is not counted.
                 left -= 1;
                 Ok(Spot::new(if left < 0 { 1 << 20 } else { 16 }, 60, header))
             },
@@ -235,7 +235,7 @@ fn no_frame_is_longer_on_the_wire_than_a_frame_can_be() {
     }
 }
 
-/// Hands over a block of three frames, each longer on the wire than the one before.
+/// Hands over a block of three frames. Each claims to be longer on the wire than the one before.
 struct Growing(Option<Claim>);
 
 impl RxQueue for Growing {
@@ -271,7 +271,8 @@ fn every_frame_of_a_block_counts_by_its_length_on_the_wire() {
     assert_eq!((frames.len(), ledger.received(), ledger.received_bytes()), (3, 3, 100 + 200 + 300));
 }
 
-/// A device around another device sees the frames that were handed over, and takes some of it back: with its bytes.
+/// A device that wraps another device sees the frames that were handed over, and takes back some of
+/// them with their bytes.
 #[test]
 fn what_is_taken_back_takes_its_bytes_along() {
     struct Takes(Long, Arc<Mutex<usize>>);

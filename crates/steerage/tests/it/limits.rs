@@ -1,4 +1,4 @@
-//! Limits that are changed while it runs.
+//! Limits that change during a run.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use steerage::{
 
 use steerage_fixtures::by_hand::{self, ByHand};
 
-/// There is always more; how many were asked for is noted.
+/// A source with endless frames. It records how many frames each poll asks for.
 struct Endless(Arc<Mutex<Vec<usize>>>);
 
 impl RxQueue for Endless {
@@ -29,7 +29,7 @@ impl RxQueue for Endless {
     }
 }
 
-/// Notes how long its batches are, and takes its time over each.
+/// A handler that records the length of its batches, and takes some time for each batch.
 struct Sizes(Noted);
 
 impl Handler for Sizes {
@@ -46,7 +46,7 @@ impl Handler for Sizes {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// CPU 0 receives by `queues` queues, CPU 1 handles.
+/// Two CPUs. CPU 0 receives from `queues` queues, and CPU 1 handles the packets.
 struct Two {
     receiver: Softnet<Sizes, ByHand>,
     worker: Softnet<Sizes, ByHand>,
@@ -62,7 +62,7 @@ struct Noted {
     work: Rc<Cell<Duration>>,
 }
 
-// A handler is built on its CPU, so what it shares with this test is found there.
+// A handler is built on its CPU's thread, so it finds the data that it shares with this test here.
 thread_local! {
     static NOTED: Noted = Noted::default();
 }
@@ -114,13 +114,14 @@ fn they_are_in_force_once_every_cpu_has_come_round() {
     assert!(!two.handle.is_settled(), "one CPU knows nothing of it");
     two.worker.step();
     assert!(two.handle.is_settled());
-    // The same again is no change.
+    // Setting the same value again is no change.
     two.handle.set_limits(|limits| limits.dev_weight = 8);
     assert!(two.handle.is_settled());
     two.end();
 }
 
-/// A change or a stop that comes between a CPU's last step and its sleep wakes nobody: the CPU itself has to notice.
+/// A change or a stop between a CPU's last step and its sleep wakes no CPU, so the CPU itself must
+/// notice it.
 #[test]
 fn no_cpu_falls_asleep_over_a_change_or_a_stop() {
     let mut two = two(1);
@@ -173,12 +174,13 @@ fn a_round_ends_when_its_budget_is_used_up() {
     };
     let all = 4 * HANDLE_BUDGET;
     assert_eq!(rounds_of(&mut two), (vec![all], 0));
-    // Two lists reach 100; the round that is over with its last list is squeezed as well: there might have been more.
+    // Two lists reach the budget of 100. The round that ends with the last list also counts as
+    // squeezed, since there might have been more packets.
     two.handle.set_limits(|limits| limits.budget = 100);
     assert_eq!(rounds_of(&mut two), (vec![all / 2; 2], 2));
     two.handle.set_limits(|limits| limits.budget = 1);
     assert_eq!(rounds_of(&mut two).0, [HANDLE_BUDGET; 4]);
-    // By time: a list takes 3 ms, so one is over the default, and two are over 4 ms.
+    // Each list takes 3 ms. One list exceeds the default time budget, and two lists exceed 4 ms.
     two.noted.work.set(Duration::from_millis(3));
     two.handle.set_limits(|limits| limits.budget = 1000);
     assert_eq!(rounds_of(&mut two).0, [HANDLE_BUDGET; 4]);
@@ -188,8 +190,8 @@ fn a_round_ends_when_its_budget_is_used_up() {
     two.end();
 }
 
-/// For the first queue, with a cache of so many pages: how many came from the local cache and from the shared pool, how many went
-/// home to either.
+/// For the first queue with a cache of `lpc_pages` pages: how many pages came from the local cache
+/// and from the shared pool, and how many returned to each.
 fn flow_of_pages(two: &mut Two, lpc_pages: usize) -> [u64; 4] {
     two.handle.set_queue_limits(0, |limits| limits.lpc_pages = lpc_pages).unwrap();
     let counts = |two: &Two| {

@@ -1,4 +1,5 @@
-//! The receive path from outside: devices, packet functions and outputs made for one test each.
+//! Tests of the receive path through its public interface. Most devices, packet functions and
+//! outputs are made for one test.
 
 mod backlogs;
 mod buckets;

@@ -1,4 +1,4 @@
-//! Packets that a function makes itself: where they go, in which order, and what is counted.
+//! Packets that a handler makes itself: their outputs, their order, and their counts.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use steerage::{
 };
 use steerage_fixtures::assert_at_rest;
 
-/// One frame a poll, each of one byte, its number.
+/// Hands over one frame per poll. Each frame has one byte, its number.
 struct Frames(u8, u8);
 
 impl RxQueue for Frames {
@@ -30,7 +30,7 @@ impl RxQueue for Frames {
     }
 }
 
-/// Never has a frame, and ends on request.
+/// A queue that never has a frame, and ends on request.
 struct Silence(bool);
 
 impl RxQueue for Silence {
@@ -51,7 +51,7 @@ impl RxQueue for Silence {
 
 type Wire = Arc<Mutex<Vec<(Vec<u8>, LinkType)>>>;
 
-/// Takes what begins with a number under 200.
+/// Takes the packets whose first byte is below 200.
 struct Cable(Wire);
 
 impl TxQueue for Cable {
@@ -76,7 +76,7 @@ fn cable(wire: &Wire) -> Output {
     Output::new("cable", "test", move |_| Ok(Box::new(Cable(Arc::clone(&wire)))))
 }
 
-/// Answers each frame by itself and then by packets of its own.
+/// Sends each frame back, and then `own` packets of its own.
 struct Echoes {
     own: usize,
     full: bool,
@@ -139,7 +139,7 @@ fn they_leave_behind_the_batch_each_by_its_output() {
 
 #[test]
 fn there_is_room_for_as_many_as_was_asked_for() {
-    // More than one list of the outputs, and in each batch anew.
+    // The number is more than one list of the outputs. Each batch has this room again.
     let (ledger, full, _) = run(0..3, 200, 150);
     assert!(full);
     assert_eq!(ledger.cpus[0].originated, 450);
@@ -154,7 +154,8 @@ fn what_an_output_does_not_take_is_counted() {
     assert_eq!((ledger.cpus[0].originated, ledger.cpus[0].originated_dropped), (3, 9));
 }
 
-/// Says something each millisecond, without a packet; that it is to do so it learns in its first tick alone.
+/// Sends a packet every millisecond, without receiving any. It asks for the ticks from within each
+/// tick.
 struct Clock(u8);
 
 impl Handler for Clock {

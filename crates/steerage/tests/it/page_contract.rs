@@ -1,4 +1,5 @@
-//! The parts of a page that a device and a handler may rely on: headroom, alignment, tailroom.
+//! The guarantees about a page that devices and handlers may rely on: headroom, alignment,
+//! tailroom.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +12,7 @@ use steerage::{
 use steerage_fixtures::assert_at_rest;
 
 const ETHERNET_BYTES: usize = 14;
-/// Frames that fill their pages to the last byte that they may.
+/// The length of frames that fill their pages completely.
 const LONGEST: usize = 2000;
 const FIT: Fit = Fit::new(LONGEST).ip_aligned();
 const RING: usize = 8;
@@ -151,7 +152,7 @@ fn a_ring_is_refilled_and_its_frames_lie_as_they_fit() {
     }
 }
 
-/// Takes all pages. A refill that finds fewer than it asked for says so.
+/// Takes all pages. A refill that finds fewer pages than it asked for reports that.
 struct Empties(Vec<Page>);
 
 impl RxQueue for Empties {

@@ -1,4 +1,5 @@
-//! Pages in their hard cases: one that is held forever, a ring of a device that gets none in exchange.
+//! Hard cases for pages: a page that is held forever, and a device's ring that gets no page in
+//! exchange.
 
 use std::cell::RefCell;
 use std::io;
@@ -33,7 +34,7 @@ impl RxQueue for Frames {
     }
 }
 
-/// Keeps the first packet of each queue, forever, and every so often one for a while.
+/// Keeps the first packet of each queue forever, and from time to time another packet for a while.
 #[derive(Default)]
 struct Holds {
     for_ever: Vec<(usize, Kept)>,
@@ -60,7 +61,7 @@ impl Handler for Holds {
     }
 }
 
-/// ENA's cache is walked in order, so that a page that is held stops it. Not so this one.
+/// ENA's cache is walked in order, so a held page stops it. Our cache does not have this problem.
 #[test]
 fn a_page_held_for_ever_does_not_stop_the_cache() {
     let queues = (0..QUEUES).map(|_| Box::new(Frames(FRAMES)) as Box<dyn RxQueue>).collect();
@@ -72,7 +73,7 @@ fn a_page_held_for_ever_does_not_stop_the_cache() {
         .start()
         .unwrap()
         .join();
-    // For each queue, on each CPU that saw some of its packets.
+    // Each queue has a held packet on every CPU that saw its packets.
     assert!(outcome.reports.iter().map(|(_, held)| held).sum::<usize>() >= QUEUES);
     for queue in &outcome.snapshot.queues {
         let (hits, misses) = (queue.pool.alloc_fast, queue.pool.alloc_slow);
@@ -82,7 +83,7 @@ fn a_page_held_for_ever_does_not_stop_the_cache() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Posts all pages that there are, though it said that it would post none.
+/// Posts all pages that exist, although it said that it would post none.
 #[derive(Default)]
 struct Greedy(Vec<Page>);
 
@@ -102,7 +103,7 @@ impl RxQueue for Greedy {
             assert_eq!(posted.number(), number, "there was no other");
             self.0.push(posted);
         }
-        // One comes free: it goes in exchange, once.
+        // One page becomes free. It is given in exchange once.
         out.give_page(self.0.pop().unwrap());
         let page = self.0.pop().unwrap();
         let number = page.number();
@@ -114,7 +115,8 @@ impl RxQueue for Greedy {
     }
 }
 
-/// Posts all pages that there are, receives frames in two of them, and has as many to give in exchange as it says.
+/// Posts all pages that exist, and receives frames in two of them. `spare` says how many pages it
+/// leaves for exchange, for each frame.
 struct InParts {
     pages: Vec<Page>,
     begun: Gather,
@@ -143,7 +145,7 @@ impl RxQueue for InParts {
                 self.pages.push(page);
             }
         }
-        // One that does not go on.
+        // This frame is never completed.
         let page = self.pages.remove(0);
         out.gather(&mut self.begun, page, HEADROOM, 50);
         self.pages.drain(..).for_each(|page| out.give_page(page));
@@ -164,7 +166,7 @@ impl RxQueue for InParts {
     }
 }
 
-/// All of a frame drops if there is no page for a part of it.
+/// If there is no page for a part of a frame, the whole frame is dropped.
 #[test]
 fn a_frame_of_several_buffers_comes_whole_or_drops() {
     let queue = InParts { pages: Vec::new(), begun: Gather::default(), spare: vec![2, 1, 0, 2], region: None };
@@ -201,7 +203,8 @@ fn a_frame_that_no_page_is_given_for_drops_and_its_page_stays_posted() {
     }
 }
 
-/// Has pages posted ahead, and fails at its `fails_at`th poll with some of them filled and some given up.
+/// Has pages posted ahead. Its poll number `fails_at` fails, when some pages are filled and some
+/// are given back.
 struct Fails {
     posted: Vec<Page>,
     polls: usize,
@@ -238,7 +241,7 @@ impl RxQueue for Fails {
     }
 }
 
-/// Keeps packets for a while, and panics with some of them in hand.
+/// Keeps packets for a while, and panics while it holds some of them.
 #[derive(Default)]
 struct Panics {
     kept: Vec<Kept>,
@@ -289,7 +292,8 @@ fn pages_are_home_after_panics_and_after_a_device_s_failure() {
     }
 }
 
-/// Notes which part of memory its pages are from. In its first poll it takes all that there are, and gives them back.
+/// Records which part of memory its pages are from. If it is greedy, its first poll takes all pages
+/// and gives them back.
 struct Notes {
     region: Option<Arc<Region>>,
     parts: Arc<Mutex<Vec<usize>>>,
@@ -324,12 +328,12 @@ impl RxQueue for Notes {
     }
 }
 
-/// Nodes that this machine does not have: two, with a CPU and a queue each.
+/// Two simulated nodes, with a CPU and a queue each.
 #[test]
 fn pages_are_of_the_node_of_the_queue_s_cpu() {
     for greedy in [false, true] {
         let noted: Vec<Arc<Mutex<Vec<usize>>>> = (0..2).map(|_| Arc::default()).collect();
-        // The greedy one would leave the other without, so it is alone.
+        // A greedy queue would leave no pages for another queue, so it is alone.
         let queues = if greedy { 1 } else { 2 };
         let queue = |parts: &Arc<_>| {
             Box::new(Notes { region: None, parts: Arc::clone(parts), polls: 0, greedy }) as Box<dyn RxQueue>
@@ -358,7 +362,7 @@ fn pages_are_of_the_node_of_the_queue_s_cpu() {
     }
 }
 
-/// There is always more.
+/// A source with endless frames.
 struct Endless;
 
 impl RxQueue for Endless {
@@ -372,12 +376,12 @@ impl RxQueue for Endless {
     }
 }
 
-// A handler is built on its CPU, so what it shares with this test is found there.
+// A handler is built on its CPU's thread, so it finds the data that it shares with this test here.
 thread_local! {
     static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps as many packets as it may.
+/// A handler that keeps as many packets as it may.
 struct KeepsAll;
 
 impl Handler for KeepsAll {
@@ -391,7 +395,8 @@ impl Handler for KeepsAll {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// All backlogs full and all kept that may be: there are pages for every poll all the same, and memory is what it was.
+/// All backlogs are full, and handlers keep as many packets as they may. Every poll still has its
+/// pages, and the memory does not grow.
 #[test]
 fn with_every_worker_stalled_no_queue_lacks_a_page() {
     const BACKLOG: usize = 200;
@@ -415,7 +420,8 @@ fn with_every_worker_stalled_no_queue_lacks_a_page() {
         <[_; 2]>::try_from(parts.into_iter().map(|part| part.enter(clock.clone())).collect::<Vec<_>>()).unwrap();
     for keeps in [false, true] {
         if keeps {
-            // It has its turn until it has kept all that it may, and is gone again.
+            // The worker runs until it has kept all the packets that it may keep, and then stalls
+            // again.
             while KEPT.with_borrow(Vec::len) < QUEUES * KEPT_MAX {
                 worker.step();
                 receiver.step();

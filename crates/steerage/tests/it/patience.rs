@@ -1,4 +1,5 @@
-//! A live queue with room of its own waits for a CPU that has none, for a while; and is asked to end.
+//! A live queue that has room of its own waits for a while for a CPU that has none. A stop reaches
+//! it too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use steerage_fixtures::by_hand::{self, ByHand};
 
 const BACKLOG: usize = 2 * POLL_BUDGET;
 
-/// There is always more, until it has been asked to stop, and then a last frame.
+/// A source with endless frames. After a request to stop, it has one last frame.
 struct Endless {
     has_room: Arc<AtomicBool>,
     stopping: bool,
@@ -64,30 +65,30 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     let lost = || handle.snapshot().dropped().get(DropReason::BacklogFull);
 
     clock.advance(PATIENCE);
-    // The other CPU does not come round: its backlog fills, and nothing is lost.
+    // The other CPU does not step. Its backlog fills up, and nothing is lost.
     rounds(&mut receiver, 10);
     assert_eq!((handle.snapshot().received(), lost()), (full, 0));
     let look = receiver.now() + FULL_LOOK;
     assert_eq!(receiver.arm(), Armed::Sleep(Some(look)));
-    // It comes round, and there is room again.
+    // The worker steps, and there is room again.
     while worker.step() == Stepped::Worked {}
     assert_eq!(receiver.arm(), Armed::Work, "it looks for room once more before it sleeps");
     rounds(&mut receiver, 10);
     assert_eq!((handle.snapshot().received(), lost()), (2 * full, 0));
-    // Not so the next time: what it is too late for drops, round by round.
+    // The next time, the patience is over. Frames are dropped in each round.
     clock.advance(PATIENCE);
     rounds(&mut receiver, 3);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);
-    // When there has been room, it has a new chance.
+    // After there has been room, the queue may wait again.
     while worker.step() == Stepped::Worked {}
     rounds(&mut receiver, 10);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);
-    // Unless the device has no room itself.
+    // The queue does not wait if the device has no room itself.
     has_room.store(false, Ordering::Relaxed);
     rounds(&mut receiver, 1);
     assert_eq!(lost(), 4 * POLL_BUDGET as u64);
 
-    // The device learns of a stop, which has one more frame to hand over.
+    // The stop reaches the device, which hands over one more frame.
     let received = handle.snapshot().received();
     by_hand::end(&handle, [&mut receiver, &mut worker]);
     assert_eq!(handle.snapshot().received(), received + 1);

@@ -1,4 +1,4 @@
-//! How often a CPU that sleeps is woken, and how that is counted.
+//! How often sleeping CPUs are woken, and how that is counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use steerage::{
 use steerage_fixtures::by_hand::ByHand;
 use steerage_fixtures::handlers::Nothing;
 
-/// Each poll takes as many frames as the test wants, each of another flow.
+/// Each poll returns as many frames as the test wants. Each frame has another flow.
 struct Bursts {
     wanted: Arc<AtomicUsize>,
     flow: u16,
@@ -36,7 +36,7 @@ impl RxQueue for Bursts {
     }
 }
 
-/// Ethernet, IPv4 and UDP from that port.
+/// A frame with Ethernet, IPv4 and UDP from this port.
 fn udp(port: u16) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     frame.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -45,7 +45,7 @@ fn udp(port: u16) -> Vec<u8> {
     frame
 }
 
-/// CPU 0 receives, CPUs 1 and 2 have all packets.
+/// Three CPUs. CPU 0 receives, and CPUs 1 and 2 get all packets.
 struct Three {
     cpus: [Softnet<Nothing, ByHand>; 3],
     handle: Handle,
@@ -65,7 +65,7 @@ impl Three {
         Self { cpus, handle, wanted }
     }
 
-    /// Lets a CPU do all that it has to, and puts it to sleep.
+    /// Lets a CPU finish its work, and puts it to sleep.
     fn sleeps(&mut self, cpu: usize) {
         while self.cpus[cpu].arm() == Armed::Work {
             self.cpus[cpu].step();
@@ -73,7 +73,7 @@ impl Three {
         assert!(!self.cpus[cpu].is_woken());
     }
 
-    /// One poll of so many packets.
+    /// Receives this many packets in one poll.
     fn receive(&mut self, packets: usize) {
         let received = || self.handle.snapshot().received();
         let before = received();
@@ -82,7 +82,8 @@ impl Three {
         assert_eq!(received() - before, packets as u64);
     }
 
-    /// Wake-ups for packets that CPU 0 sent, and that CPUs 1 and 2 received; and those for control.
+    /// The wake-ups for packets that CPU 0 sent, those that CPUs 1 and 2 received, and those for
+    /// control.
     fn wakes(&self) -> (u64, [u64; 2], [u64; 3]) {
         let Snapshot { cpus, .. } = self.handle.snapshot();
         (
@@ -106,10 +107,10 @@ fn a_cpu_that_sleeps_is_woken_once_for_all_packets_of_a_poll() {
     three.receive(64);
     assert_eq!(three.wakes(), (2, [1, 1], control), "64 packets, and both CPUs have some");
     assert!(three.cpus[1].is_woken() && three.cpus[2].is_woken());
-    // It has not come round yet, so it is not woken again.
+    // CPU 1 and CPU 2 have not run yet, so they are not woken again.
     three.receive(64);
     assert_eq!(three.wakes(), (2, [1, 1], control));
-    // One sleeps again, the other is awake.
+    // CPU 1 sleeps again, and CPU 2 is awake.
     three.sleeps(1);
     three.cpus[2].step();
     three.receive(64);

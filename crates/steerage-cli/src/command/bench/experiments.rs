@@ -88,7 +88,8 @@ fn settings(args: &ExperimentArgs) -> Result<Settings, Error> {
     Ok(Settings { rounds: args.rounds.or(settings.rounds), measured, ..settings })
 }
 
-/// The CPUs to use: the first receives, and the others follow in the order in which they would join it.
+/// The CPUs to use. The first receives, and the others follow in the order in which they would be
+/// added.
 fn cpus(args: &ExperimentArgs) -> Result<Vec<usize>, Error> {
     let option = "--cpus";
     let mask = match &args.cpus {
@@ -135,7 +136,7 @@ fn measure(
     };
     let here = here();
     let signals = signals::install()?;
-    // Before there are threads, which then inherit the sandbox.
+    // This comes before any thread starts. Threads inherit the sandbox.
     let page: Vec<&Path> = args.html.as_deref().into_iter().collect();
     let enter = || sandbox::enter_writing(Needs::of(Confined::Bench).reads_machine(), &page, &args.sandbox);
     let _kept = confined.then(enter).transpose()?;

@@ -1,4 +1,4 @@
-//! The destinations of flows: files, standard output and collectors, as the command line names them.
+//! The outputs for flows that the command line names: files, standard output and collectors.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    /// Reads the command line.
+    /// Parses the command line.
     pub(super) fn of(args: &MeterArgs) -> Result<Self, Error> {
         let flows = &args.flows;
         let mut outputs = Self { files: Vec::new(), collectors: Vec::new() };
@@ -56,7 +56,8 @@ impl Outputs {
         })
     }
 
-    /// Whether flows go to collectors, to which a connection may have to be made again.
+    /// Whether flows go to collectors. The connection to a collector may have to be made again
+    /// during the run.
     pub(super) fn has_collectors(&self) -> bool {
         !self.collectors.is_empty()
     }
@@ -105,7 +106,7 @@ impl OpenOutputs {
 pub(super) struct Writers(Vec<FlowWriter>);
 
 impl Writers {
-    /// Where a meter leaves its records: with all of them.
+    /// The exporter that passes a meter's records to all threads.
     pub(super) fn exporter(&self, can_wait: bool) -> Option<Exporter> {
         self.0.iter().map(|writer| writer.exporter(can_wait)).reduce(Exporter::and)
     }
@@ -126,14 +127,14 @@ fn wrong(option: &'static str, name: &str, what: &str) -> Error {
     Error::FlowsName { option, name: name.to_owned(), what: what.to_owned() }
 }
 
-/// A file for flows, or standard output, and the format.
+/// Parses the name of a file for flows, or of standard output, and finds the format.
 fn file(option: &'static str, name: &str, args: &MeterArgs) -> Result<(FlowsTo, FlowFormat), Error> {
     let wrong = |what: &str| wrong(option, name, what);
     if name == STDOUT {
         if args.flows.rotate.is_some() {
             return Err(wrong("standard output does not rotate: leave --rotate out, or give a file's name"));
         }
-        // The same format as the report's.
+        // Standard output gets the same format as the report.
         let format = if args.run.report.json { FlowFormat::JsonLines } else { FlowFormat::Csv };
         return Ok((FlowsTo::Stdout, format));
     }

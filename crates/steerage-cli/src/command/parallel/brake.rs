@@ -1,29 +1,34 @@
-//! Holds an input back that is a file: it is read in long steps, with long pauses between them.
+//! Slows down an input that is a file: it is read in long steps with long pauses between them.
 //!
-//! The path would otherwise look every millisecond whether the fullest buffer has room for another few packets. Jobs are slower
-//! than that, so most of these looks find nothing, and each takes a wake-up.
+//! Otherwise the path would check every millisecond whether the fullest buffer has room for a few
+//! more packets. Jobs are slower than that, so most checks would find no room, and each check costs
+//! a wake-up.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long a pause is at least and at most.
+/// The shortest and the longest pause.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(8);
 
-/// Decides when to pause. Relaxed throughout: it matters to nothing but the pace.
+/// Decides when to pause. All accesses are relaxed, since only the speed of reading depends on
+/// them.
 #[derive(Debug)]
 pub(super) struct Brake {
-    /// The bytes that wait for the job with the most of them: a pause begins from `high` on and ends below `low`.
+    /// The thresholds, in bytes that wait for the job with the fullest buffer. A pause begins at
+    /// `high` and ends below `low`.
     high: usize,
     low: usize,
-    /// It also ends if less than that waits for a job, unless the fullest has `high`.
+    /// The pause also ends if fewer bytes than this wait for any job, unless the fullest buffer has
+    /// `high`.
     hungry: usize,
     is_on: AtomicBool,
     pause_micros: AtomicU64,
 }
 
 impl Brake {
-    /// For jobs that have a buffer of so many bytes each. An output has room for less than half of that.
+    /// `buffer` is the size in bytes of each job's buffer. An output has room for less than half of
+    /// that.
     pub(super) fn new(buffer: usize) -> Self {
         Self {
             high: buffer / 8 * 3,
@@ -34,7 +39,8 @@ impl Brake {
         }
     }
 
-    /// For how long nothing is read, given how many bytes wait for each job.
+    /// How long to read nothing, given the number of bytes that wait for each job. `None` means
+    /// that reading goes on.
     pub(super) fn pause(&self, waiting: impl Iterator<Item = usize>) -> Option<Duration> {
         let (mut least, mut most) = (usize::MAX, 0);
         waiting.for_each(|bytes| (least, most) = (least.min(bytes), most.max(bytes)));
@@ -50,7 +56,7 @@ impl Brake {
         let longer = match (is_on, least >= self.hungry) {
             (true, true) => micros * 2,
             (true, false) => micros,
-            // A job had nearly nothing left.
+            // One job had almost no input left, so the pause was too long.
             (false, false) => micros / 2,
             (false, true) => micros,
         };
@@ -72,9 +78,9 @@ mod tests {
         assert!(pauses([600, 300]) && pauses([450, 200]));
         assert!(!pauses([399, 150]) && !pauses([599, 150]));
         assert!(pauses([600, 300]) && !pauses([500, 99]));
-        // Nothing can be done for a hungry job while another one is full.
+        // Reading cannot help a hungry job while another job's buffer is full.
         assert!(pauses([600, 0]));
-        // No job has a buffer.
+        // There are no jobs with buffers.
         assert_eq!(Brake::new(1600).pause(std::iter::empty()), None);
     }
 

@@ -1,4 +1,4 @@
-//! Standard error, which the jobs, the program's own lines and the progress line share.
+//! Standard error. The jobs, the program's own lines and the progress line share it.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
@@ -8,45 +8,46 @@ use crate::terminal::{self, printable};
 /// The longest progress line. A longer one would wrap, and could not be erased.
 const WIDTH: usize = 79;
 
-/// To the start of the line, and what is there erased.
+/// Moves to the start of the line, and erases the line.
 const ERASE: &[u8] = b"\r\x1b[K";
 
-/// Standard error. An error of it is ignored everywhere: it means that nobody reads.
+/// Standard error. Write errors are ignored everywhere: they mean that its reader is gone.
 #[derive(Debug)]
 pub(super) struct Console {
     quiet: bool,
     redraws: bool,
-    /// Standard output is a terminal as well: what is written there would stand behind the progress line.
+    /// Whether standard output is a terminal too. The progress line must be erased before text is
+    /// written there.
     shares_screen: bool,
     /// Whether a progress line is on the screen.
     drawn: Mutex<bool>,
 }
 
 impl Console {
-    /// With `quiet` neither notes nor progress are shown.
+    /// If `quiet` is set, neither notes nor progress are shown.
     pub(super) fn new(quiet: bool) -> Self {
         let redraws = !quiet && terminal::can_redraw();
         Self { quiet, redraws, shares_screen: redraws && io::stdout().is_terminal(), drawn: Mutex::new(false) }
     }
 
-    /// What a job wrote.
+    /// Writes a job's standard error.
     pub(super) fn pass_on(&self, bytes: &[u8]) {
         self.write(bytes, false);
     }
 
-    /// A line of the program's own.
+    /// Writes a line of the program itself.
     pub(super) fn line(&self, text: &str) {
         self.write(format!("steerage: {}\n", printable(text)).as_bytes(), false);
     }
 
-    /// A line that `--quiet` leaves out.
+    /// Writes a line that `--quiet` leaves out.
     pub(super) fn note(&self, text: &str) {
         if !self.quiet {
             self.line(text);
         }
     }
 
-    /// Writes to standard output, by `write`.
+    /// Calls `write`, which writes to standard output, with the progress line out of the way.
     pub(super) fn beside<R>(&self, write: impl FnOnce() -> R) -> R {
         if !self.shares_screen {
             return write();
@@ -58,12 +59,12 @@ impl Console {
         write()
     }
 
-    /// Whether a progress line can be seen.
+    /// Whether progress lines are shown.
     pub(super) fn shows_progress(&self) -> bool {
         self.redraws
     }
 
-    /// Draws the progress line; an empty one erases it.
+    /// Draws the progress line. An empty text erases it.
     pub(super) fn progress(&self, text: &str) {
         if self.redraws {
             let text: String = text.chars().take(WIDTH).collect();

@@ -1,4 +1,5 @@
-//! How packets get to a job: a capture stream to its standard input, a named pipe or a file, or frames to an interface.
+//! How packets get to a job: as a capture stream to standard input, a named pipe or a file, or as
+//! frames to an interface.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -17,26 +18,26 @@ use super::scratch::Scratch;
 use super::template::Via;
 use crate::error::{Error, JobsError};
 
-/// Opening a named pipe does not wait for the other end.
+/// Makes the opening of a named pipe not wait for the other end.
 const O_NONBLOCK: i32 = OFlag::O_NONBLOCK.bits();
 
-/// What a job gets its packets through.
+/// The channel through which a job gets its packets.
 #[derive(Debug)]
 pub(super) struct Feed {
-    /// What the job reads from standard input.
+    /// The job's standard input.
     pub(super) stdin: Stdio,
-    /// What its command names.
+    /// The file or interface that the job's command names.
     pub(super) place: OsString,
-    /// `None` for an interface.
+    /// The stream of packets, or `None` for an interface.
     pub(super) stream: Option<Stream>,
-    /// Our own end of a named pipe: with it, the pipe can be written to before the job has opened it. It is closed when the
-    /// job ends, so that the writer learns of that.
+    /// Our own reading end of a named pipe. With it, packets can be written before the job opens
+    /// the pipe. It is closed when the job ends, so that the writer notices.
     pub(super) kept_open: Option<File>,
     /// A file to remove once the job has ended.
     pub(super) temporary: Option<PathBuf>,
 }
 
-/// Makes the way to job `number`, and the output that leads there.
+/// Creates the feed of job `number`, and the output that sends to it.
 pub(super) fn feed(
     via: Via,
     number: usize,
@@ -75,11 +76,11 @@ pub(super) fn feed(
 }
 
 impl Feed {
-    /// The job has ended.
+    /// Releases the feed after the job has ended.
     pub(super) fn end(&mut self) {
         self.kept_open = None;
         if let Some(path) = self.temporary.take() {
-            // It goes with its directory otherwise.
+            // On failure, the file is removed with its directory.
             let _ = fs::remove_file(path);
         }
     }

@@ -20,32 +20,32 @@ use super::lines::last_line;
 use crate::error::{Error, JobsError};
 use crate::terminal::shell_word;
 
-/// How much of a file with what a job wrote to standard error is looked at for its last line.
+/// How many bytes at the end of a job's standard error file are searched for its last line.
 const TAIL_BYTES: u64 = 4096;
 
 const SIGPIPE: i32 = Signal::SIGPIPE as i32;
 
-/// Where what a job writes goes to.
+/// The destination of a job's standard output and standard error.
 #[derive(Debug)]
 pub(super) enum Outputs {
-    /// To the ends of pipes that are read by [`Merge`](super::merge::Merge).
+    /// Pipes, which [`Merge`](super::merge::Merge) reads.
     Collected { stdout: Option<Stdio>, stderr: Stdio },
-    /// To files in a directory, in which the job runs.
+    /// Files in a directory, in which the job runs.
     Files(PathBuf),
 }
 
 /// A job, which may not have started yet.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// From 1.
+    /// The job's number, counted from 1.
     pub(super) number: usize,
     words: Vec<OsString>,
     pub(super) feed: Feed,
     outputs: Option<Outputs>,
-    /// Where standard error can be read afterwards.
+    /// The file that contains standard error, if it goes to a file.
     stderr_file: Option<PathBuf>,
     child: Option<Child>,
-    /// The process waits for a byte of this before it becomes the program.
+    /// The process waits for a byte from this pipe before it becomes the program.
     gate: Option<PipeWriter>,
     pub(super) started: Option<Instant>,
     pub(super) ended: Option<Ended>,
@@ -57,24 +57,24 @@ pub(super) struct Job {
 pub(super) struct Ended {
     pub(super) status: ExitStatus,
     pub(super) at: Instant,
-    /// Of the process and the children that it waited for.
+    /// The CPU time of the process and of the children that it waited for.
     pub(super) cpu: Duration,
 }
 
-/// What is seen of a job while it runs.
+/// The state of a job while it runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Watched {
-    /// Bytes that it has read, and since when it has not read any more.
+    /// The bytes that the job has read, and when it last read any.
     pub(super) read: u64,
     pub(super) since: Option<Instant>,
-    /// How long its pipe was empty, and how long there was one.
+    /// How long the job's pipe was empty, and how long it was open.
     pub(super) waited: Duration,
     pub(super) fed: Duration,
-    /// It was named because it reads nothing.
+    /// Whether a message has named the job because it reads nothing.
     pub(super) named: bool,
-    /// It was said how it ended.
+    /// Whether the job's end has been reported.
     pub(super) said: bool,
-    /// We have killed it.
+    /// Why we killed the job, if we did.
     pub(super) killed: Option<Killed>,
 }
 
@@ -98,7 +98,7 @@ impl Job {
     /// Starts the program.
     pub(super) fn start(&mut self, jobs: usize) -> Result<(), Error> {
         if let Some(mut gate) = self.gate.take() {
-            // If the process is gone, its end says why.
+            // If the process is gone, its exit status says why.
             let _ = gate.write_all(b"\n");
             self.started = Some(Instant::now());
             return Ok(());
@@ -126,7 +126,7 @@ impl Job {
 
     fn program(&self) -> OsString {
         let program = self.words.first().cloned().unwrap_or_default();
-        // What is run from another directory is still found from this one.
+        // A relative path is made absolute, since the job may run in another directory.
         match Path::new(&program).components().count() {
             0 | 1 => program,
             _ => std::path::absolute(&program).map_or(program, PathBuf::into_os_string),
@@ -150,7 +150,8 @@ impl Job {
                 command.stdout(create("stdout")?).stderr(create("stderr")?).current_dir(&directory);
             }
         }
-        // In a process group of its own it does not get the signal of Ctrl-C: it meets the end of its input first.
+        // In a process group of its own, the job does not get the signal of Ctrl-C. It sees the end
+        // of its input first.
         let failed = |error| {
             let program = self.words.first().map(|word| shell_word(&word.to_string_lossy())).unwrap_or_default();
             JobsError::Start { program, error }.into()
@@ -173,7 +174,7 @@ impl Job {
         if !matches!(waitid(WaitId::Pid(pid), how), Ok(Some(_))) {
             return;
         }
-        // One process at a time is reaped, so the difference is what it used.
+        // Only one process is reaped at a time, so the difference is the CPU time of this process.
         let before = children_cpu();
         let Ok(Some(status)) = child.try_wait() else { return };
         let cpu = children_cpu().saturating_sub(before);
@@ -184,12 +185,12 @@ impl Job {
     /// Sends a signal to the process and its children.
     pub(super) fn signal(&self, signal: Signal) {
         if let Some(child) = self.child.as_ref().filter(|_| self.is_running()) {
-            // It has not been reaped, so its number is still its own.
+            // The process has not been reaped, so its number is still valid.
             let _ = killpg(Pid::from_raw(child.id() as i32), signal);
         }
     }
 
-    /// The last line of standard error, if that went to a file.
+    /// The last line of standard error, if it went to a file.
     pub(super) fn last_line_of_file(&self) -> Option<String> {
         let tail = || -> io::Result<Vec<u8>> {
             let mut file = File::open(self.stderr_file.as_deref().unwrap_or(Path::new("")))?;
@@ -205,7 +206,7 @@ impl Job {
 }
 
 impl Ended {
-    /// `exited with 3`, `was killed by SIGSEGV`.
+    /// How the job ended: `exited with 3`, `was killed by SIGSEGV`.
     pub(super) fn what(&self) -> String {
         match (self.status.code(), self.signal()) {
             (Some(code), _) => format!("exited with {code}"),
@@ -214,18 +215,20 @@ impl Ended {
         }
     }
 
-    /// Whether it learned by SIGPIPE that nobody reads what it writes, or a child of its shell did.
+    /// Whether SIGPIPE ended the job or a child of its shell, because standard output has no reader
+    /// any more.
     pub(super) fn is_by_pipe(&self) -> bool {
         self.status.signal() == Some(SIGPIPE) || self.status.code() == Some(128 + SIGPIPE)
     }
 
-    /// The signal that ended it.
+    /// The signal that ended the job.
     pub(super) fn signal(&self) -> Option<&'static str> {
         self.status.signal().map(|number| Signal::try_from(number).map_or("an unknown signal", Signal::as_str))
     }
 }
 
-/// Whether the program is there and may be started, as far as can be known before.
+/// Checks whether the program exists and may be started, as far as that can be checked before the
+/// start.
 fn find(program: &OsStr) -> io::Result<()> {
     let path = Path::new(program);
     let may_start = |path: &Path| -> io::Result<()> {

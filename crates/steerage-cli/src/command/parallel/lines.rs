@@ -1,20 +1,21 @@
-//! Whole lines out of what a job writes piece by piece.
+//! Joins the pieces that a job writes to whole lines.
 
-/// The longest line that is kept in memory. What is longer is passed on in parts, and nothing of other jobs in between.
+/// The longest line that is kept in memory. A longer line is passed on in parts, with no output of
+/// other jobs between them.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// What a job has written and not ended by a newline yet.
+/// The output that a job has not ended with a newline yet.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     rest: Vec<u8>,
-    /// What begins each line.
+    /// The prefix of each line.
     tag: Vec<u8>,
-    /// Part of the line that is being written was passed on already.
+    /// Whether a part of the current line has been passed on already.
     within: bool,
     last: Vec<u8>,
 }
 
-/// How much of the last line is remembered.
+/// How many bytes of the last line are remembered.
 const LAST_BYTES_MAX: usize = 300;
 
 impl Lines {
@@ -22,8 +23,8 @@ impl Lines {
         Self { tag: tag.map(|job| format!("{job}\t").into_bytes()).unwrap_or_default(), ..Self::default() }
     }
 
-    /// Takes what was written, and appends all whole lines to `out`. Returns whether nothing of others may follow now, because a
-    /// line is too long to be kept.
+    /// Takes output of the job, and appends all whole lines to `out`. Returns true if the next
+    /// output must come from this job again, because a line is too long to be kept.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         match written.iter().rposition(|byte| *byte == b'\n') {
             Some(end) => {
@@ -41,7 +42,7 @@ impl Lines {
         self.within
     }
 
-    /// At the end: a last line without a newline gets one.
+    /// Ends the output: adds a newline if the last line has none.
     pub(super) fn end(&mut self, out: &mut Vec<u8>) {
         if self.within || !self.rest.is_empty() {
             self.rest.push(b'\n');
@@ -75,7 +76,7 @@ impl Lines {
     }
 }
 
-/// The last line with anything in it.
+/// The last line that is not blank.
 pub(super) fn last_line(text: &[u8]) -> Option<&[u8]> {
     text.rsplit(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty())
 }

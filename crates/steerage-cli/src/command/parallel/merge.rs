@@ -1,7 +1,7 @@
-//! Collects what the jobs write, and passes it on in whole lines.
+//! Collects the output of the jobs, and passes it on in whole lines.
 //!
-//! One thread reads from all jobs. While it waits for whoever reads standard output, the jobs' pipes fill, the jobs wait, and
-//! an input that can wait does so too.
+//! One thread reads from all jobs. If the reader of standard output is slow, this thread waits.
+//! Then the jobs' pipes fill, the jobs wait, and an input that can wait also waits.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -17,27 +17,28 @@ use super::console::Console;
 use super::lines::Lines;
 use super::scratch::Scratch;
 
-/// How much is read from a job at a time.
+/// How many bytes are read from a job at a time.
 const READ_BYTES: usize = 64 << 10;
 
-/// How long the jobs are left alone before they are read again. A job writes 4 KiB at a time, and a wake-up for each of them would
-/// take longer than the reading.
+/// How long to wait before the jobs are read again. A job writes 4 KiB at a time, and a wake-up for
+/// each write would take longer than reading it.
 const LINGER: Duration = Duration::from_millis(4);
 
-/// From so many bytes on a job fills its pipe so fast that it would have to wait.
+/// A job that wrote this many bytes fills its pipe so fast that it would have to wait, so the next
+/// read comes at once.
 const MUCH_BYTES: usize = 24 << 10;
 
-/// Which of a job's outputs.
+/// One of a job's two outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
     Stdout,
     Stderr,
 }
 
-/// The end of a pipe that a job writes to.
+/// The reading end of a pipe that a job writes to.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// From 0.
+    /// The job's index, counted from 0.
     pub(super) job: usize,
     pub(super) from: From,
     pub(super) pipe: File,
@@ -50,21 +51,21 @@ pub(super) struct MergeOptions {
     pub(super) keep_order: bool,
 }
 
-/// What each job wrote to standard error.
+/// The last line that each job wrote to standard error.
 pub(super) type LastLines = Arc<Mutex<Vec<Heard>>>;
 
-/// What a job wrote to standard error.
+/// The state of a job's standard error.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heard {
     pub(super) last_line: String,
-    /// It will write no more there.
+    /// Whether the job has closed standard error.
     pub(super) all: bool,
 }
 
-/// Why merging ended, if not because all jobs did.
+/// Why merging ended before the jobs did.
 #[derive(Debug)]
 pub(super) enum Stopped {
-    /// Nobody reads standard output any more.
+    /// Standard output has no reader any more.
     NobodyReads,
     Failed(io::Error),
 }
@@ -81,7 +82,7 @@ pub(super) struct Merge<'a> {
     console: &'a Console,
     last_lines: LastLines,
     bytes: Vec<u8>,
-    /// A job has written much since it was read last.
+    /// Whether a job has filled its pipe quickly since the last read.
     in_a_hurry: bool,
 }
 
@@ -101,11 +102,11 @@ impl<'a> Merge<'a> {
         Self { open, to: Sink { order }, console, last_lines: Arc::clone(last_lines), bytes, in_a_hurry: false }
     }
 
-    /// Until all jobs have closed their outputs. If nobody takes the output, the jobs' ends are closed, so that they learn of it, and
-    /// `on_failure` is called.
+    /// Merges until all jobs have closed their outputs. If writing to standard output fails, closes
+    /// the pipes of the jobs' standard output, so that the jobs notice, and calls `on_failure`.
     pub(super) fn run(mut self, on_failure: impl Fn()) -> Result<(), Stopped> {
         let mut result = Ok(());
-        // The job whose long line is being written.
+        // The job whose long line is being written in parts.
         let mut holder = None;
         while !self.open.is_empty() {
             let mut ready = self.ready(holder);
@@ -127,7 +128,7 @@ impl<'a> Merge<'a> {
         result
     }
 
-    /// The places of sources that can be read.
+    /// The indices of the sources that can be read.
     fn ready(&self, holder: Option<usize>) -> Vec<usize> {
         let may = |open: &&Open| open.source.from == From::Stderr || holder.is_none_or(|job| job == open.source.job);
         let mut fds: Vec<_> =
@@ -147,7 +148,7 @@ impl<'a> Merge<'a> {
         let got = match open.source.pipe.read(&mut self.bytes) {
             Ok(got) => got,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            // A pipe that cannot be read is at its end.
+            // A pipe that cannot be read counts as closed.
             Err(_) => 0,
         };
         self.in_a_hurry |= got >= MUCH_BYTES;
@@ -190,11 +191,11 @@ struct Sink<'a> {
     order: Option<Order<'a>>,
 }
 
-/// The jobs in their order: what comes before its turn is kept in a file.
+/// Keeps the jobs' output in order. Output that comes before its turn is kept in a file.
 struct Order<'a> {
     turn: usize,
     ended: Vec<bool>,
-    /// From the job after `turn` on.
+    /// The kept output of each job, starting with the job after `turn`.
     kept: VecDeque<Option<File>>,
     scratch: &'a Scratch,
 }
@@ -207,7 +208,7 @@ impl Sink<'_> {
         }
     }
 
-    /// A job has written all.
+    /// Records that a job has written all its output.
     fn end(&mut self, job: usize) -> io::Result<()> {
         let Some(order) = &mut self.order else { return Ok(()) };
         order.ended[job] = true;

@@ -1,4 +1,4 @@
-//! A directory of temporary files, gone with this value.
+//! A directory of temporary files, which is removed when this value is dropped.
 
 use std::cell::OnceCell;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -9,37 +9,37 @@ use std::sync::Mutex;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-/// How many names are tried.
+/// How many names are tried for the directory.
 const TRIES: u32 = 1000;
 
-/// A directory in `$TMPDIR` that only this user can read. It is made when it is first needed.
+/// A directory in `$TMPDIR` that only this user can read. It is created at its first use.
 #[derive(Debug, Default)]
 pub(super) struct Scratch(Mutex<OnceCell<PathBuf>>);
 
 impl Scratch {
-    /// The directory, which is made if there is none yet.
+    /// Returns the directory. Creates it if necessary.
     pub(super) fn directory(&self) -> io::Result<PathBuf> {
         let made = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if made.get().is_none() {
-            // Set once, just now.
+            // The value was not set yet.
             let _ = made.set(make()?);
         }
         Ok(made.get().cloned().unwrap_or_default())
     }
 
-    /// The path of a file in it.
+    /// The path of a file in the directory.
     pub(super) fn path(&self, name: &str) -> io::Result<PathBuf> {
         Ok(self.directory()?.join(name))
     }
 
-    /// A named pipe in it.
+    /// Creates a named pipe in the directory.
     pub(super) fn fifo(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.path(name)?;
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
         Ok(path)
     }
 
-    /// A file without a name.
+    /// Creates a file without a name.
     pub(super) fn unnamed(&self) -> io::Result<File> {
         let path = self.path("kept")?;
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
@@ -51,7 +51,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Some(directory) = self.0.get_mut().ok().and_then(|made| made.get()) {
-            // Nobody can be told, and files too many do no harm.
+            // An error cannot be reported here, and leftover files do no harm.
             let _ = fs::remove_dir_all(directory);
         }
     }

@@ -1,4 +1,4 @@
-//! What became of the jobs: a table and a line that says whether it paid, or JSON.
+//! The results of the jobs: a table and a line that says whether splitting paid, or JSON.
 
 use std::fmt::Write as _;
 use std::io;
@@ -10,46 +10,47 @@ use steerage::Snapshot;
 use super::job::Job;
 use crate::units::{counted, grouped, percent, size, time};
 
-/// Less of the jobs' time spent waiting than this is not worth a remark.
+/// If the jobs waited for a smaller part of their time than this, the verdict does not mention it.
 const WAITING_MUCH: f64 = 0.5;
-/// Jobs that used no more CPUs than this gained nothing.
+/// If the jobs used fewer CPUs than this, splitting gained nothing.
 const PAID_FROM: f64 = 1.2;
 
-/// What became of all jobs.
+/// The results of all jobs.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     pub(super) jobs: Vec<JobSummary>,
-    /// Packets received, read by the jobs, and not read by them.
+    /// Packets received, packets that the jobs read, and packets that they did not read.
     pub(super) packets: u64,
     pub(super) delivered: u64,
     pub(super) lost: u64,
     /// Packets that were lost before they were split: a live input was too fast.
     pub(super) missed: u64,
-    /// Packets of capture files that the filter took out. They count as nothing else.
+    /// Packets of capture files that the filter removed. They are part of no other count.
     pub(super) filtered: u64,
     pub(super) seconds: f64,
-    /// The CPU time of this program: for reading and splitting the packets, and for merging the output of the jobs.
+    /// The CPU time of this program: for reading and splitting packets, and for merging the jobs'
+    /// output.
     pub(super) split_cpu_seconds: f64,
     pub(super) merge_cpu_seconds: f64,
     pub(super) jobs_cpu_seconds: f64,
-    /// The jobs that failed.
+    /// How many jobs failed.
     pub(super) failed: u64,
     pub(super) verdict: String,
 }
 
-/// What became of one.
+/// The result of one job.
 #[derive(Debug, Serialize)]
 pub(super) struct JobSummary {
     pub(super) job: usize,
     pub(super) packets: u64,
     pub(super) bytes: u64,
-    /// By reason.
+    /// The lost packets by reason.
     pub(super) lost: Lost,
-    /// `None` if a signal ended it, or if it did not run.
+    /// `None` if a signal ended the job, or if it did not run.
     pub(super) exit_status: Option<i32>,
     pub(super) signal: Option<&'static str>,
     pub(super) cpu_seconds: f64,
-    /// How long its input was open, and for how long of that there was nothing to read.
+    /// How long the job's input was open, and how much of that time there was nothing to read.
     pub(super) fed_seconds: f64,
     pub(super) waited_seconds: f64,
     pub(super) seconds: f64,
@@ -61,11 +62,11 @@ pub(super) struct JobSummary {
 /// Packets that a job did not read.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Lost {
-    /// They were on their way when it ended.
+    /// The packets were in the pipe when the job ended.
     pub(super) tx_lost: u64,
-    /// It had ended.
+    /// The job had ended already.
     pub(super) tx_refused: u64,
-    /// It was too slow.
+    /// The job was too slow.
     pub(super) tx_full: u64,
 }
 
@@ -76,7 +77,7 @@ impl Lost {
 }
 
 impl JobSummary {
-    /// Of a job, whose packets are those of output `nth`.
+    /// The result of `job`, whose packets are those of output `nth`.
     pub(super) fn of(job: &Job, nth: usize, snapshot: &Snapshot, last_line: Option<String>) -> Self {
         use steerage::stats::DropReason::{TxFull, TxLost, TxRefused};
         let output = snapshot.outputs.get(nth);
@@ -136,7 +137,7 @@ impl Summary {
         }
     }
 
-    /// The same, with the packets that the filter took out.
+    /// Sets the number of packets that the filter removed.
     pub(super) fn filtered(self, packets: u64) -> Self {
         Self { filtered: packets, ..self }
     }
@@ -186,7 +187,7 @@ impl Summary {
     }
 }
 
-/// Whether it paid.
+/// Says whether splitting paid.
 fn verdict(jobs: usize, (waited, fed): (f64, f64), cpu: f64, seconds: f64) -> String {
     let used = if seconds > 0.0 { cpu / seconds } else { 0.0 };
     let waiting = if fed > 0.0 { waited / fed } else { 0.0 };

@@ -1,4 +1,4 @@
-//! The command of a job, from what the user wrote for all of them.
+//! Makes the command of each job from the command that the user wrote.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -13,7 +13,7 @@ pub(super) enum Via {
 }
 
 impl Via {
-    /// The placeholder for it.
+    /// The placeholder in the command, if this way needs one.
     fn placeholder(self) -> Option<&'static str> {
         match self {
             Self::Stdin => None,
@@ -31,7 +31,7 @@ pub(super) struct Template {
     pub(super) via: Via,
 }
 
-/// More than one of `{fifo}`, `{file}` and `{tap}`.
+/// The command has more than one of `{fifo}`, `{file}` and `{tap}`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SeveralWays;
 
@@ -45,7 +45,7 @@ impl Template {
         if vias.next().is_some() { Err(SeveralWays) } else { Ok(Self { words: words.to_vec(), via }) }
     }
 
-    /// The words of job `number`, which finds its packets at `place`.
+    /// The words of job `number`. `place` is the file or interface with its packets.
     pub(super) fn words(&self, number: usize, jobs: usize, place: &OsStr) -> Vec<OsString> {
         let (number, jobs) = (number.to_string(), jobs.to_string());
         let place = (self.via.placeholder().unwrap_or("{fifo}").as_bytes(), place.as_bytes());
@@ -54,7 +54,7 @@ impl Template {
     }
 }
 
-/// `word` with each placeholder replaced once: what is put in is not looked at again.
+/// Replaces the placeholders in `word`. Inserted text is not searched for placeholders again.
 fn filled(mut word: &[u8], values: &[(&[u8], &[u8])]) -> OsString {
     let mut out = Vec::with_capacity(word.len());
     while let Some((first, rest)) = word.split_first() {

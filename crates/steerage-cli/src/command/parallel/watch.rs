@@ -1,4 +1,4 @@
-//! Watches the jobs from their start to their end: who reads, who waits, who has ended, and what is done about it.
+//! Watches the jobs from their start to their end, and acts if a job reads nothing or ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,40 +14,41 @@ use crate::error::Error;
 use crate::run::Stopper;
 use crate::units::{counted, size, time};
 
-/// How often the jobs are looked at.
+/// How often the jobs are checked.
 const LOOK: Duration = Duration::from_millis(20);
 /// How often the progress line is drawn.
 const DRAW: Duration = Duration::from_millis(500);
-/// A job that reads nothing for so long is named.
+/// After this time without reading, a job is named in a message.
 const NAMED_AFTER: Duration = Duration::from_secs(30);
-/// How long after a job's end its last line is waited for.
+/// How long to wait for the last line of a job that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// How long jobs have after the end of their input, once we were interrupted, and how long after TERM.
+/// After an interrupt, how long jobs may run after the end of their input. SIGTERM follows, and
+/// SIGKILL after the same time again.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What was asked of the jobs.
+/// The requests to the jobs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
-    /// Their input is over, since then.
+    /// When the input ended, if it has.
     end: Option<Instant>,
-    /// They do not have all the time that they need.
+    /// Whether jobs that go on for too long are killed.
     hurry: bool,
 }
 
-/// All jobs, and what is known of them.
+/// All jobs, and their common state.
 #[derive(Debug)]
 pub(super) struct Jobs {
     jobs: Mutex<Vec<Job>>,
-    /// The streams of all jobs, for a CPU that must not wait for the lock.
+    /// The streams of all jobs, for the CPU that must not wait for the lock.
     pub(super) streams: Vec<Stream>,
     asked: Mutex<Asked>,
-    /// No packet is read any more. Inputs that can wait look at it.
+    /// Set when no further packet will be read. Inputs that can wait check it.
     pub(super) end_now: Arc<AtomicBool>,
-    /// No job will be started any more.
+    /// Whether all jobs that will ever be started have been started.
     complete: AtomicBool,
     pub(super) timeout: Option<Duration>,
     pub(super) one_link: bool,
-    /// The input waits for jobs that are slower than it.
+    /// Whether the input waits for slow jobs.
     pub(super) can_wait: bool,
     pub(super) seen: Arc<LinksSeen>,
     pub(super) last_lines: LastLines,
@@ -87,12 +88,12 @@ impl Jobs {
         started
     }
 
-    /// No job is started any more, though some may not have been.
+    /// Declares that no further job will be started, even if some were not.
     pub(super) fn complete(&self) {
         self.complete.store(true, Ordering::Relaxed);
     }
 
-    /// The input is over before its end. With `hurry` jobs that go on for long are killed.
+    /// Ends the input early. With `hurry`, jobs that go on for too long are killed.
     pub(super) fn stop(&self, hurry: bool) {
         {
             let mut asked = self.asked();
@@ -103,7 +104,7 @@ impl Jobs {
         self.end_streams();
     }
 
-    /// Each job's stream ends once it has been read.
+    /// Makes each job's stream end after its last packet.
     pub(super) fn end_streams(&self) {
         self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).for_each(|stream| stream.end());
     }
@@ -124,7 +125,7 @@ impl Jobs {
     }
 }
 
-/// Looks at the jobs until all have ended.
+/// Watches the jobs until all have ended.
 pub(super) struct Watch<'a> {
     pub(super) jobs: &'a Jobs,
     pub(super) console: &'a Console,
@@ -148,7 +149,7 @@ impl Watch<'_> {
             let other_link = self.jobs.one_link && self.jobs.seen.other().is_some();
             let started = self.jobs.lock().iter().any(|job| job.started.is_some());
             if (all_have_ended && started) || (asked.end.is_some() && self.jobs.have_read_all()) || other_link {
-                // Nobody is left to read for.
+                // No job is left to read for.
                 self.jobs.end_now.store(true, Ordering::Relaxed);
                 if !std::mem::replace(&mut stopped, true) {
                     self.stopper.stop();
@@ -169,7 +170,7 @@ impl Watch<'_> {
         self.stopper.stop();
     }
 
-    /// Looks at each job. Returns whether all that were started have ended.
+    /// Checks each job. Returns whether all started jobs have ended.
     fn look(&self, now: Instant, passed: Duration) -> bool {
         let mut jobs = self.jobs.lock();
         for job in jobs.iter_mut() {
@@ -177,7 +178,8 @@ impl Watch<'_> {
             if job.is_running() {
                 self.look_at(job, now, passed);
             }
-            // What it wrote last may still be in its pipe. A child that it left behind may have the other end.
+            // The job's last output may still be in its pipe. A child process that the job left
+            // behind may keep the pipe open.
             let late = |at| now.saturating_duration_since(at) > LAST_WORDS;
             let ended = job.ended.filter(|ended| !job.watched.said && (self.jobs.heard(job).all || late(ended.at)));
             if let Some(ended) = ended {
@@ -207,7 +209,8 @@ impl Watch<'_> {
             self.console.line(&format!("{text}{more}"));
         }
         if self.jobs.timeout.is_some_and(|timeout| idle >= timeout) {
-            // After TERM it has as long again.
+            // SIGTERM comes first. If the job reads nothing for the same time again, SIGKILL
+            // follows.
             let first = watched.killed.is_none();
             watched.killed = Some(Killed::Timeout);
             watched.since = Some(now);
@@ -225,7 +228,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Names a job that failed.
+    /// Reports a job that failed.
     fn say_how_it_ended(&self, job: &Job, ended: &Ended) {
         if ended.status.success() {
             return;

@@ -1,4 +1,5 @@
-//! Notes on what keeps the traffic from spreading, or would do so with a simpler hash than ours.
+//! Notes on what keeps the traffic from spreading, or what would do so with a simpler hash than
+//! ours.
 
 use steerage::{
     FlowKey,
@@ -8,7 +9,8 @@ use steerage::{
 use super::{Shares, TrafficExplanation, is_ip, tunnels};
 use crate::units::{counted, grouped, percent};
 
-/// A flow with more than this share of the packets is an elephant: eight CPUs could not have an eighth each.
+/// A flow with more than this share of the packets is an elephant: eight CPUs cannot have an eighth
+/// each.
 const ELEPHANT: f64 = 1.0 / 8.0;
 
 /// The least share of packets that is worth a note.

@@ -21,7 +21,8 @@ impl Shares {
         Self { cpus: loads, all }
     }
 
-    /// The shares if each bucket has a CPU. No map can spread traffic further, since a bucket is always on one CPU.
+    /// The shares if each bucket has a CPU of its own. No map can spread traffic more evenly, since
+    /// a bucket is always on one CPU.
     pub(super) fn thinnest(buckets: &[Volume; BUCKETS]) -> Self {
         Self::even(buckets, BUCKETS)
     }
@@ -86,7 +87,7 @@ mod tests {
         assert_eq!((nothing.busiest(), nothing.busiest_bytes(), nothing.speed_up()), (0.0, 0.0, 1.0));
     }
 
-    /// Three buckets beside one another with a third each.
+    /// Three neighbouring buckets have a third of the packets each.
     #[test]
     fn no_number_of_cpus_is_faster_than_a_cpu_for_each_bucket() {
         let buckets = buckets(&[(7, 10), (8, 10), (9, 10)]);

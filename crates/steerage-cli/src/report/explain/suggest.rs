@@ -55,7 +55,7 @@ pub(crate) struct AdviceBasis {
     pub(crate) work: Option<Duration>,
     /// The devices as the user named them.
     pub(crate) devices: Vec<String>,
-    /// Those that are interfaces.
+    /// The devices that are interfaces.
     pub(crate) interfaces: Vec<InterfaceQueues>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Suggestion {
     /// How many CPUs there are.
     of: usize,
     receive_cpu: u16,
-    /// The mask in the kernel's format; 0 means no steering.
+    /// The mask in the kernel's format. 0 means no steering.
     mask: String,
     /// The busiest CPU's share of the packets with an even map, and after buckets are balanced.
     busiest: f64,
@@ -115,7 +115,7 @@ impl Regime {
         Self { regime, cpus: way.cpus.len(), predicted: way.throughput() }
     }
 
-    /// The advised regime first, then the other ones of one and two CPUs.
+    /// The advised regime first, then the other regimes of one and two CPUs.
     fn all(choice: &Choice) -> Vec<Self> {
         let best = Self::of(&choice.best);
         let others = [Some(&choice.one), choice.collector.as_ref()].into_iter().flatten().map(Self::of);
@@ -216,8 +216,9 @@ impl Suggestion {
     }
 }
 
-/// The flows with more than an even share of the packets, the largest first. No flow matters if one CPU is enough. If
-/// more CPUs would not help, the share of each of two CPUs is the limit.
+/// The flows with more than an even share of the packets, the largest first. If one CPU is enough,
+/// no flow matters. If more CPUs would not help, flows are compared with the share of each of two
+/// CPUs.
 fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;

@@ -1,4 +1,4 @@
-//! An instance to look at, and the ways to its tree.
+//! An instance for tests, and the ways to read and write its tree.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use steerage_control::{Client, ClientError, CpuView, Listening, Mounted, Options
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::skip;
 
-/// The user that instances of these tests belong to: whoever runs them.
+/// The user that the instances of these tests belong to: the user that runs the tests.
 pub(crate) fn owner() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -23,12 +23,12 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// `cpus` CPUs, none of them the machine's, that share `input`.
+    /// Starts an instance with `cpus` virtual CPUs that share `input`.
     pub(crate) fn new(input: &str, cpus: usize, machine: CpuView) -> Self {
         Self::of_user(owner(), input, cpus, machine)
     }
 
-    /// The same of another user.
+    /// Like [`Instance::new`], but the instance belongs to another user.
     pub(crate) fn of_user(uid: u32, input: &str, cpus: usize, machine: CpuView) -> Self {
         let input = steerage_device::open(input).unwrap();
         let builder = Builder::new().virtual_cpus(cpus).input(input).check_order(true).policy(Hash).backlog(256);
@@ -37,7 +37,7 @@ impl Instance {
         Self { tree: Arc::new(Tree::new(running.handle(), options)), running: Some(running) }
     }
 
-    /// The same with little to do, and a machine of as many CPUs.
+    /// Starts an instance with little traffic. Masks may name as many CPUs as the instance has.
     pub(crate) fn quiet(cpus: usize) -> Self {
         Self::new("synthetic:rate=1000", cpus, CpuView::new(cpus))
     }
@@ -46,7 +46,7 @@ impl Instance {
         self.tree.handle()
     }
 
-    /// Stops it, and tells what it came to.
+    /// Stops the instance, and returns its outcome.
     pub(crate) fn end(mut self) -> Outcome<steerage_apps::Counted> {
         let running = self.running.take().unwrap();
         running.handle().stop();
@@ -63,17 +63,17 @@ impl Drop for Instance {
     }
 }
 
-/// A way to read and write attributes; errors by the names of their numbers.
+/// A way to read and write attributes. Errors are the names of their numbers.
 pub(crate) trait Way {
     fn read(&mut self, path: &str) -> Result<String, String>;
     fn write(&mut self, path: &str, value: &[u8]) -> Result<(), String>;
-    /// Whether nothing at all can be written, and is something then.
+    /// Whether an empty value can be written this way, and has an effect.
     fn writes_nothing(&self) -> bool {
         true
     }
 }
 
-/// The tree itself, as the instance's own user.
+/// Uses the tree itself, as the instance's own user.
 #[derive(Clone)]
 pub(crate) struct Direct(pub(crate) Arc<Tree>);
 
@@ -89,7 +89,7 @@ impl Way for Direct {
     }
 }
 
-/// By a socket.
+/// Uses a socket.
 pub(crate) struct BySocket {
     pub(crate) client: Client,
     pub(crate) path: PathBuf,
@@ -123,14 +123,15 @@ impl Way for BySocket {
     }
 }
 
-/// As files.
+/// Uses files.
 pub(crate) struct ByFiles {
     pub(crate) directory: PathBuf,
     _scratch: Scratch,
 }
 
 impl ByFiles {
-    /// `None`, with the reason on standard error, if nothing can be mounted here; in CI a failure.
+    /// Mounts the tree. Returns `None`, with the reason on standard error, if nothing can be
+    /// mounted here. In CI, this is a failure.
     pub(crate) fn new(tree: &Arc<Tree>) -> Option<Self> {
         let scratch = Scratch::new();
         let directory = scratch.to_path_buf();
@@ -155,7 +156,8 @@ impl Drop for ByFiles {
     }
 }
 
-/// Names of the numbers in errno(3), as Linux has them on every machine that we build for.
+/// The names of error numbers: errno(3). The numbers are Linux's, and the same on every machine
+/// that we build for.
 pub(crate) fn errno(error: &io::Error) -> String {
     let name = match error.raw_os_error() {
         Some(1) => "EPERM",
@@ -170,7 +172,7 @@ pub(crate) fn errno(error: &io::Error) -> String {
     name.to_owned()
 }
 
-/// One write(2), as a shell's `echo` makes it.
+/// Makes a single write(2), as a shell's `echo` does.
 pub(crate) fn write_once(path: &Path, value: &[u8]) -> io::Result<()> {
     let written = fs::OpenOptions::new().write(true).truncate(true).open(path)?.write(value)?;
     assert_eq!(written, value.len());

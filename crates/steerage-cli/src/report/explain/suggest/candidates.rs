@@ -6,13 +6,13 @@ use steerage::{CpuId, CpuMask, topology::Topology};
 
 use crate::host_cpus::{self, FAR};
 
-/// The CPUs in the order in which they join; the first one receives.
+/// The CPUs in the order in which they are added. The first one receives.
 #[derive(Debug)]
 pub(crate) struct CandidateCpus {
     pub(crate) order: Vec<CpuId>,
     /// The CPUs that share no cache with the receiver.
     pub(crate) far: CpuMask,
-    /// The CPUs whose core has another thread in use when they join.
+    /// The CPUs whose core has another thread in use when they are added.
     pub(crate) siblings: CpuMask,
     /// The measured distances from the receiver to the nearest and to the farthest CPU.
     pub(crate) measured: Option<(Duration, Duration)>,
@@ -21,7 +21,8 @@ pub(crate) struct CandidateCpus {
     pub(crate) nr_cpu_ids: usize,
 }
 
-/// How often the measurement of a pair is tried if something else runs there: 1.3 s for 64 busy CPUs.
+/// How many times the measurement of a pair is tried while other programs run there: 1.3 s for 64
+/// busy CPUs.
 const MEASURE_TRIES: usize = 8;
 
 impl CandidateCpus {

@@ -1,4 +1,4 @@
-//! The advice as commands.
+//! Turns the advice into commands.
 
 use std::fs;
 
@@ -9,7 +9,8 @@ use super::cpu_count::Assignment;
 use crate::args::SteeringCommand;
 use crate::terminal::shell_word;
 
-/// How long a CPU may do something else while packets arrive: a time slice, at least 4 ms at 250 ticks per second.
+/// How long a CPU may do other work while packets arrive, in seconds: a time slice, at least 4 ms
+/// at 250 ticks per second.
 const AWAY_S: f64 = 0.004;
 
 /// The default backlog of Linux, and ours.
@@ -22,12 +23,12 @@ const SOME_INTERFACE: &str = "IFACE";
 #[derive(Clone, Debug)]
 pub(crate) struct InterfaceQueues {
     pub(crate) name: String,
-    /// The number of its receive queues; 1 if that cannot be read.
+    /// The number of receive queues, or 1 if it cannot be read.
     pub(crate) queues: usize,
 }
 
 impl InterfaceQueues {
-    /// Reads them of an interface of this machine.
+    /// Reads the queues of an interface of this machine.
     pub(crate) fn read(name: &str) -> Self {
         let entries = fs::read_dir(format!("/sys/class/net/{name}/queues")).into_iter().flatten().flatten();
         let is_rx = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("rx-");
@@ -54,8 +55,8 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    /// `stuck` says that one flow is more than a CPU can handle, `torn` that the usual hash of network cards would
-    /// separate the directions of flows.
+    /// Makes the commands. `stuck` says that one flow is more than a CPU can handle. `torn` says
+    /// that the default hash of network cards would separate the directions of flows.
     pub(super) fn of(
         basis: &AdviceBasis,
         way: &Assignment,
@@ -90,7 +91,8 @@ fn for_steerage(
         run += &format!(" --backlog {packets}");
     }
     let mut commands = vec![run];
-    // Only a run on an interface can be changed while it goes on. A file would be read before the user has typed that.
+    // Only a run on an interface can be changed while it runs. A file is read before the user has
+    // typed the command.
     for InterfaceQueues { name, .. } in &basis.interfaces {
         commands.push(format!("steerage set sys/class/net/{name}/queues/rx-0/rps_cpus {mask}"));
     }
@@ -100,7 +102,7 @@ fn for_steerage(
     commands
 }
 
-/// The command and its devices. Capitals stand for what only the user knows.
+/// The command and its devices. Capitals stand for values that only the user knows.
 fn command(basis: &AdviceBasis, devices: &str) -> String {
     let name = basis.command.name();
     let interfaces: Vec<&str> = basis.interfaces.iter().map(|interface| interface.name.as_str()).collect();
@@ -152,7 +154,7 @@ mod tests {
     fn a_backlog_has_room_for_a_time_slice() {
         let most = |rate, busiest| BacklogMax::of(rate, busiest).map(|backlog| backlog.0);
         assert_eq!((most(None, 1.0), most(Some(1e6), 0.25)), (None, None));
-        // 4,000 and 250,000 packets; more than there can be.
+        // The results are 4,000 and 250,000 packets, rounded up, and the maximum.
         assert_eq!((most(Some(2e6), 0.5), most(Some(1e8), 0.625)), (Some(4096), Some(262_144)));
         assert_eq!(most(Some(1e12), 1.0), Some(steerage::limits::BACKLOG_MAX as u64));
     }

@@ -1,4 +1,4 @@
-//! How many CPUs to use, from the time that each would need per packet.
+//! Chooses the number of CPUs, from the time that each would need per packet.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,18 +23,21 @@ const NEAR_THE_MOST: f64 = 0.9;
 pub(super) struct Costs {
     /// Receiving and hashing, on the CPU that receives.
     pub(super) receive_ns: f64,
-    /// Handing over to another CPU, on the CPU that receives; and the same to a CPU that shares no cache.
+    /// The cost of handing over to another CPU, on the CPU that receives. The second field is for a
+    /// CPU that shares no cache with it.
     pub(super) hand_over_ns: f64,
     pub(super) hand_over_far_ns: f64,
-    /// Taking over, on the other CPU.
+    /// The cost of taking over, on the other CPU. The second field is for CPUs that share no cache.
     pub(super) take_over_ns: f64,
     pub(super) take_over_far_ns: f64,
 }
 
 impl Costs {
-    /// From "The receive path" with our hash and two targets: the receiver takes 20.2 ns near and 41.1 ns far, which
-    /// includes writing the frame, and the worker 12.8 and 26.8 ns. AF_PACKET takes 0.07 to 0.08 s for a million
-    /// packets on one CPU.
+    /// The costs from "The receive path", with our hash and two targets.
+    ///
+    /// The receiver takes 20.2 ns if the CPUs are near and 41.1 ns if they are far. Both include
+    /// writing the frame. The worker takes 12.8 ns and 26.8 ns. With AF_PACKET, a million packets
+    /// take 0.07 to 0.08 s on one CPU.
     pub(super) fn of(is_live: bool) -> Self {
         Self {
             receive_ns: if is_live { 75.0 } else { 10.0 },
@@ -57,11 +60,11 @@ pub(super) struct Assignment {
     pub(super) spread: usize,
     /// The busiest CPU's share of the packets with an even map, which is the kernel's map and our first one.
     pub(super) busiest: f64,
-    /// Its share after buckets are balanced.
+    /// The busiest CPU's share after buckets are balanced.
     pub(super) balanced: f64,
     /// The time that the busiest CPU needs per packet that arrives.
     pub(super) load_ns: f64,
-    /// Whether that is the CPU that receives.
+    /// Whether the busiest CPU is the one that receives.
     pub(super) receiver_is_busiest: bool,
 }
 
@@ -90,8 +93,8 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Chooses the fewest CPUs that keep up with the rate. If none do, or there is no rate, it chooses the fewest that
-    /// come near the highest throughput.
+    /// Chooses the fewest CPUs that keep up with the rate. If no number of CPUs does, or there is
+    /// no rate, it chooses the fewest that come near the highest throughput.
     pub(super) fn make(
         buckets: &[Volume; BUCKETS],
         candidates: &CandidateCpus,
@@ -156,8 +159,9 @@ impl Work<'_> {
         }
     }
 
-    /// The busiest CPU's share if each bucket, the largest first, goes to the CPU with the least load. That is within a
-    /// third of the best (Graham, 1969), and with this many buckets much nearer.
+    /// The busiest CPU's share if each bucket, the largest first, goes to the CPU with the least
+    /// load. This is within a third of the best assignment (Graham, 1969), and much nearer with
+    /// this many buckets.
     fn balanced(&self, cpus: usize) -> f64 {
         let mut buckets: Vec<u64> = self.buckets.iter().map(|weight| weight.packets).collect();
         buckets.sort_unstable_by_key(|packets| Reverse(*packets));

@@ -12,7 +12,8 @@ use super::{CandidateCpus, Elephant, Rate, RateFrom, cpu, named};
 use crate::report::explain::{TrafficExplanation, advice, tunnels};
 use crate::units::{self, counted, grouped, packets_a_second};
 
-/// The tunnels that the kernel's flow hash does not look into (`__skb_get_hash`, net/core/flow_dissector.c).
+/// The tunnels that the kernel's flow hash does not look into (`__skb_get_hash`,
+/// net/core/flow_dissector.c).
 const HIDDEN_FROM_THE_KERNEL: [HeaderKind; 9] = {
     use HeaderKind::{Backbone, Capwap, Erspan, Geneve, GtpU, Teredo, Tzsp, Vxlan, Wccp};
     [Vxlan, Geneve, GtpU, Erspan, Wccp, Teredo, Capwap, Tzsp, Backbone]

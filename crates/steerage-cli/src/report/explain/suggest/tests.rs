@@ -1,4 +1,5 @@
-//! How many CPUs, and which: on made-up loads, with figures that can be worked out by hand.
+//! Tests of the number and the choice of CPUs, on made-up loads with figures that can be checked by
+//! hand.
 
 use steerage::{CpuMask, limits::BUCKETS};
 use steerage_apps::Volume;
@@ -6,7 +7,8 @@ use steerage_apps::Volume;
 use super::cpu_count::{Choice, Costs};
 use super::*;
 
-/// As many packets in each bucket, and in the first as many again as `elephant` of all others.
+/// Puts 100 packets in each bucket. The first bucket gets `elephant` times the sum of all of these
+/// on top.
 fn buckets(elephant: f64) -> Box<[Volume; BUCKETS]> {
     let mut buckets = Box::new([Volume { packets: 100, bytes: 0 }; BUCKETS]);
     buckets[0].packets += (elephant * 100.0 * BUCKETS as f64) as u64;
@@ -24,18 +26,18 @@ fn close(one: f64, other: f64) -> bool {
 #[test]
 fn the_fewest_cpus_that_keep_up() {
     let candidates = CandidateCpus::even(8);
-    // 10 to receive and 1000 to work: 1010 ns on one CPU.
+    // One CPU needs 10 ns to receive and 1000 ns to work.
     for (rate, cpus) in [(0.1e6, 1), (0.69e6, 1), (0.7e6, 2), (1e6, 2), (1.4e6, 3), (3e6, 5)] {
         let choice = choice(&candidates, 0.0, 1000.0, Some(rate));
         assert_eq!((choice.best.cpus.len(), choice.is_enough), (cpus, Some(true)), "{rate}");
         assert!(close(choice.one.load_ns, 1010.0));
     }
     let two = choice(&candidates, 0.0, 1000.0, Some(1e6)).best;
-    // The one that receives hands half over and does half: 10 + 5 + 500.
+    // The receiving CPU hands over half of the packets and handles the other half: 10 + 5 + 500.
     assert!(close(two.load_ns, 515.0) && two.receiver_is_busiest, "{two:?}");
     assert!(close(two.load(Some(1e6)).unwrap(), 0.515));
     assert_eq!(two.mask.to_list(), "0-1");
-    // Eight are not enough, and all that there are.
+    // Eight CPUs are not enough, but there are no more.
     let most = choice(&candidates, 0.0, 1000.0, Some(20e6));
     assert_eq!((most.best.cpus.len(), most.is_enough), (8, Some(false)));
 }
@@ -54,27 +56,30 @@ fn the_regimes_are_predicted_by_the_costs() {
         let all = Regime::all(&choice(&CandidateCpus::even(2), 0.0, work_ns, None));
         all.iter().map(|regime| (regime.regime, regime.cpus, regime.predicted.round())).collect::<Vec<_>>()
     };
-    // 515 ns for the CPU that receives and works; 1010 alone; 1013 for the CPU that takes everything.
+    // The CPU that receives and works needs 515 ns. A single CPU needs 1010 ns. A CPU that takes
+    // over all packets needs 1013 ns.
     assert_eq!(regimes(1000.0), [("spread", 2, 1_941_748.0), ("inline", 1, 990_099.0), ("collector", 2, 987_167.0)]);
-    // 13 alone, and 20 to receive and hand over.
+    // A single CPU needs 13 ns. Receiving and handing over takes 20 ns.
     assert_eq!(regimes(3.0), [("inline", 1, 76_923_077.0), ("collector", 2, 50_000_000.0)]);
 }
 
 #[test]
 fn who_receives_for_many_does_nothing_else() {
     let choice = choice(&CandidateCpus::even(16), 0.0, 200.0, None);
-    // It cannot be below 10 to receive and 10 to hand over; 22.2 is within a tenth of that, for which ten others are enough:
-    // 213 / 10.
+    // The receiver needs 10 ns to receive and 10 ns to hand over, so no number of CPUs does better
+    // than 20 ns. Ten workers need 213 / 10 ns each, which is within a tenth of the best.
     assert_eq!((choice.best.cpus.len(), choice.best.mask.to_list()), (11, "1-10".to_owned()), "{choice:?}");
     assert!(close(choice.best.busiest, 410.0 / 4096.0), "{choice:?}");
 }
 
 #[test]
 fn an_elephant_bounds_what_cpus_can_do() {
-    // Half of the packets are in one bucket. Eight CPUs do 1.75 times what one does, and four come within a tenth of that.
+    // Half of the packets are in one bucket. Eight CPUs are 1.75 times as fast as one, and four
+    // CPUs come within a tenth of that.
     let choice = choice(&CandidateCpus::even(8), 1.0, 1000.0, Some(10e6));
     assert_eq!((choice.best.cpus.len(), choice.is_enough), (4, Some(false)), "{choice:?}");
-    // Once buckets are balanced, the CPU with that bucket has nothing else. Before, it has a quarter of the others.
+    // After balancing, the CPU with that bucket has no other buckets. Before, it has a quarter of
+    // the others.
     assert!(close(choice.best.balanced, 409_700.0 / 819_200.0), "{choice:?}");
     assert!(choice.best.busiest > 0.6 && choice.best.load_ns > 500.0, "{choice:?}");
 }
@@ -85,7 +90,8 @@ fn what_is_far_costs_more() {
     let far = CandidateCpus { far: CpuMask::parse_list("1", 2).unwrap(), ..CandidateCpus::even(2) };
     assert_eq!(far.order.iter().copied().collect::<CpuMask>(), two);
     let loads = [CandidateCpus::even(2), far].map(|candidates| choice(&candidates, 0.0, 100.0, None).best.load_ns);
-    // 10 + (100 + 10) / 2 and 10 + (100 + 31) / 2.
+    // The near pair needs `10 + (100 + 10) / 2` ns, and the far pair needs `10 + (100 + 31) / 2`
+    // ns.
     assert!(close(loads[0], 65.0) && close(loads[1], 75.5), "{loads:?}");
 }
 
@@ -97,7 +103,7 @@ fn machines_are_what_their_topology_tells() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
-    // Two caches of two cores; of the first core there are two threads.
+    // Two caches with two cores each. The first core has two threads.
     write("online", "0-4");
     for (cpu, siblings, cache) in
         [(0, "0,4", "0-1,4"), (1, "1", "0-1,4"), (2, "2", "2-3"), (3, "3", "2-3"), (4, "0,4", "0-1,4")]

@@ -13,7 +13,7 @@ use steerage::flow::PacketClock;
 use steerage::{Batch, BucketId, Builder, Cpu, FlowKey, Handler, Input, Timestamp, WallTime};
 use steerage_device::{af_packet::AfPacketOptions, capture::CaptureOptions};
 
-/// A rule matches a flow to this port as soon as its client has sent so many packets.
+/// A rule matches a flow to this port as soon as the client of the flow has sent this many packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     port: u16,
@@ -35,7 +35,8 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, String> {
 /// The rules that all CPUs share.
 #[derive(Debug, Default)]
 pub(crate) struct SharedRules {
-    /// Release and Acquire: a CPU that sees a new version finds the rules of that version, or newer ones, behind the lock.
+    /// Release and Acquire: a CPU that sees a new version finds the rules of that version, or newer
+    /// ones, in the mutex.
     version: AtomicU64,
     rules: Mutex<Arc<Vec<Rule>>>,
 }
@@ -55,13 +56,13 @@ pub(crate) struct Alert {
     rule: String,
 }
 
-/// A flow without packets for this long, by the packets' time, is forgotten.
+/// A flow without packets for this long, measured in packet time, is removed.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// At most this many alerts wait to be printed. If there are more, they are counted and dropped: a CPU must not wait.
 const ALERTS_MAX: usize = 1024;
 
-/// What is known about the client's side of a flow.
+/// The state of a flow's client side.
 pub(crate) struct Flow {
     packets: u64,
     last: WallTime,
@@ -71,7 +72,7 @@ pub(crate) struct Flow {
 /// The flows of one bucket. They move with the bucket to another CPU.
 pub(crate) type Flows = HashMap<FlowKey, Flow>;
 
-/// What a CPU has done in the end.
+/// The totals of a CPU at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) alerts: u64,
@@ -96,7 +97,8 @@ impl Ids {
         Self { shared, version, rules, buckets, clock: PacketClock::default(), alerts, done: Done::default() }
     }
 
-    /// Takes the newest rules. If they are being replaced now, the CPU does not wait: it tries again with its next batch.
+    /// Takes the newest rules. If another thread is replacing them, the CPU does not wait and tries
+    /// again with its next batch.
     fn update_rules(&mut self) {
         let version = self.shared.version.load(Ordering::Acquire);
         if version == self.version {
@@ -163,7 +165,8 @@ impl Handler for Ids {
     }
 }
 
-/// How often the main thread looks for alerts and new rules, and how many looks pass between two lines of statistics.
+/// How often the main thread looks for alerts and new rules, and after how many looks it prints a
+/// line of statistics.
 const LOOK: Duration = Duration::from_millis(100);
 const STATISTICS_EVERY: u32 = 10;
 
@@ -214,12 +217,12 @@ pub(crate) fn run(
         sum.alerts_lost += done.alerts_lost;
         sum.expired += done.expired;
     }
-    // The CPUs may have found more between the last look and the end.
+    // The CPUs may have found more alerts between the last look and the end.
     alerts.try_iter().for_each(|alert| say(shown(alert)));
     Ok(sum)
 }
 
-/// Only packets that match are copied to the program.
+/// The kernel passes only matching packets to the program.
 const FILTER: &str = "tcp or udp";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -230,7 +233,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let files = CaptureOptions::new().filter(FILTER);
     let live = |interface: &str| Ok(AfPacketOptions::new(interface).filtered(FILTER)?);
     let inputs = steerage_device::open_all_with(&[device], &files, live)?.inputs;
-    // The first Ctrl-C stops the run, and the second one the program.
+    // The first Ctrl-C stops the run, and the second one kills the program.
     let stop = Arc::new(AtomicBool::new(false));
     stop_at_ctrl_c(&stop)?;
     let done = run(inputs, Path::new(&rules), &stop, |line| println!("{line}"))?;
@@ -273,12 +276,12 @@ mod tests {
         let found: Vec<Alert> = alerts.try_iter().collect();
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].rule.as_str(), found[0].time), ("telnet", WallTime::from_nanos(2_000_000_000)));
-        // By the packets' time an hour passes, and the flow is a new one.
+        // An hour of packet time passes, so the flow counts as a new one.
         tester.handle([datagram(4001, 80, 3600)]);
         tester.advance(2 * SECOND);
         tester.handle([datagram(4000, 23, 3601)]);
         assert_eq!(alerts.try_iter().count(), 0);
-        // New rules hold from the next batch on.
+        // New rules apply from the next batch on.
         shared.replace(parse("23 1 telnet").unwrap());
         tester.handle([datagram(4002, 23, 3602)]);
         assert_eq!(alerts.try_iter().count(), 1);

@@ -30,7 +30,7 @@ use report::Reason;
 use seen::Seen;
 
 use crate::limits::{LOOK_EVERY, Tuning};
-use crate::policy::{GroupLoad, Policy, Wish};
+use crate::policy::{Beginning, GroupLoad, Policy, Wish};
 use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_core::placement::{Findings, Plan};
@@ -54,7 +54,7 @@ pub struct Balance {
     state: State,
     /// The first look.
     seen_since: Option<Timestamp>,
-    /// When the present regime began. `None`: it is the first one.
+    /// When the present regime began. `None`: the group began inline and still is.
     began: Option<Timestamp>,
     /// When buckets were last told to move, until the next look. That look is about two maps, so it teaches nothing.
     moving: Option<Timestamp>,
@@ -248,7 +248,8 @@ impl Balance {
                 (Gain::of(choice.value, Estimate { var, ..here }, wanted, tuning.sure), choice)
             })
             .collect();
-        let sure = gains.iter().filter(|(gain, _)| gain.low > least);
+        let is_refuted = |choice: &Choice| self.known.is_refuted(seen, &choice.regime, &tuning);
+        let sure = gains.iter().filter(|(gain, choice)| gain.low > least && !is_refuted(choice));
         if let Some(best) = sure.clone().map(|(gain, _)| gain.mean).max_by(f64::total_cmp) {
             // The fewest CPUs that are as good as the best, and of those the best.
             let good = sure.filter(|(gain, _)| gain.mean >= best - least).map(|(_, choice)| choice);
@@ -261,7 +262,7 @@ impl Balance {
         if self.budget < tuning.probe || !is_settled {
             return None;
         }
-        let possible = gains.iter().filter(|(gain, _)| gain.high > 2.0 * least);
+        let possible = gains.iter().filter(|(gain, _)| gain.high > 2.0 * least || gain.low > least);
         let (_, choice) = possible.max_by(|a, b| a.0.promise().total_cmp(&b.0.promise()))?;
         let wish = self.enter(seen, choice, here)?;
         // Whatever comes of it, the next probe has to wait.
@@ -301,6 +302,7 @@ impl Balance {
             return None;
         }
         self.reason = Reason::ProbeFailed;
+        self.known.refute(seen, &tuning);
         Some(self.switch(seen, &probe.before, probe.map))
     }
 
@@ -358,13 +360,20 @@ impl Policy for Balance {
         Box::new(Self::with(self.tuning, self.dry_run))
     }
 
-    fn plan(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Plan {
+    /// Begins inline. If one CPU receives from devices that wait, and the next CPU is near, the group begins as a collector. Nothing is
+    /// known of the packets yet. If a collector is the wrong choice, little is lost, because a hand-over to a near CPU is cheap. If it
+    /// is the right choice, it does up to twice as much, and state such as a flow table grows where it can stay.
+    fn plan(&mut self, group: &Beginning<'_>) -> Plan {
         if self.dry_run {
             return Plan::all();
         }
-        let first: Vec<u16> = match active {
-            [] => order[..owners.min(order.len())].to_vec(),
-            active => order.iter().copied().filter(|cpu| active.contains(cpu)).collect(),
+        let is_near = group.apart.is_some_and(|apart| apart < self.tuning.line);
+        let first: Vec<u16> = match (group.active, group.order) {
+            ([], [owner, next, ..]) if group.owners == 1 && group.can_wait && is_near => {
+                return Plan { order: vec![*next, *owner], active: 1 };
+            }
+            ([], order) => order[..group.owners.min(order.len())].to_vec(),
+            (active, order) => order.iter().copied().filter(|cpu| active.contains(cpu)).collect(),
         };
         Plan { active: first.len(), order: first }
     }
@@ -388,7 +397,11 @@ impl Policy for Balance {
             }
             return None;
         }
-        self.seen_since.get_or_insert(load.now);
+        if self.seen_since.is_none() {
+            self.seen_since = Some(load.now);
+            // To begin as a collector is a decision, which lasts for a dwell like any other. To begin inline is none.
+            self.began = (seen.regime.kind == Kind::Collector).then_some(load.now);
+        }
         self.known.costs.cpus(load.cpus.len(), &tuning);
         self.known.forget(load.elapsed, &tuning);
         self.budget = (self.budget + load.elapsed.mul_f64(tuning.budget)).min(tuning.probe);

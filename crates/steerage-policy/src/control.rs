@@ -4,7 +4,9 @@
 //! plan each group should have. It holds no lock of the core in between. So the state of a group may have changed when the answer
 //! comes: each answer carries the version of the group that it is based on, and the core ignores an answer to an old version.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use steerage_core::build::BeginWith;
@@ -20,7 +22,7 @@ use crate::elephants::Elephants;
 use crate::limits::{LOOK_EVERY, LOOK_EVERY_MAX};
 use crate::load::{BucketWork, LoadMeter, Looked};
 use crate::others::OthersWant;
-use crate::policy::{GroupLoad, Policy, Window, Wish};
+use crate::policy::{Beginning, GroupLoad, Policy, Window, Wish};
 use crate::receivers::Receivers;
 
 /// Runs a policy for each steering group of an instance.
@@ -35,6 +37,7 @@ pub struct PolicyControl {
     groups: Vec<Group>,
     load: LoadMeter,
     distances: Distances,
+    setting: Setting,
     elephants: Elephants,
     receivers: Receivers,
     want: OthersWant,
@@ -60,22 +63,40 @@ pub fn policy_info(policy: &dyn Policy) -> PolicyInfo {
     PolicyInfo { name: policy.name(), measures: policy.look_every().is_some() }
 }
 
+/// The properties of an instance that policies need before it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Setting {
+    /// Whether each CPU is a CPU of this machine, so that distances can be measured.
+    pub cpus_are_real: bool,
+    /// Whether all devices wait until there is room, as files do.
+    pub can_wait: bool,
+    /// The time that a cache line takes from one CPU to another, by their indices. It is set when the CPUs are chosen.
+    pub apart: Arc<OnceLock<BTreeMap<(CpuIndex, CpuIndex), Duration>>>,
+}
+
+impl Setting {
+    fn beginning<'a>(&self, order: &'a [CpuIndex], owners: usize, active: &'a [CpuIndex]) -> Beginning<'a> {
+        let apart = || self.apart.get()?.get(&(*order.first()?, *order.get(owners)?)).copied();
+        Beginning { order, owners, active, apart: apart(), can_wait: self.can_wait }
+    }
+}
+
 /// The plans with which groups begin while an instance is built: see [`Spec::bucket_plan`](steerage_core::build::Spec::bucket_plan).
-pub fn first_plan(policy: &dyn Policy) -> BeginWith {
+pub fn first_plan(policy: &dyn Policy, setting: Setting) -> BeginWith {
     let policy = policy.fresh();
-    BeginWith(Box::new(move |order, owners| policy.fresh().plan(order, owners, &[])))
+    BeginWith(Box::new(move |order, owners| policy.fresh().plan(&setting.beginning(order, owners, &[]))))
 }
 
 impl PolicyControl {
-    /// The control of an instance that was built with [`first_plan`] of the same policy. `cpus_are_real` says that each CPU is a CPU
-    /// of this machine, so that distances can be measured.
-    pub fn new(handle: Handle, policy: impl Policy + 'static, cpus_are_real: bool) -> Self {
+    /// The control of an instance that was built with [`first_plan`] of the same policy and setting.
+    pub fn new(handle: Handle, policy: impl Policy + 'static, setting: Setting) -> Self {
         let mut control = Self {
             handle,
             policy: Box::new(policy),
             groups: Vec::new(),
             load: LoadMeter::default(),
-            distances: Distances::new(cpus_are_real),
+            distances: Distances::new(setting.cpus_are_real, setting.apart.get().into_iter().flatten()),
+            setting,
             elephants: Elephants::default(),
             receivers: Receivers::default(),
             want: OthersWant::default(),
@@ -172,7 +193,7 @@ impl PolicyControl {
             self.groups.push(fresh());
         }
         let mut begun = fresh();
-        let plan = begun.policy.plan(&group.order, group.owners, active);
+        let plan = begun.policy.plan(&self.setting.beginning(&group.order, group.owners, active));
         self.handle.set_findings(at, group.version, begun.policy.findings(), Vec::new());
         begun.version = self.handle.set_plan(at, group.version, plan).then_some(group.version);
         self.groups[at] = begun;
@@ -257,6 +278,7 @@ impl PolicyControl {
             cpus: &cpus,
             apart: &apart,
             window,
+            can_wait: self.setting.can_wait,
         })
     }
 

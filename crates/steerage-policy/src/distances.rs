@@ -137,8 +137,13 @@ impl BetweenRounds for Answers {
 pub(crate) type Part = (CpuIndex, Arc<dyn BetweenRounds>);
 
 impl Distances {
-    pub(crate) fn new(are_real: bool) -> Self {
-        Self { are_real, ..Self::default() }
+    /// With the distances that were measured before the start.
+    pub(crate) fn new<'a>(
+        are_real: bool,
+        measured: impl Iterator<Item = (&'a (CpuIndex, CpuIndex), &'a Duration)>,
+    ) -> Self {
+        let known = measured.map(|(pair, apart)| (*pair, Known { apart: Some(*apart), ..Known::default() }));
+        Self { are_real, probe: None, known: known.collect() }
     }
 
     /// How long a cache line takes from one CPU to the other, by the last measurement.
@@ -199,7 +204,7 @@ mod tests {
     use super::*;
 
     fn real() -> Distances {
-        Distances::new(true)
+        Distances::new(true, std::iter::empty())
     }
 
     fn at(time: Duration) -> Timestamp {
@@ -265,7 +270,10 @@ mod tests {
         }
         assert_eq!(distances.between(0, 1), None);
         assert!(real().begin(3, 3, at(LOOK_EVERY_MAX)).is_none(), "no CPU is far from itself");
-        assert!(Distances::new(false).begin(0, 1, at(LOOK_EVERY_MAX)).is_none(), "virtual CPUs are nowhere");
+        assert!(
+            Distances::new(false, std::iter::empty()).begin(0, 1, at(LOOK_EVERY_MAX)).is_none(),
+            "virtual CPUs are nowhere"
+        );
     }
 
     #[test]

@@ -44,10 +44,10 @@ mod thread;
 
 pub use activity::Activity;
 pub use balance::Balance;
-pub use control::{PolicyControl, first_plan, policy_info};
+pub use control::{PolicyControl, Setting, first_plan, policy_info};
 pub use distances::is_same_distance;
 pub use limits::{LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY};
 pub use names::{POLICIES, UnknownPolicy};
-pub use policy::{CpuLoad, GroupLoad, Hash, Policy, Window, Wish};
+pub use policy::{Beginning, CpuLoad, GroupLoad, Hash, Policy, Window, Wish};
 pub use steerage_core::placement::Plan;
 pub use thread::{ControlThread, SharedControl};

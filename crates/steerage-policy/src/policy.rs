@@ -74,6 +74,8 @@ pub struct GroupLoad<'a> {
     pub apart: &'a [Option<Duration>],
     /// A longer measurement that includes the buckets. It is present in some looks only.
     pub window: Option<Window<'a>>,
+    /// Whether the devices wait until there is room, as files do. Then nothing is lost while the CPUs are short of time.
+    pub can_wait: bool,
 }
 
 impl<'a> GroupLoad<'a> {
@@ -86,7 +88,42 @@ impl<'a> GroupLoad<'a> {
         cpus: &'a [CpuLoad],
         apart: &'a [Option<Duration>],
     ) -> Self {
-        Self { now: Timestamp::ZERO, elapsed: LOOK_EVERY, order, owners, map, cpus, apart, window: None }
+        Self {
+            now: Timestamp::ZERO,
+            elapsed: LOOK_EVERY,
+            order,
+            owners,
+            map,
+            cpus,
+            apart,
+            window: None,
+            can_wait: false,
+        }
+    }
+}
+
+/// A steering group that begins, or that gets another policy. CPUs are identified by their index among the instance's CPUs, from 0.
+/// [`Policy`] has an example.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Beginning<'a> {
+    /// The usable CPUs of the mask, in the order in which they should join. Not empty.
+    pub order: &'a [u16],
+    /// The number of CPUs at the front of `order` that poll a queue of the group. At least 1: if no CPU does, the first one counts.
+    pub owners: usize,
+    /// The CPUs that have buckets now. Empty while the instance is built.
+    pub active: &'a [u16],
+    /// The time that a cache line takes from the first CPU of `order` to the CPU that would join first. `None` if it was not
+    /// measured.
+    pub apart: Option<Duration>,
+    /// Whether the devices wait until there is room, as files do. Then nothing is lost while the CPUs are short of time.
+    pub can_wait: bool,
+}
+
+impl<'a> Beginning<'a> {
+    /// A group whose devices cannot wait, and whose CPUs were not measured: for tests of policies.
+    pub fn new(order: &'a [u16], owners: usize, active: &'a [u16]) -> Self {
+        Self { order, owners, active, apart: None, can_wait: false }
     }
 }
 
@@ -122,7 +159,7 @@ impl Wish {
 /// ```
 /// use steerage_core::ids::MoveCause;
 /// use steerage_core::limits::BUCKETS;
-/// use steerage_policy::{CpuLoad, GroupLoad, Plan, Policy, Wish};
+/// use steerage_policy::{Beginning, CpuLoad, GroupLoad, Plan, Policy, Wish};
 ///
 /// #[derive(Clone, Debug, Default)]
 /// struct Stairs {
@@ -140,8 +177,8 @@ impl Wish {
 ///     }
 ///
 ///     // Begins with the CPUs that poll. If one of the CPUs in use fails, the next one of the order takes its place at once.
-///     fn plan(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Plan {
-///         Plan { order: order.to_vec(), active: active.len().max(owners) }
+///     fn plan(&mut self, group: &Beginning<'_>) -> Plan {
+///         Plan { order: group.order.to_vec(), active: group.active.len().max(group.owners) }
 ///     }
 ///
 ///     fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
@@ -166,7 +203,7 @@ impl Wish {
 /// }
 ///
 /// let mut stairs = Stairs::default();
-/// assert_eq!(stairs.plan(&[0, 1, 2], 1, &[]).active, 1);
+/// assert_eq!(stairs.plan(&Beginning::new(&[0, 1, 2], 1, &[])).active, 1);
 /// let mut cpus = [CpuLoad::default(); 3];
 /// cpus[0].busy = 0.95;
 /// let wish = stairs.look(&GroupLoad::new(&[0, 1, 2], 1, &[0; BUCKETS], &cpus, &[None; 3])).unwrap();
@@ -179,16 +216,14 @@ pub trait Policy: Send + fmt::Debug {
     /// A new policy with the same settings that has measured nothing yet.
     fn fresh(&self) -> Box<dyn Policy>;
 
-    /// The CPUs that get buckets, in this order, and how many of them have buckets now: when the group begins, and when this policy
-    /// replaces another one. `order` holds the usable CPUs of the mask in the order in which they should join. The first `owners` of
-    /// them poll a queue of the group. The `active` CPUs have buckets now; there are none if the instance is just being built. The CPUs
-    /// of the plan get equal shares of the buckets, with as few moves as possible.
+    /// The CPUs that get buckets, in this order, and how many of them have buckets now. It is called when the group begins, and when
+    /// this policy replaces another one. The CPUs of the plan get equal shares of the buckets, with as few moves as possible.
     ///
     /// The plan stays with the core. Whenever a CPU fails or the mask changes, the core places buckets by it, without asking. The
     /// plan that follows from the map is in force after each [`Wish`]: the CPUs that have buckets, in the order of the group, and then
     /// the other CPUs. A group that splits off from another one inherits its plan until the next look. While the instance is built, a
     /// fresh policy of each group may be asked twice, and must answer the same.
-    fn plan(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Plan;
+    fn plan(&mut self, group: &Beginning<'_>) -> Plan;
 
     /// The core has placed buckets by the plan since the last look: the mask has changed, or a CPU failed or is back. Measurements
     /// that compare CPUs across this moment are void.
@@ -231,8 +266,8 @@ impl Policy for Box<dyn Policy> {
         (**self).fresh()
     }
 
-    fn plan(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Plan {
-        (**self).plan(order, owners, active)
+    fn plan(&mut self, group: &Beginning<'_>) -> Plan {
+        (**self).plan(group)
     }
 
     fn cpus_changed(&mut self) {
@@ -263,10 +298,10 @@ impl Policy for Box<dyn Policy> {
 /// Gives all CPUs of the mask equal shares of the hash, whatever the load, as Linux does.
 ///
 /// ```
-/// use steerage_policy::{Hash, Policy};
+/// use steerage_policy::{Beginning, Hash, Policy};
 ///
 /// // There are four CPUs, and the first receives. All four have packets to handle from the beginning.
-/// assert!(Hash.plan(&[0, 1, 2, 3], 1, &[]).active >= 4);
+/// assert!(Hash.plan(&Beginning::new(&[0, 1, 2, 3], 1, &[])).active >= 4);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hash;
@@ -280,7 +315,7 @@ impl Policy for Hash {
         Box::new(*self)
     }
 
-    fn plan(&mut self, _order: &[u16], _owners: usize, _active: &[u16]) -> Plan {
+    fn plan(&mut self, _group: &Beginning<'_>) -> Plan {
         Plan::all()
     }
 

@@ -309,8 +309,8 @@ fn what_is_best_on_one_cpu_is_left_there() {
     let spread = spread.count();
     // One probe in the beginning, and few later.
     assert!(spread < 600, "{spread}: {:?}", model.wishes);
-    // And where it is better, it stays.
-    model.tell_apart = 0.0;
+    // If a second CPU helps, it stays: the function now takes twice as long as receiving.
+    (model.tell_apart, model.receive, model.cost) = (0.0, 0.5, 1.0);
     model.run(Duration::from_secs(120));
     assert_eq!(model.active(), [0, 1], "{:?}", model.policy.findings());
 }
@@ -425,10 +425,23 @@ fn a_trial_ends_when_the_cpus_change() {
 #[test]
 fn a_plan_begins_with_the_cpus_that_have_buckets() {
     let plan = |order: &[u16], active| Plan { order: order.to_vec(), active };
-    assert_eq!(Balance::new().plan(&[2, 0, 1], 1, &[]), plan(&[2], 1));
-    assert_eq!(Balance::new().plan(&[2, 0, 1], 2, &[]), plan(&[2, 0], 2));
-    assert_eq!(Balance::new().plan(&[2, 0, 1], 1, &[1, 2]), plan(&[2, 1], 2), "in the order of the group");
-    assert_eq!((Balance::dry_run().plan(&[2, 0], 1, &[]), Hash.plan(&[2, 0], 1, &[2])), (Plan::all(), Plan::all()));
+    let begin = Beginning::new;
+    assert_eq!(Balance::new().plan(&begin(&[2, 0, 1], 1, &[])), plan(&[2], 1));
+    assert_eq!(Balance::new().plan(&begin(&[2, 0, 1], 2, &[])), plan(&[2, 0], 2));
+    assert_eq!(Balance::new().plan(&begin(&[2, 0, 1], 1, &[1, 2])), plan(&[2, 1], 2), "in the order of the group");
+    let all = (Plan::all(), Plan::all());
+    assert_eq!((Balance::dry_run().plan(&begin(&[2, 0], 1, &[])), Hash.plan(&begin(&[2, 0], 1, &[2]))), all);
+    // The next CPU takes all packets of a file if it is near.
+    let file = |apart, owners, active| Beginning {
+        apart: Some(Duration::from_nanos(apart)),
+        can_wait: true,
+        ..begin(&[2, 0, 1], owners, active)
+    };
+    assert_eq!(Balance::new().plan(&file(60, 1, &[])), plan(&[0, 2], 1));
+    assert_eq!(Balance::new().plan(&file(200, 1, &[])), plan(&[2], 1), "far");
+    assert_eq!(Balance::new().plan(&file(60, 2, &[])), plan(&[2, 0], 2), "two CPUs receive");
+    assert_eq!(Balance::new().plan(&file(60, 1, &[2])), plan(&[2], 1), "it runs already");
+    assert_eq!(Balance::new().plan(&Beginning { can_wait: false, ..file(60, 1, &[]) }), plan(&[2], 1));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use steerage_flow::Timestamp;
 use steerage_topology::CpuWatch;
 
 use crate::activity::Activity;
-use crate::control::PolicyControl;
+use crate::control::{PolicyControl, Setting};
 use crate::limits::{LOOK_EVERY_MAX, LOOK_RETRY};
 use crate::policy::Policy;
 
@@ -50,8 +50,8 @@ impl ControlThread {
 
 impl SharedControl {
     /// The control of an instance, and the instance's handle.
-    pub fn new(handle: Handle, policy: impl Policy + 'static, cpus_are_real: bool) -> Self {
-        let control = PolicyControl::new(handle.clone(), policy, cpus_are_real);
+    pub fn new(handle: Handle, policy: impl Policy + 'static, setting: Setting) -> Self {
+        let control = PolicyControl::new(handle.clone(), policy, setting);
         Self { handle, control: Arc::new(Mutex::new(control)), thread: Arc::default() }
     }
 

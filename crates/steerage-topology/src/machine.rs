@@ -20,7 +20,7 @@ use crate::cgroup;
 use crate::cpu::{CpuId, CpuMask};
 use crate::files::{CPUS, Files, NODES, online_of};
 
-pub use measure::joining_orders;
+pub use measure::{Nearness, nearness};
 
 /// The largest number of CPUs that are considered. A steering instance cannot have more.
 pub const CPUS_MAX: usize = 1024;

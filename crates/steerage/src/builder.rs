@@ -17,8 +17,8 @@ use steerage_core::tx::Output;
 use steerage_flow::dissect::Layers;
 use steerage_flow::{Affinity, FlowHasher, FlowKey, HashKey};
 use steerage_mem::FRAME_BYTES_MAX;
-use steerage_policy::{Balance, Policy, SharedControl, first_plan, policy_info};
-use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, joining_orders, usable_memory};
+use steerage_policy::{Balance, Policy, Setting, SharedControl, first_plan, policy_info};
+use steerage_topology::{CpuId, CpuMask, Nearness, NodeMap, Topology, nearness, usable_memory};
 
 use crate::handle::Handle;
 use crate::instance::Instance;
@@ -341,16 +341,24 @@ impl Builder {
         F: Fn(CpuId) -> H + Send + Sync + 'static,
     {
         let (pin, idle_poll, policy) = (self.pin, self.idle_poll, self.policy.fresh());
-        let spec = self.spec(H::AFFINITY)?;
-        let nearness = |cpus: &[CpuId], owners: &[u16]| if pin { joining_orders(cpus, owners) } else { Vec::new() };
+        let mut queues = self.inputs.iter().flat_map(|asked| &asked.input.queues);
+        let can_wait = queues.all(|queue| queue.capabilities().can_wait);
+        let setting = Setting { cpus_are_real: pin, can_wait, apart: Arc::default() };
+        let spec = self.spec(H::AFFINITY, setting.clone())?;
+        let nearness = |cpus: &[CpuId], owners: &[u16]| {
+            let near = if pin { nearness(cpus, owners) } else { Nearness::default() };
+            // It is set once.
+            let _ = setting.apart.set(near.apart);
+            near.orders
+        };
         let make: MakeHandler<H> = Arc::new(make);
         let Built { parts, handle } = build(spec, nearness, make)?;
-        let control = SharedControl::new(handle.clone(), policy, pin);
+        let control = SharedControl::new(handle.clone(), policy, setting);
         Ok(Instance::new(parts, Handle::new(handle, control), pin, idle_poll))
     }
 
     /// Fills in the defaults that depend on the machine.
-    fn spec(self, affinity: Affinity) -> Result<Spec, BuildError> {
+    fn spec(self, affinity: Affinity, setting: Setting) -> Result<Spec, BuildError> {
         let hasher = match self.hasher {
             Some(hasher) => hasher,
             None => FlowHasher::keyed(
@@ -390,7 +398,7 @@ impl Builder {
             check_order: self.check_order,
             always_hash: self.always_hash,
             policy: policy_info(&*self.policy),
-            bucket_plan: first_plan(&*self.policy),
+            bucket_plan: first_plan(&*self.policy, setting),
         })
     }
 }

@@ -199,7 +199,7 @@ pub mod stats {
 /// Policies: which CPUs of a mask have work. Programs can have their own policies.
 pub mod policy {
     pub use steerage_policy::{
-        Balance, CpuLoad, GroupLoad, Hash, LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY, POLICIES, Plan, Policy,
+        Balance, Beginning, CpuLoad, GroupLoad, Hash, LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY, POLICIES, Plan, Policy,
         UnknownPolicy, Window, Wish, is_same_distance,
     };
 }

@@ -35,13 +35,15 @@ pub(super) struct Choice {
 pub(super) struct Known {
     pub(super) costs: Costs,
     measured: Vec<(Place, Estimate)>,
+    /// The regime whose probe failed last. However good it is predicted to be, it is only tried again as a probe.
+    refuted: Option<Place>,
     /// How many looks in a row differed from the measured throughput by more than chance explains.
     surprises: u32,
 }
 
 impl Known {
     pub(super) fn new(tuning: &Tuning) -> Self {
-        Self { costs: Costs::new(tuning), measured: Vec::new(), surprises: 0 }
+        Self { costs: Costs::new(tuning), measured: Vec::new(), refuted: None, surprises: 0 }
     }
 
     /// Makes everything less certain, as time passes.
@@ -56,6 +58,7 @@ impl Known {
     /// The work or the CPUs have changed: what was measured is void, and costs may be anything.
     pub(super) fn start_over(&mut self) {
         self.measured.clear();
+        self.refuted = None;
         self.surprises = 0;
         self.costs.slowness.clear();
         let scale = self.costs.receive.mean + self.costs.work.mean;
@@ -65,6 +68,15 @@ impl Known {
     /// The throughput of this regime has to be measured anew.
     pub(super) fn measure_anew(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) {
         *self.measured(seen, regime, tuning) = Estimate::UNKNOWN;
+    }
+
+    /// The present regime was probed and is no better than the one before.
+    pub(super) fn refute(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
+        self.refuted = Some(self.place(seen, &seen.regime, tuning));
+    }
+
+    pub(super) fn is_refuted(&self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> bool {
+        self.refuted.as_ref().is_some_and(|refuted| *refuted == self.known_place(seen, regime, tuning))
     }
 
     /// What was measured of a regime.
@@ -89,6 +101,14 @@ impl Known {
     fn place(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> Place {
         let mut others: Vec<(u16, usize)> =
             regime.others.iter().map(|cpu| (*cpu, self.class(seen, *cpu, tuning))).collect();
+        others.sort_unstable();
+        Place { kind: regime.kind, others }
+    }
+
+    /// The place of a regime, without new distances.
+    fn known_place(&self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> Place {
+        let class = |cpu: &u16| (*cpu, self.class_of(seen.load.apart[usize::from(*cpu)], tuning));
+        let mut others: Vec<(u16, usize)> = regime.others.iter().map(class).collect();
         others.sort_unstable();
         Place { kind: regime.kind, others }
     }

@@ -7,7 +7,7 @@ use super::seen::Seen;
 use steerage_core::placement::{CostEstimate, RegimeEstimate};
 
 /// Why the present regime is in force.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// The group began with it.
     Start,

@@ -244,6 +244,20 @@ impl Machine {
         best
     }
 
+    /// The CPUs in the order in which they join: whole cores first, as the topology says.
+    fn order(&self) -> Vec<u16> {
+        let mut order: Vec<u16> = (0..self.cpus() as u16).collect();
+        if self.shared_core < 1.0 {
+            order.sort_by_key(|cpu| (cpu % 2, *cpu));
+        }
+        order
+    }
+
+    /// The CPU that joins first.
+    pub(super) fn next(&self) -> u16 {
+        self.order()[1]
+    }
+
     /// One look.
     pub(super) fn look(&mut self) -> Done {
         self.now = self.now + LOOK_EVERY;
@@ -287,14 +301,10 @@ impl Machine {
         self.is_moving = false;
         let apart: Vec<Option<Duration>> =
             self.is_far.iter().map(|far| Some(Duration::from_nanos(if *far { 200 } else { 55 }))).collect();
-        let mut order: Vec<u16> = (0..self.cpus() as u16).collect();
-        if self.shared_core < 1.0 {
-            // As the topology has it: whole cores first.
-            order.sort_by_key(|cpu| (cpu % 2, *cpu));
-        }
+        let order = self.order();
         let window = closed.as_ref().map(|(cpus, buckets)| Window { cpus, buckets, samples: 60_000 });
         let mut load = GroupLoad::new(&order, 1, &self.map, &cpus, &apart);
-        (load.now, load.window) = (self.now, window);
+        (load.now, load.window, load.can_wait) = (self.now, window, self.waits);
         if let Some(wish) = self.policy.look(&load) {
             self.is_moving = true;
             // Whether CPU 0 works as well is a question of shares.

@@ -243,6 +243,7 @@ impl Model {
             cpus: &cpus,
             apart: &self.apart,
             window,
+            can_wait: false,
         };
         let wish = self.policy.look(&load)?;
         let moved = |bucket: u16| self.map[usize::from(bucket)] != wish.map[usize::from(bucket)];

@@ -11,7 +11,7 @@ use steerage::{
     Balance, Builder, CpuId, CpuMask, Handle, Hash, Instance,
     flow::{FlowHasher, HashKey},
     limits::BUCKETS,
-    policy::{GroupLoad, Plan, Policy, Wish},
+    policy::{Beginning, GroupLoad, Plan, Policy, Wish},
     stats::{DropReason, Findings, MoveCause, Snapshot},
 };
 use steerage_fixtures::quiet_panics;
@@ -74,12 +74,12 @@ impl Policy for Any {
         })
     }
 
-    fn plan(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Plan {
+    fn plan(&mut self, group: &Beginning<'_>) -> Plan {
         match self {
-            Self::Hash(policy) => policy.plan(order, owners, active),
-            Self::Load(policy) => policy.plan(order, owners, active),
+            Self::Hash(policy) => policy.plan(group),
+            Self::Load(policy) => policy.plan(group),
             Self::Restless(_) => Plan::all(),
-            Self::Breathing(_) => Plan { order: order.to_vec(), active: 1 },
+            Self::Breathing(_) => Plan { order: group.order.to_vec(), active: 1 },
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use steerage::{
     Balance, Builder, CpuId, Handle, Hash, Timestamp,
     flow::{FlowHasher, HashKey},
-    policy::{GroupLoad, Plan, Policy, Wish},
+    policy::{Beginning, GroupLoad, Plan, Policy, Wish},
     threads::{Phase, Softnet, Stepped},
 };
 use steerage_core::limits::OFFER_WAIT;
@@ -194,8 +194,8 @@ impl Policy for Fixed {
         Box::new(Self::default())
     }
 
-    fn plan(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Plan {
-        self.0.plan(order, owners, active)
+    fn plan(&mut self, group: &Beginning<'_>) -> Plan {
+        self.0.plan(group)
     }
 
     fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {

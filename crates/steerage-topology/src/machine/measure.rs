@@ -47,31 +47,43 @@ impl Topology {
     }
 }
 
-/// For each of `cpus` whose index is among `owners`, the indices of the other CPUs in the order in
-/// which they should be added. The order comes from the kernel. If there is a choice, it also comes
-/// from measurements, since virtual machines report wrong topologies.
+/// The distances of the CPUs of an instance from those that receive. CPUs are named by their indices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nearness {
+    /// For each CPU that receives, the other CPUs in the order in which they should join it. Empty
+    /// for the other CPUs.
+    pub orders: Vec<Vec<u16>>,
+    /// The time that a cache line takes from a CPU that receives to another CPU. Pairs that were
+    /// not measured are missing.
+    pub apart: BTreeMap<(u16, u16), Duration>,
+}
+
+/// The distances of `cpus` from each CPU whose index is among `owners`. They come from the kernel
+/// and from measurements, because virtual machines report wrong topologies.
 ///
 /// ```
-/// use steerage_topology::{Topology, joining_orders};
+/// use steerage_topology::{Topology, nearness};
 ///
 /// // The CPU at index 0 receives.
 /// let cpus: Vec<_> = Topology::read().default_mask().iter().collect();
-/// let orders = joining_orders(&cpus, &[0]);
-/// assert_eq!(orders.len(), cpus.len());
+/// assert_eq!(nearness(&cpus, &[0]).orders.len(), cpus.len());
 /// ```
-pub fn joining_orders(cpus: &[CpuId], owners: &[u16]) -> Vec<Vec<u16>> {
+pub fn nearness(cpus: &[CpuId], owners: &[u16]) -> Nearness {
     let all: CpuMask = cpus.iter().copied().collect();
-    let mut near = vec![Vec::new(); cpus.len()];
-    if cpus.len() < 3 {
+    let mut near = Nearness { orders: vec![Vec::new(); cpus.len()], apart: BTreeMap::new() };
+    if cpus.len() < 2 {
         return near;
     }
     let mut topology = Topology::read();
     for owner in owners {
         let cpu = cpus[usize::from(*owner)];
         topology.measure(cpu, &all);
-        let order = topology.joining_order(cpu, &all).into_iter();
+        let measured = |other: u16| Some((other, topology.latency(cpu, cpus[usize::from(other)])?));
+        let others = (0..cpus.len() as u16).filter(|other| other != owner);
+        near.apart.extend(others.filter_map(measured).map(|(other, apart)| ((*owner, other), apart)));
         let place = |cpu: CpuId| cpus.iter().position(|ours| *ours == cpu).map(|at| at as u16);
-        near[usize::from(*owner)] = order.filter_map(place).collect();
+        let order = topology.joining_order(cpu, &all).into_iter();
+        near.orders[usize::from(*owner)] = order.filter_map(place).collect();
     }
     near
 }

@@ -11,7 +11,7 @@ use steerage::{
     Balance, Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Timestamp,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     limits::BUCKETS,
-    policy::{GroupLoad, LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY, Plan, Policy, Wish},
+    policy::{Beginning, GroupLoad, LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY, Plan, Policy, Wish},
     stats::MoveCause,
     threads::Softnet,
 };
@@ -68,9 +68,9 @@ impl Policy for Told {
         Box::new(self.clone())
     }
 
-    fn plan(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Plan {
-        self.asked().plans.push(active.to_vec());
-        Plan { order: order.to_vec(), active: owners }
+    fn plan(&mut self, group: &Beginning<'_>) -> Plan {
+        self.asked().plans.push(group.active.to_vec());
+        Plan { order: group.order.to_vec(), active: group.owners }
     }
 
     fn cpus_changed(&mut self) {
@@ -239,7 +239,7 @@ impl Policy for Slow {
         Box::new(self.clone())
     }
 
-    fn plan(&mut self, _: &[u16], _: usize, _: &[u16]) -> Plan {
+    fn plan(&mut self, _: &Beginning<'_>) -> Plan {
         Plan::all()
     }
 

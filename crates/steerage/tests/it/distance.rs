@@ -6,7 +6,7 @@ use std::time::Duration;
 use steerage::{
     Builder, CpuMask, DeviceError, Input,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
-    policy::{GroupLoad, Plan, Policy, Wish},
+    policy::{Beginning, GroupLoad, Plan, Policy, Wish},
     topology::Topology,
 };
 use steerage_fixtures::handlers::Nothing;
@@ -46,8 +46,8 @@ impl Policy for Asks {
         Box::new(self.clone())
     }
 
-    fn plan(&mut self, order: &[u16], owners: usize, _: &[u16]) -> Plan {
-        Plan { order: order.to_vec(), active: owners }
+    fn plan(&mut self, group: &Beginning<'_>) -> Plan {
+        Plan { order: group.order.to_vec(), active: group.owners }
     }
 
     fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {

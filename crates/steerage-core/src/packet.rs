@@ -363,8 +363,8 @@ impl Packet<'_> {
         received(&self.frame, self.written())
     }
 
-    /// Like [`data`](Self::data), but writable. A frame in lent memory is first copied to a page. For a super-frame this
-    /// is only the headers: its payload stays in lent memory, read-only, and [`segments`](Self::segments) has both.
+    /// Like [`data`](Self::data), but writable. A frame in lent memory is first copied to a page. For a super-frame
+    /// these are only the headers: its payload stays in lent memory, read-only. [`segments`](Self::segments) has both.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy, or if the frame is longer than a page.

@@ -5,9 +5,9 @@
 /// `NET_SKB_PAD`, while XDP promises 256. The headers of a tunnel over IPv6 with options fit.
 pub const HEADROOM: usize = 128;
 
-/// The room behind a frame in its page, in bytes, for what a function appends: the padding and the
-/// check value of ESP, of MACsec or of WireGuard have at most 50 bytes together. In Linux that room
-/// is the `skb_shared_info`, which is not for data.
+/// The room behind a frame in its page, in bytes, for data that a function appends. The padding and
+/// the check value of ESP, MACsec or WireGuard have at most 50 bytes together. Linux uses this room
+/// for the `skb_shared_info`, and not for data.
 pub const TAILROOM: usize = 64;
 
 /// Pages begin at multiples of this many bytes, a cache line. So no [`Fit`] can require more.

@@ -13,7 +13,7 @@ use steerage::Handle;
 #[derive(Debug)]
 pub struct Racer {
     is_held: AtomicBool,
-    /// Requests the thread to take or release the lock, and receives its confirmation.
+    /// Asks the thread to take or release the lock, and receives its confirmation.
     thread: Mutex<(Sender<()>, Receiver<()>)>,
 }
 

@@ -1,6 +1,5 @@
 //! The CPU time that one packet of a capture file costs in three cases: a bare loop that reads and
-//! walks the file, polling only, and
-//! polling with steering and counting.
+//! walks the file, polling only, and polling with steering and counting.
 //!
 //! `cargo bench -p steerage-bench --bench capture [-- ROUNDS [FILE]]`. Without a FILE, the
 //! benchmark creates one of 2,000,000 frames of 60 bytes. In both cases the file is in the page

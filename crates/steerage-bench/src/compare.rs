@@ -80,8 +80,8 @@ pub enum Verdict {
     TooFew,
 }
 
-/// Formats the comparison as the tables show it: `1.27 times [1.21..1.30]`, `no difference
-/// (0.97..1.04)`.
+/// Formats the comparison as the tables show it: `1.27 times [1.21..1.30]`,
+/// `no difference (0.97..1.04)`.
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (low, high) = (times(self.low), times(self.high));

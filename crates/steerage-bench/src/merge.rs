@@ -8,8 +8,8 @@
 //! same round, and no other sample may have it. Everything in *one file* was measured in turn, in
 //! the order of the file. Within a file, each program may count its own rounds from 0. A program
 //! that is started once per round may always print 0. If a case (series, `x` and round) repeats,
-//! the next turn has begun, and all later samples get later rounds. So `A0 B0 A0 B0` becomes `A0 B0
-//! A1 B1`, and `A0 B0 A1 B1` stays as it is. A program that fails in one turn (`A0 B0 A0 A0 B0`) is
+//! the next turn has begun, and all later samples get later rounds. So `A0 B0 A0 B0` becomes
+//! `A0 B0 A1 B1`, and `A0 B0 A1 B1` stays as it is. A program that fails in one turn (`A0 B0 A0 A0 B0`) is
 //! in its place again in the next. In such a later turn each program's first round is the turn's
 //! first round, whether the program counts on or starts again. A report's samples of an experiment
 //! stay together. Each file has its own rounds: medians are taken over all files, ratios never

@@ -243,8 +243,8 @@ impl Deref for Kept {
 
     fn deref(&self) -> &[u8] {
         self.kept_pages.memory.pool().check_generation(self.slot.page, self.generation);
-        // SAFETY: the slot was taken off its ring, so no other code has it, and writing needs `&mut
-        // self`.
+        // SAFETY: the slot was taken off its ring, so no other code has it, and writing needs
+        // `&mut self`.
         unsafe { self.kept_pages.memory.slice(&self.slot) }
     }
 }

@@ -1,5 +1,6 @@
-//! Explores every interleaving of the hand-overs with loom: `RUSTFLAGS="--cfg loom" cargo test -p
-//! steerage-mem --test loom --release`. Rings are as small as possible, and nothing spins.
+//! Explores every interleaving of the hand-overs with loom:
+//! `RUSTFLAGS="--cfg loom" cargo test -p steerage-mem --test loom --release`.
+//! Rings are as small as possible, and nothing spins.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 

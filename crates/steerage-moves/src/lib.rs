@@ -204,7 +204,7 @@ impl Moves {
         moves
     }
 
-    // ---- what is known
+    // ---- queries
 
     /// The slice that is moving now.
     pub fn slice(&self) -> Option<&Slice> {

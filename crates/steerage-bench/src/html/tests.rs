@@ -69,8 +69,8 @@ fn a_ratio_crosses_1_where_it_begins_to_pay() {
             assert_eq!(text(label), "pays before 20");
         }
     });
-    // On a logarithmic axis from 20 on, the ratio rises from 0.5 to 1.5. It crosses 1 at ln 2 / ln
-    // 3 of the way.
+    // On a logarithmic axis from 20 on, the ratio rises from 0.5 to 1.5. The crossing is at the part
+    // ln 2 / ln 3 of the way.
     let mut later = report(&[Some(20.0), Some(2000.0)], &[ChartKind::Ratio]);
     for sample in later.experiments[0].samples.iter_mut().filter(|one| one.series == "ours" && one.x == Some(2000.0)) {
         sample.values.entry("v".into()).and_modify(|value| *value *= 1.5);

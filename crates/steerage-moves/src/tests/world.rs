@@ -396,7 +396,7 @@ impl World {
         let cpu = &mut self.cpus[usize::from(index)];
         let counts = !cpu.is_declared_dead;
         if !counts {
-            // The handler is built anew.
+            // The handler is rebuilt.
             cpu.has.clear();
             cpu.carries.clear();
         }
@@ -436,7 +436,7 @@ impl World {
         let elsewhere =
             self.cpus.iter().enumerate().find(|(at, other)| *at != usize::from(cpu) && other.has.contains(&state));
         let is_on_its_way = self.in_transit.1.contains(&(state.1, state.2)) && self.is_moving_group(state.0);
-        // A dead CPU's handler does not count, and will be built anew.
+        // A dead CPU's handler does not count, and will be rebuilt.
         let elsewhere = elsewhere.filter(|(_, other)| !other.is_declared_dead);
         assert!(elsewhere.is_none() && !is_on_its_way, "CPU {cpu} handles {state:?}, whose state is elsewhere");
         if self.cpus[usize::from(cpu)].has.insert(state) {

@@ -1,7 +1,7 @@
 //! The same tests on real threads: masks change at random while handlers stall and panic.
 //!
-//! CI runs a thousand small runs. For one long run, use `STEERAGE_SECONDS=60 cargo test --release
-//! -p steerage-sim --test it stress::one_long_run`.
+//! CI runs a thousand small runs. For one long run, use
+//! `STEERAGE_SECONDS=60 cargo test --release -p steerage-sim --test it stress::one_long_run`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,9 @@
-//! What a packet of a capture file costs one CPU: read and walked by a bare loop, polled, and polled, steered and counted.
+//! The CPU time that one packet of a capture file costs in three cases: a bare loop that reads and
+//! walks the file, polling only, and polling with steering and counting.
 //!
-//! `cargo bench -p steerage-bench --bench capture [-- ROUNDS [FILE]]`. Without a FILE it makes one of 2,000,000 frames of
-//! 60 bytes; either is in the page cache when it counts. The cases run in turn, A B C A B C ...
+//! `cargo bench -p steerage-bench --bench capture [-- ROUNDS [FILE]]`. Without a FILE, the
+//! benchmark creates one of 2,000,000 frames of 60 bytes. In both cases the file is in the page
+//! cache when the measurement starts. The cases run in turn, A B C A B C ...
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::fs::{self, File};
@@ -19,10 +21,10 @@ use steerage_device::capture;
 const FRAMES: u32 = 2_000_000;
 const FLOWS: u32 = 65_536;
 
-/// How much the bare loop reads at a time.
+/// The number of bytes that the bare loop reads at a time.
 const READ_BYTES: usize = 256 << 10;
 
-/// The least that can be done: read(2), and step from record to record of a little-endian pcap.
+/// The minimum work: read(2), and a step from record to record of a little-endian pcap.
 fn bare(path: &Path) -> u64 {
     let mut file = File::open(path).expect("it was just there");
     let mut memory = vec![0; 2 * READ_BYTES];
@@ -70,7 +72,7 @@ fn counted(path: &Path) -> u64 {
     handle.snapshot().delivered()
 }
 
-/// Its name, and what reads all packets of a file and counts them.
+/// The name of a case, and the function that reads all packets of a file and counts them.
 type Case = (&'static str, fn(&Path) -> u64);
 
 fn main() {

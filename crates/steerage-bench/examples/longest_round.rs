@@ -1,12 +1,13 @@
-//! The longest rounds of packet CPUs while control is busy: masks that change a thousand times a second, and a reader of snapshots in a
-//! loop.
+//! The longest rounds of packet CPUs while control is busy: masks that change a thousand times a
+//! second, and a reader of snapshots in a loop.
 //!
 //! ```sh
 //! cargo run --release -p steerage-bench --example longest_round -- 10 # seconds
 //! ```
 //!
-//! One thread steps two CPUs in turn and times each round. Control runs in a second thread, so on a quiet machine with two CPUs
-//! nothing but control can make a round longer. The kernel and a hypervisor still interrupt, so compare runs in turn.
+//! One thread steps two CPUs in turn and times each round. Control runs in a second thread, so on a
+//! quiet machine with two CPUs only control can make a round longer. The kernel and a hypervisor
+//! still interrupt, so compare runs in turn.
 
 #![allow(clippy::print_stdout)] // it prints one line, its result
 
@@ -53,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (parts, handle) = Builder::new().virtual_cpus(2).input(input).build(|_| Touch(0))?.split();
     let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter_machine()).collect();
     let end = AtomicBool::new(false);
-    // Rounds by their length in tenths of a power of two.
+    // The number of rounds by their length, in tenths of a power of two.
     let mut rounds = vec![0_u64; 400];
     std::thread::scope(|scope| {
         scope.spawn(|| control(&handle, &end));

@@ -16,15 +16,16 @@ pub struct Settings {
     pub cpus: Vec<usize>,
     /// How many times each case runs. `None`: as many times as the benchmark itself says.
     pub rounds: Option<usize>,
-    /// About how long each run is measured.
+    /// The approximate time for which each run is measured.
     pub measured: Duration,
-    /// How long a run warms up if the policy has to find its CPUs by load.
+    /// The length of a warm-up if the policy finds its CPUs by load.
     pub warm_up: Duration,
     /// Whether only the first and the last point of an axis are measured.
     pub ends_only: bool,
 }
 
-/// The default time that each run is measured: long beside the cost of starting it, and short enough that all runs take minutes.
+/// The default time for which each run is measured. It is long compared with the cost of starting a
+/// run, and short enough that all runs take minutes.
 const MEASURED: Duration = Duration::from_millis(500);
 
 /// The default warm-up. By then the `balance` policy has finished its trials of CPUs.
@@ -42,19 +43,19 @@ impl Settings {
         Self { cpus, rounds: None, measured: MEASURED, warm_up: WARM_UP, ends_only: false }
     }
 
-    /// The warm-up of a run, with CPUs that join and leave or without.
+    /// The warm-up of a run. `balances` says whether CPUs join and leave during the run.
     pub(crate) fn warm_up_of(&self, balances: bool) -> Duration {
         if balances { self.warm_up } else { self.warm_up / FIXED_WARM_UP }
     }
 
-    /// Settings for a smoke test: one round of runs that are too short to be good measurements, at as few points as show all
-    /// series.
+    /// Settings for a smoke test: one round of short runs at as few points as show all series. The
+    /// runs are too short for good measurements.
     pub fn quick(cpus: Vec<usize>) -> Self {
         let short = Duration::from_millis(5);
         Self { cpus, rounds: Some(1), measured: short, warm_up: short, ends_only: true }
     }
 
-    /// The points of an axis that are measured.
+    /// The measured points of an axis.
     pub fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
         match all {
             [first, .., last] if self.ends_only => vec![*first, *last],
@@ -67,7 +68,8 @@ impl Settings {
         (self.measured.as_nanos() as f64 / nanos_each).max(FRAMES_MIN) as u64
     }
 
-    /// The CPUs of a run on two CPUs. If there is only one CPU, both are the same, and the cases that need two are skipped.
+    /// The CPUs of a run on two CPUs. If there is only one CPU, both are the same, and the cases
+    /// that need two are skipped.
     pub fn pair(&self) -> CpuPair {
         let (first, second) = (self.cpus.first(), self.cpus.get(1));
         let receive = first.copied().unwrap_or_default();
@@ -77,7 +79,7 @@ impl Settings {
 
 type Run = Box<dyn FnMut() -> Result<Measurement, BenchError> + Send>;
 
-/// A case: what is run, in turn with the other cases.
+/// A case: a function that runs in turn with those of the other cases.
 pub(crate) struct Case {
     pub(crate) series: String,
     pub(crate) x: Option<f64>,
@@ -95,7 +97,7 @@ pub struct Description {
     pub title: &'static str,
     /// As in [`Experiment::question`].
     pub question: &'static str,
-    /// What was published about it, if anything was.
+    /// The published work that the benchmark repeats, if there is any.
     pub published: Option<&'static Published>,
     /// As in [`Experiment::x`].
     pub x: &'static str,
@@ -111,8 +113,8 @@ pub struct Benchmark {
     pub(crate) rounds: usize,
     /// All CPUs that the cases may use.
     pub(crate) cpus: Vec<usize>,
-    /// The number of CPUs, from the first on, whose distance is measured around each run: the most that any case uses, so that
-    /// the placement means the same for all cases.
+    /// The number of CPUs, from the first on, whose distance is measured around each run. This is
+    /// the highest number that any case uses, so that the placement means the same for all cases.
     pub(crate) probed_cpus: usize,
     takes: Duration,
 }
@@ -168,7 +170,8 @@ impl Benchmark {
         self
     }
 
-    /// Shows the ratios of a published measurement beside those of the last comparison, each at its point if there is an axis.
+    /// Shows the ratios of a published measurement beside those of the last comparison. If there is
+    /// an axis, each ratio has its point there.
     pub fn beside(mut self, published: &Published) -> Self {
         let has_axis = !self.experiment.x.is_empty();
         let ratio = |one: &crate::published::Ratio| PublishedRatio {
@@ -217,7 +220,7 @@ impl Benchmark {
         self.cases.push(Case { series, x, takes: self.takes, run: Box::new(run) });
     }
 
-    /// Notes, once, what could not be run and why.
+    /// Records which case could not run and why. A repeated note is ignored.
     pub fn skip(&mut self, why: String) {
         if !self.experiment.skipped.contains(&why) {
             self.experiment.skipped.push(why);

@@ -1,5 +1,6 @@
-//! Charts of an experiment as SVG. They are written without a plotting library, since those that exist put fixed colours into the
-//! picture, which then cannot follow the page's light and dark style, and have no hints at marks: see CONTRIBUTING.md.
+//! Charts of an experiment as SVG. They are written without a plotting library, since those that
+//! exist put fixed colours into the picture, which then cannot follow the page's light and dark
+//! style, and have no hints at marks: see CONTRIBUTING.md.
 
 mod axes;
 mod bars;
@@ -21,12 +22,13 @@ use crate::stats::groups;
 use data::Data;
 use ratio::Pairs;
 
-/// The `<figure>` of a chart: its heading, its legend and a panel for each placement. Empty if the chart has no samples.
+/// The `<figure>` of a chart: its heading, its legend and a panel for each placement. Empty if the
+/// chart has no samples.
 pub(crate) fn figure(experiment: &Experiment, chart: &Chart) -> String {
     let (names, panels) = match chart.kind {
         ChartKind::Ratio => {
             let pairs = Pairs::new(experiment, chart);
-            // Rows have their names beside them.
+            // Rows have their names beside them, so they need no legend.
             (if pairs.has_axis() { pairs.names() } else { Vec::new() }, pairs.draw())
         }
         ChartKind::Distribution => (distribution::names(experiment, chart), distribution::draw(experiment, chart)),

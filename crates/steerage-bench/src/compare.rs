@@ -1,17 +1,20 @@
 //! Compares one series with another, and decides whether the difference counts.
 //!
-//! **The rule.** Machines drift, so two series are compared only within a round, in which they ran one after the other, and only
-//! if both ran at the same placement. Each round gives one ratio. The ratio is above 1 if the first series is better, whether
-//! more of the metric is better or less. Then:
+//! **The rule.** Machines drift, so two series are compared only within a round, in which they ran
+//! one after the other, and only if both ran at the same placement. Each round gives one ratio. The
+//! ratio is above 1 if the first series is better, whether more of the metric is better or less.
+//! Then:
 //!
 //! - Fewer than [`ROUNDS_MIN`] ratios say nothing: *too few runs*.
-//! - The *spread* is the interval from the k-th lowest to the k-th highest ratio, with the largest k for which the true median
-//!   lies inside with a probability of at least 95 %, whatever the ratios' distribution (the sign test; Conover, Practical
-//!   Nonparametric Statistics, 3.2). Below nine rounds the spread is from the lowest to the highest ratio. With three rounds the
-//!   probability is 75 %, with four 88, with five 94, with six 97: hence the next point.
-//! - There is a difference only if the whole spread lies on one side of 1, *and* the median is farther from 1 than the spread
-//!   is wide, both as ratios (1.27 of [1.21..1.30]: 1.27 against 1.30 / 1.21), *and* the median does not round to 1.00
-//!   ([`LEAST_TOLD`]).
+//! - The *spread* is the interval from the k-th lowest to the k-th highest ratio. k is the largest
+//!   number for which the true median lies inside with a probability of at least 95 %. The sign
+//!   test gives this probability, whatever the distribution of the ratios (Conover, Practical
+//!   Nonparametric Statistics, 3.2). With fewer than nine rounds the spread is from the lowest to
+//!   the highest ratio. With three to six rounds the probability is then only 75 % to 97 %, and
+//!   therefore the next rule exists.
+//! - There is a difference only if three conditions hold. The whole spread lies on one side of 1.
+//!   The median is farther from 1 than the spread is wide, *as a ratio*: 1.27 is enough for
+//!   [1.21..1.30]. The median does not round to 1.00 ([`LEAST_TOLD`]).
 //! - Otherwise there is *no difference* if the spread includes 1 and goes no farther from it than [`ALIKE`].
 //! - Everything else is *unclear*: the runs differ too much for either verdict.
 //!
@@ -27,10 +30,11 @@ use crate::placement::Placement;
 use crate::report::{Experiment, Pair};
 use crate::stats::{Group, Spread, by_x, groups};
 
-/// The fewest rounds that are compared: two rounds happen to agree in one of two cases.
+/// The fewest rounds that are compared. Two rounds agree with each other by luck in one of two
+/// cases.
 pub const ROUNDS_MIN: usize = 3;
 
-/// A smaller gain rounds to 1.00.
+/// The smallest gain that does not round to 1.00.
 pub const LEAST_TOLD: f64 = 1.005;
 
 /// Two series that differ by a smaller ratio are considered equal.
@@ -39,7 +43,7 @@ pub const ALIKE: f64 = 1.1;
 /// The probability that the true median is outside of the spread, if there are enough rounds.
 const CHANCE_OUTSIDE: f64 = 0.05;
 
-/// Ratios above this are shown as `over 999`: something was divided by almost nothing.
+/// Ratios above this are shown as `over 999`, since the divisor was almost 0.
 const RATIO_TOLD_MAX: f64 = 999.0;
 
 /// One series compared with another at one point and one placement.
@@ -76,7 +80,8 @@ pub enum Verdict {
     TooFew,
 }
 
-/// In the words of a table: `1.27 times [1.21..1.30]`, `no difference (0.97..1.04)`.
+/// Formats the comparison as the tables show it: `1.27 times [1.21..1.30]`,
+/// `no difference (0.97..1.04)`.
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (low, high) = (times(self.low), times(self.high));
@@ -92,10 +97,10 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// A ratio in text.
+/// Formats a ratio.
 pub(crate) fn times(ratio: f64) -> String {
     match ratio {
-        // NaN is none of these.
+        // NaN matches none of these conditions.
         _ if ratio > RATIO_TOLD_MAX => format!("over {RATIO_TOLD_MAX}"),
         _ if ratio >= 99.95 => format!("{ratio:.0}"),
         _ if ratio >= 9.995 => format!("{ratio:.1}"),
@@ -104,7 +109,8 @@ pub(crate) fn times(ratio: f64) -> String {
     }
 }
 
-/// Compares two series at each point and placement at which both ran. Returns nothing if the experiment has no such metric.
+/// Compares two series at each point and placement at which both ran. Returns nothing if the
+/// experiment has no such metric.
 pub fn compare(experiment: &Experiment, pair: &Pair) -> Vec<Comparison> {
     let Some(metric) = experiment.metrics.iter().find(|metric| metric.name == pair.metric) else { return Vec::new() };
     let groups = groups(experiment);
@@ -123,7 +129,7 @@ pub fn compare(experiment: &Experiment, pair: &Pair) -> Vec<Comparison> {
     found
 }
 
-/// The value of each round; the median if a round has several runs.
+/// The value of each round. If a round has several runs, it is their median.
 fn by_round(group: &Group<'_>, metric: &str) -> BTreeMap<usize, f64> {
     let mut rounds: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     for sample in &group.samples {
@@ -134,7 +140,8 @@ fn by_round(group: &Group<'_>, metric: &str) -> BTreeMap<usize, f64> {
     rounds.into_iter().filter_map(|(round, values)| Some((round, Spread::of(&values)?.median))).collect()
 }
 
-/// The ratio of two values. Two zeros are equal, so their ratio is 1; a value over zero is infinitely better.
+/// The ratio of two values. Two zeros are equal, so their ratio is 1. The ratio of a value to zero
+/// is infinite.
 fn gain(more: f64, less: f64) -> f64 {
     if more == less { 1.0 } else { more / less }
 }
@@ -148,7 +155,8 @@ fn judge(x: Option<f64>, placement: Placement, mut ratios: Vec<f64>) -> Comparis
     };
     let outside = outside(rounds);
     let (ratio, low, high) = (spread.median, ratios[outside], ratios[rounds - 1 - outside]);
-    // By logarithm, a ratio and its inverse are equally far from 1. Two equal ends have no width, even if both are infinite.
+    // By logarithm, a ratio and its inverse are equally far from 1. Two equal ends have no width,
+    // even if both are infinite.
     let width = if low == high { 0.0 } else { high.ln() - low.ln() };
     let tiny = ratio.ln().abs() < LEAST_TOLD.ln();
     let told = ratio.ln().abs() >= width && !tiny;
@@ -163,10 +171,12 @@ fn judge(x: Option<f64>, placement: Placement, mut ratios: Vec<f64>) -> Comparis
     Comparison { x, placement, ratio, low, high, rounds, verdict }
 }
 
-/// The number of ratios that lie outside of the spread at either end. The probability that the true median lies there too is twice
-/// that of at most so many heads in `rounds` throws of a coin.
+/// The number of ratios that lie outside of the spread at either end. The probability that the true
+/// median also lies there is twice the probability of at most this number of heads in `rounds`
+/// throws of a coin.
 fn outside(rounds: usize) -> usize {
-    // Above this the normal distribution is close enough. Below it, the powers of a half are large enough to be added exactly.
+    // Above this the normal approximation is close enough. Below it, the powers of one half are
+    // large enough for an exact sum.
     const EXACT_MAX: usize = 200;
     /// Two-sided, 5 %.
     const DEVIATIONS: f64 = 1.96;
@@ -178,7 +188,8 @@ fn outside(rounds: usize) -> usize {
     loop {
         chance += ways * 0.5_f64.powi(rounds as i32);
         if 2.0 * chance > CHANCE_OUTSIDE {
-            // With one head less the probability is low enough. If even no heads are too probable, nothing is left out.
+            // With one head fewer the probability is low enough. If even zero heads are too
+            // probable, no ratio is left out.
             return heads.saturating_sub(1);
         }
         ways = ways * (rounds - heads) as f64 / (heads + 1) as f64;

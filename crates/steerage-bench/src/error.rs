@@ -1,10 +1,10 @@
-//! Why something could not be measured, in one line each.
+//! The reasons why a measurement failed, each as one line of text.
 
 use std::fmt;
 
 use steerage::BuildError;
 
-/// Why a run failed.
+/// The reason why a run failed.
 #[derive(Debug)]
 pub enum BenchError {
     /// A thread cannot be pinned to a CPU.
@@ -18,7 +18,7 @@ pub enum BenchError {
     Build(BuildError),
     /// Something else that a run needs is missing.
     SetUp {
-        /// What is missing.
+        /// The missing thing.
         what: &'static str,
         /// The reason.
         why: String,
@@ -32,7 +32,7 @@ pub enum BenchError {
     },
     /// A run had a wrong result, so its measurements mean nothing.
     Wrong {
-        /// What is counted.
+        /// The things that were counted.
         what: &'static str,
         /// The count that was seen.
         seen: u64,
@@ -44,7 +44,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// An error about something missing, with the reason as text.
+    /// An error about a missing thing, with the reason as text.
     pub fn set_up(what: &'static str, why: impl fmt::Display) -> Self {
         Self::SetUp { what, why: why.to_string() }
     }

@@ -1,4 +1,4 @@
-//! Numbers as people read them, and text of unknown origin made fit for one line.
+//! Numbers in a readable form, and text of unknown origin made safe for one line.
 
 use crate::stats::Spread;
 

@@ -1,4 +1,5 @@
-//! A device that writes frames of 64 bytes: a template, then the few fields that differ between flows.
+//! A device that writes frames of 64 bytes: a template, with a few fields that differ between
+//! flows.
 
 use fastrand::Rng;
 use steerage::{
@@ -33,7 +34,7 @@ pub struct FrameOptions {
     pub mix: Mix,
     /// Whether the device provides a hash.
     pub device_hash: bool,
-    /// The most frames per poll, which are handed over as one list.
+    /// The maximum number of frames per poll. They are handed over as one list.
     pub list: usize,
     /// The number of flows, at most 2^24: each has its own address.
     pub flows: u32,
@@ -48,7 +49,7 @@ impl FrameOptions {
         Input::new("bench", "bench", vec![Box::new(queue)])
     }
 
-    /// Makes what writes the frames of the device.
+    /// Makes the writer of the device's frames.
     pub(crate) fn writer(self) -> FrameWriter {
         FrameWriter { mix: self.mix, flows: self.flows, rng: Rng::with_seed(SEED) }
     }
@@ -60,7 +61,7 @@ struct Frames {
     writer: FrameWriter,
 }
 
-/// Writes one frame after the other.
+/// Writes frames one after another.
 pub(crate) struct FrameWriter {
     mix: Mix,
     flows: u32,
@@ -106,7 +107,7 @@ struct Shape {
     port: usize,
 }
 
-/// A quarter of the frames is IPv4, a quarter IPv4 with a tag, and half is IPv6.
+/// A quarter of the frames is IPv4, a quarter is IPv4 with a VLAN tag, and half is IPv6.
 static SHAPES: [Shape; 4] = {
     const V6: Shape = Shape { frame: &UDP6, protocol: 20, address: 34, port: 54 };
     let v4 = Shape { frame: &UDP4, protocol: 23, address: 26, port: 34 };
@@ -118,7 +119,7 @@ static SHAPES: [Shape; 4] = {
 const PROTOCOLS: [u8; 2] = [17, 6];
 
 impl FrameWriter {
-    /// Writes a frame, and returns the hash that a device would have.
+    /// Writes a frame, and returns the hash that a device would provide.
     #[inline(always)]
     pub(crate) fn write(&mut self, frame: &mut [u8; FRAME_BYTES]) -> u32 {
         let flow = self.write_flow(frame);
@@ -137,7 +138,7 @@ impl FrameWriter {
             frame[34..36].copy_from_slice(&port);
             return flow;
         }
-        // Without a branch: a mispredicted one would count as part of what is measured.
+        // This has no branch, because mispredictions would count as part of the measurement.
         let shape = &SHAPES[(drawn & 3) as usize];
         *frame = *shape.frame;
         frame[shape.protocol] = PROTOCOLS[(drawn >> 2 & 1) as usize];

@@ -1,6 +1,7 @@
 //! A histogram of times, and the steps in which a report holds it.
 
-/// The longest time that is told apart: 2^40 ns, about 18 minutes. Longer times count as this.
+/// The longest time that the histogram distinguishes: 2^40 ns, about 18 minutes. Longer times count
+/// as this.
 const NANOS_MAX: u64 = (1 << 40) - 1;
 
 /// Significant decimal digits of each time: a percentile is right to within 1 %.
@@ -9,7 +10,7 @@ const DIGITS: u8 = 2;
 /// A report has eight steps per doubling of the time.
 const STEPS_BITS: u32 = 3;
 
-/// How many times were about how long, in nanoseconds. The mean and the longest time are exact.
+/// A histogram of times in nanoseconds. The mean and the longest time are exact.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: hdrhistogram::Histogram<u64>,
@@ -59,8 +60,10 @@ impl Histogram {
         self.counts.value_at_quantile(permille as f64 / 1000.0).min(self.max)
     }
 
-    /// The histogram in steps, in rising order: each is a time in nanoseconds, and how many times are at most that long and
-    /// longer than the step before. For [`Sample::latencies`](crate::report::Sample::latencies).
+    /// The histogram in steps, in rising order, as
+    /// [`Sample::latencies`](crate::report::Sample::latencies) requires. A step is a time in
+    /// nanoseconds, and the number of times that are at most that long but longer than the step
+    /// before.
     pub fn latencies(&self) -> Vec<(u64, u64)> {
         let mut steps: Vec<(u64, u64)> = Vec::new();
         for recorded in self.counts.iter_recorded() {

@@ -1,4 +1,5 @@
-//! A report as one page of HTML that needs nothing else: no scripts, and nothing from elsewhere. It is well-formed XML too.
+//! A report as a single HTML page without scripts or external resources. The page is also
+//! well-formed XML.
 
 mod tables;
 #[cfg(test)]
@@ -11,7 +12,7 @@ use crate::format::{duration, quantity};
 use crate::report::{Experiment, Machine, Report};
 use crate::stats::moved;
 
-/// Light and dark, by the reader's settings.
+/// The light and the dark style. The reader's settings choose between them.
 const STYLE: &str = include_str!("html/style.css");
 
 /// The whole page.

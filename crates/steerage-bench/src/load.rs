@@ -1,4 +1,5 @@
-//! A source of packets at a fixed rate or as many as are taken, and a packet function that takes a given time per packet.
+//! A source of packets at a fixed rate or as many as the path takes, and a packet function with a
+//! given amount of work per packet.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -22,20 +23,21 @@ const STAMP: std::ops::Range<usize> = 42..50;
 /// UDP flows at a steady rate. Each frame holds the time at which it was due.
 #[derive(Debug)]
 pub struct Paced {
-    /// Nanoseconds between frames; 0 for as many frames as are asked for.
+    /// Nanoseconds between frames. With 0, the source delivers as many frames as the path asks for.
     gap: f64,
     next: f64,
     rng: Rng,
 }
 
 impl Paced {
-    /// A source of this many packets per second, whether they are taken or not; without a number, of as many as are taken.
+    /// A source of this many packets per second, whether the path takes them or not. Without a
+    /// rate, it delivers as many as the path takes.
     pub fn input(per_second: Option<f64>) -> Input {
         let queue = Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, rng: Rng::with_seed(1) };
         Input::new("paced", "bench", vec![Box::new(queue)])
     }
 
-    /// The number of frames that are due by now, at most one poll's.
+    /// The number of frames that are due by now, at most the budget of one poll.
     fn due(&mut self, out: &mut Completions<'_>, budget: usize) -> usize {
         let now = out.now().as_nanos() as f64;
         if self.next == 0.0 {
@@ -83,8 +85,8 @@ pub fn spin(rounds: u64, seed: u64) -> u64 {
     (0..rounds).fold(seed | 1, |x, _| black_box(x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17)))
 }
 
-/// The number of rounds of [`spin`] that take this long. A round is measured once, as the fastest of a few tries, which other
-/// programs disturb least.
+/// The number of rounds of [`spin`] that take this long. The length of a round is measured once, as
+/// the fastest of a few tries, since other programs disturb that one least.
 pub fn spin_rounds(time: Duration) -> u64 {
     const TIMES: usize = 5;
     const ROUNDS: u64 = 2_000_000;
@@ -100,7 +102,7 @@ pub fn spin_rounds(time: Duration) -> u64 {
     (time.as_nanos() as f64 / each) as u64
 }
 
-/// Spins for each packet, and if asked to records how long each packet waited until then.
+/// Spins for each packet. If asked to, it also records how long each packet had to wait.
 #[derive(Debug)]
 pub struct SpinHandler {
     rounds: u64,

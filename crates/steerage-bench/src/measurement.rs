@@ -1,11 +1,11 @@
-//! What one run measured.
+//! The measurements of one run.
 
 use std::collections::BTreeMap;
 
 /// The values that one run measured, by metric, and the latencies of its packets.
 #[derive(Clone, Debug, Default)]
 pub struct Measurement {
-    /// By metric.
+    /// The values by metric.
     pub values: BTreeMap<String, f64>,
     /// In the form of `Sample::latencies` in [`report`](crate::report).
     pub latencies: Vec<(u64, u64)>,

@@ -1,20 +1,25 @@
 //! Makes one report of several reports and of samples that other programs print.
 //!
-//! The input is a stream of JSON values: [`Report`]s, as `steerage bench --json` prints them, and the lines that a peer's program
-//! prints ([`Item`]). Only reports define experiments; samples are added to an experiment that a report has.
+//! The input is a stream of JSON values: [`Report`]s, as `steerage bench --json` prints them, and
+//! lines that a peer's program prints ([`Item`]). Only reports define experiments. Samples are
+//! added to an experiment that a report has.
 //!
-//! **Rounds.** Ratios are taken within a round, so samples that were measured in turn must have the same round, and no other
-//! sample may have it. Everything in *one file* was measured in turn, in the order of the file. Within a file, each program may
-//! count its own rounds from 0, or may always print 0, as a program does that is started once per round: when a case (series, `x`
-//! and round) comes again, the next turn has begun, and everything from there on gets later rounds. So `A0 B0 A0 B0` becomes
-//! `A0 B0 A1 B1`, and `A0 B0 A1 B1` stays as it is. A program that fails in one turn (`A0 B0 A0 A0 B0`) is in its place again in
-//! the next. In such a later turn each program's first round is the turn's first round, whether the program counts on or starts
-//! again. A report's samples of an experiment stay together. Each file has its own rounds: medians are taken over all files,
-//! ratios never across files. Turns are counted per experiment.
+//! **Rounds.** Ratios are taken within a round, so samples that were measured in turn must have the
+//! same round, and no other sample may have it. Everything in *one file* was measured in turn, in
+//! the order of the file. Within a file, each program may count its own rounds from 0. A program
+//! that is started once per round may always print 0. If a case (series, `x` and round) repeats,
+//! the next turn has begun, and all later samples get later rounds. So `A0 B0 A0 B0` becomes
+//! `A0 B0 A1 B1`, and `A0 B0 A1 B1` stays as it is. A program that fails in one turn (`A0 B0 A0 A0 B0`) is
+//! in its place again in the next. In such a later turn each program's first round is the turn's
+//! first round, whether the program counts on or starts again. A report's samples of an experiment
+//! stay together. Each file has its own rounds: medians are taken over all files, ratios never
+//! across files. Turns are counted per experiment.
 //!
-//! **Series.** A series that no report has belongs to a peer. If no chart of its experiment names it, the charts that name their
-//! series and whose metric it has draw it too. If it is in no comparison, it is compared: the series that its lines name as
-//! `against` are compared with it, or otherwise the series that the experiment is about, the first of its compared series.
+//! **Series.** A series that no report has belongs to a peer. If no chart of its experiment names
+//! the series, it is added to the charts that list their series and whose metric it has. If no
+//! comparison contains it, it is compared with the series that its lines name as `against`. Without
+//! that name, it is compared with the series that the experiment is about, which is the first of
+//! its compared series.
 //!
 //! **Machines.** One report never mixes measurements of different machines, kernels or versions.
 
@@ -50,28 +55,28 @@ pub enum Item {
     Beside(Beside),
 }
 
-/// `{"experiment":"rps","skipped":"rte_ring: there is no DPDK here"}`
+/// A line such as `{"experiment":"rps","skipped":"rte_ring: there is no DPDK here"}`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Skipped {
     /// The experiment's name.
     pub experiment: String,
-    /// What was skipped and why, in one line.
+    /// The skipped measurement and the reason, in one line.
     pub skipped: String,
 }
 
-/// `{"beside":"DPDK 22.11, peers/dpdk/ring"}`
+/// A line such as `{"beside":"DPDK 22.11, peers/dpdk/ring"}`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Beside {
     /// A program with its version, in one line.
     pub beside: String,
 }
 
-/// Why the input cannot be merged, and where in the input the reason is.
+/// The reason why the input cannot be merged, and its place in the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergeError {
     /// The place in the input, such as `peers.jsonl, line 7`.
     pub place: String,
-    /// What is wrong, and what to do about it.
+    /// The error, and how to fix it.
     pub what: String,
 }
 
@@ -134,7 +139,8 @@ impl Merger {
     /// Makes the report.
     ///
     /// # Errors
-    /// If the input has no report, has reports of different machines, or has a sample of an experiment that no report has.
+    /// If the input has no report, has reports of different machines, or has a sample of an
+    /// experiment that no report has.
     pub fn finish(self) -> Result<Report, MergeError> {
         let mut report = self.merged_declarations()?;
         let mut rounds = Rounds::default();
@@ -257,7 +263,7 @@ fn find_experiment<'a>(report: &'a mut Report, name: &str) -> Result<&'a mut Exp
     })
 }
 
-/// Adds the run of another report, which must be of the same machine.
+/// Adds the run of another report, which must come from the same machine.
 fn merge_machine(first: &mut Machine, other: &Machine) -> Result<(), String> {
     let differs = [
         ("CPU", first.cpu != other.cpu),
@@ -281,7 +287,8 @@ fn merge_machine(first: &mut Machine, other: &Machine) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds another report's declaration of the same experiment, which may have been run with other options.
+/// Adds another report's declaration of the same experiment. The other run may have had other
+/// options.
 fn merge_declaration(known: &mut Experiment, other: &Experiment) {
     add_all(&mut known.metrics, other.metrics.clone());
     for pair in &other.compared {
@@ -326,7 +333,7 @@ fn add_peer_series(into: &mut Experiment, sample: &Sample, against: &[String]) {
         let has = match chart.kind {
             ChartKind::Bars | ChartKind::Lines => sample.values.contains_key(&chart.metric),
             ChartKind::Distribution => !sample.latencies.is_empty(),
-            // It draws comparisons, which are added below.
+            // This chart draws comparisons, which are added below.
             ChartKind::Ratio => false,
         };
         if has {
@@ -338,7 +345,7 @@ fn add_peer_series(into: &mut Experiment, sample: &Sample, against: &[String]) {
     }
     let about: Vec<String> = into.compared.first().map(|pair| pair.of.clone()).into_iter().collect();
     for of in if against.is_empty() { &about } else { against } {
-        // The metric by which `of` is compared already, or else the first metric.
+        // Use the metric by which `of` is already compared, or else the first metric.
         let pair = into.compared.iter().find(|pair| pair.of == *of).map(|pair| &pair.metric);
         let Some(metric) = pair.or(into.metrics.first().map(|metric| &metric.name)).cloned() else { continue };
         add_all(

@@ -1,5 +1,5 @@
-//! A device with a ring of pages posted ahead, as a network card has; and metadata as drivers allocated it before
-//! `build_skb`: with the page, when it is posted.
+//! A device with a ring of pages posted ahead, like a network card. Its metadata can be allocated
+//! as drivers did before `build_skb`: with the page, when the page is posted.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use steerage::{
     limits::HEADROOM,
 };
 
-/// How many pages are posted: a large ring, as build_skb was measured with.
+/// The number of posted pages: a large ring, as in the measurement of build_skb.
 pub const RING: usize = 4096;
 
 /// The longest frame.
@@ -22,18 +22,19 @@ pub const FRAME_BYTES_MAX: usize = 1514;
 /// When a packet's metadata is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metadata {
-    /// When its page is posted, by the CPU that receives, in memory of its own.
+    /// When the receiving CPU posts the page, in separate memory.
     Early,
-    /// When it is handled, by the CPU that handles it, on its stack.
+    /// When a CPU handles the packet, on the stack of that CPU.
     Late,
 }
 
-/// As much as of an sk_buff is cleared when it is allocated (Linux 6: up to its `tail`, 184 bytes), in cache lines of its own.
+/// Metadata as large as the part of an sk_buff that is cleared when it is allocated (Linux 6: up to
+/// its `tail`, 184 bytes), in cache lines of its own.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Allocated([AtomicU64; 24]);
 
-/// What a packet function wants to know of a packet.
+/// The metadata that a packet function reads.
 #[derive(Debug)]
 struct Built {
     len: u64,
@@ -42,12 +43,12 @@ struct Built {
     hash: FlowHash,
 }
 
-/// One for each page.
+/// The allocated metadata, one entry for each page.
 #[derive(Debug)]
 pub struct Slab(Box<[Allocated]>);
 
 impl Slab {
-    /// For so many pages, whose numbers follow each other.
+    /// A slab for this many pages with consecutive numbers.
     fn new(pages: usize) -> Arc<Self> {
         Arc::new(Self((0..pages.next_power_of_two()).map(|_| Allocated::default()).collect()))
     }
@@ -57,25 +58,28 @@ impl Slab {
     }
 }
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct NicOptions {
-    /// Every frame's length.
+    /// The length of every frame.
     pub frame_bytes: usize,
-    /// How many frames.
+    /// The number of frames.
     pub frames: u64,
     /// When metadata is made.
     pub metadata: Metadata,
-    /// So many frames a second, whether there is a page for them or not; `None`: as fast as they are taken.
+    /// The number of frames per second, whether there is a page for them or not. With `None`,
+    /// frames arrive as fast as they are taken.
     pub rate: Option<u64>,
-    /// The device shows frames only when at least this many have arrived, as cards that moderate their interrupts do.
+    /// The device shows frames only if at least this many have arrived, like cards that moderate
+    /// their interrupts.
     pub at_once: usize,
 }
 
 impl NicOptions {
-    /// The device, and what makes the packet function that goes with it.
+    /// The device, and the function that creates the matching packet function.
     pub fn input(self) -> (Input, impl Fn() -> Reads + Send + Sync + 'static) {
-        // All pages that an instance of two CPUs maps for such a device; more are no harm.
+        // Covers all pages that an instance of two CPUs maps for this device. More entries do no
+        // harm.
         let slab = (self.metadata == Metadata::Early).then(|| Slab::new(4 * RING));
         let queue = Nic {
             options: self,
@@ -98,7 +102,7 @@ struct Nic {
     at: usize,
     sent: u64,
     lost: u64,
-    /// When the first frame came.
+    /// The time of the first frame.
     since: Option<Instant>,
 }
 
@@ -110,7 +114,8 @@ impl Nic {
         Some(page)
     }
 
-    /// How many frames lie in the ring: what has come by now, less what found it full.
+    /// The number of frames in the ring: frames that arrived minus frames that were taken or found
+    /// the ring full.
     fn arrived(&mut self, out: &mut Completions<'_>) -> usize {
         let Some(rate) = self.options.rate else { return (self.options.frames - self.sent) as usize };
         let since = self.since.get_or_insert_with(Instant::now).elapsed();
@@ -123,7 +128,7 @@ impl Nic {
         if all_came || waiting >= self.options.at_once as u64 { (waiting - lost) as usize } else { 0 }
     }
 
-    /// As the card writes it: all of the frame.
+    /// Writes the whole frame, as the card does.
     fn write(&self, memory: &mut [u8]) {
         let frame = &mut memory[..self.options.frame_bytes];
         frame.fill(self.sent as u8);
@@ -144,12 +149,13 @@ impl RxQueue for Nic {
         let begins = self.ring.is_empty();
         while self.ring.len() < RING {
             let mut page = out.take_page().expect("as many pages as were asked for");
-            // Else the first frames wait for the kernel to find memory for them, which no network card does.
+            // Touch the memory first. Otherwise the first frames wait for the kernel to provide
+            // memory, which never happens on a network card.
             out.page_mut(&mut page).fill(0);
             self.ring.push(Self::post(slab.as_deref(), page));
         }
         if begins {
-            // Frames come when the ring is there.
+            // Frames arrive only after the ring is filled.
             return Ok(Polled::More);
         }
         let len = self.options.frame_bytes;
@@ -161,7 +167,7 @@ impl RxQueue for Nic {
                 let known = [len as u64, len as u64, 1, u64::from(number)];
                 words.iter().step_by(6).zip(known).for_each(|(word, known)| word.store(known, Relaxed));
             }
-            // With one target the hash chooses nothing: it carries the number of the metadata.
+            // With one target the hash chooses nothing, so it can carry the number of the metadata.
             let posted = out.rx_finish(page, HEADROOM, Filled::whole(len).with_hash(Some(FlowHash(number))));
             let other = posted.number() != number;
             self.ring[self.at] = if other { Self::post(slab.as_deref(), posted) } else { Some(posted) };
@@ -176,7 +182,7 @@ impl RxQueue for Nic {
     }
 }
 
-/// Reads a packet's header, and its metadata wherever that is.
+/// Reads a packet's header and its metadata.
 #[derive(Debug)]
 pub struct Reads {
     slab: Option<Arc<Slab>>,

@@ -1,5 +1,5 @@
-//! How far two CPUs are apart at the moment. On a virtual machine the distance changes over time, and with it the cost of sharing
-//! memory.
+//! The current distance between two CPUs. On a virtual machine the distance changes over time, and
+//! with it the cost of sharing memory.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,35 +12,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::BenchError;
 
-/// If all times of an experiment are alike, this one-way time of a cache line decides what they are called. It separates nothing.
-/// Measured: 49 to 80 ns near, and 120 to 220 ns far.
+/// The one-way time of a cache line that separates near from far if all times of an experiment are
+/// alike. In that case it names the placement of all runs, and separates none of them. Measured: 49
+/// to 80 ns near, and 120 to 220 ns far.
 const FAR_NANOS: f64 = 100.0;
 
-/// The least ratio of two typical times that count as near and far. The hosts that were measured differ by 2 at least between near and
-/// far, and by 1.6 at most within one of them.
+/// The smallest ratio of two typical times that count as near and far. On the measured hosts near
+/// and far differ by a factor of at least 2, and times of one kind differ by at most 1.6.
 const APART_MIN: f64 = 1.7;
 
 /// The number of round trips of the cache line.
 const ROUNDS: u64 = 3_000;
 
-/// How far the CPUs were apart during a run.
+/// The distance between the CPUs during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// They share a cache.
+    /// The CPUs share a cache.
     Near,
-    /// They share none.
+    /// The CPUs share no cache.
     Far,
-    /// It changed during the run, so the run is not used.
+    /// The distance changed during the run, so the run is not used.
     Moved,
     /// Only one CPU was used.
     Alone,
 }
 
-/// How far apart the CPUs were before a run and after it: the time that a cache line takes one way, in nanoseconds.
+/// The distance between the CPUs before a run and after it: the one-way time of a cache line, in
+/// nanoseconds.
 pub type Apart = [f64; 2];
 
-/// The placement of each run. Whether there are two of them is seen from the times themselves: a host whose times only scatter has one.
+/// The placement of each run. The times themselves show whether there are two placements: if the
+/// times of a host only scatter, there is one.
 pub fn classify(runs: &[Apart]) -> Vec<Placement> {
     let limit = limit(runs.iter().flatten().copied().collect());
     let placement = |run: &Apart| match run.map(|nanos| nanos > limit) {
@@ -51,8 +54,9 @@ pub fn classify(runs: &[Apart]) -> Vec<Placement> {
     runs.iter().map(placement).collect()
 }
 
-/// The time that separates near from far. The times are divided in two so that they differ least within each part (by their
-/// logarithms, as Otsu's method divides the pixels of a picture). If the medians of both parts are alike, nothing is separated.
+/// The time that separates near from far. The times are divided into two parts so that the
+/// differences within each part are smallest (by logarithm, as Otsu's method divides the pixels of
+/// a picture). If the medians of both parts are alike, there is only one placement.
 fn limit(mut times: Vec<f64>) -> f64 {
     times.retain(|nanos| nanos.is_finite() && *nanos > 0.0);
     times.sort_by(f64::total_cmp);
@@ -93,11 +97,11 @@ pub fn pin(cpu: usize) -> Result<(), BenchError> {
         .map_err(|error| BenchError::Pin { cpu, error })
 }
 
-/// How far `cpus` are apart: the median time that a cache line takes one way, in nanoseconds, from the first of them to that
-/// which is farthest. 0 where there is only one.
+/// The distance of `cpus`: the median one-way time of a cache line, in nanoseconds, between the
+/// first CPU and the farthest of the others. 0 if there is only one CPU.
 ///
 /// # Errors
-/// If this process may not use one of them.
+/// If this process may not use one of the CPUs.
 pub fn probe(cpus: &[usize]) -> Result<f64, BenchError> {
     let Some((first, others)) = cpus.split_first() else { return Ok(0.0) };
     let mut farthest: f64 = 0.0;
@@ -107,17 +111,18 @@ pub fn probe(cpus: &[usize]) -> Result<f64, BenchError> {
     Ok(farthest)
 }
 
-/// What two threads play with.
+/// The shared state of the two threads, which pass a ball back and forth.
 struct Game {
     ball: Ball,
-    /// One of them cannot play.
+    /// Set if one of the threads cannot take part.
     over: AtomicBool,
 }
 
 #[repr(align(128))]
 struct Ball(AtomicU64);
 
-/// How often it is looked for the ball before it is looked for the end of the game, which costs a line of its own.
+/// The number of checks for the ball before a check for the end of the game, which reads another
+/// cache line.
 const LOOKS: u32 = 4096;
 
 fn one_way_nanos(one: usize, other: usize) -> Result<f64, BenchError> {
@@ -132,7 +137,8 @@ fn one_way_nanos(one: usize, other: usize) -> Result<f64, BenchError> {
 }
 
 impl Game {
-    /// Waits for the ball: whether it came. Acquire and release pair with the other side's: the ball is all there is.
+    /// Waits for the ball, and returns whether it came. Acquire and release pair with the other
+    /// side's operations. The game shares no data other than the ball.
     fn is_there(&self, number: u64) -> bool {
         loop {
             for _ in 0..LOOKS {
@@ -171,7 +177,8 @@ impl Game {
 mod tests {
     use super::*;
 
-    /// Times as they were measured on this kind of machine: near, far, and some while the host moved a CPU.
+    /// Times measured on this kind of machine: near, far, and a few during which the host moved a
+    /// CPU.
     const EPYC: [f64; 16] =
         [58.0, 61.0, 60.0, 57.5, 63.0, 59.0, 196.0, 204.0, 199.5, 188.0, 207.0, 62.0, 60.5, 131.0, 95.0, 201.0];
 
@@ -190,7 +197,7 @@ mod tests {
 
     #[test]
     fn times_that_only_scatter_are_one_kind() {
-        // An Intel host: 49 to 80 ns, whatever it does.
+        // An Intel host: always 49 to 80 ns.
         let intel: Vec<f64> = (0..40).map(|nth| 49.0 + f64::from(nth * 17 % 32)).collect();
         assert!(classify(&runs(&intel)).iter().all(|placement| *placement == Placement::Near));
         assert!(classify(&[[49.0, 80.0], [80.0, 49.0]]).iter().all(|placement| *placement == Placement::Near));

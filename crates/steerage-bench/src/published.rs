@@ -1,26 +1,28 @@
-//! What was published about the techniques that the experiments repeat: the set-up, and the rates with the CPU use beside them.
+//! Published measurements of the techniques that the experiments repeat: the set-up, and the rates
+//! with the CPU use.
 //!
 //! All texts and figures of other people's measurements are here, so they can be checked in one place.
 
 /// A published measurement, and how the experiment that repeats it differs.
 #[derive(Clone, Copy, Debug)]
 pub struct Published {
-    /// The work: by whom, what and where.
+    /// The work: its author, its title and the place of publication.
     pub work: &'static str,
-    /// What was measured, on which machines.
+    /// The subject and the machines of the measurement.
     pub set_up: &'static str,
-    /// Rates, with CPU use beside them.
+    /// Rates, with the CPU use.
     pub result: &'static str,
-    /// How the experiment of this program differs, if that explains another result; otherwise empty.
+    /// How the experiment of this program differs, if the difference explains another result.
+    /// Otherwise empty.
     pub differs: &'static str,
-    /// What the result comes to as ratios.
+    /// The result as ratios.
     pub ratios: &'static [Ratio],
 }
 
 /// A published gain.
 #[derive(Clone, Copy, Debug)]
 pub struct Ratio {
-    /// Its point on the axis of the experiment, if it has one.
+    /// The point of the ratio on the experiment's axis, if there is an axis.
     pub x: Option<f64>,
     /// The rate before.
     pub before: f64,
@@ -54,7 +56,7 @@ pub const RPS: Published = Published {
     ],
 };
 
-/// What the same work says about machines with little load.
+/// The result of the same work for lightly loaded machines.
 pub const RPS_LIGHT_LOAD: Published = Published {
     work: RPS.work,
     set_up: "A lightly loaded server may get slower with RPS, and the best mask depends on the caches that CPUs share.",
@@ -78,7 +80,7 @@ pub const HANDOFF: Published = Published {
     ratios: &[Ratio { x: Some(64.0), before: 100.0, after: 143.0, set_up: "two 10G ixgbe, kernel forwarding" }],
 };
 
-/// Metadata made when the frame has come.
+/// Metadata that is created when the frame has arrived.
 pub const BUILD_SKB: Published = Published {
     work: "Eric Dumazet, \"net: introduce build_skb()\" (netdev, July 2011).",
     set_up: "igb (Intel 82576), AMD Athlon II X2 at 3 GHz, receive ring of 4096. One CPU sends 1,488,137 packets per second with \

@@ -1,5 +1,5 @@
-//! A report: machine, experiments and samples. Our benchmarks and the programs of peers write samples in this form, and it is
-//! shown as a table, as JSON and as a page.
+//! A report: machine, experiments and samples. Our benchmarks and the programs of peers write
+//! samples in this form. Other modules show a report as a table, as JSON and as a page.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,8 @@ pub struct Machine {
     pub started: String,
     /// How long all runs took, in seconds.
     pub seconds: f64,
-    /// The programs that were measured for comparison, with their versions: one line each, such as `DPDK 22.11, peers/dpdk`.
+    /// The programs that were measured for comparison, with their versions: one line each, such as
+    /// `DPDK 22.11, peers/dpdk`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
 }
@@ -54,7 +55,8 @@ pub struct Experiment {
     pub title: String,
     /// The question that it answers, in a few sentences.
     pub question: String,
-    /// What was published about it, by whom and where; empty if nothing was.
+    /// The published work that the experiment repeats, with author and place; empty if there is
+    /// none.
     pub published: String,
     /// The metrics. The experiment is about the first one.
     pub metrics: Vec<Metric>,
@@ -66,12 +68,12 @@ pub struct Experiment {
     pub charts: Vec<Chart>,
     /// Every run, in the order in which they were made.
     pub samples: Vec<Sample>,
-    /// What could not be run and why, in one line each.
+    /// The measurements that could not run, each with its reason in one line.
     pub skipped: Vec<String>,
 }
 
 impl Experiment {
-    /// Decides the placement of all runs whose times are known.
+    /// Determines the placement of all runs whose times are known.
     pub fn classify(&mut self) {
         let times: Vec<Apart> = self.samples.iter().filter_map(|sample| sample.apart_ns).collect();
         let known = self.samples.iter_mut().filter(|sample| sample.apart_ns.is_some());
@@ -101,12 +103,12 @@ pub struct Pair {
     pub over: String,
     /// The metric.
     pub metric: String,
-    /// What others published about the same comparison, to be shown beside the measured ratios.
+    /// Published results of the same comparison, which charts show beside the measured ratios.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub published: Vec<PublishedRatio>,
 }
 
-/// A published ratio, on another machine and in general by another metric.
+/// A published ratio. It comes from another machine and usually from another metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PublishedRatio {
     /// Its point on the axis, if it has one.
@@ -138,7 +140,8 @@ pub enum ChartKind {
     Bars,
     /// A line for each series over `x`, with its spread.
     Lines,
-    /// A line over `x` for the ratio of each compared pair, which is above 1 where the first series is better.
+    /// A line over `x` for the ratio of each compared pair. The ratio is above 1 if the first
+    /// series is better.
     Ratio,
     /// The latencies of each series by percentile.
     Distribution,
@@ -157,14 +160,15 @@ pub struct Sample {
     pub round: usize,
     /// How far apart the CPUs were.
     pub placement: Placement,
-    /// The times before and after the run that the placement is decided by, if they are known. All runs of an experiment are
-    /// considered together ([`Experiment::classify`]).
+    /// The one-way times before and after the run, if they are known. They determine the placement.
+    /// [`Experiment::classify`] considers all runs of an experiment together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub apart_ns: Option<Apart>,
     /// The values by metric.
     pub values: BTreeMap<String, f64>,
-    /// The steps of a histogram in rising order: a time in nanoseconds, and how many packets took at most that long and longer than
-    /// the step before. Empty if latencies were not measured.
+    /// The steps of a histogram in rising order: a time in nanoseconds, and the number of packets
+    /// that took at most that long but longer than the step before. Empty if latencies were not
+    /// measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latencies: Vec<(u64, u64)>,
 }

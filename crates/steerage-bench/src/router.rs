@@ -1,5 +1,5 @@
-//! A router that is all work: a device that brings packets for many networks, a table of routes to them, and an output that
-//! costs nothing.
+//! A router benchmark without device costs: a device that delivers packets for many networks, a
+//! routing table for these networks, and an output that costs nothing.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use steerage_apps::forward::{Forwarding, Hop, Interface, Neighbour, Neighbours, 
 use crate::error::BenchError;
 
 const FRAME_BYTES: usize = 64;
-/// To so many networks, of 256 addresses each, behind so many routers.
+/// The number of networks, each with 256 addresses. They are reached through `ROUTERS` next
+/// routers.
 const ROUTES: u32 = 1000;
 const ROUTERS: u8 = 16;
 
@@ -23,13 +24,15 @@ struct Packets {
     rng: Rng,
 }
 
-/// From 10.0.x.x to 100.x.x.x, its checksum right for an identification that makes up for both.
+/// A packet from 10.0.x.x to 100.x.x.x. Its checksum is right because the identification
+/// compensates for both addresses.
 const PACKET: [u8; FRAME_BYTES] = {
     let mut frame = [0; FRAME_BYTES];
     (frame[0], frame[6]) = (2, 2);
     (frame[12], frame[14], frame[17], frame[22], frame[23]) = (8, 0x45, 50, 64, 17);
     (frame[26], frame[30]) = (10, 100);
-    // 0x4500 + 50 + 64 * 256 + 17 + 10 * 256 + 100 * 256, and the identification's 0xffff, which is 0 here.
+    // The sum of the header's words: 0x4500, length, TTL and protocol, and the two addresses. The
+    // identification adds 0xffff, which equals 0 here.
     let checksum = !(0x4500_u16 + 50 + 0x4011 + 0x0a00 + 0x6400);
     (frame[24], frame[25]) = ((checksum >> 8) as u8, checksum as u8);
     (frame[37], frame[39]) = (9, 30);
@@ -49,7 +52,8 @@ impl RxQueue for Packets {
             let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
             *frame = PACKET;
             frame[28..30].copy_from_slice(&source.to_be_bytes());
-            // 100.0.0.0/8 in networks of 256: two octets of the network, and the host.
+            // 100.0.0.0/8 in networks of 256 addresses: two octets of the network, and one of the
+            // host.
             frame[31..33].copy_from_slice(&network.to_be_bytes());
             frame[33] = host;
             let words = [source, u16::from(frame[31]), u16::from_be_bytes([frame[32], frame[33]])];
@@ -63,7 +67,7 @@ impl RxQueue for Packets {
     }
 }
 
-/// A card that sends at no cost: it looks at each packet's first line.
+/// A card that sends at no cost: it only reads the first cache line of each packet.
 struct Sink(u8);
 
 impl TxQueue for Sink {
@@ -86,7 +90,8 @@ fn table() -> Result<Table, BenchError> {
         mac: Some(ours),
         mtu: 1500,
         up: true,
-        // No source of the packets: those from the router's own address or from a broadcast address are dropped.
+        // This address is not a source of the packets. Packets from the router's own address or
+        // from a broadcast address would be dropped.
         ipv4: Some([10, 2, 0, 1].into()),
         ipv6: None,
         broadcasts: vec![[10, 2, 0, 255].into()],
@@ -110,10 +115,10 @@ fn table() -> Result<Table, BenchError> {
     })
 }
 
-/// One run's router, its device that brings so many packets, and the output.
+/// Creates the router of one run, the device that delivers this number of packets, and the output.
 ///
 /// # Errors
-/// Where the system has no sockets for it.
+/// If the system cannot provide a socket for the router.
 pub fn router(packets: u64) -> Result<(Arc<Forwarding>, Input, Output), BenchError> {
     let forwarding = Forwarding::new(vec![0]).map_err(|error| BenchError::set_up("a socket for the router", error))?;
     forwarding.show(table()?);

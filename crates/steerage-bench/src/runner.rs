@@ -10,7 +10,7 @@ use crate::measurement::Measurement;
 use crate::placement::{Apart, Placement, probe};
 use crate::report::{Experiment, Sample};
 
-/// How far a benchmark has come: reported before each run.
+/// The progress of a benchmark, reported before each run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
     /// The experiment's name.
@@ -27,17 +27,20 @@ pub struct Progress<'a> {
     pub left: Duration,
 }
 
-/// The first estimate of the time that a run takes besides its measurement: to set it up, and to probe the distance of its CPUs.
+/// The first estimate of a run's extra time: its set-up, and the probe of the distance between its
+/// CPUs.
 const OVERHEAD: Duration = Duration::from_millis(30);
 
-/// Rounds may be added if the host moves the CPUs: until as many have run as this many times the planned ones.
+/// If the host moves CPUs, the runner adds rounds, up to this many times the planned number.
 const ROUNDS_MOST: usize = 3;
 
-/// Runs all cases, until they are done or `goes_on`, which is asked before each run, returns false. A case that fails is not run
-/// again, and the report lists it as skipped.
+/// Runs all cases, until they are done or `goes_on` returns false. The runner calls `goes_on`
+/// before each run. If a case fails, the runner does not run it again, and the report lists it as
+/// skipped.
 ///
-/// Each run has a thread of its own. Before and after each run, the distance of its CPUs is probed. Series are compared only within a
-/// round and at the same distance. Cases that have too few such rounds for a comparison are run in more rounds.
+/// Each run has a thread of its own. Before and after each run, the distance of its CPUs is probed.
+/// Series are compared only within a round and at the same distance. Cases that have too few such
+/// rounds for a comparison are run in more rounds.
 pub fn run(benchmark: Benchmark, goes_on: impl FnMut(Progress<'_>) -> bool) -> Experiment {
     let Benchmark { experiment, mut cases, rounds, mut cpus, probed_cpus, .. } = benchmark;
     cpus.truncate(probed_cpus);
@@ -62,7 +65,7 @@ struct Running<G> {
 }
 
 impl<G: FnMut(Progress<'_>) -> bool> Running<G> {
-    /// Runs these cases once. Returns whether it may go on.
+    /// Runs these cases once. Returns whether the benchmark may continue.
     fn round(&mut self, round: usize, which: &[usize]) -> bool {
         let mut failed = Vec::new();
         for (nth, at) in which.iter().enumerate() {
@@ -93,7 +96,7 @@ impl<G: FnMut(Progress<'_>) -> bool> Running<G> {
                         series: case.series.clone(),
                         x: case.x,
                         round,
-                        // Decided once all times are known.
+                        // The placement is determined when all times are known.
                         placement: Placement::Alone,
                         apart_ns,
                         values: measured.values,
@@ -111,8 +114,8 @@ impl<G: FnMut(Progress<'_>) -> bool> Running<G> {
         true
     }
 
-    /// The cases of comparisons that have fewer rounds than a verdict takes, at every distance. If fewer are planned, nobody wants a
-    /// verdict.
+    /// The cases of comparisons that have too few rounds for a verdict at every distance. If the
+    /// settings plan fewer rounds than that, no verdict is expected.
     fn too_few(&mut self) -> Vec<usize> {
         if self.rounds < ROUNDS_MIN {
             return Vec::new();

@@ -1,7 +1,7 @@
 //! Groups of runs, and their medians.
 //!
-//! Runs are pooled only if series, `x` and placement are the same. Runs during which the CPUs moved are in no group: they are
-//! only counted ([`moved`]).
+//! Runs are pooled only if series, `x` and placement are the same. Runs during which the CPUs moved
+//! are in no group: they are only counted ([`moved`]).
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -12,7 +12,8 @@ use crate::report::{Experiment, Sample};
 /// The median and the range of a group of runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The value in the middle; of an even number of values, the mean of the two in the middle.
+    /// The value in the middle. For an even number of values, this is the mean of the two in the
+    /// middle.
     pub median: f64,
     /// The lowest value.
     pub least: f64,

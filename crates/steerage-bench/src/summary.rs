@@ -1,4 +1,5 @@
-//! The `path` experiment in short: one line for each row of the table of aims in docs/performance.md.
+//! The `path` experiment in short: one line for each row of the table of aims in
+//! docs/performance.md.
 
 use std::fmt::Write;
 
@@ -20,10 +21,10 @@ struct Row {
 enum Aim {
     /// At most this many times as long as another series in the same round.
     Times(&'static str, f64),
-    /// At most this many nanoseconds if the CPUs are near, and if they are far. The figures are from one machine each, so
-    /// that other machines can only compare with them.
+    /// At most this many nanoseconds if the CPUs are near, and if they are far. The figures are
+    /// from one machine each, so that other machines can only compare with them.
     Nanos(Option<f64>, Option<f64>),
-    /// Ahead of a program that only `peers/run` starts.
+    /// Better than a program that only `peers/run` starts.
     Peer(&'static str),
 }
 
@@ -41,10 +42,11 @@ const ROWS: [Row; 9] = [
     Row { what: "1 target, far", series: series::ONE_TARGET, metric: RECEIVE, aim: Aim::Nanos(None, Some(25.0)) },
 ];
 
-/// The row that needs interfaces, and so is not part of this experiment.
+/// The text for the row that requires interfaces, and so is not part of this experiment.
 const ELSEWHERE: &str = "forward by AF_XDP: it needs interfaces; measure it with peers/run --only forward\n";
 
-/// The summary of the `path` experiment: for each placement and row, the median of the runs, and how far it is from the aim.
+/// The summary of the `path` experiment: for each placement and row, the median of the runs, and
+/// how far it is from the aim.
 pub fn summary(experiment: &Experiment) -> String {
     let mut text = String::new();
     let groups = groups(experiment);
@@ -62,12 +64,13 @@ pub fn summary(experiment: &Experiment) -> String {
     text + ELSEWHERE
 }
 
-/// A row's result beside its aim. `None` if the aim is about another placement.
+/// A row's result compared with its aim. `None` if the aim is about another placement.
 fn beside(row: &Row, spread: &Spread, placement: Placement, experiment: &Experiment) -> Option<String> {
     let verdict = |is_met: bool| if is_met { "met" } else { "missed" };
     match row.aim {
         Aim::Times(over, most) => {
-            // Less is better, so the gain of the other series is how many times as long this one takes.
+            // Lower is better, so the gain of the other series says how many times as long this
+            // series takes.
             let (of, metric, published) = (over.to_owned(), row.metric.to_owned(), Vec::new());
             let pair = Pair { of, over: row.series.to_owned(), metric, published };
             let found = compare(experiment, &pair).into_iter().find(|one| one.placement == placement)?;

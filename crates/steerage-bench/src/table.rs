@@ -7,22 +7,22 @@ use crate::format::{axis_value, duration, printable, quantity, spread, truncated
 use crate::report::{Experiment, Machine, Metric, Report};
 use crate::stats::{Group, groups, moved};
 
-/// No line is longer.
+/// The maximum length of a line.
 const WIDTH: usize = 100;
 
-/// Names of series are cut here, so that figures of six digits with their spread fit beside them.
+/// Longer names of series are cut, so that figures of six digits with their spread fit beside them.
 const SERIES_WIDTH_MAX: usize = 30;
 
-/// And what `x` is.
+/// Longer names of `x` are cut.
 const X_WIDTH_MAX: usize = 18;
 
-/// Text stands so far in.
+/// The indent of text.
 const INDENT: &str = "  ";
 
-/// Tables stand so far in.
+/// The indent of tables.
 const TABLE_INDENT: &str = "    ";
 
-/// The whole of it, with a line feed at its end.
+/// The whole report as text. It ends with a line feed.
 pub fn render(report: &Report) -> String {
     let mut text = machine(&report.machine);
     for experiment in &report.experiments {
@@ -73,7 +73,7 @@ fn one(text: &mut String, experiment: &Experiment) {
     }
 }
 
-/// A column of a table, its heading first.
+/// A column of a table. The first cell is its heading.
 struct Column {
     cells: Vec<String>,
     right: bool,
@@ -85,7 +85,7 @@ impl Column {
     }
 }
 
-/// What there is of each group: as many metrics beside each other as fit, and the others below.
+/// Adds the figures of each group: as many metrics side by side as fit, and the others below them.
 fn figures(text: &mut String, experiment: &Experiment, groups: &[Group<'_>]) {
     let column = |heading: &str, right: bool, cell: &dyn Fn(&Group<'_>) -> String| {
         let cells = std::iter::once(heading.to_owned()).chain(groups.iter().map(cell)).collect();
@@ -119,7 +119,7 @@ fn figures(text: &mut String, experiment: &Experiment, groups: &[Group<'_>]) {
             room = room.saturating_sub(column.width() + 2);
             fits
         };
-        // One at least, however wide.
+        // At least one column, even if it is too wide.
         let count = rest.iter().take_while(fits).count().max(1);
         let (these, others) = rest.split_at(count);
         table(text, &fixed.iter().chain(these).collect::<Vec<_>>());
@@ -164,14 +164,15 @@ fn verdicts(text: &mut String, experiment: &Experiment) {
             x.cells.push(one.x.map_or(String::new(), axis_value));
             verdict.cells.push(printable(&format!("{} times ({})", times(one.ratio), one.set_up)));
         }
-        // No empty line between this and its heading.
+        // Leave out the empty line between the table and its heading.
         let mut lines = String::new();
         table(&mut lines, &[&place, &x, &verdict]);
         text.push_str(&lines[1..]);
     }
 }
 
-/// Words of `line` in lines of at most [`WIDTH`], the later ones as far in as the first. A word that is too long is cut.
+/// Words of `line` in lines of at most [`WIDTH`], the later ones as far in as the first. A word
+/// that is too long is cut.
 fn wrapped(text: &mut String, indent: &str, line: &str) {
     let line = printable(line);
     let room = WIDTH - indent.len();
@@ -251,7 +252,7 @@ e: an experiment
         let text = render(&wide);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
-        // Those metrics stand below one another.
+        // These metrics are one below the other.
         assert_eq!(text.matches("100,000 [100,000..100,000]").count(), 4 * 12, "{text}");
     }
 }

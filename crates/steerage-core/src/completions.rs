@@ -12,7 +12,7 @@ use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, Fit, FrameHeader,
 
 pub use steerage_mem::Gather;
 
-/// What a device says of a frame on which an offload left something to do: see [`Lending::push_offload`].
+/// A device's statement about a frame on which an offload left something to do: see [`Lending::push_offload`].
 pub type Told = (FrameHeader, Offload);
 
 /// The bytes that must be free before a frame that is handed over with an [`Offload`]: see [`Lending::push_offload`].
@@ -87,8 +87,8 @@ impl Completions<'_> {
         self.now
     }
 
-    /// Sets the type of the first header in the frames of this poll. Without it, the type is Ethernet. If [`LinkType`] has no
-    /// name for the type, flows cannot be told apart, and all of these frames go to the same CPU.
+    /// Sets the type of the first header in the frames of this poll. The default is Ethernet. If [`LinkType`] has no
+    /// name for the type, flows cannot be distinguished, and all of these frames go to the same CPU.
     #[inline(always)]
     pub fn set_link(&mut self, link: LinkType) {
         self.link = link;
@@ -106,17 +106,17 @@ impl Completions<'_> {
         self.pages.pool.take()
     }
 
-    /// Allocates a page for a frame of this size and alignment, which then begins at [`Fit::offset`] of the page. `None` while
-    /// all pages are in use, and if pages are too short for it: a device's [capabilities](crate::device::Capabilities) name the
-    /// longest frame.
+    /// Allocates a page for a frame of this size and alignment, which then begins at [`Fit::offset`] of the page.
+    /// `None` while all pages are in use, and if pages are too short: a device's
+    /// [capabilities](crate::device::Capabilities) name the longest frame.
     #[inline]
     pub fn alloc(&mut self, fit: Fit) -> Option<Page> {
         if self.fits(fit) { self.take_page() } else { None }
     }
 
-    /// Refills a device's ring: allocates up to `room` pages for frames like `fit`, and passes each to `post`. Returns how many
-    /// it passed. If that is less than `room`, all pages are in use; the device should poll again later. A device calls this
-    /// once in a poll and posts what [`rx_finish`](Self::rx_finish) returns, so its ring stays full.
+    /// Refills a device's ring: allocates up to `room` pages for frames like `fit`, passes each to `post`, and returns
+    /// their number. If that is less than `room`, all pages are in use; the device should poll again later. A device
+    /// calls this once per poll and posts what [`rx_finish`](Self::rx_finish) returns, so its ring stays full.
     pub fn refill(&mut self, room: usize, fit: Fit, post: impl FnMut(Page)) -> usize {
         let (_, pages) = self.pages.pool.take_many(if self.fits(fit) { room } else { 0 });
         let count = pages.len();
@@ -414,8 +414,8 @@ impl Lending<'_> {
         true
     }
 
-    /// Like [`push_hashed`](Self::push_hashed), for a frame on which an offload left something to do: a super-frame, or a
-    /// packet whose checksum is not finished. `offload` is written in front of `header`, so there must be
+    /// Like [`push_hashed`](Self::push_hashed), for a frame on which an offload left something to do: a super-frame, or
+    /// a packet whose checksum is not finished. `offload` is written in front of `header`, so there must be
     /// [`OFFLOAD_BYTES`] bytes before the frame. Returns false if there are fewer.
     pub fn push_offload(&mut self, at: usize, len: usize, (header, offload): Told, hash: Option<FlowHash>) -> bool {
         let before = at.checked_sub(OFFLOAD_BYTES).and_then(|from| self.tail.bytes().get_mut(from..));

@@ -64,8 +64,8 @@ impl Handle {
         self.0.finished.wait(timeout, &self.0.finished, || self.is_finished())
     }
 
-    /// A file descriptor that becomes readable when the run [is finished](Self::is_finished), for an event loop. It cannot be
-    /// read from.
+    /// A file descriptor that becomes readable when the run [is finished](Self::is_finished), for an event loop. It
+    /// cannot be read from.
     ///
     /// # Errors
     /// The kernel's error if the process has no file descriptor left.
@@ -95,11 +95,11 @@ impl Handle {
         self.set_masks(queue..queue + 1, mask)
     }
 
-    /// Lets another CPU poll a queue from now on. Queues are numbered over all inputs. Nothing is lost or reordered, and buckets stay
-    /// where they are. The present CPU gives the queue away between two rounds, and polls it until then: a CPU that is stuck in its
-    /// handler cannot. If the new CPU does not take it within [`OFFER_WAIT`](crate::limits::OFFER_WAIT), because it is busy for so long,
-    /// the queue stays. [`is_settled`](Self::is_settled) says when that is decided, and the [`snapshot`](Self::snapshot) which CPU it is.
-    /// From then on no policy moves the queue.
+    /// Lets another CPU poll a queue from now on. Queues are numbered over all inputs. Nothing is lost or reordered,
+    /// and buckets stay where they are. The present CPU polls the queue until it gives it away between two rounds. A
+    /// CPU that is stuck in its handler cannot do that. If the new CPU is too busy to take the queue within
+    /// [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the queue stays. [`is_settled`](Self::is_settled) says when that is
+    /// decided, and the [`snapshot`](Self::snapshot) names the CPU. From then on no policy moves the queue.
     ///
     /// # Errors
     /// Those of [`set_queue_rps_cpus`](Self::set_queue_rps_cpus).
@@ -141,15 +141,15 @@ impl Handle {
         state.is_settled() || (self.0.all_closed() && state.moves.is_settled())
     }
 
-    /// Waits until [`is_settled`](Self::is_settled) or the run is finished, for at most `timeout`. Returns whether it is settled.
-    /// CPUs that run on threads of the caller's own have to be stepped meanwhile.
+    /// Waits until [`is_settled`](Self::is_settled) or the run is finished, for at most `timeout`. Returns whether it
+    /// is settled. The caller must step CPUs on its own threads meanwhile.
     pub fn wait_settled(&self, timeout: Duration) -> bool {
         self.0.steering.settled.wait(timeout, &self.0.finished, || self.is_settled() || self.is_finished());
         self.is_settled()
     }
 
-    /// A file descriptor that is readable while everything [is settled](Self::is_settled), for an event loop. It cannot be
-    /// read from. If the run may end meanwhile, wait for [`finished_fd`](Self::finished_fd) as well.
+    /// A file descriptor that is readable while everything [is settled](Self::is_settled), for an event loop. It cannot
+    /// be read from. If the run may end meanwhile, wait for [`finished_fd`](Self::finished_fd) as well.
     ///
     /// # Errors
     /// The kernel's error if the process has no file descriptor left.
@@ -203,10 +203,10 @@ impl Handle {
         self.0.steering.lock().limits.flow_limited.iter().map(|cpu| self.0.cpus[usize::from(*cpu)]).collect()
     }
 
-    /// Gives the backlogs of these CPUs, and of no others, a flow limit: `flow_limit_cpu_bitmap`. While such a
-    /// backlog is more than half full, a flow that has more than half of the last
-    /// [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for it loses packets (`flow_limit`), so that
-    /// other flows do not. A source that waits for room (a file) loses no packets. By default no CPU has a flow
+    /// Gives the backlogs of these CPUs, and of no others, a flow limit: `flow_limit_cpu_bitmap`. While such a backlog
+    /// is more than half full, a flow that has more than half of the last
+    /// [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for it loses packets (`flow_limit`),
+    /// so that other flows do not. A source that waits for room (a file) loses no packets. By default no CPU has a flow
     /// limit.
     ///
     /// # Errors

@@ -277,7 +277,7 @@ pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy
     Received { data, total_len, link, time, wire_len }
 }
 
-/// What an offload left to do for the frame, or for `written`, its writable copy, if it has one. Most frames have nothing.
+/// The work that an offload left to do for the frame, or for `written`, its writable copy. Most frames have none.
 #[inline(always)]
 pub(crate) fn offload(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offload> {
     if frame.has_extra() { offload_of(frame, written) } else { None }
@@ -363,8 +363,8 @@ impl Packet<'_> {
         received(&self.frame, self.written())
     }
 
-    /// Like [`data`](Self::data), but writable. A frame in lent memory is first copied to a page. For a super-frame this is
-    /// the headers only: its payload stays in lent memory and cannot be written to, and [`segments`](Self::segments) has both.
+    /// Like [`data`](Self::data), but writable. A frame in lent memory is first copied to a page. For a super-frame
+    /// these are only the headers: its payload stays in lent memory, read-only. [`segments`](Self::segments) has both.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy, or if the frame is longer than a page.
@@ -411,9 +411,9 @@ impl Packet<'_> {
         self.written().map_or_else(|| self.frame.header(), WrittenCopy::header)
     }
 
-    /// What an offload left to do: the frame is a super-frame, which stands for several packets, or its checksum is not
-    /// finished. `None` for all other packets, and once a single packet was written to, because its checksum is finished
-    /// then.
+    /// The work that an offload left to do: the frame is a super-frame, which stands for several packets, or its
+    /// checksum is not finished. `None` for all other packets. Also `None` after a single packet was written to,
+    /// because its checksum is finished then.
     #[inline(always)]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.frame, self.written())
@@ -425,19 +425,19 @@ impl Packet<'_> {
         *self.verdict
     }
 
-    /// The contents of the frame's headers: its flow, its tunnels, the offsets of its parts. The headers are read at the first
-    /// call, and again after the packet was written to. Tunnels are entered as `Builder::layers` says.
+    /// The contents of the frame's headers: its flow, its tunnels, the offsets of its parts. Headers are read at the
+    /// first call, and again after the packet was written to. Tunnels are entered as `Builder::layers` says.
     pub fn dissection(&self) -> impl Deref<Target = Dissection> + '_ {
         let layers = self.context.hasher.layers();
         self.context.dissections.get_or(self.frame.nth(), || dissect(self.data(), self.link(), layers))
     }
 
-    /// The headers may be others from now on.
+    /// The headers may have changed.
     fn forget_dissection(&mut self) {
         self.context.dissections.forget(self.frame.nth());
     }
 
-    /// The flow that the packet belongs to, as [`dissection`](Self::dissection) found it. `None` if it is not an IP packet.
+    /// The flow of the packet, as [`dissection`](Self::dissection) found it. `None` if it is not an IP packet.
     pub fn flow_key(&self) -> Option<FlowKey> {
         let dissection = self.dissection();
         dissection.is_flow.then_some(dissection.key)
@@ -522,7 +522,7 @@ impl Packet<'_> {
         Ok(Kept(kept))
     }
 
-    /// A copy of a lent frame: of all of it, of a super-frame's headers, or of the first `most` bytes as a frame of its own.
+    /// A copy of a lent frame: all of it, only a super-frame's headers, or its first `most` bytes as a separate frame.
     fn copied(&self, most: Option<usize>) -> Result<WrittenCopy, NoRoom> {
         let (bytes, header, told) = (self.frame.bytes(), self.frame.header(), offload(&self.frame, None));
         if let Some(cut) = most.and_then(|most| bytes.len().checked_sub(most)).filter(|cut| *cut > 0) {

@@ -1,8 +1,8 @@
 //! One CPU's part in what control requests: moves, new limits, hooks.
 //!
-//! The requests are state under the control lock. A CPU tries to take that lock between two rounds, and only if there is
-//! something to do. It never waits for it: if another thread has it, the CPU keeps what it has to say and tries again in the
-//! next round.
+//! The requests are state under the control lock. A CPU tries to take that lock between two rounds, and only if there
+//! is something to do. It never waits for the lock: if another thread has it, the CPU keeps its report and tries again
+//! in the next round.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -26,7 +26,7 @@ use crate::steering::{InTransit, Offer, State};
 enum Told {
     /// Nothing to report.
     Nothing,
-    /// The state is given up and lies in `states`.
+    /// The handler has given up the state, which is in `states`.
     Left { epoch: u64 },
     /// The state has arrived.
     Arrived { epoch: u64 },
@@ -40,20 +40,20 @@ struct HandlerPart {
     group: u16,
 }
 
-/// The private state of a CPU, as far as control may change it.
+/// The private state of a CPU that control may change.
 pub(crate) struct Own<'a, H: Handler> {
     pub(crate) queues: &'a mut Vec<OwnedQueue>,
     pub(crate) sleep: &'a Sleep,
     pub(crate) runner: &'a mut Runner<H>,
 }
 
-/// Which requests of control a CPU has seen, and whether it still has something to do for them.
+/// The requests of control that a CPU has seen, and whether it still has something to do for them.
 pub(crate) struct Participant<M> {
     /// The version of control that was last acted on.
     seen: u64,
     /// Whether this CPU still has something to do or to report.
     pub(crate) pending: bool,
-    /// This CPU was declared dead, and control does not know yet that it is back. Until then it must not steer.
+    /// This CPU was declared dead, and must not steer until control knows that it is back.
     is_void: bool,
     pub(crate) limits: Limits,
     hook: Option<Arc<dyn BetweenRounds>>,
@@ -68,7 +68,7 @@ pub(crate) struct Participant<M> {
     wake: Vec<CpuIndex>,
     /// CPUs that got frames.
     shown: Vec<Shown>,
-    /// This CPU has other queues than before.
+    /// Whether this CPU has other queues than before.
     pub(crate) has_other_queues: bool,
 }
 
@@ -97,8 +97,8 @@ impl<M: Send> Participant<M> {
         self.seen != version
     }
 
-    /// Does what control requests of this CPU, if anything. Returns whether the CPU may steer and handle packets in this round:
-    /// not while it was declared dead and control does not know yet that it is back.
+    /// Does what control requests of this CPU, if anything. Returns whether the CPU may steer and handle packets in
+    /// this round. It may not if it was declared dead and control does not know yet that it is back.
     #[inline]
     pub(crate) fn take_part<H: Handler<Moved = M>>(
         &mut self,
@@ -113,7 +113,7 @@ impl<M: Send> Participant<M> {
         !self.is_void
     }
 
-    /// Follows new limits, and does this CPU's part in the slice that is moving, as far as possible now.
+    /// Follows new limits, and does this CPU's part in the moving slice as far as possible now.
     #[cold]
     #[inline(never)]
     fn follow_control<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {
@@ -139,8 +139,8 @@ impl<M: Send> Participant<M> {
             self.hook = state.take_hook(me).or(self.hook.take());
             self.tell(me, &mut state);
             let handler_part = self.move_on(own, &mut state);
-            // A CPU whose queue takes part in a slice, or waits for one, watches the slice that is moving, because some CPU has
-            // to notice if it takes too long.
+            // A CPU whose queue takes part in a slice, or waits for one, watches the moving slice, because some CPU
+            // must notice if that slice takes too long.
             self.pending |= own.queues.iter().any(|queue| state.moves.awaits_move(queue.id));
             if self.pending {
                 state.hurry(me, &self.open, &shared.gates, own.runner.cpu.now);
@@ -158,7 +158,7 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Runs what control wants to be run between two rounds.
+    /// Runs the hook that control has left for the time between two rounds.
     fn run_hook(&mut self, clock: &dyn Fn() -> Timestamp) {
         if let Some(hook) = self.hook.take() {
             if hook.run(clock) == HookStatus::Again {
@@ -177,7 +177,7 @@ impl<M: Send> Participant<M> {
 
     // ---- queues that change their owner
 
-    /// Takes the queues that other CPUs have let go of for this one.
+    /// Takes the queues that other CPUs have released for this CPU.
     fn take_queues<H: Handler>(&mut self, Own { queues, sleep, runner }: &mut Own<'_, H>, state: &mut State) {
         let me = runner.index;
         while let Some(Offer { mut queue, to, .. }) = state.take_queue(me, runner.cpu.now) {
@@ -192,7 +192,7 @@ impl<M: Send> Participant<M> {
                 queues.reserve(1);
                 self.shown.reserve((queues.len() + 1) * runner.shared.cpus.len());
             }
-            // Buckets have moved without it if its owner was declared dead meanwhile.
+            // If the queue's owner was declared dead, buckets have moved without the queue.
             self.go_by_the_map_in_force(&mut queue, runner, state);
             sleep.add(&mut queue);
             if runner.shared.is_stopping() {
@@ -203,8 +203,8 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Lets go of the queues that other CPUs are to poll. Frames that a queue has received are published before. A queue that takes part in a
-    /// slice stays until that is over.
+    /// Releases the queues that other CPUs should poll. Frames that a queue has received are published first. If a
+    /// queue takes part in a slice, it stays until the slice is over.
     fn offer_queues<H: Handler>(&mut self, Own { queues, sleep, runner }: &mut Own<'_, H>, state: &mut State) {
         let me = runner.index;
         for at in (0..queues.len()).rev() {
@@ -224,7 +224,7 @@ impl<M: Send> Participant<M> {
         self.pending |= state.has_offered(me);
     }
 
-    /// A queue goes by the map in force, whatever has moved while its owner was dead.
+    /// Applies the map in force to a queue, whatever has moved while its owner was dead.
     fn go_by_the_map_in_force<H: Handler>(&mut self, queue: &mut OwnedQueue, runner: &Runner<H>, state: &State) {
         let (map, group) = state.moves.map_of(queue.id);
         runner.shared.ledgers.queues[queue.id].set_group(group);
@@ -265,8 +265,8 @@ impl<M: Send> Participant<M> {
         self.to_tell = Told::Nothing;
     }
 
-    /// Does the parts of this CPU's queues in the moving slice, one phase after the other as far as possible. Returns what the
-    /// handler has to do, if anything.
+    /// Does the parts of this CPU's queues in the moving slice, one phase after another as far as possible. Returns the
+    /// handler's task, if there is one.
     fn move_on<H: Handler<Moved = M>>(
         &mut self,
         Own { queues, runner, .. }: &mut Own<'_, H>,
@@ -297,7 +297,7 @@ impl<M: Send> Participant<M> {
                 MovePhase::Release => self.release(queues, runner, state),
             }
             let next = state.moves.slice()?;
-            // Packets wait while this CPU moves buckets, so a round does its part in one slice at most.
+            // Packets wait while this CPU moves buckets, so a round does its part in at most one slice.
             self.pending |= next.epoch != epoch;
             if next.epoch != epoch || next.phase == phase {
                 return None;
@@ -311,8 +311,8 @@ impl<M: Send> Participant<M> {
         for queue in queues {
             let Some(slice) = state.moves.slice() else { break };
             let epoch = slice.epoch;
-            // A queue that has ended with nothing in flight is closed in this round, which counts as done. If one move after
-            // the other parked its buckets, it would never be closed.
+            // A queue that has ended with nothing in flight is closed in this round, which counts as done. If one move
+            // after the other parked its buckets, it would never be closed.
             let is_part = slice.phase == MovePhase::Park && slice.waits_for(queue.id);
             if !is_part || (!queue.is_parked() && queue.is_at_rest()) {
                 continue;
@@ -339,7 +339,7 @@ impl<M: Send> Participant<M> {
             if slice.phase != MovePhase::Release || !slice.waits_for(queue.id) {
                 continue;
             }
-            // Nothing of the queue is in flight when it changes its group, so no packet is known by two group numbers.
+            // No frame of the queue is in flight when it changes its group, so no packet has two group numbers.
             runner.shared.ledgers.queues[queue.id].set_group(slice.group_after);
             if queue.release(&slice.moves, &mut self.shown) {
                 state.on(Event::Released { queue: queue.id, epoch });
@@ -350,7 +350,7 @@ impl<M: Send> Participant<M> {
         runner.shared.show(&mut self.shown, runner.index);
     }
 
-    /// The handler gives up its state of the buckets that leave. Returns whether this CPU was declared dead meanwhile.
+    /// Lets the handler give up its state of the leaving buckets. Returns whether this CPU was declared dead meanwhile.
     fn give_up_state<H: Handler<Moved = M>>(&mut self, part: HandlerPart, runner: &mut Runner<H>) -> bool {
         let (group, buckets, states) = (part.group, &self.buckets, &mut self.states);
         let given = runner.call("bucket_leaves", |handler, _| {
@@ -368,7 +368,7 @@ impl<M: Send> Participant<M> {
         given.is_err()
     }
 
-    /// The handler takes the state of the buckets that arrive. Returns whether this CPU was declared dead meanwhile.
+    /// Lets the handler take the state of the arriving buckets. Returns whether this CPU was declared dead meanwhile.
     fn take_over_state<H: Handler<Moved = M>>(&mut self, part: HandlerPart, runner: &mut Runner<H>) -> bool {
         let (group, states) = (part.group, &mut self.states);
         let arrived = runner.call("bucket_arrives", |handler, _| {
@@ -380,8 +380,8 @@ impl<M: Send> Participant<M> {
 
     // ---- death
 
-    /// This CPU finds that it was declared dead. It drops everything that is out of date. It counts as alive again, and goes on,
-    /// once it has reported to control: see [`take_part`](Self::take_part).
+    /// Called when this CPU finds that it was declared dead. It drops everything that is out of date. It counts as
+    /// alive again, and continues, once it has reported to control: see [`take_part`](Self::take_part).
     #[cold]
     pub(crate) fn start_over<H: Handler>(&mut self, runner: &mut Runner<H>) {
         if std::mem::replace(&mut self.is_void, true) {

@@ -28,7 +28,7 @@ pub(crate) struct Sampler {
     /// Count rounds and batches, so that one of many is measured.
     nth_round: u32,
     nth_batch: u32,
-    /// Set while the packet in hand is timed: the time at which that began, and the packet's bucket, if the packet has one.
+    /// Set while the packet in hand is timed: the time at which that began, and the packet's bucket, if it has one.
     timed: Option<(Timestamp, Option<u16>)>,
     /// The average time of a timed packet, in nanoseconds.
     mean: u64,
@@ -72,7 +72,7 @@ impl Sampler {
         self.timed.is_some()
     }
 
-    /// The timed packet is handled. Returns whether the same backlog has more packets.
+    /// Ends the timing of the packet in hand. Returns whether the same backlog has more packets.
     pub(crate) fn end(&mut self, backlog: &Backlog, shared: &Shared, now: Timestamp) -> bool {
         let more = backlog.consumer.waiting() > 0;
         // Without a hash the bucket is unknown, but the rest of the batch must be handled all the same. Otherwise it

@@ -23,9 +23,9 @@ pub(crate) struct Shared {
     pub(crate) cpus: Vec<CpuId>,
     pub(crate) sleepers: Sleepers,
     pub(crate) bells: Vec<Bell>,
-    /// By CPU: which of its rings may have something in them.
+    /// For each CPU, the rings that may have frames.
     pub(crate) inboxes: Arc<[Inbox]>,
-    /// By CPU: how many frames of all live queues wait for it, if there are several.
+    /// For each CPU, the number of frames of all live queues that wait for it, if there are several queues.
     pub(crate) admissions: Arc<[Admission]>,
     pub(crate) gates: Vec<Gate>,
     pub(crate) ledgers: Ledgers,
@@ -43,14 +43,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Wakes those of `cpus` that sleep, after something other than packets was published for them. `by` is the calling CPU, if a
-    /// CPU calls: it is not woken.
+    /// Wakes those of `cpus` that sleep, after something other than packets was published for them. `by` is the calling
+    /// CPU, if a CPU calls: it is not woken.
     pub(crate) fn wake(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>) {
         self.sleepers.after_publishing();
         self.wake_sleepers(cpus, by, false);
     }
 
-    /// This is the only place where CPUs are woken.
+    /// No other function wakes CPUs.
     fn wake_sleepers(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>, for_packets: bool) {
         for cpu in cpus.into_iter().filter(|cpu| Some(*cpu) != by).map(usize::from) {
             if self.sleepers.must_wake(cpu) {
@@ -75,7 +75,7 @@ impl Shared {
         self.wake(0..self.cpus.len() as CpuIndex, None);
     }
 
-    /// Changes something under the control lock, for a thread of control, and wakes the CPUs that it concerns.
+    /// Changes something under the control lock, for a control thread, and wakes the CPUs that it concerns.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.steering.lock();
         let result = change(&mut state);

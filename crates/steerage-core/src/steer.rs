@@ -197,7 +197,7 @@ impl Steer {
 
     /// Switches flow limits on for `cpus`, and off for all other CPUs.
     pub(crate) fn set_flow_limits(&mut self, cpus: &[CpuIndex], table_len: usize) {
-        // The tables of new flow limits are made because somebody asked for them, not because of packets.
+        // A request creates the tables of new flow limits, not a packet.
         let _outside = round::leave();
         self.flow_limits.set(cpus, table_len);
     }
@@ -211,8 +211,8 @@ impl Steer {
             return;
         }
         self.fences.clear();
-        // A fence waits for everything up to the tail, so all of it must be published. Frames that find no room are dropped
-        // first.
+        // A fence waits for everything up to the tail, so all of it must be published. Frames that find no room are
+        // dropped first.
         rings.publish_from(1, 0, to);
         let lot = rings.to.cpus() as CpuIndex;
         for m in moves {

@@ -1,13 +1,13 @@
-//! The state that control and the packet CPUs share under one lock: the machine that moves buckets, limits that change, and what a policy
-//! leaves here.
+//! The state that control and the packet CPUs share under one lock: the machine that moves buckets, changing limits,
+//! and the data that a policy leaves here.
 //!
-//! Threads of control wait for the lock. A packet CPU only tries to take it, between two rounds and only if there is something
-//! to do. If it does not get it, it keeps what it has to say and tries again in the next round. A version number says with one
-//! load whether anything changed. The data path's own part in a move (park, fence, release) takes no lock.
+//! Control threads wait for the lock. A packet CPU only tries to take it, between two rounds and only if there is
+//! something to do. If it fails, it keeps its report and tries again in the next round. A version number shows with
+//! one load whether anything changed. The data path's own part in a move (park, fence, release) takes no lock.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `deadline` | phases that last too long, CPUs that show no sign of life |
+//! | `deadline` | phases that take too long, CPUs that show no sign of life |
 //! | `limits` | limits that change |
 
 mod deadline;
@@ -32,7 +32,7 @@ use steerage_mem::signal::Signal;
 
 pub(crate) use deadline::QueueGauges;
 
-/// Handler state on its way, beside the machine.
+/// Handler state that moves between CPUs, beside the machine.
 pub(crate) type InTransit<M> = ControlLock<Transit<M>>;
 
 /// The state under the control lock.
@@ -48,18 +48,18 @@ pub(crate) struct State {
     pub(crate) findings: Vec<GroupFindings>,
     /// The share of each CPU's time that other programs used lately.
     pub(crate) others: Vec<f64>,
-    /// Buckets whose packets should be looked at, to name the flow that fills them, and the flows that were seen.
+    /// Buckets whose packets should be examined, to name the flow that fills them, and the flows that were seen.
     to_name: Vec<BucketId>,
     flows_seen: Vec<(BucketId, FlowKey)>,
     /// The hook that each CPU should run between two rounds.
     hooks: Vec<Option<Arc<dyn BetweenRounds>>>,
-    /// Queues that another CPU is to poll: the queue and the CPU.
+    /// Queues that another CPU should poll: the queue and the CPU.
     wanted: Vec<(usize, CpuIndex)>,
-    /// Queues that their owners have let go of, and nobody polls until they are taken.
+    /// Queues that their owners have released. No CPU polls them until they are taken.
     offers: Vec<Offer>,
 }
 
-/// A queue on its way to another CPU.
+/// A queue that another CPU should take.
 pub(crate) struct Offer {
     pub(crate) queue: OwnedQueue,
     pub(crate) from: CpuIndex,
@@ -124,12 +124,12 @@ impl Steering {
         self.state.try_lock()
     }
 
-    /// For threads of control.
+    /// For control threads.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// Releases the lock. If something changed, increments the version. Puts the CPUs to be woken into `wake`.
+    /// Releases the lock. If something changed, increments the version. Adds the CPUs that must be woken to `wake`.
     pub(crate) fn publish(&self, mut state: MutexGuard<'_, State>, wake: &mut Vec<CpuIndex>) {
         wake.clear();
         wake.append(&mut state.actions.wake);
@@ -143,13 +143,13 @@ impl Steering {
 impl State {
     // ---- events
 
-    /// Gives the machine an event of control or of a CPU whose part in a move is done.
+    /// Passes the machine an event of control, or of a CPU that has done its part in a move.
     pub(crate) fn on(&mut self, event: Event<'_>) {
         self.moves.on(event, &mut self.actions);
     }
 
-    /// Checks whether the phase of the moving slice lasts too long, and acts if so. `open` lists the CPUs whose fences the
-    /// caller waits for.
+    /// Checks whether the phase of the moving slice takes too long, and acts if so. `open` lists the CPUs whose fences
+    /// the caller waits for.
     pub(crate) fn hurry(&mut self, me: CpuIndex, open: &[CpuIndex], gates: &[Gate], now: Timestamp) {
         let Some(slice) = self.moves.slice().filter(|_| self.moves.is_timed()) else { return };
         if !self.deadline.is_over(slice, now) {
@@ -183,8 +183,8 @@ impl State {
         self.queues.iter().enumerate().any(waits)
     }
 
-    /// Whether a dead CPU's queue has nothing left on living old CPUs. Frames that it sent to dead CPUs are revoked. Returns the epoch
-    /// of the slice.
+    /// Whether a dead CPU's queue has nothing left on living old CPUs. Frames that it sent to dead CPUs are revoked.
+    /// Returns the epoch of the slice.
     fn are_fences_passed(&self, queue: usize) -> Option<u64> {
         let slice = self.moves.slice()?;
         let rings = &self.queues[queue];
@@ -211,7 +211,7 @@ impl State {
 
     // ---- owners of queues
 
-    /// Another CPU is to poll a queue.
+    /// Requests that another CPU poll a queue.
     pub(crate) fn want_owner(&mut self, queue: usize, cpu: CpuIndex) {
         self.wanted.retain(|(other, _)| *other != queue);
         self.wanted.push((queue, cpu));
@@ -219,7 +219,7 @@ impl State {
         self.actions.changed = true;
     }
 
-    /// The CPU that is to poll a queue instead of `owner`, if it is alive.
+    /// The CPU that should poll a queue instead of `owner`, if it is alive.
     pub(crate) fn wanted_owner(&mut self, queue: usize, owner: CpuIndex) -> Option<CpuIndex> {
         let at = self.wanted.iter().position(|(other, to)| *other == queue && !self.moves.is_dead(*to))?;
         let (_, to) = self.wanted[at];
@@ -229,7 +229,7 @@ impl State {
         (to != owner).then_some(to)
     }
 
-    /// An owner lets go of a queue.
+    /// An owner releases a queue.
     pub(crate) fn offer(&mut self, offer: Offer) {
         self.wanted.retain(|(queue, _)| *queue != offer.queue.id);
         self.actions.wake(offer.to);
@@ -242,7 +242,7 @@ impl State {
         self.offers.iter().any(|offer| offer.from == cpu)
     }
 
-    /// Takes a queue that is offered to `cpu`, or one that it has offered itself, if that was in vain.
+    /// Takes a queue that is offered to `cpu`, or takes back a queue of its own that no CPU has taken.
     pub(crate) fn take_queue(&mut self, cpu: CpuIndex, now: Timestamp) -> Option<Offer> {
         let in_vain = |offer: &Offer| now.since(offer.since) >= OFFER_WAIT || self.moves.is_dead(offer.to);
         let mine = |offer: &Offer| offer.to == cpu || (offer.from == cpu && in_vain(offer));
@@ -283,7 +283,7 @@ impl State {
         self.limits.unread().iter().all(|cpu| self.moves.is_dead(*cpu))
     }
 
-    // ---- what a policy leaves here
+    // ---- the data of a policy
 
     pub(crate) fn set_policy(&mut self, policy: PolicyInfo) {
         self.policy = policy;
@@ -292,7 +292,7 @@ impl State {
         (0..self.hooks.len() as CpuIndex).for_each(|cpu| self.actions.wake(cpu));
     }
 
-    /// The buckets whose packets should be looked at, to name the flow that fills them.
+    /// The buckets whose packets should be examined, to name the flow that fills them.
     pub(crate) fn to_name(&self) -> &[BucketId] {
         &self.to_name
     }
@@ -304,8 +304,8 @@ impl State {
         }
     }
 
-    /// A packet in a bucket of [`to_name`](Self::to_name) belongs to this flow. If the policy does not come for them, flows
-    /// beyond a limit are forgotten.
+    /// Records that a packet in a bucket of [`to_name`](Self::to_name) belongs to this flow. If the policy does not
+    /// collect the flows, those above a limit are forgotten.
     pub(crate) fn saw_flow(&mut self, bucket: BucketId, flow: FlowKey) {
         if self.flows_seen.len() < FLOWS_SEEN_MAX {
             self.flows_seen.push((bucket, flow));

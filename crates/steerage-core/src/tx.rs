@@ -1,17 +1,17 @@
 //! Sending packets that a function transmits.
 //!
-//! Each CPU has its own queue to each output, so no CPU waits for a lock. The packets of a batch that go to one
-//! output are given to this CPU's queue in one call, in the order in which they arrived. That happens after the
-//! handler has returned and the CPU's gate was left, because the verdicts of a CPU that was declared dead are void.
-//! It also happens before the batch counts as finished. So the fence of a move covers everything that was sent. When
-//! a flow moves, its new CPU sends nothing before all of the flow's earlier packets have left, and the flow keeps its order
-//! on the wire.
+//! Each CPU has its own queue to each output, so no CPU waits for a lock. The packets of a batch that go to one output
+//! are given to this CPU's queue in one call, in the order in which they arrived. That happens after the handler has
+//! returned and the CPU's gate was left, because the verdicts of a CPU that was declared dead are void. It also happens
+//! before the batch counts as finished. So the fence of a move covers everything that was sent. When a flow moves, its
+//! new CPU sends nothing before all of the flow's earlier packets have left, and the flow keeps its order on the wire.
 //!
-//! A device copies the packets that it cannot send at once, or takes a packet's page in exchange for a page of its
-//! own ([`OutgoingPacket::swap`]). For the exchange it has pages of the pool ([`TxCapabilities::pages_max`]). The page that it
-//! puts into the packet's slot comes home in the place of the page that it took, and the page that it took is its own
-//! once the device has sent it. An exchange needs no counter, no limit and no second way home, which keeping the page
-//! would need. (It was compared with a copy by AF_XDP on a veth, in five pairs of runs on a busy machine. With frames of 64 bytes there is no difference to a copy. With 1500 bytes the rate was 1.06 times the rate with a copy.)
+//! A device copies the packets that it cannot send at once, or takes a packet's page in exchange for a page of its own
+//! ([`OutgoingPacket::swap`]). For the exchange it has pages of the pool ([`TxCapabilities::pages_max`]). The page that
+//! it puts into the packet's slot comes home in the place of the page that it took, and the page that it took is its
+//! own once the device has sent it. An exchange needs no counter, no limit and no second way home, which keeping the
+//! page would need. (It was compared with a copy by AF_XDP on a veth, in five pairs of runs on a busy machine. With
+//! frames of 64 bytes there is no difference to a copy. With 1500 bytes the rate was 1.06 times the rate with a copy.)
 
 use std::fmt;
 use std::sync::Arc;
@@ -66,8 +66,8 @@ pub trait TxQueue: Send {
         Ok(())
     }
 
-    /// Whether a batch would find room now. Called only if the queue [defers](TxCapabilities::defers), before a batch is
-    /// handled whose source can wait: such a batch waits until all outputs of the CPU have room. An output that
+    /// Whether a batch would find room now. Called only if the queue [defers](TxCapabilities::defers), before a batch
+    /// is handled whose source can wait: such a batch waits until all outputs of the CPU have room. An output that
     /// accepts nothing any more must not return false forever.
     fn has_room(&self) -> bool {
         true
@@ -229,8 +229,8 @@ impl OutgoingPacket<'_> {
         self.copy.map_or_else(|| self.frame.segments(), |copy| copy.segments_with(&self.frame))
     }
 
-    /// What an offload left to do: see [`Packet::offload`](crate::packet::Packet::offload). An output that cannot take
-    /// super-frames cuts them, and one that does not know of them refuses them.
+    /// The work that an offload left to do: see [`Packet::offload`](crate::packet::Packet::offload). An output that
+    /// cannot take super-frames cuts them. An output that does not know about them refuses them.
     #[inline]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.frame, self.copy)

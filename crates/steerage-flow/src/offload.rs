@@ -1,19 +1,20 @@
-//! Super-frames: a frame that stands for several packets, which an offload left in one piece (TSO, USO, GRO), and a packet whose
-//! checksum was left to somebody else.
+//! Super-frames: a frame that stands for several packets, because an offload left them in one piece
+//! (TSO, USO, GRO). Also packets whose checksum another part of the system must finish.
 //!
-//! A super-frame has the headers of its first packet and the payload of all. It is one flow, so it is steered, queued and handled as
-//! one frame, which costs a fortieth. It is cut late, on the CPU that has the work, or not at all: TUN, TAP, veth and UDP sockets
-//! take super-frames as they are. So do virtual machines.
+//! A super-frame has the headers of its first packet and the payload of all packets. It belongs to
+//! one flow, so it is steered, queued and handled as one frame, at a fortieth of the cost. It is
+//! cut late, on the CPU that handles it, or not at all: TUN, TAP, veth and UDP sockets take
+//! super-frames as they are. So do virtual machines.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | here | [`Offload`]: what was left to do for a frame |
-//! | `virtio` | `struct virtio_net_hdr`, the form in which the kernel and virtual machines say so |
-//! | `segments` | [`Segments`]: the packets that a frame stands for, one by one |
-//! | `coalesce` | [`coalesce`]: the other way, from packets to a super-frame, by the rules of Linux GRO |
-//! | `layout`, `checksum` | where the headers are; sums |
+//! | here | [`Offload`]: the work that was left to do for a frame |
+//! | `virtio` | `struct virtio_net_hdr`, the form that the kernel and virtual machines use |
+//! | `segments` | [`Segments`]: iterates over the packets of a frame |
+//! | `coalesce` | [`coalesce`]: makes super-frames from packets, by the rules of Linux GRO |
+//! | `layout`, `checksum` | the positions of headers; checksums |
 //!
-//! Nothing here copies a payload or allocates memory.
+//! Nothing in this module copies a payload or allocates memory.
 
 pub mod checksum;
 mod coalesce;
@@ -32,37 +33,40 @@ pub use coalesce::{MERGED_MAX, Merged, RUNS_MAX, coalesce};
 pub use segments::{Segment, Segments};
 pub use virtio::VIRTIO_BYTES;
 
-/// The longest headers of a super-frame, in bytes: Ethernet with two tags (22), IPv6 (40) with some extension headers, TCP with all
-/// options (60).
+/// The longest headers of a super-frame, in bytes: Ethernet with two tags (22), IPv6 (40) with some
+/// extension headers, TCP with all options (60).
 pub const HEADER_BYTES_MAX: usize = 192;
 
-/// The most packets that a frame may stand for. A frame of 64 KiB has 45 at an MTU of 1500, and 4096 only if each has 16 bytes. A
-/// hostile guest could ask for 65,536 packets of one byte.
+/// The most packets that a frame may stand for. A frame of 64 KiB has 45 packets at an MTU of 1500.
+/// It reaches this limit only with 16 bytes per packet. A hostile guest could request 65,536
+/// packets of one byte.
 pub const SEGMENTS_MAX: usize = 4096;
 
-/// What a super-frame consists of.
+/// The contents of a super-frame.
 /// [`Offload`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffloadKind {
-    /// One packet. Only its checksum was left to others.
+    /// One packet. Only its checksum was left to do.
     Single,
     /// Segments of TCP (TSO, GRO).
     Tcp,
-    /// Datagrams of UDP of equal size, of which the last may be shorter (USO, UDP GRO).
+    /// UDP datagrams of equal size (USO, UDP GRO). The last one may be shorter.
     Udp,
 }
 
-/// What a frame's transport checksum is worth.
+/// The state of a frame's transport checksum.
 /// [`Offload`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// It is in the packet, as on any wire. In a super-frame it is of no use: each packet gets its own.
+    /// The checksum is in the packet, as on any wire. In a super-frame it has no use, because each
+    /// packet gets its own.
     Complete,
-    /// The checksum field holds the sum of the pseudo-header only, and the rest has to be added.
+    /// The checksum field holds only the sum of the pseudo-header. The rest must be added.
     Partial,
 }
 
-/// What an offload left to do for a frame: into which packets it is to be cut, and whose checksum has to be finished.
+/// The work that an offload left to do for a frame: the size of the packets to cut it into, and the
+/// checksum to finish.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -92,17 +96,18 @@ pub struct Offload {
     checksum_at: u16,
 }
 
-/// What was said of a frame's offload cannot be.
+/// The statement about a frame's offload is impossible.
 /// The example of [`Offload`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadOffload {
-    /// The checksum is said to be outside of the frame, or where the headers have none.
+    /// The stated checksum field lies outside of the frame, or the headers have no checksum at that
+    /// position.
     Checksum,
-    /// A kind of segmentation that was never asked for.
+    /// The kind of segmentation was never requested.
     Kind,
-    /// The headers are not those of such a packet, are cut, or are longer than [`HEADER_BYTES_MAX`].
+    /// The headers do not match the kind, are cut off, or are longer than [`HEADER_BYTES_MAX`].
     Header,
-    /// Segments have no size, or there are more than [`SEGMENTS_MAX`].
+    /// The segments have no size, or there are more than [`SEGMENTS_MAX`].
     SegmentSize,
 }
 
@@ -123,8 +128,8 @@ impl Offload {
     /// The size of an offload in memory, in bytes.
     pub const BYTES: usize = 16;
 
-    /// A super-frame of that kind, whose packets carry `segment_bytes` bytes each, for a device that made the headers itself. Its
-    /// checksum counts as complete.
+    /// A super-frame of this kind, with `segment_bytes` bytes of payload per packet, for a device
+    /// that made the headers itself. Its checksum counts as complete.
     ///
     /// # Errors
     /// [`BadOffload`] if the headers are not those of such a super-frame.
@@ -165,45 +170,47 @@ impl Offload {
         }
     }
 
-    /// What the frame consists of.
+    /// The contents of the frame.
     pub fn kind(&self) -> OffloadKind {
         self.kind
     }
 
-    /// Whether the frame is to be cut.
+    /// Whether the frame must be cut.
     pub fn is_super_frame(&self) -> bool {
         self.kind != OffloadKind::Single
     }
 
-    /// What its checksum is worth.
+    /// The state of the frame's transport checksum.
     pub fn checksum(&self) -> ChecksumState {
         self.checksum
     }
 
-    /// How many bytes of payload each packet has; the last may have fewer. 0 if the frame is a single packet.
+    /// The number of payload bytes per packet; the last packet may have fewer. 0 if the frame is a
+    /// single packet.
     pub fn segment_bytes(&self) -> usize {
         usize::from(self.segment_bytes)
     }
 
-    /// How long the headers are that each packet has, in bytes, with the link header. For a single packet: how long the part is that
-    /// ends with the checksum field.
+    /// The length of the headers that each packet has, in bytes, including the link header. For a
+    /// single packet, the length of the part that ends with the checksum field.
     pub fn header_bytes(&self) -> usize {
         usize::from(self.header_bytes)
     }
 
-    /// Where the IP header begins. 0 for a single packet.
+    /// The offset of the IP header. 0 for a single packet.
     pub fn network_at(&self) -> usize {
         usize::from(self.network_at)
     }
 
-    /// The length of the longest of its packets behind the link header, which an MTU limits. `frame_bytes` is the length of the frame.
+    /// The length of the frame's longest packet without its link header, which an MTU limits.
+    /// `frame_bytes` is the length of the frame.
     pub fn packet_bytes_max(&self, frame_bytes: usize) -> usize {
         let payload = frame_bytes.saturating_sub(self.header_bytes());
         let most = if self.is_super_frame() { payload.min(self.segment_bytes()) } else { payload };
         (self.header_bytes() - self.network_at()) + most
     }
 
-    /// How many packets a frame of `frame_bytes` bytes stands for.
+    /// The number of packets that a frame of `frame_bytes` bytes stands for.
     pub fn packets(&self, frame_bytes: usize) -> usize {
         match self.kind {
             OffloadKind::Single => 1,
@@ -211,7 +218,7 @@ impl Offload {
         }
     }
 
-    /// How many bytes these packets have together, each with its headers.
+    /// The length of all these packets together, each with its headers, in bytes.
     pub fn wire_bytes(&self, frame_bytes: usize) -> usize {
         match self.kind {
             OffloadKind::Single => frame_bytes,
@@ -219,8 +226,9 @@ impl Offload {
         }
     }
 
-    /// The offload of the same frame once its headers begin `bytes` bytes earlier (a negative number: later), because a link header
-    /// was put in front or taken away. `None` if there can be no such headers.
+    /// The offload of the same frame after a link header was added or removed. The headers then
+    /// begin `bytes` bytes later, or earlier if the number is negative. `None` if no headers can
+    /// have these positions.
     #[must_use]
     pub fn shifted(self, bytes: isize) -> Option<Self> {
         let shift = |at: u16| usize::from(at).checked_add_signed(bytes).and_then(|at| u16::try_from(at).ok());
@@ -234,7 +242,8 @@ impl Offload {
         (shifted.header_bytes() <= HEADER_BYTES_MAX).then_some(shifted)
     }
 
-    /// Finishes the checksum of a single packet in place. Does nothing for a super-frame, and if the checksum is not in the packet.
+    /// Finishes the checksum of a single packet in place. Does nothing for a super-frame, or if the
+    /// checksum is outside of the packet.
     pub fn finish(&self, packet: &mut [u8]) {
         let (start, at) = (usize::from(self.transport_at), usize::from(self.checksum_at));
         if self.is_super_frame() || self.checksum != ChecksumState::Partial {
@@ -246,7 +255,7 @@ impl Offload {
         }
     }
 
-    /// The offload as it lies in memory.
+    /// The offload in the form in which it is stored in memory.
     #[inline]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let kind = self.kind as u8;
@@ -260,8 +269,9 @@ impl Offload {
         bytes
     }
 
-    /// Reads an offload from memory. `None` for bytes that [`to_bytes`](Self::to_bytes) does not write. A reader still has to compare
-    /// it with the length of its frame, as everything here does.
+    /// Reads an offload from memory. `None` for bytes that [`to_bytes`](Self::to_bytes) does not
+    /// write. A reader must still compare it with the length of the frame, as all functions in this
+    /// module do.
     #[inline]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Option<Self> {
         let kind = match bytes[0] {

@@ -1,8 +1,9 @@
-//! How many frames of all queues wait for one CPU: Linux's `netdev_max_backlog`, which holds for a CPU and not for a pair of queue
-//! and CPU.
+//! The number of frames of all queues that wait for one CPU: Linux's `netdev_max_backlog`. The
+//! limit holds for a CPU, and not for a pair of queue and CPU.
 //!
-//! Producers count what they publish, and the consumer counts what it has finished. Each side has a cache line of its own, so the
-//! consumer's count costs no atomic read-modify-write operation, and a producer's costs one per list.
+//! Producers count the frames that they publish, and the consumer counts the frames that it has
+//! finished. Each side has its own cache line. So the consumer's count needs no atomic
+//! read-modify-write operation, and a producer's count needs one per list.
 
 use crossbeam_utils::CachePadded;
 
@@ -26,11 +27,13 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Asks to publish `frames` frames, of which at most `limit` may wait. Returns how many may be published. The count never
-    /// exceeds the limit. If several producers ask at the same moment, one may be refused although there is room.
+    /// Requests to publish `frames` frames if at most `limit` frames may wait. Returns how many may
+    /// be published. The count never exceeds the limit. If several producers ask at the same
+    /// moment, one may be refused although there is room.
     #[inline]
     pub fn admit(&self, frames: u64, limit: u64) -> u64 {
-        // Relaxed throughout: nothing is handed over. An old value of `finished` admits fewer frames, not more.
+        // Relaxed everywhere, because these counters hand nothing over. An old value of `finished`
+        // admits fewer frames, not more.
         let before = self.admitted.fetch_add(frames, Ordering::Relaxed);
         let waiting = before.saturating_sub(self.finished.load(Ordering::Relaxed));
         let admitted = frames.min(limit.saturating_sub(waiting));

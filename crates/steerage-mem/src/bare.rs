@@ -1,8 +1,10 @@
-//! The floor of the receive path: one CPU writes frames into pages and hands them to another CPU, with nothing around it.
+//! The floor of the receive path: one CPU writes frames into pages and hands them to another CPU,
+//! with nothing around it.
 //!
-//! There is no pool, no ledger, no limit, no move and no sleep. Pages and slots are used in order, by one writer and one reader, in
-//! batches of [`BATCH`]. Two positions hand them over: the writer's `written` and the reader's `read`. Benchmarks compare the receive
-//! path with this loop, and nothing else uses it.
+//! There is no pool, no ledger, no limit, no move and no sleep. Pages and slots are used in order,
+//! by one writer and one reader, in batches of [`BATCH`]. Two positions hand them over: the
+//! writer's `written` and the reader's `read`. Benchmarks compare the receive path with this loop,
+//! and nothing else uses it.
 
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ const PAGES: u64 = 1024;
 /// Not a multiple of 1024 bytes, so that the first lines of pages do not share a few cache sets.
 const PAGE_BYTES: usize = 2112;
 
-/// What the reader needs to know of a frame: as much as a slot of the path holds.
+/// The description of a frame for the reader, as large as a slot of the path.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
@@ -42,8 +44,9 @@ struct Shared {
     read: CachePadded<AtomicU64>,
 }
 
-// SAFETY: the writer reaches the slots and pages of `written..read + PAGES`, and the reader those of `read..written`. Each position
-// is stored with release by one side and loaded with acquire by the other. There is one writer and one reader, and neither is `Clone`.
+// SAFETY: the writer reaches the slots and pages of `written..read + PAGES`, and the reader those
+// of `read..written`. Each position is stored with release by one side and loaded with acquire by
+// the other. There is one writer and one reader, and neither is `Clone`.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; slots are plain bits.
 unsafe impl Send for Shared {}
@@ -66,7 +69,7 @@ impl Shared {
 pub struct BareWriter {
     shared: Arc<Shared>,
     written: u64,
-    /// As far as this end knows.
+    /// The last position of the reader that this end has seen.
     read: u64,
     prefetches: bool,
 }
@@ -84,7 +87,8 @@ pub struct BareReader {
 /// [`RegionError`] if there is no memory.
 pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
     let (region, mut pages) = Region::map(PAGES as usize, PAGE_BYTES)?;
-    // Memory that was never touched has no physical pages yet. The tokens end here, so nobody else can reach the pages.
+    // Memory that was never touched has no physical pages yet. The tokens are dropped here, so no
+    // other code can reach the pages.
     pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
     let slots: Box<[UnsafeCell<Slot>]> = (0..PAGES).map(|_| UnsafeCell::default()).collect();
     let shared = Arc::new(Shared {
@@ -114,8 +118,8 @@ impl BareWriter {
         }
         for position in *written..end {
             let page = position % PAGES;
-            // SAFETY: the page lies in the region, and no other reference to it exists: the reader is done with everything before
-            // `end - PAGES`, and has not seen `position`.
+            // SAFETY: the page lies in the region, and no other reference to it exists: the reader
+            // is done with everything before `end - PAGES`, and has not seen `position`.
             let hash = write(unsafe { &mut *shared.frame(page) });
             let slot = Slot { page: page as u32, offset: 0, hash, len: FRAME_BYTES as u32 };
             // SAFETY: as for the page.
@@ -138,8 +142,8 @@ impl BareReader {
         let count = (written - *read).min(BATCH as u64) as usize;
         let mut slots = [Slot::default(); BATCH];
         for (slot, position) in slots[..count].iter_mut().zip(*read..) {
-            // SAFETY: the position lies before `written`, so the writer is done with its slot, and it is not before `read`, so the
-            // writer does not write it again.
+            // SAFETY: the position lies before `written`, so the writer is done with its slot, and
+            // it is not before `read`, so the writer does not write it again.
             *slot = unsafe { shared.slot(position).with(|slot| *slot) };
             prefetch_read(shared.frame(u64::from(slot.page)).cast::<u8>());
         }

@@ -25,7 +25,7 @@ impl Bits {
         self.0[number / 64] |= 1 << (number % 64);
     }
 
-    /// Adds those of the numbers below 64 whose bit is set.
+    /// Adds the numbers below 64 whose bits are set.
     #[inline(always)]
     pub fn insert_all(&mut self, numbers: u64) {
         self.0[0] |= numbers;

@@ -1,20 +1,24 @@
 //! Blocks: memory that holds many frames at once, such as a part of a capture file or a block of an AF_PACKET ring.
 //!
-//! The frames of a block are lent. They are read-only and have no headroom, and writing or keeping one copies it to a page. The
-//! block may be filled again when its last frame has come back. Only the owner counts the frames: a frame comes back when the
-//! owner reads its slot behind the finished index. So the count is a plain number, not an atomic.
+//! The frames of a block are lent. They are read-only and have no headroom, and writing or keeping
+//! one copies it to a page. The block may be filled again when its last frame has come back. A
+//! frame comes back when the owner reads its slot behind the finished index. Only the owner counts
+//! the frames, so the count is a plain number and not an atomic.
 //!
-//! A block is lent from front to back. The part behind the last lent frame ([`Tail`]) may be written while frames before it are
-//! out. So a capture reader can replace the record header in front of the next frame by a [`FrameHeader`](crate::FrameHeader),
-//! and a pipe can fill a block in small pieces.
+//! A block is lent from front to back. The part behind the last lent frame ([`Tail`]) may be
+//! written while frames before it are out. So a capture reader can replace the record header in
+//! front of the next frame by a [`FrameHeader`](crate::FrameHeader), and a pipe can fill a block in
+//! small pieces.
 //!
-//! The path holds the [`Blocks`] and takes frames back. The device holds the [`Claim`] to them, without which nobody can write a
-//! block, read it, or lend a frame from it. A device gives its blocks away once. So a device that wraps another one, and any other
-//! safe code, cannot reach memory that the kernel is writing.
+//! The path holds the [`Blocks`] and takes frames back. The device holds the [`Claim`] to them.
+//! Only code with the claim can write or read a block, or lend a frame from it. A device gives its
+//! blocks away once. So neither a device that wraps this device nor any other safe code can reach
+//! memory that the kernel is writing.
 //!
-//! Two costs shape how blocks are used. A reader should fill a block in less time than its workers take for the work in their
-//! backlogs, or else reader and workers wait for each other in turn. And finished frames are looked for in every eighth poll only,
-//! because the finished index is in a cache line that the worker writes.
+//! Two costs determine how blocks should be used. A reader should fill a block in less time than
+//! its workers need for their backlogs. Otherwise, reader and workers wait for each other in turn.
+//! Finished frames are collected only in every eighth poll, because the finished index is in a
+//! cache line that the worker writes.
 
 mod tail;
 
@@ -28,8 +32,8 @@ use crate::region::{Owner, Region};
 
 pub use tail::{Spot, Tail};
 
-/// The right to access the bytes of the [`Blocks`] with which it was made. There is exactly one claim to them, and it cannot be
-/// copied. The device that brings the blocks keeps it.
+/// The right to access the bytes of the [`Blocks`] with which it was made. There is exactly one
+/// claim to them, and it cannot be copied. The device that supplies the blocks keeps it.
 ///
 /// ```compile_fail,E0451
 /// // Nobody can make one.
@@ -111,19 +115,22 @@ impl Blocks {
         (Self { region, lent, reserve }, claim)
     }
 
-    /// Makes `count` blocks of `block_bytes` bytes in memory that the caller mapped, from `base` on. `owner` is dropped when
-    /// nobody can reach the blocks any more. `reserve` is additional memory that the owner may take, in bytes, and counts as
-    /// theirs.
+    /// Makes `count` blocks of `block_bytes` bytes in memory that the caller mapped, from `base`
+    /// on. `owner` is dropped when no code can reach the blocks any more. `reserve` is additional
+    /// memory that the owner may take, in bytes. It counts as memory of the blocks.
     ///
     /// # Errors
     /// [`RegionError`] if the size is zero or too large.
     ///
     /// # Safety
-    /// `base` points to `count * block_bytes` readable and writable bytes that stay mapped until `owner` is dropped. No other
-    /// `Blocks` are ever made of any of these bytes. The caller does not let the [`Claim`] out of its hands. It uses the claim
-    /// for a block only while nobody else writes that block, and nobody else changes the block's bytes, as they are read from
-    /// there, while a [`Tail`] of it is held, while it is borrowed by [`readable`](Self::readable), or while a frame lent from
-    /// it is out.
+    /// `base` points to `count * block_bytes` readable and writable bytes that stay mapped until
+    /// `owner` is dropped. No other `Blocks` are ever made of any of these bytes. The caller keeps
+    /// the [`Claim`] to itself.
+    ///
+    /// The caller uses the claim for a block only while nothing else writes that block. "Nothing
+    /// else" includes other threads, other processes and the kernel. Nothing else changes the bytes
+    /// that are read from the block while one of the following exists: a [`Tail`] of the block, a
+    /// borrow from [`readable`](Self::readable), or a frame that was lent from the block.
     pub unsafe fn foreign(
         base: NonNull<u8>,
         count: usize,
@@ -140,7 +147,7 @@ impl Blocks {
         claim.first == self.region.number_of(0)
     }
 
-    /// The upper limit of their memory, in bytes.
+    /// The maximum memory of the blocks, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.region.bytes() + self.reserve
     }
@@ -155,19 +162,20 @@ impl Blocks {
         self.lent.len()
     }
 
-    /// The number of frames of `block` that are out. 0 if there is no such block.
+    /// The number of lent frames of `block` that have not come back. 0 if there is no such block.
     #[inline(always)]
     pub fn out(&self, block: usize) -> u32 {
         self.lent.get(block).map_or(0, |lent| lent.frames)
     }
 
-    /// The number of frames of all blocks that are out.
+    /// The number of lent frames of all blocks that have not come back.
     pub fn out_in_all(&self) -> u64 {
         self.lent.iter().map(|lent| u64::from(lent.frames)).sum()
     }
 
-    /// The part of `block` behind the last lent frame, or the whole block while no frame is out. It may be written, and frames
-    /// of it may be lent. `None` if there is no such block, or the claim is to other blocks.
+    /// The part of `block` behind the last lent frame, or the whole block while no frame is lent.
+    /// This part may be written, and frames of it may be lent. `None` if there is no such block, or
+    /// the claim is to other blocks.
     #[inline]
     pub fn tail(&mut self, claim: &Claim, block: usize) -> Option<Tail<'_>> {
         if !self.are_claimed_by(claim) {
@@ -178,24 +186,25 @@ impl Blocks {
         let number = self.region.number_of(block as u32);
         let len = self.region.page_bytes() - lent.end as usize;
         let start = self.region.start_of(number, lent.end, len)?;
-        // SAFETY: the span was checked. No frame that is out reaches into it (`end`), frames are made through a `Tail`
-        // or by `lend` alone, which need `&mut self` as this does: so for as long as the slice lives nobody else can
-        // reach these bytes, and a `Tail` gives up those that it lends. Foreign memory nobody else writes either: that is what
-        // the holder of the claim promised.
+        // SAFETY: the span was checked, and no lent frame reaches into it (`end`). Frames are made
+        // only through a `Tail` or by `lend`, which need `&mut self` like this function. So while
+        // the slice lives, no other code can reach these bytes, and a `Tail` gives up the bytes
+        // that it lends. The holder of the claim has promised that nothing else writes foreign
+        // memory.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
         Some(Tail { bytes, number, lent })
     }
 
-    /// The bytes of `block`, which its owner may read while frames of it are out. Empty if there is no such block, or the claim
-    /// is to other blocks.
+    /// The bytes of `block`, which the owner may read while frames of the block are lent. Empty if
+    /// there is no such block, or the claim is to other blocks.
     pub fn readable(&self, claim: &Claim, block: usize) -> &[u8] {
         if block >= self.lent.len() || !self.are_claimed_by(claim) {
             return &[];
         }
         let len = self.region.page_bytes();
         match self.region.start_of(self.region.number_of(block as u32), 0, len) {
-            // SAFETY: the span was checked, and a `Tail` needs `&mut self`: nobody writes while this is borrowed. Foreign memory
-            // nobody else writes either, as in `tail`.
+            // SAFETY: the span was checked. A `Tail` needs `&mut self`, so no code writes while
+            // this is borrowed. For foreign memory, the promise is that of `tail`.
             Some(start) => unsafe { std::slice::from_raw_parts(start, len) },
             None => &[],
         }
@@ -230,8 +239,9 @@ impl Blocks {
     }
 }
 
-/// Takes many frames back. The frames of a block mostly come one after the other, and are counted together. If each was counted on
-/// its own, each count would have to wait for the one before (1.5 ns per frame).
+/// Takes many frames back. Consecutive frames mostly belong to the same block, and are counted
+/// together. If each frame was counted separately, each count would have to wait for the count
+/// before (1.5 ns per frame).
 #[derive(Debug)]
 pub struct Homecoming<'a> {
     blocks: &'a mut Blocks,
@@ -242,7 +252,7 @@ pub struct Homecoming<'a> {
 }
 
 impl Homecoming<'_> {
-    /// As [`Blocks::recycle`]. The frames are counted when this value is dropped, at the latest.
+    /// Like [`Blocks::recycle`]. The frames are counted when this value is dropped, at the latest.
     #[inline(always)]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         let slot = frame.slot();
@@ -310,7 +320,7 @@ mod tests {
         blocks.recycle(all).unwrap();
     }
 
-    /// Wherever it was lent, nothing of it is written.
+    /// Lent bytes are not written, whatever the order in which they were lent.
     #[test]
     fn frames_lent_out_of_order_are_not_written_either() {
         let (mut blocks, claim) = Blocks::map(1, 128).unwrap();
@@ -331,7 +341,8 @@ mod tests {
         assert!(blocks.lend(&claim, 0, 100, 28).is_some());
     }
 
-    /// Whoever holds the region, and be it without the blocks, keeps the memory.
+    /// The owner of foreign memory is dropped only after the last reference to the region, even if
+    /// the blocks are gone earlier.
     #[test]
     fn the_owner_of_foreign_memory_goes_last() {
         #[repr(align(64))]
@@ -339,7 +350,7 @@ mod tests {
         let memory = Box::into_raw(Box::new(Bytes([7; 256])));
         let base = NonNull::new(memory).unwrap().cast();
         let owner = Arc::new(());
-        // SAFETY: nobody else knows of the memory, which is freed below.
+        // SAFETY: no other code knows the memory, which is freed below.
         let (mut blocks, claim) = unsafe { Blocks::foreign(base, 2, 128, Arc::clone(&owner), 1000) }.unwrap();
         assert_eq!(blocks.memory_bytes(), 256 + 1000);
         assert_eq!(blocks.tail(&claim, 1).unwrap().bytes()[127], 7);
@@ -348,14 +359,15 @@ mod tests {
         assert_eq!(Arc::strong_count(&owner), 2);
         drop(region);
         assert_eq!(Arc::strong_count(&owner), 1);
-        // SAFETY: it came from a box, and nobody reaches it any more.
+        // SAFETY: it came from a box, and no code can reach it any more.
         drop(unsafe { Box::from_raw(memory) });
     }
 
     const HEADER: FrameHeader = FrameHeader { nanos: 1 << 40, wire_len: 99, link: 1, interface: 2 };
 
     proptest! {
-        /// Many at once are what they would be one after the other, also where one does not fit.
+        /// Frames that are lent together equal frames that are lent one by one, even if one does
+        /// not fit.
         #[test]
         fn frames_lent_together_are_the_same(
             spots in prop::collection::vec((12..40_usize, 0..60_usize), 0..12), room in 0..12_usize,
@@ -401,7 +413,7 @@ mod tests {
             prop_assert_eq!(together.out_in_all() + each.out_in_all(), 0);
         }
 
-        /// In whatever order they come home.
+        /// Frames may come back in any order.
         #[test]
         fn all_that_come_home_are_counted(of in prop::collection::vec(0..3_usize, 0..60)) {
             let (mut blocks, claim) = Blocks::map(3, 64).unwrap();
@@ -425,7 +437,7 @@ mod tests {
         }
     }
 
-    /// What was lent before `next` panicked is out.
+    /// Frames that were lent before `next` panicked still count as lent.
     #[test]
     fn a_panic_while_frames_are_lent_loses_none() {
         let (mut blocks, claim) = Blocks::map(1, 512).unwrap();
@@ -447,7 +459,7 @@ mod tests {
         frames.into_iter().for_each(|frame| blocks.recycle(frame).unwrap());
     }
 
-    /// The blocks alone, or with the claim to other blocks, do not give access to a byte.
+    /// Blocks give no access to their bytes without the claim, or with the claim to other blocks.
     #[test]
     fn a_claim_to_other_blocks_is_none() {
         let (mut blocks, claim) = Blocks::map(1, 128).unwrap();

@@ -1,17 +1,23 @@
-//! How much packet memory an instance needs, and what gets smaller if that is more than its cap.
+//! How much packet memory an instance needs, and what is reduced if that exceeds the cap.
 //!
-//! There are pages for every frame that can be in flight, so that a stalled CPU delays or loses only its own packets:
+//! There are pages for every frame that can be in flight, so that a stalled CPU delays or loses
+//! only its own packets:
 //!
 //! | for | pages |
 //! |---|---|
-//! | the backlogs of live queues | CPUs x backlog, since the backlog holds for a CPU over all live queues; twice if several queues receive into pages, because finished frames stay with their queue until its owner takes them home, and an owner may stall |
-//! | the backlogs of each queue that can wait | CPUs x backlog, since such a queue fills its rings without loss |
+//! | the backlogs of live queues | CPUs x backlog, or twice that (see below) |
+//! | the backlogs of each queue that can wait | CPUs x backlog |
 //! | frames in parking lots, and packets that handlers keep | as many as allowed, for each queue |
-//! | local page caches, if several queues receive into pages | their size, as far as the cap has room for it; a single queue caches the pages of its own backlogs |
-//! | whatever does not depend on the backlog | as the caller says |
+//! | local page caches, if several queues receive into pages | their size, if the cap allows it |
+//! | memory that does not depend on the backlog | as the caller says |
 //!
-//! If that is too much, the backlog shrinks until everything fits, and parking lots and kept packets with it. So each CPU has a
-//! share of the pages, which is the backlog that is in force.
+//! All live queues share the backlog of a CPU. The number of their pages is doubled if several queues
+//! receive into pages. Finished frames stay with their queue until its owner takes them home, and an
+//! owner may stall. A queue that can wait fills its rings without loss, so it has its own pages. A
+//! single queue caches the pages of its own backlogs.
+//!
+//! If that is too much, the backlog shrinks until everything fits, and parking lots and kept
+//! packets shrink with it. Each CPU then has an equal share of the pages, which is its backlog.
 
 use crate::page_cache::LPC_PAGES_MAX;
 
@@ -21,36 +27,37 @@ pub const BACKLOG_LEAST: usize = 64;
 /// How many slots a parking lot has if there is memory for them.
 pub const LOT_SLOTS: usize = 1024;
 
-/// How many times as long as at the start the backlog can become.
+/// The largest factor by which the backlog can grow after the start.
 const GROWTH: usize = 16;
 
 /// The smallest parking lot, in slots.
 const LOT_LEAST: usize = 128;
 
-/// What one queue needs. [`Needs`] has an example.
+/// The needs of one queue. [`Needs`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueNeeds {
-    /// The pages of its longest frame.
+    /// The pages of the queue's longest frame.
     pub segments: usize,
-    /// Its device lends its own memory, so its frames need pages only if a handler keeps them.
+    /// Whether its device lends its own memory. Frames of such a queue need pages only if a handler
+    /// keeps them.
     pub lends: bool,
-    /// It can wait, so it is polled only if its frames have room.
+    /// Whether it can wait. Such a queue is polled only if its frames have room.
     pub waits: bool,
-    /// It has a local page cache.
+    /// Whether it has a local page cache.
     pub caches: bool,
-    /// Pages that it needs whatever the backlog is.
+    /// The number of pages that it needs independently of the backlog.
     pub fixed: usize,
 }
 
 impl QueueNeeds {
-    /// Whether its cache needs pages of its own, because the queue does not keep enough pages anyway. `live` is how many live
-    /// queues share the backlogs' pages.
+    /// Whether the cache needs additional pages, because the queue does not keep enough pages
+    /// without them. `live` is the number of live queues that share the backlogs' pages.
     fn cache_needs_pages(&self, live: usize) -> bool {
         self.caches && (self.lends || !self.waits && live > 1)
     }
 }
 
-/// What an instance needs.
+/// The needs of an instance.
 ///
 /// ```
 /// use steerage_mem::budget::{LOT_SLOTS, Needs, QueueNeeds};
@@ -90,9 +97,9 @@ pub struct Needs {
     pub page_bytes: usize,
     /// The size of a slot, in bytes.
     pub slot_bytes: usize,
-    /// Pages for anything but receive queues.
+    /// Pages for other purposes than receive queues.
     pub other_pages: usize,
-    /// Memory for anything but pages and rings, in bytes.
+    /// Memory for other purposes than pages and rings, in bytes.
     pub other_bytes: usize,
 }
 
@@ -119,9 +126,9 @@ pub struct Budget {
     pub cached_pages: usize,
     /// All pages.
     pub pages: usize,
-    /// Rings and parking lots, if all of them were in use, in bytes.
+    /// The size of rings and parking lots if all of them were in use, in bytes.
     pub ring_bytes: u64,
-    /// All of it, in bytes.
+    /// The size of all memory, in bytes.
     pub bytes: u64,
 }
 
@@ -131,7 +138,8 @@ impl Needs {
         self.queues.iter().filter(|queue| !queue.waits).count() > 1
     }
 
-    /// The memory for this backlog. Parking lots and kept packets shrink with it if it is less than the one that was asked for.
+    /// The memory for this backlog. If the backlog is less than requested, parking lots and kept
+    /// packets shrink with it.
     pub fn with_backlog(&self, backlog: usize) -> Budget {
         let scaled =
             |full: usize| (full as u128 * backlog.min(self.backlog) as u128 / self.backlog.max(1) as u128) as usize;
@@ -188,7 +196,7 @@ impl Needs {
         }
     }
 
-    /// Reduces the local caches to what the cap leaves for them. Backlogs come first.
+    /// Reduces the local caches to the memory that the cap leaves for them. Backlogs have priority.
     #[must_use]
     pub fn fit_caches(self, cap: u64) -> Self {
         let wanted = self.cache_pages;
@@ -198,8 +206,8 @@ impl Needs {
         Self { cache_pages: wanted.min(each), ..without }
     }
 
-    /// The memory for a backlog [`GROWTH`] times as long, and for the largest local caches, as far as the cap allows that. Backlogs
-    /// come first.
+    /// The memory for a backlog that is [`GROWTH`] times as long, and for the largest local caches,
+    /// as far as the cap allows. Backlogs have priority.
     pub(crate) fn with_room_for_more(&self, cap: u64) -> Budget {
         let backlog = self.within(cap, self.backlog).backlog;
         let longer = self.within(cap, backlog.saturating_mul(GROWTH));
@@ -211,8 +219,8 @@ impl Needs {
         Self { cache_pages, queues, ..self.clone() }.with_backlog(longer.backlog)
     }
 
-    /// The memory for the largest backlog up to `backlog` that keeps to `cap` bytes. If not even a backlog of [`BACKLOG_LEAST`]
-    /// does, the budget of that.
+    /// The memory for the largest backlog up to `backlog` that keeps to `cap` bytes. If even
+    /// [`BACKLOG_LEAST`] does not fit, the budget for that backlog.
     pub fn within(&self, cap: u64, backlog: usize) -> Budget {
         self.largest(backlog, |budget| budget.bytes <= cap)
     }

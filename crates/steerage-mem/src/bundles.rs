@@ -1,7 +1,8 @@
 //! A lock-free stack of free pages, from which many pages are taken at a time.
 //!
-//! The pages lie in *bundles*, of which each names the one below it. All bundles but the top one are full. One word, the
-//! [head](Head), says which bundle is at the top and how many of its pages are left:
+//! The pages lie in *bundles*. Each bundle names the bundle below it. All bundles except the top
+//! one are full. One word, the [head](Head), says which bundle is at the top and how many of its
+//! pages are left:
 //!
 //! ```text
 //!   head: gives, len 3, top ──► bundle of page 7: 7 2 9          (3 left, the others were taken)
@@ -9,29 +10,33 @@
 //!                                        └► ...
 //! ```
 //!
-//! [`take`](BundleStack::take) reads as many pages as it wants off the top, and then exchanges the head. [`give`](BundleStack::give)
-//! writes new bundles and then exchanges the head. If the top bundle is not full, the first new bundle gets its pages too and
-//! replaces it. So a call moves up to [`BULK_MAX`] pages by one exchange, a page is never outside of the stack because of a page
-//! beside it, and the stack looks empty only if it is.
+//! [`take`](BundleStack::take) reads as many pages as it wants from the top, and then exchanges the
+//! head. [`give`](BundleStack::give) writes new bundles and then exchanges the head. If the top
+//! bundle is not full, the first new bundle also gets its pages and replaces it. So a call moves up
+//! to [`BULK_MAX`] pages by one exchange. A page never leaves the stack only because a neighbouring
+//! page was taken, and the stack looks empty only if it is.
 //!
 //! # A bundle's memory
 //!
-//! Each page has room for a bundle in a table, so bundles cannot run out. A bundle lies at its *first* page, which `take` takes
-//! last. So only the holder of a page writes the bundle that lies there, and nobody does while the stack uses it.
+//! Each page has room for a bundle in a table, so bundles cannot run out. A bundle lies at its
+//! *first* page, which `take` takes last. So only the holder of a page writes the bundle that lies
+//! there, and no thread writes it while the stack uses it.
 //!
-//! Another thread may read a bundle while that happens, because it read the head earlier. It may read anything then, but its
-//! exchange fails. The head counts the gives, and between two gives the stack only gets shorter, so a head that is unchanged means
-//! that the stack is unchanged.
+//! Another thread may read a bundle while the holder writes it, because that thread read the head
+//! earlier. It may then read arbitrary values, but its exchange fails. The head counts the gives,
+//! and between two gives the stack only gets shorter. So an unchanged head means an unchanged
+//! stack.
 
 use crossbeam_utils::CachePadded;
 
 use crate::page::BLANK;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The number of pages that one exchange moves at most.
+/// The maximum number of pages that one exchange moves.
 pub(crate) const BULK_MAX: usize = 64;
 
-/// The number of pages of a full bundle. With the two numbers before them they fill a cache line. Loom needs small models.
+/// The number of pages of a full bundle. With the two numbers before them they fill a cache line.
+/// Loom needs small models.
 pub(crate) const BUNDLE_PAGES: usize = if cfg!(loom) { 2 } else { 14 };
 
 /// Pages by their index in the region. The fields are relaxed, since the head orders them.
@@ -71,8 +76,9 @@ struct Head {
     top: u32,
     /// The number of pages that the top bundle has left. 0 only if the stack is empty.
     len: usize,
-    /// The number of gives so far. It has 28 bits, so a thread would have to stand between its load and its exchange for exactly
-    /// 2^28 gives, or a multiple, to mistake one head for another. That many take several seconds at least.
+    /// The number of gives so far, in 28 bits. To mistake one head for another, a thread would have
+    /// to stop between its load and its exchange for exactly 2^28 gives, or a multiple. That many
+    /// gives take at least several seconds.
     gives: u64,
 }
 
@@ -105,12 +111,13 @@ impl BundleStack {
         Self { head: CachePadded::new(AtomicU64::new(Head::EMPTY.to_word())) }
     }
 
-    /// Takes up to `most` pages, at most [`BULK_MAX`]. Writes them to the end of `taken`, and returns them in the order in which
-    /// they were given.
+    /// Takes up to `most` pages, at most [`BULK_MAX`]. Writes them to the end of `taken`, and
+    /// returns them in the order in which they were given.
     pub(crate) fn take<'a>(&self, table: &[Bundle], taken: &'a mut [u32; BULK_MAX], most: usize) -> &'a [u32] {
         let most = most.min(BULK_MAX);
-        // B2, acquire: pairs with B1 of all earlier gives and takes, because each change of the head is a read-modify-write
-        // operation and so continues their release sequences. Bundles and pages are seen as they were given.
+        // B2, acquire: pairs with B1 of all earlier gives and takes, because each change of the
+        // head is a read-modify-write operation and so continues their release sequences. Bundles
+        // and pages are seen as they were given.
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let (mut head, mut begin) = (Head::from_word(word), BULK_MAX);
@@ -126,9 +133,10 @@ impl BundleStack {
             if begin == BULK_MAX {
                 return &[];
             }
-            // B1, release: pairs with B2 of the thread that takes the first page of a bundle which was read here, so that this
-            // thread has read it before the other one writes it. A thread that finds the stack empty sees what this thread gave to
-            // other stacks before. On failure acquire: B2 of the next attempt.
+            // B1, release: pairs with B2 of the thread that takes the first page of a bundle that
+            // was read here. So this thread has read the bundle before the other thread writes it.
+            // A thread that finds the stack empty sees what this thread gave to other stacks
+            // before. On failure acquire: B2 of the next attempt.
             match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return &taken[begin..],
                 Err(now) => word = now,
@@ -153,22 +161,25 @@ impl BundleStack {
         }
     }
 
-    /// The number of gives so far. It begins again after 2^28.
+    /// The number of gives so far. It wraps around after 2^28.
     pub(crate) fn gives(&self) -> u64 {
-        // Relaxed: a caller compares two of these and takes in between, which is ordered with both.
+        // Relaxed: the caller compares two of these numbers and takes pages in between, which is
+        // ordered with both.
         Head::from_word(self.head.load(Ordering::Relaxed)).gives
     }
 
-    /// The number of pages. If other threads take or give meanwhile, it may be off by what they move.
+    /// The number of pages. If other threads take or give pages at the same time, the result may be
+    /// wrong by the number of these pages.
     pub(crate) fn len(&self, table: &[Bundle]) -> usize {
-        // Relaxed: what is exact if nobody takes or gives meanwhile was handed over by other means.
+        // Relaxed: if no thread takes or gives at the same time, the result is exact, because the
+        // pages were handed over by other means.
         let head = Head::from_word(self.head.load(Ordering::Relaxed));
         let below = table.get(head.top as usize).map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
         head.len + below as usize
     }
 }
 
-/// Writes bundles with `pages`, which stand above the bundles of `head`. Returns the head of the whole.
+/// Writes bundles with `pages` on top of the bundles of `head`. Returns the new head.
 fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
     let top = table.get(head.top as usize);
     // A bundle that is not full is replaced by a new one, which gets its pages.
@@ -176,7 +187,8 @@ fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
     let mut inherited = partial.map_or(&[][..], |bundle| &bundle.pages[..head.len]);
     let base = partial.map_or(head, |bundle| head.below(bundle));
     let mut pages_below = top.map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
-    // Wrapping: if another thread writes the bundle meanwhile, this is any number, and the exchange fails.
+    // Wrapping: if another thread writes the bundle at the same time, this number is arbitrary, and
+    // the exchange fails.
     if partial.is_none() {
         pages_below = pages_below.wrapping_add(head.len as u32);
     }
@@ -214,7 +226,7 @@ mod tests {
         }
     }
 
-    /// The number of gives begins again, and nothing else changes.
+    /// When the number of gives wraps around, nothing else changes.
     #[test]
     fn gives_go_on_past_their_wrap() {
         let (table, stack) = (bundles(40), BundleStack::new());

@@ -1,21 +1,25 @@
 //! Frames of several pages: one slot, and a chain of pages that starts at the slot's page.
 //!
-//! Like any frame, a frame of several pages has one slot, that of its first page (its head). A bit of the slot says that more pages
-//! follow. A table beside the pages says which, with one entry per page.
+//! Like any frame, a frame of several pages has one slot, that of its first page (its head). A bit
+//! of the slot says that more pages follow. A table beside the pages names these pages, with one
+//! entry per page.
 //!
-//! The alternative is a slot per page, with a flag MORE in all but the last. Then a full ring, a parking lot, a budget, a
-//! revocation or a withdrawal could cut a frame in two, counts would count slots instead of frames, and every loop over slots
-//! would have to look for MORE. With one slot, nothing between poll and handler knows of chains: a frame is staged, parked,
-//! fenced, dropped, kept and counted as one. Only the code that takes pages back looks at the bit, in the comparison that
-//! already detects lent frames.
+//! The alternative is a slot per page, with a flag MORE in all slots but the last. Then a full
+//! ring, a parking lot, a budget, a revocation or a withdrawal could cut a frame in two. Counts
+//! would count slots instead of frames, and every loop over slots would have to check for MORE.
+//! With one slot, no code between poll and handler knows about chains: a frame is staged, parked,
+//! fenced, dropped, kept and counted as one. Only the code that takes pages back checks the bit, in
+//! the comparison that already detects lent frames.
 //!
-//! The table is not in the pages. A device, a frame header, or a packet function that puts a header in front of the frame might
-//! write there. So following a chain relies on no code outside of this crate, a page keeps all of its headroom, and a frame of one
-//! page does not read the table.
+//! The table is not in the pages, because other code might write there: a device, a frame header,
+//! or a packet function that puts a header in front of the frame. So following a chain relies on no
+//! code outside of this crate. A page keeps all of its headroom, and a frame of one page does not
+//! read the table.
 //!
-//! The holder of the slot holds all pages of the chain. They stay in the chain until it is [taken apart](Region::take_apart).
-//! If the end of a frame is cut off, or its parts are copied into its head (`linearise`), the other pages stay as empty parts.
-//! So a handler never holds a page alone. The hash and the flow are read from the head.
+//! The holder of the slot holds all pages of the chain. The pages stay in the chain until it is
+//! [taken apart](Region::take_apart). If the end of a frame is cut off, or its parts are copied
+//! into its head (`linearise`), the other pages stay as empty parts. So a handler never holds a
+//! single page of a chain. The hash and the flow are read from the head.
 
 use crate::header::FrameHeader;
 use crate::links::Link;
@@ -24,8 +28,8 @@ use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, Slot, offset_of};
 use crate::region::Region;
 use crate::sync::Ordering;
 
-/// The largest number of pages of a frame. It is the kernel's limit for a frame in AF_XDP: `CONFIG_MAX_SKB_FRAGS` (17 by default)
-/// plus one (Documentation/networking/af_xdp.rst).
+/// The largest number of pages of a frame. It is the kernel's limit for a frame in AF_XDP:
+/// `CONFIG_MAX_SKB_FRAGS` (17 by default) plus one (Documentation/networking/af_xdp.rst).
 pub const SEGMENTS_MAX: usize = 18;
 
 /// The parts of a frame, its head first.
@@ -43,7 +47,8 @@ impl Iterator for Parts<'_> {
     fn next(&mut self) -> Option<Slot> {
         let part = self.next.take()?;
         self.left -= 1;
-        // Read the link before the part is returned, since the receiver may put its page into another chain.
+        // Read the link before the part is returned, because the receiver may put its page into
+        // another chain.
         if part.is_chained() && self.left > 0 {
             self.next = self.region.behind(&part);
         }
@@ -67,9 +72,11 @@ impl Region {
         Parts { region: self, next: Some(*slot), left: SEGMENTS_MAX }
     }
 
-    /// Appends `len` bytes at `offset` of `page` to a frame. `Err` returns the page and leaves the frame as it was: if the page
-    /// belongs to another region than the frame, if the bytes do not lie in the page, or if the frame would have more than
-    /// [`SEGMENTS_MAX`] parts or [`FRAME_BYTES_MAX`] bytes.
+    /// Appends `len` bytes at `offset` of `page` to a frame.
+    ///
+    /// `Err` returns the page and does not change the frame. That happens if the page belongs to
+    /// another region than the frame, if the bytes do not lie in the page, or if the frame would
+    /// have more than [`SEGMENTS_MAX`] parts or [`FRAME_BYTES_MAX`] bytes.
     pub fn append(&self, frame: &mut Completion, page: Page, offset: usize, len: usize) -> Result<(), Page> {
         let offset = offset_of(offset);
         let head = frame.slot();
@@ -91,7 +98,7 @@ impl Region {
         Ok(())
     }
 
-    /// The length of a frame with all of its parts, in bytes.
+    /// The length of a frame including all of its parts, in bytes.
     pub fn total_len(&self, frame: &Completion) -> usize {
         self.total_of(&frame.slot())
     }
@@ -105,11 +112,12 @@ impl Region {
     #[cold]
     #[inline(never)]
     fn total_of_chain(&self, page: u32, len: usize) -> usize {
-        // Nothing is left of a frame that was taken.
+        // A frame that was taken has no bytes left.
         self.link(page).map_or(0, |link| len + link.rest.load(Ordering::Relaxed) as usize)
     }
 
-    /// Takes a frame apart, and passes each of its pages to `each`, with offset and length of its part. A lent frame has no pages.
+    /// Takes a frame apart, and passes each of its pages to `each`, with the offset and the length
+    /// of its part. A lent frame has no pages.
     pub fn take_apart(&self, frame: Completion, mut each: impl FnMut(Page, u32, usize)) {
         let head = frame.slot();
         if !head.is_lent() {
@@ -117,8 +125,9 @@ impl Region {
         }
     }
 
-    /// Makes an empty frame of as many pages as `frame` has, taken from the end of `pages`. Returns `None` and takes nothing if
-    /// there are not enough pages, or they belong to another region.
+    /// Makes an empty frame with as many pages as `frame` has, taken from the end of `pages`.
+    /// Returns `None` and takes nothing if there are not enough pages, or if they belong to another
+    /// region.
     pub(crate) fn in_exchange(&self, frame: &Slot, pages: &mut Vec<Page>) -> Option<Completion> {
         let count = if frame.is_chained() { self.parts_of(frame).count() } else { 1 };
         let from = pages.len().checked_sub(count)?;
@@ -146,12 +155,12 @@ impl Region {
 pub struct Segments<'a> {
     memory: &'a Memory,
     parts: Parts<'a>,
-    /// What follows the parts, and lies elsewhere.
+    /// Bytes that follow the parts and lie in another place.
     then: &'a [u8],
 }
 
 impl<'a> Segments<'a> {
-    /// These parts, and `then` as the last one.
+    /// The parts, followed by `then` as the last one.
     #[inline]
     pub(crate) fn followed_by(self, then: &'a [u8]) -> Self {
         Self { then, ..self }
@@ -163,14 +172,16 @@ impl<'a> Iterator for Segments<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        // SAFETY: the code that made this iterator guarantees that the frame is held, and not written, while it is borrowed.
+        // SAFETY: the code that made this iterator guarantees that the frame is held, and not
+        // written, while it is borrowed.
         let part = self.parts.by_ref().map(|part| unsafe { self.memory.slice(&part) }).find(|bytes| !bytes.is_empty());
         part.or_else(|| Some(std::mem::take(&mut self.then)).filter(|then| !then.is_empty()))
     }
 }
 
 /// The bytes of a frame for writing, part by part, without empty parts.
-/// [`Frame::segments_mut`](crate::ring::Frame::segments_mut) and [`Kept::segments_mut`](crate::Kept::segments_mut) make it.
+/// [`Frame::segments_mut`](crate::ring::Frame::segments_mut) and
+/// [`Kept::segments_mut`](crate::Kept::segments_mut) make it.
 ///
 /// ```
 /// /// Hides what a frame says.
@@ -189,8 +200,9 @@ impl<'a> Iterator for SegmentsMut<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a mut [u8]> {
-        // SAFETY: the code that made this iterator holds the frame mutably for as long. The parts lie in different pages, since a
-        // page has one token and is appended to one frame, so the slices do not overlap.
+        // SAFETY: the code that made this iterator holds the frame mutably for as long. The parts
+        // lie in different pages, because a page has one token and is appended to one frame. So the
+        // slices do not overlap.
         self.parts.by_ref().map(|part| unsafe { self.memory.slice_mut(&part) }).find(|bytes| !bytes.is_empty())
     }
 }
@@ -198,23 +210,24 @@ impl<'a> Iterator for SegmentsMut<'a> {
 impl Memory {
     /// The frame's bytes, part by part.
     pub fn segments<'a>(&'a self, frame: &'a Completion) -> Segments<'a> {
-        // SAFETY: the completion is borrowed for as long: as `bytes`.
+        // SAFETY: the completion is borrowed for as long, as in `bytes`.
         unsafe { self.segments_of(&frame.slot()) }
     }
 
-    /// The length of the frame with all of its parts, in bytes.
+    /// The length of the frame including all of its parts, in bytes.
     pub fn total_len(&self, frame: &Completion) -> usize {
         self.total_of(&frame.slot())
     }
 
     /// # Safety
-    /// As [`slice`](Self::slice), of all of the frame's parts.
+    /// As for [`slice`](Self::slice), for all parts of the frame.
     pub(crate) unsafe fn segments_of(&self, slot: &Slot) -> Segments<'_> {
         Segments { memory: self, parts: self.pool().parts_of(slot), then: &[] }
     }
 
     /// # Safety
-    /// As [`slice_mut`](Self::slice_mut), of all of the frame's pages, for as long as the iterator or one of its slices lives.
+    /// As for [`slice_mut`](Self::slice_mut), for all pages of the frame, as long as the iterator
+    /// or one of its slices lives.
     pub(crate) unsafe fn segments_mut_of(&self, slot: &Slot) -> SegmentsMut<'_> {
         SegmentsMut { memory: self, parts: self.pool().parts_of(slot) }
     }
@@ -229,8 +242,8 @@ impl Memory {
         Some(at)
     }
 
-    /// How much memory the frame occupies: all of its pages, whatever it uses of them. A lent frame occupies its own bytes and
-    /// those of its header.
+    /// The memory that the frame occupies: all of its pages, including their unused bytes. A lent
+    /// frame occupies its own bytes and those of its header.
     pub(crate) fn truesize(&self, slot: &Slot) -> usize {
         if slot.is_lent() {
             return slot.len() + if slot.has_header() { FrameHeader::BYTES } else { 0 };
@@ -249,10 +262,10 @@ impl Memory {
         self.pool().parts_of(slot).filter(|part| part.len() > 0).last().unwrap_or(*slot)
     }
 
-    /// As [`resize`](Self::resize), for a frame of several parts.
+    /// Like [`resize`](Self::resize), for a frame of several parts.
     ///
     /// # Safety
-    /// As there.
+    /// As for `resize`.
     #[cold]
     pub(crate) unsafe fn resize_chain(&self, slot: &Slot, front: i32, back: i32) -> Option<Slot> {
         let mut chain = Chain::of(self.pool().parts_of(slot));
@@ -260,7 +273,8 @@ impl Memory {
         if total > FRAME_BYTES_MAX {
             return None;
         }
-        // The front comes first, since the part that is cut off at the end may reach into the bytes that were added in front.
+        // The front is resized first, because a cut at the end may reach into the bytes that were
+        // added in front.
         chain.0[0] = chain.0[0].resized(front, 0)?;
         self.start(&chain.0[0])?;
         if back > 0 {
@@ -277,11 +291,13 @@ impl Memory {
         Some(unsafe { self.carry_header(slot, resized, front + back) })
     }
 
-    /// The slot's frame with all of its bytes in its head's page: behind it, or, where that does not reach so far, from further
-    /// up in the page. What the device noted of it goes along. `None`, and nothing was done, if a page is too short.
+    /// Copies all bytes of the frame into its head's page. The other parts follow the head's bytes.
+    /// If there is not enough room behind them, the head's bytes move towards the front of the
+    /// page. The device's record of the frame moves with them. Returns `None`, and changes nothing,
+    /// if a page is too short.
     ///
     /// # Safety
-    /// As [`slice_mut`](Self::slice_mut), of all of the frame's pages.
+    /// As for [`slice_mut`](Self::slice_mut), for all pages of the frame.
     #[cold]
     pub(crate) unsafe fn linearise(&self, slot: &Slot) -> Option<Slot> {
         let total = self.total_of(slot);
@@ -293,7 +309,7 @@ impl Memory {
             return None;
         }
         let mut chain = Chain::of(self.pool().parts_of(slot));
-        // SAFETY: the caller's promise; the head's page is no other part's.
+        // SAFETY: the caller's promise; no other part lies in the head's page.
         let page = unsafe { self.slice_mut(&Slot::part(slot.page, 0, page_bytes as u32)) };
         page.get(from - header..from + len)?;
         page.copy_within(from - header..from + len, to - header);
@@ -370,7 +386,7 @@ mod tests {
         (Memory::new(region, None), pages)
     }
 
-    /// Parts of these lengths, their bytes counted through.
+    /// A frame with parts of these lengths, whose bytes are numbered consecutively.
     fn frame(memory: &Memory, pages: &mut Vec<Page>, lens: &[usize]) -> Completion {
         let (mut frame, mut value) = (None, 0_u8);
         for len in lens {
@@ -407,7 +423,7 @@ mod tests {
             pages.push(page);
         });
         assert_eq!(parts, [(32, 10), (32, 0), (32, 20), (32, 30)]);
-        // What a page was part of before is no part of what it is now.
+        // Earlier parts of a page do not belong to the page's new frame.
         let again = Completion::new(pages.pop().unwrap(), 0, 8);
         assert_eq!((memory.total_len(&again), memory.segments(&again).count()), (8, 1));
         pages.push(again.into_page().unwrap());
@@ -436,7 +452,7 @@ mod tests {
         memory.pool().take_apart(lent, |page, _, _| panic!("{page:?} of a lent frame"));
     }
 
-    /// Of another region's frame nothing is read, and no page but its own is named.
+    /// For a frame of another region, no bytes are read, and only its own page is named.
     #[test]
     fn a_chain_of_other_memory_ends_at_its_head() {
         let (ours, mut pages) = memory();
@@ -479,8 +495,9 @@ mod tests {
     }
 
     proptest! {
-        /// Longer or shorter at both ends, a frame of several pages is what a frame in one page is: some of the bytes that lie in
-        /// a row, or as it was if there are none such.
+        /// Resizing a frame of several pages at both ends has the same result as resizing a frame
+        /// in one page: a part of the same row of bytes. If there are no such bytes, the frame
+        /// stays as it was.
         #[test]
         fn a_chain_is_resized_as_a_row_of_bytes_is(
             lens in prop::collection::vec(0..40_usize, 2..5), steps in prop::collection::vec((-200..200_i32, -200..200_i32), 1..6),
@@ -494,7 +511,8 @@ mod tests {
             for (front, back) in steps {
                 let (before, head, room) = (whole(kept.segments()), kept.len(), kept.room());
                 let total = before.len() as i32;
-                // Only the head's bytes can go at the front, and only as many as there are rooms for can join.
+                // At the front, only the head's bytes can be removed, and bytes can be added only
+                // if there is room.
                 let goes = front <= room.0 as i32 && -front <= head as i32 && total + front + back >= 0;
                 prop_assert_eq!(kept.resize(front, back), goes && back <= room.1 as i32, "{} {}", front, back);
                 let after = whole(kept.segments());
@@ -518,7 +536,8 @@ mod tests {
         segments.flatten().copied().collect()
     }
 
-    /// More is cut off at the end than there was: all but some of what was put in front.
+    /// The cut at the end is longer than the original frame, and removes most of the bytes that
+    /// were added in front.
     #[test]
     fn a_cut_at_the_end_may_reach_into_what_was_put_in_front() {
         let (memory, mut pages) = memory();
@@ -556,7 +575,8 @@ mod tests {
 
     #[test]
     fn a_frame_is_brought_into_one_page_where_one_is_long_enough() {
-        // The head's page has 256 - 32 - 100 = 124 bytes behind it, and 32 before.
+        // The page has 256 bytes. The head's page has 32 bytes before the frame and 124 bytes
+        // behind it.
         for (lens, whole) in [(vec![100, 124], true), (vec![100, 140, 0, 16], true), (vec![100, 100, 57], false)] {
             let (memory, mut pages) = memory();
             let chained = frame(&memory, &mut pages, &lens);

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use crate::round;
 
-/// How often a thread of control looks again without a pause. A packet CPU has the lock for less than 50 us.
+/// How many times a control thread tries the lock again without a pause. A packet CPU holds the
+/// lock for less than 50 us.
 const LOOKS: u32 = 100;
 
-/// The pause between two looks after that. Whichever thread has the lock was interrupted.
+/// The pause between two later attempts. The thread that holds the lock was interrupted.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
-/// A lock that only threads of control wait for. A build with debug assertions panics if a packet CPU would wait.
+/// A lock that only control threads wait for. A build with debug assertions panics if a packet CPU
+/// would wait.
 #[derive(Debug)]
 pub struct ControlLock<T>(Mutex<T>);
 
@@ -21,10 +23,11 @@ impl<T> ControlLock<T> {
         Self(Mutex::new(value))
     }
 
-    /// Waits for the lock. Only for threads of control.
+    /// Waits for the lock. Only for control threads.
     ///
-    /// A thread that slept on the lock would have to be woken by the packet CPU that gives the lock back, which costs that CPU a
-    /// system call of up to 100 us on a virtual machine. So threads of control look again instead.
+    /// Control threads try the lock repeatedly instead of sleeping on it. If they slept, the packet
+    /// CPU that releases the lock would have to wake them. That system call takes up to 100 us on a
+    /// virtual machine.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         assert!(!round::is_inside(), "a packet CPU would wait for the control lock in its round");
         for looks in 0_u32.. {
@@ -40,8 +43,8 @@ impl<T> ControlLock<T> {
         unreachable!("the loop has no end")
     }
 
-    /// Takes the lock if no other thread has it. The state behind it is consistent between any two events, so a panic elsewhere does
-    /// no harm.
+    /// Takes the lock if no other thread has it. The state behind the lock is consistent between
+    /// any two events, so a panic in another thread does no harm.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

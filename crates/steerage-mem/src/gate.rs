@@ -1,15 +1,19 @@
-//! The gate decides whether a batch of a handler counts: it does only if its CPU was not declared dead during the batch.
+//! The gate decides whether a batch of a handler counts. The batch counts only if its CPU was not
+//! declared dead during the batch.
 //!
-//! A CPU can be declared dead only while it is in its handler. Outside of the handler it may be steering packets by a map that is
-//! about to change. There it is only slow, and other CPUs wait for it.
+//! A CPU can be declared dead only while it is in its handler. Outside of the handler, the CPU may
+//! be steering packets by a map that is about to change. If it is slow there, other CPUs wait for
+//! it.
 //!
-//! Each CPU has one word, which is changed by compare-and-exchange at both ends of a batch. So a declaration is clearly before or
-//! after each end. The word has a cache line of its own, and two exchanges per batch take less than a tick per packet.
+//! Each CPU has one word, which is changed by compare-and-exchange at both ends of a batch. So a
+//! declaration is clearly before or after each end. The word has its own cache line, and two
+//! exchanges per batch take less than a tick per packet.
 //!
-//! Either a batch counts or its CPU is dead, never both. This needs no memory order, since all changes of one word have a single
-//! order. But the CPU that declares another one dead must see everything that the other did before its batch: the last packets that
-//! it sent must be revoked, and the ledger must have its counts. So entering releases (G1), and the declaration acquires (G2).
-//! Everything else is relaxed.
+//! Either a batch counts or its CPU is dead, never both. This needs no memory order, because all
+//! changes of one word have a single order. But a CPU that declares a second CPU dead must see
+//! everything that the second CPU did before its batch. It must revoke the last packets that the
+//! second CPU sent, and the ledger must have that CPU's counts. So entering releases (G1), and the
+//! declaration acquires (G2). Everything else is relaxed.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -17,7 +21,7 @@ const STATE: u64 = 0b11;
 const OUTSIDE: u64 = 0;
 const INSIDE: u64 = 1;
 const DEAD: u64 = 2;
-/// The batch number stands above the state.
+/// The batch number is in the bits above the state.
 const NEXT_BATCH: u64 = STATE + 1;
 
 /// This CPU has been declared dead.
@@ -29,7 +33,8 @@ pub struct Dead;
 #[repr(align(128))]
 pub struct Gate {
     word: AtomicU64,
-    /// When it was last entered, in nanoseconds of the caller's clock. The entering CPU knows the time and has the cache line.
+    /// The time of the last entry, in nanoseconds of the caller's clock. The entering CPU knows the
+    /// time and already has the cache line.
     entered: AtomicU64,
 }
 
@@ -50,45 +55,50 @@ impl Gate {
     /// # Errors
     /// [`Dead`] if the CPU was declared dead in the meantime. Nothing of the batch counts.
     pub fn leave(&self) -> Result<(), Dead> {
-        // Relaxed: nobody acts on the work of a CPU because it has left. The work is handed over by its rings and locks.
+        // Relaxed: no CPU acts on the work of this CPU because it has left. Rings and locks hand
+        // the work over.
         self.change(INSIDE, |word| (word & !STATE) + NEXT_BATCH, Ordering::Relaxed)
     }
 
     fn change(&self, from: u64, to: impl Fn(u64) -> u64, order: Ordering) -> Result<(), Dead> {
-        // Apart from `declare_dead`, only this CPU changes the word, so a word that is not in the state `from` is dead.
+        // Only `declare_dead` and this CPU change the word. So if the word is not in the state
+        // `from`, this CPU is dead.
         let word = self.word.load(Ordering::Relaxed);
         if word & STATE != from {
             return Err(Dead);
         }
-        // Relaxed if it fails: a CPU that was declared dead takes the control lock before it continues, and it was declared dead
-        // under that lock.
+        // Relaxed if it fails: a CPU that was declared dead takes the control lock before it
+        // continues. The declaration was made under that lock.
         self.word.compare_exchange(word, to(word), order, Ordering::Relaxed).map(|_| ()).map_err(|_| Dead)
     }
 
-    /// Lets a CPU that was declared dead take part again, after its state was cleaned up. Under the control lock.
+    /// Lets a CPU that was declared dead take part again, after its state was cleaned up. Call this
+    /// under the control lock.
     pub fn revive(&self) {
-        // Relaxed: nobody else changes the word of a dead CPU, and any reader holds the control lock.
+        // Relaxed: no other thread changes the word of a dead CPU, and any reader holds the control
+        // lock.
         let word = self.word.load(Ordering::Relaxed);
         self.word.store((word & !STATE) + NEXT_BATCH, Ordering::Relaxed);
     }
 
-    /// The present word. A CPU whose word does not change makes no progress.
+    /// The current word. If a CPU's word does not change, the CPU makes no progress.
     pub fn sign(&self) -> u64 {
         self.word.load(Ordering::Relaxed)
     }
 
-    /// When the CPU entered its handler, if it is there now, in nanoseconds of the clock that callers of [`enter`](Self::enter)
-    /// use.
+    /// The time at which the CPU entered its handler, if it is in its handler now, in nanoseconds
+    /// of the clock that callers of [`enter`](Self::enter) use.
     pub fn inside_since(&self) -> Option<u64> {
-        // Acquire: pairs with G1, so the time is not older than this stay in the handler. If the CPU moves on in between, the time
-        // may be that of the next stay, which is short as well.
+        // Acquire: pairs with G1, so the time is not older than this stay in the handler. If the
+        // CPU moves on between the two loads, the time may belong to the next stay, which is also
+        // short.
         let word = self.word.load(Ordering::Acquire);
         let entered = self.entered.load(Ordering::Relaxed);
         (word & STATE != OUTSIDE).then_some(entered)
     }
 
-    /// Declares the CPU dead if it is in its handler and its word has been `sign` all the time. Returns whether it is dead.
-    /// Under the control lock.
+    /// Declares the CPU dead if it is in its handler and its word still equals `sign`. Returns
+    /// whether the CPU is dead. Call this under the control lock.
     pub fn declare_dead(&self, sign: u64) -> bool {
         // G2, acquire: pairs with G1.
         sign & STATE == INSIDE

@@ -3,37 +3,39 @@
 use crate::page::{Completion, Page};
 use crate::region::Region;
 
-/// A frame of several buffers, of which some have arrived. A device keeps a `Gather` from buffer to buffer and from
-/// poll to poll, because the last buffer of a frame may arrive in a later poll than the first. When the device is
-/// closed, it gives back the pages that are still in it ([`close`](Self::close)).
+/// A frame in several buffers that may not all have arrived yet. A device keeps a `Gather` from
+/// buffer to buffer and from poll to poll, because the last buffer of a frame may arrive in a later
+/// poll than the first. When the device is closed, it gives back the pages that are still in the
+/// `Gather` ([`close`](Self::close)).
 ///
-/// The guide has an [example](https://github.com/steerage/steerage/blob/main/docs/devices.md#frames-in-several-buffers).
+/// The guide has an
+/// [example](https://github.com/steerage/steerage/blob/main/docs/devices.md#frames-in-several-buffers).
 #[derive(Debug, Default)]
 pub struct Gather {
     frame: Option<Completion>,
-    /// Why the frame cannot be handed over any more. Its remaining buffers are skipped.
+    /// The reason why the frame cannot be handed over any more. Its remaining buffers are skipped.
     broken: Option<Broken>,
-    /// How many bytes of buffers were skipped.
+    /// The number of bytes in skipped buffers.
     skipped: usize,
 }
 
-/// Why a frame of several buffers is not handed over.
-/// `Completions` of the crate `steerage-core` counts it by this.
+/// The reason why a frame of several buffers is not handed over. `Completions` of the crate
+/// `steerage-core` counts the frame by this reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// The device lost a part of it, or it has too many parts or bytes.
+    /// The device lost a part of the frame, or the frame has too many parts or bytes.
     Lost,
-    /// There was no page for a part of it.
+    /// There was no page for a part of the frame.
     NoPage,
 }
 
-/// What became of a frame of several buffers.
+/// The result of gathering a frame of several buffers.
 /// [`Gather::finish`] returns it.
 #[derive(Debug, Default)]
 pub struct Gathered {
-    /// The frame, or what had arrived of it when it broke. `None` if nothing had.
+    /// The frame, or the part of it that had arrived when it broke. `None` if no part had arrived.
     pub frame: Option<Completion>,
-    /// Set if the frame is not whole: the reason, and how many bytes it would have had, as far as they arrived.
+    /// Set if the frame is not complete: the reason, and the number of its bytes that arrived.
     pub broken: Option<(Broken, usize)>,
 }
 
@@ -43,8 +45,8 @@ impl Gather {
         self.frame.is_none() && self.broken.is_none()
     }
 
-    /// Adds `len` bytes at `offset` of `page`, a page of `region`. `Err` returns a page that the frame does not need, because it
-    /// is broken or breaks now.
+    /// Adds `len` bytes at `offset` of `page`, a page of `region`. `Err` returns a page that the
+    /// frame does not need, because the frame is broken or breaks now.
     ///
     /// # Errors
     /// The page itself.
@@ -67,13 +69,14 @@ impl Gather {
         self.broken.is_some()
     }
 
-    /// The frame cannot be handed over any more, and `len` bytes of it are skipped. The first reason counts.
+    /// Marks the frame as broken, and counts `len` skipped bytes. The first reason counts.
     pub fn break_off(&mut self, why: Broken, len: usize) {
         self.broken.get_or_insert(why);
         self.skipped = self.skipped.saturating_add(len);
     }
 
-    /// The last buffer has arrived: what came of the frame. The next buffer begins another frame.
+    /// Ends the frame after its last buffer has arrived, and returns the result. The next buffer
+    /// begins another frame.
     pub fn finish(&mut self, region: &Region) -> Gathered {
         let Self { frame, broken, skipped } = std::mem::take(self);
         let arrived = frame.as_ref().map_or(0, |frame| region.total_len(frame));

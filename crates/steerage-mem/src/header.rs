@@ -1,13 +1,16 @@
-//! The header that a device writes in front of a frame: its time, its length on the wire, its link type and its interface.
+//! The header that a device writes in front of a frame: its time, its length on the wire, its link
+//! type and its interface.
 //!
-//! The header lies in the 16 bytes before the frame, and a bit of the slot says that it is there. Reading it checks its place
-//! against the page, as for the frame. Any 16 bytes are a valid header.
+//! The header lies in the 16 bytes before the frame, and a bit of the slot says that it exists.
+//! Reading it checks its position against the page, as for the frame. Any 16 bytes are a valid
+//! header.
 
-/// The device's header of a frame. It lies in the [`BYTES`](Self::BYTES) bytes before the frame: in the headroom of the page, or in
-/// place of a record header of a capture. [`Completion::with_header`](crate::Completion::with_header) notes that it is there.
+/// The device's header of a frame. It lies in the [`BYTES`](Self::BYTES) bytes before the frame: in
+/// the headroom of the page, or in place of a capture's record header.
+/// [`Completion::with_header`](crate::Completion::with_header) records that it exists.
 ///
-/// The header does not travel through the rings. It is read in place, from the cache line of the frame's first bytes or the line
-/// before.
+/// The header does not travel through the rings. It is read in place, from the cache line of the
+/// frame's first bytes or the line before.
 ///
 /// [`Spot`](crate::Spot) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +19,7 @@ pub struct FrameHeader {
     pub nanos: u64,
     /// The frame's length on the wire in bytes. A capture may hold fewer.
     pub wire_len: u32,
-    /// The link type, by tcpdump's numbers: the kind of header that the frame begins with.
+    /// The link type in tcpdump's numbering: the kind of header at the start of the frame.
     pub link: u16,
     /// The number of the device's interface that received the frame.
     pub interface: u16,
@@ -26,11 +29,11 @@ impl FrameHeader {
     /// The size of the header in memory.
     pub const BYTES: usize = 16;
 
-    /// The size of what may stand before the header: the device's words about frames that are not like others. This crate does not
-    /// know what they mean.
+    /// The size of an optional record in front of the header, in which a device describes unusual
+    /// frames. This crate does not know what the record means.
     pub const EXTRA_BYTES: usize = 16;
 
-    /// The value of `nanos` if the time is not known.
+    /// The value of `nanos` if the time is unknown.
     pub const NO_TIME: u64 = u64::MAX;
 
     /// The header of the same frame without the last `bytes` bytes.
@@ -39,7 +42,7 @@ impl FrameHeader {
         Self { wire_len: self.wire_len.saturating_sub(bytes as u32), ..self }
     }
 
-    /// The header as it lies in memory.
+    /// The header in the form in which it is stored in memory.
     #[inline(always)]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         Self::bytes_of(self.to_words())
@@ -100,7 +103,8 @@ mod tests {
         blocks.recycle(frame).unwrap();
     }
 
-    /// Where a frame says that it has one and there is no room for it, nothing outside of its page is read.
+    /// If a frame claims a header for which its page has no room, no bytes outside of the page are
+    /// read.
     #[test]
     fn a_header_outside_of_its_page_is_none() {
         let (mut blocks, claim) = Blocks::map(2, 64).unwrap();

@@ -1,4 +1,5 @@
-//! Memory for many entries with random access, such as a flow table. It is reserved once, in huge pages.
+//! Memory for many entries with random access, such as a flow table. It is reserved once, in huge
+//! pages.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
@@ -10,9 +11,10 @@ use crate::region::prefetch_read;
 
 /// A vector that never moves. It reserves address space for its full capacity, and takes memory as it is filled.
 ///
-/// A lookup in a large table costs a packet function a cache miss. In small pages it costs a second one for the page table, and
-/// each small page causes a fault on first access (a few microseconds on a virtual machine). From 2 MiB on, this vector lies in
-/// transparent huge pages if the kernel has them.
+/// A lookup in a large table costs a packet function a cache miss. In small pages it also costs a
+/// miss for the page table, and each small page causes a fault on first access (a few microseconds
+/// on a virtual machine). From 2 MiB on, this vector lies in transparent huge pages if the kernel
+/// has them.
 ///
 /// ```
 /// let mut flows = steerage_mem::HugeVec::with_capacity(1 << 20);
@@ -33,11 +35,12 @@ unsafe impl<T: Copy + Send> Send for HugeVec<T> {}
 unsafe impl<T: Copy + Sync> Sync for HugeVec<T> {}
 
 impl<T: Copy> HugeVec<T> {
-    /// Reserves room for exactly `capacity` entries. Aborts the process if there is no address space for them, as `Vec` does.
+    /// Reserves room for exactly `capacity` entries. Aborts the process if there is no address
+    /// space for them, as `Vec` does.
     ///
     /// # Panics
-    /// If `capacity` or the size of an entry is 0, if the total size cannot be addressed, or if entries need an alignment of
-    /// more than 4096 bytes.
+    /// If `capacity` or the size of an entry is 0, if the total size cannot be addressed, or if
+    /// entries need an alignment of more than 4096 bytes.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         let layout = Layout::array::<T>(capacity).expect("no more than can be addressed");
@@ -66,7 +69,8 @@ impl<T: Copy> HugeVec<T> {
     #[inline]
     pub fn push(&mut self, value: T) {
         assert!(self.len < self.capacity, "a HugeVec of {} entries is full", self.capacity);
-        // SAFETY: the entry lies within the mapping, which has room for `capacity` of them, and nobody else refers to it.
+        // SAFETY: the entry lies within the mapping, which has room for `capacity` entries, and no
+        // other reference to it exists.
         unsafe { self.base.add(self.len).write(value) };
         self.len += 1;
     }
@@ -93,7 +97,7 @@ impl<T: Copy> Deref for HugeVec<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: so many entries were written.
+        // SAFETY: `len` entries were written.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
@@ -101,7 +105,7 @@ impl<T: Copy> Deref for HugeVec<T> {
 impl<T: Copy> DerefMut for HugeVec<T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: so many entries were written, and `&mut self` is the only way to them.
+        // SAFETY: `len` entries were written, and `&mut self` is the only way to reach them.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
 }
@@ -115,7 +119,8 @@ impl<T: Copy> fmt::Debug for HugeVec<T> {
 impl<T: Copy> Drop for HugeVec<T> {
     fn drop(&mut self) {
         // Entries are `Copy`, so they have no `Drop`.
-        // SAFETY: `base` and `mapped` are what was mapped, and nobody refers to it any more.
+        // SAFETY: `base` and `mapped` are those of the mapping, and no reference to it exists any
+        // more.
         unsafe { unmap(self.base.cast(), self.mapped) };
     }
 }
@@ -144,7 +149,7 @@ mod tests {
         HugeVec::filled(1_u8, 3).push(1);
     }
 
-    /// Reserved is not used: this is more than any machine of ours has.
+    /// Reserving more memory than any of our machines has uses none of it.
     #[test]
     #[cfg_attr(miri, ignore = "Miri keeps books of each byte that is reserved")]
     fn room_costs_nothing_before_it_is_used() {

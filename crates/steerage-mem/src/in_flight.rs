@@ -1,9 +1,10 @@
 //! Pages that a device is sending from, until it reports that it has sent them.
 //!
-//! Several CPUs may send to one queue of a device, each by a ring of its own, and the device reports all sent pages in one
-//! ring. So a page that is given to the device has its token turned into an address and an entry in a table, which names the
-//! sender. The CPU that reads the device's ring gives each page back to its sender. An address that is not in the table is no
-//! page, whichever program wrote it.
+//! Several CPUs may send to one queue of a device, each by its own ring. The device reports all
+//! sent pages in one ring. So when a page is given to the device, its token becomes an address and
+//! an entry in a table, which names the sender. The CPU that reads the device's ring gives each
+//! page back to its sender. An address that is not in the table gives no page, whichever program
+//! wrote it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,8 +33,9 @@ use crate::sync::{AtomicU32, Ordering};
 /// ```
 pub struct InFlight {
     region: Arc<Region>,
-    /// One entry per page. The lower half is its sender, counted from 1. The upper half is the number of parts that have not been
-    /// reported as sent. 0 means that the page is not in flight.
+    /// One entry per page. The lower half is the page's sender, counted from 1. The upper half is
+    /// the number of parts that have not been reported as sent. 0 means that the page is not in
+    /// flight.
     pages: Box<[AtomicU32]>,
     /// Pages on their way back, by sender.
     back: Box<[PageStack]>,
@@ -46,8 +48,8 @@ const ONCE: u32 = 1 << 16;
 pub const SENDERS_MAX: usize = SENDER as usize;
 
 impl InFlight {
-    /// Begins with no page of `region` in flight, for `senders` senders, at most [`SENDERS_MAX`]. Also returns the end that
-    /// takes the device's reports.
+    /// Begins with no page of `region` in flight, for `senders` senders, at most [`SENDERS_MAX`].
+    /// Also returns the end that takes the device's reports.
     pub fn new(region: Arc<Region>, senders: usize) -> (Arc<Self>, Reaper) {
         let pages = (0..region.pages()).map(|_| AtomicU32::new(0)).collect();
         let back = (0..senders.min(SENDERS_MAX)).map(|_| PageStack::new()).collect();
@@ -55,14 +57,15 @@ impl InFlight {
         (Arc::clone(&in_flight), Reaper(in_flight))
     }
 
-    /// Takes a page's token and returns its address, to be sent by `sender` in `parts` parts. The page comes back when all
-    /// parts have been reported as sent. `Err` returns the page if it belongs to another region, or a number is out of range.
+    /// Takes a page's token and returns its address, to be sent by `sender` in `parts` parts. The
+    /// page comes back when all parts have been reported as sent. `Err` returns the page if it
+    /// belongs to another region, or a number is out of range.
     #[inline]
     pub fn post(&self, sender: usize, page: Page, parts: usize) -> Result<u64, Page> {
         let sensible = sender < self.back.len() && (1..=SENDERS_MAX).contains(&parts);
         let Some(index) = self.region.index_of(page.number()).filter(|_| sensible) else { return Err(page) };
-        // F1, release: pairs with F2, so that the next holder of the page comes after us. Nobody else stores to the entry of a page
-        // whose token is held.
+        // F1, release: pairs with F2, so that the next holder of the page comes after us. While the
+        // token of a page is held, only its holder stores to the page's entry.
         self.pages[index as usize].store(parts as u32 * ONCE + sender as u32 + 1, Ordering::Release);
         Ok(self.region.address_of(index))
     }
@@ -82,14 +85,15 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// The end that takes the device's reports. There is one.
+/// The end that takes the device's reports. Only one exists.
 /// [`InFlight`] has an example.
 #[derive(Debug)]
 pub struct Reaper(Arc<InFlight>);
 
 impl Reaper {
-    /// Notes that a part of the page in which `address` lies was sent. After the last part the page comes back: `each` gets it
-    /// if `me` is its sender, and otherwise it waits for its sender. Returns false if no page in flight has the address.
+    /// Records that a part of the page in which `address` lies was sent. After the last part the
+    /// page comes back: `each` gets it if `me` is its sender, and otherwise it waits for its
+    /// sender. Returns false if no page in flight has the address.
     #[inline]
     pub fn tell(&mut self, address: u64, me: usize, mut each: impl FnMut(Page)) -> bool {
         let Some((index, _)) = self.0.region.find(address) else { return false };
@@ -100,7 +104,7 @@ impl Reaper {
             return false;
         }
         let still = was - ONCE;
-        // Relaxed: apart from us, only the holder of the page's token stores here.
+        // Relaxed: only this thread and the holder of the page's token store here.
         entry.store(if still < ONCE { 0 } else { still }, Ordering::Relaxed);
         if still < ONCE {
             let page = Page::new(self.0.region.number_of(index));
@@ -112,7 +116,8 @@ impl Reaper {
         true
     }
 
-    /// Takes all pages of a sender back. Only call this when the device no longer reads any of them.
+    /// Takes all pages of a sender back. Call this only when the device no longer reads any of
+    /// them.
     pub fn take_all(&mut self, sender: usize, mut each: impl FnMut(Page)) {
         self.0.collect(sender, &mut each);
         for (index, entry) in self.0.pages.iter().enumerate() {
@@ -189,7 +194,7 @@ mod tests {
         let (in_flight, mut sent) = InFlight::new(region, 2);
         let addresses: Vec<u64> =
             pages.into_iter().enumerate().map(|(nth, page)| in_flight.post(nth % 2, page, 1).unwrap()).collect();
-        // One waits for its sender already.
+        // One page already waits for its sender.
         assert_eq!(told(&mut sent, addresses[1], 0), (true, vec![]));
         let mut back = 0;
         sent.take_all(1, |_| back += 1);

@@ -1,15 +1,17 @@
-//! Which of the rings to a CPU may have something in them, so that a CPU with many rings does not have to look at all of them.
+//! The rings to a CPU that may have frames. So a CPU with many rings does not have to check all of
+//! them.
 //!
-//! A producer publishes, fences, and then sets the ring's bit if it is not set. The consumer clears the bit of a ring that was empty
-//! for a while, fences, and then looks at the ring once more. One of the two fences comes first, so either the consumer sees what
-//! was published, or the producer sees that the bit is not set. A bit that is set stays set while packets keep coming, so usually
+//! A producer publishes, fences, and then sets the ring's bit if it is not set. The consumer clears
+//! the bit of a ring that was empty for a while, fences, and then checks the ring once more. One of
+//! the two fences comes first. So either the consumer sees the published frames, or the producer
+//! sees that the bit is not set. A bit that is set stays set while packets keep coming, so usually
 //! both sides only read it.
 
 use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Words per cache line.
+/// The number of words per cache line.
 const WORDS: usize = 8;
 
 /// A bit for each ring to one CPU.
@@ -32,18 +34,20 @@ impl Inbox {
         &self.lines[nth / WORDS][nth % WORDS]
     }
 
-    /// Notes that something was published on a ring. The caller has passed the fence of
+    /// Records that frames were published on a ring. The caller has passed the fence of
     /// [`after_publishing`](crate::park::Sleepers::after_publishing) since then.
     #[inline(always)]
     pub fn note(&self, ring: usize) {
         let (word, bit) = (self.word(ring / 64), 1 << (ring % 64));
-        // N1: ordered by the fence F2 before it, which pairs with F3. The read comes first, so that the line stays shared.
+        // N1: ordered by the fence F2 before it, which pairs with F3. The read comes first, so that
+        // the line stays shared.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 
-    /// Notes that a ring is empty. The caller then looks at the ring once more, and [notes](Self::note) the ring if it is not.
+    /// Records that a ring is empty. The caller then checks the ring once more, and
+    /// [notes](Self::note) the ring if it is not empty.
     pub fn clear(&self, ring: usize) {
         // N2. Relaxed: ordered by the fence.
         self.word(ring / 64).fetch_and(!(1 << (ring % 64)), Ordering::Relaxed);
@@ -51,7 +55,7 @@ impl Inbox {
         fence(Ordering::SeqCst);
     }
 
-    /// Begins a look through the rings, from the ring `first` to the one before it.
+    /// Begins a pass through all rings, starting with the ring `first`.
     #[inline]
     pub fn begin(&self, first: usize) -> Turns {
         let nth = first / 64;
@@ -60,7 +64,8 @@ impl Inbox {
         Turns { nth, noted: noted & not_before, words_left: self.words, not_before }
     }
 
-    /// The next ring of that look that may have something in it. A ring that is noted behind the look is found by the next one.
+    /// The next ring of the pass that may have frames. If a ring behind the current position is
+    /// noted, the next pass finds it.
     #[inline]
     pub fn next(&self, turns: &mut Turns) -> Option<usize> {
         while turns.noted == 0 {
@@ -75,19 +80,19 @@ impl Inbox {
     }
 }
 
-/// A look through an [`Inbox`]. It reads each word of bits once, and the first word twice.
+/// A pass through an [`Inbox`]. It reads each word of bits once, and the first word twice.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// The word, and which of its rings are still to come.
+    /// The number of the current word, and its rings that are still to come.
     nth: usize,
     noted: u64,
     words_left: usize,
-    /// The rings of the first word that come at the beginning. The others come at the end.
+    /// The rings of the first word with which the pass begins. The others come at the end.
     not_before: u64,
 }
 
 impl Turns {
-    /// The ring that is next, if it is known already.
+    /// The next ring, if the word that was read last contains it.
     #[inline]
     pub fn peek(&self) -> Option<usize> {
         (self.noted != 0).then(|| self.nth * 64 + self.noted.trailing_zeros() as usize)
@@ -98,7 +103,7 @@ impl Turns {
 mod tests {
     use super::*;
 
-    /// The rings that a look from `first` on finds.
+    /// The rings that a pass from `first` on finds.
     fn found(inbox: &Inbox, first: usize) -> Vec<usize> {
         let mut turns = inbox.begin(first);
         std::iter::from_fn(|| inbox.next(&mut turns)).collect()

@@ -1,8 +1,9 @@
-//! Frames that a handler keeps beyond their batch, and the way back for their pages.
+//! Frames that a handler keeps after their batch, and the return path of their pages.
 //!
-//! A page normally returns by the finished index of its ring. If a handler keeps the frame, its slot is blanked, and the page
-//! returns by a stack instead. Any thread may push to it. The owner of the pool empties it, and a CPU that finds no page in the
-//! pool takes as many pages as it needs.
+//! A page normally returns by the finished index of its ring. If a handler keeps the frame, its
+//! slot is blanked, and the page returns by a stack instead. Any thread may push to the stack. The
+//! owner of the pool empties it. A CPU that finds no page in the pool takes as many pages from the
+//! stack as it needs.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::ring::Frame;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The kept pages of one queue: their number, and the stack by which they come back.
+/// The kept pages of one queue: their number, and the stack on which they come back.
 #[derive(Debug)]
 pub struct KeptPages {
     memory: Memory,
@@ -27,7 +28,7 @@ pub struct KeptPages {
 }
 
 impl KeptPages {
-    /// For frames of `memory`'s pool, of which at most `limit` may be kept at a time.
+    /// For frames of `memory`'s pool. At most `limit` frames may be kept at the same time.
     pub fn new(memory: Memory, limit: usize) -> Arc<Self> {
         Arc::new(Self { memory, waiting: PageStack::new(), kept: AtomicU64::new(0), limit: limit as u64 })
     }
@@ -37,12 +38,13 @@ impl KeptPages {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// The number of frames that may be kept at a time.
+    /// The number of frames that may be kept at the same time.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Keeps a frame beyond its batch. `Err` returns the frame if the limit is reached or the frame is lent.
+    /// Keeps a frame after its batch. `Err` returns the frame if the limit is reached or the frame
+    /// is lent.
     pub fn keep<'a>(self: &Arc<Self>, frame: Frame<'a>) -> Result<Kept, Frame<'a>> {
         if frame.is_lent() || !self.count_one() {
             return Err(frame);
@@ -56,8 +58,9 @@ impl KeptPages {
         }
     }
 
-    /// Keeps a copy of `parts`, one behind the other, in `page`, with `offset` bytes of headroom, which end with `header`. `Err` returns the page if
-    /// the limit is reached, the page belongs to another pool, or the copy does not fit.
+    /// Keeps a copy of `parts` in `page`, one behind the other, with `offset` bytes of headroom
+    /// that end with `header`. `Err` returns the page if the limit is reached, the page belongs to
+    /// another pool, or the copy does not fit.
     pub fn keep_copy(
         self: &Arc<Self>,
         mut page: Page,
@@ -83,7 +86,8 @@ impl KeptPages {
     }
 
     fn count_one(&self) -> bool {
-        // Relaxed: this is only a limit, and no other memory depends on it. An add beyond the limit is undone.
+        // Relaxed: this is only a limit, and no other memory depends on it. An increment above the
+        // limit is undone.
         let room = self.kept.fetch_add(1, Ordering::Relaxed) < self.limit;
         if !room {
             self.kept.fetch_sub(1, Ordering::Relaxed);
@@ -97,14 +101,15 @@ impl KeptPages {
         self.waiting.any()
     }
 
-    /// Takes all pages that have come back, and passes each to `each`. This is for the owner of the pool. If another thread
-    /// calls it too, each of them gets a part of the pages.
+    /// Takes all pages that have come back, and passes each to `each`. This is for the owner of the
+    /// pool. If another thread calls it too, each of them gets a part of the pages.
     pub fn collect(&self, each: impl FnMut(Page)) {
         self.waiting.collect(self.memory.pool(), each);
     }
 
-    /// Takes up to `most` of the pages that have come back, and passes each to `each`. Returns their number. Any thread may call
-    /// it at any time: the pages that it does not take stay where other threads find them.
+    /// Takes up to `most` of the pages that have come back, and passes each to `each`. Returns
+    /// their number. Any thread may call this at any time. The other pages stay where other threads
+    /// find them.
     pub(crate) fn take(&self, most: usize, each: impl FnMut(Page)) -> usize {
         self.waiting.take(self.memory.pool(), most, each)
     }
@@ -124,11 +129,12 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &
     Some(at)
 }
 
-/// A frame that a handler keeps beyond its batch: owned, writable and `Send`. Its pages go back when it is dropped, on any thread.
+/// A frame that a handler keeps after its batch: owned, writable and `Send`. Its pages go back when
+/// it is dropped, on any thread.
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,
-    /// It is a copy of so many bytes at the front of a lent frame. 0 for a whole frame.
+    /// The number of bytes, if this is a copy of the front of a lent frame. 0 for a whole frame.
     front: u32,
     /// The generation of its page when it was kept. Checked in debug and fuzz builds only.
     generation: Generation,
@@ -136,14 +142,16 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Notes that it is a copy of the first `bytes` bytes of a lent frame, the rest of which stays where it is.
+    /// Records that this is a copy of the first `bytes` bytes of a lent frame. The rest of that
+    /// frame stays where it is.
     #[must_use]
     pub fn of_front(mut self, bytes: usize) -> Self {
         self.front = bytes as u32;
         self
     }
 
-    /// How many bytes at the front of a lent frame it is a copy of. `None` for a whole frame.
+    /// The number of bytes, if this is a copy of the front of a lent frame. `None` for a whole
+    /// frame.
     #[inline]
     pub fn front(&self) -> Option<usize> {
         (self.front != 0).then_some(self.front as usize)
@@ -155,7 +163,8 @@ impl Kept {
         self.front().and_then(|bytes| frame.bytes().get(bytes..)).unwrap_or_default()
     }
 
-    /// The bytes of a frame of which this is the copy, or a copy of the [front](Self::of_front), part by part.
+    /// The bytes of the original frame, part by part, if this is its copy or a copy of its
+    /// [front](Self::of_front).
     #[inline]
     pub fn segments_with<'s>(&'s self, frame: &'s Frame<'_>) -> Segments<'s> {
         self.segments().followed_by(self.behind(frame))
@@ -166,25 +175,25 @@ impl Kept {
         self.slot.hash()
     }
 
-    /// The code of the kind of header that the frame begins with, as [`Frame::link`](crate::ring::Frame::link).
+    /// The code of the frame's first header, as in [`Frame::link`](crate::ring::Frame::link).
     pub fn link(&self) -> u8 {
         self.slot.link()
     }
 
-    /// As [`Frame::set_link`](crate::ring::Frame::set_link).
+    /// Like [`Frame::set_link`](crate::ring::Frame::set_link).
     pub fn set_link(&mut self, link: u8) {
         self.slot = self.slot.with_link(link);
     }
 
     /// The frame's bytes, part by part. [`Deref`] returns those of the first part only.
     pub fn segments(&self) -> Segments<'_> {
-        // SAFETY: the slot is ours alone, and writing needs `&mut self`.
+        // SAFETY: no other code has the slot, and writing needs `&mut self`.
         unsafe { self.kept_pages.memory.segments_of(&self.slot) }
     }
 
     /// The frame's bytes for writing, part by part.
     pub fn segments_mut(&mut self) -> SegmentsMut<'_> {
-        // SAFETY: as `deref_mut`: all of its pages are ours alone.
+        // SAFETY: as in `deref_mut`: no other code has any of the pages.
         unsafe { self.kept_pages.memory.segments_mut_of(&self.slot) }
     }
 
@@ -198,12 +207,12 @@ impl Kept {
         self.kept_pages.memory.total_of(&self.slot)
     }
 
-    /// As [`Frame::linearise`](crate::ring::Frame::linearise).
+    /// Like [`Frame::linearise`](crate::ring::Frame::linearise).
     pub fn linearise(&mut self) -> bool {
         if !self.slot.is_chained() {
             return true;
         }
-        // SAFETY: as `deref_mut`: all of its pages are ours alone.
+        // SAFETY: as in `deref_mut`: no other code has any of the pages.
         let linear = unsafe { self.kept_pages.memory.linearise(&self.slot) };
         self.slot = linear.unwrap_or(self.slot);
         linear.is_some()
@@ -214,9 +223,9 @@ impl Kept {
         self.kept_pages.memory.room(&self.slot)
     }
 
-    /// As [`Frame::resize`](crate::ring::Frame::resize).
+    /// Like [`Frame::resize`](crate::ring::Frame::resize).
     pub fn resize(&mut self, front: i32, back: i32) -> bool {
-        // SAFETY: as `deref_mut`: all of its pages are ours alone.
+        // SAFETY: as in `deref_mut`: no other code has any of the pages.
         let resized = unsafe { self.kept_pages.memory.resize(&self.slot, front, back) };
         self.slot = resized.unwrap_or(self.slot);
         resized.is_some()
@@ -224,7 +233,7 @@ impl Kept {
 
     /// The header that the device wrote for the frame, if it did.
     pub fn header(&self) -> Option<FrameHeader> {
-        // SAFETY: the slot is ours alone, and its page is written only through `&mut self`.
+        // SAFETY: no other code has the slot, and its page is written only through `&mut self`.
         unsafe { self.kept_pages.memory.header(&self.slot) }
     }
 }
@@ -234,7 +243,8 @@ impl Deref for Kept {
 
     fn deref(&self) -> &[u8] {
         self.kept_pages.memory.pool().check_generation(self.slot.page, self.generation);
-        // SAFETY: the slot was taken off its ring, so it is ours alone, and writing needs `&mut self`.
+        // SAFETY: the slot was taken off its ring, so no other code has it, and writing needs
+        // `&mut self`.
         unsafe { self.kept_pages.memory.slice(&self.slot) }
     }
 }
@@ -260,7 +270,8 @@ impl Drop for Kept {
         }
         let pool = self.kept_pages.memory.pool();
         pool.take_apart(Completion::from_slot(self.slot), |page, _, _| self.kept_pages.waiting.put(pool, page));
-        // Relaxed: this is only a count. It follows the put, so that the limit never admits a frame whose page has not come back.
+        // Relaxed: this is only a count. It is decremented after the put, so the limit never admits
+        // a frame whose page has not come back.
         self.kept_pages.kept.fetch_sub(1, Ordering::Relaxed);
     }
 }

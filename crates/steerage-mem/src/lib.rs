@@ -1,5 +1,5 @@
-//! The memory of steerage's receive path. All of the path's `unsafe` code is here, behind an interface that safe code cannot
-//! misuse.
+//! The memory of steerage's receive path. All of the path's `unsafe` code is here, behind an
+//! interface that safe code cannot misuse.
 //!
 //! In the order in which a packet meets them:
 //!
@@ -9,41 +9,43 @@
 //! | [`parts`] | the parts of a region, each on its own NUMA node |
 //! | `generations` | debug and fuzz builds only: detects a page that is used after its release |
 //! | [`page`] | [`Page`], the right to write one page, and [`Completion`], a filled one: tokens that cannot be forged |
-//! | [`fit`] | where a frame lies in its page, and the room around it |
+//! | [`fit`] | the position of a frame in its page, and the room around it |
 //! | [`chain`], `links` | frames that lie in several pages |
 //! | [`gather`] | frames whose buffers arrive one by one |
 //! | [`blocks`] | memory that holds many frames at once and is lent read-only, and the claim to it |
 //! | [`header`] | the header that a device writes in front of a frame |
 //! | [`posted`] | pages in a ring of the kernel's, whose addresses become tokens again |
-//! | [`in_flight`] | pages that a device sends from, and the way back to their senders |
-//! | [`memory`] | from a completion to its bytes |
+//! | [`in_flight`] | pages that a device sends from, and their return to their senders |
+//! | [`memory`] | finds the bytes of a completion |
 //! | [`ring`] | the slot ring between two CPUs, with its finished index |
 //! | [`admission`] | how many frames of all queues wait for a CPU |
-//! | [`outbox`], [`inbox`], [`bits`] | one queue's rings to all CPUs; which of many rings have something in them |
-//! | [`signal`] | what threads outside of the path can wait for |
+//! | [`outbox`], [`inbox`], [`bits`] | one queue's rings to all CPUs; which of many rings have
+//! frames |
+//! | [`signal`] | events that threads outside of the path can wait for |
 //! | [`park`] | sleeping and waking without losing a wake-up |
 //! | [`control_lock`] | the lock that packet CPUs only try |
 //! | [`round`] | debug builds: marks the rounds of packet CPUs, to check what must not happen there |
 //! | [`gate`] | decides whether a batch counts or its CPU was declared dead |
-//! | [`kept`], `stack` | pages that a handler keeps, and their way back |
-//! | [`budget`] | how much memory an instance needs, and what gets smaller if that is too much |
+//! | [`kept`], `stack` | pages that a handler keeps, and their return |
+//! | [`budget`] | how much memory an instance needs, and what is reduced if that is too much |
 //! | [`page_cache`] | the sizes of the local page caches |
 //! | `shared_pool`, `bundles` | the pages that no queue has, by NUMA node, and the lock-free stack that they lie in |
 //! | [`supply`] | the packet memory of an instance, which grows with its backlog |
 //! | [`huge`] | memory for tables with random access |
-//! | [`bare`] | the least that handing a frame to another CPU takes, for benchmarks |
+//! | [`bare`] | the minimum work for handing a frame to another CPU, for benchmarks |
 //!
-//! # What makes it sound
+//! # Why the interface is sound
 //!
-//! The bytes of a page are reached through a token: [`Page`], which allows writing, [`Completion`], a slot between two
-//! positions of a ring, or [`Kept`]. Only the holder of a page's token may write the page, and only the holder of the [`Claim`]
-//! to [blocks] may write these. Tokens and claims are not `Clone` and cannot be made outside of this crate. A page number is
-//! given out once in the life of a process, so a token of a region that is gone refers to nothing. There are 2^32 numbers, and
-//! a region that would need more is refused. Every access checks number, offset and length against its region, and a token of
-//! other memory reads as empty.
+//! The bytes of a page are reached through a token: [`Page`], which allows writing, [`Completion`],
+//! a slot between two positions of a ring, or [`Kept`]. Only the holder of a page's token may write
+//! the page. Only the holder of the [`Claim`] to [blocks] may write the blocks. Tokens and claims
+//! are not `Clone` and cannot be made outside of this crate. A page number is given out once in the
+//! life of a process, so a token of a region that no longer exists refers to nothing. There are
+//! 2^32 numbers, and a region that would need more is refused. Every access checks number, offset
+//! and length against its region, and a token of other memory reads as empty.
 //!
-//! Safe code can lose a token, and the page is then unused until its region ends. It cannot reach a page that it does not hold, or
-//! one that was unmapped.
+//! Safe code can lose a token, and the page is then unused until its region ends. Safe code can
+//! reach neither a page that it does not hold nor a page that was unmapped.
 
 pub mod admission;
 pub mod bare;

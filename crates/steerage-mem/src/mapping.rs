@@ -1,6 +1,7 @@
-//! Memory from the kernel, in huge pages if it has some.
+//! Memory from the kernel, in huge pages if the kernel has any.
 //!
-//! Miri has no kernel, so there the memory comes from the allocator, in pieces of 4 KiB, since Miri is slow for each byte.
+//! Miri has no kernel, so there the allocator provides the memory. It comes in pieces of 4 KiB,
+//! because Miri is slow for each byte.
 
 use std::fmt;
 use std::io;
@@ -9,16 +10,17 @@ use std::ptr::NonNull;
 #[cfg(miri)]
 pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, map_unused, unmap};
 
-/// The size of huge pages on the machines that we know. A region is a multiple of it, so that it can consist of huge pages.
+/// The size of huge pages on the machines that we know. The size of a region is a multiple of this,
+/// so that the region can consist of huge pages.
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
 
-/// The kind of pages that the kernel used for the memory.
-/// The example of [`Region`](crate::Region) asks for it.
+/// The kind of pages that the kernel used for the memory. The example of [`Region`](crate::Region)
+/// prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Reserved 2 MiB pages (`vm.nr_hugepages`).
     HugePages,
-    /// 2 MiB pages as far as the kernel finds them (transparent huge pages).
+    /// 2 MiB pages if the kernel finds them (transparent huge pages).
     TransparentHugePages,
     /// 4 KiB pages only.
     SmallPages,
@@ -26,7 +28,7 @@ pub enum Backing {
     Foreign,
 }
 
-/// Why a region could not be made.
+/// The reason why a region could not be made.
 ///
 /// ```
 /// use steerage_mem::Region;
@@ -44,7 +46,7 @@ pub enum RegionError {
         /// The requested size of a page, in bytes.
         page_bytes: usize,
     },
-    /// The process has used up its 2^32 page numbers (they are never given out twice).
+    /// The process has used up its 2^32 page numbers. Numbers are never given out twice.
     OutOfNumbers,
     /// The kernel has no memory.
     Map {
@@ -100,7 +102,8 @@ mod by_allocator {
     }
 
     pub(crate) fn map_small(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
-        // SAFETY: nobody asks for no bytes, as `mmap` would not give them either.
+        // SAFETY: the size is not 0, because no caller requests 0 bytes. `mmap` would not provide
+        // them either.
         let base = unsafe { alloc_zeroed(layout(bytes)?) };
         Ok((NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?, bytes))
     }
@@ -110,14 +113,15 @@ mod by_allocator {
     }
 
     /// # Safety
-    /// As there.
+    /// As for the other `unmap`.
     pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
-        // SAFETY: the caller's promise; it was allocated with the same layout.
+        // SAFETY: the caller's promise; the memory was allocated with the same layout.
         layout(bytes).into_iter().for_each(|layout| unsafe { dealloc(base.as_ptr(), layout) });
     }
 }
 
-/// Maps `bytes`, a multiple of 2 MiB. It takes reserved huge pages, or else normal memory aligned for transparent huge pages.
+/// Maps `bytes`, a multiple of 2 MiB. It takes reserved huge pages, or else normal memory aligned
+/// for transparent huge pages.
 #[cfg(not(miri))]
 pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize), RegionError> {
     if let Ok(base) = mmap(bytes, libc::MAP_HUGETLB) {
@@ -130,8 +134,9 @@ pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize
     Ok((base, backing, bytes))
 }
 
-/// Address space for `bytes` or a little more, in transparent huge pages if the kernel has them. Untouched pages take no
-/// memory, and none is reserved for them. Also returns the number of bytes to [unmap].
+/// Address space for at least `bytes` bytes, in transparent huge pages if the kernel has them.
+/// Untouched pages take no memory, and the kernel reserves no memory for them. Also returns the
+/// number of bytes to [unmap].
 #[cfg(not(miri))]
 pub(crate) fn map_transparent(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     let bytes = bytes.checked_next_multiple_of(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -144,36 +149,41 @@ pub(crate) fn map_small(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     mmap(bytes, 0).map(|base| (base, bytes))
 }
 
-/// The reserved huge pages that nobody uses, in bytes.
+/// The reserved huge pages that no program uses, in bytes.
 pub(crate) fn huge_pages_free() -> u64 {
     let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
     let pages = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
     if cfg!(miri) { 0 } else { pages.unwrap_or(0).saturating_mul(HUGE_BYTES as u64) }
 }
 
-/// Address space for `bytes`, of which most may never be used. The kernel provides a small page when it is touched, and reserves
-/// none. Also returns the number of bytes to [unmap].
+/// Address space for `bytes`, even if most of it will never be used. The kernel provides a small
+/// page on the first access, and reserves no memory before. Also returns the number of bytes to
+/// [unmap].
 #[cfg(not(miri))]
 #[cfg_attr(loom, expect(dead_code, reason = "loom has slots of its own"))]
 pub(crate) fn map_unused(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     let base = mmap(bytes, libc::MAP_NORESERVE)?;
-    // SAFETY: the range is ours. The call is advice: if it fails, a touch may take a huge page.
+    // SAFETY: this function made the mapping. The call is advice: if it fails, an access may take a
+    // huge page.
     unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_NOHUGEPAGE) };
     Ok((base, bytes))
 }
 
 /// # Safety
-/// `base` and `bytes` are what one of the above returned, and nobody refers to it any more.
+/// `base` and `bytes` were returned by one of the functions above, and no reference to the memory
+/// exists any more.
 #[cfg(not(miri))]
 pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller's promise.
     unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
 }
 
-/// Maps `bytes`, a multiple of 2 MiB, aligned to 2 MiB. Returns whether the kernel accepts the advice to use huge pages.
+/// Maps `bytes`, a multiple of 2 MiB, aligned to 2 MiB. Returns whether the kernel accepts the
+/// advice to use huge pages.
 #[cfg(not(miri))]
 fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, bool)> {
-    // One huge page more than needed, so that it contains an aligned range of the full size. The rest is given back.
+    // One huge page more than necessary, so that the mapping contains an aligned range of the full
+    // size. The rest is given back.
     let more = bytes.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
     let base = mmap(more, extra)?;
     let skip = base.as_ptr().align_offset(HUGE_BYTES);
@@ -188,7 +198,7 @@ fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, boo
         }
         NonNull::new_unchecked(aligned)
     };
-    // SAFETY: the range is ours. The call is advice: if it fails, pages stay small.
+    // SAFETY: this function made the mapping. The call is advice: if it fails, pages stay small.
     let advised = unsafe { libc::madvise(aligned.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) } == 0;
     Ok((aligned, advised))
 }
@@ -196,7 +206,8 @@ fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, boo
 #[cfg(not(miri))]
 fn mmap(bytes: usize, extra: libc::c_int) -> Result<NonNull<u8>, io::Error> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: a new anonymous mapping at an address that the kernel chooses affects no existing
+    // memory.
     let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());

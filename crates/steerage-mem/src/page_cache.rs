@@ -1,24 +1,28 @@
-//! The sizes of the local page caches of receive queues. The name is that of Amazon's ENA driver (LPC). ENA counts its size in
-//! units of 1024 pages, here it is in pages.
+//! The sizes of the local page caches of receive queues. The name is that of Amazon's ENA driver
+//! (LPC). ENA counts the size in units of 1024 pages. Here the unit is one page.
 
-/// How many pages the local caches of all queues that a CPU polls have together by default: ENA's default for one queue.
+/// The default number of pages in the local caches of all queues that a CPU polls: ENA's default
+/// for one queue.
 ///
-/// A queue goes through all pages of its cache, since it takes pages home only when its cache is short of a poll. So these pages
-/// should fit the CPU's own caches and its TLB. With frames of 1,500 bytes, 2,048 pages cost no more than no cache, and 4,096
-/// pages made a run 1.7 times as long (docs/lab/pages.md, "Many queues, frames, and the size of the cache").
+/// A queue uses all pages of its cache in turn, because it takes pages back only when its cache is
+/// too small for a poll. So these pages should fit the CPU's own caches and its TLB. With frames of
+/// 1,500 bytes, this number costs no more than no cache. Twice as many pages made a run 1.7 times
+/// as long (docs/lab/pages.md, "Many queues, frames, and the size of the cache").
 pub const LPC_PAGES_PER_CPU: usize = 2048;
 
 /// The maximum size of a local page cache, in pages: ENA's maximum.
 pub const LPC_PAGES_MAX: usize = 32 * 1024;
 
-/// The smallest local page cache of a default size: the pages of one poll. Default sizes are multiples of it.
+/// The smallest default size of a local page cache: the pages of one poll. Default sizes are
+/// multiples of it.
 pub const LPC_PAGES_LEAST: usize = 64;
 
-/// By default, all local caches together take at most this part of the memory (the limit, or the machine's memory if that is less).
-/// An eighth does not hurt.
+/// By default, all local caches together take at most this fraction of the memory (the limit, or
+/// the machine's memory if that is less). An eighth does no harm.
 pub const LPC_MEMORY_PART: u64 = 8;
 
-/// The maximum memory of local page caches: queues x pages x page size. It is known before anything runs.
+/// The maximum memory of local page caches: queues x pages x page size. It can be computed before a
+/// run.
 ///
 /// ```
 /// use steerage_mem::page_cache::LpcMemory;
@@ -30,7 +34,7 @@ pub const LPC_MEMORY_PART: u64 = 8;
 pub struct LpcMemory {
     /// The number of receive queues with a cache.
     pub queues: usize,
-    /// The size of each, in pages.
+    /// The size of each cache, in pages.
     pub lpc_pages: usize,
     /// The size of a page, in bytes.
     pub page_bytes: usize,
@@ -47,9 +51,10 @@ impl LpcMemory {
         self.pages().saturating_mul(self.page_bytes as u64)
     }
 
-    /// The default size of each cache, in pages: the queues of a CPU share [`LPC_PAGES_PER_CPU`], at least [`LPC_PAGES_LEAST`]
-    /// each, and all caches together take at most one [`LPC_MEMORY_PART`]th of `memory_bytes`. `per_cpu` is how many queues the
-    /// CPU polls that polls the most. 0 if memory is so small that there is no cache.
+    /// The default size of each cache, in pages. The queues of a CPU share [`LPC_PAGES_PER_CPU`],
+    /// with at least [`LPC_PAGES_LEAST`] each, and all caches together take at most one
+    /// [`LPC_MEMORY_PART`]th of `memory_bytes`. `per_cpu` is the highest number of queues that one
+    /// CPU polls. 0 if there is too little memory for a cache.
     ///
     /// ```
     /// use steerage_mem::page_cache::LpcMemory;

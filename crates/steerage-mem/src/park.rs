@@ -1,8 +1,8 @@
 //! Sleeping and waking without losing a wake-up.
 //!
-//! A CPU that goes to sleep sets its bit, fences, looks for work once more, and then waits on its bell. A CPU that wakes
-//! another one publishes the work, fences, and then looks at the bit. One of the two fences comes first, so either the sleeper
-//! sees the work or the waker sees the bit.
+//! A CPU that goes to sleep sets its bit, fences, checks for work once more, and then waits on its
+//! bell. A CPU that wakes a sleeping CPU publishes the work, fences, and then checks the bit. One
+//! of the two fences comes first, so either the sleeper sees the work or the waker sees the bit.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,8 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The CPUs that sleep, with one bit each. 64 CPUs share a cache line, so that a producer reads one line for all of its targets.
+/// The CPUs that sleep, with one bit each. 64 CPUs share a cache line, so that a producer reads one
+/// line for all of its targets.
 #[derive(Debug)]
 pub struct Sleepers {
     words: Box<[CachePadded<AtomicU64>]>,
@@ -24,7 +25,8 @@ impl Sleepers {
         Self { words: (0..cpus.div_ceil(64).max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect() }
     }
 
-    /// Notes that `cpu` is about to sleep. The caller then looks for work once more, and sleeps only if there is none.
+    /// Records that `cpu` is about to sleep. The caller then checks for work once more, and sleeps
+    /// only if there is none.
     pub fn about_to_sleep(&self, cpu: usize) {
         // S1. Relaxed: ordered by the fence.
         self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::Relaxed);
@@ -32,33 +34,34 @@ impl Sleepers {
         fence(Ordering::SeqCst);
     }
 
-    /// Notes that `cpu` is awake, either by itself or because it was woken. Returns whether the bit was still set, that is, whether
-    /// nobody woke it.
+    /// Records that `cpu` is awake, either by itself or because it was woken. Returns whether the
+    /// bit was still set, which means that no other CPU woke it.
     pub fn awake(&self, cpu: usize) -> bool {
         let bit = 1 << (cpu % 64);
         // Relaxed: only this CPU sets the bit.
         self.words[cpu / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    /// Whether `cpu` is about to sleep or asleep, and nobody has woken it since.
+    /// Whether `cpu` is about to sleep or asleep, and no CPU has woken it since.
     pub fn is_about_to_sleep(&self, cpu: usize) -> bool {
         self.words[cpu / 64].load(Ordering::Relaxed) & (1 << (cpu % 64)) != 0
     }
 
-    /// Orders everything that was published before against the following calls of [`must_wake`](Self::must_wake). Called once
-    /// per poll, for all targets.
+    /// Orders everything that was published before against the following calls of
+    /// [`must_wake`](Self::must_wake). Called once per poll, for all targets.
     #[inline(always)]
     pub fn after_publishing(&self) {
         // F2: pairs with F1.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the caller must wake `cpu` by its bell. True for one caller only. Call [`after_publishing`](Self::after_publishing)
-    /// first.
+    /// Whether the caller must wake `cpu` by its bell. Returns true to one caller only. Call
+    /// [`after_publishing`](Self::after_publishing) first.
     #[inline(always)]
     pub fn must_wake(&self, cpu: usize) -> bool {
         let (word, bit) = (&self.words[cpu / 64], 1 << (cpu % 64));
-        // S2: pairs with S1 by the fences. The read comes first, so that the line stays shared while nobody sleeps.
+        // S2: pairs with S1 by the fences. The read comes first, so that the line stays shared
+        // while no CPU sleeps.
         word.load(Ordering::Relaxed) & bit != 0 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 }
@@ -87,10 +90,11 @@ impl Bell {
         Ok(Self(nix::sys::eventfd::EventFd::from_value_and_flags(0, flags)?.into()))
     }
 
-    /// Rings the bell. The thread that waits for it, or waits next, wakes up. This takes about 7 us on a virtual machine if a
-    /// thread waits.
+    /// Rings the bell. A thread that waits for it now or later wakes up. If a thread waits, this
+    /// takes about 7 us on a virtual machine.
     pub fn ring(&self) {
-        // It can fail only if 2^64 - 2 rings were not heard, and then the bell is ringing already.
+        // This can fail only after 2^64 - 2 rings without a read, and then the bell is already
+        // ringing.
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -107,7 +111,8 @@ impl AsFd for Bell {
     }
 }
 
-/// One file descriptor for a bell and devices (an epoll instance), for a caller with a runtime of its own.
+/// One file descriptor for a bell and devices (an epoll instance), for a caller with its own
+/// runtime.
 #[derive(Debug)]
 pub struct Events(nix::sys::epoll::Epoll);
 
@@ -127,7 +132,7 @@ impl Events {
     /// Adds a device, and listens to it.
     ///
     /// # Errors
-    /// The kernel's error, for example if the device is there already.
+    /// The kernel's error, for example if the device was already added.
     pub fn add(&self, device: BorrowedFd<'_>) -> io::Result<()> {
         use nix::sys::epoll::{EpollEvent, EpollFlags};
         Ok(self.0.add(device, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
@@ -160,8 +165,8 @@ impl Events {
     }
 }
 
-/// Sleeps until the bell rings, one of `devices` is readable, or `timeout` is over (`None`: forever). A signal ends the sleep
-/// early, without an error. The bell rings until it is silenced.
+/// Sleeps until the bell rings, one of `devices` is readable, or `timeout` is over (`None`:
+/// forever). A signal ends the sleep early, without an error. The bell rings until it is silenced.
 ///
 /// # Errors
 /// The error of `ppoll`, for example if a file descriptor was closed.

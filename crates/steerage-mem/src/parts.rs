@@ -10,15 +10,16 @@ use crate::mapping::{HUGE_BYTES, RegionError};
 pub struct Part {
     /// The number of pages, at least 1.
     pub pages: usize,
-    /// The node of their memory. `None` takes the node that first touches it.
+    /// The node of the memory. With `None`, the first access decides the node.
     pub node: Option<u32>,
 }
 
 /// The highest node number plus one: the kernel's maximum (`CONFIG_NODES_SHIFT` is at most 10).
 const NODES_MAX: u32 = 1024;
 
-/// The end of each part, in pages from the region's beginning. Every part but the last is up to 2 MiB longer than requested, so
-/// that the next part's memory begins with a new huge page. The page across the border belongs to the part before it.
+/// The end of each part, in pages from the region's beginning. Every part but the last is up to 2
+/// MiB longer than requested, so that the next part's memory begins with a new huge page. The page
+/// across the border belongs to the part before it.
 ///
 /// # Errors
 /// [`RegionError::Size`] if there are no parts, a part has no pages, or the size cannot be addressed.
@@ -41,8 +42,9 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
     Ok(ends)
 }
 
-/// Asks the kernel to take each part's memory from its node, if that has free memory. No page may have been touched yet.
-/// Returns the kernel's error if it refuses. Then each page is on the node that first touches it.
+/// Asks the kernel to take each part's memory from its node, if that node has free memory. No page
+/// may have been touched yet. Returns the kernel's error if it refuses. Then each page is on the
+/// node that first touches it.
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {
@@ -64,9 +66,9 @@ fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(),
     }
     let mut mask = [0_u64; NODES_MAX as usize / 64];
     mask[node as usize / 64] |= 1 << (node % 64);
-    // SAFETY: the range lies within the mapping, of which nobody has a byte yet, and the mask outlives the call. The node is
-    // preferred, not bound: if it has no free memory, the kernel uses another node. If it was bound, the kernel would kill the
-    // process.
+    // SAFETY: the range lies within the mapping, no code has a reference to it yet, and the mask
+    // outlives the call. The node is preferred and not bound: if it has no free memory, the kernel
+    // uses another node. With a bound node, the kernel would kill the process.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -122,7 +124,7 @@ mod tests {
         assert_eq!(region.part_of(&others[0]), 0, "a page of other memory is nobody's, and no panic");
     }
 
-    /// Every machine has a node 0, unless its kernel knows of no nodes at all.
+    /// Every machine has a node 0, unless its kernel has no support for nodes.
     #[test]
     #[cfg_attr(miri, ignore = "there is no kernel")]
     #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]

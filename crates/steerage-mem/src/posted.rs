@@ -1,15 +1,19 @@
-//! Pages in a ring of the kernel's, which the device fills, such as AF_XDP's fill ring.
+//! Pages in a kernel ring that the device fills, such as AF_XDP's fill ring.
 //!
-//! Such a ring holds addresses, not tokens. So posting a page turns its token into an address, and sets a bit in a table of the
-//! queue. When the device reports that it has filled the page at an address, the set bit becomes the token again. An address whose
-//! bit is not set becomes no token, whichever program wrote it, and the device counts and ignores it.
+//! Such a ring holds addresses, not tokens. So posting a page turns its token into an address, and
+//! sets a bit in the queue's table. When the device reports that it has filled the page at an
+//! address, the set bit becomes the token again. An address whose bit is not set gives no token,
+//! whichever program wrote it. The device counts and ignores such an address.
 //!
-//! The pages of the pool are therefore the chunks of the UMEM, of any length (unaligned chunks). All queues of an interface share
-//! one UMEM, so one queue can post a page that another one received. A queue learns of the region before its first poll
-//! (`RxQueue::mapped`), and says how many pages it keeps posted at most (`posted_max`), so that this many more are mapped.
+//! The pages of the pool are therefore the chunks of the UMEM, of any length (unaligned chunks).
+//! All queues of an interface share one UMEM, so one queue can post a page in which another queue
+//! received a frame. A queue gets the region before its first poll (`RxQueue::mapped`). It declares
+//! the maximum number of its posted pages (`posted_max`), so that this many additional pages are
+//! mapped.
 //!
-//! When a queue ends, its socket is closed first. After that nobody fills pages any more, and the posted pages are taken back. The
-//! pages of a zero-copy socket are not taken back, because its driver may still be writing to them.
+//! When a queue ends, its socket is closed first. After that, the kernel no longer fills pages, and
+//! the posted pages are taken back. The pages of a zero-copy socket are not taken back, because its
+//! driver may still write to them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -69,7 +73,8 @@ impl Posted {
         Ok(self.region.address_of(index))
     }
 
-    /// The token of the page in which `address` lies, if that page is posted, and the offset of the address in the page.
+    /// The token of the page in which `address` lies, if that page is posted, and the offset of the
+    /// address in the page.
     #[inline]
     pub fn take(&mut self, address: u64) -> Option<(Page, u32)> {
         let (index, offset) = self.region.find(address)?;
@@ -82,8 +87,8 @@ impl Posted {
         Some((Page::new(self.region.number_of(index)), offset))
     }
 
-    /// Takes all pages back. Only call this when the device no longer writes to any of them. Pages that the caller does not
-    /// take from the iterator stay posted.
+    /// Takes all pages back. Call this only when the device no longer writes to any of them. Pages
+    /// that the caller does not take from the iterator stay posted.
     pub fn take_all(&mut self) -> impl Iterator<Item = Page> + '_ {
         let Self { region, bits, out } = self;
         let mut at = 0;
@@ -153,7 +158,7 @@ mod tests {
         assert_eq!(posted.out(), 1);
     }
 
-    /// Pages that were not asked for are neither lost nor counted wrongly.
+    /// Pages that the caller did not take are neither lost nor counted wrongly.
     #[test]
     fn what_was_not_taken_back_is_still_posted() {
         let (region, pages) = Region::map(PAGES, PAGE_BYTES).unwrap();

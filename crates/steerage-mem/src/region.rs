@@ -1,5 +1,5 @@
-//! Page memory. It is mapped once and divided into pages of one size. Each page has a number that is unique in the life of the
-//! process.
+//! Page memory, which is mapped once and divided into pages of the same size. Each page has a
+//! number that is unique in the life of the process.
 
 mod view;
 
@@ -9,7 +9,8 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-// The real atomics, also under loom: numbers are handed out once per region, and no checked code depends on them.
+// The real atomics, also under loom: each region gets its numbers once, and no checked code depends
+// on them.
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
 use crate::generations::{Generation, Generations};
@@ -21,7 +22,7 @@ use crate::sync::AtomicU32;
 
 pub(crate) use view::View;
 
-/// Whether the use of released pages is detected: in debug and fuzz builds only.
+/// Whether the use of released pages is detected: only in debug and fuzz builds.
 const CHECKS_USE: bool = cfg!(any(debug_assertions, fuzzing));
 
 /// Keeps foreign memory mapped. It is dropped with the region.
@@ -58,8 +59,9 @@ impl Owner {
 pub struct Region {
     base: NonNull<u8>,
     page_bytes: usize,
-    /// 2^64 / page size, rounded up. Multiplied by an address and shifted right by 64, it gives the page's index. The result is
-    /// exact below an address of 2^64 / page size, which no region comes near. `find` checks it anyway.
+    /// 2^64 / page size, rounded up. Multiplied by an address and shifted right by 64, it gives the
+    /// page's index. The result is exact below an address of 2^64 / page size, and no region is
+    /// nearly that large. `find` checks the index anyway.
     reciprocal: u64,
     first: u32,
     count: u32,
@@ -72,16 +74,18 @@ pub struct Region {
     mapped: usize,
     /// Keeps foreign memory mapped.
     _owner: Option<Owner>,
-    /// For each page, the one below it in a [`KeptPages`](crate::KeptPages)'s stack. A page is in one stack at most.
+    /// For each page, the page below it in the stack of a [`KeptPages`](crate::KeptPages). A page
+    /// is in at most one stack.
     pub(crate) below: Box<[AtomicU32]>,
     pub(crate) generations: Generations,
     /// The links of the pages of chained frames, one entry per page. Lent memory has none.
     pub(crate) links: Box<[Link]>,
 }
 
-// SAFETY: a region is an address range. Its bytes are reached through page tokens only, each of which has one holder.
+// SAFETY: a region is an address range. Its bytes are reached only through page tokens, and each
+// token has one holder.
 unsafe impl Send for Region {}
-// SAFETY: as above; `&Region` alone reaches no byte.
+// SAFETY: as above; `&Region` alone gives access to no byte.
 unsafe impl Sync for Region {}
 
 /// The next unused page number. It has 64 bits, so that running out of numbers is detected instead of wrapping around.
@@ -89,7 +93,8 @@ static NEXT_NUMBER: NumberCounter = NumberCounter::new(0);
 
 fn take_numbers(count: usize) -> Result<u32, RegionError> {
     let count = u64::try_from(count).map_err(|_| RegionError::OutOfNumbers)?;
-    // Relaxed: only the counter is shared, and an atomic update gives each caller another range.
+    // Relaxed: only the counter is shared, and an atomic update gives each caller a different
+    // range.
     NEXT_NUMBER
         .fetch_update(NumberOrdering::Relaxed, NumberOrdering::Relaxed, |next| {
             next.checked_add(count).filter(|end| *end <= u64::from(BLANK))
@@ -113,8 +118,9 @@ impl Region {
         Self::map_parts(&[Part { pages, node: None }], page_bytes)
     }
 
-    /// Maps a region of several parts, each on its node. Every part but the last may become longer: see [`part_ends`]. If the
-    /// kernel does not place the memory, [`unbound`](Self::unbound) says why, and the region is usable all the same.
+    /// Maps a region of several parts, each on its node. Every part but the last may become longer:
+    /// see [`part_ends`]. If the kernel does not place the memory on the nodes,
+    /// [`unbound`](Self::unbound) says why, and the region is still usable.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -148,8 +154,8 @@ impl Region {
         Ok((Arc::new(region), tokens))
     }
 
-    /// A region of memory that the caller mapped. See [`Blocks::foreign`](crate::Blocks::foreign) for what the caller must
-    /// guarantee.
+    /// A region of memory that the caller mapped. See [`Blocks::foreign`](crate::Blocks::foreign)
+    /// for what the caller must guarantee.
     pub(crate) fn foreign(
         base: NonNull<u8>,
         blocks: usize,
@@ -229,7 +235,8 @@ impl Region {
         self.base
     }
 
-    /// The index of the page in which an address lies, and the offset in the page. The address counts bytes from the beginning.
+    /// The index of the page in which an address lies, and the offset in the page. The address
+    /// counts bytes from the beginning.
     #[inline(always)]
     pub(crate) fn find(&self, address: u64) -> Option<(u32, u32)> {
         let index = (u128::from(address) * u128::from(self.reciprocal)) >> 64;
@@ -269,16 +276,17 @@ impl Region {
     #[inline(always)]
     pub fn page_mut<'a>(&'a self, page: &'a mut Page) -> &'a mut [u8] {
         let Some(start) = self.start_of(page.number(), 0, self.page_bytes) else { return &mut [] };
-        // SAFETY: `start_of` checked that the page lies in the mapping. The token is borrowed mutably for as long as
-        // the slice lives, there is one token a page, and slots and kept pages hold no other.
+        // SAFETY: `start_of` checked that the page lies in the mapping. The token is borrowed mutably for
+        // as long as the slice lives. A page has only one token, and slots and kept pages hold no second one.
         unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
     }
 
-    /// Notes that a page is free. Page pools call this. In debug and fuzz builds it fills the page with a pattern, so that a second
-    /// release, a write or a use of the page is detected. In other builds it does nothing.
+    /// Records that a page is free. Page pools call this. In debug and fuzz builds it fills the
+    /// page with a pattern, so that a second release, a write or a use of the page is detected. In
+    /// other builds it does nothing.
     ///
     /// # Panics
-    /// In debug and fuzz builds, if the page is free already.
+    /// In debug and fuzz builds, if the page is already free.
     #[inline(always)]
     pub fn release(&self, page: &mut Page) {
         if let (true, Some(index)) = (CHECKS_USE, self.index_of(page.number())) {
@@ -286,7 +294,7 @@ impl Region {
         }
     }
 
-    /// Notes that a page that was [released](Self::release) is in use again.
+    /// Records that a page that was [released](Self::release) is in use again.
     ///
     /// # Panics
     /// In debug and fuzz builds, if the page was written in the meantime.
@@ -318,27 +326,29 @@ impl Region {
         }
     }
 
-    /// The address of `len` bytes at `offset` of page `number`, if they lie within the page and the page belongs to this
-    /// region. Every access goes through this check.
+    /// The address of `len` bytes at `offset` of page `number`, if they lie within the page and the
+    /// page belongs to this region. Every access goes through this check.
     #[inline(always)]
     pub(crate) fn start_of(&self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
         self.view().start_of(number, offset, len)
     }
 
-    /// Whether `len` bytes at `offset` lie within a page, one of the region's own, and are not too many for a frame.
+    /// Whether `len` bytes at `offset` lie within a page of this region, and are not too many for a
+    /// frame.
     #[inline(always)]
     pub fn has_room(&self, page: &Page, offset: usize, len: usize) -> bool {
         len <= FRAME_BYTES_MAX && self.start_of(page.number(), offset_of(offset), len).is_some()
     }
 
-    /// Whether a frame lies where it says, in a page or block of this region: of one in several pages, its head.
+    /// Whether the stated position of a frame lies in a page or block of this region. For a frame
+    /// in several pages, only the head is checked.
     #[inline(always)]
     pub fn has_frame(&self, frame: &Completion) -> bool {
         self.start_of(frame.slot().page, frame.slot().offset, frame.len()).is_some()
     }
 
-    /// Asks for the line at `offset` of a page, to be written soon: the owner's half of a cache miss is then over
-    /// before the frame comes.
+    /// Prefetches the cache line at `offset` of a page for writing. So the owner's half of a cache
+    /// miss is over before the frame arrives.
     #[inline(always)]
     pub fn prefetch_write(&self, page: &Page, offset: usize) {
         if let Some(start) = self.start_of(page.number(), offset_of(offset), 1) {
@@ -350,14 +360,14 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if self.mapped > 0 {
-            // SAFETY: `base` and `mapped` are what was mapped; nobody holds the region any more, and tokens that outlive
-            // it find no region with their number.
+            // SAFETY: `base` and `mapped` are those of the mapping. No reference to the region
+            // exists any more, and tokens that outlive it find no region with their number.
             unsafe { unmap(self.base, self.mapped) };
         }
     }
 }
 
-/// Fetches a line for reading.
+/// Fetches a cache line for reading.
 #[inline(always)]
 pub(crate) fn prefetch_read(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -369,7 +379,7 @@ pub(crate) fn prefetch_read(line: *const u8) {
     let _ = line;
 }
 
-/// Fetches a line for writing, taking it out of the other CPUs' caches.
+/// Fetches a cache line for writing, and removes it from the other CPUs' caches.
 #[inline(always)]
 pub(crate) fn prefetch_write(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

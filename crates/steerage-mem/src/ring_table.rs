@@ -1,21 +1,22 @@
-//! Which ring the frames of each bucket go to.
+//! The ring for the frames of each bucket.
 
 use crate::bits::Bits;
 use crate::ring::LISTS_MAX;
 
-/// How many rings a table uses.
+/// The number of rings that a table uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RingsInUse {
-    /// There is no choice, so no hash is needed.
+    /// One ring. There is no choice, so no hash is needed.
     One,
     /// At most [`LISTS_MAX`].
     Few,
-    /// More.
+    /// More rings than that.
     Many,
 }
 
-/// The ring of each bucket: a CPU's, or the parking lot. It knows how many buckets each ring has, because a move that looked at
-/// all buckets again would make its round several microseconds longer.
+/// The ring of each bucket: a CPU's ring, or the parking lot. The table counts the buckets of each
+/// ring. If a move had to check all buckets again, its round would take several microseconds
+/// longer.
 #[derive(Debug)]
 pub struct RingTable<const BUCKETS: usize> {
     /// The ring of each bucket.
@@ -27,7 +28,7 @@ pub struct RingTable<const BUCKETS: usize> {
 }
 
 impl<const BUCKETS: usize> RingTable<BUCKETS> {
-    /// All buckets on the first of the rings.
+    /// All buckets go to the first of the rings.
     pub fn new(rings: usize) -> Self {
         let mut buckets_of = vec![0; rings];
         buckets_of[0] = BUCKETS as u16;
@@ -36,7 +37,7 @@ impl<const BUCKETS: usize> RingTable<BUCKETS> {
         Self { ring_of: Box::new([0; BUCKETS]), buckets_of, in_use, rings: 1 }
     }
 
-    /// Gives a bucket to another ring.
+    /// Assigns a bucket to another ring.
     pub fn set(&mut self, bucket: usize, ring: u16) {
         let before = std::mem::replace(&mut self.ring_of[bucket], ring);
         self.buckets_of[usize::from(before)] -= 1;

@@ -1,7 +1,9 @@
-//! Marks the rounds of packet CPUs, so that builds with debug assertions can check what must not happen in a round: waiting for a
-//! lock, or allocating memory. In other builds all of this is nothing.
+//! Marks the rounds of packet CPUs, so that builds with debug assertions can check what must not
+//! happen in a round: waiting for a lock, or allocating memory. In other builds the marks do
+//! nothing.
 //!
-//! The mark belongs to the thread. Code that users bring (handlers) runs outside of the mark, because it may do what it likes.
+//! The mark belongs to the thread. Code of users (handlers) runs outside of the mark, because it
+//! may wait and allocate.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;
@@ -11,7 +13,7 @@ thread_local! {
     static IS_IN_ROUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The thread is in a round, or outside of it, until this is dropped.
+/// Keeps the thread inside or outside of a round until this value is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Mark {

@@ -1,4 +1,5 @@
-//! The shared page pool: the pages that no receive queue has at present, in a stack for each NUMA node.
+//! The shared page pool: the pages that no receive queue has at present, in a stack for each NUMA
+//! node.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -10,18 +11,20 @@ use crate::kept::KeptPages;
 use crate::page::Page;
 use crate::region::Region;
 
-/// How many neighbouring pages are shuffled among each other: 17 MB of the smallest pages. Memory that was never used lies
-/// behind them, so an instance that needs few pages touches little memory, also in huge pages.
+/// The number of neighbouring pages that are shuffled together: 17 MB of the smallest pages. Unused
+/// memory lies behind them. So an instance that needs few pages touches little memory, even with
+/// huge pages.
 const SHUFFLED_TOGETHER: usize = 8192;
 
-/// Any number: the order only must not be the order of the addresses.
+/// An arbitrary number: it is only important that the order differs from the order of the
+/// addresses.
 const SHUFFLE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The shared pool as seen from one NUMA node.
 ///
-/// Its calls neither wait for another thread nor allocate, however many threads use the pool. They move 64 pages by one atomic
-/// exchange. A call finds nothing only if there was a moment during the call at which no page was free. A page that another thread is
-/// about to give is not free yet.
+/// Its calls neither wait for another thread nor allocate, however many threads use the pool. They
+/// move 64 pages by one atomic exchange. A call finds no page only if at some moment during the
+/// call no page was free. A page that another thread is about to give is not free yet.
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,
@@ -31,7 +34,7 @@ pub struct SharedPool {
 #[derive(Debug)]
 struct Nodes {
     region: Arc<Region>,
-    /// The free pages, by node. The parts of a region are its nodes.
+    /// The free pages, by node. Each part of a region is a node.
     free: Box<[BundleStack]>,
     /// The memory of the stacks.
     table: Box<[Bundle]>,
@@ -54,8 +57,8 @@ impl SharedPool {
         self.node
     }
 
-    /// Moves up to `most` pages to `to`, where they still count as pooled. They come from this node, or from another one if
-    /// this node has none. Returns their number.
+    /// Moves up to `most` pages to `to`. They still count as pooled there. If this node has no
+    /// pages, they come from another node. Returns their number.
     pub fn take(&self, to: &mut Vec<Page>, most: usize) -> usize {
         let all = self.nodes.free.len();
         self.unless_given(|| {
@@ -72,8 +75,9 @@ impl SharedPool {
         to.len() - before
     }
 
-    /// Like [`take_out`](Self::take_out). If the pool has no pages, they come from the kept pages that came back. The caller gets
-    /// no more of those than it asks for, and the others stay where every CPU finds them.
+    /// Like [`take_out`](Self::take_out). If the pool has no pages, they come from the kept pages
+    /// that came back. The caller gets at most the requested number of those, and the others stay
+    /// where every CPU finds them.
     pub fn take_or_collect(&self, to: &mut Vec<Page>, most: usize, kept_pages: &KeptPages) {
         self.unless_given(|| match self.take_out(to, most) {
             0 => self.take_kept(to, most, kept_pages),
@@ -93,10 +97,11 @@ impl SharedPool {
         })
     }
 
-    /// Calls `take` again if it found nothing, but pages were given to the pool while it ran. `take` looks at several places, one
-    /// after the other. Pages may have been given to one of them after it looked there. If none were given, then all places were
-    /// empty when it looked at the last one. The last look is an acquire load, so the gives are counted after it. The first count
-    /// is not newer than the looks, since it reads the same words.
+    /// Calls `take` again if it found nothing although pages were given to the pool while it ran.
+    /// `take` checks several places in turn, so pages may have been given to a place after it was
+    /// checked. If no pages were given, all places were empty at the time of the last check. The
+    /// last check is an acquire load, so the gives are counted after it. The first count is not
+    /// newer than the checks, because it reads the same words.
     fn unless_given(&self, mut take: impl FnMut() -> usize) -> usize {
         loop {
             let gives = self.nodes.gives();
@@ -145,7 +150,8 @@ impl Nodes {
                 let index = |page: &Page| page.number().wrapping_sub(self.region.number_of(0));
                 let is_own = |page: &Page| numbers.contains(&page.number());
                 let mut bulk = [0; BULK_MAX];
-                // Usually all pages are of one node. These loops have no branches, so the compiler makes vectors of them.
+                // Usually all pages belong to one node. These loops have no branches, so the
+                // compiler vectorizes them.
                 if some.iter().fold(true, |all, page| all & is_own(page)) {
                     bulk.iter_mut().zip(some).for_each(|(to, page)| *to = index(page));
                     stack.give(&self.table, &bulk[..some.len()]);
@@ -162,16 +168,17 @@ impl Nodes {
         pages.clear();
     }
 
-    /// The number of gives so far. If it is unchanged, there was none.
+    /// The number of gives so far. If it is unchanged, no pages were given.
     fn gives(&self) -> u64 {
         self.free.iter().map(BundleStack::gives).sum()
     }
 }
 
-/// Puts the pages into a random order, which is the same in every run, with the low addresses last: a pool gives out first what it
-/// got last. In address order, the frames that a worker reads one
-/// after the other lie at a constant distance. The stride prefetcher of the worker then fetches the next frames too, and takes
-/// their lines from the receiving CPU, which is writing them. On a Zen 4 with one target, a packet costs the receiving CPU:
+/// Puts the pages into a random order, which is the same in every run. Low addresses come last,
+/// because a pool gives out first what it got last. In address order, the frames that a worker
+/// reads one after another lie at a constant distance. The worker's stride prefetcher then also
+/// fetches the next frames, and takes their cache lines from the receiving CPU, which is writing
+/// them. On a Zen 4 with one target, a packet costs the receiving CPU:
 ///
 /// | target | in address order | shuffled |
 /// |---|---|---|

@@ -1,4 +1,4 @@
-//! What threads outside of the path can wait for, such as the end of a run.
+//! Signals that threads outside of the path can wait for, such as the end of a run.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::park::{Bell, Events, wait};
 
-/// A bell that rings as long as something is true. Nobody but the signal itself silences it, so any number of threads can
-/// wait for it.
+/// A bell that rings as long as a condition is true. Only the signal itself silences it, so any
+/// number of threads can wait for it.
 #[derive(Debug)]
 pub struct Signal {
     bell: Bell,
@@ -24,17 +24,17 @@ impl Signal {
         Ok(Self { bell: Bell::new()?, rings: AtomicBool::new(false) })
     }
 
-    /// Sets whether it is true. Callers exclude each other, by the control lock or because only one of them calls. It takes a
-    /// system call if the answer changes.
+    /// Sets whether the condition is true. Callers exclude each other, by the control lock or
+    /// because there is only one caller. A change of the condition takes a system call.
     pub fn set(&self, yes: bool) {
-        // Relaxed: only callers, who exclude each other, read it.
+        // Relaxed: only the callers read it, and they exclude each other.
         if self.rings.swap(yes, Ordering::Relaxed) != yes {
             if yes { self.bell.ring() } else { self.bell.hush() }
         }
     }
 
-    /// A file descriptor that is readable as long as it is true. Reading from it is an error, so no owner takes the signal from
-    /// others.
+    /// A file descriptor that is readable as long as the condition is true. Reading from it is an
+    /// error, so one reader cannot consume the signal of another.
     ///
     /// # Errors
     /// As [`Events::new`].
@@ -42,8 +42,8 @@ impl Signal {
         Events::new(&self.bell, [])?.try_clone()
     }
 
-    /// Waits until `is_true`, which this signal or the signal `or` announces, or until `timeout` is over. Returns whether it
-    /// is true.
+    /// Waits until `is_true` returns true or until `timeout` is over. This signal or the signal
+    /// `or` announces the condition. Returns whether it is true.
     pub fn wait(&self, timeout: Duration, or: &Self, is_true: impl Fn() -> bool) -> bool {
         let begun = Instant::now();
         loop {
@@ -51,7 +51,8 @@ impl Signal {
                 return true;
             }
             let left = timeout.saturating_sub(begun.elapsed());
-            // An error of `ppoll` means that nobody can wait here, for lack of memory. What is known by then counts.
+            // An error of `ppoll` means that waiting is impossible, because memory is missing. The
+            // function then returns the current state.
             if left.is_zero() || wait(&self.bell, &[or.bell.as_fd()], Some(left)).is_err() {
                 return is_true();
             }

@@ -19,15 +19,17 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// No pages yet. They will be those of `shared`.
+    /// An empty set. Its pages will come from `shared`.
     pub fn new(shared: Arc<SharedPool>) -> Self {
-        // One more, for a page that is put back.
+        // One more entry, for a page that is put back.
         Self { pages: RefCell::new(Vec::with_capacity(BULK + 1)), shared }
     }
 
-    /// Copies `parts`, one behind the other, to a page, as [`KeptPages::keep_copy`] does. The page is one that this CPU has, else one
-    /// of the shared pool, else one that came home to `kept_pages` and that the queue's owner has not collected, perhaps because it
-    /// sleeps. `None` if there is no page, the parts are too long for one, or too many frames are kept.
+    /// Copies `parts` to a page, one behind the other, as [`KeptPages::keep_copy`] does. The page
+    /// is one of this CPU's, or else one of the shared pool. If both have none, the page is one
+    /// that came home to `kept_pages` and that the queue's owner has not collected, perhaps because
+    /// the owner sleeps. `None` if there is no page, the parts are too long for one, or too many
+    /// frames are kept.
     pub fn copy(
         &self,
         kept_pages: &Arc<KeptPages>,

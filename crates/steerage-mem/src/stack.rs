@@ -7,12 +7,14 @@ use crate::sync::{AtomicU64, Ordering};
 /// One push, in the upper half of `top`.
 const PUSH: u64 = 1 << 32;
 
-/// A stack of pages of one region. The region holds the links between them, since a page is in at most one stack.
+/// A stack of pages of one region. The region holds the links between the pages, since a page is in
+/// at most one stack.
 #[derive(Debug)]
 pub(crate) struct PageStack {
-    /// The lower half is the page that was pushed last, or `BLANK`. The upper half is the number of pushes. Between two pushes the
-    /// stack only gets shorter, so a `top` that is unchanged means that the stack is unchanged. (A thread would have to stand for
-    /// a multiple of 2^32 pushes to be wrong about it.)
+    /// The lower half is the page that was pushed last, or `BLANK`. The upper half is the number of
+    /// pushes. Between two pushes the stack only gets shorter, so an unchanged `top` means an
+    /// unchanged stack. (To mistake one `top` for another, a thread would have to stop for a
+    /// multiple of 2^32 pushes.)
     top: AtomicU64,
 }
 
@@ -30,8 +32,9 @@ impl PageStack {
             // Relaxed: the exchange below makes it visible.
             below.store(top as u32, Ordering::Relaxed);
             let pushed = (top & !u64::from(BLANK)).wrapping_add(PUSH) | u64::from(page.number());
-            // H1, release: pairs with H2. Pages that were pushed earlier become visible too, since each change of `top` is a
-            // read-modify-write operation and so continues their release sequences.
+            // H1, release: pairs with H2. Pages that were pushed earlier become visible too, since
+            // each change of `top` is a read-modify-write operation and so continues their release
+            // sequences.
             match self.top.compare_exchange_weak(top, pushed, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => top = now,
@@ -45,27 +48,28 @@ impl PageStack {
         self.top.load(Ordering::Relaxed) as u32 != BLANK
     }
 
-    /// Takes all pages off the stack, and passes each to `each`.
+    /// Takes all pages from the stack, and passes each to `each`.
     pub(crate) fn collect(&self, region: &Region, mut each: impl FnMut(Page)) {
-        // H2, acquire: pairs with H1. Release: a thread that finds the stack empty sees what this thread did before, such as pages
-        // that it gave to the shared pool. All bits of the lower half become ones, which is `BLANK`.
+        // H2, acquire: pairs with H1. Release: a thread that finds the stack empty sees what this
+        // thread did before, such as pages that it gave to the shared pool. All bits of the lower
+        // half become ones, which is `BLANK`.
         let mut top = self.top.fetch_or(u64::from(BLANK), Ordering::AcqRel) as u32;
         while top != BLANK {
-            // The link is read first: the page's next holder may push it again.
+            // Read the link first, because the page's next holder may push the page again.
             let below = below(region, top);
             each(Page::new(top));
             top = below;
         }
     }
 
-    /// Takes up to `most` pages off the stack, and passes each to `each`. Returns their number. The other pages stay there the whole
-    /// time.
+    /// Takes up to `most` pages from the stack, and passes each to `each`. Returns their number.
+    /// The other pages stay on the stack the whole time.
     pub(crate) fn take(&self, region: &Region, most: usize, mut each: impl FnMut(Page)) -> usize {
         // H2, acquire: pairs with H1, for the links and the pages.
         let mut top = self.top.load(Ordering::Acquire);
         loop {
-            // If another thread takes one of the pages, its link may change meanwhile, but then the exchange fails. `most` ends the
-            // loop even then.
+            // If another thread takes one of the pages, its link may change at the same time, but
+            // then the exchange fails. `most` ends the loop even in that case.
             let (mut count, mut rest) = (0, top as u32);
             while rest != BLANK && count < most.min(region.pages()) {
                 rest = below(region, rest);
@@ -75,8 +79,9 @@ impl PageStack {
                 return 0;
             }
             let shorter = (top & !u64::from(BLANK)) | u64::from(rest);
-            // H3, release: pairs with H2 of the thread that takes a page whose link was read here, so that this thread has read the link
-            // before the other one changes it. On failure acquire: H2 of the next attempt.
+            // H3, release: pairs with H2 of the thread that takes a page whose link was read here.
+            // So this thread has read the link before the other thread changes it. On failure
+            // acquire: H2 of the next attempt.
             match self.top.compare_exchange_weak(top, shorter, Ordering::Release, Ordering::Acquire) {
                 Ok(_) => {
                     let mut next = top as u32;
@@ -93,7 +98,7 @@ impl PageStack {
     }
 }
 
-/// The page below another one.
+/// The page below the page `number`.
 fn below(region: &Region, number: u32) -> u32 {
     let index = region.index_of(number).expect("only pages of this region were put on");
     // Relaxed: `top` orders it.

@@ -1,7 +1,8 @@
-//! The packet memory of an instance: mapped for the longest backlog that it may get, given out for the backlog that it has.
+//! The packet memory of an instance. It is mapped for the longest possible backlog, and pages are
+//! given out for the current backlog.
 //!
-//! Pages that were not given out are address space. So a backlog can be made longer while the instance runs, and an instance that
-//! never does it pays nothing for that.
+//! Pages that were not given out are only address space. So a backlog can be enlarged while the
+//! instance runs, and an instance that never enlarges its backlog needs no memory for that.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,10 +18,10 @@ use crate::shared_pool::{SharedPool, shuffle};
 #[derive(Debug)]
 pub struct Supply {
     region: Arc<Region>,
-    /// By NUMA node.
+    /// The shared pool as seen from each NUMA node.
     pools: Vec<Arc<SharedPool>>,
     cap: u64,
-    /// The kernel pins the pages, so all of them are in use from the start.
+    /// Whether the kernel pins the pages. If so, all of them are in use from the start.
     pinned: bool,
     backlog_asked: usize,
     backlog_max: usize,
@@ -31,14 +32,14 @@ pub struct Supply {
 struct State {
     needs: Needs,
     budget: Budget,
-    /// Pages that were not given out yet.
+    /// Pages that have not been given out yet.
     spare: Vec<Page>,
 }
 
 impl Supply {
-    /// Maps the memory for the longest backlog that keeps to `cap` bytes, at most the one that was asked for, and reserves room for
-    /// a longer one. `parts` divides the pages of a budget among NUMA nodes. If the kernel pins all pages that are mapped, none are
-    /// reserved.
+    /// Maps the memory for the longest backlog that keeps to `cap` bytes, at most the requested
+    /// backlog, and reserves room for a longer backlog. `parts` divides the pages of a budget among
+    /// NUMA nodes. If the kernel pins all mapped pages, none are reserved.
     ///
     /// # Errors
     /// [`RegionError`] if the kernel has no memory.
@@ -49,11 +50,12 @@ impl Supply {
         parts: impl Fn(&Budget) -> Vec<Part>,
     ) -> Result<Self, RegionError> {
         let budget = needs.within(cap, needs.backlog);
-        // Reserved huge pages would be taken when they are mapped.
+        // The kernel would take reserved huge pages at the time of mapping.
         let grows = !pinned && budget.bytes <= cap && huge_pages_free() < budget.bytes;
         let most = if grows { needs.with_room_for_more(cap) } else { budget.clone() };
         let (region, pages) = Region::map_parts(&parts(&most), needs.page_bytes)?;
-        // Every part has a few pages more than were asked for, which are used if there is nothing else to reserve.
+        // Every part has a few more pages than requested. They are used if nothing else is
+        // reserved.
         let used = if grows { parts(&budget) } else { parts(&most) };
         let given = |page: &Page| {
             let part = region.part_of(page);
@@ -67,8 +69,9 @@ impl Supply {
         Ok(Self { region, pools, cap, pinned, backlog_asked, backlog_max, state })
     }
 
-    /// Devices lend `bytes` bytes of memory. All memory together keeps to the cap if it can: the backlog shrinks, and pages that were
-    /// given out are taken back. Call this before the pages are used. Memory that the kernel pins stays as it is.
+    /// Accounts for `bytes` bytes of memory that devices lend. All memory together keeps to the cap
+    /// if possible: the backlog shrinks, and pages that were given out are taken back. Call this
+    /// before the pages are used. Memory that the kernel pins stays as it is.
     pub fn lend(&mut self, bytes: u64) {
         let left = self.cap.saturating_sub(bytes);
         let State { needs, budget, spare } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +81,7 @@ impl Supply {
         *needs = needs.clone().fit_caches(left);
         *budget = needs.within(left, self.backlog_asked);
         self.backlog_max = needs.with_room_for_more(left).backlog;
-        // From each node as large a part.
+        // Each node gives back the same fraction of its pages.
         let given = self.region.pages() - spare.len();
         let unused = given.saturating_sub(budget.pages);
         for pool in &self.pools {
@@ -91,11 +94,11 @@ impl Supply {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is whole, so a panic elsewhere does no harm.
+        // Each change is complete, so a panic in another thread does no harm.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The pages.
+    /// The region of all pages.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
@@ -120,17 +123,17 @@ impl Supply {
         self.cap
     }
 
-    /// The backlog that was asked for at the start.
+    /// The backlog that was requested at the start.
     pub fn backlog_asked(&self) -> usize {
         self.backlog_asked
     }
 
-    /// The longest backlog that there is memory for.
+    /// The maximum backlog for which there is memory.
     pub fn backlog_max(&self) -> usize {
         self.backlog_max
     }
 
-    /// How the memory is divided now.
+    /// The current division of the memory.
     pub fn budget(&self) -> Budget {
         self.state().budget.clone()
     }
@@ -140,8 +143,8 @@ impl Supply {
         self.region.pages() - self.state().spare.len()
     }
 
-    /// The backlog becomes longer or shorter. Gives out as many pages as that needs. Pages are not taken back. Returns the new
-    /// backlog: the largest up to `backlog` that there are pages for.
+    /// Makes the backlog longer or shorter, and gives out the pages that it needs. Pages are not
+    /// taken back. Returns the new backlog: the largest up to `backlog` for which there are pages.
     pub fn set_backlog(&self, backlog: usize) -> usize {
         let mut state = self.state();
         let (most, backlog) = (self.region.pages(), backlog.min(self.backlog_max));
@@ -153,8 +156,8 @@ impl Supply {
         state.budget.backlog
     }
 
-    /// A queue's local cache is to have `pages` pages. Returns its new size: the largest up to `pages` that there are pages for. The
-    /// caches of all queues may become as large.
+    /// Gives a queue's local cache `pages` pages. Returns its new size: the largest up to `pages`
+    /// for which there are pages. The caches of all queues may become as large.
     pub fn set_cache(&self, queue: usize, pages: usize) -> usize {
         let pages = pages.min(LPC_PAGES_MAX);
         let mut state = self.state();
@@ -183,7 +186,7 @@ impl Supply {
         pages.min(state.budget.cache_pages)
     }
 
-    /// Gives out what the budget needs and was not given out before.
+    /// Gives out the pages that the budget needs and that have not been given out yet.
     fn give(&self, state: &mut State) {
         let given = self.region.pages() - state.spare.len();
         let missing = state.budget.pages.saturating_sub(given).min(state.spare.len());
@@ -249,14 +252,15 @@ mod tests {
         let all = supply.region().pages();
         assert_eq!((supply.set_cache(0, 32 * 1024), supply.set_backlog(usize::MAX)), (32 * 1024, 1600));
         assert_eq!((supply.pages(), supply.budget().pages), (all, all));
-        // Under a cap, what the caches take the backlog cannot have.
+        // Under a cap, memory for the caches is not available for the backlog.
         let capped = Supply::map(needs_of_two(), needs_of_two().with_backlog(200).bytes, false, parts).unwrap();
         assert_eq!((capped.backlog_max(), capped.set_cache(0, 300)), (200, 200));
         assert_eq!(capped.set_backlog(200), 100);
         assert_eq!(map(2, 1 << 30, false).set_cache(0, 5000), 5000, "a single queue caches the pages of its backlogs");
     }
 
-    /// Its frames need no pages, so a cache of its own needs some: else the cache would keep those that others were promised.
+    /// The queue's frames need no pages, so its cache needs additional pages. Otherwise the cache
+    /// would keep pages that were promised to others.
     #[test]
     fn the_cache_of_a_queue_that_lends_has_pages_of_its_own() {
         let parts = |budget: &Budget| vec![Part { pages: budget.pages, node: None }];
@@ -286,10 +290,10 @@ mod tests {
         assert_eq!((supply.pages(), supply.pools()[0].free()), (budget.pages, budget.pages));
         supply.set_backlog(60);
         assert_eq!((supply.set_backlog(100), supply.pages()), (70, budget.pages));
-        // There is no limit under which this could fit. The caller refuses it.
+        // This cannot fit under any limit. The caller refuses it.
         supply.lend(cap);
         assert!(supply.budget().bytes + cap > cap);
-        // Under a large cap the reserve is smaller, and nothing else.
+        // Under a large cap only the reserve shrinks.
         let mut supply = map(2, 1 << 30, false);
         supply.lend((1 << 30) - needs(2).with_backlog(800).bytes);
         assert_eq!((supply.pages(), supply.budget().backlog, supply.backlog_max()), (428, 100, 800));

@@ -1,4 +1,5 @@
-//! One switch between the real atomics and loom's, so that the code that runs is the code that is model-checked.
+//! One switch between the real atomics and loom's, so that loom checks the same code that runs in
+//! production.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -9,7 +10,8 @@ pub(crate) use loom::{
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// `std`'s cell in the shape of loom's, which wants to see where an access begins and ends.
+/// `std`'s cell with the interface of loom's cell, which must see the beginning and the end of each
+/// access.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 #[repr(transparent)]

@@ -1,5 +1,6 @@
-//! Every interleaving of the hand-overs, by loom: `RUSTFLAGS="--cfg loom" cargo test -p steerage-mem --test loom
-//! --release`. Rings are as small as they can be, and nothing spins.
+//! Explores every interleaving of the hand-overs with loom:
+//! `RUSTFLAGS="--cfg loom" cargo test -p steerage-mem --test loom --release`.
+//! Rings are as small as possible, and nothing spins.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -29,7 +30,7 @@ fn send(memory: &Memory, producer: &mut Producer, mut page: Page, value: u8) -> 
     producer.stage(Completion::new(page, 0, 1), u64::from(value))
 }
 
-/// Takes what waits and checks that it is whole and in order.
+/// Takes the waiting frames, and checks that they are complete and in order.
 fn receive(consumer: &mut Consumer, last: &mut u8) {
     consumer.take(2);
     for frame in consumer.frames() {
@@ -41,7 +42,8 @@ fn receive(consumer: &mut Consumer, last: &mut u8) {
     consumer.finish();
 }
 
-/// Three frames through two slots and one page more: slots are used again, and so are pages, by the finished index.
+/// Three frames go through two slots and one page more. So slots and pages are used again, by the
+/// finished index.
 #[test]
 fn hand_over_finish_and_reuse() {
     loom::model(|| {
@@ -70,7 +72,8 @@ fn hand_over_finish_and_reuse() {
     });
 }
 
-/// A list of two is published together: the consumer sees none or both, or a part of it in order, never a hole.
+/// A list of two frames is published at once. The consumer sees none, both or the first, but never
+/// a hole.
 #[test]
 fn lists_are_published_together() {
     loom::model(|| {
@@ -88,7 +91,7 @@ fn lists_are_published_together() {
     });
 }
 
-/// Writes the arrival number `first` and those that follow to `pages`, one to each page.
+/// Writes consecutive arrival numbers from `first` on to `pages`, one to each page.
 fn frames(memory: &Memory, pages: Vec<Page>, first: u64) -> Vec<Completion> {
     let numbered = pages.into_iter().zip(first..).map(|(mut page, number)| {
         memory.pool().page_mut(&mut page)[0] = number as u8;
@@ -97,8 +100,8 @@ fn frames(memory: &Memory, pages: Vec<Page>, first: u64) -> Vec<Completion> {
     numbered.collect()
 }
 
-/// Takes what waits and checks that it is whole and comes in the order of arrival. The numbers of a ring may have gaps: other
-/// rings have the frames between.
+/// Takes the waiting frames, and checks that they are complete and in the order of arrival. The
+/// numbers of a ring may have gaps, because other rings have the frames between.
 fn receive_some(consumer: &mut Consumer, last: &mut u64) -> usize {
     consumer.take(2);
     let frames = consumer.frames();
@@ -113,8 +116,8 @@ fn receive_some(consumer: &mut Consumer, last: &mut u64) -> usize {
     count
 }
 
-/// `stage_all` as the path uses it: three frames and two slots, so slots and pages are used again while the consumer still
-/// finishes, and what finds no room stays in order.
+/// `stage_all` as the path uses it: three frames and two slots. So slots and pages are used again
+/// while the consumer still finishes frames, and frames that find no room stay in order.
 #[test]
 fn all_of_a_poll_is_staged_beside_reclaim() {
     loom::model(|| {
@@ -149,15 +152,16 @@ fn all_of_a_poll_is_staged_beside_reclaim() {
     });
 }
 
-/// `stage_lists` as the path uses it: lists for two rings while a worker takes and finishes on both, and the pages that come
-/// home carry the next list.
+/// `stage_lists` as the path uses it: lists for two rings while a worker takes and finishes frames
+/// on both. The pages that come back carry the next list.
 #[test]
 fn lists_are_staged_beside_reclaim() {
     // Not loom's: it lives through all interleavings.
     static SLOTS_USED_AGAIN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     loom::model(|| {
         let (memory, mut pages) = memory(4);
-        // Lists need room for all of their frames in each ring: two lists find it, the third only after a finish.
+        // A list needs room for all of its frames in each ring. Two lists find room, and the third
+        // only after a finish.
         let options = RingOptions { slots: 4, slots_max: 4, limit: 3, arrivals: true };
         let (first, mut to_first) = ring(options, memory.clone());
         let (second, mut to_second) = ring(options, memory.clone());
@@ -206,8 +210,8 @@ fn lists_are_staged_beside_reclaim() {
     );
 }
 
-/// A worker keeps one of two frames and a third thread lets it go: the producer gets each page once, the blanked slot's
-/// by the stack.
+/// A worker keeps one of two frames, and a third thread drops it. The producer gets each page once,
+/// and the page of the blanked slot by the stack.
 #[test]
 fn keep_and_return() {
     loom::model(|| {
@@ -243,7 +247,7 @@ fn keep_and_return() {
     });
 }
 
-/// Checks that a frame of two pages is whole and makes it shorter.
+/// Checks that a frame of two pages is complete, and makes it shorter.
 fn shorten(consumer: &mut Consumer) {
     consumer.take(2);
     for mut frame in consumer.frames() {
@@ -253,7 +257,8 @@ fn shorten(consumer: &mut Consumer) {
     consumer.finish();
 }
 
-/// A frame of two pages: who handles it sees both and shortens it, who takes it home sees that and finds both.
+/// A frame of two pages: the worker sees both pages and shortens the frame. The owner then sees the
+/// new length and finds both pages.
 #[test]
 fn a_chain_is_handed_over_whole() {
     loom::model(|| {
@@ -281,7 +286,7 @@ fn a_chain_is_handed_over_whole() {
     });
 }
 
-/// A kept frame of two pages is let go by another thread: both come by the stack.
+/// Another thread drops a kept frame of two pages. Both pages come back by the stack.
 #[test]
 fn a_kept_chain_comes_home_whole() {
     loom::model(|| {
@@ -298,7 +303,7 @@ fn a_kept_chain_comes_home_whole() {
         let elsewhere = thread::spawn(move || drop(kept));
         let mut back = Vec::new();
         kept_pages.collect(|page| back.push(page));
-        // What has come is used anew at once.
+        // Use a page again as soon as it has come back.
         if back.len() == 1 {
             let other = Completion::new(back.pop().unwrap(), 0, 1);
             assert_eq!(memory.segments(&other).count(), 1);
@@ -312,7 +317,7 @@ fn a_kept_chain_comes_home_whole() {
     });
 }
 
-/// Two threads let kept pages go while the owner collects.
+/// Two threads drop kept pages while the owner collects.
 #[test]
 fn the_stack_loses_nothing() {
     loom::model(|| {
@@ -329,8 +334,8 @@ fn the_stack_loses_nothing() {
     });
 }
 
-/// Where pages are short, a CPU that copies collects what the owner has not: whoever comes first gets a page, and nobody gets
-/// one twice.
+/// If pages are short, a CPU that makes copies collects pages in the owner's place. The first
+/// thread to collect a page gets it, and no page is collected twice.
 #[test]
 fn two_who_collect_share_what_there_is() {
     loom::model(|| {
@@ -362,8 +367,8 @@ fn two_who_collect_share_what_there_is() {
     });
 }
 
-/// Publish, fence, look who sleeps; set the bit, fence, look for work: a lost wake-up would be a deadlock, which loom
-/// reports.
+/// One side publishes, fences, and checks for sleepers. The other side sets its bit, fences, and
+/// checks for work. A lost wake-up would be a deadlock, which loom reports.
 #[test]
 fn no_wake_up_is_lost() {
     loom::model(|| {
@@ -400,7 +405,8 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// The other way round: a producer that sleeps for want of room is woken once there is some.
+/// The opposite direction: a producer that sleeps because it has no room is woken when there is
+/// room.
 #[test]
 fn no_wish_for_room_is_lost() {
     loom::model(|| {
@@ -424,7 +430,7 @@ fn no_wish_for_room_is_lost() {
         if producer.room() == 0 {
             producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
         }
-        // Loom's bell also rings for no reason, once.
+        // Loom's bell also rings once without a reason.
         while producer.room() == 0 {
             bell.wait();
             producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
@@ -434,7 +440,7 @@ fn no_wish_for_room_is_lost() {
     });
 }
 
-/// What is revoked before it is published is seen as revoked.
+/// Frames that are revoked before they are published are seen as revoked.
 #[test]
 fn revoked_before_published_is_revoked() {
     loom::model(|| {
@@ -452,7 +458,8 @@ fn revoked_before_published_is_revoked() {
     });
 }
 
-/// One sends from two pages, another is told of both by the device and gives them back: each comes back once, whole.
+/// One thread sends from two pages. The device reports both to another thread, which gives them
+/// back. Each page comes back once, complete.
 #[test]
 fn what_was_sent_comes_back_to_its_sender() {
     loom::model(|| {
@@ -469,7 +476,7 @@ fn what_was_sent_comes_back_to_its_sender() {
         let mut back = Vec::new();
         for (nth, page) in pages.into_iter().enumerate() {
             sends.post(0, page, 1).unwrap();
-            // As the kernel publishes its ring.
+            // Like the kernel when it publishes its ring.
             device.store(nth as u32 + 1, Ordering::Release);
             sends.collect(0, |page| back.push(page.number()));
         }

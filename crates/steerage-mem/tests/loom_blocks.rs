@@ -1,5 +1,6 @@
-//! Every interleaving of what happens to lent memory, by loom: see `loom.rs`. Loom does not see the memory of a block, so each
-//! byte of it has a cell beside it that is written and read as the byte is: loom fails where two reach one at once.
+//! Explores every interleaving of the accesses to lent memory with loom: see `loom.rs`. Loom does
+//! not see the memory of a block. So each byte has a cell beside it that is written and read with
+//! the byte. Loom fails if two threads access a cell at the same time.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -12,10 +13,11 @@ use steerage_mem::{Blocks, Claim, Completion, Memory, Region};
 
 const BLOCK_BYTES: usize = 2;
 
-/// What loom is to see of the blocks' bytes.
+/// The shadow of the blocks' bytes that loom sees.
 struct Shadow(Vec<UnsafeCell<u8>>);
 
-// SAFETY: that no cell is reached by two at once is what the tests find out; loom fails where one is.
+// SAFETY: the tests find out whether two threads access a cell at the same time. If they do, loom
+// fails.
 unsafe impl Sync for Shadow {}
 // SAFETY: as above.
 unsafe impl Send for Shadow {}
@@ -32,14 +34,14 @@ impl Shadow {
     }
 }
 
-/// Blocks of two bytes, and the ring that their frames go by.
+/// Blocks of two bytes, and the ring through which their frames go.
 struct Lender {
     blocks: Blocks,
     claim: Claim,
     shadow: Arc<Shadow>,
     producer: Producer,
     next: u8,
-    /// The block of each frame that is out, in the order in which they went.
+    /// The block of each lent frame, in the order of lending.
     out: Vec<u8>,
 }
 
@@ -51,14 +53,14 @@ fn lender(blocks: usize) -> (Lender, Consumer) {
     (Lender { blocks, claim, shadow: Arc::new(shadow), producer, next: 1, out: Vec::new() }, consumer)
 }
 
-/// The one place that knows how a frame is staged.
+/// The only place that knows how a frame is staged.
 fn stage(producer: &mut Producer, frame: Completion) -> Result<(), Completion> {
     producer.stage(frame, 0)
 }
 
 impl Lender {
-    /// Writes the next byte behind what is out of a block, and hands it over. False if there is no room, in the block or in the
-    /// ring.
+    /// Writes the next byte behind the lent bytes of a block, and hands it over. Returns false if
+    /// the block or the ring has no room.
     fn send(&mut self, block: usize) -> bool {
         if self.producer.room() == 0 {
             return false;
@@ -75,7 +77,7 @@ impl Lender {
         true
     }
 
-    /// Takes home what is finished.
+    /// Takes finished frames back.
     fn reclaim(&mut self) {
         let mut home = self.blocks.homecoming();
         let count = self.producer.reclaim(|frame| home.recycle(frame).unwrap());
@@ -88,7 +90,8 @@ impl Lender {
     }
 }
 
-/// Takes what waits: in order, each as it was written. `block_of` says in which block a frame lies.
+/// Takes the waiting frames, and checks that they are in order and unchanged. `block_of` says in
+/// which block a frame lies.
 fn receive(consumer: &mut Consumer, shadow: &Shadow, last: &mut u8, block_of: impl Fn(u8) -> usize) {
     consumer.take(2);
     for frame in consumer.frames() {
@@ -100,7 +103,8 @@ fn receive(consumer: &mut Consumer, shadow: &Shadow, last: &mut u8, block_of: im
     consumer.finish();
 }
 
-/// Three frames through a block that holds two: it is written behind what is out, and from its beginning when all of it is home.
+/// Three frames go through a block that holds two. The block is written behind its lent frames, and
+/// from its beginning when all of them are back.
 #[test]
 fn a_block_is_written_behind_its_frames_and_anew_when_they_are_home() {
     loom::model(|| {
@@ -125,7 +129,7 @@ fn a_block_is_written_behind_its_frames_and_anew_when_they_are_home() {
     });
 }
 
-/// Frames of two blocks by turns: the one comes home while frames of the other are out.
+/// Frames of two blocks alternate. One block comes back while frames of the other block are lent.
 #[test]
 fn blocks_come_home_each_by_itself() {
     loom::model(|| {

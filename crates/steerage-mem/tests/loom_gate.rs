@@ -1,4 +1,4 @@
-//! Every interleaving of the gate, by loom: see `loom.rs`.
+//! Explores every interleaving of the gate with loom: see `loom.rs`.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -9,17 +9,19 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use steerage_mem::gate::{Dead, Gate};
 
-/// What a CPU does before its batch: publishing, counting.
+/// The state of a CPU: its gate, and its work before a batch (publishing and counting).
 struct Shared {
     gate: Gate,
     done: UnsafeCell<u64>,
-    /// Written by both sides, to no effect. Loom tries another order of two threads if one comes upon the other's last access
-    /// to the same atomic; a CPU that reads its gate's word before it changes it hides what the other side did there. Without
-    /// this loom tries a single history.
+    /// Both sides write this, without effect. Loom tries another order of two threads only if one
+    /// thread meets the other's last access to the same atomic. A CPU reads the word of its gate
+    /// before it changes the word, which hides the access of the other side. Without this field,
+    /// loom tries only one history.
     turns: AtomicU64,
 }
 
-// SAFETY: that the cell is never reached by two at once is what the tests find out; loom fails where it is.
+// SAFETY: the tests find out whether two threads access the cell at the same time. If they do, loom
+// fails.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -29,12 +31,12 @@ impl Shared {
         Arc::new(Self { gate: Gate::default(), done: UnsafeCell::new(0), turns: AtomicU64::new(0) })
     }
 
-    /// Here the other side may have its turn.
+    /// Lets the other side run here.
     fn turn(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The sign by which a CPU is declared dead.
+    /// The sign with which a CPU is declared dead.
     fn sign(&self) -> u64 {
         self.turn();
         self.gate.sign()
@@ -54,8 +56,9 @@ impl Shared {
     }
 }
 
-/// The CPU that declares another one dead sees everything that the dead CPU did before its last batch (G1, G2). The dead CPU does
-/// nothing more: at the end of that batch it finds that it was declared dead.
+/// If a CPU declares a second CPU dead, it sees everything that the second CPU did before its last
+/// batch (G1, G2). The dead CPU does nothing more: at the end of that batch it finds that it was
+/// declared dead.
 #[test]
 fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
     loom::model(|| {
@@ -79,8 +82,8 @@ fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
     });
 }
 
-/// A batch counts, or its CPU is dead: both would be packets handled by two CPUs, and neither would be packets handled by none. The
-/// sign of one batch is no sign of the next.
+/// Either a batch counts or its CPU is dead. If both were true, two CPUs would handle the packets,
+/// and if neither were, no CPU would. The sign of one batch is not the sign of the next.
 #[test]
 fn a_batch_counts_or_its_cpu_is_dead() {
     loom::model(|| {
@@ -102,13 +105,14 @@ fn a_batch_counts_or_its_cpu_is_dead() {
         };
         let sign = shared.sign();
         shared.turn();
-        // Which batch it is, counted from 0, stands above the two bits of the state.
+        // The number of the batch, counted from 0, is above the two bits of the state.
         let died = shared.gate.declare_dead(sign).then_some(sign >> 2);
         assert_eq!(died.unwrap_or(2), cpu.join().unwrap());
     });
 }
 
-/// Two that look at the same time do not both bury it, and it comes back once.
+/// If two CPUs check at the same time, only one of them declares the CPU dead, and it comes back
+/// once.
 #[test]
 fn a_cpu_dies_once_and_rises() {
     loom::model(|| {

@@ -1,5 +1,5 @@
-//! Every interleaving of what several rings to one CPU need, by loom: rings that grow, the bits that say which rings have something
-//! in them, and the limit over all queues.
+//! Explores every interleaving of several rings to one CPU with loom: rings that grow, the bits of
+//! the rings that have frames, and the limit over all queues.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -60,8 +60,8 @@ fn a_ring_grows_under_its_consumer() {
     });
 }
 
-/// The consumer clears the bit of a ring that it found empty while the producer publishes on it: either the consumer sees the
-/// frame, or the bit is set afterwards.
+/// The consumer clears the bit of a ring that it found empty while the producer publishes on it:
+/// either the consumer sees the frame, or the bit is set afterwards.
 #[test]
 fn no_ring_with_frames_stays_without_its_bit() {
     loom::model(|| {
@@ -98,7 +98,7 @@ fn no_ring_with_frames_stays_without_its_bit() {
     });
 }
 
-/// Two producers ask for room for more frames than there is while the consumer finishes some.
+/// Two producers request room for more frames than there is, while the consumer finishes some.
 #[test]
 fn no_more_frames_wait_than_may() {
     const LIMIT: u64 = 2;

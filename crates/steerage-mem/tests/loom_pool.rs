@@ -1,4 +1,5 @@
-//! Every interleaving of the shared pool, by loom: see `loom.rs`. A bundle has two pages here.
+//! Explores every interleaving of the shared pool with loom: see `loom.rs`. A bundle has two pages
+//! here.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -10,15 +11,16 @@ use steerage_mem::{KeptPages, Memory, Page, Part, Region, SharedPool};
 
 const PAGE_BYTES: usize = 64;
 
-/// A pool, and what the holders of its pages write.
+/// A pool, and the writes of the holders of its pages.
 struct Shared {
     region: Arc<Region>,
     pool: Arc<SharedPool>,
-    /// By page. Stands for the bytes of the page, which loom does not see.
+    /// One cell per page, in place of the bytes of the page, which loom does not see.
     bytes: Vec<UnsafeCell<u32>>,
 }
 
-// SAFETY: that no cell is reached by two at once is what the tests find out; loom fails where it is.
+// SAFETY: the tests find out whether two threads access a cell at the same time. If they do, loom
+// fails.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -50,7 +52,7 @@ impl Shared {
         self.pool.give(&mut pages);
     }
 
-    /// Checks that the pool has these pages again, each once.
+    /// Checks that the pool has all pages again, each exactly once.
     fn assert_whole(&self) {
         assert_eq!(self.pool.free(), self.bytes.len(), "the number of free pages is wrong");
         let pages = self.take(usize::MAX);
@@ -66,7 +68,7 @@ fn assert_distinct(pages: &[Page], count: usize) {
     assert_eq!((all, numbers.len()), (count, count), "a page is lost or was taken twice");
 }
 
-/// Two threads take from a stack of three bundles and give, across the borders of bundles.
+/// Two threads take from a stack of three bundles and give to it, across the borders of bundles.
 #[test]
 fn two_who_take_and_give_lose_nothing() {
     loom::model(|| {
@@ -88,8 +90,9 @@ fn two_who_take_and_give_lose_nothing() {
     });
 }
 
-/// The other thread takes all pages and gives two of them so that the top bundle is the same again, with others below it. A take
-/// that began before must not take it for the same stack.
+/// The other thread takes all pages, and gives two of them back so that the top bundle is the same
+/// as before. But the bundles below it are different. A take that began earlier must notice that
+/// the stack has changed.
 #[test]
 fn a_bundle_that_came_back_is_another() {
     loom::model(|| {
@@ -112,7 +115,8 @@ fn a_bundle_that_came_back_is_another() {
     });
 }
 
-/// As above, for a give: the top bundle, which it replaces, is the same again, but other pages are in it.
+/// The same situation for a give: the top bundle, which the give replaces, looks the same as before
+/// but has other pages.
 #[test]
 fn a_bundle_that_is_replaced_is_not_another() {
     loom::model(|| {
@@ -136,7 +140,8 @@ fn a_bundle_that_is_replaced_is_not_another() {
     });
 }
 
-/// As many pages as threads: a thread that has none finds one, whatever the other does.
+/// There are as many pages as threads. So a thread without a page finds one, whatever the other
+/// thread does.
 #[test]
 fn contention_hides_no_page() {
     loom::model(|| {
@@ -158,8 +163,8 @@ fn contention_hides_no_page() {
     });
 }
 
-/// Each of two nodes has one page. A thread takes that of one node only after it gave the page of the other node, so at no time both
-/// nodes are without a page.
+/// Each of two nodes has one page. A thread takes the page of one node only after it gave the page
+/// of the other node, so at least one node always has a page.
 #[test]
 fn a_page_that_changes_places_is_found() {
     const ONE_A_NODE: usize = 2 << 20;
@@ -204,7 +209,8 @@ fn take_or_collect(pool: &SharedPool, kept_pages: &KeptPages, most: usize) -> Ve
     pages
 }
 
-/// All free pages are in kept packets that were dropped. Two CPUs need one each, and both get one.
+/// All free pages are in kept packets that were dropped. Two CPUs need one page each, and both get
+/// one.
 #[test]
 fn contention_hides_no_kept_page() {
     loom::model(|| {
@@ -245,7 +251,8 @@ fn a_kept_page_that_came_back_is_another() {
     });
 }
 
-/// The owner gives a page to the pool before it takes the last kept page, so at no time both are empty.
+/// The owner gives a page to the pool before it takes the last kept page. So at every moment one of
+/// the two has a page.
 #[test]
 fn a_page_that_was_collected_is_found() {
     loom::model(|| {

@@ -1,24 +1,26 @@
-//! The input and the output of the machine.
+//! The inputs and outputs of the state machine.
 
 use steerage_ledger::MoveCause;
 
 use crate::{CpuIndex, Plan};
 
-/// An event. Events of packet CPUs name the slice that they belong to by its epoch, and do nothing if that slice has
-/// gone on. So a CPU can keep such an event and repeat it later.
+/// An event. Events of packet CPUs name their slice by its epoch. If that slice has moved on, the
+/// event does nothing. So a CPU can keep such an event and repeat it later.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
     // ---- of control
-    /// Some queues get another mask. The change begins when the slice that is moving now has finished.
+    /// The mask of some queues changes. The change begins when the slice that is moving now has
+    /// finished.
     Mask {
         /// The queues.
         queues: &'a [usize],
         /// Their new mask. Not empty.
         cpus: &'a [CpuIndex],
     },
-    /// These CPUs are present. The others are offline or no longer belong to the process, and get no new buckets.
+    /// Sets the CPUs that are present. The others are offline or no longer belong to the process,
+    /// and get no new buckets.
     Present(&'a [CpuIndex]),
-    /// A policy changes the plan of a group. Its CPUs get equal shares.
+    /// A policy changes the plan of a group. The CPUs of the plan get equal shares.
     Plan {
         /// The group.
         group: usize,
@@ -33,7 +35,7 @@ pub enum Event<'a> {
         map: &'a [CpuIndex],
         /// The plan from now on.
         plan: Plan,
-        /// Why buckets move.
+        /// The reason for the move.
         cause: MoveCause,
     },
 
@@ -73,14 +75,14 @@ pub enum Event<'a> {
         /// The queue.
         queue: usize,
     },
-    /// The phase lasts too long.
+    /// The phase takes too long.
     Overdue {
-        /// The CPU that found it.
+        /// The CPU that noticed it.
         by: CpuIndex,
-        /// The CPUs whose fences its queues wait for.
+        /// The CPUs whose fences this CPU's queues wait for.
         open: &'a [CpuIndex],
     },
-    /// A CPU that was declared dead is back. Its queues have the map in force.
+    /// A CPU that was declared dead is back. Its queues go by the map in force.
     Revived(CpuIndex),
 
     /// This CPU polls the queue from now on. The CPU that polled it before does not touch it any more.
@@ -92,30 +94,32 @@ pub enum Event<'a> {
     },
 
     // ---- outcomes
-    /// The CPU was declared dead at its gate: what it was handling does not count.
+    /// The CPU was declared dead at its gate, so the batch that it was handling does not count.
     Died(CpuIndex),
 }
 
 /// An action that must be done while the machine is locked. The outcome is its next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Declare this CPU dead if it has shown no sign of life for long enough and has no frames of a source that can wait:
+    /// Declare this CPU dead if it has shown no sign of life for long enough and has no frames of a
+    /// source that can wait:
     /// [`Event::Died`].
     Declare(CpuIndex),
-    /// The owner of this queue is dead and sends nothing. Revoke what it sent to dead CPUs. If the living old CPUs have finished
-    /// what it sent to them: [`Event::FencesPassed`].
+    /// The owner of this queue is dead and sends nothing. Revoke the frames that it sent to dead
+    /// CPUs. If the living old CPUs have finished the frames that it sent to them, the outcome is
+    /// [`Event::FencesPassed`].
     ReadFences {
         /// The queue.
         queue: usize,
     },
 }
 
-/// The output for events. The buffers are used again and again.
+/// The results of events. The buffers are reused.
 #[derive(Clone, Debug, Default)]
 pub struct Actions {
-    /// Something has changed that packet CPUs should look at.
+    /// Whether something has changed that packet CPUs should check.
     pub changed: bool,
-    /// The CPUs that should be woken for it, each once.
+    /// The CPUs that should be woken to check it, each once.
     pub wake: Vec<CpuIndex>,
     /// Actions to do while the machine is locked, in this order.
     pub asks: Vec<Ask>,

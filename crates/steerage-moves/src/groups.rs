@@ -1,31 +1,35 @@
-//! Steering groups: which queues share a map, which CPUs may have its buckets, and which CPUs have them.
+//! Steering groups: the queues that share a map, the CPUs that may have its buckets, and the CPUs
+//! that have them.
 
 use steerage_ledger::MoveCause;
 
 use crate::map::{Scratch, spread};
 use crate::{BY_PLAN, CpuIndex, Moves, Plan};
 
-/// Queues with the same mask: they share one map, so that both directions of a flow meet on one CPU.
+/// Queues with the same mask. They share one map, so that both directions of a flow meet on one
+/// CPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) version: GroupVersion,
-    /// Sorted.
+    /// The CPUs of the mask, sorted.
     pub(crate) mask: Vec<CpuIndex>,
     plan: Plan,
-    /// In force.
+    /// The map in force.
     pub(crate) map: Vec<CpuIndex>,
     /// The map that the group is moving to.
     pub(crate) want: Vec<CpuIndex>,
-    /// Why `want` was last changed.
+    /// The reason for the last change of `want`.
     pub(crate) cause: MoveCause,
 }
 
-/// Which group a policy has seen, and in which state. A policy's wish for a group that has changed meanwhile is out of date.
+/// Identifies a group and its state, as a policy has seen them. If the group has changed since
+/// then, a policy's request for it is out of date.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GroupVersion {
     /// Identifies the group. Another group may get its number after it has ended.
     pub begun: u64,
-    /// How often the map was derived from the plan, because the mask, the usable CPUs or the plan changed.
+    /// The number of times that the map was derived from the plan, because the mask, the usable
+    /// CPUs or the plan changed.
     pub changed: u64,
 }
 
@@ -59,8 +63,8 @@ impl Moves {
                 return;
             }
             None => {
-                // The new group begins with a map that is close to the old group's map, so that few of the queues' buckets
-                // move.
+                // The new group begins with a map that is close to the old group's map, so that few
+                // of the queues' buckets move.
                 let Group { plan, map, .. } = self.groups[usize::from(group)].clone();
                 let owners: Vec<CpuIndex> = moving.iter().map(|q| self.queues[*q].owner).collect();
                 let (mut chosen, _) = self.order_among(cpus, &owners);
@@ -87,8 +91,9 @@ impl Moves {
         slice.map_or(self.queues[queue].group, |slice| slice.group_after)
     }
 
-    /// The group that has this mask and a queue that has not ended. If all queues of a group have ended, a move may have left
-    /// the state of their flows behind. A queue that gets the same mask later is given another group.
+    /// The group that has this mask and a queue that has not ended. If all queues of a group have
+    /// ended, a move may have left the state of their flows behind. So a queue that gets the same
+    /// mask later is given another group.
     pub(crate) fn group_with(&self, mask: &[CpuIndex]) -> Option<u16> {
         let in_it = |at: usize| (0..self.queues.len()).any(|q| self.queues[q].open && self.group_of(q) == at as u16);
         (0..self.groups.len()).find(|at| self.groups[*at].mask == mask && in_it(*at)).map(|at| at as u16)
@@ -116,16 +121,17 @@ impl Moves {
 
     // ---- usable CPUs
 
-    /// The usable CPUs of a mask in the order in which they should join, and how many of them poll. The CPUs that poll come
-    /// first.
+    /// The usable CPUs of a mask in the order in which they should join, and the number of them
+    /// that poll. The CPUs that poll come first.
     pub(crate) fn order_among(&self, mask: &[CpuIndex], polls: &[CpuIndex]) -> (Vec<CpuIndex>, usize) {
         let mut order = mask.to_vec();
         let owners = self.order_in_place(&mut order, polls);
         (order, owners)
     }
 
-    /// Reduces the CPUs of a mask to the usable ones, in their order. Usable are those that are alive and present; if there
-    /// are none, those that are alive; if there are none, all. Returns how many of them poll, at least 1.
+    /// Reduces the CPUs of a mask to the usable ones, in their order. CPUs that are alive and
+    /// present are usable. If there are none, CPUs that are alive count as usable, and if there are
+    /// none of these either, all CPUs do. Returns the number of them that poll, at least 1.
     fn order_in_place(&self, cpus: &mut Vec<CpuIndex>, polls: &[CpuIndex]) -> usize {
         let is_alive = |cpu: &CpuIndex| !self.dead[usize::from(*cpu)];
         let is_present = |cpu: &CpuIndex| is_alive(cpu) && !self.absent[usize::from(*cpu)];
@@ -141,7 +147,8 @@ impl Moves {
         cpus.iter().filter(|cpu| polls.contains(cpu)).count().max(1)
     }
 
-    /// The usable CPUs of a group in the order in which they should join, and how many CPUs at the front poll.
+    /// The usable CPUs of a group in the order in which they should join, and the number of CPUs at
+    /// the front that poll.
     pub fn order_of(&self, group: usize) -> (Vec<CpuIndex>, usize) {
         let polls: Vec<CpuIndex> = self.open_queues_of(group).map(|queue| self.queues[queue].owner).collect();
         self.order_among(&self.groups[group].mask, &polls)
@@ -159,7 +166,7 @@ impl Moves {
 
     // ---- maps
 
-    /// How many groups there are, with those that no queue is in.
+    /// The number of groups, including those without queues.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
@@ -169,8 +176,8 @@ impl Moves {
         (self.groups[group].version, &self.groups[group].map)
     }
 
-    /// Derives the map of a group from its plan, for the reason `cause`. With `keep`, uneven shares stay if the same CPUs have
-    /// buckets.
+    /// Derives the map of a group from its plan, for the reason `cause`. With `keep`, uneven shares
+    /// stay if the same CPUs have buckets.
     fn derive_map(&mut self, group: usize, cause: MoveCause, keep: bool) {
         let mut scratch = std::mem::replace(&mut self.scratch, Scratch::new(0));
         let Scratch { cpus, polls, .. } = &mut scratch;
@@ -199,7 +206,7 @@ impl Moves {
         (0..self.groups.len()).for_each(|group| self.derive_map(group, cause, true));
     }
 
-    /// Sets which CPUs are present.
+    /// Sets the CPUs that are present.
     pub(crate) fn set_present(&mut self, present: &[CpuIndex]) {
         let absent: Vec<bool> = (0..self.absent.len()).map(|cpu| !present.contains(&(cpu as CpuIndex))).collect();
         if absent == self.absent {
@@ -222,7 +229,8 @@ impl Moves {
         (group.plan, group.cause) = (plan, cause);
     }
 
-    /// Whether a group may have this map: one CPU for each bucket, and all of them usable.
+    /// Whether a group may have this map: it has one CPU for each bucket, and all of these CPUs are
+    /// usable.
     pub fn allows(&self, group: usize, map: &[CpuIndex]) -> bool {
         let (order, _) = self.order_of(group);
         map.len() == self.buckets && map.iter().all(|cpu| order.contains(cpu))

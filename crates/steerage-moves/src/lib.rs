@@ -1,59 +1,74 @@
 //! Moves of buckets between CPUs that reorder nothing: the protocol, as a pure state machine.
 //!
-//! An event goes in ([`Moves::on`]), and [`Actions`] come out. The machine has no clock, no atomics and no lock, and does not
-//! touch rings or handlers. An action that has an outcome ([`Ask`]) is done while the machine is locked, and its outcome is
-//! the next event. So the machine can be tested alone, and a test visits every state that a small instance can reach.
+//! The machine gets events ([`Moves::on`]) and returns [`Actions`]. It has no clock, no atomics and
+//! no lock, and does not touch rings or handlers. An action that has an outcome ([`Ask`]) is done
+//! while the machine is locked, and its outcome is the next event. So the machine can be tested
+//! alone, and a test visits every state that a small instance can reach.
 //!
-//! A slice of buckets moves in four phases. A phase ends when all participants have done their part. The event of the last of
-//! them begins the next phase.
+//! A slice of buckets moves in four phases. A phase ends when all participants have done their
+//! part. The event of the last participant begins the next phase.
 //!
 //! | phase | participants | part | event |
 //! |---|---|---|---|
-//! | park | each queue of the group | sends the buckets' frames to its parking lot and notes the tail of its ring to each old CPU; done when that ring's finished index has passed that tail | [`FencesPassed`](Event::FencesPassed) |
+//! | park | each queue | parks the buckets' frames, waits for its fences | [`FencesPassed`](Event::FencesPassed) |
 //! | leave | each old CPU | its handler gives up its state of the buckets | [`Left`](Event::Left) |
 //! | arrive | each new CPU | its handler takes that state | [`Arrived`](Event::Arrived) |
-//! | release | each queue | sends the parked frames to the new CPU, then lets the buckets go there directly | [`Released`](Event::Released) |
+//! | release | each queue | sends the parked frames to the new CPU | [`Released`](Event::Released) |
 //!
-//! Parking ends only when *every* queue of the group has parked *and* everything that it sent before is finished. So no bucket
-//! is on two CPUs, and none of its frames overtakes another. Nothing but the fence ends this phase. If a phase takes too long
-//! ([`Overdue`](Event::Overdue)), new frames of the buckets are dropped (`moving`), and the old CPU discards the frames that
-//! it has not begun (`revoked`). A CPU that shows no sign of life is declared dead at its gate, and the batch that it was
-//! handling does not count. None of this happens to queues that can wait: they are not polled in the meantime.
+//! The queues are those of the group. To park, a queue sends the buckets' frames to its parking
+//! lot, and records the tail of its ring to each old CPU as a fence. The fence is passed when that
+//! ring's finished index has passed that tail. After the release, the frames of the buckets go to
+//! the new CPU directly.
+//!
+//! Parking ends only when *every* queue of the group has parked *and* everything that it sent
+//! before is finished. So no bucket is on two CPUs, and none of its frames overtakes another.
+//! Nothing but the fence ends this phase. If a phase takes too long ([`Overdue`](Event::Overdue)),
+//! new frames of the buckets are dropped (`moving`), and the old CPU discards the frames that it
+//! has not begun (`revoked`). A CPU that shows no sign of life is declared dead at its gate, and
+//! the batch that it was handling does not count. None of this happens to queues that can wait:
+//! they are not polled in the meantime.
 //!
 //! These are the finer points:
 //!
-//! * **A sleeping producer is woken, not counted as passed.** Otherwise the protocol would need a state in which another CPU
-//!   acts for it. The price is one wake-up per queue owner and slice, paid by the CPU that changes the mask.
-//! * **State moves in phases of its own** (leave, arrive) and not with the packets. The new CPU has the state before the first
-//!   packet is released to it, and no batch has to check a mailbox.
-//! * **A CPU can be declared dead only inside its handler.** Outside of it, the CPU may be sending by a map that is about to
-//!   change; the simulator found that reordering. So a program that steps CPUs itself and then stops calling holds up a move
-//!   until it calls again, and the packets of that move drop as `moving`, counted.
-//! * **Frames that a dead CPU's queues had sent to another dead CPU are revoked for both**, since no other CPU may touch the
-//!   ends of these rings.
-//! * **A queue that changes its group parks all of its buckets at once.** Handlers know a bucket by the numbers of its group
-//!   and of the bucket, and the group number must change for all of a queue's packets at one point. The state of the flows
-//!   moves too if the whole group moves. A queue that leaves a group in which other queues stay starts without state.
-//! * **A source that can wait is never hurried.** With a capture file in the group, no move times out and nothing is revoked.
-//! * **A group whose queues have all ended is left alone.** A move that ended because its queues ended has left state where it
-//!   was. A queue that gets the same mask later gets a group with another number.
-//! * **A queue that has ended does not park** once none of its frames is in flight. Otherwise masks that keep changing would
-//!   prevent it from ever closing. The search for buckets to move goes on where the last slice ended, so that each bucket has
-//!   its turn.
+//! * **A sleeping producer is woken, not counted as passed.** Otherwise the protocol would need a
+//!   state in which another CPU acts for the producer. The cost is one wake-up per queue owner and
+//!   slice, for the CPU that changes the mask.
+//! * **State moves in separate phases** (leave, arrive) and not with the packets. The new CPU has
+//!   the state before the first packet is released to it, and no batch has to check a mailbox.
+//! * **A CPU can be declared dead only inside its handler.** Outside of it, the CPU may be sending
+//!   by a map that is about to change; the simulator found that reordering. So a program that steps
+//!   CPUs itself and then stops calling holds up a move until it calls again, and the packets of
+//!   that move drop as `moving`, counted.
+//! * **Frames that a dead CPU's queues had sent to another dead CPU are revoked for both**, because
+//!   no other CPU may touch the ends of these rings.
+//! * **A queue that changes its group parks all of its buckets at once.** Handlers know a bucket by
+//!   the numbers of its group and of the bucket, and the group number must change for all of a
+//!   queue's packets at one point. The state of the flows moves too if the whole group moves. A
+//!   queue that leaves a group in which other queues stay starts without state.
+//! * **A source that can wait is never hurried.** With a capture file in the group, no move times
+//!   out and nothing is revoked.
+//! * **A group whose queues have all ended is left alone.** A move that ended because its queues
+//!   ended has left state where it was. A queue that gets the same mask later gets a group with
+//!   another number.
+//! * **A queue that has ended does not park** once none of its frames is in flight. Otherwise masks
+//!   that keep changing would prevent it from ever closing. The search for buckets to move goes on
+//!   where the last slice ended, so that each bucket has its turn.
 //!
-//! Nobody is asked where buckets go. Each group has a [`Plan`], which a policy leaves here, and the machine derives the map
-//! from it when the mask or the usable CPUs change.
+//! The machine never asks a policy where buckets go. Each group has a [`Plan`], which a policy
+//! leaves in the machine. When the mask or the usable CPUs change, the machine derives the map from
+//! the plan.
 //!
-//! Events of packet CPUs do not allocate. All buffers have their full size from the start, or from the event that made the
-//! group.
+//! Events of packet CPUs do not allocate. All buffers have their full size from the start, or from
+//! the event that created the group.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `event` | what goes in and what comes out |
-//! | `protocol` | the phases, the end of a queue, overdue phases, deaths |
-//! | `groups` | which queues share a map, and which CPUs may have its buckets |
-//! | `transit` | handler state on its way |
-//! | `plan`, `map`, `slice` | where buckets go when nobody decides; maps; the buckets that move together |
+//! | `event` | the events and the actions |
+//! | `protocol` | the phases, the end of a queue, late phases, deaths |
+//! | `groups` | the queues that share a map, and the CPUs that may have its buckets |
+//! | `transit` | handler state that moves to another CPU |
+//! | `plan`, `map`, `slice` | the default placement of buckets; maps; the buckets that move
+//! together |
 #![forbid(unsafe_code)]
 
 mod event;
@@ -81,30 +96,30 @@ use map::Scratch;
 /// A CPU's index among the CPUs of the instance, from 0. (The kernel's CPU numbers may have gaps.)
 pub type CpuIndex = u16;
 
-/// A queue as the machine knows it from the start.
+/// The initial settings of a queue.
 #[derive(Clone, Debug)]
 pub struct QueueSetup {
     /// The CPU that polls it.
     pub owner: CpuIndex,
-    /// Its source can wait, so nothing of it may be lost.
+    /// Whether its source can wait. If so, no frame of it may be lost.
     pub can_wait: bool,
-    /// The CPUs that its packets are spread over. Not empty.
+    /// The CPUs over which its packets are spread. Not empty.
     pub mask: Vec<CpuIndex>,
 }
 
-/// An instance as the machine knows it from the start.
+/// The initial settings of an instance.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// How many CPUs there are.
+    /// The number of CPUs.
     pub cpus: usize,
-    /// How many buckets each map has. At most 65,536.
+    /// The number of buckets in each map. At most 65,536.
     pub buckets: usize,
-    /// How many buckets of a group move at a time.
+    /// The number of buckets of a group that move at a time.
     pub slice_buckets: usize,
     /// The receive queues.
     pub queues: Vec<QueueSetup>,
-    /// For each CPU that polls, the other CPUs in the order in which they should join it. If empty: the order of their
-    /// numbers.
+    /// For each CPU that polls, the other CPUs in the order in which they should join it. If empty,
+    /// the order is that of their numbers.
     pub nearness: Vec<Vec<CpuIndex>>,
 }
 
@@ -120,34 +135,34 @@ struct Queue {
     open: bool,
 }
 
-/// Which CPU has which bucket, and all changes that are under way.
+/// The CPU of each bucket, and all current changes.
 #[derive(Clone, Debug)]
 pub struct Moves {
     buckets: usize,
     slice_buckets: usize,
     groups: Vec<Group>,
-    /// How many groups have begun so far.
+    /// The number of groups created so far.
     groups_begun: u64,
     queues: Vec<Queue>,
     nearness: Vec<Vec<CpuIndex>>,
-    /// The buckets that move now, if `is_moving`.
+    /// The moving buckets, if `is_moving`.
     slice: Slice,
     is_moving: bool,
-    /// Where the search for buckets to move goes on.
+    /// The bucket at which the search for buckets to move continues.
     next_bucket: usize,
     counts: MoveCounts,
-    /// How often each bucket moved, in any group.
+    /// The number of moves of each bucket, in any group.
     moved: Vec<u64>,
     dead: Vec<bool>,
-    /// CPUs that are offline or no longer belong to the process. The thread of such a CPU still runs somewhere, but has no
-    /// CPU of its own.
+    /// CPUs that are offline or no longer belong to the process. The thread of such a CPU still
+    /// runs somewhere, but has no dedicated CPU.
     absent: Vec<bool>,
     scratch: Scratch,
 }
 
 impl Moves {
-    /// Groups the queues by their masks. `plan` gives the plan of each group. It gets the group's CPUs in the order in which
-    /// they should join, and the number of CPUs at the front that poll.
+    /// Groups the queues by their masks. `plan` returns the plan of each group. It gets the group's
+    /// CPUs in the order in which they should join, and the number of CPUs at the front that poll.
     pub fn new(setup: Setup, mut plan: impl FnMut(&[CpuIndex], usize) -> Plan) -> Self {
         let Setup { cpus, buckets, slice_buckets, queues, nearness } = setup;
         let mut moves = Self {
@@ -189,9 +204,9 @@ impl Moves {
         moves
     }
 
-    // ---- what is known
+    // ---- queries
 
-    /// The buckets that move now.
+    /// The slice that is moving now.
     pub fn slice(&self) -> Option<&Slice> {
         self.is_moving.then_some(&self.slice)
     }
@@ -228,7 +243,7 @@ impl Moves {
         &self.groups[usize::from(self.group_of(queue))].mask
     }
 
-    /// The CPU of each bucket of a queue, and how often it changed.
+    /// The CPU of each bucket of a queue, and the number of times that it changed.
     pub fn buckets_of(&self, queue: usize) -> impl Iterator<Item = (CpuIndex, u64)> + '_ {
         self.queues[queue].map.iter().copied().zip(self.moved.iter().copied())
     }
@@ -243,8 +258,9 @@ impl Moves {
         self.slice().is_some_and(|slice| slice.includes(queue))
     }
 
-    /// Whether a queue takes part in the slice that is moving, or waits for a slice of its own. Its owner then watches the slice
-    /// that is moving, so that one that is held up does not hold up all others.
+    /// Whether a queue takes part in the slice that is moving, or waits for its own slice. Its
+    /// owner then watches the slice that is moving, so that a slow slice does not hold up all
+    /// others.
     pub fn awaits_move(&self, queue: usize) -> bool {
         let state = &self.queues[queue];
         let group = &self.groups[usize::from(state.group)];

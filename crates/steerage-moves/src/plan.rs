@@ -1,9 +1,9 @@
-//! Where buckets go when nobody decides: what a policy leaves in the core.
+//! The plan that a policy leaves in the core. It decides where buckets go when no policy is asked.
 
 use crate::CpuIndex;
 
-/// Which CPUs of a group have buckets. The core goes by it when the mask or the usable CPUs change, and asks nobody. A policy
-/// changes it whenever it likes.
+/// The CPUs of a group that have buckets. When the mask or the usable CPUs change, the core uses
+/// the plan and does not ask the policy. A policy can change the plan at any time.
 ///
 /// ```
 /// use steerage_moves::Plan;
@@ -16,8 +16,8 @@ use crate::CpuIndex;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// CPUs in the order in which they get buckets. CPUs of the mask that it does not name come behind them, in the core's own
-    /// order: CPUs that poll a queue of the group first, then near ones.
+    /// CPUs in the order in which they get buckets. CPUs of the mask that are not in this list come
+    /// after them, in the core's order: first CPUs that poll a queue of the group, then near ones.
     pub order: Vec<CpuIndex>,
     /// How many of the usable CPUs of the mask have buckets, counted from the front of that order. At least one has.
     pub active: usize,

@@ -1,11 +1,11 @@
-//! The protocol of a move: its phases, and what happens if a participant ends, is late or dies.
+//! The protocol of a move: its phases, and the cases in which a participant ends, is late or dies.
 
 use steerage_ledger::MoveCause;
 
 use crate::{Actions, Ask, BucketMove, CpuIndex, Event, MovePhase, Moves};
 
 impl Moves {
-    /// Takes an event in, and adds what follows from it to `actions`.
+    /// Processes an event, and adds its results to `actions`.
     pub fn on(&mut self, event: Event<'_>, actions: &mut Actions) {
         match event {
             Event::Mask { queues, cpus } => self.set_mask(queues, cpus),
@@ -15,7 +15,7 @@ impl Moves {
             Event::Died(cpu) => self.died(cpu, actions),
             Event::Revived(cpu) => self.revived(cpu, actions),
             Event::Owner { queue, cpu } => self.set_owner(queue, cpu, actions),
-            // The other events are parts of the slice that is moving. They make no new wish.
+            // The other events are parts of the slice that is moving. They create no new request.
             Event::Overdue { by, open } => return self.overdue(by, open, actions),
             Event::FencesPassed { queue, epoch } => return self.done(queue, epoch, MovePhase::Park, actions),
             Event::Left { cpu, epoch, with_state } => return self.left(cpu, epoch, with_state, actions),
@@ -27,7 +27,8 @@ impl Moves {
         self.wake_watchers(actions);
     }
 
-    /// Wakes the CPUs whose queues wait for a move. If the slice that is moving now is held up, they notice it.
+    /// Wakes the CPUs whose queues wait for a move, so that they notice if the slice that is moving
+    /// now is held up.
     fn wake_watchers(&self, actions: &mut Actions) {
         (0..self.queues.len()).filter(|at| self.awaits_move(*at)).for_each(|at| actions.wake(self.queues[at].owner));
     }
@@ -47,7 +48,7 @@ impl Moves {
     }
 
     fn left(&mut self, cpu: CpuIndex, epoch: u64, with_state: &[u16], actions: &mut Actions) {
-        // If the CPU was declared dead meanwhile, the state that it gives up is void.
+        // If the CPU was declared dead in the meantime, the state that it gives up is void.
         if !self.is_at(epoch, MovePhase::Leave) || !self.slice.waits_for(usize::from(cpu)) {
             return;
         }
@@ -76,7 +77,7 @@ impl Moves {
 
     // ---- slices
 
-    /// Goes on to the next phase while no participant is left to wait for, and to the next slice.
+    /// Continues with the next phase when no participant is missing, and with the next slice.
     fn advance(&mut self, actions: &mut Actions) {
         loop {
             if !self.is_moving && !self.begin_slice(actions) {
@@ -110,8 +111,8 @@ impl Moves {
         true
     }
 
-    /// Whether a queue has not ended and its owner is alive. The queues of a dead owner receive nothing, so their moves wait until
-    /// it is back, and hold up nobody.
+    /// Whether a queue has not ended and its owner is alive. The queues of a dead owner receive
+    /// nothing. So their moves wait until the owner is back, and hold up no other move.
     fn is_served(&self, queue: &crate::Queue) -> bool {
         queue.open && !self.is_dead(queue.owner)
     }
@@ -152,7 +153,8 @@ impl Moves {
         let Self { slice, queues, groups, next_bucket, buckets, slice_buckets, .. } = self;
         let (map, want) = (&groups[at].map, &groups[at].want);
         slice.moves.clear();
-        // The search goes on where the last slice ended, so that every bucket has its turn, however often masks change.
+        // The search continues where the last slice ended, so that every bucket has its turn,
+        // however often masks change.
         let by_turns = (*next_bucket..*buckets).chain(0..*next_bucket);
         let differ = by_turns.filter(|bucket| map[*bucket] != want[*bucket]).take(*slice_buckets);
         slice.moves.extend(differ.map(|bucket| BucketMove {
@@ -180,7 +182,7 @@ impl Moves {
         }
     }
 
-    /// Waits for the living CPUs that state arrives at.
+    /// Waits for the living CPUs that get state.
     fn wait_for_arrivals(&mut self) {
         let Self { slice, scratch, dead, .. } = self;
         scratch.marks.copy_from_slice(dead);
@@ -192,11 +194,11 @@ impl Moves {
         }
     }
 
-    /// Goes on to the next phase. Nobody is left to wait for in this one.
+    /// Continues with the next phase. All participants of the current phase are done.
     fn next_phase(&mut self, actions: &mut Actions) {
         match self.slice.phase {
-            // All queues of the slice ended before they parked. No more frames will come, so the state of the flows stays where
-            // it is.
+            // All queues of the slice ended before they parked. No more frames will come, so the
+            // state of the flows stays where it is.
             MovePhase::Park if self.slice.queues.iter().all(|queue| !self.queues[*queue].open) => {
                 self.is_moving = false;
                 return;
@@ -268,7 +270,7 @@ impl Moves {
 
     // ---- CPUs that hold up a slice
 
-    /// Asks for a sign of life of the CPUs that hold up the slice.
+    /// Requests a sign of life of the CPUs that hold up the slice.
     fn overdue(&mut self, by: CpuIndex, open: &[CpuIndex], actions: &mut Actions) {
         if !self.is_timed() {
             return;
@@ -294,8 +296,8 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// A dead CPU's queues send nothing. They count as parked, and their fences as passed once their rings to the living old
-    /// CPUs are finished.
+    /// A dead CPU's queues send nothing. They count as parked, and their fences as passed once
+    /// their rings to the living old CPUs are finished.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
         if self.slice.phase != MovePhase::Park {
             return;
@@ -308,7 +310,8 @@ impl Moves {
     fn died(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = true;
         self.derive_all_maps(MoveCause::CpuDied);
-        // Between two slices nobody is waited for, and what follows changes nothing that matters.
+        // Between two slices, no participant is missing, and the following code changes nothing
+        // that matters.
         let Self { slice, groups, queues, .. } = self;
         // A queue that joins a group keeps its target, because it has to take over that group's map as it is.
         if slice.group_before == slice.group_after && slice.phase != MovePhase::Release {
@@ -343,8 +346,9 @@ impl Moves {
         }
         actions.changed = true;
     }
-    /// Another CPU polls a queue. If the owner before was dead, phases went on without the queue. It then goes by the map in force
-    /// from now on, and parks if that is about to change, so it does not matter which phase it missed.
+    /// Another CPU polls a queue. If the earlier owner was dead, phases passed without the queue.
+    /// From now on the queue goes by the map in force, and parks if that map is about to change. So
+    /// it does not matter which phase it missed.
     fn set_owner(&mut self, queue: usize, cpu: CpuIndex, actions: &mut Actions) {
         self.queues[queue].owner = cpu;
         // The CPUs that poll come first in the order of the group.

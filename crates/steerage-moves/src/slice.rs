@@ -11,7 +11,7 @@ pub struct BucketMove {
     pub from: CpuIndex,
     /// Its CPU afterwards.
     pub to: CpuIndex,
-    /// The old handler gave up state of this bucket, which waits for the new handler.
+    /// Whether the old handler gave up state of this bucket, which waits for the new handler.
     pub has_state: bool,
 }
 
@@ -22,7 +22,7 @@ pub enum MovePhase {
     Park,
     /// Old CPUs give up state.
     Leave,
-    /// New CPUs take it.
+    /// New CPUs take that state.
     Arrive,
     /// Queues send the parked frames.
     Release,
@@ -33,15 +33,15 @@ pub enum MovePhase {
 pub struct Slice {
     /// The number of this slice, from 1.
     pub epoch: u64,
-    /// The phase that it is in.
+    /// The current phase of the slice.
     pub phase: MovePhase,
-    /// Sorted by bucket.
+    /// The moves, sorted by bucket.
     pub moves: Vec<BucketMove>,
     /// The number of the group before and after the move. They differ when a queue changes its group.
     pub group_before: u16,
     /// See `group_before`.
     pub group_after: u16,
-    /// The move took too long: queues stop parking.
+    /// Whether the move took too long. Queues then stop parking.
     pub revoked: bool,
     /// The CPUs that buckets leave, each once.
     pub old_cpus: Vec<CpuIndex>,
@@ -49,12 +49,13 @@ pub struct Slice {
     pub(crate) queues: Vec<usize>,
     /// Whether the whole group moves, so that the state of its flows moves too.
     pub(crate) with_state: bool,
-    /// The participants that have not done their part of this phase: queues in park and release, CPUs in leave and arrive.
+    /// The participants that have not done their part of this phase: queues in park and release,
+    /// CPUs in leave and arrive.
     pub(crate) waiting: Vec<usize>,
 }
 
 impl Slice {
-    /// A slice of nothing, with room for any.
+    /// An empty slice with room for moves of any size.
     pub(crate) fn new(buckets: usize, cpus: usize, queues: usize) -> Self {
         Self {
             epoch: 0,
@@ -85,7 +86,7 @@ impl Slice {
         self.epoch == epoch && self.phase == phase
     }
 
-    /// Notes that `who`, a queue or a CPU, has done its part of this phase.
+    /// Records that `who`, a queue or a CPU, has done its part of this phase.
     pub(crate) fn done(&mut self, who: usize) {
         self.waiting.retain(|waiting| *waiting != who);
     }

@@ -1,4 +1,4 @@
-//! Handler state on its way from one CPU to another.
+//! Handler state that moves from one CPU to another.
 
 use std::fmt;
 
@@ -7,15 +7,16 @@ use crate::{CpuIndex, Slice};
 /// The state of buckets, each with its bucket.
 pub type States<M> = Vec<(u16, M)>;
 
-/// The state that old handlers gave up for the slice that is moving, until the new handlers take it. It is kept apart from
-/// the machine, which decides when this happens and does not depend on the type of the state.
+/// The state that old handlers gave up for the slice that is moving, until the new handlers take
+/// it. It is kept apart from the machine, which decides when this happens and does not depend on
+/// the type of the state.
 pub struct Transit<M> {
     epoch: u64,
     states: States<M>,
 }
 
 impl<M> Transit<M> {
-    /// With room for the state of so many buckets.
+    /// An empty transit with room for the state of this many buckets.
     pub fn with_capacity(buckets: usize) -> Self {
         Self { epoch: 0, states: Vec::with_capacity(buckets) }
     }

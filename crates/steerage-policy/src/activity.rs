@@ -1,8 +1,9 @@
-//! Whether an instance is idle.
+//! Detects whether an instance is idle.
 
 use steerage_ledger::Ledgers;
 
-/// Notices whether an instance received or handled packets. An idle instance is looked at less often.
+/// Notices whether an instance received or handled packets. Policies look at an idle instance less
+/// often.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Activity {
     /// The packets that were received and handled, at the last reading.

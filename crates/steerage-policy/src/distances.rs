@@ -1,10 +1,12 @@
-//! Measures the distance between two CPUs while they work. A hypervisor moves the CPUs of a virtual machine between physical CPUs,
-//! and the cost of handing over changes with their distance. For a probe, the CPU that receives and another CPU pause for a few
-//! microseconds between two rounds, and pass a cache line back and forth.
+//! Measures the distance between two CPUs while they work. A hypervisor moves the CPUs of a virtual
+//! machine between physical CPUs, and the cost of handing over changes with their distance. For a
+//! probe, the receiving CPU and another CPU pause for a few microseconds between two rounds, and
+//! pass a cache line back and forth.
 //!
-//! Neither CPU waits long for the other. The answering CPU begins to wait when it comes to its part. The asking CPU goes on
-//! with its rounds until it finds that the other one waits, and gives up after [`PATIENCE`]. The control only begins a
-//! probe, and collects its result at a later look. A distance that does not change is measured less and less often.
+//! Neither CPU waits long for the other. The answering CPU begins to wait when it reaches its part.
+//! The asking CPU continues its rounds until it finds that the answering CPU waits, and gives up
+//! after [`PATIENCE`]. Control only begins a probe, and collects its result at a later look. If a
+//! distance does not change, it is measured less and less often.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,20 +21,21 @@ use steerage_topology::probe::Line;
 
 use crate::limits::{FEW, LOOK_EVERY, LOOK_EVERY_MAX, Tuning};
 
-/// The shortest interval between two measurements of the same distance. A measurement takes about 20 us of each of the two CPUs, and
-/// wakes the other one if it sleeps.
+/// The shortest interval between two measurements of the same distance. A measurement takes about
+/// 20 us of each of the two CPUs, and wakes the answering CPU if it sleeps.
 const EVERY: Duration = LOOK_EVERY;
 
-/// The longest time for which two CPUs measure, and for which the answering CPU waits for the first question. The other CPU's round
-/// takes about 10 us if work is so light that the distance matters.
+/// The longest time for which two CPUs measure, and for which the answering CPU waits for the first
+/// question. If work is so light that the distance matters, a round of the asking CPU takes about
+/// 10 us.
 const TIME: Duration = BETWEEN_ROUNDS_MAX;
 
-/// How long the asking CPU goes on with its rounds until the other one has come. A sleeping CPU of a virtual machine sometimes takes
-/// several hundred microseconds to wake up.
+/// How long the asking CPU continues its rounds until the answering CPU is ready. A sleeping CPU of
+/// a virtual machine sometimes takes several hundred microseconds to wake up.
 const PATIENCE: Duration = LOOK_EVERY;
 
-/// A distance is measured again after this part of the time for which it has been the same: so at most that part of the time passes
-/// before a change is seen.
+/// A distance is measured again after this part of the time for which it has been the same. So at
+/// most this part of the time passes before a change is noticed.
 const STEADY: f64 = Tuning::DEFAULT.budget;
 
 /// Whether two distances between CPUs are the same, apart from measurement error.
@@ -48,34 +51,34 @@ pub fn is_same_distance(one: Duration, other: Duration) -> bool {
     is_same(one, other, Tuning::DEFAULT.same)
 }
 
-/// Like [`is_same_distance`], by another factor.
+/// Like [`is_same_distance`], with a different factor.
 pub(crate) fn is_same(one: Duration, other: Duration, factor: f64) -> bool {
     let (less, more) = (one.min(other).as_nanos() as f64, one.max(other).as_nanos() as f64);
     more <= less * factor
 }
 
-/// The measured distances, and the present probe.
+/// The measured distances, and the current probe.
 #[derive(Debug, Default)]
 pub(crate) struct Distances {
-    /// Each CPU is a CPU of this machine. Otherwise there is nothing to measure.
+    /// Whether each CPU is a CPU of this machine. If not, nothing can be measured.
     are_real: bool,
     probe: Option<Probe>,
-    /// By the CPU that asked and the CPU that answered.
+    /// The distances by asking and answering CPU.
     known: BTreeMap<(CpuIndex, CpuIndex), Known>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     apart: Option<Duration>,
-    /// Since when the distance has been the same.
+    /// The time since which the distance has been the same.
     since: Timestamp,
-    /// When it should be measured again.
+    /// The time at which it should be measured again.
     next: Timestamp,
-    /// How many probes have failed since the last measurement.
+    /// The number of failed probes since the last measurement.
     missed: u32,
 }
 
-/// A probe of two CPUs, as the control knows it.
+/// Control's record of a probe of two CPUs.
 #[derive(Debug)]
 struct Probe {
     asks: CpuIndex,
@@ -83,14 +86,14 @@ struct Probe {
     meeting: Arc<Meeting>,
 }
 
-/// What the two CPUs of a probe share.
+/// The shared state of the two CPUs of a probe.
 #[derive(Debug)]
 struct Meeting {
     line: Line,
     since: Timestamp,
-    /// The distance in nanoseconds, [`PENDING`] or [`FAILED`]. Written once, by the CPU that asks.
+    /// The distance in nanoseconds, [`PENDING`] or [`FAILED`]. The asking CPU writes it once.
     ///
-    /// Relaxed throughout: it is a number, and no other memory depends on it.
+    /// Relaxed everywhere: it is a number, and no other memory depends on it.
     result: AtomicU64,
 }
 
@@ -99,11 +102,11 @@ const PENDING: u64 = 0;
 /// The probe has ended without a measurement.
 const FAILED: u64 = u64::MAX;
 
-/// The part of the CPU that asks.
+/// The part of the asking CPU.
 #[derive(Debug)]
 struct Asks(Arc<Meeting>);
 
-/// The part of the CPU that answers.
+/// The part of the answering CPU.
 #[derive(Debug)]
 struct Answers(Arc<Meeting>);
 
@@ -133,7 +136,7 @@ impl BetweenRounds for Answers {
     }
 }
 
-/// What one CPU should run between two rounds.
+/// The part of a probe that one CPU should run between two rounds.
 pub(crate) type Part = (CpuIndex, Arc<dyn BetweenRounds>);
 
 impl Distances {
@@ -146,12 +149,14 @@ impl Distances {
         Self { are_real, probe: None, known: known.collect() }
     }
 
-    /// How long a cache line takes from one CPU to the other, by the last measurement.
+    /// The time that a cache line takes from one CPU to the other, according to the last
+    /// measurement.
     pub(crate) fn between(&self, one: CpuIndex, other: CpuIndex) -> Option<Duration> {
         self.known.get(&(one, other))?.apart
     }
 
-    /// Begins a probe of two CPUs if it is due and no other probe is under way. Returns the parts of the two CPUs.
+    /// Begins a probe of two CPUs if it is due and no other probe is active. Returns the parts of
+    /// the two CPUs.
     pub(crate) fn begin(&mut self, asks: CpuIndex, answers: CpuIndex, now: Timestamp) -> Option<[Part; 2]> {
         let due = self.known.get(&(asks, answers)).is_none_or(|known| now >= known.next);
         if !self.are_real || self.probe.is_some() || !due || asks == answers {
@@ -163,7 +168,7 @@ impl Distances {
         Some([(answers, Arc::new(Answers(Arc::clone(&meeting)))), (asks, Arc::new(Asks(meeting)))])
     }
 
-    /// Collects the result of the present probe, if it has ended.
+    /// Collects the result of the current probe, if the probe has ended.
     pub(crate) fn collect(&mut self, now: Timestamp) {
         let Some(probe) = self.probe.take() else { return };
         let (meeting, pair) = (&probe.meeting, (probe.asks, probe.answers));
@@ -172,7 +177,7 @@ impl Distances {
                 self.probe = Some(probe);
                 return;
             }
-            // The asking CPU has ended, or does not come round.
+            // The asking CPU has ended, or its current round takes too long.
             PENDING | FAILED => None,
             nanos => Some(Duration::from_nanos(nanos)),
         };
@@ -180,7 +185,7 @@ impl Distances {
         self.note(pair, measured, meeting.since);
     }
 
-    /// Notes the result of a probe that began at `at`.
+    /// Records the result of a probe that began at `at`.
     fn note(&mut self, pair: (CpuIndex, CpuIndex), measured: Option<Duration>, at: Timestamp) {
         let known = self.known.entry(pair).or_default();
         let Some(apart) = measured else {
@@ -218,7 +223,7 @@ mod tests {
         let probe = distances.probe.as_ref().expect("it has begun");
         let nanos = apart.map_or(FAILED, |apart| apart.as_nanos() as u64);
         probe.meeting.result.store(nanos, Ordering::Relaxed);
-        // However late the result is collected, the time of the probe counts.
+        // The time of the probe counts, even if the result is collected late.
         distances.collect(from + Duration::from_secs(1));
         assert!(distances.probe.is_none());
         distances.known[&(0, 1)].next.since(from)
@@ -264,7 +269,7 @@ mod tests {
         assert!(distances.begin(0, 2, at(patience)).is_none());
         distances.collect(at(patience));
         assert!(distances.begin(0, 2, at(patience)).is_some());
-        // The CPUs come after all. The measurement is over, and neither waits.
+        // The CPUs reach their parts too late. The measurement is over, and neither CPU waits.
         for (_, part) in parts.into_iter().flatten() {
             assert_eq!(part.run(&|| at(patience)), HookStatus::Done);
         }
@@ -289,7 +294,7 @@ mod tests {
         assert!(distances.probe.is_none() && distances.known[&(0, 1)].missed == 1);
     }
 
-    /// The clock stands still, so neither CPU loses its patience.
+    /// The clock stands still, so neither CPU runs out of patience.
     #[test]
     fn two_cpus_that_meet_measure() {
         let mut distances = real();

@@ -1,5 +1,5 @@
-//! Names the flow that fills a bucket. It is the flow of the majority of the sampled packets, found in constant memory (Boyer and
-//! Moore, 1981).
+//! Names the flow that fills a bucket. It is the flow of the majority of the sampled packets, found
+//! in constant memory (Boyer and Moore, 1981).
 
 use steerage_core::ids::BucketId;
 use steerage_flow::FlowKey;
@@ -32,7 +32,7 @@ impl Candidate {
     }
 }
 
-/// The buckets that take much of a CPU's time, and their flows as far as they are known.
+/// The buckets that take much of a CPU's time, and their flows if they are known.
 #[derive(Debug, Default)]
 pub(crate) struct Elephants(Vec<Candidate>);
 

@@ -1,9 +1,10 @@
-//! The load meter: how much time CPUs are busy, and how much of it each bucket takes.
+//! The load meter: the time for which CPUs are busy, and the part of it that each bucket takes.
 //!
-//! It reads counters that the path keeps anyway, and three that exist only for the meter: the time of receiving (measured in one
-//! round of 16), the time of a packet in the packet function (one batch of 32), and one sampled bucket per poll. The work of CPUs
-//! is counted, so sums over CPUs are exact, and they decide whether buckets move. The load of buckets is sampled, and samples
-//! decide only which buckets move.
+//! The meter reads counters that the path keeps anyway, and three that exist only for the meter.
+//! These three are the time of receiving (measured in one round of 16), the time of a packet in the
+//! packet function (one batch of 32), and one sampled bucket per poll. The work of CPUs is counted,
+//! so sums over CPUs are exact, and they decide whether buckets move. The load of buckets is
+//! sampled, and samples decide only which buckets move.
 
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u
     }
 }
 
-/// The readings of the last look, and those at the start of the present window.
+/// The readings of the last look, and those at the start of the current window.
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
     last: Timestamp,
@@ -69,14 +70,15 @@ pub(crate) struct LoadMeter {
     /// Finished packets, by queue and CPU.
     finished: Vec<Vec<u64>>,
     window: Option<WindowStart>,
-    /// When CPUs last joined or left.
+    /// The time at which CPUs last joined or left.
     changed: Timestamp,
 }
 
 #[derive(Debug)]
 struct WindowStart {
     at: Timestamp,
-    /// The number of slices that had moved before. If it has changed, the window saw two maps and is discarded.
+    /// The number of slices that had moved before the window. If this number has changed, the
+    /// window covers two maps and is discarded.
     slices: u64,
     cpus: Vec<CpuCounts>,
     queues: Vec<QueueCounts>,
@@ -105,7 +107,7 @@ impl QueueCounts {
 pub(crate) struct BucketWork {
     /// Packets per second.
     packets: Vec<f64>,
-    /// The time of the packets that were timed, in nanoseconds, and their number.
+    /// The total time of the timed packets, in nanoseconds, and their number.
     nanos: Vec<f64>,
     timed: Vec<f64>,
     pub(crate) samples: f64,
@@ -136,7 +138,8 @@ impl BucketWork {
             }
             let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
             for ((nanos, count), (now, before)) in timed {
-                // A CPU that was declared dead and has not noticed it may have written an older count.
+                // A CPU that was declared dead, and has not noticed it, may have written an older
+                // count.
                 *nanos += now.0.saturating_sub(before.0) as f64;
                 *count += now.1.saturating_sub(before.1) as f64;
             }
@@ -147,8 +150,9 @@ impl BucketWork {
         self.samples = self.samples * (1.0 - weight) + samples as f64;
     }
 
-    /// The work of each bucket per second, in a unit that all buckets share: packets, times how much longer than an average packet
-    /// they take. That factor is close to 1 if few packets were timed.
+    /// The work of each bucket per second, in a unit that all buckets share: packets, multiplied by
+    /// the ratio of their time to the time of an average packet. That ratio is close to 1 if few
+    /// packets were timed.
     pub(crate) fn work(&self) -> Vec<f64> {
         let timed: f64 = self.timed.iter().sum();
         let mean = if timed > 0.0 { self.nanos.iter().sum::<f64>() / timed } else { 1.0 };
@@ -165,7 +169,7 @@ impl BucketWork {
 /// The result of one look: see [`LoadMeter::look`].
 pub(crate) struct Looked {
     pub(crate) elapsed: Duration,
-    /// The counters of each CPU at the look before.
+    /// The counters of each CPU at the previous look.
     before: Vec<CpuCounts>,
     finished_before: Vec<Vec<u64>>,
     pub(crate) window: Option<ClosedWindow>,
@@ -180,8 +184,8 @@ pub(crate) struct ClosedWindow {
 }
 
 impl LoadMeter {
-    /// Reads the counters at `now`. Returns `None` if there is no earlier reading or a bucket is moving. `work` is the load of each
-    /// group's buckets, which a window that ends updates.
+    /// Reads the counters at `now`. Returns `None` if there is no earlier reading or a bucket is
+    /// moving. `work` is the load of each group's buckets. The end of a window updates it.
     pub(crate) fn look(
         &mut self,
         now: Timestamp,
@@ -214,12 +218,12 @@ impl LoadMeter {
         cpus.collect()
     }
 
-    /// Notes that CPUs joined or left now, so that the next windows are short.
+    /// Records that CPUs joined or left now, so that the next windows are short.
     pub(crate) fn cpus_changed(&mut self, now: Timestamp) {
         self.changed = now;
     }
 
-    /// Ends the present window if it has been long enough, and begins the next one.
+    /// Ends the current window if it has been long enough, and begins the next one.
     fn close_window(&mut self, ledgers: &Ledgers, view: &View, work: &mut [&mut BucketWork]) -> Option<ClosedWindow> {
         let now = self.last;
         let fresh = |cpus: &[CpuCounts]| WindowStart {
@@ -235,11 +239,13 @@ impl LoadMeter {
         let elapsed = now.since(start.at);
         let samples: u64 =
             ledgers.queues.iter().zip(&start.queues).map(|(q, then)| q.ledger.samples.get() - then.samples).sum();
-        // If one CPU has all buckets, nothing is hashed and sampled, so there is nothing to wait for.
+        // If one CPU has all buckets, nothing is hashed or sampled, so the meter does not wait for
+        // samples.
         let active = active_cpus(view, ledgers.cpus.len());
         let enough = active == 1 || samples as f64 >= TUNING.samples() * active as f64;
-        // Early windows are short, because the first placement was a guess that should be corrected soon. Later ones are long enough to
-        // ignore another program that takes one of the CPUs for a moment.
+        // Early windows are short, because the first placement was a guess that should be corrected
+        // soon. Later ones are long enough to ignore another program that takes one of the CPUs for
+        // a moment.
         let least = now.since(self.changed).mul_f64(TUNING.recent).clamp(2 * LOOK_EVERY, TUNING.probe);
         if elapsed < least || (!enough && elapsed < TUNING.dwell) {
             self.window = Some(start);
@@ -273,8 +279,8 @@ fn active_cpus(view: &View, cpus: usize) -> usize {
     has.into_iter().filter(|has| *has).count()
 }
 
-/// The share of its CPU's time that each bucket takes, by group. The shares of a CPU's buckets add up to the time that the CPU was
-/// busy with anything but receiving.
+/// The share of its CPU's time that each bucket takes, by group. The sum over a CPU's buckets is
+/// the time for which the CPU was busy, without the time of receiving.
 fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> {
     let mut shares: Vec<Vec<f64>> = work.iter().map(|work| work.work()).collect();
     let mut of_cpu = vec![0.0; cpus.len()];

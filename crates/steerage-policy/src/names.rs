@@ -9,7 +9,7 @@ use crate::policy::{Hash, Policy};
 /// The names of the policies in this crate.
 pub const POLICIES: [&str; 3] = ["balance", "hash", "dry-run"];
 
-/// The policy with that name, one of [`POLICIES`].
+/// Parses the name of a policy, one of [`POLICIES`].
 ///
 /// ```
 /// use steerage_policy::Policy;
@@ -34,7 +34,8 @@ impl FromStr for Box<dyn Policy> {
     }
 }
 
-/// The [name](Policy::name) of the policy. `Box<dyn Policy>` reads it back if the policy is one of [`POLICIES`].
+/// Prints the [name](Policy::name) of the policy. `Box<dyn Policy>` can parse it again if the
+/// policy is one of [`POLICIES`].
 impl fmt::Display for dyn Policy + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

@@ -1,8 +1,10 @@
-//! What others want of each CPU.
+//! The share of each CPU's time that other programs want.
 //!
-//! The kernel reports the time that other programs took. If we leave a CPU idle time, that is all they want. If we compete with them, a
-//! fair scheduler gives each side a half, and they may want more. A sender on the other end of a veth is such a program: it takes
-//! what it gets, and sends less if it gets less. A policy that took the half that we get for free would slow down what it waits for.
+//! The kernel reports the time that other programs took. If we leave a CPU idle time, that is all
+//! they want. If we compete with them, a fair scheduler gives each side half of the time, and they
+//! may want more. A sender on the other end of a veth is such a program: it uses the time that it
+//! gets, and sends less if it gets less. If a policy took the half that is free for us, it would
+//! slow down the source of its own packets.
 
 use std::time::Duration;
 
@@ -11,13 +13,14 @@ use steerage_ledger::Ledgers;
 
 use crate::limits::Tuning;
 
-/// The constants of `Balance`, which this is a part of.
+/// The constants of `Balance`, to which this module belongs.
 const TUNING: Tuning = Tuning::DEFAULT;
 
-/// The share of each CPU's time that others want.
+/// The share of each CPU's time that other programs want.
 #[derive(Debug, Default)]
 pub(crate) struct OthersWant {
-    /// What others took at the last measurement, when that was, and how long each CPU had been busy by then.
+    /// The shares that other programs took at the last measurement. The next two fields are the
+    /// time of that measurement, and the busy time of each CPU up to it.
     others: Vec<f64>,
     since: Timestamp,
     busy: Vec<u64>,
@@ -29,7 +32,7 @@ impl OthersWant {
         self.want.get(cpu).copied().unwrap_or(0.0)
     }
 
-    /// Takes in what others took, if it has been measured anew.
+    /// Records the shares that other programs took, if there is a new measurement.
     pub(crate) fn note(&mut self, now: Timestamp, others: &[f64], ledgers: &Ledgers) {
         if self.others != others {
             let busy = ledgers.cpus.iter().map(|cpu| cpu.busy_nanos.get()).collect();
@@ -45,7 +48,8 @@ impl OthersWant {
         for (cpu, (want, others)) in self.want.iter_mut().zip(others).enumerate() {
             let ours = self.busy[cpu].saturating_sub(before.get(cpu).copied().unwrap_or(0));
             let ours = ours as f64 / elapsed.as_nanos().max(1) as f64;
-            // Whoever gets less than the fair half, or leaves idle time, has what they want.
+            // Programs that get less than the fair half, or leave idle time, have all the time that
+            // they want.
             let compete = *others >= TUNING.fill / 2.0 && ours + others >= TUNING.fill;
             *want = if compete { want.max(*others) } else { *others };
         }
@@ -65,9 +69,10 @@ mod tests {
             want.take_in(Duration::from_millis(250), &[others], vec![busy]);
             want.of(0)
         };
-        // Alone on the CPU, they take all of it. They still want it when we take half of it away.
+        // Other programs are alone on the CPU and take all of it. They still want all of it when we
+        // take half.
         assert_eq!([after(0.95, 0.0), after(0.5, 0.5), after(0.5, 0.9)], [0.95; 3]);
-        // They leave idle time, or do with less than the half that they could have.
+        // Other programs leave idle time, or use less than the half that they could have.
         assert_eq!([after(0.5, 0.2), after(0.5, 0.5), after(0.3, 0.7)], [0.5, 0.5, 0.3]);
     }
 }

@@ -1,14 +1,15 @@
-//! Which CPU polls a queue.
+//! Decides which CPU polls a queue.
 //!
-//! A CPU that other programs, interrupts or guests of the hypervisor use has only the rest of its time for receiving: `1 - others`.
-//! If the CPU that polls has no time left, and another one of the mask has more time for us, polling moves there, and the buckets of
-//! the slowed CPU go to those that have buckets. So nothing is left that competes with the other program, which is often the one that
-//! the packets come from: the sender on a veth, or the softirq of the network card. If CPUs are short of time afterwards, the policy
-//! decides whether the slowed one should help again.
+//! A CPU that other programs, interrupts or guests of the hypervisor use has only the rest of its
+//! time for receiving: `1 - others`. If the polling CPU has no time left, and another CPU of the
+//! mask has more time for us, polling moves to that CPU. The buckets of the slowed CPU then go to
+//! the CPUs that have buckets. So no work remains that competes with the other program, which is
+//! often the source of the packets: the sender on a veth, or the softirq of the network card. If
+//! CPUs are short of time afterwards, the policy decides whether the slowed CPU should help again.
 //!
-//! Whether that pays is measured, since the other program may follow, or may be the one that waits for the packets: if less is
-//! received than before, polling and buckets return. A trial is repeated after a hundred times as long as it took, so that trials
-//! cost at most 1 % of the time.
+//! Whether that pays is measured, because the other program may follow, or may be the one that
+//! waits for the packets. If less is received than before, polling and buckets return. A trial is
+//! repeated after a hundred times its own duration, so trials take at most 1 % of the time.
 
 use std::sync::atomic::Ordering;
 
@@ -26,13 +27,14 @@ pub(crate) struct Change {
     pub(crate) queue: usize,
     pub(crate) from: CpuIndex,
     pub(crate) to: CpuIndex,
-    /// The CPU of each bucket of the queue's group from then on.
+    /// The CPU of each bucket of the queue's group after the change.
     pub(crate) map: Map,
 }
 
 type Map = Box<[CpuIndex; BUCKETS]>;
 
-/// The map in which the buckets of one CPU are on those that have buckets, in equal numbers, and on the one that polls.
+/// A map without the CPU `from`. The buckets of `from` are divided equally among the other CPUs
+/// with buckets and `to`.
 fn without(map: &[CpuIndex; BUCKETS], from: CpuIndex, to: CpuIndex) -> Map {
     let mut cpus: Vec<CpuIndex> = map.iter().copied().filter(|cpu| *cpu != from).chain([to]).collect();
     cpus.sort_unstable();
@@ -43,23 +45,24 @@ fn without(map: &[CpuIndex; BUCKETS], from: CpuIndex, to: CpuIndex) -> Map {
     without
 }
 
-/// A change that has to show that it pays.
+/// A change that must prove that it pays.
 #[derive(Clone, Debug)]
 struct Trial {
     from: CpuIndex,
     to: CpuIndex,
-    /// The map and the packets per second before.
+    /// The map and the packets per second before the change.
     map: Map,
     rate: f64,
 }
 
-/// What is known of one queue's receiver.
+/// The knowledge about the receiver of one queue.
 #[derive(Clone, Debug, Default)]
 struct Receiver {
-    /// The time, the packets received and the busy time of the CPU at the start of the present measurement.
+    /// The time, the number of received packets and the busy time of the CPU at the start of the
+    /// current measurement.
     window: Option<(Timestamp, u64, u64)>,
     trial: Option<Trial>,
-    /// No trial begins before.
+    /// The earliest time of the next trial.
     not_before: Timestamp,
 }
 
@@ -67,11 +70,12 @@ struct Receiver {
 #[derive(Debug, Default)]
 pub(crate) struct Receivers(Vec<Receiver>);
 
-/// The constants of `Balance`, which this is a part of.
+/// The constants of `Balance`, to which this module belongs.
 const TUNING: Tuning = Tuning::DEFAULT;
 
 impl Receivers {
-    /// Looks at the queues of all groups, and returns the first that another CPU should poll. Call it while no bucket moves.
+    /// Checks the queues of all groups, and returns the first queue that another CPU should poll.
+    /// Call it while no bucket moves.
     pub(crate) fn look(&mut self, now: Timestamp, view: &View, ledgers: &Ledgers) -> Option<Change> {
         self.0.resize_with(ledgers.queues.len(), Receiver::default);
         let queues = view.groups.iter().flat_map(|group| group.queues.iter().map(move |queue| (*queue, group)));
@@ -88,7 +92,8 @@ impl Receivers {
         None
     }
 
-    /// Buckets have moved. What was measured so far is about another state.
+    /// Restarts the measurements after buckets have moved, because the earlier values belong to
+    /// another state.
     pub(crate) fn begin_anew(&mut self) {
         self.0.iter_mut().for_each(|receiver| receiver.window = None);
     }
@@ -106,7 +111,7 @@ impl Receiver {
     ) -> Option<Change> {
         let (since, received_before, busy_before) = *self.window.get_or_insert((now, received, busy));
         let took = now.since(since);
-        // What others use is known so often.
+        // The use by other programs is measured at this interval.
         if took < WATCH_EVERY {
             return None;
         }
@@ -114,7 +119,8 @@ impl Receiver {
         let rate = received.saturating_sub(received_before) as f64 / took.as_secs_f64();
         if let Some(Trial { from, to, map, rate: before }) = self.trial.take() {
             self.not_before = now + took.div_f64(TUNING.budget);
-            // If the other CPU has not taken the queue, there is nothing to undo but the map, which the policy sees to.
+            // If the other CPU has not taken the queue, only the map must be undone, and the policy
+            // does that.
             let is_worse = owner == to && rate < before * (1.0 - TUNING.noise);
             let is_possible = map.iter().all(|cpu| group.order.contains(cpu));
             return (is_worse && is_possible).then_some(Change { queue, from: to, to: from, map });
@@ -124,9 +130,9 @@ impl Receiver {
         if now < self.not_before || rate == 0.0 || used < TUNING.fill {
             return None;
         }
-        // Of equals the first, since they are in the order in which CPUs join.
+        // Among equal CPUs, the first is chosen, because they are in the order in which CPUs join.
         let to = group.order.iter().copied().rev().max_by(|a, b| time_left(*a).total_cmp(&time_left(*b)))?;
-        // A move has to bring more than what is left for bursts.
+        // A move must gain more time than the reserve for bursts.
         if time_left(to) < time_left(owner) + (1.0 - TUNING.fill) {
             return None;
         }

@@ -1,4 +1,5 @@
-//! The policy on made-up machines and traffic, in virtual time: what it sees is a sample, what is checked is the truth.
+//! Tests the policy on simulated machines and traffic, in virtual time. The policy sees only
+//! samples, and the tests check the true values.
 
 mod machine;
 mod masks;
@@ -14,12 +15,12 @@ use super::*;
 
 use model::Model;
 
-/// How near to the best that is possible the busiest CPU is to be.
+/// The maximum load of the busiest CPU, as a factor of the best possible load.
 const NEAR: f64 = 1.08;
 
 const SETTLE: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(10);
-/// Until the budget has enough for another probe.
+/// After this time, the budget has enough for another probe.
 const PROBED: Duration = Duration::from_secs(12);
 
 #[test]
@@ -41,7 +42,8 @@ fn zipf_is_evened_out_by_few_moves_and_then_stays() {
     }
 }
 
-/// Every 100 ms a thousandth of the flows change places: in 10 s one in ten of the heavy ones has become another.
+/// Every 100 ms, a thousandth of the flows change places. So one in ten heavy flows is replaced
+/// within 10 s.
 #[test]
 fn flows_that_drift_are_followed() {
     for cpus in [8, 16, 64] {
@@ -60,7 +62,7 @@ fn flows_that_drift_are_followed() {
     }
 }
 
-/// One flow in a hundred sends ten times as much for a second, then others do.
+/// For a second, one flow in a hundred sends ten times as much. Then other flows do.
 #[test]
 fn bursts_are_not_run_after() {
     for cpus in [8, 16, 64] {
@@ -80,7 +82,8 @@ fn bursts_are_not_run_after() {
     }
 }
 
-/// Half as much again, of flows of one packet each: it comes for all buckets alike.
+/// The load grows by half, by flows of one packet each. They are distributed evenly over the
+/// buckets.
 #[test]
 fn a_syn_flood_is_spread_as_well() {
     for cpus in [8, 16, 64] {
@@ -95,7 +98,7 @@ fn a_syn_flood_is_spread_as_well() {
     }
 }
 
-/// A flow of three CPUs: it has one to itself, and is told.
+/// A flow that needs three CPUs gets a CPU of its own, and the policy reports the flow.
 #[test]
 fn an_elephant_gets_a_cpu_of_its_own() {
     for cpus in [8, 16, 64] {
@@ -114,7 +117,7 @@ fn an_elephant_gets_a_cpu_of_its_own() {
     }
 }
 
-/// From one CPU to as many as it takes, and back.
+/// The load grows from one CPU to several, and falls again.
 #[test]
 fn cpus_join_as_load_grows_and_leave_as_it_falls() {
     let mut model = Model::new(8, 1, 5).zipf(100_000, 0.3);
@@ -137,7 +140,7 @@ fn cpus_join_as_load_grows_and_leave_as_it_falls() {
     assert_eq!(model.moves(MoveCause::Joined) as u64, model.policy.findings().joined);
 }
 
-/// Load that comes and goes every two seconds: the CPUs leave later each time, and soon not any more.
+/// The load rises and falls every two seconds. The CPUs leave later each time, and soon stay.
 #[test]
 fn a_square_wave_does_not_make_it_flap() {
     let mut model = Model::new(8, 1, 6).zipf(10_000, 0.1);
@@ -151,7 +154,8 @@ fn a_square_wave_does_not_make_it_flap() {
     assert!(left <= 4 && joined <= 20, "{joined} joined, {left} left, in 60 rounds");
 }
 
-/// A function that takes less time than handing over: the other CPU is tried, given up, and not tried again for long.
+/// A function that takes less time than handing over. The other CPU is tried, given up, and not
+/// tried again for a long time.
 #[test]
 fn what_does_not_pay_is_not_kept_up() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
@@ -167,15 +171,16 @@ fn what_does_not_pay_is_not_kept_up() {
     assert_eq!((model.policy.findings().regime, model.policy.findings().reason), ("inline", "probe-failed"));
     model.run(Duration::from_secs(115));
     assert!(model.moves(MoveCause::Joined) <= 4, "{}", model.moves(MoveCause::Joined));
-    // The function has more to do from now on.
+    // From here on, the function has more work.
     (model.cost, model.hand_over) = (0.08, 0.1);
     model.flows.iter_mut().for_each(|(_, load)| *load *= 4.0);
-    // A probe may just have used up the budget.
+    // An earlier probe may have used up the budget.
     model.run(Duration::from_secs(12));
     assert!(model.active().contains(&1), "{:?} {:?}", model.wishes, model.policy.findings());
 }
 
-/// The first moments are slow, so what comes later seems to be better. The costs show what a CPU alone could do by then.
+/// The beginning is slow, so later looks seem better. By then the costs show what a single CPU
+/// could do.
 #[test]
 fn a_slow_beginning_is_no_reason_to_hand_over() {
     for (begins, active) in [(200, &[0][..]), (50, &[0, 1])] {
@@ -197,14 +202,15 @@ fn a_slow_beginning_is_no_reason_to_hand_over() {
     }
 }
 
-/// The program that sends needs nine tenths of a CPU: it keeps them. A CPU that nobody needs joins before that one.
+/// The program that sends needs nine tenths of a CPU, and keeps them. An unused CPU joins before
+/// that CPU.
 #[test]
 fn a_cpu_that_others_need_is_left_to_them() {
     let mut model = Model::new(2, 1, 11).zipf(10_000, 1.0);
     (model.receive, model.others) = (0.5, vec![0.0, 0.9]);
     model.run(Duration::from_secs(10));
     let least = (0..5000).map(|_| model.throughput_of_look()).sum::<f64>() / 5000.0;
-    // One CPU does two thirds of what is offered.
+    // One CPU can handle two thirds of the offered packets.
     assert!(least > 0.97 / 1.5, "{least}: {:?}", model.wishes);
     let mut model = Model::new(3, 1, 12).zipf(10_000, 1.0);
     (model.receive, model.others) = (0.3, vec![0.0, 0.9, 0.0]);
@@ -212,8 +218,8 @@ fn a_cpu_that_others_need_is_left_to_them() {
     assert_eq!(model.active(), [0, 2], "{:?}", model.policy.findings());
 }
 
-/// Handing over becomes dear while CPUs are there, as on a virtual machine whose CPUs are moved apart: they leave at once, not when
-/// there is less to do, and are tried again.
+/// Handing over becomes expensive while other CPUs have buckets, as on a virtual machine whose CPUs
+/// are moved apart. The other CPUs leave at once, before the load falls, and are tried again later.
 #[test]
 fn what_pays_no_more_is_given_up() {
     let mut model = Model::new(2, 1, 9).zipf(10_000, 1.0);
@@ -227,14 +233,16 @@ fn what_pays_no_more_is_given_up() {
             model.active() == [0]
         });
         assert!(inline.count() > 100, "{:?}", model.policy.findings());
-        // Nobody says that the CPUs are near again. The worse it was, the later it is tried again.
+        // No measurement shows that the CPUs are near again. The worse the result was, the later
+        // the next trial.
         model.hand_over = 0.1;
         model.run(Duration::from_secs(300));
         assert!(model.active().contains(&1), "{:?}", model.policy.findings());
     }
 }
 
-/// A host moves the CPUs apart and together: what was learned at a distance counts as soon as they are at it again.
+/// A host moves the CPUs apart and together. Knowledge about a distance counts as soon as the CPUs
+/// are at that distance again.
 #[test]
 fn cpus_that_move_apart_and_together_are_followed_at_once() {
     let mut model = Model::new(2, 1, 14).zipf(10_000, 1.0);
@@ -243,7 +251,7 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
     let (mut joined, mut wrong, mut looks) = (0, 0, 0);
     for round in 0..20 {
         for (nanos, best) in places {
-            // What is measured differs from one time to the next.
+            // Measured distances vary.
             model.apart[1] = Some(Duration::from_nanos(nanos + model.chance.below(nanos as usize / 5) as u64));
             if round == 0 {
                 model.run(PROBED);
@@ -258,12 +266,14 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
             }
         }
     }
-    // Far is tried again at first after 10 s, then 20 and 40: 100 ms each.
+    // While the CPUs are far apart, they are tried again for 100 ms each: first after 10 s, and
+    // after twice the time whenever that fails.
     assert!((19..23).contains(&(model.moves(MoveCause::Joined) - joined)), "{:?}", model.wishes);
     assert!(wrong < looks / 50, "{wrong} of {looks} looks: {:?}", model.wishes);
 }
 
-/// Of several CPUs the first of the order is not always the nearest: which of them is, is found out, and followed.
+/// The first of several CPUs in the order is not always the nearest. The policy finds the nearest
+/// CPU, and follows it.
 #[test]
 fn the_cpu_that_is_near_enough_joins() {
     let mut model = Model::new(4, 1, 18).zipf(10_000, 1.0);
@@ -273,7 +283,8 @@ fn the_cpu_that_is_near_enough_joins() {
             model.apart[cpu] = Some(Duration::from_nanos(if cpu == near { 50 } else { 200 }));
         }
     };
-    // Far is tried first, in vain; from then on the near one is known by its distance.
+    // First a far CPU is tried without success. After that, the policy recognizes the near CPU by
+    // its distance.
     for near in [3, 2, 1, 3] {
         place(&mut model, near);
         model.run(SETTLE);
@@ -283,7 +294,7 @@ fn the_cpu_that_is_near_enough_joins() {
     place(&mut model, 0);
     model.run(SETTLE);
     assert_eq!(model.active(), [0], "{:?}", model.policy.findings());
-    // All are looked at while none is known to be near.
+    // While no CPU is known to be near, the policy measures all of them.
     let asked = (0..12).filter_map(|_| {
         model.look();
         model.policy.asks_distance()
@@ -294,7 +305,8 @@ fn the_cpu_that_is_near_enough_joins() {
     assert_eq!(asked, [1, 2, 3]);
 }
 
-/// All is best on the other CPU, though it has more to do then: to spread it is tried, and not again and again.
+/// All work is best on the other CPU, although that CPU has more work then. The policy tries to
+/// spread the work, but not repeatedly.
 #[test]
 fn what_is_best_on_one_cpu_is_left_there() {
     let mut model = Model::new(2, 1, 17).zipf(10_000, 2.5);
@@ -307,7 +319,7 @@ fn what_is_best_on_one_cpu_is_left_there() {
         model.active().len() > 1
     });
     let spread = spread.count();
-    // One probe in the beginning, and few later.
+    // There is one probe in the beginning, and few later.
     assert!(spread < 600, "{spread}: {:?}", model.wishes);
     // If a second CPU helps, it stays: the function now takes twice as long as receiving.
     (model.tell_apart, model.receive, model.cost) = (0.0, 0.5, 1.0);
@@ -315,7 +327,8 @@ fn what_is_best_on_one_cpu_is_left_there() {
     assert_eq!(model.active(), [0, 1], "{:?}", model.policy.findings());
 }
 
-/// It is asked only where there is something to decide: measuring wakes the other CPU.
+/// The policy asks for a distance only if there is something to decide, because measuring wakes the
+/// other CPU.
 #[test]
 fn the_distance_is_asked_for_where_it_matters() {
     for (load, cost, asks) in [(0.3, 0.3, None), (3.0, 0.3, Some(1)), (3.0, 100.0, None)] {
@@ -328,14 +341,15 @@ fn the_distance_is_asked_for_where_it_matters() {
     }
 }
 
-/// With more to do than two CPUs can, both are used to the full, whatever receiving and handing over take.
+/// If the work exceeds two CPUs, both are fully used, whatever the costs of receiving and handing
+/// over.
 #[test]
 fn of_what_two_cpus_can_do_little_is_lost() {
     for (receive, hand_over) in [(0.1, 0.02), (0.3, 0.1), (0.6, 0.1), (0.8, 0.02), (0.9, 0.1)] {
         let mut model = Model::new(2, 1, 10).zipf(10_000, 4.0 * (1.0 - receive));
         (model.receive, model.hand_over) = (4.0 * receive, hand_over);
         model.run(SETTLE);
-        // As much is done as the busier of them allows.
+        // The busier CPU limits the throughput.
         let looks = 500;
         let done = (0..looks).map(|_| {
             model.look();
@@ -353,7 +367,8 @@ fn of_what_two_cpus_can_do_little_is_lost() {
     }
 }
 
-/// Bursts that end while a CPU is on trial say nothing of the function, and do not keep CPUs away when they are needed.
+/// Bursts that end during a trial of a CPU say nothing about the function. They do not keep CPUs
+/// away when the load needs them.
 #[test]
 fn bursts_shorter_than_a_trial_lock_nobody_out() {
     let mut model = Model::new(2, 1, 8).zipf(10_000, 0.1);
@@ -374,7 +389,8 @@ fn bursts_shorter_than_a_trial_lock_nobody_out() {
     assert!(model.policy.findings().regime == "spread");
 }
 
-/// Half of the looks come up to three seconds late, as on a machine that is short of time. The policy decides as it does in time.
+/// Half of the looks are up to three seconds late, as on a machine that is short of time. The
+/// policy decides as if they were in time.
 #[test]
 fn late_looks_are_harmless() {
     let late = |mut model: Model| {
@@ -406,7 +422,8 @@ fn late_looks_are_harmless() {
     assert!(fails.policy.findings().regime == "inline");
 }
 
-/// The core placed buckets while a CPU was on trial, so what was measured before says nothing. The CPU is tried anew.
+/// The core placed buckets during the trial of a CPU, so the earlier measurements say nothing. The
+/// CPU is tried again.
 #[test]
 fn a_trial_ends_when_the_cpus_change() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);

@@ -1,15 +1,16 @@
-//! Random numbers that follow from a seed.
+//! Random numbers that depend only on a seed.
 
 use std::sync::Arc;
 
-/// xorshift64* (Vigna 2016): enough to drive a schedule, and the same everywhere.
+/// xorshift64* (Vigna 2016). It is good enough for schedules, and gives the same numbers on every
+/// machine.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
 impl Chance {
-    /// The numbers of `seed`.
+    /// The sequence of random numbers for `seed`.
     pub fn new(seed: u64) -> Self {
-        // Splitmix64's finaliser, so that seeds 1, 2, 3 begin far apart.
+        // Splitmix64's finaliser, so that the sequences of seeds 1, 2, 3 differ from the start.
         let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -24,23 +25,23 @@ impl Chance {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// A number under `bound`, which must not be 0.
+    /// A random number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True once in `times`, on average; never for 0.
+    /// True once in `times` calls on average. Never true for 0.
     pub fn once_in(&mut self, times: u64) -> bool {
         times > 0 && self.below(times) == 0
     }
 }
 
-/// Draws ranks by Zipf's law: rank r comes up in proportion to 1 / (r + 1)^s.
+/// Draws ranks by Zipf's law: the probability of rank r is proportional to 1 / (r + 1)^s.
 #[derive(Clone, Debug)]
 pub struct Zipf(Arc<[u64]>);
 
 impl Zipf {
-    /// Ranks under `count`, by exponent `s`; 0 makes all equal.
+    /// Ranks below `count`, with exponent `s`. With 0, all ranks are equally probable.
     pub fn new(count: usize, s: f64) -> Self {
         let weights: Vec<f64> = (0..count).map(|rank| 1.0 / ((rank + 1) as f64).powf(s)).collect();
         let sum: f64 = weights.iter().sum();
@@ -52,7 +53,7 @@ impl Zipf {
         Self(bounds.collect())
     }
 
-    /// A rank.
+    /// A random rank.
     pub fn draw(&self, chance: &mut Chance) -> usize {
         let at = chance.draw();
         self.0.partition_point(|bound| *bound < at).min(self.0.len() - 1)

@@ -1,17 +1,18 @@
 //! A seeded scheduler over the real receive path.
 //!
-//! The path runs in phases ([`steerage::threads::Softnet::advance`]); [`World`] runs the phases of many CPUs on one thread, in an
-//! order and at virtual times that follow from a seed alone. One seed, one history: a failure is replayed by its number.
-//! It explores how phases of CPUs interleave; how single loads and stores do is loom's part, in `steerage-mem`.
+//! The path runs in phases ([`steerage::threads::Softnet::advance`]). [`World`] runs the phases of
+//! many CPUs on one thread. Their order and their virtual times depend only on a seed. Each seed
+//! has one history, so its number is enough to replay a failure. The simulator explores how phases
+//! of CPUs interleave. For single loads and stores, the loom tests in `steerage-mem` do that.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`chance`] | the random numbers, and Zipf's law |
 //! | [`traffic`] | a receive queue with frames whose order can be checked |
-//! | [`wire`] | outputs that notice what leaves out of order |
+//! | [`wire`] | outputs that detect packets that leave out of order |
 //! | [`racer`] | another thread, which holds the control lock |
-//! | [`witness`] | a packet function that notices what must never be |
-//! | [`world`] | CPUs, their clocks, and what happens when |
+//! | [`witness`] | a packet function that detects violations of the path's promises |
+//! | [`world`] | CPUs, their clocks, and the order of events |
 #![forbid(unsafe_code)]
 
 pub mod chance;

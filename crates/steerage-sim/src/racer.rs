@@ -1,4 +1,4 @@
-//! Another thread of control, which holds the control lock from one moment to another that the simulation chooses.
+//! Another control thread, which holds the control lock for a time that the simulation chooses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,16 +8,17 @@ use std::thread;
 
 use steerage::Handle;
 
-/// Takes the control lock and releases it again, on a thread of its own, so that a handler may take it in the midst of a phase.
+/// Takes the control lock and releases it again on a separate thread. So a handler can request this
+/// in the middle of a phase.
 #[derive(Debug)]
 pub struct Racer {
     is_held: AtomicBool,
-    /// Asks the thread to take the lock or to release it, and hears that it has.
+    /// Asks the thread to take or release the lock, and receives its confirmation.
     thread: Mutex<(Sender<()>, Receiver<()>)>,
 }
 
 impl Racer {
-    /// The thread ends with this.
+    /// Starts the thread. It ends when this value is dropped.
     pub(crate) fn new(handle: Handle) -> Arc<Self> {
         let ((ask, asked), (answer, answered)) = (mpsc::channel(), mpsc::channel());
         thread::spawn(move || {
@@ -35,12 +36,12 @@ impl Racer {
         Arc::new(Self { is_held: AtomicBool::new(false), thread: Mutex::new((ask, answered)) })
     }
 
-    /// Takes the lock, unless it is held already. Returns when it is held.
+    /// Takes the lock, unless it is already held. Returns when it is held.
     pub fn hold(&self) {
         self.set(true);
     }
 
-    /// Releases the lock, if it is held. Returns when it is free.
+    /// Releases the lock if it is held. Returns when it is free.
     pub fn release(&self) {
         self.set(false);
     }

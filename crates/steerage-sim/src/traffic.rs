@@ -1,4 +1,4 @@
-//! A receive queue whose frames say which flow they are of and which they are in it.
+//! A receive queue whose frames contain the number of their flow, and their own number in the flow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,37 +11,39 @@ use steerage::{
 
 use crate::chance::{Chance, Zipf};
 
-/// Ethernet, IPv4, UDP, and 12 bytes: flow (4), number in the flow (8), big-endian.
+/// The length of a frame: Ethernet, IPv4, UDP, and 12 bytes for the flow (4) and the number in the
+/// flow (8), big-endian.
 pub const FRAME_BYTES: usize = 14 + 20 + 8 + 12;
 const PAYLOAD_AT: usize = FRAME_BYTES - 12;
 
-/// The most pages of a frame: its head has [`FRAME_BYTES`], each further one may have as many.
+/// The maximum number of pages of a frame. Its head has [`FRAME_BYTES`] bytes, and each further
+/// page has at most as many.
 const PAGES_MAX: usize = 3;
 
-/// The kind of traffic to make.
+/// The kind of traffic.
 #[derive(Clone, Debug)]
 pub struct TrafficOptions {
-    /// How many queues. Flows are seen by all of them, in one direction by the even and in the other by the odd ones, so
-    /// that both directions have to meet.
+    /// The number of queues. Each flow arrives at all queues, in one direction at the even ones and
+    /// in the other direction at the odd ones. So both directions must meet on one CPU.
     pub queues: usize,
-    /// How many flows.
+    /// The number of flows.
     pub flows: usize,
     /// Zipf's exponent.
     pub zipf: f64,
-    /// How many frames a queue.
+    /// The number of frames per queue.
     pub frames: u64,
-    /// Whether nothing is lost while it is not polled.
+    /// Whether nothing is lost while the queue is not polled.
     pub can_wait: bool,
-    /// A frame lies in several pages once in so many, never for 0.
+    /// A frame lies in several pages once in this many frames. With 0, never.
     pub chained_once_in: u64,
-    /// Time between frames; of none, they are always there.
+    /// The time between frames. With zero, the next frame is always ready.
     pub gap: Duration,
-    /// Where the numbers begin.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
 impl TrafficOptions {
-    /// The device.
+    /// Makes the device.
     pub fn input(&self) -> Input {
         let zipf = Zipf::new(self.flows, self.zipf);
         let queue = |number: usize| -> Box<dyn RxQueue> {
@@ -64,20 +66,20 @@ impl TrafficOptions {
     }
 }
 
-/// One of its queues.
+/// One queue of the device.
 #[derive(Debug)]
 pub struct Traffic {
     reverse: bool,
     left: u64,
     can_wait: bool,
     chained_once_in: u64,
-    /// A frame that there was no page for the rest of.
+    /// A frame that needs more pages than were free.
     begun: Gather,
-    /// The bytes that it becomes.
+    /// The remaining parts of that frame: the first byte and the length of each.
     left_of_it: Vec<(u8, usize)>,
     region: Option<Arc<Region>>,
     gap: Duration,
-    /// When the next frame comes.
+    /// The time of the next frame.
     due: Timestamp,
     /// For each flow, the number of its next frame, from 1.
     next: Vec<u64>,
@@ -86,7 +88,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// A frame's head, and how many bytes go with it in further pages.
+    /// Writes a frame's head. `behind` is the number of its bytes in further pages.
     fn write(&mut self, frame: &mut [u8], behind: usize) {
         let flow = self.zipf.draw(&mut self.chance);
         self.next[flow] += 1;
@@ -109,7 +111,7 @@ impl Traffic {
         frame[PAYLOAD_AT + 4..].copy_from_slice(&self.next[flow].to_be_bytes());
     }
 
-    /// How long a frame's further parts are, behind one another.
+    /// Draws the lengths of a frame's further parts.
     fn draw_parts(&mut self) {
         if self.chance.once_in(self.chained_once_in) {
             for _ in 0..=self.chance.below(PAGES_MAX as u64 - 1) {
@@ -118,7 +120,7 @@ impl Traffic {
         }
     }
 
-    /// Goes on with a frame that has begun. False while there is no page.
+    /// Continues a frame that has begun. Returns false if there is no page.
     fn gather(&mut self, out: &mut Completions<'_>) -> bool {
         while let Some((first, len)) = self.left_of_it.first().copied() {
             let Some(mut page) = out.take_page() else { return false };
@@ -133,14 +135,15 @@ impl Traffic {
     }
 }
 
-/// The flow and the number in it that a frame carries.
+/// The flow of a frame, and the frame's number in it.
 pub fn read(frame: &[u8]) -> Option<(u32, u64)> {
     let flow = frame.get(PAYLOAD_AT..PAYLOAD_AT + 4)?.try_into().ok()?;
     let number = frame.get(PAYLOAD_AT + 4..FRAME_BYTES)?.try_into().ok()?;
     Some((u32::from_be_bytes(flow), u64::from_be_bytes(number)))
 }
 
-/// Whether all of a packet is there as it was written: as long as its header says, and what lies in further pages too.
+/// Whether a packet is complete and unchanged: as long as its header says, with the right bytes in
+/// further pages.
 pub fn is_whole(packet: &Packet<'_>) -> bool {
     let data = packet.data();
     let Some((_, number)) = read(data) else { return false };

@@ -1,4 +1,4 @@
-//! Outputs that notice what leaves out of order, whichever CPU sends it.
+//! Outputs that detect packets that leave out of order, whichever CPU sends them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,21 +12,22 @@ use steerage::{
 use crate::chance::Chance;
 use crate::traffic;
 
-/// How many pages a queue has to send from, and how many packets it holds of those that it took.
+/// The number of pages that a queue has for sending, and the number of taken packets that it holds.
 const PAGES: usize = 16;
 const HELD_MAX: usize = 4;
 
-/// The packets that all outputs together have seen.
+/// Counts of the packets of all outputs together.
 #[derive(Debug, Default)]
 pub struct Wire {
-    /// Packets sent.
+    /// The number of packets sent.
     pub sent: AtomicU64,
-    /// Packets whose number was not above the last that was sent of their flow.
+    /// The number of packets whose number was not above the last number sent for their flow.
     pub late: AtomicU64,
 }
 
 impl Wire {
-    /// So many outputs. Each finds no room for the rest of a batch once in `full_once_in` packets, never for 0.
+    /// Makes this many outputs. Once in `full_once_in` packets, an output has no room for the rest
+    /// of a batch. With 0, never.
     pub fn outputs(self: &Arc<Self>, count: usize, full_once_in: u64, seed: u64) -> Vec<Output> {
         let output = |nth: usize| {
             let (wire, last) = (Arc::clone(self), Arc::default());
@@ -42,22 +43,22 @@ impl Wire {
     }
 }
 
-/// One CPU's end.
+/// One CPU's queue to an output.
 #[derive(Debug)]
 struct WireQueue {
     wire: Arc<Wire>,
-    /// By flow, the number sent last: of all CPUs.
+    /// The last number sent for each flow, over all CPUs.
     last: Arc<Mutex<HashMap<u32, u64>>>,
     full_once_in: u64,
     chance: Chance,
     region: Option<Arc<Region>>,
     free: Vec<Page>,
-    /// Packets whose pages it took, half of all.
+    /// Packets whose pages the queue took. It takes half of all packets.
     held: VecDeque<Completion>,
 }
 
 impl WireQueue {
-    /// Lets go of all but the last packets.
+    /// Releases all packets except the last ones.
     fn let_go(&mut self, but: usize) {
         let Some(region) = &self.region else { return };
         let sent = self.held.len().saturating_sub(but);

@@ -1,5 +1,5 @@
-//! A packet function that notices what must never be: a packet on a CPU that does not have its bucket, a flow out of
-//! order, state left behind when its bucket moves.
+//! A packet function that detects violations: a packet on a CPU that does not have its bucket, a
+//! flow out of order, and state that stays behind when its bucket moves.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -12,65 +12,66 @@ use crate::chance::Chance;
 use crate::racer::Racer;
 use crate::traffic;
 
-/// Nobody has the bucket.
+/// The value for a bucket that no CPU has.
 const NOBODY: u16 = u16::MAX;
 
-/// How many groups it can tell apart; more are not made by the tests.
+/// The number of groups that the function can distinguish. The tests make no more.
 const GROUPS_MAX: usize = 64;
 
-/// How a handler behaves besides doing its work: each once in so many batches, never for 0.
+/// The special actions of a handler. Each happens once in this many batches. With 0, never.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mood {
-    /// Panics in the midst of a batch.
+    /// Panics in the middle of a batch.
     pub panics_once_in: u64,
     /// Panics while a bucket leaves or arrives.
     pub panics_in_moves_once_in: u64,
-    /// Keeps a packet and lets it go some packets later.
+    /// Keeps a packet, and drops it some packets later.
     pub keeps_once_in: u64,
     /// Discards a packet.
     pub discards_once_in: u64,
-    /// Transmits a packet, by the output of its queue's number.
+    /// Transmits a packet to the output with the number of its queue.
     pub transmits_once_in: u64,
     /// Sleeps for up to this long, on real threads.
     pub sleeps_up_to: Duration,
-    /// How often it does.
+    /// How often it sleeps.
     pub sleeps_once_in: u64,
     /// Makes a packet longer or shorter, or brings it into one page.
     pub changes_once_in: u64,
 }
 
-/// The packets that all handlers of an instance together have seen.
+/// Counts of the packets of all handlers of an instance together.
 #[derive(Debug)]
 pub struct Witness {
     mood: Mood,
-    /// For each group and bucket, who has it.
+    /// The CPU that has each bucket, by group and bucket.
     owner: Box<[AtomicU16]>,
-    /// Packets on a CPU that did not have their bucket.
+    /// The number of packets on a CPU that did not have their bucket.
     pub strangers: AtomicU64,
-    /// Packets whose number was not above the last of their flow.
+    /// The number of packets whose number was not above the last number of their flow.
     pub late: AtomicU64,
-    /// Packets whose number was not the last of their flow and one: something was lost, or the flow's state did not come
-    /// along. It is an error only if nothing is dropped, nothing panics and no queue leaves its group.
+    /// The number of packets whose number was not the last number of their flow plus one. Either a
+    /// packet was lost, or the flow's state did not move with it. This is an error only if nothing
+    /// is dropped, nothing panics and no queue leaves its group.
     pub gaps: AtomicU64,
-    /// Packets that were not as they were sent.
+    /// The number of packets that had changed on the way.
     pub torn: AtomicU64,
-    /// Packets in several pages.
+    /// The number of packets in several pages.
     pub chained: AtomicU64,
-    /// Packets seen.
+    /// The number of packets.
     pub seen: AtomicU64,
-    /// Buckets that left with state.
+    /// The number of buckets that left with state.
     pub moved: AtomicU64,
-    /// Handlers made so far.
+    /// The number of handlers made so far.
     made: AtomicU64,
-    /// Takes the control lock while a handler gives up state or takes it over.
+    /// Takes the control lock while a handler gives up or takes state.
     racer: OnceLock<Arc<Racer>>,
 }
 
-/// Once in so many buckets that move, the control lock is taken.
+/// The control lock is taken once in this many moving buckets.
 const RACES_ONCE_IN: u64 = 500;
 
 impl Witness {
-    /// For handlers of this mood.
+    /// A witness for handlers with these special actions.
     pub fn new(mood: Mood) -> Arc<Self> {
         Arc::new(Self {
             mood,
@@ -87,14 +88,14 @@ impl Witness {
         })
     }
 
-    /// From now on, the control lock is taken now and then while a handler gives up state or takes it over.
+    /// From now on, the control lock is sometimes taken while a handler gives up or takes state.
     pub fn race(&self, racer: &Arc<Racer>) {
-        // A witness is in one world.
+        // A witness belongs to only one world, so this is set once.
         let _ = self.racer.set(Arc::clone(racer));
     }
 
-    /// A handler for `cpu`. Each has random numbers of its own: a handler that panicked in its first batch would otherwise be
-    /// followed by one that does the same, and so on to the end.
+    /// A handler for `cpu`. Each handler has different random numbers. Otherwise a handler that
+    /// panicked in its first batch would be replaced by one that does the same, again and again.
     pub fn handler(self: &Arc<Self>, cpu: CpuId, seed: u64) -> WitnessHandler {
         let nth = self.made.fetch_add(1, Ordering::Relaxed);
         WitnessHandler {
@@ -110,7 +111,7 @@ impl Witness {
         &self.owner[usize::from(bucket.group) % GROUPS_MAX * BUCKETS + usize::from(bucket.bucket)]
     }
 
-    /// Says what was wrong, if anything was.
+    /// Returns an error that names the violations, if there were any.
     pub fn verdict(&self) -> Result<(), String> {
         let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
         let wrong = [("strangers", &self.strangers), ("late", &self.late), ("torn", &self.torn)];
@@ -123,19 +124,20 @@ impl Witness {
     }
 }
 
-/// One CPU's.
+/// The handler of one CPU.
 #[derive(Debug)]
 pub struct WitnessHandler {
     witness: Arc<Witness>,
     cpu: CpuId,
-    /// For each bucket, queue and flow, the number last seen. It moves with the bucket, so a number that is not above it is
-    /// a reordering, and a bucket that comes without it has lost its state.
+    /// The last number seen, for each bucket, queue and flow. It moves with the bucket. So a number
+    /// that is not above it shows a reordering, and a bucket that arrives without it has lost its
+    /// state.
     flows: HashMap<BucketId, HashMap<(usize, u32), u64>>,
     kept: VecDeque<Kept>,
     chance: Chance,
 }
 
-/// Does something to what lies behind the packet's numbers.
+/// Changes the bytes after the packet's numbers.
 fn change(packet: &mut Packet<'_>, chance: &mut Chance) {
     let done = match chance.below(3) {
         0 => packet.truncate(traffic::FRAME_BYTES + chance.below(64) as usize),
@@ -146,7 +148,7 @@ fn change(packet: &mut Packet<'_>, chance: &mut Chance) {
 }
 
 impl WitnessHandler {
-    /// Has the control lock taken now and then, if it is raced for.
+    /// Has the control lock taken sometimes, if the witness has a racer.
     fn race(&mut self) {
         if let Some(racer) = self.witness.racer.get().filter(|_| self.chance.once_in(RACES_ONCE_IN)) {
             racer.hold();
@@ -171,7 +173,8 @@ impl Handler for WitnessHandler {
             assert!(at as u64 != panic_at, "a planted panic");
             let bucket = packet.bucket();
             let owner = self.witness.owner_of(bucket);
-            // Relaxed throughout: that one CPU's writes are seen by the next is what is being checked.
+            // Relaxed everywhere: the test checks whether one CPU sees the writes of the CPU
+            // before.
             match owner.load(Ordering::Relaxed) {
                 NOBODY => owner.store(self.cpu.0, Ordering::Relaxed),
                 cpu if cpu == self.cpu.0 => {}
@@ -221,7 +224,7 @@ impl Handler for WitnessHandler {
         self.witness.owner_of(bucket).store(self.cpu.0, Ordering::Relaxed);
         assert!(!self.chance.once_in(self.witness.mood.panics_in_moves_once_in), "a planted panic");
         self.race();
-        // Where two groups became one there is state of both; that of a queue that had left may be old.
+        // If two groups became one, both have state. The state of a queue that had left may be old.
         let here = self.flows.entry(bucket).or_default();
         for (flow, number) in state {
             here.entry(flow).and_modify(|known| *known = number.max(*known)).or_insert(number);

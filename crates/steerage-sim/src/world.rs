@@ -1,4 +1,4 @@
-//! CPUs on one thread, each with its own place in virtual time.
+//! CPUs on one thread, each with its own virtual time.
 
 use std::cell::Cell;
 use std::collections::hash_map::DefaultHasher;
@@ -17,7 +17,7 @@ use steerage::{
 use crate::chance::Chance;
 use crate::racer::Racer;
 
-/// The clock of one virtual CPU, and its luck.
+/// The clock and the random numbers of one virtual CPU.
 #[derive(Debug)]
 pub struct Virtual {
     now: Rc<Cell<Timestamp>>,
@@ -38,40 +38,41 @@ impl Platform for Virtual {
     }
 }
 
-/// When the world calls for control ([`Handle::control`]), as a thread would. Packets must not depend on it.
+/// When the world calls control ([`Handle::control`]), as a thread would. Packets must not depend
+/// on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// At the time that it asks for.
+    /// At the time that control requests.
     OnTime,
-    /// Later by up to so long. Short delays are as frequent as long ones.
+    /// Later by up to this time. Short delays are as frequent as long ones.
     Late(Duration),
     /// Never.
     Stopped,
-    /// On time. In addition, some other thread takes the control lock once in so many phases, and holds it for up to so many phases.
+    /// On time. In addition, another thread sometimes takes the control lock and holds it.
     Racing {
-        /// Once in so many phases.
+        /// The lock is taken once in this many phases.
         once_in: u64,
-        /// For up to so many phases.
+        /// The lock is held for up to this many phases.
         phases: u64,
     },
 }
 
-/// The cost of things in virtual time, how often a CPU is held up, and when control is called.
+/// The virtual time of each kind of work, the frequency of delays, and the calls of control.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// A phase by itself.
+    /// The time of a phase without packets.
     pub phase: Duration,
-    /// A packet that is received.
+    /// The time to receive a packet.
     pub receive: Duration,
-    /// A packet in the handler.
+    /// The time to handle a packet.
     pub packet: Duration,
-    /// From the ring of a bell until its CPU runs.
+    /// The time from the ring of a bell until its CPU runs.
     pub wake: Duration,
-    /// Once in so many phases a CPU loses its processor (never for 0) ...
+    /// A CPU loses its processor once in this many phases (never for 0) ...
     pub held_up_once_in: u64,
     /// ... for up to this long.
     pub held_up: Duration,
-    /// Once in so many batches a handler does not return (never for 0) ...
+    /// A handler does not return once in this many batches (never for 0) ...
     pub stalls_once_in: u64,
     /// ... for up to this long.
     pub stall: Duration,
@@ -99,7 +100,7 @@ struct VirtualCpu<H: Handler> {
     softnet: Softnet<H, Virtual>,
     now: Rc<Cell<Timestamp>>,
     state: Doing,
-    /// The share of its time that others take.
+    /// The share of the CPU's time that other programs take.
     others: f64,
 }
 
@@ -107,14 +108,14 @@ struct VirtualCpu<H: Handler> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Running,
-    /// It sleeps until it is woken, or until then.
+    /// The CPU sleeps until it is woken, or until this time.
     Asleep(Option<Timestamp>),
-    /// It was woken and runs from then on.
+    /// The CPU was woken, and runs from this time on.
     Waking(Timestamp),
     Finished,
 }
 
-/// A number of CPUs, their clocks, and the order of things.
+/// A set of CPUs, their clocks, and the order of events.
 pub struct World<H: Handler> {
     cpus: Vec<VirtualCpu<H>>,
     handle: Handle,
@@ -122,11 +123,11 @@ pub struct World<H: Handler> {
     costs: Costs,
     history: DefaultHasher,
     steps: u64,
-    /// When the last phase began.
+    /// The time at which the last phase began.
     clock: Timestamp,
-    /// When control is called next, if it is.
+    /// The time of the next call of control, if there is one.
     next_control: Option<Timestamp>,
-    /// Holds the control lock now and then.
+    /// Holds the control lock sometimes.
     racer: Option<Arc<Racer>>,
 }
 
@@ -137,7 +138,7 @@ impl<H: Handler> std::fmt::Debug for World<H> {
 }
 
 impl<H: Handler> World<H> {
-    /// The instance's CPUs, with the history of `seed`.
+    /// A world with the instance's CPUs. Its history depends on `seed`.
     pub fn new(instance: Instance<H>, costs: Costs, seed: u64) -> Self {
         let (parts, handle) = instance.split();
         let mut chance = Chance::new(seed);
@@ -153,43 +154,48 @@ impl<H: Handler> World<H> {
         Self { cpus, handle, chance, costs, history, steps: 0, clock, next_control, racer }
     }
 
-    /// The thread that holds the control lock now and then, if there is one.
+    /// The thread that holds the control lock sometimes, if there is one.
     pub fn racer(&self) -> Option<&Arc<Racer>> {
         self.racer.as_ref()
     }
 
-    /// To change things while it runs.
+    /// The handle to change the instance during the run.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// From now on, others take this share of a CPU's time, from 0 to less than 1. All that the CPU does takes longer.
+    /// From now on, other programs take this share of a CPU's time, from 0 to less than 1. All work
+    /// of the CPU takes longer.
     pub fn take_time(&mut self, cpu: usize, share: f64) {
         self.cpus[cpu].others = share;
         let id = self.handle.snapshot().cpus[cpu].cpu;
         self.handle.set_others_time(&[(id, share)]);
     }
 
-    /// How many phases have run.
+    /// The number of phases so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// When the last phase began.
+    /// The time at which the last phase began.
     pub fn now(&self) -> Timestamp {
         self.clock
     }
 
-    /// A number that stands for all that has happened: which CPU did what, when, with what result.
+    /// A hash of everything that has happened: the actions of all CPUs, their times and their
+    /// results.
     pub fn history(&self) -> u64 {
         self.history.finish()
     }
 
-    /// Runs the next phase of the CPU whose turn it is, and control before it if that is due. If another thread takes the control lock,
-    /// runs all phases until it releases the lock: between two calls the lock is free. False when all have finished.
+    /// Runs the next phase of the CPU whose turn it is, and control before it if control is due. If
+    /// another thread takes the control lock, this runs all phases until that thread releases the
+    /// lock. So the lock is always free between two calls. Returns false when all CPUs have
+    /// finished.
     ///
     /// # Panics
-    /// If no CPU can go on though not all have finished: a wake-up was lost. Control is not waited for, since nothing may depend on it.
+    /// If no CPU can continue although not all have finished, because a wake-up was lost. This does
+    /// not wait for control, because no packet may depend on control.
     pub fn step(&mut self) -> bool {
         let (Some(racer), Control::Racing { once_in, phases }) = (self.racer.clone(), self.costs.control) else {
             self.control();
@@ -201,7 +207,7 @@ impl<H: Handler> World<H> {
             self.control();
         }
         let mut goes_on = self.phase();
-        // A handler may have had it taken, too.
+        // A handler may also have had the lock taken.
         if racer.is_held() {
             let more = self.chance.below(phases);
             goes_on = goes_on && (0..more).all(|_| self.phase());
@@ -210,7 +216,7 @@ impl<H: Handler> World<H> {
         goes_on
     }
 
-    /// Calls for control if that is due before the next CPU's turn.
+    /// Calls control if it is due before the next CPU's turn.
     fn control(&mut self) {
         self.hear_bells();
         let Some((turn, _)) = self.whose_turn() else { return };
@@ -256,7 +262,7 @@ impl<H: Handler> World<H> {
         if self.chance.once_in(costs.held_up_once_in) {
             took += Duration::from_nanos(self.chance.below(costs.held_up.as_nanos() as u64 + 1));
         }
-        // A little chance in every phase, so that equals do not go in step.
+        // A small random time in every phase, so that equal CPUs do not run in step.
         took += Duration::from_nanos(self.chance.below(20));
         if cpu.others > 0.0 {
             took = took.div_f64(1.0 - cpu.others);
@@ -284,7 +290,7 @@ impl<H: Handler> World<H> {
         }
     }
 
-    /// The CPU whose next phase comes first, and when.
+    /// The CPU with the earliest next phase, and the time of that phase.
     fn whose_turn(&self) -> Option<(Timestamp, usize)> {
         let next = |cpu: &VirtualCpu<H>| match cpu.state {
             Doing::Running => Some(cpu.now.get()),
@@ -295,10 +301,11 @@ impl<H: Handler> World<H> {
         self.cpus.iter().enumerate().filter_map(|(at, cpu)| Some((next(cpu)?, at))).min()
     }
 
-    /// Runs until all have finished, at most `steps_max` phases; `each` is called before each and may change things.
+    /// Runs until all CPUs have finished, for at most `steps_max` phases. `each` is called before
+    /// each phase and may change settings.
     ///
     /// # Panics
-    /// If it is not finished by then.
+    /// If not all CPUs have finished after `steps_max` phases.
     pub fn run(&mut self, steps_max: u64, mut each: impl FnMut(&Handle, u64, &mut Chance)) {
         let mut chance = Chance::new(self.chance.draw());
         while self.steps < steps_max {
@@ -310,7 +317,7 @@ impl<H: Handler> World<H> {
         panic!("not finished after {steps_max} phases");
     }
 
-    /// Ends the handlers; what they report, by CPU.
+    /// Ends the handlers, and returns their reports by CPU.
     pub fn finish(self) -> Vec<H::Report> {
         self.cpus.into_iter().map(|cpu| cpu.softnet.finish()).collect()
     }

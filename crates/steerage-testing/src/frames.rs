@@ -99,7 +99,7 @@ impl Waiting {
         self.lock().frames.is_empty()
     }
 
-    /// No more frames will come.
+    /// Ends the input: no more frames will come.
     pub(crate) fn end(&self) {
         self.lock().has_ended = true;
     }

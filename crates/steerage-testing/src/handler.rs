@@ -1,5 +1,5 @@
-//! Tests of packet functions: the receive path on one CPU that the test steps, with a clock that stands still until it is
-//! moved.
+//! Tests of packet functions: the receive path on one CPU that the test steps, with a clock that
+//! only the test moves.
 
 use std::cell::Cell;
 use std::fmt;
@@ -28,14 +28,16 @@ use steerage_topology::{CpuId, CpuMask, NodeMap};
 
 use crate::frames::{Frame, Recorded, Waiting, output};
 
-/// How many outputs a tested handler has: [`TxId`] 0 to 3.
+/// The number of outputs of a tested handler: [`TxId`] 0 to 3.
 pub const TESTER_OUTPUTS: usize = 4;
 
-/// How many rounds a step of a test may take, so that a handler that always wants its next tick at once does not hang the test.
+/// The maximum number of rounds in one step of a test. So a handler that always requests its next
+/// tick at once does not hang the test.
 const ROUNDS_MAX: usize = 100_000;
 
-/// Gives these frames to a handler, on one CPU, and ends the run. `make` makes the handler, as for `Builder::build`. Frames are
-/// whatever [`Frame`] can be made of: a `Vec<u8>`, an array, a slice.
+/// Gives these frames to a handler, on one CPU, and ends the run. `make` makes the handler, as for
+/// `Builder::build`. Frames can be of any type that converts to [`Frame`]: a `Vec<u8>`, an array, a
+/// slice.
 ///
 /// # Panics
 /// If the handler panics.
@@ -88,7 +90,8 @@ pub struct Tested<R> {
 }
 
 impl<R> Tested<R> {
-    /// The bytes of the packets that were sent to an output, in order. Nothing was sent to an output that there is not.
+    /// The bytes of the packets that were sent to an output, in order. Empty if there is no such
+    /// output.
     pub fn sent_to(&self, to: TxId) -> Vec<Vec<u8>> {
         let sent = self.sent.get(usize::from(to.0)).map_or(&[][..], Vec::as_slice);
         sent.iter().map(|frame| frame.bytes.clone()).collect()
@@ -136,7 +139,8 @@ pub struct HandlerTester<H: Handler> {
 }
 
 impl<H: Handler> HandlerTester<H> {
-    /// A CPU with a handler that `make` makes, [`TESTER_OUTPUTS`] outputs, and no packets yet. The handler's first tick is over.
+    /// A CPU with a handler that `make` makes, [`TESTER_OUTPUTS`] outputs, and no packets yet. The
+    /// handler's first tick is over.
     ///
     /// # Panics
     /// If there is no memory for it, or if the handler panics.
@@ -156,8 +160,8 @@ impl<H: Handler> HandlerTester<H> {
         tester
     }
 
-    /// Gives these frames to the handler, in batches as the path makes them, and returns the verdict on each. Frames longer than
-    /// 16,000 bytes are cut.
+    /// Gives these frames to the handler, in batches like those of the path, and returns the
+    /// verdict on each. Frames longer than 16,000 bytes are cut.
     ///
     /// # Panics
     /// If the handler panics.
@@ -167,14 +171,14 @@ impl<H: Handler> HandlerTester<H> {
         std::mem::take(&mut self.verdicts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Lets `time` pass, and calls the handler's tick whenever it is due meanwhile.
+    /// Lets `time` pass, and calls the handler's tick whenever it is due in that time.
     ///
     /// # Panics
     /// If the handler panics.
     pub fn advance(&mut self, time: Duration) {
         let until = self.clock.get() + time;
         while let Some(due) = self.cpu.next_tick().filter(|due| *due <= until) {
-            // A tick that wants its next one at once has it after a microsecond.
+            // If a tick requests the next one at once, the next one comes after a microsecond.
             let next = due.max(self.clock.get() + Duration::from_micros(1));
             if next > until {
                 break;
@@ -218,7 +222,7 @@ impl<H: Handler> HandlerTester<H> {
     /// Steps the CPU until it has nothing to do.
     fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
-            // A poll that brought nothing ends a round that did nothing.
+            // A poll without frames ends a round in which nothing was done.
             if self.cpu.step() != Stepped::Worked && self.waiting.is_empty() {
                 break;
             }
@@ -234,7 +238,7 @@ impl<H: Handler> fmt::Debug for HandlerTester<H> {
     }
 }
 
-/// The longest frame of a test: any jumbo frame.
+/// The longest frame of a test. Any jumbo frame fits.
 const FRAME_MAX: usize = 16_000;
 const _: () = assert!(FRAME_MAX <= FRAME_BYTES_MAX);
 
@@ -283,7 +287,7 @@ impl Platform for Still {
     }
 }
 
-/// Notes the verdict on each packet once the handler has returned.
+/// Records the verdict on each packet after the handler has returned.
 struct Recording<H> {
     handler: H,
     verdicts: Arc<Mutex<Vec<Verdict>>>,
@@ -323,7 +327,8 @@ mod tests {
 
     use super::*;
 
-    /// Consumes, discards and transmits by turns; wants a tick every 10 ms, in which it sends.
+    /// Consumes, discards and transmits packets in turn. It requests a tick every 10 ms, and sends
+    /// in the tick.
     #[derive(Default)]
     struct ByTurns {
         packets: u8,

@@ -1,18 +1,20 @@
-//! The frame of a chart: a heading, axes with their ticks, and where on it values are.
+//! The frame of a chart: a heading, axes with ticks, and the positions of values.
 
 use super::scale::Scale;
 use super::svg::{Anchor, Svg};
 use crate::format::axis_value;
 
-/// Every panel is so wide, in its own units; the page scales it. Text of 13 units is then still 11 pixels on a telephone.
+/// The width of every panel in its own units; the page scales it. Text of 13 units is then still 11
+/// pixels on a phone.
 pub(super) const WIDTH: f64 = 420.0;
-/// What is right of the plot.
+/// The margin to the right of the plot.
 const RIGHT: f64 = 20.0;
-/// Heading and name of the vertical axis.
+/// The height of the heading and the name of the vertical axis.
 const TOP: f64 = 52.0;
-/// Ticks and name of the horizontal axis.
+/// The height of the ticks and the name of the horizontal axis.
 const BOTTOM: f64 = 46.0;
-/// So wide is a letter of a tick; one is left free between two of them.
+/// The width of one letter of a tick label. At least one letter's width stays free between two
+/// labels.
 const LETTER: f64 = 7.4;
 
 /// A plot with two axes.
@@ -25,7 +27,7 @@ pub(super) struct Plot {
     height: f64,
 }
 
-/// What stands around it.
+/// The texts around a plot.
 pub(super) struct Words<'a> {
     pub(super) heading: &'a str,
     pub(super) x: &'a str,
@@ -33,7 +35,7 @@ pub(super) struct Words<'a> {
 }
 
 impl Plot {
-    /// With so high a plot, so much room left of it.
+    /// A plot of this height, with this much room to its left.
     pub(super) fn new(words: &Words<'_>, x: Scale, y: Scale, left: f64, height: f64) -> Self {
         let mut svg = Svg::new(WIDTH, TOP + height + BOTTOM);
         svg.text("heading", (0.0, 14.0), Anchor::Start, words.heading);
@@ -58,7 +60,7 @@ impl Plot {
         (self.left, WIDTH - RIGHT)
     }
 
-    /// Horizontal lines with their values.
+    /// Draws horizontal lines with their values.
     pub(super) fn y_ticks(&mut self, ticks: &[f64], label: impl Fn(f64) -> String) {
         let (left, right) = self.ends();
         for tick in ticks {
@@ -68,8 +70,9 @@ impl Plot {
         }
     }
 
-    /// Values below the plot. Where they would touch, every other one has its label, or every third and so on; of points that were
-    /// measured, which lie anyhow, as many as do not touch.
+    /// Draws the values below the plot. If the labels of regular ticks would touch, only every
+    /// second, third or later tick has a label. Measured points have no regular distance, so a
+    /// label that would touch the previous label is left out.
     pub(super) fn x_ticks(&mut self, ticks: &[f64], regular: bool, label: impl Fn(f64) -> String) {
         let bottom = TOP + self.height;
         let places: Vec<(f64, String, f64)> = ticks
@@ -99,19 +102,20 @@ impl Plot {
     }
 }
 
-/// The ticks of points that were measured: these themselves, as long as they are few.
+/// The ticks of measured points: the points themselves if there are few of them, or else regular
+/// ticks.
 pub(super) fn measured(points: &[f64], scale: &Scale) -> Vec<f64> {
-    /// More would not be told apart.
+    /// A reader could not distinguish more points.
     const POINTS_MAX: usize = 12;
     if points.len() <= POINTS_MAX { points.to_vec() } else { scale.ticks() }
 }
 
-/// Room for ticks left of a plot.
+/// The room that tick labels need to the left of a plot.
 pub(super) fn room(labels: impl Iterator<Item = String>) -> f64 {
     12.0 + labels.map(|label| label.chars().count()).max().unwrap_or(0) as f64 * LETTER
 }
 
-/// A tick as it is written.
+/// The text of a tick.
 pub(super) fn tick(value: f64) -> String {
     // 0.30000000000000004 is 0.3.
     axis_value((value * 1e9).round() / 1e9)

@@ -1,4 +1,5 @@
-//! A bar for each series, in groups by `x`, lying down: names can be read, and telephones are narrow.
+//! A horizontal bar for each series, in groups by `x`. Horizontal bars leave room for names and fit
+//! a narrow phone.
 
 use super::axes::{Plot, WIDTH, Words, tick};
 use super::data::{Data, Line, has_axis};
@@ -7,17 +8,18 @@ use super::svg::{Anchor, class_of};
 use crate::format::{axis_value, number, quantity, spread, truncated};
 use crate::stats::groups;
 
-/// A bar and what is around it.
+/// The height of a bar with the space around it.
 const ROW: f64 = 22.0;
-/// The bar.
+/// The height of a bar.
 const BAR: f64 = 13.0;
-/// The heading of a group.
+/// The height of a group's heading.
 const HEADING: f64 = 24.0;
-/// Names are cut here.
+/// Longer names are cut.
 const NAME_MAX: usize = 25;
-/// A letter of them.
+/// The width of a letter of a name.
 const LETTER: f64 = 6.9;
-/// Room for a value behind the longest bar, as a part of the plot.
+/// Room for a value after the longest bar: the axis is this many times as long as the highest
+/// value.
 const BEHIND: f64 = 1.18;
 
 /// A panel for each placement, all on the same axis.
@@ -32,7 +34,7 @@ pub(super) fn draw(data: &Data<'_>) -> Vec<String> {
         let rows = if with_x { rows(lines, &xs) } else { rows_at(lines, None) };
         let height: f64 = rows.iter().map(Row::height).sum::<f64>() + 4.0;
         let words = Words { heading: &heading, x: &data.unit(), y: if with_x { &data.experiment.x } else { "" } };
-        // Downwards, in units of the picture.
+        // The vertical axis goes downwards, in units of the picture.
         let mut plot = Plot::new(&words, scale, Scale::Linear { low: -height, high: 0.0 }, left, height);
         plot.x_ticks(&scale.ticks(), true, tick);
         let mut top = 0.0;
@@ -53,7 +55,7 @@ enum Row<'a> {
 fn rows<'a>(lines: &'a [Line<'a>], xs: &[f64]) -> Vec<Row<'a>> {
     let group = |x: &f64| {
         let bars = rows_at(lines, Some(*x));
-        // A placement may lack a point.
+        // A placement may have no samples at a point.
         let heading = (!bars.is_empty()).then_some(Row::Heading(*x));
         heading.into_iter().chain(bars)
     };

@@ -1,10 +1,10 @@
-//! What a chart is drawn of.
+//! The data of a chart.
 
 use crate::placement::Placement;
 use crate::report::{Chart, Experiment};
 use crate::stats::{Group, Spread, groups, placements, series};
 
-/// A chart with the groups that are in it, by placement: near and far are never in one panel.
+/// A chart with its groups, by placement. A panel never contains both near and far runs.
 pub(super) struct Data<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) chart: &'a Chart,
@@ -14,16 +14,17 @@ pub(super) struct Data<'a> {
 /// A series in a panel.
 #[derive(Clone, Debug)]
 pub(super) struct Line<'a> {
-    /// Its place among all series of the experiment: it has one colour in all charts.
+    /// The position of the series among all series of the experiment, which gives it the same
+    /// colour in all charts.
     pub(super) index: usize,
     pub(super) name: &'a str,
     pub(super) points: Vec<Point>,
 }
 
-/// A group in it.
+/// A group of a series.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point {
-    /// 0 without one.
+    /// 0 if the group has no point on an axis.
     pub(super) x: f64,
     pub(super) spread: Spread,
 }
@@ -49,7 +50,7 @@ impl<'a> Data<'a> {
         Self { experiment, chart, panels }
     }
 
-    /// Every point that is drawn, once, rising.
+    /// All points that are drawn, sorted and without duplicates.
     pub(super) fn xs(&self) -> Vec<f64> {
         let mut xs: Vec<f64> = self.points().map(|point| point.x).collect();
         xs.sort_by(f64::total_cmp);
@@ -57,12 +58,12 @@ impl<'a> Data<'a> {
         xs
     }
 
-    /// All that has to fit on the axis.
+    /// All values that must fit on the axis.
     pub(super) fn values(&self) -> impl Iterator<Item = f64> + Clone {
         self.points().flat_map(|point| [point.spread.least, point.spread.most])
     }
 
-    /// Name and unit of what is measured.
+    /// The title and unit of the chart's metric.
     pub(super) fn unit(&self) -> String {
         let metric = self.experiment.metrics.iter().find(|metric| metric.name == self.chart.metric);
         metric.map_or(self.chart.metric.clone(), |metric| format!("{}, {}", metric.title, metric.unit))
@@ -72,7 +73,7 @@ impl<'a> Data<'a> {
         heading(placement).to_owned()
     }
 
-    /// Series in it, for the legend.
+    /// The series in the chart, for the legend.
     pub(super) fn names(&self) -> Vec<(usize, &'a str)> {
         let mut names = drawn(self.experiment, self.chart);
         names.retain(|(index, _)| self.panels.iter().flat_map(|(_, lines)| lines).any(|line| line.index == *index));
@@ -84,18 +85,18 @@ impl<'a> Data<'a> {
     }
 }
 
-/// What a placement is called over a panel.
+/// The heading of a panel for a placement.
 pub(super) fn heading(placement: Placement) -> &'static str {
     match placement {
         Placement::Near => "near: the CPUs share a cache",
         Placement::Far => "far: they share none",
         Placement::Alone => "one CPU",
-        // It is drawn nowhere.
+        // No chart draws these runs.
         Placement::Moved => "moved",
     }
 }
 
-/// The chart's series, each with its place among all.
+/// The chart's series, each with its position among all series.
 pub(super) fn drawn<'a>(experiment: &'a Experiment, chart: &'a Chart) -> Vec<(usize, &'a str)> {
     let all: Vec<(usize, &str)> = series(experiment).into_iter().enumerate().collect();
     if chart.series.is_empty() {
@@ -104,7 +105,7 @@ pub(super) fn drawn<'a>(experiment: &'a Experiment, chart: &'a Chart) -> Vec<(us
     chart.series.iter().filter_map(|name| all.iter().copied().find(|(_, one)| one == name)).collect()
 }
 
-/// Whether there are points along an axis, or one at most.
+/// Whether the groups have more than one point on an axis.
 pub(super) fn has_axis(groups: &[Group<'_>]) -> bool {
     let mut xs = groups.iter().filter_map(|group| group.x);
     let first = xs.next();

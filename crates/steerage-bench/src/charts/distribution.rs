@@ -1,5 +1,5 @@
-//! Latencies by how many packets are above them, both axes by logarithm: what happens to the last in a thousand is as
-//! large as what happens to half of them.
+//! Distributions of latencies: the latency against the part of the packets that took longer, both
+//! axes logarithmic. The slowest of a thousand packets get as much space as half of all packets.
 
 use super::axes::{Plot, Words, room};
 use super::data::{drawn, has_axis, heading};
@@ -9,12 +9,12 @@ use crate::format::{axis_value, number, quantity};
 use crate::report::{Chart, Experiment};
 use crate::stats::{Group, by_x, groups};
 
-/// How high a plot is.
+/// The height of a plot.
 const HEIGHT: f64 = 220.0;
-/// As rare as this is drawn, at most.
+/// The smallest part of the packets that is drawn.
 const RAREST: f64 = 1e-6;
 
-/// A series' histogram, with its place among all series.
+/// A series' histogram, with the position of the series among all series.
 type Drawn<'a> = (usize, Group<'a>, Vec<(u64, u64)>);
 
 /// A panel for each placement and point, all on the same axes.
@@ -50,7 +50,7 @@ pub(super) fn draw(experiment: &Experiment, chart: &Chart) -> Vec<String> {
     found.chunk_by(same).map(panel).collect()
 }
 
-/// Series in it, for the legend.
+/// The series in the chart, for the legend.
 pub(super) fn names(experiment: &Experiment, chart: &Chart) -> Vec<(usize, String)> {
     let looked = |name: &str| experiment.samples.iter().any(|one| one.series == name && !one.latencies.is_empty());
     let all = drawn(experiment, chart).into_iter().filter(|(_, name)| looked(name));
@@ -61,7 +61,7 @@ fn scales(of: &[Drawn<'_>]) -> Option<(Scale, Scale)> {
     let nanos = of.iter().flat_map(|(.., steps)| steps).map(|(nanos, _)| (*nanos).max(1) as f64);
     let (low, high) = nanos.fold((f64::INFINITY, 0.0_f64), |(low, high), nanos| (low.min(nanos), high.max(nanos)));
     let most = of.iter().map(|(.., steps)| total(steps)).fold(0.0, f64::max);
-    // One in so many: the next power of ten.
+    // The smallest part that a run can show, rounded down to a power of ten.
     let rarest = 10_f64.powf((1.0 / most.max(10.0)).log10().floor()).max(RAREST);
     (low <= high).then(|| (Scale::decades(low, high), Scale::Log { low: rarest, high: 1.0 }))
 }
@@ -70,7 +70,8 @@ fn total(steps: &[(u64, u64)]) -> f64 {
     steps.iter().map(|(_, packets)| *packets as f64).sum()
 }
 
-/// Stairs down: at each step the packets that took so long are no longer above it. Thin, that of each run.
+/// Draws a curve of descending steps: at each step the curve falls by the packets that took exactly
+/// this long. Each run also has a thin curve.
 fn curve(plot: &mut Plot, (index, group, steps): &Drawn<'_>) {
     let class = class_of(*index);
     if group.samples.len() > 1 {
@@ -104,7 +105,7 @@ fn stairs(plot: &Plot, steps: &[(u64, u64)]) -> Vec<(f64, f64)> {
     through
 }
 
-/// So many of a hundred took this long at most.
+/// The time that `percent` of the packets did not exceed.
 fn at_percent(steps: &[(u64, u64)], percent: f64) -> f64 {
     let wanted = total(steps) * percent / 100.0;
     let mut below = 0.0;
@@ -115,7 +116,7 @@ fn at_percent(steps: &[(u64, u64)], percent: f64) -> f64 {
     steps.iter().find(reached).or(steps.last()).map_or(0.0, |(nanos, _)| *nanos as f64)
 }
 
-/// `p99.9` for one in a thousand above.
+/// The name of a percentile, such as `p99.9` if one packet in a thousand took longer.
 fn percentile(above: f64) -> String {
     if above >= 0.999 {
         return "p0".to_owned();
@@ -124,7 +125,7 @@ fn percentile(above: f64) -> String {
     format!("p{:.*}", digits.saturating_sub(2), 100.0 - 100.0 * above)
 }
 
-/// `20 us`.
+/// A time with its unit, such as `20 us`.
 fn time(nanos: f64) -> String {
     let (value, unit) = match nanos {
         _ if nanos < 999.5 => (nanos, "ns"),

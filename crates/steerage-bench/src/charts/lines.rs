@@ -6,7 +6,7 @@ use super::scale::Scale;
 use super::svg::class_of;
 use crate::format::{axis_value, quantity, spread};
 
-/// How high a plot is.
+/// The height of a plot.
 const HEIGHT: f64 = 220.0;
 
 /// A panel for each placement, all on the same axes.
@@ -29,7 +29,8 @@ pub(super) fn draw(data: &Data<'_>) -> Vec<String> {
     data.panels.iter().map(panel).collect()
 }
 
-/// From the least to the most; of a point alone a stroke.
+/// Draws the area from the lowest to the highest values. A single point has a vertical line
+/// instead.
 fn band(plot: &mut Plot, line: &Line<'_>) {
     let ends =
         |most: bool| line.points.iter().map(move |one| (one.x, if most { one.spread.most } else { one.spread.least }));

@@ -1,4 +1,4 @@
-//! What one series is in terms of another: above 1 it pays.
+//! The ratio of one series to another. Above 1 the first series is better.
 
 use super::axes::{Plot, Words, measured, room, tick};
 use super::data::heading;
@@ -10,19 +10,20 @@ use crate::placement::Placement;
 use crate::report::{Chart, Experiment, Pair, PublishedRatio};
 use crate::stats::{placements, series};
 
-/// How high a plot is.
+/// The height of a plot.
 const HEIGHT: f64 = 220.0;
-/// A pair without points along an axis: its name, and its mark below.
+/// The height of a row: a pair's name, with its mark below. Rows are used if there is no axis of
+/// points.
 const ROW: f64 = 40.0;
 /// Ratios are drawn between this and its inverse.
 const RATIO_DRAWN_MAX: f64 = 100.0;
-/// As little as this is drawn around 1.
+/// The axis covers at least the range from the inverse of this to this.
 const RATIO_AROUND: f64 = 1.1;
 
-/// The colour of a pair, and what came of it.
+/// The colour of a pair, the pair, and its comparisons.
 type Told<'a> = (usize, &'a Pair, Vec<Comparison>);
 
-/// Pairs of a chart, with the colour of each and what came of it.
+/// The pairs of a chart, each with its colour and its comparisons.
 pub(super) struct Pairs<'a> {
     experiment: &'a Experiment,
     chart: &'a Chart,
@@ -33,7 +34,7 @@ impl<'a> Pairs<'a> {
     pub(super) fn new(experiment: &'a Experiment, chart: &'a Chart) -> Self {
         let drawn =
             |pair: &Pair| pair.metric == chart.metric && (chart.series.is_empty() || chart.series.contains(&pair.of));
-        // What is of no round has no ratio to be drawn.
+        // A comparison without rounds has no ratio.
         let told = |pair: &Pair| compare(experiment, pair).into_iter().filter(|one| one.rounds > 0).collect::<Vec<_>>();
         let pairs = experiment.compared.iter().filter(|pair| drawn(pair));
         let found: Vec<_> = pairs.map(|pair| (pair, told(pair))).filter(|(_, found)| !found.is_empty()).collect();
@@ -59,7 +60,7 @@ impl<'a> Pairs<'a> {
         xs
     }
 
-    /// Published ratios with a point on the axis, each with its pair's colour.
+    /// Published ratios with a point on the axis, each with the colour of its pair.
     fn published(&self) -> impl Iterator<Item = (usize, f64, &PublishedRatio)> {
         let all = self.found.iter().flat_map(|(index, pair, _)| pair.published.iter().map(move |one| (*index, one)));
         all.filter_map(|(index, one)| Some((index, one.x?, one)))
@@ -69,14 +70,14 @@ impl<'a> Pairs<'a> {
         self.found.iter().flat_map(|(.., found)| found)
     }
 
-    /// By logarithm, with 1 in it.
+    /// A logarithmic axis that includes 1.
     fn scale(&self) -> Scale {
         let ends = |(low, high): (f64, f64), one: &Comparison| (low.min(one.low), high.max(one.high));
         let (low, high) = self.all().fold((1.0 / RATIO_AROUND, RATIO_AROUND), ends);
         let (low, high) =
             self.published().fold((low, high), |(low, high), (.., one)| (low.min(one.ratio), high.max(one.ratio)));
         let (low, high) = (low.max(1.0 / RATIO_DRAWN_MAX), high.min(RATIO_DRAWN_MAX));
-        // A little air.
+        // A small margin.
         Scale::Log { low: low / 1.04, high: high * 1.04 }
     }
 
@@ -134,14 +135,15 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// A pair has the colour of the series whose gain it is, the next pair of the same one that of the other series, so that
-/// colours mean what they mean in the other charts.
+/// The colours of pairs. A pair has the colour of the series whose gain it is, so that a colour
+/// means the same in all charts. If that colour is taken, the pair has the colour of the other
+/// series.
 fn indices<'a>(series: &[&str], pairs: impl Iterator<Item = &'a Pair>) -> Vec<usize> {
     let mut taken: Vec<usize> = Vec::new();
     for pair in pairs {
         let of = |name: &str| series.iter().position(|one| *one == name);
         let mut wanted = [of(&pair.of), of(&pair.over)].into_iter().flatten().chain(0..);
-        // There is no end of numbers.
+        // Numbers never run out, so this always finds one.
         let free = wanted.find(|index| !taken.contains(index)).unwrap_or(0);
         taken.push(free);
     }
@@ -152,7 +154,7 @@ fn name(pair: &Pair) -> String {
     format!("{} over {}", pair.of, pair.over)
 }
 
-/// A published ratio: a ring, and what it is.
+/// Draws a published ratio as a ring with a label.
 fn published(plot: &mut Plot, index: usize, x: f64, one: &PublishedRatio) {
     let at = plot.at(x, one.ratio.clamp(1.0 / RATIO_DRAWN_MAX, RATIO_DRAWN_MAX));
     let title = format!("published: {} times at {} ({})", times(one.ratio), axis_value(x), one.set_up);
@@ -179,13 +181,13 @@ fn through(plot: &mut Plot, index: usize, pair: &Pair, found: &[Comparison]) {
     }
 }
 
-/// Whether one is said to be better than the other.
+/// Whether one series is better than the other.
 fn is_told(one: &Comparison) -> bool {
     matches!(one.verdict, Verdict::Better | Verdict::Worse)
 }
 
-/// Where a line goes through 1 between a point that is told to be better and one that is told to be worse. A line that wavers
-/// around 1 crosses nothing.
+/// Marks the points at which a line crosses 1 between a point where the series is better and one
+/// where it is worse. A line that only wavers around 1 has no such points.
 fn crossings(plot: &mut Plot, index: usize, pair: &Pair, found: &[Comparison], labels: &mut usize) {
     let told: Vec<usize> = (0..found.len()).filter(|at| is_told(&found[*at])).collect();
     for ends in told.windows(2) {
@@ -194,13 +196,14 @@ fn crossings(plot: &mut Plot, index: usize, pair: &Pair, found: &[Comparison], l
         if found[ends[0]].verdict == found[ends[1]].verdict {
             continue;
         }
-        // The medians between them, which are told to be neither, come to the other side once at least.
+        // The points between them have no clear verdict, but at least one of their medians is the
+        // first on the other side of 1.
         let Some([a, b]) = between.windows(2).find(|two| (two[1].ratio >= 1.0) == pays) else { continue };
         let (Some(from), Some(to)) = (a.x, b.x) else { continue };
         let (before, after) = (a.ratio.ln(), b.ratio.ln());
         let part = if (before - after).is_normal() { (before / (before - after)).clamp(0.0, 1.0) } else { 1.0 };
         let place = plot.x.at(from) + part * (plot.x.at(to) - plot.x.at(from));
-        // Between 0 and the first point there is no scale.
+        // The axis has no scale between 0 and the first point.
         let value = if from == 0.0 { axis_value(to) } else { rounded(plot.x.value(place)) };
         let words = match (pays, from == 0.0) {
             (true, true) => "pays before",
@@ -213,9 +216,9 @@ fn crossings(plot: &mut Plot, index: usize, pair: &Pair, found: &[Comparison], l
     }
 }
 
-/// A ring on the line at 1, and below it what it says; one under the other.
+/// Draws a ring on the line at 1, with its text below. The texts are placed one below the other.
 fn crossing(plot: &mut Plot, index: usize, place: f64, name: &str, text: &str, labels: usize) {
-    /// A letter of it, and the line.
+    /// The width of a letter of the text, and the height of a line.
     const LETTER: (f64, f64) = (7.6, 15.0);
     let (left, right) = plot.ends();
     let (x, y) = (left + place * (right - left), plot.py(1.0));
@@ -227,13 +230,13 @@ fn crossing(plot: &mut Plot, index: usize, place: f64, name: &str, text: &str, l
     plot.svg.text(&format!("crossed {class}"), (x + beside, y + down), anchor, text);
 }
 
-/// With two digits that tell something.
+/// The value rounded to two significant digits.
 fn rounded(value: f64) -> String {
     let power = 10_f64.powf(value.abs().log10().floor() - 1.0);
     if power.is_normal() { tick((value / power).round() * power) } else { number(value) }
 }
 
-/// Without an axis: a mark with its spread for each pair.
+/// Draws a row for each pair, with a mark and its spread. Used if there is no axis of points.
 fn rows(pairs: &[Told<'_>], scale: Scale, words: &Words<'_>) -> Plot {
     let count: usize = pairs.iter().map(|(.., found)| found.len()).sum();
     let height = count as f64 * ROW;

@@ -1,24 +1,26 @@
-//! From values to places on an axis, and round ticks.
+//! Positions of values on an axis, and round ticks.
 
-/// An axis. Places go from 0 to 1.
+/// An axis. Positions go from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scale {
-    /// As it is.
+    /// Linear.
     Linear { low: f64, high: f64 },
-    /// By logarithm; both ends are above 0.
+    /// Logarithmic; both ends are above 0.
     Log { low: f64, high: f64 },
-    /// 0, a gap, and from `low` on by logarithm.
+    /// 0, a gap, and a logarithmic part that begins at `low`.
     ZeroThenLog { low: f64, high: f64 },
 }
 
-/// From here on values are drawn by logarithm: they span more than a decade and a half.
+/// If the highest value is at least this many times the lowest, the axis is logarithmic. This is
+/// about one and a half decades.
 const DECADES: f64 = 32.0;
 
-/// The part of the axis between 0 and the least that is not.
+/// The part of the axis between 0 and the lowest value above 0.
 const GAP: f64 = 0.14;
 
 impl Scale {
-    /// From 0 to a round number at or above all values; from below 0 where there are such.
+    /// A linear axis from 0 to a round number at or above all values. If there are negative values,
+    /// the axis begins below them.
     pub(crate) fn from_zero(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = ends(values).unwrap_or((0.0, 1.0));
         let (low, high) = (low.min(0.0), high.max(0.0));
@@ -27,7 +29,7 @@ impl Scale {
         Self::Linear { low: (low / step).floor() * step, high }
     }
 
-    /// For points along an axis: by logarithm where they span decades.
+    /// The axis for points: logarithmic if they span decades.
     pub(crate) fn along(values: impl Iterator<Item = f64> + Clone) -> Self {
         let (low, high) = ends(values.clone()).unwrap_or((0.0, 1.0));
         let above = ends(values.filter(|value| *value > 0.0)).map_or(high, |(least, _)| least);
@@ -37,7 +39,8 @@ impl Scale {
         if low == high { Self::Linear { low: low - 1.0, high: high + 1.0 } } else { Self::Linear { low, high } }
     }
 
-    /// For what is measured: from 0, or by logarithm in whole decades where it spans decades.
+    /// The axis for measured values: logarithmic in whole decades if they span decades, otherwise
+    /// linear from 0.
     pub(crate) fn across(values: impl Iterator<Item = f64> + Clone) -> Self {
         match ends(values.clone()) {
             Some((low, high)) if low > 0.0 && high / low >= DECADES => Self::decades(low, high),
@@ -45,7 +48,7 @@ impl Scale {
         }
     }
 
-    /// By logarithm, out to 1, 2 or 5 times a power of ten.
+    /// A logarithmic axis whose ends are 1, 2 or 5 times a power of ten.
     pub(crate) fn decades(low: f64, high: f64) -> Self {
         let ticks = one_two_five(low / 10.0, high * 10.0);
         let low = ticks.iter().copied().rfind(|tick| *tick <= low * 1.000_001).unwrap_or(low);
@@ -53,7 +56,7 @@ impl Scale {
         Self::Log { low, high: if high > low { high } else { low * 10.0 } }
     }
 
-    /// Where a value is. What is outside of the axis is at its end.
+    /// The position of a value. A value outside of the axis is placed at the nearer end.
     pub(crate) fn at(&self, value: f64) -> f64 {
         let place = match *self {
             Self::Linear { low, high } => (value - low) / (high - low),
@@ -61,11 +64,11 @@ impl Scale {
             Self::ZeroThenLog { low, .. } if value < low => GAP * value / low,
             Self::ZeroThenLog { low, high } => GAP + (1.0 - GAP) * (value / low).ln() / (high / low).ln(),
         };
-        // NaN is none: it is drawn at the beginning.
+        // NaN has no position, so it is drawn at the beginning.
         if place.is_nan() { 0.0 } else { place.clamp(0.0, 1.0) }
     }
 
-    /// Which value is there.
+    /// The value at a position.
     pub(crate) fn value(&self, place: f64) -> f64 {
         match *self {
             Self::Linear { low, high } => low + place * (high - low),
@@ -75,11 +78,12 @@ impl Scale {
         }
     }
 
-    /// Round values along it.
+    /// Round values on the axis.
     pub(crate) fn ticks(&self) -> Vec<f64> {
         match *self {
             Self::Linear { low, high } => multiples(low, high),
-            // A part of a decade has the ticks of a linear axis; few bear more than their powers of ten.
+            // Less than a decade has the ticks of a linear axis, since its powers of ten would be
+            // too few.
             Self::Log { low, high } | Self::ZeroThenLog { low, high } if high / low < 5.0 => multiples(low, high),
             Self::Log { low, high } | Self::ZeroThenLog { low, high } => {
                 let all = one_two_five(low, high);
@@ -98,7 +102,7 @@ fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// 1, 2 or 5 times a power of ten, so that four to nine fit.
+/// A step of 1, 2 or 5 times a power of ten. Four to nine steps fit into the span.
 fn step(span: f64) -> f64 {
     let power = 10_f64.powf((span / 5.0).log10().floor());
     let part = span / 5.0 / power;

@@ -1,4 +1,4 @@
-//! The little of SVG that charts need. Colours are the page's: elements only have classes.
+//! The few SVG elements that charts need. Elements have only classes: the page defines the colours.
 
 use std::fmt::{Display, Write};
 
@@ -12,7 +12,7 @@ pub(crate) struct Svg {
     height: f64,
 }
 
-/// Where text stands from its point.
+/// The position of a text relative to its point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Anchor {
     Start,
@@ -64,7 +64,8 @@ impl Svg {
         self.add(format_args!(r#"<path class="{class}" d="{d}{close}">{}</path>"#, hint(title)));
     }
 
-    /// A mark of the series' own shape; hollow if nothing is told there.
+    /// Draws a mark in the shape of the series. The mark is hollow if the comparison shows no
+    /// difference there.
     pub(crate) fn mark(&mut self, index: usize, hollow: bool, at: (f64, f64), title: &str) {
         let (d, class) = (shape(index, at), class_of(index));
         let kind = if hollow { "mark hollow" } else { "mark" };
@@ -136,7 +137,7 @@ pub(crate) fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // No characters of XML, and so of no page.
+            // XML does not allow these characters, so a page cannot contain them.
             '\u{fffe}' | '\u{ffff}' => escaped.push('\u{fffd}'),
             c => escaped.push(c),
         }

@@ -106,7 +106,7 @@ fn latencies_of_a_group_are_added_up() {
 
 #[test]
 fn a_ratio_is_taken_within_a_round() {
-    // By medians 200 over 100 would be 2; by rounds it is 1.1, 2, 1.25.
+    // The ratio of the medians would be 2. The ratios of the rounds are 1.1, 2 and 1.25.
     let found = only(rounds(&[(110.0, 100.0), (200.0, 100.0), (1000.0, 800.0)]));
     assert_eq!((found.ratio, found.low, found.high, found.rounds), (1.25, 1.1, 2.0, 3));
 }
@@ -123,7 +123,7 @@ fn a_difference_smaller_than_the_spread_is_not() {
     // Each time better, but by 5 % in a spread of 7 %.
     assert_eq!(said(&[(103.0, 100.0), (105.0, 100.0), (110.0, 100.0)]), "unclear (1.03..1.10)");
     assert_eq!(said(&[(80.0, 100.0), (101.0, 100.0), (150.0, 100.0)]), "unclear (0.80..1.50)");
-    // Always 0.2 % more.
+    // The first series is always better by 0.2 %.
     assert_eq!(said(&[(1002.0, 1000.0); 4]), "no difference (1.00..1.00)");
     assert_eq!(said(&[(100.0, 100.0); 4]), "no difference (1.00..1.00)");
 }
@@ -132,7 +132,7 @@ fn a_difference_smaller_than_the_spread_is_not() {
 fn too_few_runs_tell_nothing() {
     assert_eq!(said(&[(900.0, 100.0), (900.0, 100.0)]), "too few runs (2 of 3)");
     assert_eq!(said(&[(900.0, 100.0)]), "too few runs (1 of 3)");
-    // Three runs of each, but never in one round.
+    // Each series has three runs, but never in the same round.
     let of = |name, first| (first..first + 3).map(move |round| sample(name, None, round, Placement::Near, 1.0));
     assert_eq!(only(of("a", 0).chain(of("b", 3)).collect()).to_string(), "too few runs (0 of 3)");
 }
@@ -147,12 +147,12 @@ fn placements_are_compared_by_themselves() {
     let found = compare(&experiment(true, at(Placement::Far, 2.0).chain(at(Placement::Near, 0.5)).collect()), &pair());
     let told: Vec<_> = found.iter().map(|one| (one.placement, one.ratio, one.verdict)).collect();
     assert_eq!(told, [(Placement::Near, 0.5, Verdict::Worse), (Placement::Far, 2.0, Verdict::Better)]);
-    // A round in which one of them was run near and the other far is none.
+    // If one series ran near and the other far, the round does not count.
     let split = (0..3).flat_map(|round| {
         [sample("a", None, round, Placement::Near, 2.0), sample("b", None, round, Placement::Far, 1.0)]
     });
     assert_eq!(compare(&experiment(true, split.collect()), &pair()), []);
-    // Nor one in which they moved.
+    // The round does not count either if the CPUs moved.
     assert_eq!(compare(&experiment(true, at(Placement::Moved, 2.0).collect()), &pair()), []);
 }
 
@@ -173,7 +173,7 @@ fn nothing_lost_is_compared_too() {
     assert_eq!(lost(&[(34.0, 0.0), (33.0, 0.0), (30.0, 0.0)]), "0.000 times [0.000..0.000], worse");
 }
 
-/// From the table of the binomial distribution: two-sided 5 %.
+/// Two-sided 5 % limits from the table of the binomial distribution.
 #[test]
 fn with_many_rounds_the_farthest_count_no_longer() {
     let outside = |count| {
@@ -181,9 +181,9 @@ fn with_many_rounds_the_farthest_count_no_longer() {
         only(rounds(&ratios)).low - 10.0
     };
     assert_eq!([3, 6, 8, 9, 11, 12, 20, 50].map(outside), [0.0, 0.0, 0.0, 1.0, 1.0, 2.0, 5.0, 17.0]);
-    // The normal approximation goes on where the sum ends, and is on the safe side.
+    // The normal approximation begins where the exact sum ends, and errs on the safe side.
     assert_eq!([200, 201].map(outside), [85.0, 85.0]);
-    // One that the host disturbed does not hide what the others agree on.
+    // One disturbed round does not hide a difference that the other rounds show.
     let mut of = vec![(130.0, 100.0); 9];
     of[4].0 = 30.0;
     assert_eq!(said(&of), "1.30 times [1.30..1.30]");

@@ -1,4 +1,5 @@
-//! Lists against single packets, with a CPU that only collects and without one.
+//! Lists of packets compared with single packets, with a CPU that only collects packets and without
+//! one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,11 +29,12 @@ const DESCRIPTION: Description = Description {
 
 const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];
 
-/// What a packet takes, about: so much, and of a list its part of that.
+/// Estimates of the time per packet and per list, in nanoseconds. They only set the number of
+/// frames.
 const NANOS: f64 = 60.0;
 const NANOS_A_LIST: f64 = 250.0;
 
-/// What the CPU that handles a packet does with it.
+/// The work that the handling CPU does for a packet.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Forward,

@@ -46,15 +46,16 @@ const DROP: Description = Description {
 
 const FRAME_BYTES: [u32; 5] = [64, 256, 512, 1024, 1514];
 
-/// Rates of small frames, in millions per second. Early metadata keeps up with the lowest even if the CPUs are far apart, and late
-/// metadata does not keep up with the highest even if they are near.
+/// Rates of small frames, in millions per second. Early metadata keeps up with the lowest even if
+/// the CPUs are far apart, and late metadata does not keep up with the highest even if they are
+/// near.
 const RATES: [u32; 8] = [4, 6, 8, 12, 16, 20, 25, 30];
 
-/// Rates of frames that one CPU receives and drops, in millions per second. The lowest is the published one, and late metadata does
-/// not keep up with the highest.
+/// Rates of frames that one CPU receives and drops, in millions per second. The lowest is the
+/// published one, and late metadata does not keep up with the highest.
 const DROP_RATES: [f64; 8] = [1.488_137, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0];
 
-/// What a frame takes, about.
+/// An estimate of the time per frame, in nanoseconds.
 const NANOS: f64 = 100.0;
 
 const LATE: &str = "late";
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(points, [(EARLY, first), (LATE, first), (EARLY, last), (LATE, last)]);
         for sample in &experiment.samples {
             let (offered, values) = (sample.x.unwrap(), &sample.values);
-            // Frames are not handled before they have come.
+            // Frames are not handled before they arrive.
             assert!(values["mpps"] > 0.0 && values["mpps"] <= offered * 1.001, "{sample:?}");
             assert!((0.0..100.0).contains(&values["lost_percent"]), "{sample:?}");
             assert!(values["cpu_percent"] > 0.0 && values["cpu_percent"] <= 100.0, "{sample:?}");

@@ -1,4 +1,5 @@
-//! Metering a capture: who talked to whom, beside only counting packets and beside a plain loop.
+//! The cost of metering the flows of a capture, compared with only counting packets and with a
+//! plain loop.
 
 use std::io::Cursor;
 use std::sync::{Arc, OnceLock};
@@ -32,10 +33,10 @@ const DESCRIPTION: Description = Description {
 
 const FLOWS: [u32; 2] = [1024, 65_536];
 
-/// What a packet takes, about.
+/// An estimate of the time per packet, in nanoseconds.
 const NANOS: f64 = 250.0;
 
-/// However long a run is to be, a capture is no longer than this: 152 MB.
+/// The longest capture, which is 152 MB. Longer runs read it several times.
 const PACKETS_MAX: u64 = 2_000_000;
 
 const ONE: &str = "steerage, 1 CPU";
@@ -44,7 +45,7 @@ const HASHED: &str = "2 CPUs, by hash";
 const COUNT: &str = "only counted, 1 CPU";
 const LOOP: &str = "plain loop, 1 thread";
 
-/// A capture, made when it is first wanted.
+/// A capture, created when a run first needs it.
 struct Traffic {
     flows: u32,
     packets: u32,
@@ -52,7 +53,7 @@ struct Traffic {
 }
 
 impl Traffic {
-    /// It, and how many flows are in it.
+    /// Returns the capture and the number of its flows.
     fn get(&self) -> (Arc<[u8]>, u64) {
         let make = || (capture(self.packets, self.flows).into(), flows_in(self.packets, self.flows));
         let (file, flows) = self.made.get_or_init(make);
@@ -107,9 +108,9 @@ fn each_is_one(seen: u64, expected: u64) -> Result<(), BenchError> {
     if seen == expected { Ok(()) } else { Err(BenchError::Wrong { what: "flows", seen, expected }) }
 }
 
-/// How a capture is metered, again and again.
+/// Meters a capture repeatedly.
 struct Run {
-    /// The first also reads.
+    /// The first CPU also reads the capture.
     cpus: Vec<usize>,
     balances: bool,
     warm_up: Duration,
@@ -119,7 +120,7 @@ struct Run {
 impl Run {
     fn once(&self, traffic: &Traffic) -> Result<Measurement, BenchError> {
         let (file, expected) = traffic.get();
-        // However many laps: no record is cut.
+        // A flow may last for any number of laps, so no record is cut.
         let metering = Metering::new(MeterOptions { active: Duration::MAX, ..MeterOptions::default() }, None);
         let input = Capture::from_reader("bench", RepeatedCapture::of(file, traffic.packets)).into_input();
         let mask: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();

@@ -1,4 +1,5 @@
-//! The cost of a page on its way to a worker and home, with the local cache and without, and by the size of the cache.
+//! The cost of a page on its way to a worker and back to its queue, with and without a local page
+//! cache, and for several cache sizes.
 
 mod path;
 
@@ -68,10 +69,10 @@ const PATH: Description = Description {
 /// How many polls of a queue are under way before its worker finishes the first one.
 const POLLS_UNDER_WAY: usize = 8;
 
-/// The polls of a burst: what a backlog of default size has room for.
+/// The number of polls in a burst: as many as a backlog of default size has room for.
 const POLLS_OF_BURST: usize = 15;
 
-/// The length of frames that fill a packet of Ethernet's usual MTU.
+/// The length of frames that fill Ethernet's usual MTU.
 const FRAME_BYTES: usize = 1500;
 
 const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
@@ -97,7 +98,7 @@ const LPC_PAGES: [(&str, usize); 3] = [("cache on", LPC_PAGES_PER_CPU), ("1024 p
 /// The series that is run a second time.
 const CONTROL: &str = "control, off as well";
 
-/// A queue, and the end of its ring where pages are given back.
+/// A queue, and the end of its ring through which the worker returns pages.
 type Queue = (PageLoop, Consumer);
 
 pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
@@ -153,7 +154,7 @@ fn pages(settings: &Settings) -> Benchmark {
     benchmark
 }
 
-/// What a page costs that one CPU takes and hands to another, which gives it back.
+/// The cost of a page that one CPU takes and hands over, and the other CPU gives back.
 pub(super) fn there_and_back(on: CpuPair, pages: usize) -> Result<Measurement, BenchError> {
     across(on, Shape::pages(1, CACHE_PAGES).queues()?, pages)
 }
@@ -199,7 +200,7 @@ fn sizes(settings: &Settings) -> Benchmark {
     benchmark
 }
 
-/// The metrics of queues that contend, and how many CPUs they run on.
+/// Adds the metrics of contending queues, and says how many CPUs they run on.
 fn with_metrics(benchmark: Benchmark, settings: &Settings) -> Benchmark {
     benchmark
         .on_this_machine(&here(settings.cpus.len()))
@@ -209,7 +210,7 @@ fn with_metrics(benchmark: Benchmark, settings: &Settings) -> Benchmark {
         .metric("cached_percent", "from the cache", "%", true)
 }
 
-/// How many CPUs run.
+/// Says how many CPUs run.
 fn here(cpus: usize) -> String {
     match cpus {
         1 => "Here: 1 CPU, so nothing contends.".to_owned(),
@@ -227,14 +228,15 @@ fn add(benchmark: &mut Benchmark, settings: &Settings, name: &str, shape: Shape,
     benchmark.case(name, Some(shape.queues as f64), cpus, move || contend(&on, shape, pages));
 }
 
-/// How the pages of a queue come back.
+/// When the pages of a queue come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ComesHome {
-    /// A poll's pages before the next poll.
+    /// All pages of a poll come back before the next poll.
     Inline,
-    /// A poll's pages for each poll that is sent, while [`POLLS_UNDER_WAY`] are under way.
+    /// For each poll that is sent, the pages of an earlier one come back, so [`POLLS_UNDER_WAY`]
+    /// are under way.
     Steadily,
-    /// The pages of many polls at once.
+    /// The pages of many polls come back at once.
     InBursts,
 }
 
@@ -243,7 +245,7 @@ enum ComesHome {
 struct Shape {
     queues: usize,
     cache_pages: usize,
-    /// The length of the frame in each page. With 0, nobody touches the bytes.
+    /// The length of the frame in each page. With 0, neither CPU reads or writes the bytes.
     frame_bytes: usize,
     comes_home: ComesHome,
 }
@@ -253,7 +255,8 @@ impl Shape {
         Self { queues: queues as usize, cache_pages, frame_bytes: 0, comes_home: ComesHome::Steadily }
     }
 
-    /// The number of CPUs for these queues: as many as there are, but at least two if the queues are to contend.
+    /// The number of CPUs for these queues: as many as exist, but at least two if the queues
+    /// contend.
     fn cpus(&self, there_are: usize) -> usize {
         self.queues.min(there_are.max(2))
     }
@@ -281,7 +284,7 @@ impl Shape {
         consumer.finish();
     }
 
-    /// A queue's turn. Returns how many pages were sent.
+    /// Runs one turn of a queue. Returns the number of pages that were sent.
     fn turn(&self, queue: &mut Queue) -> usize {
         let polls = match self.comes_home {
             ComesHome::Inline | ComesHome::Steadily => 1,
@@ -292,7 +295,7 @@ impl Shape {
         sent
     }
 
-    /// Gives each queue its turn until this many pages went round.
+    /// Gives each queue its turn until this many pages have gone around.
     fn go_round(&self, queues: &mut [Queue], pages: usize) -> Result<Round, BenchError> {
         if self.comes_home == ComesHome::Steadily {
             for queue in &mut *queues {
@@ -316,13 +319,13 @@ impl Shape {
     }
 }
 
-/// What one CPU did.
+/// The result of one CPU.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     pages: usize,
     took: Duration,
     cpu: Duration,
-    /// Pages from the caches of the queues, and from the shared pool.
+    /// The number of pages from the caches of the queues, and from the shared pool.
     fast: u64,
     slow: u64,
 }
@@ -365,7 +368,7 @@ fn contend(cpus: &[usize], shape: Shape, pages: usize) -> Result<Measurement, Be
         .and("cached_percent", 100.0 * fast as f64 / (fast + slow) as f64))
 }
 
-/// One queue, from CPU to CPU.
+/// Runs one queue whose pages go from one CPU to another.
 fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Result<Measurement, BenchError> {
     let each = |time: Duration| time.as_nanos() as f64 / pages as f64;
     let Some((mut queue, consumer)) = loops.pop() else { return Ok(Measurement::default()) };
@@ -373,10 +376,11 @@ fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Re
     let (ready, is_ready) = mpsc::channel();
     thread::scope(|scope| {
         let worker = scope.spawn(move || {
-            // Before anything is sent: or there would be nobody to give pages back.
+            // This must happen before anything is sent: otherwise no thread would give pages back.
             pin(on.work)?;
             let _ = ready.send(());
-            // Its end moves to its own stack: on ours it would lie beside what we write.
+            // The consumer moves to this thread's own stack. On the other stack it would share
+            // cache lines with data that the other thread writes.
             Ok(give_back(consumer, pages))
         });
         if is_ready.recv().is_err() {
@@ -416,7 +420,7 @@ mod tests {
     use super::*;
     use crate::runner::run;
 
-    /// Enough pages that warming up is a small part.
+    /// Enough pages that warming up takes only a small part of the time.
     const PAGES: usize = 200_000;
 
     /// Five queues on two threads, which share a CPU.
@@ -443,7 +447,7 @@ mod tests {
     fn a_larger_cache_takes_more_of_a_burst() {
         let part = |pages| contended(pages, ComesHome::InBursts).values["cached_percent"];
         let parts = CACHE_SIZES.map(part);
-        // The larger ones take the whole burst.
+        // The larger caches hold the whole burst.
         assert!(parts[..4].is_sorted_by(|a, b| a < b) && parts[3..].iter().all(|part| *part > 95.0), "{parts:?}");
     }
 

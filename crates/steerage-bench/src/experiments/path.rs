@@ -1,4 +1,5 @@
-//! Cost of a packet on the receiving CPU and the worker: by whose hash, how many targets and what traffic.
+//! The cost of a packet on the receiving CPU and the worker, by the source of the hash, the number
+//! of targets and the traffic.
 
 use steerage::{
     Builder,
@@ -23,10 +24,10 @@ const DESCRIPTION: Description = Description {
     rounds: 5,
 };
 
-/// What a packet takes, about.
+/// An estimate of the time per packet, in nanoseconds.
 const NANOS: f64 = 40.0;
 
-/// A way through it.
+/// One way through the path.
 struct Case {
     name: &'static str,
     frames: FrameOptions,
@@ -47,7 +48,7 @@ pub(crate) mod series {
     pub(crate) const BARE_UNFETCHED: &str = "bare loop";
 }
 
-/// What the number of flows does.
+/// These two series show the effect of the number of flows.
 const FEW_FLOWS: &str = "our hash, 1,000 flows";
 const MANY_FLOWS: &str = "our hash, 10 million flows";
 
@@ -59,7 +60,7 @@ fn cases(frames: u64) -> Vec<Case> {
     vec![
         case(series::ONE_TARGET, device, 1),
         case("no hash needed, 1 target", ours, 1),
-        // Two targets, since with one there is nothing to choose and so nothing to hash.
+        // Two targets, because with one target the path has nothing to choose and does not hash.
         case(series::TWO_TARGETS, device, 2),
         case(series::SIXTEEN_TARGETS, device, 16),
         case(series::OUR_HASH, ours, 2),
@@ -99,7 +100,7 @@ pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
     for (name, prefetches) in [(series::BARE, true), (series::BARE_UNFETCHED, false)] {
         benchmark.case(name, None, 2, move || Ok(run_bare(on, device, prefetches)?.measurement()));
     }
-    // It is beside the others, so it also takes two CPUs to be measured.
+    // This case is compared with the others, so it also requires two CPUs.
     benchmark.case(series::INLINE, None, 2, move || {
         let (times, _) = run_alone(on.receive, Builder::new(), device.input(), frames, ReadsHeaders::default)?;
         Ok(times.measurement())

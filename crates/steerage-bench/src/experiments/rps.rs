@@ -1,4 +1,5 @@
-//! With and without steering, by what a packet costs and on how many CPUs; and what steering does to delay.
+//! Throughput with and without steering, by work per packet and number of CPUs, and the effect of
+//! steering on delay.
 
 use std::thread;
 use std::time::Duration;
@@ -49,28 +50,29 @@ const CPUS: Description = Description {
     rounds: 5,
 };
 
-/// Nanoseconds of work for a packet.
+/// The work per packet, in nanoseconds.
 const COSTS: [u32; 8] = [0, 20, 50, 100, 200, 500, 1000, 2000];
 
-/// Of which the delay is measured.
+/// The work per packet in the measurement of delays.
 const DELAY_COST: Duration = Duration::from_nanos(500);
 
-/// The work per packet of the speed-up by number of CPUs: as much as a packet takes in a small server.
+/// The work per packet in the measurement of speed-up by number of CPUs: as much as a small server
+/// needs.
 const SPEED_UP_COST: Duration = Duration::from_nanos(500);
 
-/// Parts of what one CPU can do.
+/// The offered loads, in percent of the load that one CPU can handle.
 const LOADS: [u32; 4] = [1, 10, 50, 150];
 
 /// How packets are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// The receiving CPU does all.
+    /// The receiving CPU handles all packets.
     Inline,
-    /// The receiving CPU collects, one other works.
+    /// The receiving CPU only collects packets, and one other CPU handles them.
     Worker,
-    /// All work, by hash.
+    /// All CPUs handle packets, by hash.
     Hash,
-    /// As load asks for it.
+    /// The `balance` policy decides by load.
     Balance,
 }
 
@@ -88,12 +90,12 @@ struct Run {
     measured: Duration,
 }
 
-/// What one came to.
+/// The result of one run.
 struct Measured {
     per_second: f64,
-    /// What all CPUs were busy with a packet, in nanoseconds.
+    /// The busy time of all CPUs per packet, in nanoseconds.
     busy: f64,
-    /// CPU seconds a second.
+    /// CPU seconds per second.
     cpus: f64,
     delays: Histogram,
 }
@@ -109,7 +111,8 @@ impl Run {
         self.warm_up + self.measured
     }
 
-    /// A run of packets that take so much work, as many a second; without a number, without end.
+    /// Runs packets that each take this much work, at this rate per second. Without a rate, packets
+    /// arrive as fast as the path takes them.
     fn once(&self, work: Duration, per_second: Option<f64>) -> Result<Measured, BenchError> {
         let cpus: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
         let rx = CpuId(self.cpus[0] as u16);
@@ -155,14 +158,14 @@ fn cpu_time() -> Result<Duration, BenchError> {
     Ok(Duration::from_micros((usage.user_time() + usage.system_time()).num_microseconds() as u64))
 }
 
-/// How many CPUs: 2, 4, and all of them.
+/// The numbers of CPUs: 2, 4, and all of them.
 fn counts(cpus: usize) -> Vec<usize> {
     let mut counts: Vec<usize> = [2, 4].into_iter().filter(|count| *count < cpus).collect();
     counts.push(cpus.max(2));
     counts
 }
 
-/// The ways by their names, with how many CPUs each takes.
+/// All ways with their names and the number of CPUs that each uses.
 fn ways(cpus: usize) -> Vec<(String, Way, usize)> {
     let counts = counts(cpus);
     let mut ways = vec![(INLINE.to_owned(), Way::Inline, 1), (WORKER.to_owned(), Way::Worker, 2)];
@@ -178,7 +181,7 @@ pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
     vec![throughput(settings), by_cpus(settings), delay(settings)]
 }
 
-/// The numbers of CPUs in the mask: doubled from 1 up to all.
+/// The numbers of CPUs in the mask: powers of two, and all CPUs.
 fn mask_sizes(cpus: usize) -> Vec<usize> {
     let doubled = std::iter::successors(Some(1), |size| Some(size * 2));
     doubled.take_while(|size| *size < cpus).chain([cpus]).collect()
@@ -218,7 +221,8 @@ fn throughput(settings: &Settings) -> Benchmark {
         .chart(ChartKind::Lines, "mpps", "Packets handled, by work per packet")
         .chart(ChartKind::Ratio, "mpps", "Gain of steering, by work per packet");
     let ways = ways(settings.cpus.len());
-    // Last, with all CPUs, is balance: what is told in terms of others, and of peers.
+    // `balance` with all CPUs is the last one, so its comparison comes first. Other results and
+    // those of peers are stated in terms of it.
     for (name, ..) in ways[1..].iter().rev() {
         benchmark = benchmark.compare(name, INLINE);
     }
@@ -257,7 +261,8 @@ fn delay(settings: &Settings) -> Benchmark {
             [(INLINE, Way::Inline, 1), (WORKER, Way::Worker, 2), (ALL, Way::Hash, all), (BALANCE, Way::Balance, all)];
         for (name, way, cpus) in ways {
             let run = Run::new(way, cpus, settings);
-            // One CPU can do a packet in the time that its work takes; what is around it is little beside that.
+            // One CPU can handle a packet in the time that its work takes. The overhead is small
+            // compared with that.
             let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
             benchmark.takes(run.takes());
             benchmark.case(name, Some(f64::from(load)), cpus, move || {
@@ -308,7 +313,7 @@ mod tests {
         let series: Vec<&str> = experiment.samples.iter().map(|sample| sample.series.as_str()).collect();
         assert_eq!(series, [INLINE, HASH, BALANCE]);
         for sample in &experiment.samples {
-            // A run so short may have had no CPU.
+            // A run this short may have had no CPU time.
             let measured = ["mpps", "cpus", "busy_ns"].map(|metric| sample.values[metric]);
             assert!(sample.x == Some(1.0) && measured.iter().all(|value| *value >= 0.0), "{sample:?}");
         }

@@ -1,4 +1,4 @@
-//! The tables of the page: what may be said at a glance, of each pair, and every figure.
+//! The tables of the page: an overview, the verdicts of each pair, and all figures.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::placement::Placement;
 use crate::report::{Experiment, Metric, Pair, Report};
 use crate::stats::{by_x, groups};
 
-/// For each experiment what it is about: its first pair.
+/// The overview: for each experiment its first pair, which the experiment is about.
 pub(super) fn at_a_glance(page: &mut String, report: &Report) {
     page.push_str("<div class=\"wide\">\n<table>\n<caption>At a glance</caption>\n");
     page.push_str("<tr><th>experiment</th><th>what is compared</th><th>where</th><th>verdict</th></tr>\n");
@@ -44,7 +44,8 @@ pub(super) fn anchor(one: &Experiment) -> String {
     one.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
-/// Several points in one line: the best and the worst that are told, and how many are.
+/// Summarizes several points in one line: the best and the worst difference, and the number of
+/// points per verdict.
 fn summary(one: &Experiment, found: &[Comparison]) -> (&'static str, String) {
     if let [only] = found {
         return (class(only.verdict), only.to_string());
@@ -73,7 +74,7 @@ fn summary(one: &Experiment, found: &[Comparison]) -> (&'static str, String) {
     (class, parts.join("; "))
 }
 
-/// `ns a packet` of `work, ns a packet`.
+/// The unit after the comma of an axis name, such as `ns` in `time, ns`.
 fn unit(x: &str) -> &str {
     x.split_once(", ").map_or(x, |(_, unit)| unit)
 }
@@ -90,7 +91,7 @@ fn title<'a>(one: &'a Experiment, pair: &'a Pair) -> &'a str {
     one.metrics.iter().find(|metric| metric.name == pair.metric).map_or(&pair.metric, |metric| &metric.title)
 }
 
-/// A table for each pair: points downwards, placements beside each other.
+/// Adds a table for each pair, with points as rows and placements as columns.
 pub(super) fn verdicts(page: &mut String, one: &Experiment) {
     let told = one.compared.iter().map(|pair| (pair, compare(one, pair))).filter(|(_, found)| !found.is_empty());
     let mut told = told.peekable();
@@ -139,7 +140,7 @@ pub(super) fn verdicts(page: &mut String, one: &Experiment) {
     page.push_str("</div>\n");
 }
 
-/// Every figure, folded away.
+/// Adds a collapsed table of all figures.
 pub(super) fn figures(page: &mut String, one: &Experiment) {
     let groups = groups(one);
     if groups.is_empty() {

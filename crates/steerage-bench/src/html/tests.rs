@@ -1,4 +1,4 @@
-//! What a page has in it. How it looks was looked at.
+//! Tests of a page's content. Its looks were checked by eye.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::report::ChartKind;
 use crate::stats::groups;
 use crate::test_report::{EVIL, POINTS, report};
 
-/// The page as XML, which it has to be as well.
+/// Parses the page as XML, since it must be well-formed XML too.
 fn parsed<T>(page: &str, look: impl FnOnce(&Document<'_>) -> T) -> T {
     let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
     let document = Document::parse_with_options(page, options).unwrap_or_else(|error| panic!("{error}"));
@@ -39,7 +39,7 @@ fn there_is_a_mark_for_each_group() {
         parsed(&page(&report), |document| {
             let marks = with_class(document, "mark");
             assert_eq!(marks.len(), groups.len(), "{kind:?} {xs:?}");
-            // Each tells its figures.
+            // Each mark shows its figures.
             for group in &groups {
                 let told = crate::format::spread(&group.spread("v").unwrap());
                 let tells = |mark: &Node<'_, '_>| {
@@ -48,7 +48,7 @@ fn there_is_a_mark_for_each_group() {
                 };
                 assert!(marks.iter().any(tells), "{kind:?}: {} {told}", group.series);
             }
-            // Near and far have a panel each.
+            // Near and far runs each have their own panel.
             let panels: Vec<_> = document.descendants().filter(|node| node.attribute("role") == Some("img")).collect();
             assert_eq!(panels.len(), 2, "{kind:?}");
             for (panel, name) in panels.iter().zip(["near", "far"]) {
@@ -60,7 +60,7 @@ fn there_is_a_mark_for_each_group() {
 
 #[test]
 fn a_ratio_crosses_1_where_it_begins_to_pay() {
-    // 0.5 at 0, 1 at 20, 1.5 at 2000.
+    // The ratios at the three points are 0.5, 1 and 1.5.
     let of = page(&report(&POINTS, &[ChartKind::Ratio]));
     parsed(&of, |document| {
         assert_eq!(with_class(document, "mark").len(), 6);
@@ -69,7 +69,8 @@ fn a_ratio_crosses_1_where_it_begins_to_pay() {
             assert_eq!(text(label), "pays before 20");
         }
     });
-    // From 20 on, 0.5 at 20 and 1.5 at 2000: at the logarithm's ln 2 of ln 3.
+    // On a logarithmic axis from 20 on, the ratio rises from 0.5 to 1.5. The crossing is at the part
+    // ln 2 / ln 3 of the way.
     let mut later = report(&[Some(20.0), Some(2000.0)], &[ChartKind::Ratio]);
     for sample in later.experiments[0].samples.iter_mut().filter(|one| one.series == "ours" && one.x == Some(2000.0)) {
         sample.values.entry("v".into()).and_modify(|value| *value *= 1.5);
@@ -80,10 +81,10 @@ fn a_ratio_crosses_1_where_it_begins_to_pay() {
         assert!(with_class(document, "crossed").iter().all(|label| text(*label) == "pays from about 370"));
         assert_eq!(with_class(document, "crossed").len(), 2);
     });
-    // Too few rounds tell nothing, so nothing is crossed.
+    // With too few rounds there is no verdict, so there is no crossing.
     later.experiments[0].samples.retain(|one| one.round < 4);
     parsed(&page(&later), |document| assert_eq!(with_class(document, "crossing").len(), 0));
-    // Without points it is a row for each pair.
+    // Without points, the chart has a row for each pair.
     parsed(&page(&report(&[None], &[ChartKind::Ratio])), |document| assert_eq!(with_class(document, "mark").len(), 2));
 }
 
@@ -96,12 +97,12 @@ fn a_published_ratio_is_drawn_and_listed_beside_the_measured_ones() {
             .filter(|ring| ring.attribute("class").is_some_and(|class| class.starts_with("published")))
             .map(text)
             .collect();
-        // One in each panel.
+        // Each panel has one ring.
         assert_eq!(rings, ["published: 1.27 times at 200 (a card, 8 CPUs)"; 2]);
         let cells = document.descendants().filter(|node| node.has_tag_name("td")).map(text);
         assert_eq!(cells.filter(|cell| cell == "published: 1.27 times (a card, 8 CPUs)").count(), 1);
     });
-    // Reports that were made before there were published ratios are read as well.
+    // Reports from before published ratios existed can still be read.
     let before = serde_json::to_string(&report)
         .unwrap()
         .replace(r#""published":[{"x":200.0,"ratio":1.27,"set_up":"a card, 8 CPUs"}]"#, r#""ignored":1"#);
@@ -117,7 +118,7 @@ fn a_distribution_has_a_curve_for_each_group() {
         let curves = with_class(document, "mark");
         assert_eq!(curves.len(), groups(&report.experiments[0]).len());
         assert_eq!(text(curves[0]), "plain: p50 100 ns, p99 2 us, p99.9 2 us, most 30 us, 3 runs");
-        // And a thin one for each run.
+        // Each run also has a thin curve.
         assert_eq!(with_class(document, "run").len(), 36);
     });
 }
@@ -141,7 +142,7 @@ fn a_page_says_what_was_asked_and_on_what() {
     ] {
         assert!(of.contains(expected), "{expected}");
     }
-    // Told of each point and placement.
+    // Each point and placement has a verdict.
     parsed(&of, |document| {
         assert_eq!(
             with_class(document, "better").len()
@@ -227,7 +228,7 @@ fn colours(style: &str) -> BTreeMap<&str, [f64; 3]> {
     declared.map(|(name, hex)| (name, [channel(hex, 0), channel(hex, 2), channel(hex, 4)])).collect()
 }
 
-/// By WCAG 2.1, 1.4.3.
+/// The contrast ratio of WCAG 2.1, 1.4.3.
 fn contrast(a: [f64; 3], b: [f64; 3]) -> f64 {
     let linear = |part: f64| if part <= 0.03928 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) };
     let luminance =
@@ -252,7 +253,7 @@ fn both_themes_can_be_read() {
                 assert!(found >= 4.5, "{theme}: {name} on {ground}: {found:.2}");
             }
         }
-        // Lines that carry something: WCAG 2.1, 1.4.11.
+        // Lines that carry information: WCAG 2.1, 1.4.11.
         assert!(contrast(of["base"], of["card"]) >= 3.0, "{theme}");
     }
     assert!((0..SERIES_COLOURS).all(|at| STYLE.contains(&format!(".s{at} {{ --c: var(--s{at}); }}"))));

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::report::Sample;
 
-/// The rounds that were given out so far, by experiment.
+/// The rounds assigned so far, by experiment.
 #[derive(Debug, Default)]
 pub(super) struct Rounds(BTreeMap<String, Turn>);
 
-/// The turn of an experiment that is being read.
+/// The current turn of an experiment.
 #[derive(Debug, Default)]
 struct Turn {
     file: usize,
@@ -16,15 +16,15 @@ struct Turn {
     base: usize,
     /// The first round that no sample has yet.
     next: usize,
-    /// The first round of each series in this turn, if it is not the first turn of its file. Some programs start again at 0,
-    /// others count on.
+    /// The first round of each series in this turn, if it is not the first turn of its file. Some
+    /// programs start again at 0, and others count on.
     first_rounds: Option<BTreeMap<String, usize>>,
     /// The series, point and round (as in the file) of the samples of this turn.
     seen: BTreeSet<(String, Option<u64>, usize)>,
 }
 
 impl Rounds {
-    /// Gives the samples, which stay together, the rounds of their turn.
+    /// Gives the samples the rounds of their turn. The samples stay together.
     pub(super) fn renumber(&mut self, experiment: &str, file: usize, samples: &mut [Sample]) {
         let turn = self.0.entry(experiment.to_owned()).or_default();
         let case = |sample: &Sample| (sample.series.clone(), sample.x.map(f64::to_bits), sample.round);

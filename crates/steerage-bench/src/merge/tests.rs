@@ -30,7 +30,7 @@ fn merger(files: &[String]) -> Result<Report, MergeError> {
     merger.finish()
 }
 
-/// Series and round of what came of it.
+/// The series and the round of each merged sample.
 fn rounds(files: &[String]) -> Vec<(String, usize)> {
     let report = merger(files).unwrap();
     report.experiments[0].samples.iter().map(|sample| (sample.series.clone(), sample.round)).collect()

@@ -1,4 +1,4 @@
-//! A queue's rings with nothing around them.
+//! Tests a queue's rings alone.
 
 use steerage_mem::ring::{RingOptions, parking_lot, ring};
 use steerage_mem::{Admission, Memory, Page, Region, SharedPool};
@@ -17,7 +17,7 @@ struct Two {
 }
 
 impl Two {
-    /// The rings of the queue `queue`. If `admissions` are given, it is not the only one.
+    /// The rings of the queue `queue`. If `admissions` are given, there are other queues.
     fn new(queue: usize, admissions: Option<Arc<[Admission]>>) -> Self {
         let (region, mut pages) = Region::map(2 * POLL_BUDGET + 1, 256).unwrap();
         let options = RingOptions { slots: POLL_BUDGET, slots_max: POLL_BUDGET, limit: POLL_BUDGET, arrivals: false };
@@ -39,7 +39,7 @@ impl Two {
         }
     }
 
-    /// After a poll of so many frames, publishes as CPU 0. Returns which CPUs were shown something.
+    /// After a poll of this many frames, publishes as CPU 0. Returns the CPUs for which frames were published.
     fn publish(&mut self, polled: usize) -> Vec<CpuIndex> {
         let mut shown = Vec::new();
         let to = To { pages: &mut self.memory, ledger: &self.ledger, shown: &mut shown };
@@ -47,7 +47,7 @@ impl Two {
         shown.into_iter().map(|(cpu, _)| cpu).collect()
     }
 
-    /// CPU `cpu` handles what waits. Returns how many frames that was.
+    /// CPU `cpu` handles the waiting frames. Returns their number.
     fn handle(&mut self, cpu: usize, admissions: &[Admission]) -> usize {
         let count = self.consumers[cpu].take(POLL_BUDGET);
         self.consumers[cpu].finish();
@@ -69,7 +69,7 @@ fn a_cpu_is_shown_frames_only_if_there_are_some_for_it() {
     assert!(two.consumers.iter().all(|consumer| consumer.waiting() == 1));
 }
 
-/// The queue's owner is about to sleep, and cannot poll before there is room.
+/// The queue's owner is about to sleep, and cannot poll until there is room.
 #[test]
 fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
     const WEIGHT: usize = POLL_BUDGET / 2;
@@ -90,7 +90,7 @@ fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
     assert_eq!(asked, [false, true]);
 }
 
-/// As in Linux, the backlog holds for a CPU and not for a queue: two queues share it, and each drops what finds no room.
+/// As in Linux, the backlog belongs to a CPU, not to a queue. Two queues share it, and each drops frames without room.
 #[test]
 fn queues_share_the_backlog_of_a_cpu() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
@@ -105,7 +105,7 @@ fn queues_share_the_backlog_of_a_cpu() {
     assert_eq!(other.rings.ledgers[1].by_producer.backlog_full.get(), 16);
     assert_eq!(other.memory.pool.cached(), 16, "what was dropped is home");
     assert!(one.rings.to.is_half_full(1) && other.rings.to.is_half_full(1) && !one.rings.to.is_half_full(0));
-    // Nothing finds room until the CPU has finished packets of either queue.
+    // No frame finds room until the CPU has finished packets of either queue.
     one.stage(1, 4);
     assert_eq!(one.publish(0), []);
     assert_eq!(one.rings.room_everywhere(POLL_BUDGET, &mut one.memory), 0);
@@ -116,7 +116,7 @@ fn queues_share_the_backlog_of_a_cpu() {
     assert_eq!((dropped(&one), dropped(&other)), (4, 16));
 }
 
-/// Frames that are finished stay with their queue until its owner takes them home, which others may wait for.
+/// Finished frames stay with their queue until its owner takes them home. Other CPUs may wait for that.
 #[test]
 fn only_rings_in_use_are_looked_at() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();

@@ -7,12 +7,12 @@ thread_local! {
     static LEFT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Makes the `nth` allocation from now on fail, counted from 1. 0: none fails.
+/// Makes the `nth` allocation from now on fail, counted from 1. With 0, none fails.
 pub(crate) fn fail(nth: u64) {
     LEFT.set(nth);
 }
 
-/// Whether the allocation that was to fail has failed.
+/// Whether the planned failure has happened.
 pub(crate) fn has_failed() -> bool {
     LEFT.get() == 0
 }

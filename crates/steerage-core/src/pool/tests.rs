@@ -36,7 +36,7 @@ impl Two {
         Self { region, shared, kept_pages, pools, pages: count }
     }
 
-    /// Checks the end, after everything was given back.
+    /// Checks the end state, after everything was given back.
     fn end(mut self) {
         self.pools.iter_mut().for_each(PagePool::close);
         assert_eq!(self.shared[0].free(), self.pages, "pages are missing");
@@ -232,7 +232,7 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Each page is in one place, for any actions of two queues. In debug builds the lives of pages are checked too.
+    /// Each page is in one place after any actions of two queues. Debug builds also check the generations of pages.
     #[test]
     fn no_page_is_lost_or_had_twice(
         nodes in 1..3_usize,

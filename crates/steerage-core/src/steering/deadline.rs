@@ -1,4 +1,4 @@
-//! Phases of a move that last too long, and CPUs that show no sign of life. The machine has no clock. This is the clock's part.
+//! Phases of a move that take too long, and CPUs that show no sign of life. The machine itself has no clock.
 
 use steerage_flow::Timestamp;
 use steerage_mem::gate::Gate;
@@ -17,7 +17,7 @@ struct Suspect {
     since: Timestamp,
 }
 
-/// How long the present phase lasts, and which CPUs hold it up.
+/// The duration of the current phase, and the CPUs that hold it up.
 #[derive(Debug)]
 pub(super) struct Deadline {
     phase: Option<(u64, MovePhase)>,
@@ -31,7 +31,7 @@ impl Deadline {
         Self { phase: None, since: Timestamp::ZERO, suspects: Vec::with_capacity(cpus) }
     }
 
-    /// Whether the phase that `slice` is in lasts too long.
+    /// Whether the phase of `slice` takes too long.
     pub(super) fn is_over(&mut self, slice: &Slice, now: Timestamp) -> bool {
         let phase = Some((slice.epoch, slice.phase));
         if self.phase != phase {
@@ -41,8 +41,8 @@ impl Deadline {
         now.since(self.since) >= MOVE_WAIT
     }
 
-    /// Declares a CPU dead at its gate if it has been suspected for long enough and has shown no sign of life since. Returns
-    /// whether it did.
+    /// Declares a CPU dead at its gate if it has been suspected for long enough and has shown no sign of life since.
+    /// Returns whether it did.
     pub(super) fn declare(&mut self, cpu: CpuIndex, gate: &Gate, now: Timestamp) -> bool {
         let sign = gate.sign();
         match self.suspects.iter_mut().find(|suspect| suspect.cpu == cpu) {
@@ -54,7 +54,7 @@ impl Deadline {
     }
 }
 
-/// The view of a queue that the threads of control and the heirs of dead CPUs have.
+/// The view of a queue for control threads and for the heirs of dead CPUs.
 #[derive(Debug)]
 pub(crate) struct QueueGauges {
     pub(crate) can_wait: bool,

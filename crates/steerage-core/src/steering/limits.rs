@@ -1,11 +1,11 @@
-//! Limits that change while the instance runs, and which CPUs follow them already.
+//! Limits that change while the instance runs, and the CPUs that follow them already.
 
 use crate::ids::CpuIndex;
 use crate::limits::{Limits, QueueLimits};
 
-/// The limits of all CPUs. Changes reach the CPUs as moves do: the state is under the control lock, and each CPU checks a
-/// version once per round. So the data path reads no additional atomic, and control knows which CPUs follow the limits
-/// already.
+/// The limits of all CPUs. Changes reach the CPUs as moves do: the state is under the control lock, and each CPU checks
+/// a version once per round. So the data path reads no additional atomic, and control knows which CPUs follow the
+/// limits already.
 #[derive(Debug)]
 pub(crate) struct LimitsInForce {
     pub(crate) all: Limits,

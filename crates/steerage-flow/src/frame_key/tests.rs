@@ -1,5 +1,5 @@
-//! Frames that are hashed together have the hashes that they have one by one: those of the keys that etherparse reads, and
-//! those of the code for any rule and any hash.
+//! Frames that are hashed together have the hashes that they have one by one: those of the keys
+//! that etherparse reads, and those of the code for any rule and any hash.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use std::net::SocketAddr;
@@ -62,7 +62,7 @@ impl Rng {
         [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], tag, &ethertype, &ip].concat()
     }
 
-    /// A frame of which something may be wrong: bytes, or its end.
+    /// A frame in which some bytes may be wrong, or the end may be missing.
     fn any_frame(&mut self) -> Vec<u8> {
         let mut frame = self.frame();
         for _ in 0..self.of(&[0, 0, 0, 1, 3]) {
@@ -109,7 +109,8 @@ fn items(count: usize, mut make: impl FnMut() -> Vec<u8>) -> Vec<Item> {
     (0..count).map(|_| Item { frame: make(), hash: FlowHash(0) }).collect()
 }
 
-/// Batches of any length, also of runs of one shape, hashed in both ways. Fragments are among them, so their order counts too.
+/// Batches of any length, also of runs of one shape, hashed in both ways. Fragments are among them,
+/// so their order counts too.
 fn compare(rule: impl KeyRule, layers: Layers, seed: u64) {
     let affinity = rule.affinity().expect("a rule with a name");
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
@@ -211,7 +212,8 @@ fn plain_frames_are_not_left_out() {
     }
 }
 
-/// A frame whose hash nobody needed at first gets the one that it has in a batch, by the short cut and by the dissector.
+/// A frame whose hash nobody needed at first gets the one that it has in a batch, by the short cut
+/// and by the dissector.
 #[test]
 fn a_frame_alone_has_the_hash_of_its_batch() {
     let mut rng = Rng(7);

@@ -1,9 +1,10 @@
 //! The Internet checksum (RFC 1071).
 
-/// The sum of 16-bit words, on from `sum`. A last byte counts as if a zero followed, so only the last piece may have an odd length.
+/// Adds 16-bit words to `sum`. An odd last byte counts as if a zero followed, so only the last
+/// piece may have an odd length.
 pub fn sum(bytes: &[u8], sum: u64) -> u64 {
-    // The sum does not depend on the byte order, except for the order of its own two bytes. Words of four bytes are added, several at
-    // a time; they fold to the same.
+    // The sum does not depend on the byte order, except for the order of its own two bytes. Words
+    // of four bytes are added, several at a time, and their sum folds to the same value.
     let mut blocks = bytes.chunks_exact(32);
     let mut lanes = [0_u64; 8];
     for block in &mut blocks {
@@ -17,7 +18,7 @@ pub fn sum(bytes: &[u8], sum: u64) -> u64 {
     sum + folded + words.sum::<u64>() + last.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
-/// The sum in 16 bits.
+/// Folds the sum to 16 bits.
 pub fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -25,12 +26,13 @@ pub fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// The checksum of what came to `sum`.
+/// The checksum for this sum.
 pub fn finish(sum: u64) -> u16 {
     !fold(sum)
 }
 
-/// The checksum of TCP or UDP of what came to `sum`: never zero, which UDP has for "none" (RFC 768). For TCP the two are one number.
+/// The checksum of TCP or UDP for this sum. It is never zero, because zero means "no checksum" in
+/// UDP (RFC 768). For TCP 0 and 0xffff are the same number.
 pub fn finish_transport(sum: u64) -> u16 {
     match finish(sum) {
         0 => 0xffff,

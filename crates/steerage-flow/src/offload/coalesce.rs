@@ -1,31 +1,35 @@
-//! From packets to super-frames, by the rules of Linux GRO (`tcp_gro_receive`, `udp_gro_receive_segment`), a little stricter: packets
-//! are merged only if cutting the result gives back the same packets.
+//! Makes super-frames from packets, by the rules of Linux GRO (`tcp_gro_receive`,
+//! `udp_gro_receive_segment`). The rules are slightly stricter here: packets are merged only if
+//! cutting the result gives the same packets again.
 
 use super::checksum::{finish, fold, sum};
 use super::layout::{self, CWR, FIN, Layout, PSH, RST, SYN, TCP, TCP_FLAGS_AT, URG, be16, be32, put16};
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::LinkType;
 
-/// The most flows whose packets are merged at a time: Linux's `MAX_GRO_SKBS`.
+/// The most flows whose packets are merged at the same time: Linux's `MAX_GRO_SKBS`.
 pub const RUNS_MAX: usize = 8;
 
-/// The most packets that are looked at together, and that a super-frame is made of: Linux's `UDP_GRO_CNT_MAX`.
+/// The most packets that one call examines, and the most in one super-frame: Linux's
+/// `UDP_GRO_CNT_MAX`.
 pub const MERGED_MAX: usize = 64;
 
-/// The longest packet of IP.
+/// The longest IP packet.
 const PACKET_BYTES_MAX: usize = 65_535;
 
-/// DF: the packet is not to be fragmented. Its identification means nothing then (RFC 6864).
+/// DF: the packet must not be fragmented. Its identification then has no meaning (RFC 6864).
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// What [`coalesce`] made of some packets: a super-frame of several, or one packet as it is.
+/// A result of [`coalesce`]: a super-frame of several packets, or one unchanged packet.
 #[derive(Debug)]
 pub struct Merged<'m> {
-    /// The packets' positions: a bit each. The payload of the super-frame is theirs, one after the other.
+    /// The positions of the packets, one bit each. The payloads of these packets, one after
+    /// another, are the payload of the super-frame.
     pub members: u64,
-    /// The headers of the super-frame, and what it consists of. `None` for one packet, which is to be sent as it is.
+    /// The headers of the super-frame, and its offload. `None` for one packet, which should be sent
+    /// unchanged.
     pub frame: Option<(&'m [u8], Offload)>,
-    /// Whether its IP header is of IPv4.
+    /// Whether the IP header is IPv4.
     pub is_v4: bool,
 }
 
@@ -45,7 +49,8 @@ impl Merged<'_> {
     }
 }
 
-/// What is different in the headers of packets that can be merged, by a mask of the bytes that must be equal.
+/// Whether the headers differ in bytes that must be equal. The lengths, identification, checksums,
+/// sequence number and TCP flags may differ.
 fn differs(one: &[u8], other: &[u8], layout: &Layout) -> bool {
     let (network, transport) = (layout.network_at, layout.transport_at);
     let without: [std::ops::Range<usize>; 5] = if layout.protocol == TCP {
@@ -73,7 +78,7 @@ fn network_changes(network: usize, is_v4: bool) -> [std::ops::Range<usize>; 3] {
     }
 }
 
-/// Whether they differ anywhere outside of these ranges, which are in order.
+/// Whether the headers differ anywhere outside of these ranges, which are in order.
 fn differs_without(
     one: &[u8],
     other: &[u8],
@@ -114,7 +119,7 @@ impl<'p> Candidate<'p> {
         if self.layout.protocol == TCP { self.transport()[TCP_FLAGS_AT] } else { 0 }
     }
 
-    /// Whether it is such as can be merged at all.
+    /// Whether the packet is of a kind that can be merged.
     fn can_merge(&self) -> bool {
         let is_plain = if self.layout.protocol == TCP {
             self.tcp_flags() & (CWR | URG | SYN | RST) == 0
@@ -125,7 +130,8 @@ impl<'p> Candidate<'p> {
         is_plain && is_v6_plain && self.payload_bytes() > 0
     }
 
-    /// Whether its checksums are right. A wrong one must stay wrong, so that the receiver sees it.
+    /// Whether the checksums are right. A wrong checksum must stay wrong, so that the receiver
+    /// notices it.
     fn is_sound(&self) -> bool {
         let network = &self.packet[self.layout.network_at..self.layout.transport_at];
         let ip = !self.layout.is_v4 || finish(sum(network, 0)) == 0;
@@ -137,7 +143,7 @@ impl<'p> Candidate<'p> {
         if self.layout.is_v4 { be16(self.packet, self.layout.network_at + 4) } else { 0 }
     }
 
-    /// Whether both are of the same flow, in the same direction.
+    /// Whether both packets belong to the same flow, in the same direction.
     fn shares_flow(&self, other: &Self) -> bool {
         let ports = |of: &Self| be32(of.transport(), 0);
         let addresses = |of: &Self| -> &'p [u8] {
@@ -151,18 +157,19 @@ impl<'p> Candidate<'p> {
     }
 }
 
-/// Consecutive packets of a flow that are becoming a super-frame.
+/// Consecutive packets of a flow that will become a super-frame.
 struct Run<'p> {
     first: Candidate<'p>,
     last: Candidate<'p>,
     members: u64,
     count: u32,
     payload_bytes: usize,
-    /// `None` with one packet; then whether the identification stays as it is.
+    /// Whether all packets have the same identification. `None` if there is only one packet, or for
+    /// IPv6.
     fixed: Option<bool>,
-    /// Nothing can follow: the last packet was shorter, or says so.
+    /// No packet can follow: the last packet was shorter than the first, or has FIN or PSH.
     closed: bool,
-    /// The first packet's checksum was looked at.
+    /// Whether the first packet's checksums are right, once they were checked.
     sound: Option<bool>,
 }
 
@@ -203,7 +210,8 @@ impl<'p> Run<'p> {
         true
     }
 
-    /// Whether the packet has the identification that is due. If it is the second, it says which one that is from now on.
+    /// Whether the packet has the expected identification. The second packet decides whether the
+    /// identification stays the same or counts up.
     fn numbered(&self, next: &Candidate<'_>) -> Option<Option<bool>> {
         if !next.layout.is_v4 {
             return Some(None);
@@ -251,8 +259,9 @@ impl<'p> Run<'p> {
     }
 }
 
-/// Merges consecutive packets of each flow, of up to [`MERGED_MAX`] packets, and passes what comes of them to `emit`. The packets of a
-/// flow stay in order. `None` stands for a packet that has to be sent as it is, and before all that follow: its place is kept.
+/// Merges consecutive packets of each flow, and passes the results to `emit`. At most
+/// [`MERGED_MAX`] packets are read. The packets of a flow stay in order. `None` stands for a packet
+/// that must be sent unchanged, after all earlier packets and before all later ones.
 ///
 /// ```
 /// use steerage_flow::LinkType;

@@ -1,4 +1,5 @@
-//! Where the headers of a packet are, of such as can be cut and merged: TCP or UDP, not fragmented, on IPv4 or IPv6.
+//! The positions of a packet's headers, for packets that can be cut and merged: TCP or UDP, not
+//! fragmented, on IPv4 or IPv6.
 
 use super::HEADER_BYTES_MAX;
 use super::checksum::sum;
@@ -10,7 +11,7 @@ pub(super) const UDP: u8 = 17;
 pub(super) const IPV6_BYTES: usize = 40;
 pub(super) const UDP_BYTES: usize = 8;
 
-/// Where TCP has its flags.
+/// The offset of TCP's flags.
 pub(super) const TCP_FLAGS_AT: usize = 13;
 pub(super) const FIN: u8 = 1;
 pub(super) const SYN: u8 = 2;
@@ -19,15 +20,15 @@ pub(super) const PSH: u8 = 8;
 pub(super) const URG: u8 = 0x20;
 pub(super) const CWR: u8 = 0x80;
 
-/// Tags of a VLAN that are read.
+/// The most VLAN tags that are read.
 const TAGS_MAX: usize = 2;
-/// Extension headers of IPv6 that are read: options for hops and for the destination.
+/// The most IPv6 extension headers that are read: hop-by-hop and destination options.
 const EXTENSIONS_MAX: usize = 4;
 
 const HOP_BY_HOP: u8 = 0;
 const DESTINATION: u8 = 60;
 
-/// Where the headers of a packet are.
+/// The positions of a packet's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) network_at: usize,
@@ -38,7 +39,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Where in its header the protocol has its checksum.
+    /// The offset of the checksum in the transport header.
     pub(super) fn checksum_at(&self) -> usize {
         if self.protocol == TCP { 16 } else { 6 }
     }
@@ -56,7 +57,7 @@ pub(super) fn put16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Where the IP header begins.
+/// The offset of the IP header, and whether it is IPv4.
 fn network_at(frame: &[u8], link: LinkType) -> Option<(usize, bool)> {
     match link {
         LinkType::ETHERNET => {
@@ -78,7 +79,8 @@ fn network_at(frame: &[u8], link: LinkType) -> Option<(usize, bool)> {
     }
 }
 
-/// Reads the headers. `None` if the packet is another one, is cut, is followed by anything, or has headers that are too long.
+/// Reads the headers. `None` if the packet is of another kind, is cut off, is followed by other
+/// bytes, or has too long headers.
 pub(super) fn read(frame: &[u8], link: LinkType) -> Option<Layout> {
     let (network_at, is_v4) = network_at(frame, link)?;
     let packet = &frame[network_at..];
@@ -124,8 +126,8 @@ fn read_v6(packet: &[u8]) -> Option<(u8, usize)> {
     Some((next, at))
 }
 
-/// The sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a packet with these headers, whose transport header and payload have
-/// `bytes` bytes.
+/// The sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a packet with these headers.
+/// `bytes` is the length of its transport header and payload.
 pub(super) fn pseudo_sum(header: &[u8], layout: &Layout, bytes: usize) -> u64 {
     let addresses = if layout.is_v4 { 12..20 } else { 8..40 };
     sum(&header[layout.network_at..][addresses], bytes as u64 + u64::from(layout.protocol))

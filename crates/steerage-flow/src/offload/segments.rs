@@ -1,10 +1,11 @@
-//! The packets that a frame stands for, one by one: `tcp_gso_segment` and `__udp_gso_segment` of Linux, without memory for the whole.
+//! Iterates over the packets that a frame stands for, like `tcp_gso_segment` and
+//! `__udp_gso_segment` of Linux, but without memory for all of them.
 
 use super::checksum::{finish, finish_transport, sum};
 use super::layout::{self, CWR, FIN, IPV6_BYTES, Layout, PSH, TCP_FLAGS_AT, be16, be32, put16};
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 
-/// One of the packets that a frame stands for: its headers, which were made for it, and its payload, which lies in the frame.
+/// One of the packets that a frame stands for: new headers, and a payload that stays in the frame.
 /// The example of [`Offload`] makes some.
 #[derive(Clone, Debug)]
 pub struct Segment<'a> {
@@ -14,23 +15,23 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Its headers, from the link header on.
+    /// The packet's headers, beginning with the link header.
     pub fn header(&self) -> &[u8] {
         &self.header[..self.header_bytes]
     }
 
-    /// What follows the headers.
+    /// The bytes after the headers.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Its length in bytes.
+    /// The packet's length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a packet's length, not a collection's")]
     pub fn len(&self) -> usize {
         self.header_bytes + self.payload.len()
     }
 
-    /// Copies it to the front of `to`, and returns its length. `None` if it is longer.
+    /// Copies the packet to the front of `to`, and returns its length. `None` if `to` is too short.
     pub fn copy_to(&self, to: &mut [u8]) -> Option<usize> {
         let (header, rest) = to.split_at_mut_checked(self.header_bytes)?;
         header.copy_from_slice(self.header());
@@ -48,7 +49,7 @@ pub struct Segments<'a> {
     rest: &'a [u8],
     /// The number of the next packet.
     nth: usize,
-    /// There is a packet to come: the first, even if it is empty.
+    /// Whether a packet follows. There is always a first packet, even if it is empty.
     more: bool,
     sums: bool,
     is_v4: bool,
@@ -62,8 +63,9 @@ impl<'a> Segments<'a> {
         Self::new(offload, header, payload)
     }
 
-    /// The packets of a frame whose headers lie elsewhere than the payload. `header` has [`Offload::header_bytes`] bytes. If it has
-    /// fewer, or is no such header any more, there is one packet, the frame itself.
+    /// The packets of a frame whose headers and payload lie in different places. `header` must have
+    /// [`Offload::header_bytes`] bytes. If its length is different, or it is no longer such a
+    /// header, the frame counts as one packet.
     pub fn new(offload: &Offload, header: &'a [u8], payload: &'a [u8]) -> Self {
         let mut offload = *offload;
         let version = header.get(offload.network_at()).map_or(0, |first| first >> 4);
@@ -82,13 +84,14 @@ impl<'a> Segments<'a> {
         Self { offload, header, rest: payload, nth: 0, more: true, sums: true, is_v4: version == 4, protocol }
     }
 
-    /// Leaves the checksums of TCP and UDP out: they are then as in the frame, and wrong. For handlers that only read.
+    /// Leaves out the checksums of TCP and UDP. The packets then have the frame's checksum, which
+    /// is wrong for them. For handlers that only read.
     #[must_use]
     pub fn without_checksums(self) -> Self {
         Self { sums: false, ..self }
     }
 
-    /// How many packets are to come.
+    /// The number of remaining packets.
     fn left(&self) -> usize {
         match self.offload.kind {
             _ if !self.more => 0,
@@ -97,7 +100,7 @@ impl<'a> Segments<'a> {
         }
     }
 
-    /// Makes the headers of the packet at hand.
+    /// Completes the headers of the current packet.
     fn finish_header(&self, header: &mut [u8], payload: &[u8], is_last: bool) {
         let offload = &self.offload;
         let (network, transport) = (usize::from(offload.network_at), usize::from(offload.transport_at));
@@ -138,14 +141,14 @@ impl<'a> Segments<'a> {
         }
     }
 
-    /// The only packet: nothing is to be cut, but a checksum may have to be finished.
+    /// The only packet. Nothing must be cut, but the checksum may not be finished.
     fn single(&mut self) -> Segment<'a> {
         let mut header = [0; HEADER_BYTES_MAX];
         let header_bytes = self.header.len().min(HEADER_BYTES_MAX);
         header[..header_bytes].copy_from_slice(&self.header[..header_bytes]);
         let (start, at) = (usize::from(self.offload.transport_at), usize::from(self.offload.checksum_at));
         if self.sums && self.offload.checksum == ChecksumState::Partial && at + 2 <= header_bytes {
-            // The two pieces are summed as one, wherever they are cut.
+            // The sum must be that of the joined pieces, even if the first piece has an odd length.
             let first = sum(&header[start..header_bytes], 0);
             let second = sum(self.rest, 0);
             let is_odd = (header_bytes - start) % 2 == 1;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a packet of a test is like.
+/// The properties of a test packet.
 #[derive(Clone, Debug)]
 struct Spec {
     tags: usize,
@@ -100,7 +100,7 @@ fn cut(offload: &Offload, frame: &[u8]) -> Vec<Vec<u8>> {
     Segments::of_frame(offload, frame).map(|segment| joined(&segment)).collect()
 }
 
-/// What another's reading makes of a packet: its checksums, and the payload.
+/// Checks a packet's checksums with another parser, and returns the payload.
 fn check_by_etherparse(packet: &[u8], link: LinkType) -> Vec<u8> {
     let sliced = if link == LinkType::ETHERNET {
         SlicedPacket::from_ethernet(packet).unwrap()
@@ -139,7 +139,8 @@ fn check_by_etherparse(packet: &[u8], link: LinkType) -> Vec<u8> {
 }
 
 proptest! {
-    /// The packets are what others take for right, have the payload in order, and merge to the frame that they were cut from.
+    /// The packets are right according to another parser, have the payload in order, and merge to
+    /// the original frame.
     #[test]
     fn cut_and_merged_is_the_same(spec in spec(), size in 1_usize..1500) {
         let size = size.max(spec.payload.len().div_ceil(MERGED_MAX));
@@ -156,7 +157,7 @@ proptest! {
             prop_assert_eq!(&packets[0], &frame);
             return Ok(());
         }
-        // CWR is never merged: it is on the first packet alone.
+        // Packets with CWR are never merged. After cutting, only the first packet has it.
         if spec.is_tcp && spec.flags & 0x80 != 0 {
             let at = usize::from(offload.transport_at) + 13;
             let first_alone = packets.iter().enumerate().all(|(nth, packet)| (packet[at] & 0x80 != 0) == (nth == 0));
@@ -170,14 +171,15 @@ proptest! {
             assert_eq!(again, Offload { checksum: ChecksumState::Partial, ..offload });
             let mut whole = header.to_vec();
             one.positions().for_each(|nth| whole.extend(&packets[nth][offload.header_bytes()..]));
-            // As a device would do, which finishes the checksum of one long packet.
+            // Like a device that finishes the checksum of one long packet.
             let single = Offload { kind: OffloadKind::Single, segment_bytes: 0, network_at: 0, ..again };
             merged.push(cut(&single, &whole).concat());
         });
         prop_assert_eq!(merged, vec![frame]);
     }
 
-    /// Whatever comes after what: each packet leaves once, those of a flow in order, and every packet as it was.
+    /// For packets in any order: each packet leaves once and unchanged, and the packets of a flow
+    /// stay in order.
     #[test]
     fn merged_and_cut_is_the_same(
         first in spec(),
@@ -202,7 +204,7 @@ proptest! {
             sequences[at] = spec.sequence.wrapping_add(step_size as u32);
             numbers[at] = numbers[at].wrapping_add(if fixed { 0 } else if numbered == 0 { 2 } else { 1 });
             let mut bytes = spec.bytes();
-            // A wrong checksum stays one.
+            // A wrong checksum stays wrong.
             if step == 7 { *bytes.last_mut().unwrap() ^= 0x40; }
             packets.push((flow, bytes));
         }
@@ -224,7 +226,7 @@ proptest! {
             assert_eq!(offload.packets(header.len() + payload.len()), positions.len());
             for (segment, nth) in Segments::new(&offload, header, &payload).zip(&positions) {
                 let mut bytes = joined(&segment);
-                // The identification of a packet that is not to be fragmented means nothing.
+                // The identification of a packet that must not be fragmented has no meaning.
                 if fixed && first.is_v4 {
                     let at = offload.network_at();
                     bytes[at + 4..at + 6].copy_from_slice(&packets[*nth].1[at + 4..at + 6]);
@@ -239,7 +241,7 @@ proptest! {
         }
     }
 
-    /// In memory and in virtio's form nothing is lost.
+    /// The memory form and the virtio form lose nothing.
     #[test]
     fn forms_are_read_as_written(spec in spec(), size in 1_usize..1500) {
         let (frame, link) = (spec.bytes(), spec.link());
@@ -250,19 +252,19 @@ proptest! {
         prop_assert_eq!(Offload::from_bytes(partial.to_bytes()), Some(partial));
         let header = partial.to_virtio(spec.is_v4).unwrap();
         prop_assert_eq!(Offload::from_virtio(&header, &frame, link), Ok(Some(partial)));
-        // What says otherwise than the frame does is refused.
+        // A virtio header that contradicts the frame is refused.
         let other = if spec.is_tcp { header[1] ^ 5 } else { 1 };
         for (at, wrong) in [(1, 3), (1, 7), (1, other), (6, header[6] ^ 1), (8, header[8] ^ 2)] {
             let mut header = header;
             header[at] = wrong;
             prop_assert!(Offload::from_virtio(&header, &frame, link).is_err(), "{} at {}", wrong, at);
         }
-        // A link header in front, and none again.
+        // Add a link header in front, and remove it again.
         prop_assert_eq!(partial.shifted(14).and_then(|offload| offload.shifted(-14)), Some(partial));
         prop_assert_eq!(partial.shifted(-1000), None);
     }
 
-    /// Any bytes.
+    /// Arbitrary bytes cause no panic.
     #[test]
     fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), link in 0_u8..3) {
         any_bytes(&bytes, link);
@@ -282,7 +284,7 @@ fn any_bytes(bytes: &[u8], link: u8) {
     }
 }
 
-/// RFC 1071, section 3, and long pieces as one pair of bytes after the other.
+/// The example of RFC 1071, section 3, and long inputs compared with a sum over pairs of bytes.
 #[test]
 fn sums_are_those_of_rfc_1071() {
     assert_eq!(checksum::finish(checksum::sum(&[0, 1, 0xf2, 3, 0xf4, 0xf5, 0xf6, 0xf7], 0)), 0x220d);
@@ -296,7 +298,8 @@ fn sums_are_those_of_rfc_1071() {
     }
 }
 
-/// The checksum of one packet, with the field anywhere and payloads of any length.
+/// Finishes the checksum of one packet, with any position of the field and any length of the
+/// payload.
 #[test]
 fn a_checksum_is_finished() {
     for (len, header) in [(41_usize, 28_usize), (60, 28), (28, 28), (44, 27)] {

@@ -1,7 +1,8 @@
-//! The header in which a network device of virtio is told what was left to it (`struct virtio_net_hdr`, virtio 1.2, 5.1.6), without
-//! the number of buffers. Linux puts it before each packet of a TUN or TAP with `IFF_VNET_HDR`, and of a packet socket with
-//! `PACKET_VNET_HDR`. Its numbers are little-endian here: a TUN is asked for that (`TUNSETVNETLE`), and a packet socket has the byte
-//! order of the machine.
+//! The header that describes offloaded work to a virtio network device (`struct virtio_net_hdr`,
+//! virtio 1.2, 5.1.6), without the number of buffers. Linux puts it before each packet of a TUN or
+//! TAP with `IFF_VNET_HDR`, and of a packet socket with `PACKET_VNET_HDR`. Its numbers are
+//! little-endian here. The devices request that byte order for a TUN (`TUNSETVNETLE`), and a packet
+//! socket uses the byte order of the machine.
 
 use super::{BadOffload, ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::LinkType;
@@ -9,22 +10,22 @@ use crate::LinkType;
 /// The header's length in bytes.
 pub const VIRTIO_BYTES: usize = 10;
 
-/// The checksum from `csum_start` on is to be finished.
+/// The checksum of the bytes from `csum_start` on must be finished.
 const NEEDS_CSUM: u8 = 1;
 
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// A flag beside the kind: the first segment has CWR.
+/// A flag in addition to the kind: the first segment has CWR.
 const GSO_ECN: u8 = 0x80;
 
 impl Offload {
-    /// Reads the header that was before `frame`. `None` if nothing is left to be done. Nothing in it is believed that the frame's own
-    /// headers do not say as well.
+    /// Reads the virtio header of `frame`. `None` if no work is left. The function accepts only
+    /// statements that agree with the frame's own headers.
     ///
     /// # Errors
-    /// [`BadOffload`] for what cannot be: such a frame is of no use, and counts as lost.
+    /// [`BadOffload`] for an impossible statement. Such a frame has no use, and counts as lost.
     #[inline]
     pub fn from_virtio(header: &[u8; VIRTIO_BYTES], frame: &[u8], link: LinkType) -> Result<Option<Self>, BadOffload> {
         let [flags, gso, ..] = *header;
@@ -59,7 +60,7 @@ impl Offload {
 
     fn single(start: usize, offset: usize, frame: &[u8]) -> Result<Self, BadOffload> {
         let end = start + offset + 2;
-        // In front of the checksum there is something that is summed, and it lies in the headers.
+        // Some summed bytes must precede the checksum, and the checksum must lie in the headers.
         if offset == 0 || end > frame.len().min(HEADER_BYTES_MAX) {
             return Err(BadOffload::Checksum);
         }
@@ -75,8 +76,9 @@ impl Offload {
         })
     }
 
-    /// The header to put before the frame. `is_v4` says which of the two its IP header is. `None` for a super-frame whose checksum is
-    /// not partial: no device takes it. Cut it, or use [`coalesce`](super::coalesce)'s.
+    /// The virtio header for the frame. `is_v4` says whether its IP header is IPv4. `None` for a
+    /// super-frame whose checksum is not partial, because no device takes it. Cut it, or use a
+    /// result of [`coalesce`](super::coalesce).
     #[inline]
     pub fn to_virtio(&self, is_v4: bool) -> Option<[u8; VIRTIO_BYTES]> {
         if self.checksum != ChecksumState::Partial {

@@ -4,7 +4,7 @@ use super::Lent;
 use crate::header::FrameHeader;
 use crate::page::{Completion, FRAME_BYTES_MAX};
 
-/// The part of a block that may be written and lent from, front to back.
+/// The part of a block that may still be written and lent, from front to back.
 #[derive(Debug)]
 pub struct Tail<'a> {
     pub(super) bytes: &'a mut [u8],
@@ -34,8 +34,9 @@ impl Tail<'_> {
         self.lent.end as usize
     }
 
-    /// Lends `len` bytes, `at` bytes into [`bytes`](Self::bytes), as a frame. These bytes and the bytes before them leave the tail.
-    /// `None` if they do not lie within the tail, or are more than [`FRAME_BYTES_MAX`].
+    /// Lends `len` bytes, `at` bytes into [`bytes`](Self::bytes), as a frame. These bytes and the
+    /// bytes before them leave the tail. `None` if they do not lie within the tail, or are more
+    /// than [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
         let end = at.checked_add(len).filter(|end| *end <= self.bytes.len() && len <= FRAME_BYTES_MAX)?;
@@ -61,15 +62,15 @@ impl Tail<'_> {
 pub struct Spot {
     at: usize,
     len: usize,
-    /// The header as two words. If it was assembled from smaller fields at the end, the CPU would have to wait for it (3 ns per
-    /// frame).
+    /// The header as two words. If it was assembled from smaller fields at the end, the CPU would
+    /// have to wait for it (3 ns per frame).
     header: [u64; 2],
     wire_len: u32,
 }
 
 impl Spot {
-    /// A frame of `len` bytes, `at` bytes behind the start of the tail. `at` is at least [`FrameHeader::BYTES`], since `header` is
-    /// written there.
+    /// A frame of `len` bytes, `at` bytes behind the start of the tail. `at` is at least
+    /// [`FrameHeader::BYTES`], because `header` is written in front of the frame.
     #[inline(always)]
     pub fn new(at: usize, len: usize, header: FrameHeader) -> Self {
         Self { at, len, header: header.to_words(), wire_len: header.wire_len }
@@ -90,11 +91,13 @@ impl Spot {
 }
 
 impl Tail<'_> {
-    /// Lends up to `count` frames one behind the other, and puts them behind `frames`. `next` gets what has yet to be lent and says
-    /// where in it the next one is. Ends with what `next` says instead; a spot that does not lie within it, or is
-    /// longer than [`FRAME_BYTES_MAX`], gives `outside`.
+    /// Lends up to `count` frames one behind the other, and appends them to `frames`. `next` gets
+    /// the bytes that have not been lent yet, and returns the spot of the next frame in them. An
+    /// error of `next` ends the loop and is returned. If a spot does not lie within the bytes, or
+    /// is longer than [`FRAME_BYTES_MAX`], `outside` makes the error.
     ///
-    /// The same as [`lend`](Self::lend) again and again, but that what changes from frame to frame is in registers.
+    /// The result is the same as that of many calls of [`lend`](Self::lend), but the state that
+    /// changes from frame to frame stays in registers.
     #[inline(always)]
     pub fn lend_each<E>(
         &mut self,
@@ -120,7 +123,7 @@ impl Tail<'_> {
             *to = FrameHeader::bytes_of(header);
             under_way.bytes = &mut std::mem::take(&mut under_way.bytes)[end..];
             let frame = Completion::lent(number, under_way.lent.end + at as u32, len).with_header();
-            // No more than there are bytes in a block, which 32 bits count.
+            // The count cannot exceed the number of bytes in a block, which fits 32 bits.
             under_way.lent = Lent { frames: under_way.lent.frames + 1, end: under_way.lent.end + end as u32 };
             under_way.push(frame);
         }
@@ -128,7 +131,8 @@ impl Tail<'_> {
     }
 }
 
-/// What [`Tail::lend_each`] has to note when it ends, and be it by a panic: a frame that is out is counted.
+/// The state that [`Tail::lend_each`] writes back when it ends, even if it ends by a panic. So
+/// every lent frame is counted.
 struct UnderWay<'t, 'a> {
     bytes: &'a mut [u8],
     lent: Lent,
@@ -150,7 +154,7 @@ impl UnderWay<'_, '_> {
 impl Drop for UnderWay<'_, '_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: so many entries have been written.
+        // SAFETY: this number of entries has been written.
         unsafe { self.frames.set_len(self.first + self.lent_now) };
         self.tail.bytes = std::mem::take(&mut self.bytes);
         *self.tail.lent = self.lent;

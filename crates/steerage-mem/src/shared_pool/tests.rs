@@ -1,4 +1,4 @@
-//! The pool against a model, under contention, and in its corner cases.
+//! Tests the pool against a model, under contention, and in corner cases.
 
 use std::collections::BTreeSet;
 use std::sync::Barrier;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Kept, Memory, Part};
 
-/// A part of a region takes up 2 MiB at least, which should not be many pages.
+/// A part of a region takes up at least 2 MiB, which should not be many pages.
 const PAGE_BYTES: usize = 16 << 10;
 const BULK: usize = BULK_MAX;
 
@@ -31,7 +31,7 @@ fn numbers(pages: &[Page]) -> Vec<u32> {
     pages.iter().map(Page::number).collect()
 }
 
-/// Checks that all pages of the region are in the pool, each of them once.
+/// Checks that the pool contains each page of the region exactly once.
 fn assert_whole(region: &Region, pool: &SharedPool) {
     assert_eq!(pool.free(), region.pages());
     let mut all = Vec::new();
@@ -63,7 +63,7 @@ fn pages_that_were_given_last_are_taken_first() {
         let mut again = taken(&pools[0], count);
         let (given, back): (BTreeSet<u32>, BTreeSet<u32>) =
             (given.into_iter().collect(), numbers(&again).into_iter().collect());
-        // The first page of a give may come to lie below pages that were there before.
+        // The first page of a give may be placed below pages that were there before.
         let others = back.difference(&given).count();
         assert!(others <= count.div_ceil(BULK), "{count}: {others} pages are not those given last");
         pools[0].give(&mut again);
@@ -98,7 +98,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is free on each node.
+/// The numbers of the free pages of each node.
 struct Model(Vec<BTreeSet<u32>>);
 
 impl Model {
@@ -117,7 +117,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 200 }))]
 
-    /// Whatever is taken and given, the pool has the pages that a simple set has.
+    /// After any sequence of takes and gives, the pool has the same pages as a simple set.
     #[test]
     fn a_pool_is_a_set_per_node(nodes in 1..4_usize, steps in prop::collection::vec(step(), 1..60)) {
         let (region, pools) = by_node(&[100, 130, 90][..nodes]);
@@ -171,7 +171,8 @@ fn on_threads(each: impl Fn(usize) + Sync) {
     });
 }
 
-/// Threads take and give as many pages as chance has it. No page is in two hands at a time, and none is lost.
+/// Threads take and give random numbers of pages. No page ever has two holders, and no page is
+/// lost.
 #[test]
 fn no_page_is_in_two_hands() {
     let (region, pools) = by_node(&[100, 60]);
@@ -203,8 +204,9 @@ fn no_page_is_in_two_hands() {
     assert_whole(&region, &pools[0]);
 }
 
-/// There is a bulk of pages for each thread, so a thread that has none finds as many, whatever the others do. A pool that held
-/// pages back while another thread takes or gives some would fail here.
+/// There is a bulk of pages for each thread. So a thread without pages always finds a full bulk,
+/// whatever the other threads do. A pool that held pages back while another thread takes or gives
+/// pages would fail here.
 #[test]
 fn contention_hides_no_page() {
     let (region, pages) = Region::map(THREADS * BULK, PAGE_BYTES).unwrap();
@@ -227,8 +229,8 @@ fn keep_all(kept_pages: &Arc<KeptPages>, pages: Vec<Page>) -> Vec<Kept> {
     pages.into_iter().map(|page| kept_pages.keep_copy(page, 0, None, &[b"x"]).unwrap()).collect()
 }
 
-/// The pool is empty, and the pages come back from kept packets. There is a bulk for each thread, so none finds nothing because
-/// another one takes some.
+/// The pool is empty, and the pages come back from kept packets. There is a bulk for each thread.
+/// So no thread may find nothing because another thread takes pages.
 #[test]
 fn contention_hides_no_kept_page() {
     let (region, pages) = Region::map(THREADS * BULK, 64).unwrap();

@@ -17,7 +17,7 @@ fn map_of(moves: &Moves, queue: usize) -> Vec<CpuIndex> {
     moves.map_of(queue).0.to_vec()
 }
 
-/// The numbers of the queues' groups in force, and those that they will be in.
+/// The numbers of the queues' current groups, and of their next groups.
 fn groups_of(moves: &Moves, queues: usize) -> (Vec<u16>, Vec<u16>) {
     let queues = 0..queues;
     (queues.clone().map(|queue| moves.map_of(queue).1).collect(), queues.map(|queue| moves.group_of(queue)).collect())
@@ -35,7 +35,8 @@ fn queues_with_the_same_mask_share_a_group_from_the_start() {
         Plan { order: order.to_vec(), active: 2 }
     });
     assert_eq!(groups_of(&moves, 4).0, [0, 1, 0, 2]);
-    // CPUs that poll come first, then the near ones. If none of them polls, the first counts as one that does.
+    // CPUs that poll come first, then the near ones. If none of them polls, the first CPU counts as
+    // one that does.
     assert_eq!(seen, [(vec![3, 2, 1], 2), (vec![1], 1), (vec![0, 1], 1)]);
     assert_eq!(moves.mask_of(0), [1, 2, 3]);
     assert_eq!(map_of(&moves, 0), [3, 3, 3, 3, 2, 2, 2, 2]);
@@ -124,7 +125,7 @@ fn the_number_of_an_empty_group_is_used_again_but_not_while_a_slice_needs_it() {
     let mut moves = moves(&[&[0], &[1], &[1]]);
     let begun = |moves: &Moves, group| moves.group(group).0.begun;
     assert_eq!((begun(&moves, 0), begun(&moves, 1)), (1, 2));
-    // Queue 0 is on its way to the group of the others.
+    // Queue 0 is changing to the group of the others.
     mask(&mut moves, &[0], &[1]);
     assert!(moves.concerns(0));
     // Both others leave that group while queue 0 arrives in it.
@@ -145,7 +146,7 @@ fn the_number_of_an_empty_group_is_used_again_but_not_while_a_slice_needs_it() {
 fn a_queue_that_turns_back_before_it_moves_stays() {
     let mut moves = moves(&[&[0, 1], &[0, 1], &[2]]);
     mask(&mut moves, &[2], &[3]);
-    // Queue 0 waits behind queue 2.
+    // Queue 0 waits until queue 2 is done.
     mask(&mut moves, &[0], &[2, 3]);
     assert_eq!((moves.awaits_move(0), groups_of(&moves, 2).1), (true, vec![2, 0]));
     mask(&mut moves, &[0], &[1, 0]);
@@ -160,7 +161,7 @@ fn a_new_group_begins_close_to_the_old_one() {
         Event::Map { group: 0, map: &uneven, plan: Plan { order: vec![1], active: 2 }, cause: MoveCause::Balance };
     on(&mut moves, wish);
     play_slice(&mut moves, &[0, 1]);
-    // CPU 0 is replaced, and one bucket has to move at least.
+    // CPU 0 is replaced, and at least one bucket has to move.
     mask(&mut moves, &[1], &[1, 2]);
     play_slice(&mut moves, &[1]);
     assert_eq!(map_of(&moves, 0), uneven);
@@ -203,7 +204,7 @@ fn a_group_without_queues_that_are_open_is_not_joined_again() {
     assert_eq!(groups_of(&moves, 2).0, [1, 1]);
     mask(&mut moves, &[0], &[0]);
     assert_eq!((groups_of(&moves, 2).1, moves.group(0).0.begun), (vec![0, 1], 3));
-    // Queue 0 ends, and its group keeps its number, since state of its flows may be left.
+    // Queue 0 ends. Its group keeps its number, because state of its flows may be left.
     let mut moves = start;
     on(&mut moves, Event::Closed { queue: 0 });
     mask(&mut moves, &[1], &[0]);
@@ -218,7 +219,7 @@ fn a_plan_without_an_order_prefers_cpus_that_poll() {
     on(&mut moves, Event::Plan { group: 1, plan: Plan { order: Vec::new(), active: 1 } });
     play_slice(&mut moves, &[1]);
     assert_eq!(map_of(&moves, 1), [1; 8]);
-    // It no longer counts as one that polls once its queue has ended.
+    // After its queue has ended, the CPU no longer counts as one that polls.
     on(&mut moves, Event::Closed { queue: 1 });
     assert_eq!(moves.order_of(1), (vec![0, 1, 2], 1));
 }
@@ -314,7 +315,7 @@ fn uneven_shares_stay_if_the_same_cpus_have_buckets() {
     let mut moves = moves(&[&[0, 1, 2], &[0, 1, 2]]);
     on(&mut moves, Event::Map { group: 0, map: &uneven, plan, cause: MoveCause::Balance });
     play_slice(&mut moves, &[0, 1]);
-    // A CPU goes that has none of the buckets.
+    // A CPU without any of the buckets leaves.
     on(&mut moves, Event::Present(&[0, 1]));
     assert_eq!((moves.is_settled(), map_of(&moves, 0)), (true, uneven.to_vec()));
     // A queue leaves the group, and its new mask has the same two CPUs.

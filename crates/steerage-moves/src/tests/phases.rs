@@ -5,7 +5,7 @@ use steerage_ledger::MoveCause;
 use super::known::{in_slices_of, moves};
 use crate::{Actions, Ask, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup};
 
-/// Gives the machine an event. Returns what follows from it.
+/// Passes an event to the machine. Returns the resulting actions.
 fn on(moves: &mut Moves, event: Event<'_>) -> Actions {
     let mut actions = Actions::default();
     moves.on(event, &mut actions);
@@ -62,13 +62,14 @@ fn a_part_of_a_slice_wakes_those_of_the_next_phase_alone() {
     mask(&mut moves, &[0], &[1]);
     mask(&mut moves, &[1], &[1]);
     mask(&mut moves, &[2], &[3]);
-    // Queue 1 joins the group of queue 0, and moves first of those that wait. Queue 2 waits behind it.
+    // Queue 1 joins the group of queue 0, and moves before the other waiting queues. Queue 2 waits
+    // until queue 1 is done.
     assert_eq!(on(&mut moves, Event::Overdue { by: 0, open: &[] }).wake, [0; 0]);
     assert_eq!(parked(&mut moves, 0).wake, [0]);
     assert_eq!(left(&mut moves, 0, &[0]).wake, [1]);
     assert_eq!(arrived(&mut moves, 1).wake, [0]);
     assert_eq!(released(&mut moves, 0).wake, [1]);
-    // The same if queue 0 ends instead.
+    // The result is the same if queue 0 ends instead.
     let mut moves = start;
     mask(&mut moves, &[0], &[1]);
     mask(&mut moves, &[1], &[1, 3]);
@@ -114,7 +115,7 @@ fn an_arrival_takes_what_is_for_this_cpu_alone() {
     assert_eq!((waits(&moves), for_second.len()), (vec![1, 2], 4));
     arrived(&mut moves, 1);
     assert_eq!((waits(&moves), with_state(&moves)), (vec![2], for_second));
-    // Nothing else is under way to CPU 1, and a repeated event changes nothing.
+    // No other state is on its way to CPU 1, and a repeated event changes nothing.
     arrived(&mut moves, 1);
     assert_eq!(phase(&moves), Some(MovePhase::Arrive));
 }
@@ -124,7 +125,7 @@ fn the_late_are_suspected_but_not_whoever_asks_nor_the_dead() {
     let mut moves = moves(&[&[0, 1], &[0, 1]]);
     mask(&mut moves, &[0, 1], &[2, 3]);
     let asks = |moves: &mut Moves, by, open: &[CpuIndex]| on(moves, Event::Overdue { by, open }).asks;
-    // Queues that have not parked, and CPUs that have frames to finish.
+    // The phase waits for queues that have not parked, and for CPUs that have frames to finish.
     assert_eq!(asks(&mut moves, 0, &[0, 3]), [Ask::Declare(3), Ask::Declare(1)]);
     parked(&mut moves, 0);
     assert_eq!(asks(&mut moves, 1, &[]), [Ask::Declare(1); 0]);
@@ -138,7 +139,7 @@ fn the_late_are_suspected_but_not_whoever_asks_nor_the_dead() {
     assert_eq!(suspected, waits_for.iter().map(|cpu| Ask::Declare(*cpu as CpuIndex)).collect::<Vec<_>>());
     waits_for.into_iter().for_each(|cpu| drop(arrived(&mut moves, cpu as CpuIndex)));
     assert_eq!((phase(&moves), asks(&mut moves, 0, &[])), (Some(MovePhase::Release), vec![Ask::Declare(1)]));
-    // CPU 1 is dead and not asked after again.
+    // CPU 1 is dead, and the machine does not ask about it again.
     on(&mut moves, Event::Died(1));
     assert_eq!(asks(&mut moves, 0, &[1]), [Ask::Declare(1); 0]);
 }
@@ -170,7 +171,7 @@ fn only_parking_is_revoked_and_once_per_slice() {
     assert_eq!(overdue(&mut leaves), (false, false));
     assert_eq!(overdue(&mut moves), (true, true));
     assert_eq!(overdue(&mut moves), (false, true));
-    // The next slice has all of its time again.
+    // The next slice has its full time limit again.
     mask(&mut moves, &[0], &[2]);
     parked(&mut moves, 0);
     left(&mut moves, 0, &[]);
@@ -184,7 +185,7 @@ fn queues_of_a_dead_cpu_wait_until_it_is_back_and_hold_up_nobody() {
     on(&mut moves, Event::Died(0));
     mask(&mut moves, &[0], &[2, 3]);
     assert_eq!((phase(&moves), moves.is_settled()), (None, false));
-    // A queue of a dead CPU that would join a group waits as well.
+    // A queue of a dead CPU that would join a group also waits.
     mask(&mut moves, &[0], &[3]);
     assert_eq!((phase(&moves), moves.awaits_move(0)), (None, true));
     mask(&mut moves, &[1], &[1]);
@@ -287,7 +288,7 @@ fn a_slice_takes_the_next_buckets_across_the_end_of_the_map() {
     assert_eq!(play(&mut moves), (vec![0, 1, 2], vec![0]));
     released(&mut moves, 0);
     assert_eq!(play(&mut moves), (vec![3, 4, 5], vec![0, 1]));
-    // The first buckets have to move once more.
+    // The first buckets must move again.
     let wish = [0, 1, 1, 0, 0, 1, 1, 1];
     mask(&mut moves, &[0], &[0, 1]);
     on(&mut moves, Event::Map { group: 0, map: &wish, plan: Plan::all(), cause: MoveCause::Balance });
@@ -307,7 +308,7 @@ fn a_move_whose_queues_all_end_leaves_state_where_it_is() {
     on(&mut moves, Event::Closed { queue: 1 });
     assert_eq!((phase(&moves), moves.is_settled(), moves.counts().slices), (None, true, 0));
     assert_eq!(moves.map_of(1).0, [0, 0, 0, 0, 1, 1, 1, 1]);
-    // If one of them goes on, so does the move.
+    // If one of them continues, so does the move.
     parked(&mut parks, 1);
     assert_eq!(phase(&parks), Some(MovePhase::Leave));
 }
@@ -322,7 +323,7 @@ fn no_phase_waits_for_the_dead() {
         if let Some(cpu) = dead {
             on(&mut moves, Event::Died(cpu));
         }
-        // The fences of a dead CPU's queue are read by others.
+        // Other CPUs read the fences of a dead CPU's queue.
         seen.push(waits(&moves));
         (0..2).for_each(|queue| drop(parked(&mut moves, queue)));
         seen.push(waits(&moves));
@@ -349,7 +350,7 @@ fn a_death_in_each_phase_ends_what_it_waits_for() {
         let mut moves = moves.clone();
         let actions = on(&mut moves, Event::Died(cpu));
         let slice = moves.slice().expect("a slice is moving");
-        // The owners of the queues have the same numbers.
+        // The owners have the same numbers as their queues.
         assert!(slice.waiting.iter().all(|who| actions.wake.contains(&(*who as CpuIndex))), "{slice:?}");
         let to = slice.moves.iter().map(|m| m.to).collect::<Vec<_>>();
         (slice.phase, slice.waiting.clone(), to, actions.changed)
@@ -358,7 +359,7 @@ fn a_death_in_each_phase_ends_what_it_waits_for() {
     mask(&mut moves, &[0, 1], &[2, 3]);
     let planned = to(&moves);
     assert!(planned.contains(&2) && planned.contains(&3));
-    // Buckets that were on their way to the dead CPU go to the other one.
+    // Buckets that were moving to the dead CPU go to the other one.
     assert_eq!(dies(&moves, 0), (MovePhase::Park, vec![0, 1], planned.clone(), true));
     assert_eq!(dies(&moves, 3), (MovePhase::Park, vec![0, 1], vec![2; 8], true));
     (0..2).for_each(|queue| drop(parked(&mut moves, queue)));
@@ -369,11 +370,11 @@ fn a_death_in_each_phase_ends_what_it_waits_for() {
     waiting.sort_unstable();
     assert_eq!((phase, waiting), (MovePhase::Arrive, vec![2, 3]));
     assert_eq!(dies(&moves, 3), (MovePhase::Arrive, vec![2], vec![2; 8], true));
-    // CPU 2 has what was for itself, but not what was for CPU 3.
+    // CPU 2 has its own state, but not the state for CPU 3.
     let mut later = moves.clone();
     arrived(&mut later, 2);
     assert_eq!(dies(&later, 3), (MovePhase::Arrive, vec![2], vec![2; 8], true));
-    // The buckets of CPU 2 stay there, whatever the wishes meanwhile.
+    // The buckets of CPU 2 stay there, whatever the requests in the meantime.
     mask(&mut later, &[0, 1], &[1]);
     let moved: Vec<CpuIndex> = planned.iter().map(|cpu| if *cpu == 3 { 1 } else { 2 }).collect();
     assert_eq!(dies(&later, 3), (MovePhase::Arrive, vec![1], moved, true));
@@ -395,7 +396,8 @@ fn what_a_dead_cpu_gave_up_or_took_does_not_count() {
         (phase(&moves), waits(&moves), with_state(&moves)),
         (Some(MovePhase::Arrive), vec![2], vec![0, 1, 2, 3])
     );
-    // A queue that joins a group takes its map as it is, so the state for the dead CPU stays where it is.
+    // A queue that joins a group takes its map unchanged, so the state for the dead CPU stays where
+    // it is.
     on(&mut moves, Event::Died(2));
     assert_eq!(phase(&moves), Some(MovePhase::Release));
     let mut moves = self::moves(&[&[0], &[2, 3]]);
@@ -433,7 +435,7 @@ fn nothing_is_overdue_if_nothing_moves_or_a_source_can_wait() {
     assert_eq!(overdue(&mut moves), (false, vec![], false));
     mask(&mut moves, &[0, 1], &[2]);
     assert_eq!(overdue(&mut moves), (false, vec![], false));
-    // A source that has ended is not hurt any more.
+    // A source that has ended no longer prevents the time limit.
     on(&mut moves, Event::Closed { queue: 1 });
     assert_eq!(overdue(&mut moves), (true, vec![Ask::Declare(1)], true));
 }

@@ -7,8 +7,8 @@ use std::hash::{Hash, Hasher};
 use super::world::{Request, Scenario, Step, World};
 use crate::{CpuIndex, Plan, QueueSetup};
 
-/// Two hashes of a state stand for the state. That two of a hundred million states share both is less likely than a fault of the
-/// memory.
+/// Two hashes identify a state. The probability that two of a hundred million states share both
+/// hashes is lower than that of a memory error.
 fn fingerprint(world: &World) -> u128 {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
@@ -22,11 +22,11 @@ fn fingerprint(world: &World) -> u128 {
 /// The states that were found, by their numbers, and the steps between them.
 #[derive(Default)]
 struct Graph {
-    /// For each step: from, to, and the CPU that does it.
+    /// For each step: the state before, the state after, and the CPU that takes it.
     steps: Vec<(u32, u32, Option<CpuIndex>)>,
     is_over: Vec<bool>,
     is_settled: Vec<bool>,
-    /// For each CPU, whether it holds up a move from inside of its handler.
+    /// For each CPU, whether it holds up a move while it is in its handler.
     holds_up: Vec<Vec<bool>>,
 }
 
@@ -94,7 +94,7 @@ impl Graph {
         assert_eq!(stuck, 0, "the end cannot be reached from {stuck} of {} states", self.is_over.len());
     }
 
-    /// If a CPU stays in its handler forever, the others end the move without it.
+    /// If a CPU stays in its handler forever, the other CPUs end the move without it.
     fn check_that_nobody_holds_up_the_others(&self) {
         for (cpu, holds_up) in self.holds_up.iter().enumerate() {
             let reaches = self.reach(&self.is_settled, Some(cpu as CpuIndex));
@@ -108,8 +108,8 @@ fn queue(owner: CpuIndex, mask: &[CpuIndex]) -> QueueSetup {
     QueueSetup { owner, can_wait: false, mask: mask.to_vec() }
 }
 
-/// Two queues of three CPUs, and two buckets that move one after the other. With `STEERAGE_MOVES_PACKETS` each queue has more
-/// packets.
+/// Two queues of three CPUs, and two buckets that move one after the other. With
+/// `STEERAGE_MOVES_PACKETS`, each queue has more packets.
 fn scenario(queues: [QueueSetup; 2], requests: Vec<Request>) -> Scenario {
     let more: usize = std::env::var("STEERAGE_MOVES_PACKETS").ok().and_then(|more| more.parse().ok()).unwrap_or(2);
     let packets = |first: u16| (0..more).map(|nth| (nth as u16 + first) % 2).collect();

@@ -1,7 +1,7 @@
-//! A small instance around the machine: queues, rings, parking lots, handlers, gates.
+//! A small instance around the machine: queues, rings, parking lots, handlers and gates.
 //!
-//! Everything that can happen in any order is a [`Step`]. A CPU that never steps has stalled. A CPU that does not get the control
-//! lock takes its step later.
+//! All actions that can happen in any order are [`Step`]s. A CPU that never steps has stalled. A
+//! CPU that does not get the control lock takes its step later.
 
 mod participant;
 mod queue;
@@ -23,9 +23,9 @@ pub(super) struct Scenario {
     pub(super) queues: Vec<QueueSetup>,
     /// The buckets of each queue's packets, in the order in which they arrive.
     pub(super) packets: Vec<Vec<u16>>,
-    /// The steps of control, in this order, each at any time.
+    /// The steps of control, in this order. Each can happen at any time.
     pub(super) requests: Vec<Request>,
-    /// How many CPUs may be declared dead.
+    /// The number of CPUs that may be declared dead.
     pub(super) deaths: usize,
 }
 
@@ -35,14 +35,16 @@ pub(super) enum Request {
     Present(Vec<CpuIndex>),
     Plan(Plan),
     Map(Vec<CpuIndex>),
-    /// Another CPU is to poll the queue.
+    /// Another CPU should poll the queue.
     Owner(usize, CpuIndex),
 }
 
-/// The state of one queue's flows of a bucket in a handler, which knows it by its group: group, bucket, queue.
+/// The state of one queue's flows of a bucket in a handler. The handler knows it by its group:
+/// group, bucket, queue.
 type FlowState = (u16, u16, usize);
 
-/// The same on its way to another handler, which may know it by another group: bucket, queue.
+/// The state of one queue's flows on its way to another handler, which may know it by a different
+/// group: bucket, queue.
 type Moved = (u16, usize);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -63,7 +65,7 @@ enum Told {
 #[derive(Clone, Debug, Hash)]
 struct Cpu {
     busy: Busy,
-    /// The gate was closed while the CPU was in its handler.
+    /// Whether the gate was closed while the CPU was in its handler.
     is_declared_dead: bool,
     to_tell: Told,
     /// State in the handler, and between the handler and the machine.
@@ -77,22 +79,23 @@ pub(super) struct World {
     queues: Vec<Queue>,
     cpus: Vec<Cpu>,
     in_transit: (u64, Vec<Moved>),
-    /// State that was made or has moved since the last death, and so must still be somewhere.
+    /// State that was made or has moved since the last death, and so must still exist.
     known: BTreeSet<FlowState>,
-    /// The mask that was last asked for, for each queue.
+    /// The requested mask of each queue.
     masks: Vec<Vec<CpuIndex>>,
-    /// For each queue, the CPU that is to poll it.
+    /// For each queue, the CPU that should poll it.
     wanted: Vec<Option<CpuIndex>>,
-    /// For each queue, the CPU that may take it from its owner. Nobody polls it meanwhile.
+    /// For each queue, the CPU that may take it from its owner. In the meantime, no CPU polls the
+    /// queue.
     offered: Vec<Option<CpuIndex>>,
     requests_done: usize,
     deaths: usize,
 }
 
-/// One thing that can happen next.
+/// One of the steps that can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Control does what it does next.
+    /// Control takes its next step.
     Request,
     /// The owner of the queue receives a frame.
     Receive(usize),
@@ -102,18 +105,19 @@ pub(super) enum Step {
     Return(CpuIndex),
     /// The CPU follows control between two rounds.
     Follow(CpuIndex),
-    /// The CPU finds that the phase lasts too long. This CPU is declared dead, if one is.
+    /// The CPU notices that the phase takes too long. The second CPU, if there is one, is declared
+    /// dead.
     Hurry(CpuIndex, Option<CpuIndex>),
     /// The owner closes the queue.
     Close(usize),
-    /// The owner lets go of the queue, for the CPU that is to poll it.
+    /// The owner releases the queue for the CPU that should poll it.
     Offer(usize),
     /// The CPU takes the queue, or takes it back.
     Adopt(CpuIndex, usize),
 }
 
 impl Step {
-    /// The CPU that does it.
+    /// The CPU that takes the step.
     pub(super) fn actor(self, world: &World) -> Option<CpuIndex> {
         match self {
             Self::Request => None,
@@ -172,7 +176,7 @@ impl World {
         }
     }
 
-    // ---- what can happen
+    // ---- possible steps
 
     pub(super) fn steps(&self, scenario: &Scenario) -> Vec<Step> {
         let mut steps = Vec::new();
@@ -190,7 +194,8 @@ impl World {
             if self.is_free(owner) && is_quiet && self.wanted[at].is_some_and(|to| !self.moves.is_dead(to)) {
                 steps.push(Step::Offer(at));
             }
-            // A source that can wait is not polled while its frames have no place to go; here, while they are parked.
+            // A source that can wait is not polled while its frames have no room. In this model,
+            // that is while they are parked.
             let waits = scenario.queues[at].can_wait && queue.parked.is_some();
             if self.is_free(owner) && queue.fates.contains(&Fate::ToCome) && !waits {
                 steps.push(Step::Receive(at));
@@ -251,7 +256,8 @@ impl World {
         }
     }
 
-    /// Whether everything is over: no packet to come or in flight, and every mask in force.
+    /// Whether the world is at its end: no packet will come or is in flight, and every mask is in
+    /// force.
     pub(super) fn is_over(&self, scenario: &Scenario) -> bool {
         let fates = self.queues.iter().flat_map(|queue| &queue.fates);
         self.requests_done == scenario.requests.len()
@@ -275,14 +281,15 @@ impl World {
             && !has_frames_that_wait
     }
 
-    /// Whether the owner of the queue watches the move, also later: a queue that has ended is closed, and then it does not.
+    /// Whether the owner of the queue watches the move, now and later. If a queue has ended, it is
+    /// closed, and then its owner does not watch.
     fn watches_on(&self, queue: usize) -> bool {
         self.moves.awaits_move(queue) && !self.queues[queue].has_ended()
     }
 
-    // ---- what happens
+    // ---- the effects of steps
 
-    /// Takes a step. Panics if something happens that must not.
+    /// Takes a step. Panics if something forbidden happens.
     pub(super) fn take(&mut self, step: Step, scenario: &Scenario) {
         match step {
             Step::Request => self.request(scenario),
@@ -301,7 +308,7 @@ impl World {
         self.check(scenario);
     }
 
-    /// Gives the machine an event. Returns what it asks for.
+    /// Passes an event to the machine. Returns the actions that the machine requests.
     fn on(&mut self, event: Event<'_>) -> Vec<Ask> {
         let at = |moves: &Moves| moves.slice().map(|slice| (slice.epoch, slice.phase));
         let mut actions = Actions::default();
@@ -383,12 +390,13 @@ impl World {
         }
     }
 
-    /// The handler returns. If its CPU was declared dead meanwhile, nothing that it did counts.
+    /// The handler returns. If its CPU was declared dead in the meantime, nothing that the handler
+    /// did counts.
     fn returns(&mut self, index: CpuIndex, scenario: &Scenario) {
         let cpu = &mut self.cpus[usize::from(index)];
         let counts = !cpu.is_declared_dead;
         if !counts {
-            // It is built anew.
+            // The handler is rebuilt.
             cpu.has.clear();
             cpu.carries.clear();
         }
@@ -423,12 +431,12 @@ impl World {
         }
     }
 
-    /// A handler uses the state of a bucket, and makes it if there is none.
+    /// A handler uses the state of a bucket, and creates it if there is none.
     fn uses_state(&mut self, cpu: CpuIndex, state: FlowState) {
         let elsewhere =
             self.cpus.iter().enumerate().find(|(at, other)| *at != usize::from(cpu) && other.has.contains(&state));
         let is_on_its_way = self.in_transit.1.contains(&(state.1, state.2)) && self.is_moving_group(state.0);
-        // A dead CPU's handler does not count, and is built anew.
+        // A dead CPU's handler does not count, and will be rebuilt.
         let elsewhere = elsewhere.filter(|(_, other)| !other.is_declared_dead);
         assert!(elsewhere.is_none() && !is_on_its_way, "CPU {cpu} handles {state:?}, whose state is elsewhere");
         if self.cpus[usize::from(cpu)].has.insert(state) {
@@ -436,14 +444,15 @@ impl World {
         }
     }
 
-    /// The queue leaves others behind, and with them the state of its flows.
+    /// The queue leaves other queues behind, and the state of its flows stays with them.
     fn forget_flows_of(&mut self, queue: usize) {
         self.cpus.iter_mut().for_each(|cpu| cpu.has.retain(|state| state.2 != queue));
         self.known.retain(|state| state.2 != queue);
     }
 
     fn is_moving_group(&self, group: u16) -> bool {
-        // After the arrival, the rest is lost: it was for a dead CPU that no other CPU could replace.
+        // After the arrival, the remaining state is lost. It was for a dead CPU that no other CPU
+        // could replace.
         let is_under_way = |slice: &Slice| slice.epoch == self.in_transit.0 && slice.phase != MovePhase::Release;
         self.moves.slice().is_some_and(|slice| slice.group_after == group && is_under_way(slice))
     }
@@ -454,7 +463,7 @@ impl World {
         self.check(scenario);
     }
 
-    // ---- what must be true at any time
+    // ---- invariants
 
     fn check(&self, scenario: &Scenario) {
         self.check_settled();
@@ -488,7 +497,8 @@ impl World {
         }
     }
 
-    /// A bucket is on one CPU at a time: its frames that wait or are in hand elsewhere belong to dead CPUs, and do not count.
+    /// A bucket is on one CPU at a time. Its frames that wait or are in hand on other CPUs belong
+    /// to dead CPUs, and do not count.
     fn check_bucket(&self, at: usize, bucket: u16) {
         let (map, _) = self.moves.map_of(at);
         let target = self.queues[at].table[usize::from(bucket)];

@@ -1,5 +1,6 @@
-//! A machine in nanoseconds: CPUs in two packages, threads that share a core, CPUs that are slow or stolen, and traffic that comes as
-//! fast as it is taken, at a rate, or in bursts. It knows the best of all masks.
+//! A simulated machine, in nanoseconds. It has CPUs in two packages, threads that share a core, and
+//! slow or stolen CPUs. Traffic comes as fast as the machine takes it, at a rate, or in bursts. The
+//! machine knows the best of all masks.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 
-/// What a packet costs, in nanoseconds, as measured in docs/performance.md: near, and far.
+/// The costs per packet in nanoseconds, as measured in docs/performance.md. For pairs, the near and
+/// the far cost.
 const HASH: f64 = 9.0;
 const GIVE: [f64; 2] = [9.0, 28.0];
 const TAKE: [f64; 2] = [10.0, 26.0];
@@ -22,24 +24,27 @@ pub(super) struct Machine {
     pub(super) map: Box<[u16; BUCKETS]>,
     pub(super) receive: f64,
     pub(super) work: f64,
-    /// Which CPUs are far from CPU 0.
+    /// Whether each CPU is far from CPU 0.
     pub(super) is_far: Vec<bool>,
     /// The speed of each CPU. The policy does not know it.
     pub(super) speed: Vec<f64>,
-    /// The time that others take of each CPU. The policy knows it.
+    /// The part of each CPU's time that other programs take. The policy knows it.
     pub(super) stolen: Vec<f64>,
-    /// CPUs 2n and 2n + 1 share a core: if both are busy, each is slower by this factor.
+    /// CPUs 2n and 2n + 1 share a core: if both are busy, the speed of each is multiplied by this
+    /// factor.
     pub(super) shared_core: f64,
-    /// The share of the packets in each bucket, and how much longer than the mean they take.
+    /// The share of the packets in each bucket, and the ratio of the time of its packets to the
+    /// mean time.
     pub(super) share: Vec<f64>,
     pub(super) heavy: Vec<f64>,
-    /// The input waits until there is room, as a file does. Otherwise what does not fit is dropped.
+    /// Whether the input waits until there is room, as a file does. Otherwise packets that find no
+    /// room are dropped.
     pub(super) waits: bool,
-    /// Packets per nanosecond that are offered at a time.
+    /// The offered packets per nanosecond at a given time.
     pub(super) offered: fn(&Machine, Timestamp) -> f64,
     pub(super) rate: f64,
     pub(super) period: Duration,
-    /// The share of full rounds of a CPU that is busy, and from which load on a CPU has full rounds.
+    /// The share of full rounds of a busy CPU, and the load from which on a CPU has full rounds.
     pub(super) full: f64,
     pub(super) full_from: f64,
     /// The relative error of each look.
@@ -47,16 +52,17 @@ pub(super) struct Machine {
     pub(super) chance: Chance,
     pub(super) now: Timestamp,
     busy: Vec<f64>,
-    /// The busy time, the time of receiving and the packets of each CPU in the present window, by look.
+    /// The sums of the busy time, the time of receiving and the packets of each CPU in the current
+    /// window.
     sums: Vec<CpuLoad>,
     looks: f64,
     window: Duration,
     is_moving: bool,
-    /// When CPUs joined or left, or all work moved.
+    /// The changes at which CPUs joined or left, or all work moved.
     pub(super) changes: Vec<(Timestamp, MoveCause, usize)>,
 }
 
-/// What a look of the machine did, in packets per nanosecond.
+/// The result of one look at the machine, in packets per nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
     pub(super) handled: f64,
@@ -94,7 +100,7 @@ impl Machine {
         }
     }
 
-    /// Packets are of 100,000 flows, by Zipf's law with this exponent.
+    /// The packets belong to 100,000 flows, by Zipf's law with this exponent.
     pub(super) fn zipf(mut self, exponent: f64) -> Self {
         self.share.fill(0.0);
         for rank in 1..=100_000 {
@@ -112,7 +118,7 @@ impl Machine {
         self
     }
 
-    /// The packets of some buckets take much longer than those of others: log-normal, with a deviation of 1.
+    /// The times per packet differ between buckets: log-normal, with a deviation of 1.
     pub(super) fn heavy_tailed(mut self) -> Self {
         for heavy in &mut self.heavy {
             *heavy = self.chance.normal().exp();
@@ -122,12 +128,12 @@ impl Machine {
         self
     }
 
-    /// Comes for half of each period, at this rate in packets per nanosecond.
+    /// Packets arrive during half of each period, at this rate in packets per nanosecond.
     pub(super) fn bursts(mut self, period: Duration, rate: f64) -> Self {
         (self.period, self.rate, self.waits) = (period * 2, rate, false);
         self.offered = |machine, now| {
             let phase = now.as_nanos() % machine.period.as_nanos() as u64;
-            // The look at this time is about the interval before.
+            // The look at this time covers the interval before it.
             let is_on = (phase.max(1) - 1) < machine.period.as_nanos() as u64 / 2;
             if is_on { machine.rate } else { 0.0 }
         };
@@ -153,7 +159,7 @@ impl Machine {
         (0..self.cpus() as u16).filter(|cpu| self.map.contains(cpu)).collect()
     }
 
-    /// By how much longer a CPU takes, if these are busy.
+    /// The factor by which a CPU is slower if these CPUs are busy.
     fn slowness(&self, cpu: usize, busy: &[f64]) -> f64 {
         let sibling = busy.get(cpu ^ 1).copied().unwrap_or(0.0).min(1.0);
         let shared = 1.0 + (1.0 / self.shared_core - 1.0) * sibling;
@@ -164,7 +170,8 @@ impl Machine {
         if cpu == 0 { 0.0 } else { TAKE[usize::from(self.is_far[cpu])] }
     }
 
-    /// The time of each CPU per packet of the whole, given its share of packets and of the packet function's time: `(all, receiving)`.
+    /// The time of each CPU per packet of the whole machine, for the given shares of packets and of
+    /// the packet function's time: `(all, receiving)`.
     fn times(&self, shares: &[(f64, f64)], busy: &[f64]) -> Vec<(f64, f64)> {
         let is_hashed = shares.iter().all(|(packets, _)| *packets < 1.0 - 1e-9);
         let given: f64 = (1..shares.len()).map(|cpu| shares[cpu].0 * GIVE[usize::from(self.is_far[cpu])]).sum();
@@ -176,7 +183,7 @@ impl Machine {
         times.collect()
     }
 
-    /// The packets per nanosecond that are handled of `offered`, by CPU, and what is received.
+    /// The handled packets per nanosecond of each CPU, and the received packets per nanosecond.
     fn rates(&self, shares: &[(f64, f64)], times: &[(f64, f64)], offered: f64) -> (Vec<f64>, f64) {
         let most = times.iter().map(|(all, _)| *all).fold(0.0, f64::max);
         let received = offered.min(1.0 / if self.waits { most } else { times[0].0 });
@@ -195,8 +202,8 @@ impl Machine {
         shares
     }
 
-    /// The best of all regimes and numbers of CPUs, for what is offered. Work can be divided at will, except for the largest
-    /// bucket.
+    /// The best throughput of all regimes and numbers of CPUs for this offered rate. Work can be
+    /// divided freely, except for the largest bucket.
     pub(super) fn best(&self, offered: f64) -> f64 {
         let by = |merit: &dyn Fn(usize) -> f64| {
             let mut order: Vec<usize> = (1..self.cpus()).collect();
@@ -270,7 +277,7 @@ impl Machine {
         let mut times = self.times(&shares, &self.busy);
         times.iter_mut().for_each(|(all, receive)| (*all, *receive) = (*all * slow, *receive * slow));
         let (mut rates, received) = self.rates(&shares, &times, offered);
-        // What is measured of each CPU differs a little from what it did.
+        // The measured value of each CPU differs slightly from the true value.
         times.iter_mut().for_each(|(all, receive)| {
             let slow = error(&mut self.chance, self.noise / 3.0);
             (*all, *receive) = (*all * slow, *receive * slow);
@@ -307,7 +314,8 @@ impl Machine {
         (load.now, load.window, load.can_wait) = (self.now, window, self.waits);
         if let Some(wish) = self.policy.look(&load) {
             self.is_moving = true;
-            // Whether CPU 0 works as well is a question of shares.
+            // This counts only the CPUs other than CPU 0. The shares decide whether CPU 0 also
+            // works.
             let others = |active: Vec<u16>| active.into_iter().filter(|cpu| *cpu != 0).collect::<Vec<u16>>();
             let before = others(self.active());
             self.map = wish.map;
@@ -319,7 +327,7 @@ impl Machine {
         Done { handled: rates.iter().sum(), best: offered }
     }
 
-    /// The work of buckets as the load meter knows it, at the end of a window.
+    /// The work of buckets as the load meter sees it, at the end of a window.
     fn close_window(&mut self, cpus: &[CpuLoad]) -> Option<(Vec<CpuLoad>, Vec<f64>)> {
         for (sum, now) in self.sums.iter_mut().zip(cpus) {
             (sum.busy, sum.receive, sum.full) = (sum.busy + now.busy, sum.receive + now.receive, sum.full + now.full);
@@ -327,7 +335,7 @@ impl Machine {
         }
         self.looks += 1.0;
         if self.is_moving {
-            // Two maps.
+            // The window would cover two maps.
             self.window = Duration::ZERO;
         }
         if self.window < Tuning::DEFAULT.probe {
@@ -357,7 +365,8 @@ impl Machine {
         Some((sums, seen))
     }
 
-    /// What was handled during `time`, as a part of what the best mask would have handled.
+    /// The packets that were handled during `time`, as a part of the packets that the best mask
+    /// would have handled.
     pub(super) fn run(&mut self, time: Duration) -> f64 {
         let (mut handled, mut best, mut known) = (0.0, 0.0, Vec::<(u64, f64)>::new());
         for _ in 0..time.as_nanos() / LOOK_EVERY.as_nanos() {

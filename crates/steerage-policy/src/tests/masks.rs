@@ -1,4 +1,4 @@
-//! The policy against the best of all masks, on machines of 2 to 64 CPUs.
+//! Compares the policy with the best of all masks, on machines of 2 to 64 CPUs.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use super::machine::Machine;
 use crate::limits::Tuning;
 use crate::policy::Policy;
 
-/// Long enough for a second probe: there is one in ten seconds.
+/// Long enough for a second probe, because there is one probe in ten seconds.
 const SETTLE: Duration = Duration::from_secs(14);
 const STEADY: Duration = Duration::from_secs(6);
 
-/// At least this part of what the best mask would do.
+/// The minimum throughput, as a part of the throughput of the best mask.
 const ENOUGH: f64 = 0.97;
 
 type Case = (&'static str, fn(usize, f64) -> Machine);
@@ -61,7 +61,8 @@ fn bursts(cpus: usize, work: f64, millis: u64) -> Machine {
     machine.bursts(Duration::from_millis(millis), rate)
 }
 
-/// Runs all cases on a machine of so many CPUs. The group begins inline, or the next CPU begins with all buckets, as it does with files.
+/// Runs all cases on a machine with this number of CPUs. The group begins inline. With `collects`, the next
+/// CPU has all buckets at the beginning, as it does with files.
 fn all_cases(cpus: usize, collects: bool) {
     let mut missed = Vec::new();
     for (name, make) in CASES {
@@ -77,7 +78,8 @@ fn all_cases(cpus: usize, collects: bool) {
             }
             let (settle, steady) = match name {
                 "bursts of 10 s" => (Duration::from_secs(40), Duration::from_secs(40)),
-                // Only trying shows that fewer CPUs are better, and the budget has enough for a probe in ten seconds.
+                // Only a trial shows that fewer CPUs are better, and the budget allows one probe in
+                // ten seconds.
                 "shared cores" | "heavy-tailed" => (Duration::from_secs(60), STEADY),
                 "bursts of 100 ms" | "a slow CPU" => (Duration::from_secs(30), STEADY),
                 _ => (SETTLE, STEADY),

@@ -1,4 +1,4 @@
-//! A made-up machine with made-up traffic.
+//! A simulated machine with simulated traffic.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 
-/// splitmix64: the same history whenever the seed is.
+/// splitmix64: the same seed gives the same history.
 pub(super) struct Chance(u64);
 
 impl Chance {
@@ -18,7 +18,7 @@ impl Chance {
         Self(seed)
     }
 
-    /// Nearly normally distributed, with a deviation of 1.
+    /// An approximately normal random number, with a deviation of 1.
     pub(super) fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.share()).sum::<f64>() - 6.0
     }
@@ -40,7 +40,7 @@ impl Chance {
     }
 }
 
-/// Samples in a window.
+/// The number of samples in a window.
 const SAMPLES: usize = 60_000;
 
 /// A group whose queue is polled by CPU 0.
@@ -48,40 +48,42 @@ pub(super) struct Model {
     pub(super) policy: Balance,
     pub(super) cpus: usize,
     pub(super) map: Box<[u16; BUCKETS]>,
-    /// Which bucket each flow is in, and what it takes of a CPU.
+    /// The bucket of each flow, and the flow's load in CPUs.
     pub(super) flows: Vec<(u16, f64)>,
-    /// What receiving takes of CPU 0.
+    /// The part of CPU 0 that receiving takes.
     pub(super) receive: f64,
-    /// What the function takes for a packet, in microseconds of some CPU.
+    /// The function's time per packet, in microseconds.
     pub(super) cost: f64,
-    /// What a packet that is handed over costs besides, as a share of what the function takes.
+    /// The additional cost of handing over a packet, as a part of the function's time.
     pub(super) hand_over: f64,
-    /// How many times that it costs where a CPU is far, more than 100 ns.
+    /// The factor on that cost if a CPU is far, which means more than 100 ns.
     pub(super) far: f64,
-    /// What every packet costs besides where not all are on one CPU, as a share of what the function takes.
+    /// The additional cost of every packet if more than one CPU has buckets, as a part of the
+    /// function's time.
     pub(super) tell_apart: f64,
-    /// What others take of each CPU. A CPU on which more is done than they leave slows them, and they are who asks: so less comes.
+    /// The part of each CPU's time that other programs want. If the load on a CPU exceeds the time
+    /// that they leave, they are slowed. They send the packets, so fewer packets arrive.
     pub(super) others: Vec<f64>,
-    /// How far each CPU is from CPU 0.
+    /// The distance of each CPU from CPU 0.
     pub(super) apart: Vec<Option<Duration>>,
-    /// What the policy may know of buckets.
+    /// The policy's view of the buckets' loads.
     pub(super) sampled: Vec<f64>,
-    /// From how many samples, as far as they are not forgotten.
+    /// The number of samples behind that view, without forgotten ones.
     pub(super) samples: f64,
     pub(super) chance: Chance,
-    /// How late a look may be. Half of them are late.
+    /// The maximum delay of a look. Half of the looks are late.
     pub(super) late: Duration,
     /// The time since the last window.
     window: Duration,
     pub(super) now: Timestamp,
-    /// What was handled in the last look, and what was offered, in CPUs.
+    /// The load that was handled in the last look, and the offered load, in CPUs.
     pub(super) handled: (f64, f64),
-    /// Buckets moved, and flows in them, by cause.
+    /// The cause of each move, the number of moved buckets, and the number of flows in them.
     pub(super) wishes: Vec<(MoveCause, usize, usize)>,
 }
 
 impl Model {
-    /// `cpus` CPUs, of which so many have buckets at first, in equal shares.
+    /// A machine with `cpus` CPUs. At first, `active` of them have buckets, in equal shares.
     pub(super) fn new(cpus: usize, active: usize, seed: u64) -> Self {
         let mut map = Box::new([0; BUCKETS]);
         map.iter_mut().enumerate().for_each(|(bucket, cpu)| *cpu = (bucket * active / BUCKETS) as u16);
@@ -108,7 +110,7 @@ impl Model {
         }
     }
 
-    /// Zipf's law with exponent 1, `load` CPUs' worth in all.
+    /// Flows by Zipf's law with exponent 1, with a total load of `load` CPUs.
     pub(super) fn zipf(mut self, flows: usize, load: f64) -> Self {
         let sum: f64 = (1..=flows).map(|rank| 1.0 / rank as f64).sum();
         let chance = &mut self.chance;
@@ -128,7 +130,7 @@ impl Model {
         base
     }
 
-    /// What receiving takes of CPU 0, with hashing and handing over.
+    /// The part of CPU 0 that receiving takes, including hashing and handing over.
     fn received(&self, buckets: &[f64]) -> f64 {
         let several = self.active().len() > 1;
         let apart: f64 = if several { self.tell_apart * buckets.iter().sum::<f64>() } else { 0.0 };
@@ -137,7 +139,7 @@ impl Model {
         self.receive + apart + self.map.iter().zip(buckets).map(handed).sum::<f64>()
     }
 
-    /// What each CPU really has to do.
+    /// The true load of each CPU.
     pub(super) fn loads(&self, buckets: &[f64]) -> Vec<f64> {
         let mut loads = vec![0.0; self.cpus];
         loads[0] = self.received(buckets);
@@ -153,7 +155,8 @@ impl Model {
         if apart.is_some_and(|apart| apart > Duration::from_nanos(100)) { self.far } else { 1.0 }
     }
 
-    /// How far the busiest CPU really is above the best that is possible with those that have buckets.
+    /// The ratio of the busiest CPU's true load to the best possible load with the CPUs that have
+    /// buckets.
     pub(super) fn uneven(&self) -> f64 {
         let (buckets, base) = (self.buckets(), self.base());
         let active: Vec<u16> = self.active();
@@ -165,7 +168,7 @@ impl Model {
         (0..self.cpus as u16).filter(|cpu| self.map.contains(cpu)).collect()
     }
 
-    /// As a window samples: packets by chance, and the windows before not forgotten.
+    /// Samples packets at random, like a window. Earlier windows are not forgotten.
     pub(super) fn sample(&mut self) {
         let mut ends = Vec::with_capacity(self.flows.len());
         let mut total = 0.0;
@@ -184,14 +187,14 @@ impl Model {
         self.sampled.iter_mut().zip(seen).for_each(|(known, seen)| *known += weight * (seen - *known));
     }
 
-    /// One look. Returns which part of what is offered was handled.
+    /// One look. Returns the part of the offered load that was handled.
     pub(super) fn throughput_of_look(&mut self) -> f64 {
         self.look();
         let (handled, offered) = self.handled;
         handled / offered
     }
 
-    /// One look. Returns why buckets moved, if they did.
+    /// One look. Returns the reason why buckets moved, if they did.
     pub(super) fn look(&mut self) -> Option<MoveCause> {
         let is_late = self.late > Duration::ZERO && self.chance.below(2) == 0;
         let delay = if is_late { self.late.mul_f64(self.chance.share()) } else { Duration::ZERO };
@@ -200,7 +203,8 @@ impl Model {
         self.window += elapsed;
         let buckets = self.buckets();
         let (loads, received) = (self.loads(&buckets), self.received(&buckets));
-        // Who receives can do no more than all, and does not know what it was not given; the others get less then.
+        // The receiving CPU can do no more than all of its work. It receives fewer packets if it is
+        // too busy, and the other CPUs then get fewer.
         let asks =
             self.others.iter().zip(&loads).map(|(others, load)| 1.0 - (others + load.min(1.0) - 1.0).clamp(0.0, 0.9));
         let slowed = 1.0 / loads[0].max(1.0) * asks.fold(1.0, f64::min);
@@ -265,7 +269,7 @@ impl Model {
         self.wishes.iter().filter(|(why, ..)| *why == cause).count()
     }
 
-    /// The largest that [`uneven`](Self::uneven) is at any look of `time`.
+    /// The largest value of [`uneven`](Self::uneven) at the looks within `time`.
     pub(super) fn worst(&mut self, time: Duration) -> f64 {
         let looks = time.as_nanos() / LOOK_EVERY.as_nanos();
         (0..looks)

@@ -1,4 +1,5 @@
-//! Steering by load on the real path in virtual time: CPUs join as load grows, it is evened out, and nothing is reordered.
+//! Steering by load on the real path in virtual time: CPUs join when the load grows, the load is
+//! spread evenly, and no packet is reordered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +12,11 @@ use steerage_sim::{Costs, Mood, TrafficOptions, Witness, World};
 
 const STEPS_MAX: u64 = 50_000_000;
 
-/// The time that the function takes for a packet.
+/// The function's time per packet.
 const WORK: Duration = Duration::from_micros(50);
 
-/// `load` CPUs' worth of work for `seconds`, on as many CPUs as there are; the ledger half way and at the end.
+/// Runs `load` CPUs' worth of work for `seconds` on `cpus` CPUs. Returns the ledger half way and at
+/// the end.
 fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot, Snapshot) {
     let gap = Duration::from_nanos((WORK.as_nanos() as f64 / load) as u64);
     let frames = (seconds / gap.as_secs_f64()) as u64;
@@ -34,7 +36,7 @@ fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot
     let mut world = World::new(instance, costs, seed);
     let mut half = None;
     world.run(STEPS_MAX, |handle, step, _| {
-        // A look at the ledger is a lot beside a phase.
+        // Reading the ledger takes long compared with a phase.
         if half.is_none() && step % 1000 == 0 {
             let now = handle.snapshot();
             half = (now.received() > frames / 2).then_some(now);
@@ -48,7 +50,7 @@ fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot
     (half.unwrap(), end)
 }
 
-/// The packets that each CPU handled in the second half.
+/// The number of packets that each CPU handled in the second half.
 fn handled(half: &Snapshot, end: &Snapshot) -> Vec<u64> {
     end.cpus.iter().zip(&half.cpus).map(|(end, half)| end.processed - half.processed).collect()
 }
@@ -76,7 +78,8 @@ fn as_many_join_as_it_takes_and_share_evenly() {
     }
 }
 
-/// By Zipf's law with 1.4 the first flow is a third of all: two thirds of a CPU.
+/// By Zipf's law with exponent 1.4, the first flow is a third of all traffic, which is two thirds
+/// of a CPU.
 #[test]
 fn an_elephant_is_told_by_its_name() {
     let (_, end) = play(4, 2.0, 1.4, 3.0, 3);

@@ -1,4 +1,5 @@
-//! A receiving CPU that is declared dead while it has packets staged for others: they are out of date when it comes back.
+//! A receiving CPU is declared dead while it has packets staged for other CPUs. These packets are
+//! out of date when it comes back.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use steerage_core::limits::PUBLISH_AT;
 use steerage_fixtures::by_hand::ByHand;
 use steerage_sim::{Mood, TrafficOptions, Witness, WitnessHandler};
 
-/// Rounds in which something must have happened that takes a few.
+/// The number of rounds after which a test fails. An expected event needs only a few.
 const ROUNDS_MAX: usize = 10_000;
 
-/// Steps all of `cpus` until `done`, with some time between rounds.
+/// Steps all of `cpus` until `done` returns true, with some time between rounds.
 fn step_until<H: Handler>(cpus: &mut [Softnet<H, ByHand>], clock: &ByHand, mut done: impl FnMut() -> bool) {
     for _ in 0..ROUNDS_MAX {
         if done() {
@@ -51,21 +52,22 @@ fn what_a_dead_receiver_had_staged_is_dropped() {
     let clock = ByHand::default();
     let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
 
-    // One poll of 64 frames for eight CPUs: most have too few to be shown yet. Then CPU 0 stays in its handler.
+    // One poll of 64 frames for eight CPUs: most CPUs have too few frames for the frames to be
+    // published. Then CPU 0 stays in its handler.
     while !matches!(cpus[0].phase(), Phase::Finish(_)) {
         cpus[0].advance();
     }
-    // In flight and not in a ring yet, as far as others can see.
+    // The frames are in flight, but other CPUs do not see them in a ring yet.
     let staged = handle.snapshot().in_flight() - handle.held();
     assert!(staged > 0, "nothing is staged, with {PUBLISH_AT} to a list: this tests nothing");
 
-    // CPU 1, which receives too, sees to it that buckets move to it: CPU 0 has to be declared dead.
+    // CPU 1 also receives, and moves buckets to itself, so CPU 0 must be declared dead.
     let (receiver, others) = cpus.split_at_mut(1);
     handle.set_rps_cpus(&CpuMask::from_iter([CpuId(1)])).unwrap();
     step_until(others, &clock, || handle.is_settled());
     let settled = handle.snapshot();
 
-    // It comes back, and only CPU 1 handles packets from then on.
+    // CPU 0 comes back, and only CPU 1 handles packets from then on.
     assert_eq!(receiver[0].advance(), None, "the batch ends, in the midst of a round");
     step_until(&mut cpus, &clock, || handle.snapshot().in_flight() == 0 && handle.snapshot().received() == 40_000);
     let end = handle.snapshot();

@@ -1,6 +1,8 @@
-//! Many CPUs in virtual time: nothing reordered, nothing lost, one seed one history.
+//! Many CPUs in virtual time. No packet is reordered or lost, and a seed always gives the same
+//! history.
 //!
-//! `STEERAGE_SEED=n cargo test -p steerage-sim --test it history::` runs that seed alone, `STEERAGE_SEEDS=n` the first n.
+//! `STEERAGE_SEED=n cargo test -p steerage-sim --test it history::` runs only that seed.
+//! `STEERAGE_SEEDS=n` runs the first n seeds.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -17,25 +19,27 @@ use steerage::{
 use steerage_fixtures::quiet_panics;
 use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Wire, Witness, WitnessHandler, World};
 
-/// Phases a run may take: about 20 times what they usually take.
+/// The maximum number of phases of a run: about 20 times the usual number.
 const STEPS_MAX: u64 = 20_000_000;
 
-/// Four ways to spread buckets: by hash, by load, and two that have no reason for what they do.
+/// Four ways to spread buckets: by hash, by load, and two random ones.
 #[derive(Debug)]
 enum Any {
     Hash(Hash),
     Load(Box<Balance>),
-    /// Sends some buckets anywhere.
+    /// Sends some buckets to random CPUs.
     Restless(Chance),
-    /// Has CPUs join and leave: one CPU does all, then a few share, and back.
+    /// Lets CPUs join and leave: one CPU has all buckets, then a few share them, and then one
+    /// again.
     Breathing(Chance),
 }
 
-/// How often a [`Any::Breathing`] policy looked while one CPU had all buckets and handled packets, and while several did.
+/// The number of looks of [`Any::Breathing`] policies while one CPU had all buckets and handled
+/// packets, and while several did.
 static ONE_WORKED: AtomicU64 = AtomicU64::new(0);
 static SEVERAL_WORKED: AtomicU64 = AtomicU64::new(0);
 
-/// How often a CPU joined because the load asked for it.
+/// The number of times that a CPU joined because of the load.
 static JOINED_BY_LOAD: AtomicU64 = AtomicU64::new(0);
 
 impl Any {
@@ -49,7 +53,8 @@ impl Any {
     }
 }
 
-/// A share of the buckets for each of a random number of CPUs: a third of the time for one alone, with nothing to hash.
+/// Gives a share of the buckets to each of a random number of CPUs. A third of the time, one CPU
+/// has all of them, and nothing is hashed.
 fn breathe(chance: &mut Chance, order: &[u16]) -> Box<[u16; BUCKETS]> {
     let most = if chance.once_in(3) { 1 } else { order.len() as u64 };
     let (count, first) = (1 + chance.below(most) as usize, chance.below(order.len() as u64) as usize);
@@ -89,7 +94,7 @@ impl Policy for Any {
         }
     }
 
-    /// A run takes milliseconds.
+    /// Short, because a run takes milliseconds.
     fn look_every(&self) -> Option<Duration> {
         match self {
             Self::Hash(policy) => policy.look_every(),
@@ -137,20 +142,21 @@ struct Run {
     traffic: TrafficOptions,
     mood: Mood,
     costs: Costs,
-    /// A mask changes once in so many phases.
+    /// A mask changes once in this many phases.
     masks_once_in: u64,
-    /// Whether the mask of one queue alone may change.
+    /// Whether the mask of a single queue may change.
     single_queues: bool,
-    /// Which policy: see [`Any::of`].
+    /// The number of the policy: see [`Any::of`].
     policy: u64,
-    /// Whether the path notes arrival numbers and checks them. If not, only the witnesses see what is out of order.
+    /// Whether the path records arrival numbers and checks them. If not, only the witnesses detect
+    /// packets out of order.
     check_order: bool,
     /// Whether frames are hashed even if there is only one CPU to choose.
     always_hash: bool,
 }
 
 impl Run {
-    /// The path's own check, if it is enabled, must have found nothing.
+    /// The path's own check must find no reordering, if it is enabled.
     fn reordered(&self) -> Option<u64> {
         self.check_order.then_some(0)
     }
@@ -173,7 +179,8 @@ fn instance(run: &Run, witness: &Arc<Witness>) -> (Instance<WitnessHandler>, Arc
     (instance.unwrap(), wire)
 }
 
-/// Any CPUs, seldom none; once in eight, of one queue alone.
+/// Sets a random mask, which is seldom empty. Once in eight calls, the mask is that of a single
+/// queue.
 fn change_a_mask(handle: &Handle, run: &Run, chance: &mut Chance) {
     let mut mask: CpuMask = (0..run.cpus as u16).filter(|_| chance.below(2) == 0).map(CpuId).collect();
     if !chance.once_in(16) || !run.single_queues {
@@ -186,13 +193,13 @@ fn change_a_mask(handle: &Handle, run: &Run, chance: &mut Chance) {
     }
 }
 
-/// Another CPU polls a queue from now on.
+/// Lets another CPU poll a queue from now on.
 fn change_a_receiver(handle: &Handle, run: &Run, chance: &mut Chance) {
     let (queue, cpu) = (chance.below(run.traffic.queues as u64), chance.below(run.cpus as u64));
     handle.set_rx_cpu(queue as usize, CpuId(cpu as u16)).unwrap();
 }
 
-/// How many queues ended on another CPU than they began on.
+/// The number of queues that ended on another CPU than they began on.
 static HANDED_OVER: AtomicU64 = AtomicU64::new(0);
 
 fn count_receivers(ledger: &Snapshot, run: &Run) {
@@ -203,7 +210,7 @@ fn count_receivers(ledger: &Snapshot, run: &Run) {
 
 fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     let mut below = |most: u64| 1 + chance.below(most) as usize;
-    // Rings begin with 128 slots, so most of the larger backlogs have them grow while masks change.
+    // Rings begin with 128 slots, so with most of the larger backlogs they grow while masks change.
     let (backlog, dev_weight, budget) = (below(128) * below(8), below(64), below(300));
     let now = handle.set_limits(|limits| {
         (limits.backlog, limits.dev_weight, limits.budget) = (backlog, dev_weight, budget);
@@ -216,7 +223,8 @@ fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     assert_eq!(handle.set_queue_limits(queue, |limits| limits.lpc_pages = pages).unwrap().lpc_pages, pages);
 }
 
-/// Runs it to the end; returns its history. `deaths`: whether CPUs may be declared dead, whose buckets others then have.
+/// Runs to the end, and returns the history. `deaths` says whether CPUs may be declared dead. Other
+/// CPUs then get their buckets.
 fn play(run: &Run, deaths: bool) -> u64 {
     let witness = Witness::new(run.mood);
     let (instance, wire) = instance(run, &witness);
@@ -273,7 +281,7 @@ fn play(run: &Run, deaths: bool) -> u64 {
     history
 }
 
-/// The seeds to run: the one that was asked for, or `count`.
+/// The seeds to run: the requested seed, or `count` seeds.
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("STEERAGE_SEED") {
         Ok(seed) => vec![seed.parse().expect("STEERAGE_SEED is a number")],
@@ -284,7 +292,8 @@ fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// Control on time, late, never, and while another thread holds its lock: independent of the policy that `seed` selects.
+/// Control on time, late, never, and while another thread holds its lock. The choice is independent
+/// of the policy that `seed` selects.
 fn control(seed: u64) -> Control {
     match seed / 4 % 4 {
         0 => Control::OnTime,
@@ -329,8 +338,9 @@ fn small(seed: u64) -> Run {
     }
 }
 
-/// If CPUs are declared dead, the packets that a handler sees say nothing about order: the actions of such a CPU have no effect. There the wire is
-/// the only witness beside the path's own check, so something has to be sent.
+/// With dead CPUs, the packets that a handler sees say nothing about order, because the actions of
+/// such a CPU have no effect. Only the wire and the path's own check can detect reordering, so some
+/// packets must be sent.
 fn with_deaths(seed: u64) -> Run {
     let mut run = small(seed);
     if !run.check_order {
@@ -344,7 +354,7 @@ fn many_small_histories() {
     quiet_panics();
     for seed in seeds(300) {
         let mut run = small(seed);
-        // A rebuilt handler has lost its state: its view of flows is then no witness.
+        // A rebuilt handler has lost its state, so its view of flows proves nothing.
         run.mood.panics_once_in = 0;
         play(&run, false);
     }
@@ -355,8 +365,9 @@ fn many_small_histories() {
     );
 }
 
-/// The default mode: one CPU does all and hashes nothing, others join when there is too much to do and leave again, and masks
-/// change meanwhile. Every second run joins and leaves at random, the others as the load asks for.
+/// The default mode: one CPU does everything and hashes nothing. Other CPUs join if there is too
+/// much work, and leave again, while masks change. In every second run CPUs join and leave at
+/// random, and in the other runs by load.
 #[test]
 fn cpus_join_and_leave_under_load() {
     quiet_panics();
@@ -365,13 +376,14 @@ fn cpus_join_and_leave_under_load() {
         let mut chance = Chance::new(seed ^ 0x0010_1D00);
         run.cpus = [2, 3, 4, 8][chance.below(4) as usize];
         run.policy = [1, 3][seed as usize % 2];
-        // Without control nothing joins, so it is on time in half of the runs and more.
+        // Without control no CPU joins, so control is on time in at least half of the runs.
         if seed / 2 % 2 == 0 {
             run.costs.control = Control::OnTime;
         }
         run.always_hash = false;
-        // Between half a CPU and four of work. A CPU joins by load after a few looks without time left, and needs some time to get
-        // through its trial: so these runs last tens and hundreds of milliseconds.
+        // The load is between half a CPU and four CPUs. A CPU joins by load after a few looks
+        // without idle time, and its trial takes some time. So these runs last tens or hundreds of
+        // milliseconds.
         let slower = if run.policy == 1 { 10 } else { 1 };
         run.traffic.frames = 10_000;
         run.traffic.gap = Duration::from_nanos(slower * (1_000 + chance.below(5_000)));
@@ -427,8 +439,8 @@ fn sixty_four_cpus_one_seed_one_history() {
     assert_ne!(first, play(&run(8), false), "another seed gave the same history: the seed does nothing");
 }
 
-/// Handlers that stall for tens of milliseconds: moves run into their time, packets are dropped as moving and revoked,
-/// and order stands.
+/// Handlers stall for tens of milliseconds. Moves reach their time limit, packets are dropped as
+/// moving and revoked, and the order is kept.
 #[test]
 fn stalls_are_waited_for_and_revoked() {
     let mut dropped = 0;
@@ -463,8 +475,8 @@ fn stalls_are_waited_for_and_revoked() {
     assert!(dropped > 0 || std::env::var("STEERAGE_SEED").is_ok(), "no move ever took too long: this tests nothing");
 }
 
-/// Handlers that do not return for seconds: their CPUs are declared dead, come back, and what they did meanwhile does not
-/// count.
+/// Handlers do not return for seconds. Their CPUs are declared dead and come back, and their
+/// actions in the meantime do not count.
 #[test]
 fn the_dead_are_left_and_come_back() {
     let mut deaths = 0;

@@ -1,4 +1,4 @@
-//! The largest server there can be: 1,024 CPUs and 256 queues.
+//! The largest possible server: 1,024 CPUs and 256 queues.
 
 use std::time::Duration;
 
@@ -52,8 +52,8 @@ impl Handler for Counts {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// It is built with 2 GiB, spreads over all CPUs in order, follows a new mask, and comes to rest. The rings of most of
-/// the 262,144 pairs of queue and CPU are never used.
+/// The instance is built with 2 GiB, spreads over all CPUs in order, follows a new mask, and
+/// settles. The rings of most of the 262,144 pairs of queue and CPU are never used.
 #[test]
 fn a_server_of_1024_cpus_and_256_queues() {
     let queue = |nth: usize| Box::new(Flows { next: (nth as u32) << 20, left: FRAMES }) as Box<dyn RxQueue>;

@@ -1,5 +1,5 @@
-//! The promises of masks, in virtual time: the mask that is set last comes into force, groups keep apart, and every queue has its
-//! turn.
+//! The promises of masks, in virtual time: the mask that was set last is in force at the end,
+//! groups stay separate, and every queue has its turn.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use steerage::{
 };
 use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Witness, WitnessHandler, World};
 
-/// Phases that may pass until what was asked for is so: about 20 times what it usually takes.
+/// The maximum number of phases until a request is fulfilled: about 20 times the usual number.
 const STEPS_MAX: u64 = 2_000_000;
 
 fn traffic(queues: usize, frames: u64, seed: u64) -> TrafficOptions {
@@ -56,7 +56,8 @@ fn processed(ledger: &Snapshot) -> Vec<u64> {
     ledger.cpus.iter().map(|cpu| cpu.processed).collect()
 }
 
-/// Two devices with a mask each share no map, so a bucket of one is not that bucket of the other.
+/// Two devices with different masks share no map, so a bucket of one device is independent of the
+/// same bucket of the other.
 #[test]
 fn devices_with_masks_of_their_own_are_apart_from_the_start() {
     for seed in 1..=10 {
@@ -76,8 +77,8 @@ fn devices_with_masks_of_their_own_are_apart_from_the_start() {
     }
 }
 
-/// A queue's mask is changed and changed again while its buckets are on their way: what was set last comes into force, as
-/// it is read and as packets go.
+/// A queue's mask is changed repeatedly while its buckets are moving. The mask that was set last
+/// comes into force, both in the handle's answer and in the way of the packets.
 #[test]
 fn the_mask_set_last_comes_into_force() {
     for seed in 1..=60 {
@@ -89,12 +90,14 @@ fn the_mask_set_last_comes_into_force() {
             .input_on(traffic(2, 1_000_000, seed).input(), &[CpuId(0), CpuId(1)], None)
             .build(move |cpu| for_handlers.handler(cpu, seed))
             .unwrap();
-        // Every second run, other threads hold the control lock for long. If a CPU forgets a request meanwhile, the request is not repeated.
+        // In every second run, other threads hold the control lock for a long time. If a CPU
+        // forgets a request during that time, the request is not repeated.
         let control = [Control::OnTime, Control::Racing { once_in: 50, phases: 200 }][seed as usize % 2];
         let mut world = World::new(instance, Costs { control, ..Costs::default() }, seed);
         let mut last = mask(&[3]);
         for _ in 0..1 + chance.below(4) {
-            // Half of the time back to what the other queue has, into whose group it then goes.
+            // In half of the cases, the mask is that of the other queue again, so the queue joins
+            // its group.
             last = if chance.below(2) == 0 { mask(&[3]) } else { at_random(4, &mut chance) };
             world.handle().set_queue_rps_cpus(0, &last).unwrap();
             for _ in 0..chance.below(400) {
@@ -104,7 +107,7 @@ fn the_mask_set_last_comes_into_force() {
         settle(&mut world, seed);
         assert_eq!(world.handle().snapshot().queues[0].rps_cpus, last.iter().collect::<Vec<_>>(), "seed {seed}");
 
-        // Packets in the backlogs were sent before; then packets go by the mask alone.
+        // The packets in the backlogs were sent earlier. Later packets go only by the mask.
         for _ in 0..20_000 {
             world.step();
         }
@@ -122,7 +125,7 @@ fn the_mask_set_last_comes_into_force() {
     }
 }
 
-/// Moves follow each other without a pause, and the end comes all the same.
+/// Moves follow each other without a pause, and the queues still end.
 #[test]
 fn queues_end_however_fast_masks_change() {
     for seed in 1..=5 {
@@ -140,8 +143,8 @@ fn queues_end_however_fast_masks_change() {
     }
 }
 
-/// One CPU handles everything, and each batch takes longer than a round may: its own queue and those of three others all
-/// get on.
+/// One CPU handles everything, and each batch takes longer than a round may. Its own queue and
+/// those of three other CPUs all make progress.
 #[test]
 fn every_queue_has_its_turn_though_rounds_end_early() {
     let witness = Witness::new(Mood::default());

@@ -1,4 +1,4 @@
-//! Another CPU polls a queue from some time on.
+//! Changes the CPU that polls a queue during a run.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ type Cpus = Vec<Softnet<WitnessHandler, ByHand>>;
 
 const FRAMES: u64 = 20_000;
 
-/// Rounds in which something must have happened that takes a few.
+/// The number of rounds after which a test fails. An expected event needs only a few.
 const ROUNDS_MAX: usize = 100_000;
 
-/// Two CPUs that are stepped by hand, and a queue that the first polls.
+/// Two CPUs that the test steps, and a queue that the first CPU polls.
 fn two_cpus(can_wait: bool) -> (Cpus, Handle, ByHand) {
     let witness = Witness::new(Mood::default());
     let (flows, zipf, chained_once_in, gap) = (500, 0.0, 0, Duration::ZERO);
@@ -42,7 +42,7 @@ fn step(cpus: &mut Cpus, clock: &ByHand) -> bool {
     cpus.iter_mut().map(|cpu| cpu.step()).filter(|stepped| *stepped == Stepped::Finished).count() == cpus.len()
 }
 
-/// Steps both CPUs until `done`.
+/// Steps both CPUs until `done` returns true.
 fn step_until(cpus: &mut Cpus, clock: &ByHand, done: impl Fn() -> bool) {
     (0..ROUNDS_MAX).find(|_| done() || step(cpus, clock) && done()).expect("it does not happen");
 }
@@ -79,7 +79,7 @@ fn the_other_cpu_polls_and_nothing_is_lost() {
     }
 }
 
-/// A CPU in its handler cannot give its queue away. It does so when it comes back.
+/// A CPU in its handler cannot give its queue away. It does that when it comes back.
 #[test]
 fn a_stuck_owner_keeps_its_queue() {
     let (mut cpus, handle, clock) = two_cpus(false);
@@ -97,7 +97,8 @@ fn a_stuck_owner_keeps_its_queue() {
     assert_eq!(receiver(&handle), CpuId(1));
 }
 
-/// A CPU in its handler does not take a queue. The owner polls it again after a while, and the wish is given up.
+/// A CPU in its handler does not take a queue. After a while, the owner polls the queue again, and
+/// the request is given up.
 #[test]
 fn a_queue_that_nobody_takes_stays() {
     let (mut cpus, handle, clock) = two_cpus(false);
@@ -121,7 +122,7 @@ fn a_queue_that_nobody_takes_stays() {
     assert_eq!((end.cpus[1].polled, end.received(), end.reordered()), (0, FRAMES, Some(0)));
 }
 
-/// To a CPU that is asked for twice, back and forth, and to the one that has it.
+/// Requests to change the CPU of a queue twice, back and forth, and to the CPU that already has it.
 #[test]
 fn the_last_wish_counts() {
     let (mut cpus, handle, clock) = two_cpus(false);
@@ -142,11 +143,12 @@ fn the_last_wish_counts() {
     assert!(handle.set_rx_cpu(0, CpuId(7)).is_err() && handle.set_rx_cpu(1, CpuId(0)).is_err());
 }
 
-/// How long a packet takes to be received, and to be handled.
+/// The time to receive a packet, and the time to handle one.
 const COST: Duration = Duration::from_micros(4);
 
-/// Two CPUs. Other programs take `others` of the time of the first. The CPU that polls first is `receiver`. There is always more to
-/// receive. Returns the packets per second once things have settled, and the CPU that polls then.
+/// Runs two CPUs. Other programs take `others` of the first CPU's time. The CPU `receiver` polls
+/// first. There are always more packets to receive. Returns the packets per second in the settled
+/// state, and the CPU that polls then.
 fn play(receiver: u16, others: f64, policy: Box<dyn Policy>, seed: u64) -> (f64, CpuId) {
     let (flows, zipf, frames, chained_once_in, gap) = (5_000, 0.8, 100_000_000, 0, Duration::ZERO);
     let traffic = TrafficOptions { queues: 1, flows, zipf, frames, can_wait: true, chained_once_in, gap, seed };
@@ -181,7 +183,7 @@ fn receiver_of(world: &World<WitnessHandler>) -> CpuId {
     world.handle().snapshot().queues[0].cpu
 }
 
-/// The receiver does not move by itself.
+/// A policy that never changes the receiver.
 #[derive(Clone, Debug, Default)]
 struct Fixed(Balance);
 
@@ -216,6 +218,6 @@ fn polling_moves_away_from_others() {
             assert!(rate >= 0.97 * best, "{others} from CPU {receiver}: {rate} of {best}");
         }
     }
-    // If there is no other CPU, it stays.
+    // If there is no other CPU, the receiver stays.
     assert_eq!(play(0, 0.0, Box::new(Balance::new()), 3).1, CpuId(0));
 }

@@ -1,4 +1,5 @@
-//! Handlers that do not return: memory stays under its cap, others go on, and a CPU that does not give up its buckets is declared dead.
+//! Handlers that do not return. Memory stays under its cap, other CPUs continue, and a CPU that
+//! does not give up its buckets is declared dead.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use steerage::{
 use steerage_fixtures::in_own_process;
 use steerage_sim::TrafficOptions;
 
-/// A door that CPUs wait at while it is closed.
+/// A door at which CPUs wait while it is closed.
 #[derive(Default)]
 struct Door {
     open: Mutex<bool>,
@@ -31,7 +32,7 @@ impl Door {
     }
 }
 
-/// Waits at the door before each batch, on the CPUs from `first_stalled` on.
+/// Waits at the door before each batch, on CPUs with numbers from `first_stalled` on.
 struct Stalls {
     door: Arc<Door>,
     first_stalled: u16,
@@ -64,7 +65,7 @@ fn start(cpus: usize, first_stalled: u16, door: &Arc<Door>) -> Running<()> {
         seed: 1,
     };
     let door = Arc::clone(door);
-    // CPU 0 receives and does nothing else.
+    // CPU 0 only receives.
     let workers: CpuMask = (1..cpus as u16).map(CpuId).collect();
     Builder::new()
         .virtual_cpus(cpus)
@@ -79,7 +80,8 @@ fn start(cpus: usize, first_stalled: u16, door: &Arc<Door>) -> Running<()> {
         .unwrap()
 }
 
-/// Looks until `so` holds. If it never does, the test hangs, and says at which step by its name.
+/// Reads the ledger until `so` returns true. If that never happens, the test hangs, and its name
+/// shows the step.
 fn wait_until(handle: &Handle, so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     loop {
         let now = handle.snapshot();
@@ -110,7 +112,8 @@ fn end(running: Running<()>, handle: &Handle) -> Snapshot {
 
 #[test]
 fn memory_stays_under_its_cap_with_every_worker_stalled() {
-    // The resident memory of the process is measured: no other test may run in it.
+    // This measures the resident memory of the process, so no other test may run in the same
+    // process.
     if !in_own_process("stalled::memory_stays_under_its_cap_with_every_worker_stalled") {
         return;
     }
@@ -119,7 +122,7 @@ fn memory_stays_under_its_cap_with_every_worker_stalled() {
     let running = start(5, 0, &door);
     let handle = running.handle();
     let stalled = wait_until(&handle, |now| now.received() > 1_000_000);
-    // Every backlog is full, and the rest dropped for that reason and no other.
+    // Every backlog is full, and all other packets were dropped only for that reason.
     assert!(stalled.memory_bytes <= CAP_BYTES as u64);
     assert!(stalled.in_flight() <= 4 * 1000 + 64, "{}", stalled.in_flight());
     assert_eq!(stalled.dropped().total(), stalled.dropped().get(DropReason::BacklogFull));
@@ -146,13 +149,14 @@ fn a_cpu_that_does_not_return_is_declared_dead_and_comes_back() {
     let running = start(3, 2, &door);
     let handle = running.handle();
     wait_until(&handle, |now| now.cpus[2].backlog > 0 && now.cpus[2].dropped.total() > 0);
-    // Its buckets are to go to CPU 1. It does not answer: only its death can end the move.
+    // The buckets of CPU 2 should go to CPU 1. CPU 2 does not respond, so only its death can end
+    // the move.
     handle.set_rps_cpus(&[CpuId(1)].into_iter().collect()).unwrap();
     wait_until(&handle, |_| handle.is_settled());
     let moved = wait_until(&handle, |now| now.moves.buckets == 2048);
     assert_eq!(moved.cpus[2].processed, 0);
     assert_eq!(moved.moves.of(MoveCause::CpuDied), 2048);
-    // It returns: what it held does not count, and it takes part again.
+    // CPU 2 returns. The packets that it held do not count, and it takes part again.
     door.open();
     let back = wait_until(&handle, |now| now.cpus[2].deaths == 1 && now.cpus[2].backlog == 0);
     assert_eq!(back.cpus[2].dropped.get(DropReason::Revoked), back.cpus[2].processed);
@@ -161,7 +165,8 @@ fn a_cpu_that_does_not_return_is_declared_dead_and_comes_back() {
     end(running, &handle);
 }
 
-/// The mask still names it: its buckets go elsewhere while it is dead, and some come back with it.
+/// The mask still names the dead CPU. Its buckets go to other CPUs while it is dead, and some
+/// return when it comes back.
 #[test]
 fn moves_are_counted_by_their_cause() {
     let door = Arc::new(Door::default());

@@ -1,7 +1,7 @@
-//! The same on real threads: masks changed at random while handlers stall and panic.
+//! The same tests on real threads: masks change at random while handlers stall and panic.
 //!
-//! CI runs a thousand small runs; by hand, `STEERAGE_SECONDS=60 cargo test --release -p steerage-sim --test it stress::one_long_run`
-//! makes one long one.
+//! CI runs a thousand small runs. For one long run, use
+//! `STEERAGE_SECONDS=60 cargo test --release -p steerage-sim --test it stress::one_long_run`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,8 @@ use steerage::{Builder, CpuId, CpuMask, Handle, Hash, Outcome, stats::DropReason
 use steerage_fixtures::quiet_panics;
 use steerage_sim::{Chance, Mood, TrafficOptions, Wire, Witness};
 
-/// A run takes milliseconds, seconds at worst on a crowded machine: a run that gets here hangs.
+/// A run takes milliseconds, or seconds at worst on a crowded machine. A run that takes this long
+/// hangs.
 const HANG_AFTER: Duration = Duration::from_secs(300);
 
 struct Run {
@@ -20,7 +21,8 @@ struct Run {
     traffic: TrafficOptions,
     mood: Mood,
     pause_between_masks: Duration,
-    /// Whether the path notes arrival numbers and checks them. If not, only the witnesses see what is out of order.
+    /// Whether the path records arrival numbers and checks them. If not, only the witnesses detect
+    /// packets out of order.
     check_order: bool,
 }
 
@@ -55,7 +57,8 @@ impl Run {
         }
     }
 
-    /// Runs it to the end, or for `limit`, and checks everything. Returns how many frames came in.
+    /// Runs to the end, or for `limit`, and checks everything. Returns the number of received
+    /// frames.
     fn play(&self, limit: Option<Duration>) -> u64 {
         let witness = Witness::new(self.mood);
         let (for_handlers, seed) = (Arc::clone(&witness), self.seed);
@@ -79,7 +82,7 @@ impl Run {
         while !handle.is_finished() && !handle.is_stopping() {
             assert!(start.elapsed() < HANG_AFTER, "seed {}: it does not end: {:#?}", self.seed, handle.snapshot());
             self.change_a_mask(&handle, &mut chance);
-            // Live, the ledger balances as well.
+            // The ledger also balances during the run.
             let live = handle.snapshot();
             assert_eq!(live.received(), live.delivered() + live.dropped().total() + live.in_flight());
             std::thread::sleep(self.pause_between_masks);
@@ -102,7 +105,7 @@ impl Run {
     fn check(&self, handle: &Handle, outcome: Outcome<u64>, witness: &Witness) -> u64 {
         let (seed, ledger) = (self.seed, outcome.snapshot);
         assert_eq!((outcome.left_behind.len(), outcome.failed.len()), (0, 0), "seed {seed}");
-        // Handlers have let go of what they kept, at their ends, so this is the state at rest.
+        // At their ends, handlers drop the packets that they kept, so this is the state at rest.
         let ledger = if ledger.pages_free == ledger.pages { ledger } else { handle.snapshot() };
         assert_eq!((ledger.in_flight(), handle.held()), (0, 0), "seed {seed}");
         assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
@@ -141,7 +144,7 @@ fn a_thousand_small_runs() {
     assert_eq!(received, expected);
 }
 
-/// Half a second in CI, to keep it whole; a minute by hand.
+/// Half a second in CI, so that the test itself keeps working. A minute when run by hand.
 #[test]
 fn one_long_run() {
     quiet_panics();

@@ -15,8 +15,9 @@ use crate::frames::{FLOWS, UDP4};
 use crate::measurement::Measurement;
 use crate::runs::ReadsHeaders;
 
-/// Frames of 1,500 bytes without end. Their first 64 bytes are written: what a packet function reads. A card's DMA does not take
-/// the rest through the CPU's caches.
+/// An endless source of frames of 1,500 bytes. Only their first 64 bytes are written, which is the
+/// part that a packet function reads. The DMA of a real card does not take the rest through the
+/// CPU's caches.
 struct Frames(Rng);
 
 impl RxQueue for Frames {

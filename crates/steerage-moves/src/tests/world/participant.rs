@@ -1,4 +1,5 @@
-//! A CPU's part in moves, as the core's participant does it, and what happens if a phase lasts too long.
+//! A CPU's part in moves, as the core's participant does it, and the handling of phases that take
+//! too long.
 
 use super::queue::{Fate, Target};
 use super::{Busy, Scenario, Told, World};
@@ -56,7 +57,7 @@ impl World {
                     |slice: &&Slice| slice.is_at(epoch, MovePhase::Leave) && slice.waits_for(usize::from(index));
                 if let Some(slice) = self.moves.slice().filter(takes) {
                     for (bucket, queue) in &carries {
-                        // Flows are known by the number of their group.
+                        // Flows are identified by the number of their group.
                         self.known.remove(&(slice.group_before, *bucket, *queue));
                         // A queue that joins a group takes its map as it is. Packets for a dead CPU are lost.
                         let to = slice.moves.iter().find(|m| m.bucket == *bucket).map(|m| m.to);
@@ -139,7 +140,7 @@ impl World {
         cpu.carries.clear();
     }
 
-    /// A queue continues with the map in force, whatever has moved while nobody polled it.
+    /// A queue continues with the map in force, whatever has moved while no CPU polled it.
     fn go_by_the_map_in_force(&mut self, at: usize) {
         let queue = &mut self.queues[at];
         for packet in std::mem::take(&mut queue.lot) {
@@ -155,7 +156,8 @@ impl World {
         }
     }
 
-    /// The CPU polls the queue from now on. The one that polled it before may have been declared dead since it let go.
+    /// The CPU polls the queue from now on. The CPU that polled it before may have been declared
+    /// dead since it released the queue.
     pub(super) fn adopt(&mut self, cpu: CpuIndex, queue: usize) {
         self.offered[queue] = None;
         if self.moves.owner_of(queue) != cpu {
@@ -184,7 +186,7 @@ impl World {
                     if Some(late) == victim && self.can_be_declared_dead(usize::from(late)) && !waits {
                         self.cpus[usize::from(late)].is_declared_dead = true;
                         self.deaths += 1;
-                        // Its packets are lost, and perhaps those under way too.
+                        // The state in its handler is lost, and perhaps also state that was moving.
                         self.known.clear();
                         asks.extend(self.on(Event::Died(late)));
                     }

@@ -2,7 +2,7 @@
 
 use crate::CpuIndex;
 
-/// Where a frame of a bucket goes.
+/// The destination of a bucket's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Target {
     Cpu(CpuIndex),
@@ -38,7 +38,7 @@ pub(super) struct Queue {
     pub(super) parked: Option<u64>,
     pub(super) fences: Vec<(CpuIndex, usize)>,
     pub(super) fates: Vec<Fate>,
-    /// The last packet of each bucket that was delivered, plus 1.
+    /// The last delivered packet of each bucket, plus 1.
     pub(super) last: Vec<usize>,
     pub(super) is_closed: bool,
 }

@@ -236,20 +236,28 @@ impl Balance {
         // A gain that the switch would use up is none.
         let least = self.switch / tuning.dwell.as_nanos() as f64;
         let is_settled = self.has_settled(now, tuning.dwell);
-        let gains: Vec<(Gain, Choice)> = self
+        // More CPUs may join at once. Anything else waits for a dwell. To begin as a collector was a guess, so it may be corrected
+        // earlier: if the gain pays for a probe, provided that the load lasts as long again as it has lasted.
+        let needed = |choice: &Choice| match self.began {
+            _ if is_settled || choice.regime.others.len() > seen.regime.others.len() => least,
+            Some(began) if self.began == self.seen_since => {
+                tuning.probe.as_nanos() as f64 / now.since(began).as_nanos().max(1) as f64
+            }
+            _ => f64::INFINITY,
+        };
+        let gains: Vec<(Gain, f64, Choice)> = self
             .known
             .choices(seen, &tuning)
             .into_iter()
             .filter(|choice| choice.regime != seen.regime && choice.value.is_known())
-            // More CPUs may join at once. Anything else waits.
-            .filter(|choice| is_settled || choice.regime.others.len() > seen.regime.others.len())
             .map(|choice| {
                 let var = if choice.is_relative { 0.0 } else { here.var };
-                (Gain::of(choice.value, Estimate { var, ..here }, wanted, tuning.sure), choice)
+                (Gain::of(choice.value, Estimate { var, ..here }, wanted, tuning.sure), needed(&choice), choice)
             })
             .collect();
         let is_refuted = |choice: &Choice| self.known.is_refuted(seen, &choice.regime, &tuning);
-        let sure = gains.iter().filter(|(gain, choice)| gain.low > least && !is_refuted(choice));
+        let sure = gains.iter().filter(|(gain, needed, choice)| gain.low > *needed && !is_refuted(choice));
+        let sure = sure.map(|(gain, _, choice)| (gain, choice));
         if let Some(best) = sure.clone().map(|(gain, _)| gain.mean).max_by(f64::total_cmp) {
             // The fewest CPUs that are as good as the best, and of those the best.
             let good = sure.filter(|(gain, _)| gain.mean >= best - least).map(|(_, choice)| choice);
@@ -262,8 +270,8 @@ impl Balance {
         if self.budget < tuning.probe || !is_settled {
             return None;
         }
-        let possible = gains.iter().filter(|(gain, _)| gain.high > 2.0 * least || gain.low > least);
-        let (_, choice) = possible.max_by(|a, b| a.0.promise().total_cmp(&b.0.promise()))?;
+        let possible = gains.iter().filter(|(gain, _, _)| gain.high > 2.0 * least || gain.low > least);
+        let (_, _, choice) = possible.max_by(|a, b| a.0.promise().total_cmp(&b.0.promise()))?;
         let wish = self.enter(seen, choice, here)?;
         // Whatever comes of it, the next probe has to wait.
         self.budget = self.budget.saturating_sub(tuning.probe);

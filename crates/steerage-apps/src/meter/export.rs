@@ -221,7 +221,7 @@ impl FlowWriter {
             Ok(WriterEnd::Itself(Err(panic))) => resume_unwind(panic),
             Ok(WriterEnd::GivenUp) | Err(_) => {
                 let left = self.shared.left();
-                let cause = io::Error::other(format!("nothing is taken there any more, and {left} flows were left"));
+                let cause = io::Error::other(format!("its reader stopped reading, and {left} flows were not written"));
                 let error = ExportError::new("write flows to", self.shared.name(), cause);
                 Err(error.with_advice("let its reader read on, or write to a file"))
             }

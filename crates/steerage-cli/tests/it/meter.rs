@@ -284,7 +284,7 @@ fn a_reader_that_stalls_does_not_hold_up_a_stop() {
         assert_eq!(report["ended_by"], "error", "{device}");
         let why = run.error_line();
         assert!(
-            why.starts_with("steerage: cannot write flows to standard output: nothing is taken there any more, and ")
+            why.starts_with("steerage: cannot write flows to standard output: its reader stopped reading, and ")
         );
         assert_eq!(run.end_unread(), Some(1), "{device}");
     }

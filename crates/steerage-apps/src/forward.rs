@@ -347,9 +347,9 @@ fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
         return Err(Fate::BadHeader);
     }
     Ok(if is_v4 {
-        let header::V4 { destination, len, ttl } =
+        let header::V4 { destination, len, ttl, link_local } =
             header::v4(&data[at..], received.total_len - at, &interface.broadcasts)?;
-        Ip { at, len, is_v4, destination: destination.into(), ttl, link_local: false }
+        Ip { at, len, is_v4, destination: destination.into(), ttl, link_local }
     } else {
         let header::V6 { destination, len, hop_limit, link_local } = header::v6(&data[at..], received.total_len - at)?;
         Ip { at, len, is_v4, destination: destination.into(), ttl: hop_limit, link_local }

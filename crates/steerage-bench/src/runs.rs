@@ -25,8 +25,9 @@ impl ReadsHeaders {
     #[inline(always)]
     fn read(&mut self, frame: &[u8]) {
         let Some(head) = frame.first_chunk::<34>() else { return };
-        let fields = [head[12], head[14], head[23], head[26], head[27], head[28], head[29], head[0]];
-        self.0 = self.0.wrapping_add(u64::from_le_bytes(fields));
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (ethertype, version, protocol, source) = (word(12) & 0xffff, head[14], head[23], word(26));
+        self.0 = self.0.wrapping_add(u64::from(ethertype ^ source) + u64::from(version) + u64::from(protocol));
     }
 }
 
@@ -144,7 +145,7 @@ where
     let worker = thread::spawn(move || {
         pin(on.work)?;
         let cpus = parts.into_iter().map(CpuPart::enter_machine).collect();
-        // If the receiver has failed, nobody waits for this.
+        // If the receiver has failed, no thread waits for this.
         let _ = ready.send(());
         Ok(work(cpus))
     });

@@ -108,7 +108,7 @@ impl QueueRings {
     pub(crate) fn reclaim(&mut self, target: usize, pages: &mut QueuePages) {
         let QueuePages { pool, blocks, .. } = pages;
         let recycled = match blocks {
-            None => self.to.reclaim(target, |frame| pool.recycle_frame(frame)),
+            None => self.to.reclaim_many(target, |frames| pool.recycle_many(frames)),
             Some(blocks) => {
                 let mut lent = blocks.homecoming();
                 self.to.reclaim(target, |frame| lent.recycle(frame).unwrap_or_else(|frame| pool.recycle_frame(frame)))

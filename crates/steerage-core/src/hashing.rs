@@ -87,7 +87,7 @@ struct InMemory<'a>(&'a Memory);
 impl FrameAccess<Completion> for InMemory<'_> {
     #[inline(always)]
     fn bytes<'f>(&'f self, frame: &'f Completion) -> &'f [u8] {
-        self.0.bytes(frame)
+        self.0.bytes_soon(frame)
     }
 
     #[inline(always)]
@@ -99,8 +99,6 @@ impl FrameAccess<Completion> for InMemory<'_> {
 impl<K: KeyRule> HashFrames for FrameHasher<K> {
     fn hash_batch(&self, batch: FrameBatch<'_>, fragments: &mut FragmentTable) -> u64 {
         let FrameBatch { frames, memory, link, now } = batch;
-        // A device that lends its frames has just written their headers, so they are already in the cache.
-        frames.iter().filter(|frame| !frame.is_lent()).for_each(|frame| memory.prefetch_frame(frame));
         self.hash_batch(frames, InMemory(memory), (link, now), fragments)
     }
 

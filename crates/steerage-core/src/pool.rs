@@ -35,6 +35,7 @@ use std::sync::Arc;
 use crate::limits::{HEADROOM, POOL_BULK};
 use steerage_ledger::PoolCounters;
 use steerage_mem::fit::PAGE_ALIGN;
+use steerage_mem::ring::Finished;
 use steerage_mem::{Blocks, Completion, KeptPages, Memory, Page, Region, SEGMENTS_MAX, SharedPool};
 
 /// The pages of one receive queue.
@@ -128,14 +129,13 @@ impl PagePool {
         if fault::is_due() {
             return None;
         }
-        match self.cache.pop() {
-            Some(mut page) => {
-                self.served += 1;
-                self.region.take(&mut page);
-                Some(page)
-            }
-            None => self.take_slowly(),
+        if self.cache.is_empty() {
+            self.refill(1);
         }
+        let mut page = self.cache.pop()?;
+        self.served += 1;
+        self.region.take(&mut page);
+        Some(page)
     }
 
     /// Takes up to `most` pages, to fill many at once. Also returns the region that contains them.
@@ -161,14 +161,6 @@ impl PagePool {
         self.region.release(&mut page);
         self.served -= 1;
         self.cache.push(page);
-    }
-
-    fn take_slowly(&mut self) -> Option<Page> {
-        self.refill(1);
-        let mut page = self.cache.pop()?;
-        self.served += 1;
-        self.region.take(&mut page);
-        Some(page)
     }
 
     fn take_shared(&mut self, most: usize) -> usize {
@@ -233,6 +225,16 @@ impl PagePool {
             }
             self.came_home += 1;
             self.spill.push(page);
+        }
+    }
+
+    /// Takes the pages of finished frames home: all at once, if they are common frames and the cache has room for them.
+    #[inline(always)]
+    pub fn recycle_many(&mut self, frames: Finished<'_>) {
+        let room = self.cache_max.saturating_sub(self.cache.len());
+        match frames.pages_to(&mut self.cache, room, (&*self.region, &self.own)) {
+            Ok(pages) => self.came_home += pages as u64,
+            Err(frames) => frames.for_each(|frame| self.recycle_frame(frame)),
         }
     }
 

@@ -231,18 +231,22 @@ impl<K: KeyRule> FrameHasher<K> {
     ) -> u64 {
         let batch =
             BatchKeys { by: self, access, link, now, fragments: RefCell::new(fragments), unparsed: Cell::new(0) };
-        if link == LinkType::ETHERNET {
-            let batch = EthernetFrames(batch);
-            match (self.rule.affinity(), self.hasher.plain_frames(&dissect::TUNNEL_PORTS)) {
-                (Some(affinity), Some(kernel)) if frames.len() >= LEAST_TOGETHER => {
-                    frames.chunks_mut(TOGETHER).for_each(|frames| batch.hash_together(frames, affinity, kernel));
-                }
-                _ => self.hasher.hash_batch_with(frames, &batch),
-            }
+        if link != LinkType::ETHERNET {
+            let batch = OtherFrames(batch);
+            fetch(frames, &batch.0.access);
+            self.hasher.hash_batch_with(frames, &batch);
             return batch.0.unparsed.get();
         }
-        let batch = OtherFrames(batch);
-        self.hasher.hash_batch_with(frames, &batch);
+        let batch = EthernetFrames(batch);
+        match (self.rule.affinity(), self.hasher.plain_frames(&dissect::TUNNEL_PORTS)) {
+            (Some(affinity), Some(kernel)) if frames.len() >= LEAST_TOGETHER => {
+                frames.chunks_mut(TOGETHER).for_each(|frames| batch.hash_together(frames, affinity, kernel));
+            }
+            _ => {
+                fetch(frames, &batch.0.access);
+                self.hasher.hash_batch_with(frames, &batch);
+            }
+        }
         batch.0.unparsed.get()
     }
 
@@ -269,11 +273,19 @@ impl<K: KeyRule> FrameHasher<K> {
 /// Access to the bytes of a frame, and to the place of its hash. Mark both functions `#[inline(always)]`: see
 /// [`Hashing`].
 pub trait FrameAccess<T> {
-    /// The bytes of a frame.
+    /// The bytes of a frame. It may prefetch them: it is called for all frames of a batch before the first one is read.
     fn bytes<'f>(&'f self, frame: &'f T) -> &'f [u8];
 
     /// Stores a frame's hash.
     fn set_hash(&self, frame: &mut T, hash: FlowHash);
+}
+
+/// Prefetches frames that are read one by one afterwards.
+#[inline(always)]
+fn fetch<T>(frames: &[T], access: &impl FrameAccess<T>) {
+    for frame in frames {
+        access.bytes(frame);
+    }
 }
 
 /// The keys of frames that arrived together.

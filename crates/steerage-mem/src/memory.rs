@@ -28,8 +28,8 @@ impl Memory {
     /// that does not lie in its page.
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
-        // SAFETY: the completion is borrowed for as long as the slice, so nobody else holds the frame. Lent memory is only read
-        // while a frame of its block is out.
+        // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the frame.
+        // Lent memory is only read while a frame of its block is out.
         unsafe { self.slice(&frame.slot()) }
     }
 
@@ -80,7 +80,8 @@ impl Memory {
         bytes.first_chunk().copied().map(FrameHeader::from_bytes)
     }
 
-    /// What stands before the header of the slot's frame, if anything does and it lies within the page.
+    /// The bytes before the header of the slot's frame, if the device wrote some and they lie within the
+    /// page.
     ///
     /// # Safety
     /// As [`header`](Self::header).
@@ -118,7 +119,7 @@ impl Memory {
     #[expect(clippy::mut_from_ref, reason = "the slot stands for the right to write, not the memory")]
     pub(crate) unsafe fn slice_mut(&self, slot: &Slot) -> &mut [u8] {
         match self.pool.start_of(slot.page, slot.offset, slot.len()) {
-            // SAFETY: `start_of` checked the span; that nobody else reaches it is the caller's promise.
+            // SAFETY: `start_of` checked the span; the caller promises that no other thread reaches it.
             Some(start) => unsafe { std::slice::from_raw_parts_mut(start, slot.len()) },
             None => &mut [],
         }
@@ -190,9 +191,14 @@ impl Memory {
         }
     }
 
-    /// Prefetches the frame's first cache line. Call it for a whole batch before reading the first frame.
+    /// Like [`bytes`](Self::bytes), and prefetches the first cache line. Call it for a whole batch before reading the first frame. A
+    /// frame in lent memory is not fetched: its device has just written it, so it is already in the cache.
     #[inline(always)]
-    pub fn prefetch_frame(&self, frame: &Completion) {
-        self.prefetch(&frame.slot());
+    pub fn bytes_soon<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
+        let bytes = self.bytes(frame);
+        if !frame.is_lent() {
+            prefetch_read(bytes.as_ptr());
+        }
+        bytes
     }
 }

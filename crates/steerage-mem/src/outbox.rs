@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::admission::Admission;
 use crate::bits::Bits;
 use crate::page::Completion;
-use crate::ring::Producer;
+use crate::ring::{Finished, Producer};
 
 /// The producers of one queue: a ring to each CPU, and after those the parking lot.
 #[derive(Debug)]
@@ -151,8 +151,14 @@ impl Outbox {
 
     /// Passes the finished frames of a ring to `home`. Returns their number.
     #[inline]
-    pub fn reclaim(&mut self, at: usize, home: impl FnMut(Completion)) -> u64 {
-        let count = self.rings[at].reclaim(home);
+    pub fn reclaim(&mut self, at: usize, mut home: impl FnMut(Completion)) -> u64 {
+        self.reclaim_many(at, |finished| finished.for_each(&mut home))
+    }
+
+    /// Passes the finished slots of a ring to `home`, many at a time. Returns their number.
+    #[inline]
+    pub fn reclaim_many(&mut self, at: usize, home: impl FnMut(Finished<'_>)) -> u64 {
+        let count = self.rings[at].reclaim_many(home);
         if self.rings[at].occupied() == self.rings[at].unpublished() {
             self.out.remove(at);
         }

@@ -10,13 +10,13 @@ const LEN_MASK: u32 = (1 << LEN_BITS) - 1;
 const LENT: u32 = 1 << LEN_BITS;
 /// The hash field holds a flow hash.
 const HASHED: u32 = 1 << (LEN_BITS + 1);
-/// A [header](crate::FrameHeader) stands before the frame.
+/// A [header](crate::FrameHeader) is before the frame.
 const HEADED: u32 = 1 << (LEN_BITS + 2);
 
 /// The frame continues in other [pages](crate::chain).
 const CHAINED: u32 = 1 << (LEN_BITS + 3);
 
-/// [More](crate::FrameHeader::EXTRA_BYTES) stands before the header.
+/// [More](crate::FrameHeader::EXTRA_BYTES) is before the header.
 const EXTRA: u32 = 1 << (LEN_BITS + 4);
 
 /// The kind of header that the frame begins with: four bits, whose meaning the path defines.
@@ -101,6 +101,12 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn has_extra(&self) -> bool {
         self.len_flags & EXTRA != 0
+    }
+
+    /// Whether the frame lies in one page, which is its own.
+    #[inline(always)]
+    pub(crate) fn is_whole_page(&self) -> bool {
+        self.len_flags & (LENT | CHAINED) == 0
     }
 
     /// A part of a frame of several pages: `len` bytes of one page.
@@ -269,6 +275,6 @@ impl Completion {
     /// [`Region::take_apart`]: crate::Region::take_apart
     #[inline(always)]
     pub fn into_page(self) -> Result<Page, Completion> {
-        if self.0.len_flags & (LENT | CHAINED) != 0 { Err(self) } else { Ok(Page(self.0.page)) }
+        if self.0.is_whole_page() { Ok(Page(self.0.page)) } else { Err(self) }
     }
 }

@@ -30,6 +30,7 @@
 //! smaller buffer is read back like any finished slots. The ring may grow again when the consumer has taken a frame out of the
 //! larger buffer.
 
+mod finished;
 mod frames;
 mod growth;
 mod lists;
@@ -44,17 +45,18 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 
 use crate::memory::Memory;
-use crate::page::{BLANK, Completion, Slot};
+use crate::page::{Completion, Slot};
 use crate::region::{prefetch_read, prefetch_write};
 use crate::sync::{AtomicU64, Ordering, UnsafeCell, fence};
 use growth::Grown;
 use slots::SlotMemory;
 
+pub use finished::Finished;
 pub use frames::{Frame, Frames};
 pub use lists::LISTS_MAX;
 
-/// The largest number of slots of a ring. 2^20 slots of 16 bytes are 16 MiB per queue and CPU. A longer backlog should be dropped
-/// earlier.
+/// The largest number of slots of a ring. A million slots take 16 MiB per queue and CPU. A longer backlog
+/// should be dropped earlier.
 pub const RING_SLOTS_MAX: usize = 1 << 20;
 
 /// Slots per cache line.
@@ -68,7 +70,7 @@ struct RingBuffer {
     to_consumer: CachePadded<ToConsumer>,
     finished: CachePadded<AtomicU64>,
     slots: Arc<SlotMemory>,
-    /// The number of this ring among those whose slots are in `slots`.
+    /// The number of this ring among the rings in `slots`.
     nth: usize,
 }
 
@@ -338,6 +340,12 @@ impl Producer {
     /// pages come back by [`KeptPages`](crate::KeptPages). Returns the number of slots.
     #[inline]
     pub fn reclaim(&mut self, mut home: impl FnMut(Completion)) -> u64 {
+        self.reclaim_many(|finished| finished.for_each(&mut home))
+    }
+
+    /// Reads the finished slots back, and passes them to `home`, many at a time. Returns their number.
+    #[inline]
+    pub fn reclaim_many(&mut self, mut home: impl FnMut(Finished<'_>)) -> u64 {
         if self.lot {
             return 0;
         }
@@ -353,13 +361,12 @@ impl Producer {
         }
         loop {
             while at < end {
-                // SAFETY: the masked position is under the buffer's capacity, and the slot lies before `finished`: it is ours
-                // again.
-                let slot = unsafe { (*slots.add((at as u32 & mask) as usize)).with(|slot| *slot) };
-                at += 1;
-                if slot.page != BLANK {
-                    home(Completion::from_slot(slot));
-                }
+                let begin = at as u32 & mask;
+                let count = (end - at).min(u64::from(mask - begin) + 1).min(finished::TOGETHER);
+                // SAFETY: the slots lie in the buffer, whose last position is `mask`, and before `finished`: they are ours
+                // again, and each is passed once.
+                home(unsafe { Finished::new(std::slice::from_raw_parts(slots.add(begin as usize), count as usize)) });
+                at += count;
             }
             if end == finished {
                 break;
@@ -381,7 +388,7 @@ impl Producer {
         self.shared.finished.load(Ordering::Acquire) >= tail
     }
 
-    /// Tells the consumer to discard the frames before position `tail` that it has not taken yet.
+    /// Asks the consumer to discard the frames before position `tail` that it has not taken yet.
     pub fn revoke_until(&mut self, tail: u64) {
         self.shared.revoke_until(tail);
     }
@@ -444,8 +451,8 @@ impl Gauge {
         (published.max(finished), finished)
     }
 
-    /// Tells the consumer to discard all published frames that it has not taken yet. This is for a producer that cannot do so
-    /// itself.
+    /// Asks the consumer to discard all published frames that it has not taken yet. This is for a producer
+    /// that cannot do so itself.
     pub fn revoke_published(&self) {
         self.0.revoke_until(self.0.to_consumer.published.load(Ordering::Acquire));
     }

@@ -1,14 +1,15 @@
 //! Steering by load: [`Balance`].
 //!
-//! A group is always in one of three *regimes*: `inline` (the CPUs that receive do everything), `collector` (they only receive, and
-//! one other CPU does the work) and `spread` (they and `k` others work, or the others alone). The policy estimates what a packet
-//! costs (`costs`), predicts the throughput of every regime from these costs (`regime`), and measures the throughput of the regime
-//! in force. The *value* of a regime is the mean of both, weighted by how certain they are (`learn`). `docs/balance.md` has the
-//! formulas.
+//! A group is always in one of three *regimes*. In `inline`, the CPUs that receive do everything. In
+//! `collector`, they only receive, and one other CPU does the work. In `spread`, they and `k` others work, or
+//! the others alone. The policy estimates what a packet costs (`costs`), predicts the throughput of every
+//! regime from these costs (`regime`), and measures the throughput of the regime in force. The *value* of a
+//! regime is the mean of both, weighted by their certainty (`learn`). `docs/balance.md` has the formulas.
 //!
 //! While CPUs are short of time, the group goes to the regime with the best value, if the gain is certain and pays for the switch
 //! within a second. If it is possible but not certain, the policy probes: it tries that regime for a tenth of a second, and that
-//! takes at most 1 % of all time. While CPUs have time, those leave that are not needed for the peak of the last second (`demand`).
+//! takes at most 1 % of all time. While CPUs have time, CPUs leave as long as the others are enough for the
+//! peak of the last second (`demand`).
 //!
 //! Within a regime, buckets move from the busiest CPU to the least busy one (`place`).
 
@@ -56,7 +57,8 @@ pub struct Balance {
     seen_since: Option<Timestamp>,
     /// When the present regime began. `None`: the group began inline and still is.
     began: Option<Timestamp>,
-    /// When buckets were last told to move, until the next look. That look is about two maps, so it teaches nothing.
+    /// When the last move of buckets began. It is set until the next look. That look is about two maps, so it
+    /// teaches nothing.
     moving: Option<Timestamp>,
     /// The time that a switch takes, in nanoseconds.
     switch: f64,
@@ -212,7 +214,8 @@ impl Balance {
         {
             return None;
         }
-        // CPUs join for one step of growth. They only leave if there is room for another one, so that they need not come back at once.
+        // CPUs join for one step of growth. They only leave if there is room for a further step, so that they
+        // need not come back at once.
         let wanted = self.demand.peak() * self.tuning.growth.powi(2) / self.tuning.fill;
         let is_enough =
             |choice: &Choice| choice.regime.others.len() < seen.regime.others.len() && choice.value.mean >= wanted;
@@ -273,7 +276,7 @@ impl Balance {
         let possible = gains.iter().filter(|(gain, _, _)| gain.high > 2.0 * least || gain.low > least);
         let (_, _, choice) = possible.max_by(|a, b| a.0.promise().total_cmp(&b.0.promise()))?;
         let wish = self.enter(seen, choice, here)?;
-        // Whatever comes of it, the next probe has to wait.
+        // The next probe has to wait, whatever this one finds.
         self.budget = self.budget.saturating_sub(tuning.probe);
         Some(wish)
     }
@@ -387,7 +390,7 @@ impl Policy for Balance {
     }
 
     fn cpus_changed(&mut self) {
-        // What was measured before is no longer comparable, so this is another beginning.
+        // Earlier measurements are no longer comparable, so the policy begins anew.
         self.state = State::Steady;
         self.budget = self.tuning.probe;
         self.is_even = false;
@@ -452,7 +455,7 @@ impl Policy for Balance {
             let wish = self.even_out(&seen, load.window.as_ref()?);
             self.is_even = wish.is_none();
             let wish = wish?;
-            // The throughput will be another one.
+            // The throughput will differ.
             self.known.measure_anew(&seen, &seen.regime, &tuning);
             Some(wish)
         });

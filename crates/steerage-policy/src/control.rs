@@ -1,8 +1,9 @@
 //! Runs the policies: one for each steering group, with the load meter and the distances that they share.
 //!
-//! The control works by the core's public handle alone. It reads counters, asks the policies and tells the core which map and which
-//! plan each group should have. It holds no lock of the core in between. So the state of a group may have changed when the answer
-//! comes: each answer carries the version of the group that it is based on, and the core ignores an answer to an old version.
+//! The control works by the core's public handle alone. It reads counters, asks the policies, and passes the
+//! map and the plan of each group to the core. It holds no lock of the core in between. So the state of a
+//! group may have changed when the answer comes. Each answer carries the version of the group that it is
+//! based on. The core ignores an answer to an old version.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,7 +59,7 @@ struct Group {
     version: Option<GroupVersion>,
 }
 
-/// What the core knows of a policy: see [`Spec::policy`](steerage_core::build::Spec::policy).
+/// The properties of a policy that the core needs: see [`Spec::policy`](steerage_core::build::Spec::policy).
 pub fn policy_info(policy: &dyn Policy) -> PolicyInfo {
     PolicyInfo { name: policy.name(), measures: policy.look_every().is_some() }
 }
@@ -213,7 +214,8 @@ impl PolicyControl {
             return false;
         };
         self.want.note(now, &view.others, self.handle.ledgers());
-        // The policies decide once it is known what others take now. Until then, the trial of the new receiver is not disturbed either.
+        // The policies decide once the time that others take now was measured. Until then, the trial of the
+        // new receiver is not disturbed either.
         if self.placed.is_some_and(|placed| now.since(placed) < 2 * WATCH_EVERY) {
             return self.place_receivers(now, view);
         }
@@ -282,14 +284,14 @@ impl PolicyControl {
         })
     }
 
-    /// Tells the core the map that a policy wants, and the plan that follows from it.
+    /// Passes the map that a policy wants to the core, with the plan that follows from it.
     fn grant(&mut self, now: Timestamp, at: usize, group: &GroupView, wish: Wish) {
         if !wish.map.iter().all(|cpu| group.order.contains(cpu)) {
             tracing::error!(policy = self.policy.name(), "a policy wished for a CPU that it cannot have");
             return;
         }
         let plan = plan_of(&wish.map, &group.order);
-        // If the group has changed meanwhile, the policy is told so at the next look.
+        // If the group has changed meanwhile, the policy learns it at the next look.
         if self.handle.set_map(at, group.version, &wish.map, plan, wish.cause) && wish.cause != MoveCause::Balance {
             self.load.cpus_changed(now);
         }

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-/// How often the policy reads the load. The interval is long enough to tell a busy CPU from an idle one, and short enough that a
-/// device's ring does not overflow for long before the next CPU joins.
+/// How often the policy reads the load. The interval is long enough to distinguish a busy CPU from an idle
+/// one, and short enough that a device's ring does not overflow for long before the next CPU joins.
 pub const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Fewer observations than this say nothing. One packet that took long, one sampled flow or one measurement of a distance is
@@ -22,9 +22,10 @@ pub(crate) struct Tuning {
     pub(crate) probe: Duration,
     /// The share of time that may be spent on probes: a loss that nobody notices.
     pub(crate) budget: f64,
-    /// By how much an estimate that is not renewed becomes less certain in a second, relative to its mean. The deviation grows with the
-    /// square root of time: a regime that was half as good is tried again after a minute or two, one that was nearly as good after
-    /// seconds, and an estimate that is renewed at each look follows within a quarter of a second.
+    /// By how much an estimate that is not renewed becomes less certain in a second, relative to its mean.
+    /// The deviation grows with the square root of time. A regime that was half as good is tried again after
+    /// a minute or two, and a regime that was nearly as good after seconds. An estimate that is renewed at
+    /// each look follows within a quarter of a second.
     pub(crate) drift: f64,
     /// The relative error of one look at a cost or a throughput. Measured: throughput differs by 3 to 7 % from one look to the next
     /// on a virtual machine. Also how far the model itself is trusted, and how uneven CPUs may be.
@@ -33,8 +34,9 @@ pub(crate) struct Tuning {
     pub(crate) sure: f64,
     /// The share of their time that CPUs are planned to be busy for. The rest is for bursts that are shorter than a look.
     pub(crate) fill: f64,
-    /// What is offered while CPUs are short of time, as a factor of what they do. Nobody knows, so the number of CPUs grows by
-    /// steps. CPUs leave only if the others have so much more room, so that they need not come back at once.
+    /// The load that is assumed while CPUs are short of time, as a factor of the load that they handle. The
+    /// true load is unknown, so the number of CPUs grows by steps. CPUs leave only if the others have so much
+    /// more room, so that they need not come back at once.
     pub(crate) growth: f64,
     /// The share of rounds that find as much work as one round takes, from which on a CPU can be short of time. A CPU that keeps up
     /// has fewer full rounds, even if small batches make it look busy.
@@ -42,13 +44,13 @@ pub(crate) struct Tuning {
     /// The distance that is assumed for CPUs until it is measured. It is between near (30 to 60 ns on the machines that we measured)
     /// and far (120 to 220 ns).
     pub(crate) line: Duration,
-    /// What a hand-over is assumed to cost each side, until it is measured, as a share of the time that a cache line takes. Measured: 10
-    /// of 60 ns near, and 25 to 30 of 200 ns far.
+    /// The cost of a hand-over that is assumed for each side until it is measured, as a share of the time
+    /// that a cache line takes. Near CPUs took 10 of 60 ns. Far CPUs took 25 to 30 of 200 ns.
     pub(crate) hand_over: f64,
     /// Two distances count as the same if they differ by less than this factor. Near and far differ by a factor of 2 at least.
     pub(crate) same: f64,
-    /// The weight of the last window in a bucket's load, and the part of the time since CPUs joined or left that a window has to
-    /// cover: the first placement is a guess, which should be corrected soon.
+    /// The weight of the last window in a bucket's load. Also the part of the time since CPUs joined or left
+    /// that a window has to cover. The first placement is a guess, which should be corrected soon.
     pub(crate) recent: f64,
 }
 

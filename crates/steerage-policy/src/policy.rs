@@ -1,8 +1,8 @@
 //! The trait [`Policy`], its input and its output, and the simplest policy: [`Hash`](struct@Hash).
 //!
 //! A policy decides which CPU should have each bucket. The core moves the buckets there without reordering packets. Each steering
-//! group has its own policy. It is asked for a plan when the group begins, and then, at the interval that it asks for, for a map,
-//! with the load of that interval.
+//! group has its own policy. The control asks it for a plan when the group begins. Later, at the interval
+//! that the policy wants, the control passes the load of that interval and asks for a map.
 
 use std::fmt;
 use std::time::Duration;
@@ -32,7 +32,8 @@ pub struct CpuLoad {
     pub full: f64,
     /// The group's packets that the CPU finished.
     pub packets: u64,
-    /// The share of the CPU's time that other programs or other guests of the hypervisor took, as far as it is known.
+    /// The share of the CPU's time that other programs or other guests of the hypervisor took. It is 0 if the
+    /// system does not say.
     pub others: f64,
     /// The share that they would take if we left the CPU to them. It is more than `others` if we compete with them.
     pub others_want: f64,
@@ -216,13 +217,15 @@ pub trait Policy: Send + fmt::Debug {
     /// A new policy with the same settings that has measured nothing yet.
     fn fresh(&self) -> Box<dyn Policy>;
 
-    /// The CPUs that get buckets, in this order, and how many of them have buckets now. It is called when the group begins, and when
-    /// this policy replaces another one. The CPUs of the plan get equal shares of the buckets, with as few moves as possible.
+    /// The CPUs that get buckets, in this order, and how many of them have buckets now. It is called when the
+    /// group begins, and when this policy replaces another policy. The CPUs of the plan get equal shares of
+    /// the buckets, with as few moves as possible.
     ///
     /// The plan stays with the core. Whenever a CPU fails or the mask changes, the core places buckets by it, without asking. The
     /// plan that follows from the map is in force after each [`Wish`]: the CPUs that have buckets, in the order of the group, and then
-    /// the other CPUs. A group that splits off from another one inherits its plan until the next look. While the instance is built, a
-    /// fresh policy of each group may be asked twice, and must answer the same.
+    /// the other CPUs. A group that splits off from another group inherits its plan until the next look.
+    /// While the instance is built, a fresh policy of each group may be asked twice, and must answer the
+    /// same.
     fn plan(&mut self, group: &Beginning<'_>) -> Plan;
 
     /// The core has placed buckets by the plan since the last look: the mask has changed, or a CPU failed or is back. Measurements
@@ -251,7 +254,7 @@ pub trait Policy: Send + fmt::Debug {
         None
     }
 
-    /// What the policy has found out, for the report.
+    /// The findings of the policy, for the report.
     fn findings(&self) -> Findings {
         Findings::default()
     }

@@ -41,7 +41,7 @@ enum Call {
 pub struct ControlThread(Arc<Sender<Call>>);
 
 impl ControlThread {
-    /// Tells the thread to end.
+    /// Asks the thread to end.
     pub fn end(&self) {
         // It may have ended already.
         let _ = self.0.send(Call::End);

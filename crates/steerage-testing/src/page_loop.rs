@@ -71,11 +71,7 @@ impl PageLoop {
     fn hand_over(&mut self, count: usize, mut complete: impl FnMut(&Region, Page) -> Completion) -> usize {
         let Self { pool, producer, frames } = self;
         if pool.cached() < count || producer.room() < count as u64 {
-            let home = producer.reclaim(|frame| {
-                if let Ok(page) = frame.into_page() {
-                    pool.recycle(page);
-                }
-            });
+            let home = producer.reclaim_many(|frames| pool.recycle_many(frames));
             if home > 0 {
                 pool.recycled();
             }

@@ -23,6 +23,9 @@ pub(super) struct V4 {
     pub(super) destination: Ipv4Addr,
     pub(super) len: usize,
     pub(super) ttl: u8,
+    /// Whether the source or the destination is link-local. Such a packet may be for this machine,
+    /// but is never forwarded.
+    pub(super) link_local: bool,
 }
 
 /// Reads the header at the front of `packet`, and refuses a packet that must not be forwarded.
@@ -48,10 +51,8 @@ pub(super) fn v4(packet: &[u8], bytes: usize, broadcasts: &[Ipv4Addr]) -> Result
     if !is_of_a_host_v4(destination) {
         return Err(Fate::MartianDestination);
     }
-    if source.is_link_local() || destination.is_link_local() {
-        return Err(Fate::LinkLocal);
-    }
-    Ok(V4 { destination, len, ttl: header[8] })
+    let link_local = source.is_link_local() || destination.is_link_local();
+    Ok(V4 { destination, len, ttl: header[8], link_local })
 }
 
 /// The fields of an IPv6 packet that forwarding needs.
@@ -60,8 +61,7 @@ pub(super) struct V6 {
     pub(super) destination: Ipv6Addr,
     pub(super) len: usize,
     pub(super) hop_limit: u8,
-    /// Whether the source or the destination is link-local. Such a packet may be for this machine,
-    /// but is never forwarded.
+    /// As in [`V4`].
     pub(super) link_local: bool,
 }
 
@@ -197,7 +197,8 @@ mod tests {
             assert_eq!(v4(&udp_v4(to, from)).unwrap_err(), Fate::MartianDestination, "{from:?}");
         }
         assert_eq!(v4(&udp_v4([192, 0, 2, 255], to)).unwrap_err(), Fate::MartianSource, "a broadcast of the link");
-        assert_eq!(v4(&udp_v4([169, 254, 1, 1], to)).unwrap_err(), Fate::LinkLocal);
+        assert!(v4(&udp_v4([169, 254, 1, 1], to)).unwrap().link_local);
+        assert!(v4(&udp_v4(to, [169, 254, 1, 1])).unwrap().link_local);
         for from in ["::", "::1", "ff02::1", "::ffff:10.0.0.1"] {
             assert_eq!(v6(&udp_v6(from, "fd00::1")).unwrap_err(), Fate::MartianSource, "{from}");
             assert_eq!(v6(&udp_v6("fd00::1", from)).unwrap_err(), Fate::MartianDestination, "{from}");

@@ -246,6 +246,7 @@ fn drops_without_a_word() {
         (v4([192, 0, 2, 1], 64, 50)[..60].to_vec(), Fate::BadHeader),
         (v4([127, 0, 0, 1], 64, 50), Fate::MartianDestination),
         (v6("fe80::2", 64, 50), Fate::LinkLocal),
+        (v4([169, 254, 9, 9], 64, 50), Fate::LinkLocal),
         (v4([10, 9, 1, 1], 64, 50), Fate::Prohibited),
         (v4([10, 0, 1, 77], 64, 50), Fate::Unresolved),
         (v4([192, 0, 2, 1], 64, 3000), Fate::Merged),

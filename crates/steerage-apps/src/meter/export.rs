@@ -19,7 +19,7 @@ use super::record::FlowRecord;
 use super::timeouts::nanos;
 use super::writer_state::{FlowOutput, Message, WriterEnd, WriterState};
 
-/// The number of records that are handed over together. They take 34 KiB, and the cost of a
+/// The number of records that are handed over together. They take 64 KiB at most, and the cost of a
 /// hand-over per record is negligible.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
@@ -27,9 +27,11 @@ pub(super) const RECORDS_AT_A_TIME: usize = 256;
 /// second, the writer may pause for 4 ms.
 const WAITING_MAX: usize = 16;
 
-/// The maximum number of hand-overs that wait for a collector: 65,536 records, 13 MB. A collector
-/// that restarts is away for about a second.
+/// The maximum number of hand-overs that wait for a collector: 65,536 records, 16 MiB at most. A
+/// collector that restarts is away for about a second.
 const WAITING_FOR_COLLECTOR_MAX: usize = 256;
+
+const _: () = assert!(size_of::<FlowRecord>() <= 256);
 
 /// The maximum number of periods whose files are open at the same time. If there are more, the
 /// oldest file is completed, because each open file needs a file descriptor.
@@ -221,7 +223,7 @@ impl FlowWriter {
             Ok(WriterEnd::Itself(Err(panic))) => resume_unwind(panic),
             Ok(WriterEnd::GivenUp) | Err(_) => {
                 let left = self.shared.left();
-                let cause = io::Error::other(format!("nothing is taken there any more, and {left} flows were left"));
+                let cause = io::Error::other(format!("its reader stopped reading, and {left} flows were not written"));
                 let error = ExportError::new("write flows to", self.shared.name(), cause);
                 Err(error.with_advice("let its reader read on, or write to a file"))
             }

@@ -38,7 +38,8 @@ pub(super) const LOOKS_MAX: u8 = 8;
 /// TLS ClientHello with a post-quantum key has 1,800 bytes.
 pub(super) const STREAM_MAX: usize = 4096;
 
-/// The maximum number of flows per CPU that wait for the rest of a message. They take 4 MB.
+/// The maximum number of flows per CPU that wait for the rest of a message. They take
+/// 8 MiB at most, because each direction has a buffer of its own.
 const WAITING_MAX: usize = 1024;
 
 /// The maximum length of a name as text, in bytes. A DNS name fits, unless it has bytes that are

@@ -177,9 +177,11 @@ fn interface_facts(host: &Host, name: &str) -> Value {
     // The interrupts of a virtio card belong to its parent device.
     let numbers = ["device/msi_irqs", "device/../msi_irqs"].map(|path| host.entries(format!("{at}/{path}"))).concat();
     let all = host.text("proc/interrupts").unwrap_or_default();
+    // Drivers name an interrupt after the interface, as in `eth1-TxRx-0`. `eth10` is another interface.
+    let is_named = |word: &str| word.strip_prefix(name).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric));
     let is_ours = |line: &&str| {
         let number = line.trim_start().split(':').next().unwrap_or_default();
-        numbers.iter().any(|ours| ours == number) || line.split_whitespace().any(|word| word.starts_with(name))
+        numbers.iter().any(|ours| ours == number) || line.split_whitespace().any(is_named)
     };
     let interrupts: Vec<&str> = all.lines().take(1).chain(all.lines().skip(1).filter(is_ours)).collect();
     let on = |number: &String| (number.clone(), host.text(format!("proc/irq/{number}/smp_affinity_list")));

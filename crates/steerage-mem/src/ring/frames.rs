@@ -227,7 +227,7 @@ impl<'a> Frame<'a> {
         self.slot.has_extra()
     }
 
-    /// What the device wrote before the header, if it did.
+    /// The bytes that the device wrote before the header, if it did.
     #[inline]
     pub fn extra(&self) -> Option<[u8; FrameHeader::EXTRA_BYTES]> {
         // SAFETY: as `header`.

@@ -1,6 +1,6 @@
-//! What a packet costs, in nanoseconds, and how well that is known. One filter serves all estimates: an observation is a
-//! weighted sum of costs, and corrects each of them by the share of the error that its own uncertainty explains (a Kalman
-//! filter without covariances).
+//! The costs of a packet in nanoseconds, with their uncertainty. One filter serves all estimates: an
+//! observation is a weighted sum of costs, and corrects each of them by the share of the error that its own
+//! uncertainty explains (a Kalman filter without covariances).
 
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ impl Estimate {
     }
 }
 
-/// Takes in the observation that the weighted sum of these numbers is `seen`, with a deviation of `noise`. Returns by how many
-/// standard deviations it differs from what was expected, or `None` if nothing was expected.
+/// Takes in the observation that the weighted sum of these numbers is `seen`, with a deviation of `noise`.
+/// Returns the difference from the expected value in standard deviations, or `None` if nothing was expected.
 pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64) -> Option<f64> {
     let expected: f64 = parts.iter().map(|(part, weight)| part.mean * weight).sum();
     let error = seen - expected;
@@ -81,8 +81,9 @@ pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64)
     Some(error / var.sqrt())
 }
 
-/// Like [`observe`], for costs of which some have just begun to matter. If the observation is more than `sure` deviations off, those
-/// were wrong altogether, each by up to its bound, and the observation decides. Costs with a bound of 0 are not in question.
+/// Like [`observe`], for costs that include some that have just begun to matter. If the observation is more
+/// than `sure` deviations off, those were wrong altogether, each by up to its bound, and the observation
+/// decides. Costs with a bound of 0 are not in question.
 pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], seen: f64, noise: f64, sure: f64) {
     let before: Vec<Estimate> = parts.iter().map(|(part, _)| **part).collect();
     let error = seen - before.iter().zip(parts.iter()).map(|(before, (_, weight))| before.mean * weight).sum::<f64>();
@@ -100,11 +101,11 @@ pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], se
 pub(crate) struct Crossing {
     /// How long a cache line takes. `None` if it was not measured.
     pub(crate) apart: Option<Duration>,
-    /// What each side was assumed to cost.
+    /// The cost that was assumed for each side.
     pub(crate) prior: f64,
     /// The cost of a packet for the CPU that hands it over.
     pub(crate) give: Estimate,
-    /// What a packet costs the CPU that takes it, more than it would cost the owner.
+    /// The cost of a packet for the CPU that takes it, beyond the cost for the owner.
     pub(crate) take: Estimate,
 }
 
@@ -113,7 +114,7 @@ pub(crate) struct Crossing {
 pub(crate) struct Costs {
     /// Receiving, if one CPU has all buckets, so that nothing is hashed.
     pub(crate) receive: Estimate,
-    /// What receiving costs besides, if packets are hashed.
+    /// The additional cost of receiving if packets are hashed.
     pub(crate) hash: Estimate,
     /// The packet function.
     pub(crate) work: Estimate,
@@ -160,7 +161,7 @@ impl Costs {
         self.slowness.iter_mut().for_each(|slowness| slowness.forget(seconds, drift));
     }
 
-    /// Makes room for so many CPUs. A CPU of which nothing is known is as fast as the owners.
+    /// Makes room for so many CPUs. An unknown CPU counts as being as fast as the owners.
     pub(crate) fn cpus(&mut self, count: usize, tuning: &Tuning) {
         self.slowness.resize(count, Estimate::new(1.0, tuning.noise));
     }

@@ -1,5 +1,5 @@
-//! What the looks teach: the costs of a packet, the throughput of regimes that were in force, and from both the value of each
-//! regime.
+//! Learns from the looks: the costs of a packet, the throughput of regimes that were in force, and from both
+//! the value of each regime.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Known {
         let seconds = time.as_secs_f64();
         self.costs.forget(seconds, tuning.drift);
         self.measured.iter_mut().for_each(|(_, rate)| rate.forget(seconds, tuning.drift));
-        // What is as uncertain as it is large says nothing.
+        // An estimate that is as uncertain as it is large says nothing.
         self.measured.retain(|(_, rate)| rate.sd() < rate.mean);
     }
 
@@ -79,7 +79,7 @@ impl Known {
         self.refuted.as_ref().is_some_and(|refuted| *refuted == self.known_place(seen, regime, tuning))
     }
 
-    /// What was measured of a regime.
+    /// The measured throughput of a regime.
     pub(super) fn measured(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> &mut Estimate {
         let place = self.place(seen, regime, tuning);
         let at = self.measured.iter().position(|(known, _)| *known == place).unwrap_or_else(|| {
@@ -145,8 +145,8 @@ impl Known {
         }
         let regime = &seen.regime;
         let classes: Vec<usize> = regime.others.iter().map(|cpu| self.class(seen, *cpu, tuning)).collect();
-        // Small batches cost more per packet. They only count while little is known. Returns the error of a cost that was `seen`, and of
-        // which only a part of the rounds were timed.
+        // Small batches cost more per packet. They only count while little is known. Returns the error of a
+        // cost that was `seen`, if only a part of its rounds were timed.
         let noise = |is_full: bool, seen: f64, timed: f64, known: &[Estimate]| {
             let is_vague =
                 known.iter().any(|cost| !cost.is_known() || cost.sd() > cost.mean * tuning.noise * tuning.sure);
@@ -159,7 +159,7 @@ impl Known {
         let is_full = seen.is_full(seen.owners, tuning);
         let Costs { receive, hash, work, crossings, slowness } = &mut self.costs;
         let received = seen.time(seen.owners, |cpu| cpu.receive) / total;
-        // What one timed round stands for, of the time for one packet.
+        // The part of the time for one packet that one timed round represents.
         let busy = seen.time(seen.owners, |cpu| cpu.busy) / total;
         let likely = received.max(receive.mean);
         let timed = if likely > 0.0 { likely.min(busy) } else { busy } / seen.timed(seen.owners);
@@ -200,13 +200,13 @@ impl Known {
                 // The product of a cost and a factor, near where it is now.
                 let (factor, cost) = (slowness.mean, work.mean + take.mean);
                 let parts = &mut [(&mut *work, factor), (take, factor), (slowness, cost)];
-                // A hand-over may cost some times what was assumed. What is beyond that is this CPU's own.
+                // A hand-over may cost some times what was assumed. The rest is the slowness of this CPU.
                 let bounds = [0.0, prior * tuning.sure * tuning.sure, f64::INFINITY];
                 observe_new(parts, &bounds, worked + factor * cost, noise, sure);
             }
         }
-        // Errors are shared by what is uncertain, but nothing costs less than no time. A CPU that is faster than the owners has a
-        // slowness below 1.
+        // All uncertain costs share an error, but no cost is negative. A CPU that is faster than the owners
+        // has a slowness below 1.
         self.costs.all_mut().for_each(|cost| cost.mean = cost.mean.max(0.0));
     }
 
@@ -233,7 +233,7 @@ impl Known {
         (workers, if all > 0.0 { var / (all * all) } else { 0.0 })
     }
 
-    /// What a regime is worth.
+    /// The value of a regime.
     pub(super) fn choice(&mut self, seen: &Seen<'_>, regime: Regime, tuning: &Tuning) -> Choice {
         let (workers, slowness_var) = self.workers(seen, &regime, tuning);
         let owners = seen.owners.iter().map(|cpu| seen.capacity(*cpu)).sum();
@@ -244,8 +244,9 @@ impl Known {
         let here = *self.measured(seen, &seen.regime, tuning);
         let mut is_relative = false;
         if regime.kind == Kind::Spread && seen.regime.kind == Kind::Spread && here.is_known() && rate.is_known() {
-            // What the model leaves out (uneven buckets too, or a flow that fills a CPU) holds for any number of CPUs, and so do costs
-            // that are little known. Only the ratio is predicted then. The model is as good as its noise if the number of CPUs doubles.
+            // Effects that the model leaves out (uneven buckets, or a flow that fills a CPU) are the same for
+            // any number of CPUs, and so are costs that are little known. Only the ratio is predicted then.
+            // The model is as good as its noise if the number of CPUs doubles.
             let (now, _) = self.workers(seen, &seen.regime, tuning);
             let ratio = predict(&self.costs, Kind::Spread, owners, &workers, Some(&now)).rate;
             let cpus = |others: usize| (seen.owners.len() + others) as f64;
@@ -296,7 +297,7 @@ impl Known {
             let class = self.class(seen, *cpu, tuning);
             let (crossing, work) = (&self.costs.crossings[class], self.costs.work.mean);
             let stays = if seen.regime.others.contains(cpu) { 1.0 + tuning.noise } else { 1.0 };
-            // The hand-over costs both sides. Its sum orders CPUs even where none of them would help.
+            // The hand-over costs both sides. Its sum orders CPUs even if none of them would help.
             let cost = (work + crossing.take.mean + crossing.give.mean).max(1.0);
             candidates.push((self.capacity(seen, *cpu) * stays / cost, *cpu));
         }

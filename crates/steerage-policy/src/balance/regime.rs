@@ -67,7 +67,7 @@ pub(crate) struct Prediction {
 /// The costs as plain numbers, to be varied one at a time.
 struct Point<'a> {
     costs: &'a Costs,
-    /// Which cost is changed, in the order of [`Costs::all_mut`], and by how much.
+    /// Which cost is changed, in the order of [`Costs::all_mut`], and the amount.
     vary: Option<(usize, f64)>,
 }
 

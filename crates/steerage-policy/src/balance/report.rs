@@ -1,4 +1,4 @@
-//! What the policy reports: the costs, the value of each regime, and why the present one is in force.
+//! The report of the policy: the costs, the value of each regime, and why the present one is in force.
 
 use super::Balance;
 use super::learn::Choice;

@@ -13,7 +13,7 @@ pub(super) struct Seen<'a> {
     pub(super) regime: Regime,
     /// Packets per nanosecond that were handled.
     pub(super) rate: f64,
-    /// The same, with those that were dropped because a backlog was full.
+    /// Packets per nanosecond that were offered: handled, or dropped because a backlog was full.
     pub(super) offered: f64,
     /// The receiving CPUs or all others are short of time.
     pub(super) is_short: bool,

@@ -10,9 +10,9 @@ use crate::{Completion, ring::Producer};
 /// The largest number of frames that are staged together: those of one poll.
 const LIST_MAX: usize = 64;
 
-/// The largest number of lists of one poll. With more, a list has fewer than four frames on average, which do not fill a cache
-/// line.
-pub const LISTS_MAX: usize = 16;
+/// The largest number of lists of one poll. With 16 lists, each has four frames on average, and lists cost more than they save:
+/// 1.12 times as much time for the receiving CPU (docs/lab/path.md).
+pub const LISTS_MAX: usize = 8;
 
 /// The number of the set's last bit, which no ring has.
 const NO_RING: usize = u64::BITS as usize - 1;

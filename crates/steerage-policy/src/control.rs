@@ -10,12 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use steerage_core::build::BeginWith;
+use steerage_core::build::{BeginWith, InputSpec};
 use steerage_core::control::Handle;
 use steerage_core::ids::{BucketId, CpuIndex, MoveCause};
 use steerage_core::limits::{BUCKETS, WATCH_EVERY};
 use steerage_core::placement::{Elephant, GroupVersion, GroupView, Plan, PolicyInfo, View};
 use steerage_flow::Timestamp;
+use steerage_topology::{CpuId, Nearness, nearness};
 
 use crate::activity::Activity;
 use crate::distances::Distances;
@@ -65,17 +66,31 @@ pub fn policy_info(policy: &dyn Policy) -> PolicyInfo {
 }
 
 /// The properties of an instance that policies need before it runs.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Setting {
     /// Whether each CPU is a CPU of this machine, so that distances can be measured.
-    pub cpus_are_real: bool,
+    cpus_are_real: bool,
     /// Whether all devices wait until there is room, as files do.
-    pub can_wait: bool,
+    can_wait: bool,
     /// The time that a cache line takes from one CPU to another, by their indices. It is set when the CPUs are chosen.
-    pub apart: Arc<OnceLock<BTreeMap<(CpuIndex, CpuIndex), Duration>>>,
+    apart: Arc<OnceLock<BTreeMap<(CpuIndex, CpuIndex), Duration>>>,
 }
 
 impl Setting {
+    /// The setting of an instance with these inputs. `cpus_are_real` says whether its CPUs are CPUs of this machine.
+    pub fn new(inputs: &[InputSpec], cpus_are_real: bool) -> Self {
+        let mut queues = inputs.iter().flat_map(|asked| &asked.input.queues);
+        let can_wait = queues.all(|queue| queue.capabilities().can_wait);
+        Self { cpus_are_real, can_wait, apart: Arc::default() }
+    }
+
+    /// Measures the distances of the CPUs, once, and returns for each CPU the order in which the others should join it.
+    pub fn joining_orders(&self, cpus: &[CpuId], owners: &[CpuIndex]) -> Vec<Vec<CpuIndex>> {
+        let near = if self.cpus_are_real { nearness(cpus, owners) } else { Nearness::default() };
+        let _ = self.apart.set(near.apart);
+        near.orders
+    }
+
     fn beginning<'a>(&self, order: &'a [CpuIndex], owners: usize, active: &'a [CpuIndex]) -> Beginning<'a> {
         let apart = || self.apart.get()?.get(&(*order.first()?, *order.get(owners)?)).copied();
         Beginning { order, owners, active, apart: apart(), can_wait: self.can_wait }

@@ -18,7 +18,7 @@ use steerage_flow::dissect::Layers;
 use steerage_flow::{Affinity, FlowHasher, FlowKey, HashKey};
 use steerage_mem::FRAME_BYTES_MAX;
 use steerage_policy::{Balance, Policy, Setting, SharedControl, first_plan, policy_info};
-use steerage_topology::{CpuId, CpuMask, Nearness, NodeMap, Topology, nearness, usable_memory};
+use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, usable_memory};
 
 use crate::handle::Handle;
 use crate::instance::Instance;
@@ -341,18 +341,10 @@ impl Builder {
         F: Fn(CpuId) -> H + Send + Sync + 'static,
     {
         let (pin, idle_poll, policy) = (self.pin, self.idle_poll, self.policy.fresh());
-        let mut queues = self.inputs.iter().flat_map(|asked| &asked.input.queues);
-        let can_wait = queues.all(|queue| queue.capabilities().can_wait);
-        let setting = Setting { cpus_are_real: pin, can_wait, apart: Arc::default() };
+        let setting = Setting::new(&self.inputs, pin);
         let spec = self.spec(H::AFFINITY, setting.clone())?;
-        let nearness = |cpus: &[CpuId], owners: &[u16]| {
-            let near = if pin { nearness(cpus, owners) } else { Nearness::default() };
-            // It is set once.
-            let _ = setting.apart.set(near.apart);
-            near.orders
-        };
         let make: MakeHandler<H> = Arc::new(make);
-        let Built { parts, handle } = build(spec, nearness, make)?;
+        let Built { parts, handle } = build(spec, |cpus, owners| setting.joining_orders(cpus, owners), make)?;
         let control = SharedControl::new(handle.clone(), policy, setting);
         Ok(Instance::new(parts, Handle::new(handle, control), pin, idle_poll))
     }

@@ -296,7 +296,7 @@ fn a_reader_may_take_its_time() {
     assert!(run.line().starts_with('{'));
     run.signal(Signal::SIGINT);
     let why = run.error_line();
-    assert!(why.starts_with("steerage: cannot write flows to standard output: nothing is taken"), "{why}");
+    assert!(why.starts_with("steerage: cannot write flows to standard output: its reader stopped reading"), "{why}");
     assert_eq!(run.end_unread(), Some(1));
 
     let mut patient = Started::new(&args);

@@ -31,6 +31,11 @@ fn section(heading: &str) -> &'static str {
     section.split_once("\n### ").map_or(section, |(section, _)| section)
 }
 
+/// A function of bash: whether the collector has read all datagrams. The second of two lengths
+/// behind the addresses of a socket is that of its receive queue.
+const IS_READ: &str =
+    "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
+
 /// The shell commands of a section, except those that need an interface.
 fn commands(heading: &str) -> String {
     let blocks = section(heading).split("```sh\n").skip(1).map(|block| block.split_once("```").expect("an end").0);
@@ -47,13 +52,13 @@ fn waits(line: &str) -> &'static str {
          until_true '! grep -q nfacctd log || { grep -q \"cache entries\" log && grep -q \"waiting for\" log; }'\n"
     } else if line.starts_with("kill ") && line.contains("%1") {
         // nfacctd prints its records at its end, but not those that it has only just read.
-        "until_true '! grep :1283 /proc/net/udp* | grep -v :00000000'\n\
+        "until_true is_read\n\
          before=$(grep -c 'Purging cache - END' log || true)\nexport before\n\
          until_true '((  $(grep -c \"Purging cache - END\" log) >= before + 2 ))'\n"
     } else if line == "cat flows.txt" {
         "until_true 'grep -q 198.51.100.34 flows.txt'\n"
     } else if line.starts_with("kill ") {
-        "until_true '! grep :1283 /proc/net/udp* | grep -v :00000000'\n"
+        "until_true is_read\n"
     } else if line.starts_with("nfdump ") {
         "until_true '! kill -0 $(cat nfcapd.pid 2>/dev/null || echo 0x) 2>/dev/null'\n"
     } else {
@@ -69,7 +74,7 @@ fn run(heading: &str) -> Option<String> {
     let until = format!(
         "until_true() {{ timeout {PATIENCE} bash -c \"until $1; do sleep 0.02; done\" || {{ echo \"never: $1\" >&2; exit 1; }}; }}"
     );
-    let script = format!("exec 2>log\nip link set lo up\nPATH=$PWD:$PATH\n{until}\n{}", commands(heading));
+    let script = format!("exec 2>log\nip link set lo up\nPATH=$PWD:$PATH\n{until}\n{IS_READ}\n{}", commands(heading));
     let shell = Command::new("unshare")
         .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-euc", &script])
         .current_dir(&directory)

@@ -17,6 +17,9 @@ const PAGE: &str = include_str!("../../../../docs/meter.md");
 /// Longer than any collector takes to start, to read and to end.
 const PATIENCE: &str = "30";
 
+/// The sections whose commands are run here or by `.ci/parquet`.
+pub(crate) const SECTIONS: [&str; 3] = ["nfdump", "pmacct", "DuckDB"];
+
 /// The largest flow of the capture: its source and its destination, as `-T fields` of tshark has
 /// them.
 const LARGEST: [&str; 2] = ["10.20.0.45", "198.51.100.34"];
@@ -26,7 +29,7 @@ fn examples() -> PathBuf {
 }
 
 /// The text of a section.
-fn section(heading: &str) -> &'static str {
+pub(crate) fn section(heading: &str) -> &'static str {
     let section = PAGE.split_once(&format!("\n### {heading}\n")).expect("a section").1;
     section.split_once("\n### ").map_or(section, |(section, _)| section)
 }

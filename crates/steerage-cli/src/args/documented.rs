@@ -39,7 +39,7 @@ fn lines_of_code(text: &str) -> Vec<String> {
 /// The words of a command of ours, as a shell would split them: up to a pipe, a redirection or a
 /// comment. Examples have an explanation after two spaces.
 fn words(line: &str) -> Option<Vec<String>> {
-    let line = line.trim_start_matches("$ ").trim_start_matches("sudo ");
+    let line = line.trim_start_matches("$ ").trim_start_matches("# ").trim_start_matches("sudo ");
     for begin in ["cargo run --release -- ", "\"$(command -v steerage)\" ", "steerage "] {
         if let Some(rest) = line.strip_prefix(begin) {
             // In transcripts, the program's name and version begin a line.

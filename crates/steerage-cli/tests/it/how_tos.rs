@@ -1,9 +1,11 @@
 //! Runs the commands that docs/meter.md has for nfdump and pmacct, exactly as printed, in their own
 //! network namespace. `.ci/parquet` runs the commands for DuckDB, since they need the feature
-//! `parquet` and a Python package.
+//! `parquet` and a Python package. The expected counts are those of tshark.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use steerage_fixtures::{skip, tshark};
@@ -15,11 +17,31 @@ const PAGE: &str = include_str!("../../../../docs/meter.md");
 /// Longer than any collector takes to start, to read and to end.
 const PATIENCE: &str = "30";
 
+/// The sections whose commands are run here or by `.ci/parquet`.
+pub(crate) const SECTIONS: [&str; 3] = ["nfdump", "pmacct", "DuckDB"];
+
+/// The largest flow of the capture: its source and its destination, as `-T fields` of tshark has
+/// them.
+const LARGEST: [&str; 2] = ["10.20.0.45", "198.51.100.34"];
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+}
+
+/// The text of a section.
+pub(crate) fn section(heading: &str) -> &'static str {
+    let section = PAGE.split_once(&format!("\n### {heading}\n")).expect("a section").1;
+    section.split_once("\n### ").map_or(section, |(section, _)| section)
+}
+
+/// A function of bash: whether the collector has read all datagrams. The second of two lengths
+/// behind the addresses of a socket is that of its receive queue.
+const IS_READ: &str =
+    "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
+
 /// The shell commands of a section, except those that need an interface.
 fn commands(heading: &str) -> String {
-    let section = PAGE.split_once(&format!("\n### {heading}\n")).expect("a section").1;
-    let section = section.split_once("\n### ").map_or(section, |(section, _)| section);
-    let blocks = section.split("```sh\n").skip(1).map(|block| block.split_once("```").expect("an end").0);
+    let blocks = section(heading).split("```sh\n").skip(1).map(|block| block.split_once("```").expect("an end").0);
     let lines = blocks.flat_map(str::lines).filter(|line| !line.starts_with("sudo "));
     lines.map(|line| format!("{}{line}\n", waits(line))).collect()
 }
@@ -33,13 +55,13 @@ fn waits(line: &str) -> &'static str {
          until_true '! grep -q nfacctd log || { grep -q \"cache entries\" log && grep -q \"waiting for\" log; }'\n"
     } else if line.starts_with("kill ") && line.contains("%1") {
         // nfacctd prints its records at its end, but not those that it has only just read.
-        "until_true '! grep :1283 /proc/net/udp* | grep -v :00000000'\n\
+        "until_true is_read\n\
          before=$(grep -c 'Purging cache - END' log || true)\nexport before\n\
          until_true '((  $(grep -c \"Purging cache - END\" log) >= before + 2 ))'\n"
     } else if line == "cat flows.txt" {
-        "until_true 'grep -q 131.151.32.21 flows.txt'\n"
+        "until_true 'grep -q 198.51.100.34 flows.txt'\n"
     } else if line.starts_with("kill ") {
-        "until_true '! grep :1283 /proc/net/udp* | grep -v :00000000'\n"
+        "until_true is_read\n"
     } else if line.starts_with("nfdump ") {
         "until_true '! kill -0 $(cat nfcapd.pid 2>/dev/null || echo 0x) 2>/dev/null'\n"
     } else {
@@ -49,14 +71,13 @@ fn waits(line: &str) -> &'static str {
 
 /// Runs the commands of a section in an empty directory that has the capture. Returns their output.
 fn run(heading: &str) -> Option<String> {
-    let capture = tshark::capture("afs.pcap")?;
     let directory = directory(&format!("how-to-{heading}"));
-    symlink(capture, directory.join("afs.pcap")).unwrap();
+    symlink(examples(), directory.join("examples")).unwrap();
     symlink(env!("CARGO_BIN_EXE_steerage"), directory.join("steerage")).unwrap();
     let until = format!(
         "until_true() {{ timeout {PATIENCE} bash -c \"until $1; do sleep 0.02; done\" || {{ echo \"never: $1\" >&2; exit 1; }}; }}"
     );
-    let script = format!("exec 2>log\nip link set lo up\nPATH=$PWD:$PATH\n{until}\n{}", commands(heading));
+    let script = format!("exec 2>log\nip link set lo up\nPATH=$PWD:$PATH\n{until}\n{IS_READ}\n{}", commands(heading));
     let shell = Command::new("unshare")
         .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-euc", &script])
         .current_dir(&directory)
@@ -73,14 +94,21 @@ fn run(heading: &str) -> Option<String> {
     Some(String::from_utf8(shell.stdout).unwrap())
 }
 
+/// The capture's frames: source, destination, and the number of the connection in tshark. All of
+/// them have IP. `None` if there is no tshark.
+fn frames() -> Option<Vec<Vec<String>>> {
+    tshark::tshark(&examples().join("demo.pcapng"), &["ip.src", "ip.dst", "tcp.stream", "udp.stream"])
+}
+
 #[test]
 fn how_to_nfdump() {
     if Command::new("nfdump").arg("-V").output().is_err() {
         return skip("nfdump is absent: install the package nfdump");
     }
-    let Some(printed) = run("nfdump") else { return };
-    // `steerage meter afs.pcap` counts 601 packets. nfdump knows only the IP packets among them.
-    assert!(printed.contains("131.151.32.21") && printed.contains("total flows: 19"), "{printed}");
+    let (Some(printed), Some(frames)) = (run("nfdump"), frames()) else { return };
+    let flows: BTreeSet<[&str; 2]> = frames.iter().map(|frame| [&*frame[2], &*frame[3]]).collect();
+    assert!(printed.contains(&format!("total flows: {},", flows.len())), "{printed}");
+    assert!(printed.contains(LARGEST[0]) && printed.contains(LARGEST[1]), "{printed}");
 }
 
 #[test]
@@ -88,6 +116,17 @@ fn how_to_pmacct() {
     if Command::new("nfacctd").arg("-V").output().is_err() {
         return skip("nfacctd is absent: install the package pmacct");
     }
-    let Some(printed) = run("pmacct") else { return };
-    assert!(printed.contains("SRC_IP") && printed.contains("131.151.32.21"), "{printed}");
+    let (Some(printed), Some(frames)) = (run("pmacct"), frames()) else { return };
+    // Each record is printed in the second in which it arrived.
+    let rows: Vec<Vec<&str>> = printed.lines().map(|line| line.split_whitespace().collect()).collect();
+    let header = rows.iter().find(|row| row.first() == Some(&"SRC_IP")).unwrap_or_else(|| panic!("{printed}"));
+    let packets = header.iter().position(|column| *column == "PACKETS").unwrap();
+    let counted = |is_counted: &dyn Fn(&[&str]) -> bool| -> usize {
+        rows.iter()
+            .filter(|row| row.len() == header.len() && is_counted(row))
+            .filter_map(|row| row[packets].parse::<usize>().ok())
+            .sum()
+    };
+    let of_largest = frames.iter().filter(|frame| frame[..2] == LARGEST).count();
+    assert_eq!((counted(&|_| true), counted(&|row| row[..2] == LARGEST)), (frames.len(), of_largest), "{printed}");
 }

@@ -1,0 +1,149 @@
+//! Runs the commands of docs/ as they are written, without root, interfaces and the network.
+//!
+//! Each page has a directory of its own, which has the repository's folder `examples` and nothing
+//! else at first. The commands of a page run in its order. A command must succeed, unless the page
+//! shows an error of the program after it. A transcript must match the output. [`kept_back`] says
+//! which commands do not run. `args::documented` checks that the program understands these too.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::skip;
+
+use crate::how_tos;
+use crate::pages::{CARGO_RUN, Example, examples};
+
+/// Where the Debian package has the folder `examples`.
+const PACKAGED: &str = "/usr/share/doc/steerage/examples/";
+
+/// The longest time for one command, in seconds. Only a hang takes this long.
+const PATIENCE: &str = "60";
+
+/// The first words of commands that run. `time` is bash's.
+const PROGRAMS: [&str; 11] =
+    ["steerage", "time", "tshark", "tcpdump", "mkdir", "ls", "cat", "head", "sed", "gzip", "printf"];
+
+/// Words that name an interface, or a device that makes one.
+const INTERFACES: [&str; 6] = ["eth0", "eth1", "eth2", "any", "lo", "tap"];
+
+/// Why a command is not run, if it is not.
+fn kept_back(command: &str) -> Option<&'static str> {
+    let command = command.split(" #").next().unwrap_or_default().trim_end();
+    let mut words = command.split(' ');
+    let (program, subcommand) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut names = command.split(|c: char| !c.is_ascii_alphanumeric());
+    if ["sudo", "#"].contains(&program) {
+        Some("need root")
+    } else if !PROGRAMS.contains(&program) {
+        Some("run another program")
+    } else if names.any(|name| INTERFACES.contains(&name)) {
+        Some("need an interface")
+    } else if ["get", "set", "top"].contains(&subcommand) || command.ends_with('&') {
+        Some("need a second terminal")
+    } else if subcommand == "bench" && !command.contains("--quick") && !command.contains("bench report") {
+        Some("take minutes")
+    } else {
+        None
+    }
+}
+
+/// The pages below docs/, without the notes in docs/lab/.
+fn pages(docs: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path());
+    let mut pages: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
+    pages.sort();
+    pages
+}
+
+/// Makes the directory of a page, with a copy of the folder `examples`. Commands may overwrite it.
+fn directory_for(page: &Path, scratch: &Path, root: &Path) -> PathBuf {
+    let directory = scratch.join(page.file_stem().unwrap());
+    fs::create_dir_all(directory.join("examples")).unwrap();
+    for entry in fs::read_dir(root.join("examples")).unwrap() {
+        let from = entry.unwrap().path();
+        fs::copy(&from, directory.join("examples").join(from.file_name().unwrap())).unwrap();
+    }
+    directory
+}
+
+/// Runs a command in bash, with `programs` in the `PATH`.
+fn run(command: &str, directory: &Path, programs: &Path) -> Output {
+    let path = std::env::var("PATH").unwrap();
+    let script = command.replace(PACKAGED, "examples/");
+    Command::new("timeout")
+        .args([PATIENCE, "bash", "-o", "pipefail", "-c", &script])
+        .current_dir(directory)
+        .env("PATH", format!("{}:{path}", programs.display()))
+        .env("HOME", directory)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// Describes how the outcome of an example differs from the page. `None` if it does not.
+fn fault(example: &Example, output: &Output) -> Option<String> {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let error = example.output.first().filter(|line| line.starts_with("steerage: "));
+    // Traffic that is generated differs between runs.
+    let is_compared = !example.output.is_empty() && !example.command.contains("synthetic");
+    let is_right = match error {
+        Some(error) => matches!(output.status.code(), Some(1 | 2)) && err.lines().any(|line| line == error),
+        None => output.status.success() && (!is_compared || example.is_shown(&out)),
+    };
+    (!is_right).then(|| format!("{example:#?}\n{}\n{out}\n{err}", output.status))
+}
+
+#[test]
+fn examples_run_in_a_clone() {
+    for tool in ["tshark", "tcpdump"] {
+        if Command::new(tool).arg("--version").output().is_err() {
+            return skip(&format!("{tool} is absent: install the package {tool}"));
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let scratch = Scratch::new();
+    let programs = scratch.join("programs");
+    fs::create_dir(&programs).unwrap();
+    symlink(env!("CARGO_BIN_EXE_steerage"), programs.join("steerage")).unwrap();
+    let of_how_tos: Vec<Example> = how_tos::SECTIONS.iter().flat_map(|name| examples(how_tos::section(name))).collect();
+    let (mut ran, mut faults, mut kept) = (0, Vec::new(), BTreeMap::<&str, usize>::new());
+    for page in pages(&root.join("docs")) {
+        let directory = directory_for(&page, &scratch, &root);
+        for mut example in examples(&fs::read_to_string(&page).unwrap()) {
+            let is_of_how_tos = of_how_tos.iter().any(|other| other.command == example.command);
+            example.command = example.command.replace(CARGO_RUN, "steerage ");
+            let why = if is_of_how_tos { Some("run in other tests") } else { kept_back(&example.command) };
+            if let Some(why) = why {
+                *kept.entry(why).or_default() += 1;
+                continue;
+            }
+            ran += 1;
+            let output = run(&example.command, &directory, &programs);
+            faults.extend(fault(&example, &output).map(|fault| format!("{}: {fault}", page.display())));
+        }
+    }
+    let _ = writeln!(io::stderr(), "docs/: {ran} commands ran, and these did not: {kept:?}");
+    assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+    assert!(ran >= 50, "only {ran} commands ran");
+}
+
+#[test]
+fn commands_are_kept_back_by_the_rule() {
+    for (command, expected) in [
+        ("steerage count examples/demo.pcapng    # eth1 is only a comment", None),
+        ("steerage bench report run.json", None),
+        ("sudo steerage top", Some("need root")),
+        ("# mkdir /tmp/tree", Some("need root")),
+        ("steerage forward af_xdp:eth1 af_xdp:eth2", Some("need an interface")),
+        ("steerage get steerage/policy", Some("need a second terminal")),
+        ("steerage bench rps", Some("take minutes")),
+        ("nc 127.0.0.1 57012 | zeek -C -r -", Some("run another program")),
+    ] {
+        assert_eq!(kept_back(command), expected, "{command}");
+    }
+}

@@ -1,0 +1,127 @@
+//! Reads the examples of documentation pages.
+//!
+//! In ```` ```sh ```` blocks, each line is a command. In transcripts, commands follow a `$`, or a `#`
+//! if root gives them, and their output follows the command. A ```` ```toml ```` block that begins
+//! with `# NAME:` is the file of that name.
+
+/// The command with which some pages start the program. Tests start the program that was built with
+/// them instead.
+pub(crate) const CARGO_RUN: &str = "cargo run --release -- ";
+
+/// The starts of report lines that differ between machines and runs.
+const DIFFERING: [&str; 10] =
+    ["cpus ", "steering ", "queues ", "memory ", "            ", "real", "CPU ", "hash ", "bucket ", "sandbox "];
+
+/// The end of the report's first line. The time of the run follows.
+const TOOK: &str = "  read in ";
+
+/// A line that stands for any number of lines.
+const ELLIPSIS: &str = "...";
+
+#[derive(Debug)]
+pub(crate) struct Example {
+    pub(crate) command: String,
+    /// The output that follows the command in a transcript.
+    pub(crate) output: Vec<String>,
+}
+
+impl Example {
+    fn new(command: impl Into<String>) -> Self {
+        Self { command: command.into(), output: Vec::new() }
+    }
+
+    /// Whether the program printed what the page shows. Lines that differ between machines and runs
+    /// are not compared.
+    pub(crate) fn is_shown(&self, printed: &str) -> bool {
+        let shown = comparable(self.output.iter().map(String::as_str));
+        let printed = comparable(printed.lines());
+        if !shown.iter().any(|line| line == ELLIPSIS) {
+            return shown == printed;
+        }
+        let mut printed = printed.iter();
+        shown.iter().all(|line| line == ELLIPSIS || printed.any(|printed| printed == line))
+    }
+}
+
+/// The parts of lines that a transcript and a run must have in common.
+fn comparable<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let lines = lines.into_iter().filter(|line| !line.is_empty());
+    let lines = lines.filter(|line| !DIFFERING.iter().any(|differing| line.starts_with(differing)));
+    lines.map(|line| line.split(TOOK).next().unwrap_or_default().to_owned()).collect()
+}
+
+/// The fenced blocks of a page, each with its language. Blocks in lists lose their indentation.
+fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut blocks = Vec::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        let Some((indent, language)) = line.split_once("```").filter(|(indent, _)| indent.trim().is_empty()) else {
+            continue;
+        };
+        let block = lines.by_ref().take_while(|line| line.trim() != "```");
+        blocks.push((language, block.map(|line| line.strip_prefix(indent).unwrap_or(line)).collect()));
+    }
+    blocks
+}
+
+/// Joins a command with its continuation lines, and with the text that it reads up to `EOF`.
+fn joined(lines: &[&str]) -> Vec<String> {
+    let text = lines.join("\n").replace("\\\n", " ");
+    let mut joined: Vec<String> = Vec::new();
+    let mut is_text = false;
+    for line in text.lines() {
+        match joined.last_mut().filter(|_| is_text) {
+            Some(command) => *command += &format!("\n{line}"),
+            None => joined.push(line.to_owned()),
+        }
+        is_text = if is_text { line != "EOF" } else { line.contains("<<EOF") };
+    }
+    joined
+}
+
+/// The commands of a transcript, with their output. Commands of root keep their `#`.
+fn transcript(lines: &[&str]) -> Vec<Example> {
+    let mut examples: Vec<Example> = Vec::new();
+    for line in joined(lines) {
+        if let Some(command) = line.strip_prefix("$ ") {
+            examples.push(Example::new(command));
+        } else if line.starts_with("# ") {
+            examples.push(Example::new(line));
+        } else if let Some(example) = examples.last_mut() {
+            example.output.push(line);
+        }
+    }
+    examples
+}
+
+/// A command that writes the file that a block is, if its first line names one.
+fn file(lines: &[&str]) -> Option<Example> {
+    let (name, _) = lines.first()?.strip_prefix("# ")?.split_once(": ")?;
+    Some(Example::new(format!("cat > {name} <<'EOF'\n{}\nEOF", lines.join("\n"))))
+}
+
+/// The examples of a page, in its order.
+pub(crate) fn examples(page: &str) -> Vec<Example> {
+    let of_block = |(language, lines): (&str, Vec<&str>)| match language {
+        "sh" => {
+            let commands = joined(&lines).into_iter().filter(|line| !line.is_empty() && !line.starts_with('#'));
+            commands.map(Example::new).collect()
+        }
+        "" | "text" | "console" => transcript(&lines),
+        "toml" => file(&lines).into_iter().collect(),
+        _ => Vec::new(),
+    };
+    blocks(page).into_iter().flat_map(of_block).collect()
+}
+
+#[test]
+fn all_kinds_of_examples_are_found() {
+    let page = "1. A list:\n\n   ```sh\n   one \\\n     more\n   ```\n\n```text\n$ two\nshown\n# three\n```\n\n```rust\n$ four\n```\n\n\
+                ```toml\n# f.toml: five\nkey = 1\n```\n\n```sh\n# A comment.\nsix <<EOF\n\ntext\nEOF\nseven\n```\n";
+    let found = examples(page);
+    let commands: Vec<&str> = found.iter().map(|example| example.command.as_str()).collect();
+    let file = "cat > f.toml <<'EOF'\n# f.toml: five\nkey = 1\nEOF";
+    assert_eq!(commands, ["one    more", "two", "# three", file, "six <<EOF\n\ntext\nEOF", "seven"]);
+    assert_eq!(found[1].output, ["shown"]);
+    assert!(found[1].is_shown("shown\n") && !found[1].is_shown("shown\nmore\n"));
+}

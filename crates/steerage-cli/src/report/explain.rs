@@ -154,15 +154,15 @@ fn kept(command: SteeringCommand) -> &'static str {
 }
 
 fn one_packet(page: &mut String, explanation: &Explanation, traffic: &TrafficExplanation, specimen: &PacketDetail) {
-    let number = traffic.packet;
+    let title = format!("packet {}", traffic.packet);
     let found = flow::dissect(&specimen.data, specimen.link, traffic.layers);
     let headers: Vec<String> = found.headers().map(|header| format!("{} {}", header.kind, header.offset)).collect();
     let length = counted(specimen.wire_len as u64, "byte");
     let _ = match headers.as_slice() {
-        [] => writeln!(page, "\npacket {number}   {length}; no header was read: {}", found.end),
+        [] => writeln!(page, "\n{title:<10} {length}; no header was read: {}", found.end),
         headers => writeln!(
             page,
-            "\npacket {number}   {length}; its headers, and the byte at which each begins:\n           {}; {}",
+            "\n{title:<10} {length}; its headers, and the byte at which each begins:\n           {}; {}",
             headers.join(", "),
             found.end
         ),

@@ -55,7 +55,7 @@ pub struct Balance {
     state: State,
     /// The first look.
     seen_since: Option<Timestamp>,
-    /// When the present regime began. `None`: the group began inline and still is.
+    /// When the present regime began. `None`: the group is in the regime that it began with, and that was no decision.
     began: Option<Timestamp>,
     /// When the last move of buckets began. It is set until the next look. That look is about two maps, so it
     /// teaches nothing.
@@ -239,13 +239,15 @@ impl Balance {
         // A gain that the switch would use up is none.
         let least = self.switch / tuning.dwell.as_nanos() as f64;
         let is_settled = self.has_settled(now, tuning.dwell);
-        // More CPUs may join at once. Anything else waits for a dwell. To begin as a collector was a guess, so it may be corrected
-        // earlier: if the gain pays for a probe, provided that the load lasts as long again as it has lasted.
+        // More CPUs may join at once. Anything else waits for a dwell. If the distance decided how the group began, it may have been
+        // wrong. That is corrected earlier if the gain pays for a probe, provided that the load lasts as long again as it has lasted.
+        let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
-            _ if is_settled || choice.regime.others.len() > seen.regime.others.len() => least,
+            _ if is_settled || joins(choice) && seen.regime.kind != Kind::Inline => least,
             Some(began) if self.began == self.seen_since => {
                 tuning.probe.as_nanos() as f64 / now.since(began).as_nanos().max(1) as f64
             }
+            _ if joins(choice) => least,
             _ => f64::INFINITY,
         };
         let gains: Vec<(Gain, f64, Choice)> = self
@@ -410,8 +412,11 @@ impl Policy for Balance {
         }
         if self.seen_since.is_none() {
             self.seen_since = Some(load.now);
-            // To begin as a collector is a decision, which lasts for a dwell like any other. To begin inline is none.
-            self.began = (seen.regime.kind == Kind::Collector).then_some(load.now);
+            // With devices that wait, the distance decided how the group begins: see `plan`.
+            let next = load.order.get(load.owners).and_then(|next| load.apart[usize::from(*next)]);
+            let is_far = next.is_some_and(|apart| apart >= tuning.line);
+            let is_decided = seen.regime.kind == Kind::Collector || seen.regime.kind == Kind::Inline && is_far;
+            self.began = (load.can_wait && is_decided).then_some(load.now);
         }
         self.known.costs.cpus(load.cpus.len(), &tuning);
         self.known.forget(load.elapsed, &tuning);

@@ -115,7 +115,7 @@ pub struct Beginning<'a> {
     /// The CPUs that have buckets now. Empty while the instance is built.
     pub active: &'a [u16],
     /// The time that a cache line takes from the first CPU of `order` to the CPU that would join first. `None` if it was not
-    /// measured.
+    /// measured, or if both are threads of one core.
     pub apart: Option<Duration>,
     /// Whether the devices wait until there is room, as files do. Then nothing is lost while the CPUs are short of time.
     pub can_wait: bool,

@@ -54,7 +54,8 @@ pub struct Nearness {
     /// for the other CPUs.
     pub orders: Vec<Vec<u16>>,
     /// The time that a cache line takes from a CPU that receives to another CPU. Pairs that were
-    /// not measured are missing.
+    /// not measured are missing, and so are threads of one core: they share its time, which matters
+    /// more than their distance.
     pub apart: BTreeMap<(u16, u16), Duration>,
 }
 
@@ -69,21 +70,33 @@ pub struct Nearness {
 /// assert_eq!(nearness(&cpus, &[0]).orders.len(), cpus.len());
 /// ```
 pub fn nearness(cpus: &[CpuId], owners: &[u16]) -> Nearness {
-    let all: CpuMask = cpus.iter().copied().collect();
-    let mut near = Nearness { orders: vec![Vec::new(); cpus.len()], apart: BTreeMap::new() };
     if cpus.len() < 2 {
-        return near;
+        return Nearness { orders: vec![Vec::new(); cpus.len()], apart: BTreeMap::new() };
     }
     let mut topology = Topology::read();
+    let all = cpus.iter().copied().collect();
     for owner in owners {
-        let cpu = cpus[usize::from(*owner)];
-        topology.measure(cpu, &all);
-        let measured = |other: u16| Some((other, topology.latency(cpu, cpus[usize::from(other)])?));
-        let others = (0..cpus.len() as u16).filter(|other| other != owner);
-        near.apart.extend(others.filter_map(measured).map(|(other, apart)| ((*owner, other), apart)));
-        let place = |cpu: CpuId| cpus.iter().position(|ours| *ours == cpu).map(|at| at as u16);
-        let order = topology.joining_order(cpu, &all).into_iter();
-        near.orders[usize::from(*owner)] = order.filter_map(place).collect();
+        topology.measure(cpus[usize::from(*owner)], &all);
     }
-    near
+    Nearness::of(&topology, cpus, owners)
+}
+
+impl Nearness {
+    /// The distances that the topology knows.
+    pub(super) fn of(topology: &Topology, cpus: &[CpuId], owners: &[u16]) -> Self {
+        let mut near = Self { orders: vec![Vec::new(); cpus.len()], apart: BTreeMap::new() };
+        let all = cpus.iter().copied().collect();
+        for owner in owners {
+            let cpu = cpus[usize::from(*owner)];
+            let place = |cpu: CpuId| cpus.iter().position(|ours| *ours == cpu).map(|at| at as u16);
+            let order = topology.joining_order(cpu, &all).into_iter();
+            near.orders[usize::from(*owner)] = order.filter_map(place).collect();
+            for (at, other) in cpus.iter().enumerate().filter(|(_, other)| topology.core(**other) != topology.core(cpu))
+            {
+                let apart = topology.latency(cpu, *other);
+                near.apart.extend(apart.map(|apart| ((*owner, at as u16), apart)));
+            }
+        }
+        near
+    }
 }

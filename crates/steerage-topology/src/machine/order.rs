@@ -67,7 +67,7 @@ impl Topology {
     }
 
     /// A core, identified by the lowest of its threads.
-    fn core(&self, cpu: CpuId) -> CpuId {
+    pub(super) fn core(&self, cpu: CpuId) -> CpuId {
         self.place(cpu).and_then(|place| place.siblings.first()).unwrap_or(cpu)
     }
 

@@ -136,6 +136,15 @@ fn what_was_measured_goes_before_what_is_told() {
 }
 
 #[test]
+fn threads_of_one_core_have_no_distance() {
+    let mut topology = two_sockets().topology(None);
+    set(&mut topology, 3, &[(19, 10), (5, 60)]);
+    let near = Nearness::of(&topology, &[3, 19, 5, 7].map(CpuId), &[0]);
+    assert_eq!(near.apart, [((0, 2), Duration::from_nanos(60))].into());
+    assert_eq!(near.orders, [vec![2, 3, 1], vec![], vec![], vec![]]);
+}
+
+#[test]
 fn those_measured_stand_for_their_cache() {
     let made = four_caches();
     let mut topology = made.topology(None);

@@ -10,7 +10,9 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `snapshot` | the ledger in plain numbers, read at one time |
+//! | `read` | reads the ledgers of an instance at one time |
+//! | `snapshot` | the ledger in plain numbers |
+//! | `findings` | the costs and regimes that policies found, and how each group is steered |
 //! | `records` | the ledgers of an instance: those of its queues, outputs and CPUs |
 //! | [`counts`] | the counts of each queue, ring, output and CPU |
 //! | `tx_account`, `deferred` | packets that an output has taken and not sent yet |
@@ -30,9 +32,11 @@ mod device_counts;
 mod device_error;
 mod device_name;
 mod drops;
+mod findings;
 pub mod limits;
 mod memory;
 mod order_check;
+mod read;
 mod reasons;
 #[allow(missing_docs, reason = "as the counts")]
 mod records;
@@ -50,12 +54,11 @@ pub use device_counts::DeviceCounts;
 pub use device_error::DeviceError;
 pub use device_name::DeviceName;
 pub use drops::{DropCounters, Drops};
+pub use findings::{CostEstimate, Elephant, Findings, GroupSnapshot, RegimeEstimate};
 pub use memory::MemoryUse;
 pub use order_check::OrderCheck;
+pub use read::Facts;
 pub use reasons::{DropReason, MoveCause};
 pub use records::{Ledgers, OutputInfo, QueueInfo};
-pub use snapshot::{
-    BucketSnapshot, CostEstimate, CpuSnapshot, Elephant, Facts, Findings, GroupSnapshot, OutputSnapshot, PoolSnapshot,
-    QueueSnapshot, RegimeEstimate, Snapshot, Verdicts,
-};
+pub use snapshot::{BucketSnapshot, CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Verdicts};
 pub use tx_account::TxAccount;

@@ -1,0 +1,112 @@
+//! Between rounds without work: how a CPU waits for packets, by itself or in an event loop of the caller.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use steerage_flow::Timestamp;
+
+use super::{Phase, Softnet, Stepped};
+use crate::handler::Handler;
+use crate::limits::{MOVE_LOOK, OUTPUT_LOOK};
+use crate::platform::Platform;
+use crate::queue::OwnedQueue;
+use crate::sleep::{Armed, queues_sleep_until};
+
+impl<H: Handler, P: Platform> Softnet<H, P> {
+    /// Prepares to sleep. The caller then waits on [`event_fd`](Self::event_fd) or [`event_fds`](Self::event_fds).
+    /// The next step ends the sleep.
+    pub fn arm(&mut self) -> Armed {
+        self.sleep.arm(self.runner.index, &self.shared);
+        let Some(until) = self.sleep_until() else {
+            self.sleep.awake(self.runner.index, &self.shared);
+            return Armed::Work;
+        };
+        self.sleep.listen(&mut self.queues);
+        Armed::Sleep(until)
+    }
+
+    /// Until when there is nothing to do, unless the bell rings (`Some(None)`: no limit). `None` if there is
+    /// something to do now.
+    fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
+        let shared = &self.shared;
+        // After a round that did something, or in the middle of a round, some staged frames may not be published yet.
+        if self.round.worked
+            || self.phase != Phase::Control
+            || self.control.is_behind(shared.steering.version())
+            || shared.all_closed()
+            || (shared.is_stopping() && self.drain_until.is_none())
+        {
+            return None;
+        }
+        let mut waiting = self.backlogs.waiting().peekable();
+        let held_back = waiting.peek().is_some();
+        if held_back && (!self.holds_back() || waiting.any(|backlog| !backlog.can_wait)) {
+            return None;
+        }
+        let now = self.platform.now();
+        let in_move = self.control.pending.then(|| now + MOVE_LOOK);
+        let for_output = held_back.then(|| now + OUTPUT_LOOK);
+        let until = [self.runner.next_tick, self.drain_until, in_move, for_output].into_iter().flatten().min();
+        queues_sleep_until(&mut self.queues, now, until)
+    }
+
+    /// The time of this CPU's clock, which [`Armed::Sleep`] also uses.
+    pub fn now(&self) -> Timestamp {
+        self.platform.now()
+    }
+
+    /// Whether another CPU has rung the bell since [`arm`](Self::arm). For a simulator, which does not wait on the
+    /// bell.
+    pub fn is_woken(&self) -> bool {
+        !self.shared.sleepers.is_about_to_sleep(usize::from(self.runner.index))
+    }
+
+    /// The file descriptors of the bell and of the devices that the CPU waits for. The sleep ends when one of them
+    /// becomes readable. The set may differ after each [`arm`](Self::arm).
+    pub fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let devices = self.queues.iter().filter_map(OwnedQueue::waits_on);
+        std::iter::once(self.shared.bells[usize::from(self.runner.index)].as_fd()).chain(devices)
+    }
+
+    /// One epoll file descriptor for all of [`event_fds`](Self::event_fds). It is readable whenever the sleep should
+    /// end. The caller owns it, and registers it with a runtime once. Devices are added and removed as the CPU starts
+    /// and stops waiting for them.
+    ///
+    /// # Errors
+    /// The kernel's error, if the process has no file descriptor left.
+    pub fn event_fd(&mut self) -> io::Result<OwnedFd> {
+        self.sleep.event_fd(&self.shared.bells[usize::from(self.runner.index)], &mut self.queues)
+    }
+
+    /// Steps until everything is finished, and ends the handler. Before each sleep it keeps polling for a while: up
+    /// to `idle_poll` if packets came in that time lately, and for less and less time if not, like KVM's
+    /// `halt_poll_ns`.
+    pub fn run(mut self, idle_poll: Duration) -> H::Report {
+        let mut patience = idle_poll;
+        let mut idle_since = None;
+        loop {
+            match self.step() {
+                Stepped::Worked => idle_since = None,
+                Stepped::Finished => return self.finish(),
+                Stepped::Idle => {
+                    let now = self.runner.cpu.now;
+                    if now.since(*idle_since.get_or_insert(now)) < patience {
+                        std::thread::yield_now();
+                    } else if let Armed::Sleep(until) = self.arm() {
+                        self.wait(until);
+                        let slept = self.platform.now().since(now);
+                        patience = if slept < idle_poll { idle_poll } else { patience / 2 };
+                    }
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self, until: Option<Timestamp>) {
+        let devices: Vec<BorrowedFd<'_>> = self.queues.iter().filter_map(OwnedQueue::waits_on).collect();
+        if let Err(error) = self.platform.park(&self.shared.bells[usize::from(self.runner.index)], &devices, until) {
+            tracing::error!(cpu = self.runner.cpu.id.0, "cannot sleep: {error}");
+        }
+    }
+}

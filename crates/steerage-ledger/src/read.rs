@@ -1,0 +1,212 @@
+//! Reads the ledgers into a [`Snapshot`].
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use steerage_topology::CpuId;
+
+use crate::backing::Backing;
+use crate::counts::MoveCounts;
+use crate::deferred::Settled;
+use crate::findings::GroupSnapshot;
+use crate::memory::MemoryUse;
+use crate::reasons::DropReason;
+use crate::records::{Ledgers, OutputInfo, QueueInfo};
+use crate::snapshot::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Verdicts};
+
+/// The packets that outputs took and finished later, added up in the three ways in which the ledger shows them.
+struct SettledBy {
+    output: Vec<Settled>,
+    queue: Vec<Settled>,
+    /// Packets that came from receive queues.
+    cpu: Vec<Settled>,
+    /// Packets that the CPU's packet function made.
+    originated: Vec<Settled>,
+}
+
+impl SettledBy {
+    fn of(ledgers: &Ledgers) -> Self {
+        let none = |count: usize| vec![Settled::default(); count];
+        let (queues, cpus) = (ledgers.queues.len(), ledgers.cpus.len());
+        let mut by =
+            Self { output: none(ledgers.outputs.len()), queue: none(queues), cpu: none(cpus), originated: none(cpus) };
+        for (output, info) in ledgers.outputs.iter().enumerate() {
+            for (cpu, deferred) in
+                info.ledgers.iter().enumerate().filter_map(|(cpu, of)| Some((cpu, of.deferred.as_ref()?)))
+            {
+                for (source, settled) in deferred.settled().iter().enumerate() {
+                    by.output[output].merge(settled);
+                    match by.queue.get_mut(source) {
+                        Some(queue) => {
+                            queue.merge(settled);
+                            by.cpu[cpu].merge(settled);
+                        }
+                        None => by.originated[cpu].merge(settled),
+                    }
+                }
+            }
+        }
+        by
+    }
+}
+
+/// The facts that a snapshot shows besides the ledgers.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// The CPUs of the instance.
+    pub cpus: &'a [CpuId],
+    /// The time since the instance was built.
+    pub elapsed: Duration,
+    /// The CPUs of each queue's mask.
+    pub masks: Vec<Vec<CpuId>>,
+    /// The share of each CPU's time that others took recently.
+    pub others: Vec<f64>,
+    /// How long each CPU has been in its handler, if it is.
+    pub in_handler: Vec<Option<Duration>>,
+    /// The counts of moves.
+    pub moves: MoveCounts,
+    /// How each group is steered.
+    pub groups: Vec<GroupSnapshot>,
+    /// The kind of pages that back the packet memory.
+    pub backing: Backing,
+    /// A page's size, in bytes.
+    pub page_bytes: u64,
+    /// Pages in all.
+    pub pages: u64,
+    /// Pages that no queue has.
+    pub pages_free: u64,
+    /// Packet memory and rings.
+    pub memory: MemoryUse,
+}
+
+impl Ledgers {
+    /// Reads all counts.
+    pub fn snapshot(&self, facts: Facts<'_>) -> Snapshot {
+        // Delivered and dropped are read before received: see the crate's documentation.
+        let settled = SettledBy::of(self);
+        let cpus = (0..self.cpus.len()).map(|cpu| self.cpu_snapshot(cpu, &facts, &settled)).collect();
+        let queues = self.queues.iter().zip(&settled.queue).zip(facts.masks);
+        let queues = queues.map(|((queue, settled), mask)| queue_snapshot(queue, facts.cpus, mask, settled)).collect();
+        let outputs = self.outputs.iter().zip(&settled.output);
+        let outputs = outputs.map(|(output, settled)| output_snapshot(output, settled)).collect();
+        Snapshot {
+            elapsed: facts.elapsed,
+            queues,
+            cpus,
+            outputs,
+            moves: facts.moves,
+            groups: facts.groups,
+            backing: facts.backing,
+            page_bytes: facts.page_bytes,
+            pages: facts.pages,
+            pages_free: facts.pages_free,
+            memory_bytes: facts.memory.bytes(),
+            memory: facts.memory,
+        }
+    }
+
+    fn cpu_snapshot(&self, cpu: usize, facts: &Facts<'_>, settled: &SettledBy) -> CpuSnapshot {
+        let ledger = &self.cpus[cpu];
+        let mut dropped = settled.cpu[cpu].dropped;
+        let originated = &settled.originated[cpu];
+        let mut backlog = 0;
+        for queue in &self.queues {
+            let ring = &queue.rings[cpu];
+            dropped.merge(&ring.by_consumer.dropped.read());
+            dropped.add(DropReason::BacklogFull, ring.by_producer.backlog_full.get());
+            dropped.add(DropReason::FlowLimit, ring.by_producer.flow_limit.get());
+            let (published, finished) = ring.gauge.read();
+            backlog += published - finished;
+        }
+        CpuSnapshot {
+            cpu: facts.cpus[cpu],
+            polled: ledger.polled.get(),
+            handed_in: ledger.handed_in.get(),
+            processed: ledger.processed.get(),
+            inline: ledger.inline.get(),
+            dropped,
+            busy: Duration::from_nanos(ledger.busy_nanos.get()),
+            rounds: ledger.rounds.get(),
+            time_squeeze: ledger.time_squeeze.get(),
+            backlog,
+            backlog_max: ledger.backlog_max.get(),
+            wakes_sent: ledger.wakes_sent.get(),
+            wakes_received: ledger.wakes_received.get(),
+            wakes_for_control: ledger.wakes_for_control.get(),
+            panics: ledger.panics.get(),
+            deaths: ledger.deaths.get(),
+            originated: ledger.originated.get() + originated.packets,
+            originated_dropped: ledger.originated_dropped.get() + originated.dropped.total(),
+            others: facts.others[cpu],
+            in_handler: facts.in_handler[cpu],
+        }
+    }
+}
+
+fn output_snapshot(output: &OutputInfo, settled: &Settled) -> OutputSnapshot {
+    let mut dropped = settled.dropped;
+    output.ledgers.iter().for_each(|ledger| dropped.merge(&ledger.dropped.read()));
+    OutputSnapshot {
+        device: output.name.get(),
+        kind: output.kind,
+        packets: settled.packets + output.ledgers.iter().map(|ledger| ledger.packets.get()).sum::<u64>(),
+        bytes: settled.bytes + output.ledgers.iter().map(|ledger| ledger.bytes.get()).sum::<u64>(),
+        dropped,
+        held: output.ledgers.iter().map(|ledger| ledger.held()).sum(),
+        error: output.ledgers.iter().find_map(|ledger| ledger.error()),
+    }
+}
+
+fn queue_snapshot(queue: &QueueInfo, cpus: &[CpuId], rps_cpus: Vec<CpuId>, settled: &Settled) -> QueueSnapshot {
+    let mut verdicts = Verdicts { transmitted: settled.packets, ..Verdicts::default() };
+    let mut dropped = settled.dropped;
+    let mut reordered = 0;
+    // Delivered and dropped are read before received: see the crate's documentation.
+    for ring in &queue.rings {
+        let counts = &ring.by_consumer;
+        verdicts.consumed += counts.consumed.get();
+        verdicts.discarded += counts.discarded.get();
+        verdicts.kept += counts.kept.get();
+        verdicts.transmitted += counts.transmitted.get();
+        dropped.merge(&counts.dropped.read());
+        reordered += counts.reordered.get();
+    }
+    dropped.merge(&queue.ledger.dropped.read());
+    let received = queue.ledger.received.get();
+    QueueSnapshot {
+        device: queue.device.get(),
+        kind: queue.kind,
+        mode: queue.mode,
+        queue: queue.number,
+        cpu: cpus[usize::from(queue.owner())],
+        hash: queue.hash,
+        rps_cpus,
+        received,
+        received_bytes: queue.ledger.received_bytes.get(),
+        verdicts,
+        dropped,
+        in_flight: received - verdicts.total() - dropped.total(),
+        hashed: queue.ledger.hashed.get(),
+        unparsed: queue.ledger.unparsed.get(),
+        fragments_full: queue.ledger.fragments_full.get(),
+        fragments_aged: queue.ledger.fragments_aged.get(),
+        copied: queue.ledger.copied.get(),
+        passed: queue.ledger.passed.get(),
+        device_counts: queue.device_counts.as_ref().map_or_else(Vec::new, |counts| counts.read()),
+        reordered: queue.checks_order.then_some(reordered),
+        pool: PoolSnapshot {
+            alloc_fast: queue.pool.alloc_fast.get(),
+            alloc_slow: queue.pool.alloc_slow.get(),
+            alloc_empty: queue.pool.alloc_empty.get(),
+            recycle_cached: queue.pool.recycle_cached.get(),
+            recycle_cache_full: queue.pool.recycle_cache_full.get(),
+            recycle_kept: queue.pool.recycle_kept.get(),
+            rx_copybreak: queue.pool.rx_copybreak.get(),
+            lpc_warm_up: queue.pool.lpc_warm_up.get(),
+            lpc_passed_by: queue.pool.lpc_passed_by.get(),
+            lpc_wrong_numa: queue.pool.lpc_wrong_numa.get(),
+            kept: queue.kept_pages.kept(),
+        },
+        error: queue.error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+    }
+}

@@ -71,8 +71,9 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     let stop = Arc::new(Stop::default());
     let of_collector = Arc::clone(&stop);
     let collector = thread::spawn(move || collector(&of_collector));
-    // Each flow has a packet every 2 s, and ends after 1 s.
-    let rate = setting("STEERAGE_EXPORT_RATE", 20_000);
+    // Each flow has a packet every 2 s, and ends after 1 s. At the end, the records of one second come
+    // at once. The buffer of a socket has room for so many, also if the collector gets no CPU meanwhile.
+    let rate = setting("STEERAGE_EXPORT_RATE", 2000);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
     // One CPU only: if the machine stands still for seconds, the backlog of a second CPU would
     // overflow, whatever the collector does.

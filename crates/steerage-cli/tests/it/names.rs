@@ -113,8 +113,12 @@ fn dissected(capture: &Path) -> Option<Flows> {
 #[test]
 fn names_are_those_of_tshark() {
     let directory = directory("names");
+    let captures = tshark::captures();
+    if captures.is_empty() {
+        return;
+    }
     let mut with_names = 0;
-    for path in tshark::captures() {
+    for path in captures {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         // tshark decrypts QUIC's Initial packets, which `meter` does not.
         if name.starts_with("quic") {

@@ -194,7 +194,7 @@ impl fmt::Display for InForce {
         match self.landlock {
             Enforced::All => f.write_str("Landlock"),
             Enforced::Part(version) => write!(f, "Landlock in part (version {version} of this kernel)"),
-            Enforced::Nothing => f.write_str("no Landlock in this kernel"),
+            Enforced::Nothing => f.write_str("no Landlock here"),
         }
     }
 }

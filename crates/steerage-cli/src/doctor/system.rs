@@ -65,7 +65,8 @@ pub(super) fn sandbox(in_force: Option<InForce>) -> Finding {
         Some(in_force) => Finding::lack(
             ABOUT,
             format!("each command has {in_force}"),
-            "use Linux 6.12 or newer with CONFIG_SECCOMP_FILTER and CONFIG_SECURITY_LANDLOCK, and landlock in lsm=",
+            "use Linux 6.12 or newer with CONFIG_SECCOMP_FILTER and CONFIG_SECURITY_LANDLOCK, and landlock in lsm=; \
+             in a container, its engine must allow them",
         ),
     }
 }

@@ -24,6 +24,7 @@ mod meter;
 mod metrics;
 mod mistakes;
 mod names;
+mod offloads;
 mod outputs;
 mod outputs_streams;
 mod pages;

@@ -7,6 +7,7 @@
 //! | [`capture`] | capture files: pcap or pcapng, compressed or not, and pipes |
 //! | [`synthetic`] | generated frames, with a number for each flow and frame |
 //! | [`tap`] | TUN and TAP: interfaces of the kernel whose other end is here, to receive and to send |
+//! | [`udp`] | UDP sockets, to receive and to send |
 //! | [`filter`] | filters for interfaces and capture files, in tcpdump's language |
 //! | [`privileges`] | dropping capabilities once the devices are open |
 //! | [`output`] | where packets go: capture files, TUN and TAP, interfaces |
@@ -45,6 +46,7 @@ pub mod synthetic;
 #[allow(unsafe_code)]
 mod sys;
 pub mod tap;
+pub mod udp;
 mod wrapper;
 
 use std::fmt;
@@ -64,6 +66,7 @@ use limit::Limit;
 use options::SpecError;
 use synthetic::SyntheticOptions;
 use tap::TapOptions;
+use udp::UdpOptions;
 
 /// Opens the device that `spec` names:
 ///
@@ -72,6 +75,7 @@ use tap::TapOptions;
 ///   ([`af_packet`]).
 /// - `af_xdp:NAME,option=value,...`: takes packets from an interface ([`af_xdp`]).
 /// - `tap:NAME` or `tun:NAME`: the other end of an interface ([`tap`]).
+/// - `udp:ADDR:PORT` or `udp:ADDR:PORT,option=value,...`: UDP sockets ([`udp`]).
 /// - Any other text: the path of a capture file ([`capture`]). `-` is a capture on standard input.
 ///
 /// If a file has the name of a device or an interface, write `./synthetic` or `./eth0`. `any`
@@ -93,6 +97,10 @@ pub fn open(spec: &str) -> Result<Input, OpenError> {
     if tap::is_spec(spec) {
         let tap = TapOptions::parse(spec).map_err(OpenError::Spec)?.open();
         return tap.and_then(|tap| tap.input()).map_err(OpenError::Device);
+    }
+    if udp::is_spec(spec) {
+        let udp = UdpOptions::parse(spec).map_err(OpenError::Spec)?.open();
+        return udp.and_then(|udp| udp.input()).map_err(OpenError::Device);
     }
     if let Some(named) = af_xdp::Named::read(spec) {
         return take(named, AfXdpOptions::new(named.interface)).map(|taking| taking.input);
@@ -136,7 +144,7 @@ fn could_be_a_file(name: &str) -> Result<(), OpenError> {
 /// assert!(!steerage_device::takes_filter("synthetic:packets=10"));
 /// ```
 pub fn takes_filter(spec: &str) -> bool {
-    !is_synthetic(spec) && !tap::is_spec(spec) && af_xdp::Named::read(spec).is_none()
+    !is_synthetic(spec) && !tap::is_spec(spec) && !udp::is_spec(spec) && af_xdp::Named::read(spec).is_none()
 }
 
 /// Checks `spec` without opening the device.
@@ -158,6 +166,7 @@ pub fn check(spec: &str) -> Result<(), OpenError> {
     let read = match Named::read(spec) {
         _ if is_synthetic(spec) => SyntheticOptions::parse(spec).map(drop),
         _ if tap::is_spec(spec) => TapOptions::parse(spec).map(drop),
+        _ if udp::is_spec(spec) => UdpOptions::parse(spec).map(drop),
         Some(named) => named.apply(AfPacketOptions::new(named.interface)).map(drop),
         None => Ok(()),
     };
@@ -263,7 +272,7 @@ pub fn open_all_taking(
             ));
             continue;
         }
-        plans.push(if is_synthetic(spec) || tap::is_spec(spec) {
+        plans.push(if is_synthetic(spec) || tap::is_spec(spec) || udp::is_spec(spec) {
             Plan::Spec(spec)
         } else if let Some(named) = af_xdp::Named::read(spec) {
             Plan::Take(named.apply(taking(named.interface)).map_err(OpenError::Spec)?)

@@ -11,6 +11,7 @@ use crate::af_xdp::{self, AfXdpOutput};
 use crate::capture;
 use crate::options::SpecError;
 use crate::tap::{self, TapOptions};
+use crate::udp::{self, UdpOptions};
 
 /// The prefix of an output to a capture file.
 const PCAP: &str = "pcap:";
@@ -21,8 +22,7 @@ const FIFO: &str = "fifo:";
 const TCP_LISTEN: &str = "tcp-listen:";
 
 /// The list of outputs, for errors.
-const KINDS: &str =
-    "write pcap:FILE, fifo:PATH, tcp-listen:ADDR, tap:NAME, tun:NAME, af_xdp:IFACE, or the name of an interface";
+const KINDS: &str = "write pcap:FILE, fifo:PATH, tcp-listen:ADDR, tap:NAME, tun:NAME, udp:ADDR:PORT, af_xdp:IFACE, or the name of an interface";
 
 /// The most outputs that one spec may expand to.
 const EXPANDED_MAX: usize = steerage::limits::OUTPUTS_MAX;
@@ -63,7 +63,7 @@ impl fmt::Display for OutputError {
 impl std::error::Error for OutputError {}
 
 /// The outputs that `spec` stands for: `pcap:FILE`, `fifo:PATH`, `tcp-listen:ADDR`, `tap:NAME`,
-/// `tun:NAME`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's bare name. A range in braces
+/// `tun:NAME`, `udp:ADDR:PORT`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's bare name. A range in braces
 /// stands for one output per number, as in `pcap:part{0..3}.pcapng`.
 ///
 /// # Errors
@@ -94,7 +94,12 @@ pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
 fn is_output(spec: &str) -> bool {
     match [PCAP, FIFO, TCP_LISTEN].iter().find_map(|kind| spec.strip_prefix(kind)) {
         Some(place) => !place.is_empty(),
-        None => tap::is_spec(spec) || af_xdp::Named::read(spec).is_some() || Named::read(spec).is_some(),
+        None => {
+            tap::is_spec(spec)
+                || udp::is_spec(spec)
+                || af_xdp::Named::read(spec).is_some()
+                || Named::read(spec).is_some()
+        }
     }
 }
 
@@ -145,6 +150,10 @@ pub fn open_when_read(
     if tap::is_spec(spec) {
         let tap = TapOptions::parse(spec).map_err(OutputError::Option)?.open();
         return tap.map(|tap| tap.output()).map_err(OutputError::Device);
+    }
+    if udp::is_spec(spec) {
+        let udp = UdpOptions::parse(spec).map_err(OutputError::Option)?.open();
+        return udp.map(|udp| udp.output()).map_err(OutputError::Device);
     }
     if let Some(path) = spec.strip_prefix(FIFO).filter(|path| !path.is_empty()) {
         return capture::fifo(path, |asked| waits(path, asked)).map_err(OutputError::Device);

@@ -11,6 +11,7 @@ DEVICE is as for count. OUTPUT is one of:
   exec:COMMAND        a program that reads a capture from standard input
   tcp-listen:ADDR     PCAP over IP, for a program that connects
   tap:NAME, tun:NAME  an interface of its own
+  udp:ADDR:PORT       the peers to which the packets are addressed
   IFACE, af_xdp:IFACE an interface
 
 Numbers in braces stand for several outputs: pcap:part{0..3}.pcapng. An existing file is replaced. `steerage help outputs` says more.

@@ -11,7 +11,7 @@ use crate::error::RunFileError;
 /// Devices whose options follow the name.
 const SYNTHETIC: &str = "synthetic";
 const AF_PACKET: &str = "af_packet:";
-const LIVE: [&str; 4] = [AF_PACKET, "af_xdp:", "tap:", "tun:"];
+const LIVE: [&str; 5] = [AF_PACKET, "af_xdp:", "tap:", "tun:", "udp:"];
 
 /// The arguments of a file.
 #[derive(Debug)]

@@ -1,0 +1,322 @@
+//! UDP sockets, for tunnels and overlays. docs/tunnels.md is the user's guide.
+//!
+//! A packet of this device is an IP packet. The device makes its IP and UDP headers from the
+//! peer's address and the address that the datagram was sent to, and reads them of the packets that
+//! it sends. The kernel merges the datagrams of a flow (`UDP_GRO`): they are one
+//! [super-frame](steerage::Packet::offload), which is steered as one packet. Packets to one
+//! destination that leave in the same batch are one message (`UDP_SEGMENT`), and all messages of a
+//! batch are one system call.
+//!
+//! Each queue is a socket. Several of them share the address (`SO_REUSEPORT`), and the kernel
+//! spreads flows over them. Within a process and network namespace, the same address as an input
+//! and as an output is the same sockets.
+
+mod headers;
+mod queue;
+mod send;
+mod spec;
+#[allow(unsafe_code)]
+mod sys;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use steerage::device::{RxQueue, TxQueue};
+use steerage::{DeviceError, Input, Output};
+
+use crate::namespace::Namespace;
+use crate::options::setters;
+use crate::sys::socket;
+
+pub use spec::is_spec;
+
+/// The most sockets of an address. There is no limit in the kernel; more than CPUs are of no use.
+pub const QUEUES_MAX: usize = 256;
+
+/// The smallest MTU. Every IPv4 host must accept it (RFC 791).
+pub const MTU_MIN: usize = 68;
+
+/// The largest MTU: the longest IP packet.
+pub const MTU_MAX: usize = 65_535;
+
+/// The limits of the kernel's buffer for received datagrams, in bytes.
+pub const BUFFER_MIN: usize = 4096;
+/// The largest buffer: see [`BUFFER_MIN`].
+pub const BUFFER_MAX: usize = 1 << 30;
+
+/// The default buffer: 10 ms at 6 Gbit/s. The kernel limits it to `net.core.rmem_max` without
+/// CAP_NET_ADMIN.
+const BUFFER: usize = 8 << 20;
+
+/// The most errors that are read at once.
+const ERRORS_MAX: usize = 64;
+
+/// The most lines about path MTUs in the log. Peers can cause them.
+const MTU_LINES_MAX: u64 = 16;
+
+/// The address to bind sockets to, and their options.
+///
+/// ```
+/// use steerage_device::udp::UdpOptions;
+///
+/// let udp = UdpOptions::new("127.0.0.1:0".parse()?).queues(2).open()?;
+/// assert_ne!(udp.local_addr().port(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UdpOptions {
+    /// The address and port.
+    pub address: SocketAddr,
+    /// The number of sockets. `None` means one, or as many as this process has open already.
+    pub queues: Option<usize>,
+    /// The size of the kernel's buffer for each socket.
+    pub receive_buffer: usize,
+    /// The longest packet that is not merged and that handlers can write to or keep.
+    pub mtu: usize,
+    /// Whether the kernel follows the MTU of the path.
+    pub pmtu: bool,
+}
+
+/// UDP sockets that share an address.
+///
+/// [`UdpOptions`] has an example.
+#[derive(Clone, Debug)]
+pub struct Udp(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    asked: SocketAddr,
+    local: SocketAddr,
+    namespace: Namespace,
+    sockets: Vec<OwnedFd>,
+    mtu: usize,
+    is_input: AtomicBool,
+    /// Whether the kernel has refused to cut a message. From then on, messages are single datagrams.
+    uncut: AtomicBool,
+    counted: Counted,
+}
+
+/// Counts that senders and receivers share.
+#[derive(Debug, Default)]
+struct Counted {
+    icmp_errors: AtomicU64,
+    too_long: AtomicU64,
+    path_mtu: AtomicU64,
+    /// The number of lines about path MTUs so far.
+    lines: AtomicU64,
+}
+
+/// The sockets that this process has open. It is locked when some are opened.
+static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+impl UdpOptions {
+    /// Binds to `address`, with the default of each option.
+    pub fn new(address: SocketAddr) -> Self {
+        Self { address, queues: None, receive_buffer: BUFFER, mtu: 1500, pmtu: true }
+    }
+
+    setters! {
+        /// The number of sockets, 1 to [`QUEUES_MAX`]. Default: 1, or as many as this process has
+        /// open already.
+        queues: usize => Some;
+        /// The size of the kernel's buffer for each socket in bytes. Default: 8 MiB.
+        receive_buffer: usize;
+        /// The longest packet, with its headers, that is not merged and that handlers can write to
+        /// or keep. Longer ones can be read. Default: 1500.
+        mtu: usize;
+        /// Whether the kernel follows the MTU of the path, and refuses longer packets, which are
+        /// counted as `too_long`. Otherwise it fragments them. Default: yes, because fragments have
+        /// no ports to steer by, and a lost fragment loses the packet.
+        pmtu: bool;
+    }
+
+    /// Opens the sockets. If this process has the same address open, the new handle shares them.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the address is in use or not of this machine, or if this process has it
+    /// open with a different number of queues.
+    pub fn open(&self) -> Result<Udp, DeviceError> {
+        let namespace = Namespace::here();
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|shared| shared.strong_count() > 0);
+        let same = |shared: &Arc<Shared>| {
+            let named = [shared.asked, shared.local].contains(&self.address);
+            named && self.address.port() != 0 && shared.namespace == namespace
+        };
+        if let Some(shared) = open.iter().filter_map(Weak::upgrade).find(same) {
+            if self.queues.is_some_and(|queues| queues != shared.sockets.len()) {
+                let differs = format!("it is open with {} queue(s)", shared.sockets.len());
+                let cause = io::Error::new(io::ErrorKind::AlreadyExists, differs);
+                return Err(self.error("open the address again", cause).advise("name its options once, and the same"));
+            }
+            return Ok(Udp(shared));
+        }
+        let shared = Arc::new(self.bind(namespace)?);
+        open.push(Arc::downgrade(&shared));
+        Ok(Udp(shared))
+    }
+
+    fn bind(&self, namespace: Namespace) -> Result<Shared, DeviceError> {
+        let count = self.queues.unwrap_or(1);
+        let is_sane = (1..=QUEUES_MAX).contains(&count)
+            && (MTU_MIN..=MTU_MAX).contains(&self.mtu)
+            && (BUFFER_MIN..=BUFFER_MAX).contains(&self.receive_buffer);
+        if !is_sane {
+            let wrong = format!(
+                "queues are 1 to {QUEUES_MAX}, an MTU {MTU_MIN} to {MTU_MAX}, a buffer {BUFFER_MIN} to {BUFFER_MAX}"
+            );
+            return Err(self.error("open sockets", io::Error::new(io::ErrorKind::InvalidInput, wrong)));
+        }
+        let (mut local, mut sockets) = (self.address, Vec::with_capacity(count));
+        for _ in 0..count {
+            let fd = self.socket(count > 1).map_err(|e| self.error("open a socket", e))?;
+            let (name, name_bytes) = headers::name_of(local);
+            let advice = "choose another port, or an address that `ip addr` lists";
+            sys::bind(&fd, &name, name_bytes).map_err(|e| self.error("bind a socket", e).advise(advice))?;
+            let bound = sys::bound(&fd).map_err(|e| self.error("ask for the socket's address", e))?;
+            local = headers::address_of(&bound).unwrap_or(local);
+            sockets.push(fd);
+        }
+        Ok(Shared {
+            asked: self.address,
+            local,
+            namespace,
+            sockets,
+            mtu: self.mtu,
+            is_input: AtomicBool::new(false),
+            uncut: AtomicBool::new(false),
+            counted: Counted::default(),
+        })
+    }
+
+    fn socket(&self, shares: bool) -> io::Result<OwnedFd> {
+        let is_v6 = self.address.is_ipv6();
+        let family = if is_v6 { libc::AF_INET6 } else { libc::AF_INET };
+        let fd = socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)?;
+        let discover = if self.pmtu { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_DONT };
+        let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
+        // A socket of IPv6 without IPV6_V6ONLY serves IPv4 too, and has the options of both.
+        for (option, value) in
+            [(libc::IP_PKTINFO, 1), (libc::IP_RECVTOS, 1), (libc::IP_RECVERR, 1), (libc::IP_MTU_DISCOVER, discover)]
+        {
+            sys::set(&fd, v4, option, value)?;
+        }
+        let of_v6 = [
+            (libc::IPV6_RECVPKTINFO, 1),
+            (libc::IPV6_RECVTCLASS, 1),
+            (libc::IPV6_RECVERR, 1),
+            (libc::IPV6_MTU_DISCOVER, discover),
+        ];
+        for (option, value) in of_v6.into_iter().filter(|_| is_v6) {
+            sys::set(&fd, v6, option, value)?;
+        }
+        if shares {
+            sys::set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        }
+        if let Err(error) = sys::set(&fd, libc::SOL_UDP, headers::UDP_GRO, 1) {
+            tracing::info!("the kernel does not merge datagrams for sockets (Linux 5.0 does): {error}");
+        }
+        let bytes = self.receive_buffer as i32;
+        for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
+            // Without CAP_NET_ADMIN, the kernel's limit holds.
+            if sys::set(&fd, libc::SOL_SOCKET, forced, bytes).is_err() {
+                sys::set(&fd, libc::SOL_SOCKET, plain, bytes)?;
+            }
+        }
+        Ok(fd)
+    }
+
+    fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
+        DeviceError::new(format!("udp:{}", self.address), operation, cause)
+    }
+}
+
+impl Udp {
+    /// The address that the sockets are bound to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.local
+    }
+
+    /// An input that receives what peers send to the address.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if there is an input already.
+    pub fn input(&self) -> Result<Input, DeviceError> {
+        // Relaxed: the flag guards no other memory.
+        if self.0.is_input.swap(true, Ordering::Relaxed) {
+            let cause = io::Error::new(io::ErrorKind::AlreadyExists, "this process receives from it already");
+            return Err(DeviceError::new(self.0.name(), "receive from the address", cause).advise("name it once"));
+        }
+        let queue = |nth| Box::new(queue::Queue::new(Arc::clone(&self.0), nth)) as Box<dyn RxQueue>;
+        Ok(Input::new(self.0.name(), "udp", (0..self.0.sockets.len()).map(queue).collect()))
+    }
+
+    /// An output that sends from the address. The CPUs get the sockets in turn.
+    pub fn output(&self) -> Output {
+        let (shared, mut next) = (Arc::clone(&self.0), 0);
+        let open = move |_cpu| {
+            let send = send::Send::new(Arc::clone(&shared), next);
+            next = (next + 1) % shared.sockets.len();
+            Ok(Box::new(send) as Box<dyn TxQueue>)
+        };
+        Output::new(self.0.name(), "udp", open)
+    }
+}
+
+impl Shared {
+    fn name(&self) -> String {
+        format!("udp:{}", self.local)
+    }
+
+    fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
+        DeviceError::new(self.name(), operation, cause)
+    }
+
+    /// Takes what routers and peers reported from the error queue of a socket. While there is
+    /// something in it, the socket is always ready.
+    #[cold]
+    fn take_errors(&self, nth: usize) {
+        use std::os::fd::AsFd;
+        let mut error = sys::Received::EMPTY;
+        let counted = &self.counted;
+        for _ in 0..ERRORS_MAX {
+            if sys::receive_one(self.sockets[nth].as_fd(), &mut [], &mut [], true, &mut error).is_err() {
+                break;
+            }
+            let Some(report) = headers::report(&error.control) else { continue };
+            // Relaxed: these are counts, and no other memory depends on them.
+            counted.icmp_errors.fetch_add(u64::from(report.is_icmp), Ordering::Relaxed);
+            let Some(mtu) = report.path_mtu else { continue };
+            let before = counted.path_mtu.swap(mtu.into(), Ordering::Relaxed);
+            if before != u64::from(mtu) && counted.lines.fetch_add(1, Ordering::Relaxed) < MTU_LINES_MAX {
+                let peer = headers::address_of(&error.name).map(|peer| peer.ip().to_canonical());
+                tracing::warn!(device = %self.name(), ?peer, "longer packets than {mtu} bytes do not fit the path");
+            }
+        }
+    }
+}
+
+/// Whether a system call failed because of an earlier datagram, or because of one peer.
+fn is_of_a_peer(error: &io::Error) -> bool {
+    const OF_A_PEER: [i32; 12] = [
+        libc::ECONNREFUSED,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EMSGSIZE,
+        libc::EPROTO,
+        libc::ENOPROTOOPT,
+        libc::EOPNOTSUPP,
+        libc::EACCES,
+        libc::EHOSTDOWN,
+        libc::ENONET,
+        libc::ETIMEDOUT,
+        libc::ECONNRESET,
+    ];
+    error.raw_os_error().is_some_and(|error| OF_A_PEER.contains(&error))
+}

@@ -1,0 +1,365 @@
+//! The output of one CPU.
+//!
+//! Packets of a batch to one destination become one message, if all but the last have equally long
+//! payloads (`UDP_SEGMENT`). The kernel cuts it again. [`coalesce`](steerage::flow::offload::coalesce)
+//! does not serve here: it compares checksums, which these packets need not have. All messages of
+//! a batch are one system call, and their payload is gathered from where it lies.
+
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use steerage::device::{Outgoing, OutgoingPacket, Sent, TxQueue};
+use steerage::flow::offload::{OffloadKind, Segments};
+use steerage::limits::HANDLE_BUDGET;
+use steerage::{DeviceError, LinkType};
+
+use super::headers::{Ends, UDP_SEGMENT, name_of, read};
+use super::sys::{self, Control, Message, PIECES_MAX};
+use super::{Shared, is_of_a_peer};
+
+/// The most datagrams of a message in all kernels with `UDP_SEGMENT` (`UDP_MAX_SEGMENTS`).
+const DATAGRAMS_MAX: usize = 64;
+/// The longest payload of a message: that of the longest IPv4 packet.
+const PAYLOAD_MAX: usize = 65_507;
+/// How many messages a packet is compared with.
+const OPEN_MAX: usize = 8;
+/// How often a message is sent again, because the socket reported an error of an earlier one.
+const ATTEMPTS: usize = 4;
+
+const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
+
+#[derive(Debug)]
+pub(super) struct Send {
+    shared: Arc<Shared>,
+    nth: usize,
+}
+
+/// A packet that can be sent.
+struct Candidate<'p> {
+    packet: OutgoingPacket<'p>,
+    ends: Ends,
+    header_bytes: usize,
+    /// The size of the datagrams that it stands for; its payload's length if it is one.
+    segment_bytes: usize,
+    payload_bytes: usize,
+    total: usize,
+    pieces: usize,
+}
+
+/// Packets that leave as one message.
+#[derive(Clone, Copy)]
+struct Run {
+    members: u64,
+    ends: Ends,
+    segment_bytes: usize,
+    payload_bytes: usize,
+    pieces: usize,
+}
+
+/// The outcome of sending something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Sent,
+    Refused,
+    Full,
+}
+
+impl Send {
+    pub(super) fn new(shared: Arc<Shared>, nth: usize) -> Self {
+        Self { shared, nth }
+    }
+
+    /// Reads a packet. `None` if it cannot be sent.
+    fn candidate<'p>(&self, packet: OutgoingPacket<'p>) -> Option<Candidate<'p>> {
+        const IP: [LinkType; 5] =
+            [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
+        let received = packet.received();
+        let total = received.total_len;
+        let (ends, header_bytes) = read(received.data, total).filter(|_| IP.contains(&received.link))?;
+        let (local, source) = (self.shared.local, ends.source.ip());
+        let is_ours = ends.source.port() == local.port()
+            && (source.is_unspecified() || local.ip().is_unspecified() || source == local.ip().to_canonical());
+        // A socket of IPv6 can send to IPv4, but not the other way round.
+        if !is_ours || (local.is_ipv4() && !ends.destination.is_ipv4()) || total < received.wire_len {
+            return None;
+        }
+        let payload_bytes = total - header_bytes;
+        let segment_bytes = match packet.offload() {
+            None => payload_bytes,
+            Some(offload) => match offload.kind() {
+                OffloadKind::Single => payload_bytes,
+                OffloadKind::Udp if offload.header_bytes() == header_bytes => offload.segment_bytes(),
+                OffloadKind::Udp | OffloadKind::Tcp => return None,
+            },
+        };
+        let pieces = packet.segments().count();
+        Some(Candidate { packet, ends, header_bytes, segment_bytes, payload_bytes, total, pieces })
+    }
+
+    /// The destination, source and options of a message.
+    fn message(&self, ends: &Ends, cut: Option<usize>) -> (Message, usize) {
+        let (mut to, local) = (ends.destination, self.shared.local);
+        let mut control = Control::EMPTY;
+        match (ends.source.ip(), local.ip().is_unspecified() && !ends.source.ip().is_unspecified()) {
+            (std::net::IpAddr::V4(source), true) => {
+                let mut info = [0; 12];
+                info[4..8].copy_from_slice(&source.octets());
+                control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            }
+            (std::net::IpAddr::V6(source), true) => {
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&source.octets());
+                control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            }
+            _ => {}
+        }
+        if ends.class != 0 {
+            let (level, kind) = match to.is_ipv4() {
+                true => (libc::IPPROTO_IP, libc::IP_TOS),
+                false => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            };
+            control.push(level, kind, &i32::from(ends.class).to_ne_bytes());
+        }
+        if let Some(bytes) = cut {
+            control.push(libc::SOL_UDP, UDP_SEGMENT, &(bytes as u16).to_ne_bytes());
+        }
+        match (local, &mut to) {
+            (std::net::SocketAddr::V6(_), std::net::SocketAddr::V4(v4)) => {
+                to = (v4.ip().to_ipv6_mapped(), v4.port()).into();
+            }
+            // Link-local addresses are those of the link to which the socket is bound.
+            (std::net::SocketAddr::V6(local), std::net::SocketAddr::V6(v6)) if v6.ip().is_unicast_link_local() => {
+                v6.set_scope_id(local.scope_id());
+            }
+            _ => {}
+        }
+        let (name, name_bytes) = name_of(to);
+        (Message { name, control, pieces: 0 }, name_bytes)
+    }
+
+    /// Sends one message, and tries again if the socket only reported an earlier error.
+    fn send_message(&self, messages: &mut [Message], name_bytes: usize, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        let fd = self.shared.sockets[self.nth].as_fd();
+        let mut sent = sys::send(fd, name_bytes, messages, pieces);
+        for _ in 1..ATTEMPTS {
+            match &sent {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_of_a_peer(error) => self.shared.take_errors(self.nth),
+                _ => break,
+            }
+            sent = sys::send(fd, name_bytes, messages, pieces);
+        }
+        sent
+    }
+
+    /// Sends one datagram.
+    fn send_one(&self, ends: &Ends, payload: &[IoSlice<'_>]) -> Outcome {
+        let (message, name_bytes) = self.message(ends, None);
+        match self.send_message(&mut [Message { pieces: payload.len(), ..message }], name_bytes, payload) {
+            Ok(_) => Outcome::Sent,
+            Err(error) => self.outcome(&error),
+        }
+    }
+
+    fn outcome(&self, error: &io::Error) -> Outcome {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Outcome::Full,
+            Some(libc::EMSGSIZE) => {
+                // Relaxed: it is a count.
+                self.shared.counted.too_long.fetch_add(1, Ordering::Relaxed);
+                Outcome::Refused
+            }
+            _ => Outcome::Refused,
+        }
+    }
+
+    /// Sends the datagrams of a packet one by one.
+    #[cold]
+    fn send_cut(&self, candidate: &Candidate<'_>) -> Outcome {
+        let Some(offload) = candidate.packet.offload().filter(|offload| offload.is_super_frame()) else {
+            let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
+            let count = gather(candidate, &mut pieces);
+            return self.send_one(&candidate.ends, &pieces[..count]);
+        };
+        let mut segments = candidate.packet.segments();
+        let first = segments.next().unwrap_or_default();
+        let (front, behind) = match segments.next() {
+            Some(behind) => (first, behind),
+            None => first.split_at(candidate.header_bytes.min(first.len())),
+        };
+        for part in Segments::new(&offload, front, behind).without_checksums() {
+            let outcome = self.send_one(&candidate.ends, &[IoSlice::new(part.payload())]);
+            if outcome != Outcome::Sent {
+                return outcome;
+            }
+        }
+        Outcome::Sent
+    }
+
+    /// Sends the packets of a message that the kernel did not take. Returns whether it has no room.
+    #[cold]
+    fn send_members(
+        &self,
+        run: &Run,
+        candidates: &[Option<Candidate<'_>>],
+        error: &io::Error,
+        sent: &mut Sent,
+    ) -> bool {
+        let is_cut = run.payload_bytes > run.segment_bytes;
+        let may_be_cutting = matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE));
+        if !is_cut || !may_be_cutting {
+            let outcome = self.outcome(error);
+            members(run.members, candidates).for_each(|candidate| count(sent, outcome, candidate));
+            return outcome == Outcome::Full;
+        }
+        let mut all = true;
+        for candidate in members(run.members, candidates) {
+            let outcome = self.send_cut(candidate);
+            count(sent, outcome, candidate);
+            all &= outcome == Outcome::Sent;
+            if outcome == Outcome::Full {
+                return true;
+            }
+        }
+        // Relaxed: it does not matter which CPU writes the warning.
+        if all && error.raw_os_error() == Some(libc::EIO) && !self.shared.uncut.swap(true, Ordering::Relaxed) {
+            tracing::warn!(device = %self.shared.name(), "the kernel does not cut messages (UDP_SEGMENT): datagrams leave one by one from now on");
+        }
+        false
+    }
+}
+
+impl TxQueue for Send {
+    fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
+        let mut sent = Sent::default();
+        let candidates: [Option<Candidate<'_>>; HANDLE_BUDGET] = std::array::from_fn(|_| {
+            let packet = packets.next_packet()?;
+            let candidate = self.candidate(packet);
+            sent.refused += u64::from(candidate.is_none());
+            candidate
+        });
+        // Relaxed: if this CPU sees another CPU's store late, the kernel refuses one more message.
+        if self.shared.uncut.load(Ordering::Relaxed) {
+            for candidate in candidates.iter().flatten() {
+                let outcome = self.send_cut(candidate);
+                count(&mut sent, outcome, candidate);
+                if outcome == Outcome::Full {
+                    break;
+                }
+            }
+            return Ok(sent);
+        }
+        let (runs, runs_count) = merge(&candidates);
+        let mut rest = &runs[..runs_count];
+        while !rest.is_empty() {
+            let mut messages =
+                [Message { name: sys::Name([0; sys::NAME_BYTES]), control: Control::EMPTY, pieces: 0 }; HANDLE_BUDGET];
+            let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
+            let (mut filled, mut used, mut name_bytes) = (0, 0, 0);
+            for (run, message) in rest.iter().flatten().zip(&mut messages) {
+                if used + run.pieces > PIECES_MAX {
+                    break;
+                }
+                let cut = (run.payload_bytes > run.segment_bytes).then_some(run.segment_bytes);
+                (*message, name_bytes) = self.message(&run.ends, cut);
+                let from = used;
+                for candidate in members(run.members, &candidates) {
+                    used += gather(candidate, &mut pieces[used..]);
+                }
+                message.pieces = used - from;
+                filled += 1;
+            }
+            if filled == 0 {
+                break;
+            }
+            match self.send_message(&mut messages[..filled], name_bytes, &pieces[..used]) {
+                Ok(done) => {
+                    let (gone, left) = rest.split_at(done.clamp(1, filled));
+                    for run in gone.iter().flatten() {
+                        members(run.members, &candidates).for_each(|each| count(&mut sent, Outcome::Sent, each));
+                    }
+                    rest = left;
+                }
+                Err(error) => {
+                    let Some((Some(run), left)) = rest.split_first() else { break };
+                    if self.send_members(run, &candidates, &error, &mut sent) {
+                        break;
+                    }
+                    rest = left;
+                }
+            }
+        }
+        Ok(sent)
+    }
+}
+
+/// Merges packets to one destination. Packets between the same ends stay in order.
+fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET]) -> ([Option<Run>; HANDLE_BUDGET], usize) {
+    let (mut runs, mut count) = ([None::<Run>; HANDLE_BUDGET], 0);
+    for (nth, candidate) in candidates.iter().enumerate() {
+        let Some(candidate) = candidate else { continue };
+        let same = |run: &&mut Run| run.ends.destination == candidate.ends.destination;
+        let last = runs[..count].iter_mut().rev().take(OPEN_MAX).flatten().find(same);
+        if last.is_some_and(|run| run.join(candidate, nth)) {
+            continue;
+        }
+        runs[count] = Some(Run {
+            members: 1 << nth,
+            ends: candidate.ends,
+            segment_bytes: candidate.segment_bytes,
+            payload_bytes: candidate.payload_bytes,
+            pieces: candidate.pieces,
+        });
+        count += 1;
+    }
+    (runs, count)
+}
+
+impl Run {
+    /// Adds a packet, if cutting the message gives the same datagrams.
+    fn join(&mut self, next: &Candidate<'_>, nth: usize) -> bool {
+        let is_open = self.segment_bytes > 0 && self.payload_bytes % self.segment_bytes == 0;
+        let is_alike = next.segment_bytes == self.segment_bytes
+            || (next.payload_bytes == next.segment_bytes && next.payload_bytes < self.segment_bytes);
+        let payload_bytes = self.payload_bytes + next.payload_bytes;
+        let fits = payload_bytes <= PAYLOAD_MAX
+            && payload_bytes.div_ceil(self.segment_bytes.max(1)) <= DATAGRAMS_MAX
+            && self.pieces + next.pieces <= PIECES_MAX;
+        if !is_open || !is_alike || !fits || next.payload_bytes == 0 || next.ends != self.ends {
+            return false;
+        }
+        self.members |= 1 << nth;
+        (self.payload_bytes, self.pieces) = (payload_bytes, self.pieces + next.pieces);
+        true
+    }
+}
+
+fn members<'c, 'p>(members: u64, candidates: &'c [Option<Candidate<'p>>]) -> impl Iterator<Item = &'c Candidate<'p>> {
+    candidates.iter().enumerate().filter(move |(nth, _)| members >> nth & 1 == 1).filter_map(|(_, each)| each.as_ref())
+}
+
+/// Adds the payload of a packet to `pieces`, and returns the number of its pieces.
+fn gather<'c>(candidate: &'c Candidate<'_>, pieces: &mut [IoSlice<'c>]) -> usize {
+    let mut skip = candidate.header_bytes;
+    let mut count = 0;
+    for (piece, part) in pieces.iter_mut().zip(candidate.packet.segments()) {
+        let (_, payload) = part.split_at(skip.min(part.len()));
+        skip -= skip.min(part.len());
+        *piece = IoSlice::new(payload);
+        count += 1;
+    }
+    count
+}
+
+fn count(sent: &mut Sent, outcome: Outcome, candidate: &Candidate<'_>) {
+    match outcome {
+        Outcome::Sent => {
+            sent.packets += 1;
+            sent.bytes += candidate.total as u64;
+        }
+        Outcome::Refused => sent.refused += 1,
+        Outcome::Full => {}
+    }
+}

@@ -1,0 +1,109 @@
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use steerage::testing::QueueTester;
+use steerage::{Batch, Builder, Cpu, Handler, Timestamp, TxId, limits::POLL_BUDGET};
+use steerage_fixtures::{HANG, until};
+
+use super::{Udp, UdpOptions};
+
+fn open(address: &str) -> Udp {
+    UdpOptions::new(address.parse().unwrap()).open().unwrap()
+}
+
+/// The address at which a peer of this machine reaches the sockets.
+fn reached(udp: &Udp, ip: &str) -> SocketAddr {
+    SocketAddr::new(ip.parse().unwrap(), udp.local_addr().port())
+}
+
+/// A socket that sends `bytes` bytes per datagram.
+fn peer(ip: &str, bytes: i32) -> UdpSocket {
+    let socket = UdpSocket::bind((ip, 0)).unwrap();
+    setsockopt(&socket.as_fd(), sockopt::UdpGsoSegment, &bytes).unwrap();
+    socket.set_read_timeout(Some(HANG)).unwrap();
+    socket
+}
+
+#[test]
+fn a_merged_datagram_is_one_frame_with_the_addresses_of_both_ends() {
+    for (bound, ip, headers) in [("0.0.0.0:0", "127.0.0.1", 28), ("[::]:0", "::1", 48), ("[::]:0", "127.0.0.1", 28)] {
+        let udp = open(bound);
+        let peer = peer(ip, 1000);
+        let payload: Vec<u8> = (0..20_500_u32).map(|nth| (nth / 1000 * 3 + nth) as u8).collect();
+        peer.send_to(&payload, reached(&udp, ip)).unwrap();
+        peer.send_to(b"last", reached(&udp, ip)).unwrap();
+        let mut tester = QueueTester::new(udp.input().unwrap().queues.remove(0)).unwrap();
+        let mut frames = Vec::new();
+        until("both come", || {
+            frames.extend(tester.poll(Timestamp::ZERO, POLL_BUDGET).unwrap().1);
+            frames.len() >= 2
+        });
+        assert_eq!((frames.len(), tester.lost()), (2, 0));
+        assert_eq!(frames[0].len(), headers + payload.len());
+        assert!(frames[0][headers..] == payload[..], "the payload is unchanged");
+        assert_eq!(frames[1][headers..], *b"last");
+        // 20 more datagrams have headers of their own on the wire.
+        assert_eq!(tester.wire_bytes(), (20_500 + 21 * headers + headers + 4) as u64);
+        for frame in &frames {
+            let (ends, at) = super::headers::read(frame, frame.len()).unwrap();
+            assert_eq!((ends.source, ends.destination, at), (peer.local_addr().unwrap(), reached(&udp, ip), headers));
+        }
+    }
+}
+
+/// Sends each packet back to its source.
+struct Echo;
+
+impl Handler for Echo {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        for mut packet in batch.iter_mut() {
+            let data = packet.data_mut().unwrap();
+            let (from, len) = if data[0] >> 4 == 4 { (12, 4) } else { (8, 16) };
+            let (source, destination) = data[from..from + 2 * len].split_at_mut(len);
+            source.swap_with_slice(destination);
+            let (source, destination) = data[from + 2 * len..][..4].split_at_mut(2);
+            source.swap_with_slice(destination);
+            packet.transmit(TxId(0));
+        }
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
+}
+
+#[test]
+fn what_is_sent_back_arrives_in_order_and_unchanged() {
+    for (bound, ip, queues) in [("0.0.0.0:0", "127.0.0.1", 1), ("[::]:0", "::1", 2), ("[::]:0", "127.0.0.1", 2)] {
+        let udp = UdpOptions::new(bound.parse().unwrap()).queues(queues).open().unwrap();
+        let builder = Builder::new().virtual_cpus(2).check_order(true).input(udp.input().unwrap()).output(udp.output());
+        let running = builder.build(|_| Echo).unwrap().start().unwrap();
+        let peers: Vec<UdpSocket> = (0..4).map(|_| peer(ip, 100)).collect();
+        for round in 0..20_u8 {
+            for peer in &peers {
+                let payload: Vec<u8> = (0..550_u32).map(|nth| round.wrapping_mul(7).wrapping_add(nth as u8)).collect();
+                peer.send_to(&payload, reached(&udp, ip)).unwrap();
+                let mut buffer = [0; 1000];
+                for datagram in payload.chunks(100) {
+                    let (len, from) = peer.recv_from(&mut buffer).unwrap();
+                    assert_eq!((&buffer[..len], from), (datagram, reached(&udp, ip)));
+                }
+            }
+        }
+        running.handle().stop();
+        let ledger = running.join().snapshot;
+        assert!(ledger.outputs[0].packets >= 80, "{}", ledger.outputs[0].packets);
+    }
+}
+
+#[test]
+fn an_address_is_shared_within_a_process_and_has_one_input() {
+    let udp = open("127.0.0.1:0");
+    let again = UdpOptions::new(udp.local_addr()).open().unwrap();
+    let _input = udp.input().unwrap();
+    assert!(again.input().unwrap_err().to_string().contains("receives from it already"));
+    let other = UdpOptions::new(udp.local_addr()).queues(2).open().unwrap_err().to_string();
+    assert!(other.contains("1 queue(s)"), "{other}");
+}

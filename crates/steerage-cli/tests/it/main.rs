@@ -45,3 +45,4 @@ mod taking;
 mod terminal;
 mod tools;
 mod top;
+mod udp;

@@ -1,0 +1,122 @@
+//! `udp:ADDR:PORT`: what peers send to a socket, and what leaves by it.
+
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use serde_json::Value;
+use steerage_fixtures::namespaces::{Namespaces, address};
+use steerage_fixtures::scratch::Scratch;
+
+use crate::program::{Started, command, run};
+
+/// The addresses of both ends. Only this test is in the namespace.
+const ENDS: [&str; 2] = ["127.0.0.1", "::1"];
+const PORT: u16 = 4789;
+
+/// The bytes of a message, which the kernel cuts into 20 datagrams of 1,000 bytes and one of 500.
+const MESSAGE: usize = 20_500;
+const DATAGRAMS: u64 = 21;
+const MESSAGES: u64 = 3;
+
+fn started(namespaces: &Namespaces, args: &[&str]) -> Started {
+    let args = [args, &["--virtual-cpus", "2", "--check-order", "--json", "-v"]].concat();
+    Started::of(namespaces.within(0, || command(&args).spawn().unwrap()))
+}
+
+/// Sends some messages from each of the addresses, from one socket each.
+fn send(namespaces: &Namespaces) {
+    for ip in ENDS {
+        let socket = namespaces.within(0, || UdpSocket::bind((address(ip), 0)).unwrap());
+        setsockopt(&socket.as_fd(), sockopt::UdpGsoSegment, &1000).unwrap();
+        for _ in 0..MESSAGES {
+            assert_eq!(socket.send_to(&[0x5a; MESSAGE], (address(ip), PORT)).unwrap(), MESSAGE);
+        }
+    }
+}
+
+#[test]
+fn flows_of_peers_have_the_packets_of_the_wire() {
+    let Some(namespaces) = Namespaces::new(1) else { return };
+    let scratch = Scratch::new();
+    let flows = scratch.join("flows.jsonl").to_str().unwrap().to_owned();
+    for device in ["udp:[::]:4789", "udp:[::]:4789,queues=2"] {
+        let run = started(&namespaces, &["meter", "--flows", &flows, device]);
+        send(&namespaces);
+        let report = run.stop_at_rest();
+        let queues = report["queues"].as_array().unwrap();
+        let counted =
+            |name: &str| -> u64 { queues.iter().map(|queue| queue["device_counts"][name].as_u64().unwrap_or(0)).sum() };
+        assert_eq!(counted("wire_packets"), 2 * MESSAGES * DATAGRAMS, "{report}");
+        assert_eq!((counted("truncated"), counted("bad_datagrams"), counted("socket_drops")), (0, 0, 0));
+        // On the loopback interface, messages stay whole.
+        assert_eq!((counted("super_frames"), &report["received"]), (2 * MESSAGES, &Value::from(2 * MESSAGES)));
+
+        let text = std::fs::read_to_string(&flows).unwrap();
+        let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(rows.len(), 2, "{text}");
+        // The headers of IPv4 and IPv6 have 20 and 40 bytes, and that of UDP has 8.
+        for (ip, headers) in ENDS.into_iter().zip([28, 48]) {
+            let row = rows.iter().find(|row| row["destination"] == ip).unwrap();
+            assert_eq!((&row["destination_port"], &row["source"]), (&Value::from(PORT), &Value::from(ip)));
+            let bytes = MESSAGES * (MESSAGE as u64 + DATAGRAMS * headers);
+            assert_eq!((&row["packets"], &row["bytes"]), (&Value::from(MESSAGES * DATAGRAMS), &Value::from(bytes)));
+        }
+    }
+}
+
+/// The packets of a capture whose source is the socket leave by it. Others are refused.
+#[test]
+fn only_packets_from_the_socket_leave_by_it() {
+    let Some(namespaces) = Namespaces::new(1) else { return };
+    let receiver = namespaces.within(0, || UdpSocket::bind((address(ENDS[0]), 9999)).unwrap());
+    receiver.set_read_timeout(Some(steerage_fixtures::HANG)).unwrap();
+    // What a socket sends to the receiver is captured as the device sees it, and sent again by another run.
+    let scratch = Scratch::new();
+    let file = scratch.join("sent.pcap").to_str().unwrap().to_owned();
+    let frame = |source_port: u16, payload: &[u8]| {
+        let udp_bytes = (8 + payload.len()) as u16;
+        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1];
+        packet[2..4].copy_from_slice(&(20 + udp_bytes).to_be_bytes());
+        for number in [source_port, 9999, udp_bytes, 0] {
+            packet.extend(number.to_be_bytes());
+        }
+        packet.extend(payload);
+        packet
+    };
+    // A capture of raw IP (LINKTYPE_RAW is 101).
+    let mut capture = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101].map(u32::to_ne_bytes).concat();
+    let frames = [frame(PORT, b"first"), frame(PORT + 1, b"of another port"), frame(PORT, b"second")];
+    for frame in &frames {
+        let len = frame.len() as u32;
+        capture.extend([1, 0, len, len].map(u32::to_ne_bytes).concat());
+        capture.extend(frame);
+    }
+    std::fs::write(&file, capture).unwrap();
+    let args = ["fanout", &file, "--to", "udp:127.0.0.1:4789", "--json"];
+    let ran = namespaces.within(0, || crate::program::Ran::of(command(&args).output().unwrap()));
+    let report = ran.report();
+    assert_eq!(report["dropped"]["tx_refused"], 1, "{report}");
+    assert_eq!(report["outputs"][0]["packets"], 2, "{report}");
+    let mut buffer = [0; 100];
+    for payload in [b"first".as_slice(), b"second"] {
+        let (len, from) = receiver.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..len], from.port()), (payload, PORT));
+    }
+}
+
+#[test]
+fn mistakes_say_what_to_type() {
+    for (spec, says) in [
+        ("udp:4789", "write `udp:0.0.0.0:4789`"),
+        ("udp:127.0.0.1:4789,queues=0", "queues"),
+        ("udp:127.0.0.1:4789,speed=9", "speed"),
+    ] {
+        let ran = run(&["count", spec]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.complaint().contains(says), "{ran:?}");
+    }
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let ran = run(&["count", &format!("udp:{}", taken.local_addr().unwrap())]);
+    assert!(ran.complaint().contains("choose another port"), "{ran:?}");
+}

@@ -46,7 +46,7 @@ pub(crate) struct Devices {
     pub(crate) to_outside: TxId,
 }
 
-/// What became of packets and messages.
+/// How many packets and messages met which fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Packets from inside that were sealed.
@@ -238,7 +238,7 @@ impl Handler for Gateway {
     }
 }
 
-/// Where messages are written, and from where they are sent.
+/// The buffer in which messages are written, and the counts.
 struct Out {
     devices: Devices,
     port: u16,

@@ -231,7 +231,7 @@ fn a_frame_alone_has_the_hash_of_its_batch() {
     }
 }
 
-/// A key of the program counts on every link, one by one and together. Where it has none, the flow does.
+/// A key of the program counts on every link, one by one and together. If it has none, the flow counts.
 #[test]
 fn a_custom_key_sees_the_frames_of_all_links() {
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);

@@ -201,10 +201,7 @@ impl Builder {
     /// Sets a function that determines the flow of an Ethernet frame. If it returns `None`, and on
     /// links other than Ethernet, the flow is read from the headers as usual. To keep both
     /// directions of a flow together, return [`FlowKey::both_directions`].
-    pub fn flow_key<K>(self, key: K) -> Self
-    where
-        K: Fn(&[u8]) -> Option<FlowKey> + Clone + Send + Sync + 'static,
-    {
+    pub fn flow_key(self, key: impl Fn(&[u8]) -> Option<FlowKey> + Clone + Send + Sync + 'static) -> Self {
         self.flow_key_with_link(move |frame, link| if link == LinkType::ETHERNET { key(frame) } else { None })
     }
 
@@ -369,10 +366,7 @@ impl Builder {
             ),
         };
         let device_hash = self.device_hash.filter(|_| self.flow_key.is_none()).map(|wanted| wanted.unwrap_or(affinity));
-        let hasher = match &self.flow_key {
-            Some(by_key) => by_key(hasher, affinity, self.layers),
-            None => QueueHasher::by_flow(hasher, affinity, self.layers),
-        };
+        let hasher = self.flow_key.as_deref().unwrap_or(&QueueHasher::by_flow)(hasher, affinity, self.layers);
         let queues = self.inputs.iter().map(|asked| asked.input.queues.len()).sum();
         if let Some((queue, _)) = self.queue_masks.iter().find(|(queue, _)| *queue >= queues) {
             return Err(SetError::NoSuchQueue { queue: *queue, queues }.into());

@@ -102,7 +102,7 @@ struct Shared {
     counted: Counted,
 }
 
-/// What senders and receivers count together.
+/// Counts that senders and receivers share.
 #[derive(Debug, Default)]
 struct Counted {
     icmp_errors: AtomicU64,

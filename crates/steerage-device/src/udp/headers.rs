@@ -20,7 +20,7 @@ const HOPS: u8 = 64;
 pub(super) const UDP_SEGMENT: i32 = 103;
 pub(super) const UDP_GRO: i32 = 104;
 
-/// What a packet's IP and UDP headers say.
+/// The statements of a packet's IP and UDP headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ends {
     pub(super) source: SocketAddr,
@@ -60,7 +60,7 @@ pub(super) fn address_of(Name(name): &Name) -> Option<SocketAddr> {
     }
 }
 
-/// What the ancillary data of a datagram says: the address that it was sent to, its traffic class,
+/// Reads the ancillary data of a datagram: the address that it was sent to, its traffic class,
 /// and the size of the datagrams that were merged, or 0.
 pub(super) fn told(control: &Control) -> (Option<IpAddr>, u8, usize) {
     let (mut to, mut class, mut segment) = (None, 0, 0);

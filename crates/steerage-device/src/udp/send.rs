@@ -98,7 +98,7 @@ impl Send {
         Some(Candidate { packet, ends, header_bytes, segment_bytes, payload_bytes, total, pieces })
     }
 
-    /// Where to, from where and how a message goes.
+    /// The destination, source and options of a message.
     fn message(&self, ends: &Ends, cut: Option<usize>) -> (Message, usize) {
         let (mut to, local) = (ends.destination, self.shared.local);
         let mut control = Control::EMPTY;

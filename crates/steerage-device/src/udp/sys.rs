@@ -72,7 +72,7 @@ impl Control {
     }
 }
 
-/// What the kernel says of one received datagram.
+/// One received datagram, as the kernel describes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     pub(super) name: Name,

@@ -46,12 +46,13 @@ impl QueueHasher {
         }
     }
 
-    /// Hashes the key that `key` returns for an Ethernet frame. If it returns `None`, hashes the flow.
+    /// Hashes the key that `key` returns for a frame and the kind of its first header. If it returns `None`, hashes the
+    /// flow.
     pub fn by_key(
         hasher: FlowHasher,
         affinity: Affinity,
         layers: Layers,
-        key: impl Fn(&[u8]) -> Option<FlowKey> + Send + Sync + 'static,
+        key: impl Fn(&[u8], LinkType) -> Option<FlowKey> + Send + Sync + 'static,
     ) -> Self {
         match affinity {
             Affinity::OneDirection => Self(Arc::new(FrameHasher::new(hasher, layers, CustomKey(key, OneDirection)))),

@@ -1,8 +1,8 @@
 //! Finds the key that a frame is steered by, and hashes it.
 //!
 //! The key of most frames is the flow that their headers identify. A fragment has the key that the fragment of its
-//! datagram that arrived first decided on ([`FragmentTable`]). A program may supply keys of its own for Ethernet
-//! frames ([`CustomKey`]).
+//! datagram that arrived first decided on ([`FragmentTable`]). A program may supply keys of its own
+//! ([`CustomKey`]).
 
 #[cfg(test)]
 mod tests;
@@ -126,9 +126,9 @@ impl SteeringKeys {
 /// assert_ne!(flows.hash_one(&packet, LinkType::RAW), flows.hash_one(&other, LinkType::RAW));
 /// ```
 pub trait KeyRule: Send + Sync {
-    /// A key that the program supplies for an Ethernet frame, in place of the frame's flow.
+    /// A key that the program supplies for a frame that begins with this kind of header, in place of the frame's flow.
     #[inline(always)]
-    fn custom(&self, _: &[u8]) -> Option<FlowKey> {
+    fn custom(&self, _: &[u8], _: LinkType) -> Option<FlowKey> {
         None
     }
 
@@ -182,10 +182,10 @@ impl KeyRule for OneDirection {
     }
 }
 
-impl<F: Fn(&[u8]) -> Option<FlowKey> + Send + Sync, K: KeyRule> KeyRule for CustomKey<F, K> {
+impl<F: Fn(&[u8], LinkType) -> Option<FlowKey> + Send + Sync, K: KeyRule> KeyRule for CustomKey<F, K> {
     #[inline(always)]
-    fn custom(&self, frame: &[u8]) -> Option<FlowKey> {
-        (self.0)(frame)
+    fn custom(&self, frame: &[u8], link: LinkType) -> Option<FlowKey> {
+        (self.0)(frame, link)
     }
 
     #[inline(always)]
@@ -252,13 +252,12 @@ impl<K: KeyRule> FrameHasher<K> {
 
     /// The hash of one frame, without a fragment table: a fragment other than the first is hashed by its datagram.
     pub fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
-        if link == LinkType::ETHERNET {
-            if let Some(key) = self.rule.custom(frame) {
-                return self.hasher.hash(&key);
-            }
-            if let Some(key) = dissect::plain(frame, self.layers) {
-                return self.hasher.hash(&self.rule.of_flow(key));
-            }
+        if let Some(key) = self.rule.custom(frame, link) {
+            return self.hasher.hash(&key);
+        }
+        let plain = if link == LinkType::ETHERNET { dissect::plain(frame, self.layers) } else { None };
+        if let Some(key) = plain {
+            return self.hasher.hash(&self.rule.of_flow(key));
         }
         let found = dissect::dissect(frame, link, self.layers);
         let key = match found.fragments.iter().flatten().find(|fragment| fragment.offset > 0) {
@@ -319,7 +318,7 @@ impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for EthernetFrames<'_, K, A> {
     fn key(&self, frame: &T) -> FlowKey {
         let Self(batch) = self;
         let frame = batch.access.bytes(frame);
-        if let Some(key) = batch.by.rule.custom(frame) {
+        if let Some(key) = batch.by.rule.custom(frame, LinkType::ETHERNET) {
             return key.by_words();
         }
         match dissect::plain(frame, batch.by.layers) {
@@ -361,6 +360,9 @@ impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for OtherFrames<'_, K, A> {
     fn key(&self, frame: &T) -> FlowKey {
         let Self(batch) = self;
         let frame = batch.access.bytes(frame);
+        if let Some(key) = batch.by.rule.custom(frame, batch.link) {
+            return key.by_words();
+        }
         let plain = if batch.link == LinkType::RAW { dissect::plain_ip(frame, batch.by.layers) } else { None };
         match plain {
             Some(key) => batch.by.rule.of_flow(key),

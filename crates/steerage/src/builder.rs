@@ -15,7 +15,7 @@ use steerage_core::limits::{
 use steerage_core::rx::Input;
 use steerage_core::tx::Output;
 use steerage_flow::dissect::Layers;
-use steerage_flow::{Affinity, FlowHasher, FlowKey, HashKey};
+use steerage_flow::{Affinity, FlowHasher, FlowKey, HashKey, LinkType};
 use steerage_mem::FRAME_BYTES_MAX;
 use steerage_policy::{Balance, Policy, Setting, SharedControl, first_plan, policy_info};
 use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, usable_memory};
@@ -201,9 +201,16 @@ impl Builder {
     /// Sets a function that determines the flow of an Ethernet frame. If it returns `None`, and on
     /// links other than Ethernet, the flow is read from the headers as usual. To keep both
     /// directions of a flow together, return [`FlowKey::both_directions`].
-    pub fn flow_key<K>(mut self, key: K) -> Self
+    pub fn flow_key(self, key: impl Fn(&[u8]) -> Option<FlowKey> + Clone + Send + Sync + 'static) -> Self {
+        self.flow_key_with_link(move |frame, link| if link == LinkType::ETHERNET { key(frame) } else { None })
+    }
+
+    /// Like [`flow_key`](Self::flow_key), but the function is called for the frames of all links,
+    /// and with the type of the frame's first header. For TUN interfaces, whose frames begin with
+    /// an IP header ([`LinkType::RAW`]).
+    pub fn flow_key_with_link<K>(mut self, key: K) -> Self
     where
-        K: Fn(&[u8]) -> Option<FlowKey> + Clone + Send + Sync + 'static,
+        K: Fn(&[u8], LinkType) -> Option<FlowKey> + Clone + Send + Sync + 'static,
     {
         self.flow_key =
             Some(Arc::new(move |hasher, affinity, layers| QueueHasher::by_key(hasher, affinity, layers, key.clone())));
@@ -359,10 +366,7 @@ impl Builder {
             ),
         };
         let device_hash = self.device_hash.filter(|_| self.flow_key.is_none()).map(|wanted| wanted.unwrap_or(affinity));
-        let hasher = match &self.flow_key {
-            Some(by_key) => by_key(hasher, affinity, self.layers),
-            None => QueueHasher::by_flow(hasher, affinity, self.layers),
-        };
+        let hasher = self.flow_key.as_deref().unwrap_or(&QueueHasher::by_flow)(hasher, affinity, self.layers);
         let queues = self.inputs.iter().map(|asked| asked.input.queues.len()).sum();
         if let Some((queue, _)) = self.queue_masks.iter().find(|(queue, _)| *queue >= queues) {
             return Err(SetError::NoSuchQueue { queue: *queue, queues }.into());

@@ -230,3 +230,29 @@ fn a_frame_alone_has_the_hash_of_its_batch() {
         }
     }
 }
+
+/// A key of the program counts on every link, one by one and together. If it has none, the flow counts.
+#[test]
+fn a_custom_key_sees_the_frames_of_all_links() {
+    let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+    let tun = |frame: &[u8], link: LinkType| match frame.get(19..20) {
+        Some(host) if link == LinkType::RAW => Some(FlowKey::from_bytes(host)),
+        _ => None,
+    };
+    let custom = FrameHasher::new(hasher.clone(), Layers::Inner, CustomKey(tun, BothDirections));
+    let flows = FrameHasher::new(hasher.clone(), Layers::Inner, BothDirections);
+    let mut rng = Rng(1);
+    for link in [LinkType::RAW, LinkType::ETHERNET] {
+        let from = if link == LinkType::RAW { 14 } else { 0 };
+        let frames: Vec<Vec<u8>> = (0..64).map(|_| rng.frame()[from..].to_vec()).collect();
+        let expected: Vec<FlowHash> = frames
+            .iter()
+            .map(|frame| tun(frame, link).map_or_else(|| flows.hash_one(frame, link), |key| hasher.hash(&key)))
+            .collect();
+        assert_eq!(frames.iter().map(|frame| custom.hash_one(frame, link)).collect::<Vec<_>>(), expected);
+        let mut frames = frames.into_iter();
+        let mut batch = items(64, || frames.next().unwrap());
+        custom.hash_batch(&mut batch, Items, (link, Timestamp::ZERO), &mut FragmentTable::new());
+        assert_eq!(batch.iter().map(|item| item.hash).collect::<Vec<_>>(), expected);
+    }
+}

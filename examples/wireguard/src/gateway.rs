@@ -1,0 +1,303 @@
+//! The packet function: it seals packets for peers, and opens what they send.
+//!
+//! A peer's state is on the CPU that has the bucket of its packets, and it moves with the bucket. So no
+//! lock protects it, and the numbers of its packets leave in order, on however many CPUs the gateway
+//! runs.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::time::Duration;
+
+use boringtun::noise::{Tunn, TunnResult};
+use steerage::{Batch, BucketId, Cpu, Handler, InputId, LinkType, Packet, Timestamp, TxId};
+
+use crate::network::{Network, PeerId, Sender, UDP_BYTES, datagram, newborn};
+
+/// How often the timers of peers are checked: keepalives, new handshakes, expiry.
+const TIMERS_EVERY: Duration = Duration::from_millis(250);
+
+/// The longest headers in front of a message: IPv6 and UDP.
+const HEADERS_BYTES: usize = 40 + UDP_BYTES;
+
+/// The longest message: a datagram of the largest size.
+const MESSAGE_BYTES_MAX: usize = 1 << 16;
+
+/// A peer's state. It moves with the bucket.
+pub(crate) struct Peer {
+    pub(crate) tunnel: Tunn,
+    /// The source of the last authentic message.
+    endpoint: Option<SocketAddr>,
+}
+
+impl Peer {
+    /// A peer without a session.
+    pub(crate) fn new(network: &Network, id: PeerId) -> Self {
+        Self { tunnel: network.tunnel(id), endpoint: network.peers[id].endpoint }
+    }
+}
+
+/// The numbers of the devices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Devices {
+    /// The input of packets from inside. All other packets come from outside.
+    pub(crate) inside: InputId,
+    pub(crate) to_inside: TxId,
+    pub(crate) to_outside: TxId,
+}
+
+/// How many packets and messages met which fate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Packets from inside that were sealed.
+    pub(crate) sealed: u64,
+    /// Packets from outside that were opened.
+    pub(crate) opened: u64,
+    /// Packets that belong to no peer.
+    pub(crate) no_peer: u64,
+    /// Packets for a peer whose address is not known yet.
+    pub(crate) no_endpoint: u64,
+    /// Messages that are not authentic, or not new.
+    pub(crate) refused: u64,
+    /// Packets from an address that the peer may not use.
+    pub(crate) not_allowed: u64,
+    /// Packets that came to a CPU that does not have their peer.
+    pub(crate) strayed: u64,
+    /// Packets for which this CPU had no room to send.
+    pub(crate) no_room: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.sealed += other.sealed;
+        self.opened += other.opened;
+        self.no_peer += other.no_peer;
+        self.no_endpoint += other.no_endpoint;
+        self.refused += other.refused;
+        self.not_allowed += other.not_allowed;
+        self.strayed += other.strayed;
+        self.no_room += other.no_room;
+    }
+}
+
+/// One CPU's part of the gateway.
+pub(crate) struct Gateway {
+    network: Arc<Network>,
+    devices: Devices,
+    /// The peers that this CPU has.
+    peers: Vec<Option<Box<Peer>>>,
+    /// A packet from inside in one piece.
+    plain: Box<[u8]>,
+    out: Out,
+}
+
+impl Gateway {
+    pub(crate) fn new(network: Arc<Network>, devices: Devices) -> Self {
+        let peers = network.peers.iter().map(|_| None).collect();
+        let out = Out {
+            devices,
+            port: network.port,
+            frame: vec![0; HEADERS_BYTES + MESSAGE_BYTES_MAX].into(),
+            counts: Counts::default(),
+        };
+        Self { network, devices, peers, plain: vec![0; MESSAGE_BYTES_MAX].into(), out }
+    }
+
+    /// A packet from inside leaves as a message to its peer.
+    fn seal(&mut self, packet: &[u8], bucket: impl FnOnce() -> BucketId, cpu: &mut Cpu) {
+        let Some(id) = self.network.routed_to(packet) else { return self.out.counts.no_peer += 1 };
+        let Some(peer) = find(&self.network, &mut self.peers, id, bucket) else { return self.out.counts.strayed += 1 };
+        let Some(to) = peer.endpoint else { return self.out.counts.no_endpoint += 1 };
+        self.out.counts.sealed += 1;
+        // Without a session, the packet waits in the tunnel, and this is the first message of a handshake.
+        if let TunnResult::WriteToNetwork(message) = peer.tunnel.encapsulate(packet, self.out.message()) {
+            let len = message.len();
+            self.out.send_outside(len, to, cpu);
+        }
+    }
+
+    /// A message from outside leaves as a packet to the inside, or is answered.
+    fn open(&mut self, from: SocketAddr, message: &[u8], bucket: impl FnOnce() -> BucketId, cpu: &mut Cpu) {
+        let id = match self.network.sender(from.ip(), message, self.out.message()) {
+            Sender::Peer(id) => id,
+            Sender::Unproven(cookie) => return self.out.send_outside(cookie, from, cpu),
+            Sender::Unknown => return self.out.counts.no_peer += 1,
+        };
+        let Some(peer) = find(&self.network, &mut self.peers, id, bucket) else { return self.out.counts.strayed += 1 };
+        let mut message = message;
+        loop {
+            match peer.tunnel.decapsulate(Some(from.ip()), message, self.out.message()) {
+                // A cookie proves nothing, because it is sent before the message is checked.
+                TunnResult::WriteToNetwork(cookie) if cookie[0] == COOKIE_REPLY => {
+                    let len = cookie.len();
+                    return self.out.send_outside(len, from, cpu);
+                }
+                TunnResult::WriteToNetwork(reply) => {
+                    let len = reply.len();
+                    self.out.send_outside(len, from, cpu);
+                    message = &[]; // More packets may have waited for the session.
+                }
+                TunnResult::WriteToTunnelV4(packet, source) => {
+                    let (len, source) = (packet.len(), IpAddr::V4(source));
+                    self.out.send_inside(len, self.network.may_send_from(id, source), cpu);
+                    break;
+                }
+                TunnResult::WriteToTunnelV6(packet, source) => {
+                    let (len, source) = (packet.len(), IpAddr::V6(source));
+                    self.out.send_inside(len, self.network.may_send_from(id, source), cpu);
+                    break;
+                }
+                TunnResult::Done => break,
+                TunnResult::Err(_) => return self.out.counts.refused += 1,
+            }
+        }
+        // The peer may have moved to another network.
+        peer.endpoint = Some(from);
+    }
+
+    fn handle_one(&mut self, input: InputId, packet: &[u8], bucket: impl FnOnce() -> BucketId, cpu: &mut Cpu) {
+        if input == self.devices.inside {
+            self.seal(packet, bucket, cpu);
+        } else if let Some(id) = newborn(packet) {
+            find(&self.network, &mut self.peers, id, bucket);
+        } else if let Some((from, _, message)) = datagram(packet) {
+            self.open(from, message, bucket, cpu);
+        }
+    }
+}
+
+/// The type of a cookie reply, the first byte of the message.
+const COOKIE_REPLY: u8 = 3;
+
+/// The state of a peer. It is made if this CPU has the peer's bucket but no state: at the beginning, and after the
+/// state was lost with a CPU.
+fn find<'p>(
+    network: &Network,
+    peers: &'p mut [Option<Box<Peer>>],
+    id: PeerId,
+    bucket: impl FnOnce() -> BucketId,
+) -> Option<&'p mut Peer> {
+    let peer = peers.get_mut(id)?;
+    if peer.is_none() && network.in_bucket(bucket().bucket).contains(&id) {
+        *peer = Some(Box::new(Peer::new(network, id)));
+    }
+    peer.as_deref_mut()
+}
+
+impl Handler for Gateway {
+    type Moved = Vec<(PeerId, Box<Peer>)>;
+    type Report = Counts;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
+        let input = batch.input();
+        for packet in batch.iter_mut() {
+            let bucket = |packet: &Packet<'_>| packet.bucket();
+            match packet.parts() {
+                None => self.handle_one(input, packet.data(), || bucket(&packet), cpu),
+                // A super-frame, or a checksum that is not finished.
+                Some(parts) => {
+                    let mut plain = std::mem::take(&mut self.plain);
+                    for part in parts {
+                        if let Some(len) = part.copy_to(&mut plain) {
+                            self.handle_one(input, &plain[..len], || bucket(&packet), cpu);
+                        }
+                    }
+                    self.plain = plain;
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {
+        for peer in self.peers.iter_mut().flatten() {
+            if let TunnResult::WriteToNetwork(message) = peer.tunnel.update_timers(self.out.message()) {
+                let len = message.len();
+                match peer.endpoint {
+                    Some(to) => self.out.send_outside(len, to, cpu),
+                    None => self.out.counts.no_endpoint += 1,
+                }
+            }
+        }
+        Some(cpu.now() + TIMERS_EVERY)
+    }
+
+    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<Self::Moved> {
+        let peers = self.network.in_bucket(bucket.bucket).iter();
+        let moved: Vec<_> = peers.filter_map(|id| Some((*id, self.peers[*id].take()?))).collect();
+        (!moved.is_empty()).then_some(moved)
+    }
+
+    fn bucket_arrives(&mut self, _bucket: BucketId, moved: Self::Moved) {
+        for (id, peer) in moved {
+            self.peers[id] = Some(peer);
+        }
+    }
+
+    fn finish(self, _cpu: &mut Cpu) -> Counts {
+        self.out.counts
+    }
+}
+
+/// The buffer in which messages are written, and the counts.
+struct Out {
+    devices: Devices,
+    port: u16,
+    /// Room for headers, then a message.
+    frame: Box<[u8]>,
+    counts: Counts,
+}
+
+impl Out {
+    /// The room for a message.
+    fn message(&mut self) -> &mut [u8] {
+        &mut self.frame[HEADERS_BYTES..]
+    }
+
+    /// Sends the packet that was opened.
+    fn send_inside(&mut self, len: usize, may_send: bool, cpu: &mut Cpu) {
+        if !may_send {
+            return self.counts.not_allowed += 1;
+        }
+        match cpu.send(self.devices.to_inside, LinkType::RAW, &self.frame[HEADERS_BYTES..][..len]) {
+            Ok(()) => self.counts.opened += 1,
+            Err(_) => self.counts.no_room += 1,
+        }
+    }
+
+    /// Sends the message to a peer. Addresses are in the headers; the kernel fills in the rest.
+    fn send_outside(&mut self, len: usize, to: SocketAddr, cpu: &mut Cpu) {
+        let begin = HEADERS_BYTES - UDP_BYTES - if to.is_ipv4() { 20 } else { 40 };
+        put_headers(&mut self.frame[begin..HEADERS_BYTES + len], self.port, to);
+        if cpu.send(self.devices.to_outside, LinkType::RAW, &self.frame[begin..HEADERS_BYTES + len]).is_err() {
+            self.counts.no_room += 1;
+        }
+    }
+}
+
+/// Writes the headers of a datagram in front of its payload. The kernel chooses the source address, and makes the checksums.
+pub(crate) fn put_headers(frame: &mut [u8], from_port: u16, to: SocketAddr) {
+    let total_len = frame.len() as u16;
+    let udp = match to.ip() {
+        IpAddr::V4(to) => {
+            let (header, udp) = frame.split_at_mut(20);
+            header.fill(0);
+            (header[0], header[8], header[9]) = (0x45, 64, 17);
+            header[2..4].copy_from_slice(&total_len.to_be_bytes());
+            header[16..20].copy_from_slice(&to.octets());
+            udp
+        }
+        IpAddr::V6(to) => {
+            let (header, udp) = frame.split_at_mut(40);
+            header.fill(0);
+            (header[0], header[6], header[7]) = (0x60, 17, 64);
+            header[4..6].copy_from_slice(&(total_len - 40).to_be_bytes());
+            header[24..40].copy_from_slice(&to.octets());
+            udp
+        }
+    };
+    let len = udp.len() as u16;
+    udp[..2].copy_from_slice(&from_port.to_be_bytes());
+    udp[2..4].copy_from_slice(&to.port().to_be_bytes());
+    udp[4..6].copy_from_slice(&len.to_be_bytes());
+    udp[6..8].fill(0);
+}

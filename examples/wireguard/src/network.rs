@@ -1,0 +1,197 @@
+//! Which peer a packet belongs to. This is the flow key, so all packets of a peer come to one CPU.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use boringtun::noise::handshake::parse_handshake_anon;
+use boringtun::noise::rate_limiter::RateLimiter;
+use boringtun::noise::{Packet, Tunn, TunnResult};
+use boringtun::x25519::{PublicKey, StaticSecret};
+use ip_network_table::IpNetworkTable;
+use steerage::FlowKey;
+use steerage::flow::{FlowHasher, HashKey, bucket_of};
+
+use crate::config::PeerConfig;
+
+/// A peer, by its place in the configuration.
+pub(crate) type PeerId = usize;
+
+/// How many handshake messages per second are answered without a cookie. Each message is counted up
+/// to three times: for the flow key, by the handler and by the peer.
+const HANDSHAKES_PER_SECOND: u64 = 3 * 100;
+
+/// The interface and all peers, as configured. The CPUs share it and only read it.
+pub(crate) struct Network {
+    private_key: StaticSecret,
+    public_key: PublicKey,
+    pub(crate) port: u16,
+    pub(crate) peers: Vec<PeerConfig>,
+    by_key: HashMap<[u8; 32], PeerId>,
+    /// Peers by the number with which their messages to us begin, without its lowest 8 bits. Those
+    /// count sessions.
+    by_index: HashMap<u32, PeerId>,
+    indices: Vec<u32>,
+    by_bucket: HashMap<u16, Vec<PeerId>>,
+    allowed: IpNetworkTable<PeerId>,
+    pub(crate) limiter: Arc<RateLimiter>,
+    /// The hasher of the run. The network uses it to know each peer's bucket in advance.
+    pub(crate) hasher: FlowHasher,
+}
+
+/// The sender of a datagram.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    Peer(PeerId),
+    /// A cookie of this many bytes must be sent back, because there are too many handshakes.
+    Unproven(usize),
+    Unknown,
+}
+
+impl Network {
+    pub(crate) fn new(private_key: StaticSecret, port: u16, peers: Vec<PeerConfig>) -> std::io::Result<Self> {
+        let public_key = PublicKey::from(&private_key);
+        let hasher = FlowHasher::keyed(&HashKey::random()?);
+        // Numbers are random, so that datagrams of other tunnels inside of this one are not mistaken for ours.
+        let mut by_index = HashMap::new();
+        let mut indices = Vec::new();
+        while indices.len() < peers.len() {
+            let index = fastrand::u32(..1 << 24);
+            if let Entry::Vacant(free) = by_index.entry(index) {
+                free.insert(indices.len());
+                indices.push(index);
+            }
+        }
+        let mut by_bucket = HashMap::<_, Vec<_>>::new();
+        let mut allowed = IpNetworkTable::new();
+        for (id, peer) in peers.iter().enumerate() {
+            by_bucket.entry(bucket_of(hasher.hash(&flow_key(id)))).or_default().push(id);
+            for prefix in &peer.allowed_ips {
+                allowed.insert(*prefix, id);
+            }
+        }
+        Ok(Self {
+            limiter: Arc::new(RateLimiter::new(&public_key, HANDSHAKES_PER_SECOND)),
+            by_key: peers.iter().enumerate().map(|(id, peer)| (peer.public_key, id)).collect(),
+            private_key,
+            public_key,
+            port,
+            peers,
+            by_index,
+            indices,
+            by_bucket,
+            allowed,
+            hasher,
+        })
+    }
+
+    /// The flow key of a frame: the number of its peer. The function is called on the CPU that receives.
+    ///
+    /// The first message of a handshake names its sender only in encrypted form, so this CPU has to do
+    /// one of the handshake's five Diffie-Hellman operations. It took 82 us on a busy machine (`memory`
+    /// prints it). The rate limiter keeps that rare.
+    pub(crate) fn flow_key(&self, frame: &[u8]) -> Option<FlowKey> {
+        let peer = match (newborn(frame), datagram(frame)) {
+            (Some(peer), _) => Some(peer),
+            (_, Some((from, to_port, message))) if to_port == self.port => {
+                match self.sender(from.ip(), message, &mut [0; COOKIE_BYTES]) {
+                    Sender::Peer(peer) => Some(peer),
+                    // A packet from inside that only looks like ours.
+                    _ => self.routed_to(frame),
+                }
+            }
+            _ => self.routed_to(frame),
+        };
+        peer.map(flow_key)
+    }
+
+    /// The peer that a packet from inside is for: the longest allowed prefix of its destination counts.
+    pub(crate) fn routed_to(&self, packet: &[u8]) -> Option<PeerId> {
+        Some(*self.allowed.longest_match(Tunn::dst_address(packet)?)?.1)
+    }
+
+    /// Whether a peer may send from this address.
+    pub(crate) fn may_send_from(&self, peer: PeerId, source: IpAddr) -> bool {
+        self.allowed.longest_match(source).is_some_and(|(_, owner)| *owner == peer)
+    }
+
+    /// The peer that a message from outside claims to be from. Nothing is proven by that, except that
+    /// the sender of a handshake knows our public key.
+    pub(crate) fn sender(&self, from: IpAddr, message: &[u8], cookie: &mut [u8]) -> Sender {
+        let indexed = |index: u32| self.by_index.get(&(index >> 8)).copied();
+        let found = match Tunn::parse_incoming_packet(message) {
+            Ok(Packet::PacketData(data)) => indexed(data.receiver_idx),
+            Ok(Packet::HandshakeResponse(response)) => indexed(response.receiver_idx),
+            Ok(Packet::PacketCookieReply(reply)) => indexed(reply.receiver_idx),
+            Ok(Packet::HandshakeInit(_)) => match self.limiter.verify_packet(Some(from), message, cookie) {
+                Ok(Packet::HandshakeInit(first)) => {
+                    let opened = parse_handshake_anon(&self.private_key, &self.public_key, &first);
+                    opened.ok().and_then(|opened| self.by_key.get(&opened.peer_static_public).copied())
+                }
+                Err(TunnResult::WriteToNetwork(cookie)) => return Sender::Unproven(cookie.len()),
+                _ => None,
+            },
+            Err(_) => None,
+        };
+        found.map_or(Sender::Unknown, Sender::Peer)
+    }
+
+    /// The peers whose packets fall into a bucket.
+    pub(crate) fn in_bucket(&self, bucket: u16) -> &[PeerId] {
+        self.by_bucket.get(&bucket).map_or(&[], Vec::as_slice)
+    }
+
+    /// A tunnel to a peer, without a session yet.
+    pub(crate) fn tunnel(&self, id: PeerId) -> Tunn {
+        let peer = &self.peers[id];
+        let limiter = Some(Arc::clone(&self.limiter));
+        Tunn::new(
+            self.private_key.clone(),
+            peer.public_key(),
+            peer.preshared_key,
+            peer.keepalive,
+            self.indices[id],
+            limiter,
+        )
+    }
+}
+
+/// The length of a cookie reply.
+pub(crate) const COOKIE_BYTES: usize = 64;
+
+fn flow_key(peer: PeerId) -> FlowKey {
+    FlowKey::from_bytes(&(peer as u32).to_be_bytes())
+}
+
+/// A frame that no network can send, because it has no IP version. It makes the CPU that has a peer's bucket set up
+/// the peer.
+pub(crate) fn birth(peer: PeerId) -> [u8; 8] {
+    (peer as u64).to_be_bytes()
+}
+
+/// The peer of a frame that [`birth`] made.
+pub(crate) fn newborn(frame: &[u8]) -> Option<PeerId> {
+    Some(u64::from_be_bytes(frame.try_into().ok()?) as PeerId).filter(|_| frame[0] == 0)
+}
+
+/// The source, the destination's port and the payload of a UDP packet.
+pub(crate) fn datagram(packet: &[u8]) -> Option<(SocketAddr, u16, &[u8])> {
+    const UDP: u8 = 17;
+    let (source, udp): (IpAddr, _) = match packet.first()? >> 4 {
+        4 if packet.len() >= 20 && packet[9] == UDP => {
+            let header_bytes = usize::from(packet[0] & 0xf) * 4;
+            (Ipv4Addr::from(<[u8; 4]>::try_from(&packet[12..16]).ok()?).into(), packet.get(header_bytes..)?)
+        }
+        6 if packet.len() >= 40 && packet[6] == UDP => {
+            (Ipv6Addr::from(<[u8; 16]>::try_from(&packet[8..24]).ok()?).into(), &packet[40..])
+        }
+        _ => return None,
+    };
+    let (header, payload) = udp.split_at_checked(UDP_BYTES)?;
+    let port = |at| u16::from_be_bytes([header[at], header[at + 1]]);
+    Some((SocketAddr::new(source, port(0)), port(2), payload))
+}
+
+/// The length of a UDP header.
+pub(crate) const UDP_BYTES: usize = 8;

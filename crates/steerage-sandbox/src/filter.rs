@@ -38,7 +38,7 @@ pub(crate) fn allow(groups: &[Group], arch: TargetArch) -> Result<BpfProgram, Sa
     compile(rules, SeccompAction::Trap, SeccompAction::Allow, arch)
 }
 
-/// A program that answers certain calls like a kernel that lacks them (ENOSYS). The C library can do
+/// A program that answers certain calls with ENOSYS, like a kernel without them. The C library can do
 /// without them.
 pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let rules = BTreeMap::from([(Sysno::clone3.id().into(), Vec::new())]);

@@ -49,8 +49,8 @@ fn linked() -> Option<Namespaces> {
         namespaces.must(nth, &format!("route add default via {v4}"));
         namespaces.must(nth, &format!("-6 route add default via {v6}"));
     }
-    // What the hosts and the router put on a cable is complete, so that tcpdump can check it: each
-    // packet alone, with its checksum. The router merges what it receives.
+    // Each packet on a cable is alone and has its checksum, so that tcpdump can check it. The router
+    // merges what it receives.
     for (nth, cable, features) in [
         (ONE, "one0", "tx off tso off gso off"),
         (OTHER, "other0", "tx off tso off gso off"),

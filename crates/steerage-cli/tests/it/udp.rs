@@ -71,7 +71,6 @@ fn only_packets_from_the_socket_leave_by_it() {
     let Some(namespaces) = Namespaces::new(1) else { return };
     let receiver = namespaces.within(0, || UdpSocket::bind((address(ENDS[0]), 9999)).unwrap());
     receiver.set_read_timeout(Some(steerage_fixtures::HANG)).unwrap();
-    // What a socket sends to the receiver is captured as the device sees it, and sent again by another run.
     let scratch = Scratch::new();
     let file = scratch.join("sent.pcap").to_str().unwrap().to_owned();
     let frame = |source_port: u16, payload: &[u8]| {

@@ -94,7 +94,9 @@ fn af_xdp(probes: &Probes) -> Finding {
         Ok(()) | Err(Errno::PERM | Errno::ACCESS) => Finding::lack(
             "AF_XDP",
             "it takes CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON",
-            format!("run steerage with sudo, or once: sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon+ep {PROGRAM}"),
+            format!(
+                "run steerage with sudo, or once: sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon+ep {PROGRAM}"
+            ),
         ),
         Err(Errno::AFNOSUPPORT) => {
             Finding::lack("AF_XDP", "the kernel has none", "use a kernel with CONFIG_XDP_SOCKETS=y, or AF_PACKET")

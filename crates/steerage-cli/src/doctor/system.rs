@@ -324,7 +324,8 @@ mod tests {
         assert_eq!(
             findings(&fake.host(), &probes, 2)[1].found,
             "CAP_NET_RAW; without CAP_NET_ADMIN (attaching XDP programs), CAP_BPF (loading XDP programs), CAP_PERFMON \
-             (loading XDP programs that find headers behind others), CAP_SYS_NICE (priorities and NUMA placement), CAP_IPC_LOCK (locking memory beyond the limit)"
+             (loading XDP programs that find headers behind others), CAP_SYS_NICE (priorities \
+             and NUMA placement), CAP_IPC_LOCK (locking memory beyond the limit)"
         );
     }
 }

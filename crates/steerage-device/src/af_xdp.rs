@@ -69,7 +69,7 @@ const CHUNK_BYTES_MAX: usize = 4096;
 /// An Ethernet header and two VLAN tags. They precede the bytes that the MTU counts.
 const LINK_BYTES: usize = 14 + 2 * 4;
 
-const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK: run it with sudo";
+const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON and CAP_IPC_LOCK: run it with sudo";
 
 /// Where and how the kernel takes frames.
 ///

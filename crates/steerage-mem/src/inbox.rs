@@ -111,11 +111,13 @@ mod tests {
 
     #[test]
     fn every_ring_has_its_turn() {
-        for rings in [1, 5, 63, 64, 65, 130, 512, 513, 1024] {
+        // Miri takes ten minutes for all of them.
+        let (most, all_firsts) = if cfg!(miri) { (130, 10) } else { (1024, 200) };
+        for rings in [1, 5, 63, 64, 65, 130, 512, 513, 1024].into_iter().filter(|rings| *rings <= most) {
             let inbox = Inbox::new(rings);
             let noted = |ring: &usize| ring % 3 != 1 || ring % 64 == 63;
             (0..rings).filter(noted).for_each(|ring| inbox.note(ring));
-            for first in (0..rings).filter(|first| rings < 200 || first % 7 == 0) {
+            for first in (0..rings).filter(|first| rings < all_firsts || first % 7 == 0) {
                 let all = (first..rings).chain(0..first);
                 assert_eq!(found(&inbox, first), all.filter(noted).collect::<Vec<_>>(), "{rings} rings from {first}");
             }

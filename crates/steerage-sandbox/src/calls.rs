@@ -98,10 +98,12 @@ const EMPTY_PATH_2: Only = Only::With(2, flag(libc::AT_EMPTY_PATH));
 /// The handler that reports a violation must stay.
 const NOT_SIGSYS: Only = Only::Not(0, flag(libc::SIGSYS));
 /// The handler that reports violations emulates blocking of signals, because it must not block
-/// SIGSYS.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+/// SIGSYS. This cannot be done for musl: its threads block signals twice when they end. If the
+/// filter is installed between the two calls, SIGSYS is blocked at the second one, and the kernel
+/// ends the process.
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl")))]
 const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl"))))]
 const NOT_BLOCK: Only = Only::Any;
 const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
 

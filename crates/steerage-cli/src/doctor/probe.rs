@@ -24,10 +24,11 @@ pub(super) struct Capability {
     pub(super) what_for: &'static str,
 }
 
-const CAPABILITIES: [(CapabilitySet, &str, &str); 5] = [
+const CAPABILITIES: [(CapabilitySet, &str, &str); 6] = [
     (CapabilitySet::NET_RAW, "CAP_NET_RAW", "listening to interfaces"),
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN", "attaching XDP programs"),
     (CapabilitySet::BPF, "CAP_BPF", "loading XDP programs"),
+    (CapabilitySet::PERFMON, "CAP_PERFMON", "loading XDP programs that find headers behind others"),
     (CapabilitySet::SYS_NICE, "CAP_SYS_NICE", "priorities and NUMA placement"),
     (CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK", "locking memory beyond the limit"),
 ];

@@ -89,13 +89,15 @@ fn af_packet(probes: &Probes) -> Finding {
 }
 
 fn af_xdp(probes: &Probes) -> Finding {
-    let may_attach = probes.holds("CAP_NET_ADMIN") && probes.holds("CAP_BPF");
+    let may_attach = ["CAP_NET_ADMIN", "CAP_BPF", "CAP_PERFMON"].iter().all(|name| probes.holds(name));
     match probes.af_xdp {
         Ok(()) if may_attach => Finding::ok("AF_XDP", "sockets can be made, and XDP programs attached"),
         Ok(()) | Err(Errno::PERM | Errno::ACCESS) => Finding::lack(
             "AF_XDP",
-            "it takes CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF",
-            format!("run steerage with sudo, or once: sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep {PROGRAM}"),
+            "it takes CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON",
+            format!(
+                "run steerage with sudo, or once: sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon+ep {PROGRAM}"
+            ),
         ),
         Err(Errno::AFNOSUPPORT) => {
             Finding::lack("AF_XDP", "the kernel has none", "use a kernel with CONFIG_XDP_SOCKETS=y, or AF_PACKET")
@@ -322,8 +324,9 @@ mod tests {
         assert_eq!(about, ["AF_XDP", "locked memory"]);
         assert_eq!(
             findings(&fake.host(), &probes, 2)[1].found,
-            "CAP_NET_RAW; without CAP_NET_ADMIN (attaching XDP programs), CAP_BPF (loading XDP programs), CAP_SYS_NICE \
-             (priorities and NUMA placement), CAP_IPC_LOCK (locking memory beyond the limit)"
+            "CAP_NET_RAW; without CAP_NET_ADMIN (attaching XDP programs), CAP_BPF (loading XDP programs), CAP_PERFMON \
+             (loading XDP programs that find headers behind others), CAP_SYS_NICE (priorities \
+             and NUMA placement), CAP_IPC_LOCK (locking memory beyond the limit)"
         );
     }
 }

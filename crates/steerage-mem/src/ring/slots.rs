@@ -63,7 +63,8 @@ impl SlotMemory {
 
     /// The first slot of a ring's buffer.
     pub(super) fn slots(&self, ring: usize, capacity: usize) -> *const UnsafeCell<Slot> {
-        &raw const self.slots.all()[self.first(ring, capacity)]
+        // The pointer may be used for the whole buffer. One that comes from a reference to the first slot may not.
+        self.slots.all()[self.first(ring, capacity)..][..capacity].as_ptr()
     }
 
     /// The arrival number of the slot with the index `at` in a ring's buffer. `None` if the rings keep none.

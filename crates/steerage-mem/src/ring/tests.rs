@@ -131,7 +131,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 2000 }))]
 
     /// Whenever a ring grows, every frame comes out once, in order, with its arrival number, and goes home.
     #[test]

@@ -60,12 +60,12 @@ fn pages(docs: &Path) -> Vec<PathBuf> {
     pages
 }
 
-/// Makes the directory of a page, with a copy of the folder `examples`. Commands may overwrite it.
+/// Makes the directory of a page, with copies of the files in `examples`. Commands may overwrite them.
 fn directory_for(page: &Path, scratch: &Path, root: &Path) -> PathBuf {
     let directory = scratch.join(page.file_stem().unwrap());
     fs::create_dir_all(directory.join("examples")).unwrap();
-    for entry in fs::read_dir(root.join("examples")).unwrap() {
-        let from = entry.unwrap().path();
+    let entries = fs::read_dir(root.join("examples")).unwrap().map(|entry| entry.unwrap().path());
+    for from in entries.filter(|path| path.is_file()) {
         fs::copy(&from, directory.join("examples").join(from.file_name().unwrap())).unwrap();
     }
     directory

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::Value;
 
 use crate::export::{Decoder, OPTIONS, Set, messages, output};
@@ -20,6 +21,8 @@ use crate::program::Started;
 
 /// How long the collector is away.
 const AWAY: Duration = Duration::from_millis(500);
+/// The size of the collector's buffer in bytes.
+const BUFFER: usize = 8 << 20;
 /// How long the collector waits for a message before it checks whether it should end.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -71,9 +74,10 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     let stop = Arc::new(Stop::default());
     let of_collector = Arc::clone(&stop);
     let collector = thread::spawn(move || collector(&of_collector));
-    // Each flow has a packet every 2 s, and ends after 1 s. At the end, the records of one second come
-    // at once. The buffer of a socket has room for so many, also if the collector gets no CPU meanwhile.
-    let rate = setting("STEERAGE_EXPORT_RATE", 2000);
+    // Each flow has a packet every 2 s, and ends after 1 s. At the end, the records of one or two seconds
+    // come at once: 100 kB, for which the kernel counts 200 kB. The collector's buffer has room for so
+    // many, also if it gets no CPU meanwhile.
+    let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
     // One CPU only: if the machine stands still for seconds, the backlog of a second CPU would
     // overflow, whatever the collector does.
@@ -155,6 +159,10 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
     let (mut all, mut buffer) = (Collected::default(), vec![0; 65_535]);
     loop {
         let socket = UdpSocket::bind(address).unwrap();
+        // Without privileges, the kernel limits it to twice `net.core.rmem_max`.
+        if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
+            setsockopt(&socket, sockopt::RcvBuf, &BUFFER).unwrap();
+        }
         socket.set_read_timeout(Some(LOOK)).unwrap();
         let (since, mut decoder) = (Instant::now(), Decoder::default());
         stop.is_there(all.restarts);

@@ -3,14 +3,14 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt};
 
 use crate::{HANG, skip};
 
@@ -206,6 +206,40 @@ impl Drop for Echo {
             nix::sys::socket::shutdown(std::os::fd::AsRawFd::as_raw_fd(&socket), nix::sys::socket::Shutdown::Both).ok();
             let _ = answers.join();
         }
+    }
+}
+
+/// The size of a message that stands for [`DATAGRAMS`] datagrams of up to [`DATAGRAM_BYTES`] bytes.
+pub const MESSAGE_BYTES: usize = 20_500;
+/// The size of all datagrams of a message but the last.
+pub const DATAGRAM_BYTES: usize = 1000;
+/// The number of datagrams of a message.
+pub const DATAGRAMS: usize = MESSAGE_BYTES.div_ceil(DATAGRAM_BYTES);
+
+/// A socket at any port of `address`, whose messages the kernel cuts into datagrams of `bytes` bytes.
+pub fn cutting_socket(address: IpAddr, bytes: usize) -> UdpSocket {
+    let socket = UdpSocket::bind((address, 0)).unwrap();
+    setsockopt(&socket, sockopt::UdpGsoSegment, &(bytes as i32)).unwrap();
+    socket
+}
+
+/// The address that stands for all addresses of this family.
+pub fn any(of: IpAddr) -> IpAddr {
+    if of.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+/// Sends a message from one namespace to an address in another. Its datagrams must arrive unchanged and
+/// in order.
+pub fn datagrams_in_one_piece(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr) {
+    let receiver = namespaces.within(to, || UdpSocket::bind((address, 0)).unwrap());
+    receiver.set_read_timeout(Some(HANG)).unwrap();
+    let sender = namespaces.within(from, || cutting_socket(any(address), DATAGRAM_BYTES));
+    let payload: Vec<u8> = (0..MESSAGE_BYTES).map(|nth| (nth / DATAGRAM_BYTES * 3 + nth) as u8).collect();
+    sender.send_to(&payload, receiver.local_addr().unwrap()).unwrap();
+    let mut buffer = [0; 2 * DATAGRAM_BYTES];
+    for datagram in payload.chunks(DATAGRAM_BYTES) {
+        let len = receiver.recv(&mut buffer).unwrap();
+        assert!(buffer[..len] == *datagram, "to {address}");
     }
 }
 

@@ -15,38 +15,44 @@ use crate::metrics;
 use crate::program::{Ends, Ran, Started, command};
 
 /// The network namespaces.
-const ONE: usize = 0;
-const ROUTER: usize = 1;
-const OTHER: usize = 2;
+pub(crate) const ONE: usize = 0;
+pub(crate) const ROUTER: usize = 1;
+pub(crate) const OTHER: usize = 2;
 
 /// The addresses of the other host.
-const FAR4: &str = "10.210.1.2";
-const FAR6: &str = "fd00:211::2";
+pub(crate) const FAR4: &str = "10.210.1.2";
+pub(crate) const FAR6: &str = "fd00:211::2";
 
 struct Net(Namespaces);
 
+/// Creates the links `one0 - r0` and `r1 - other0`, addresses and routes.
+pub(crate) fn linked() -> Option<Namespaces> {
+    let namespaces = Namespaces::new(3)?;
+    namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
+    namespaces.veth((OTHER, "other0"), (ROUTER, "r1"));
+    for (nth, device, v4, v6) in [
+        (ONE, "one0", "10.210.0.2", "fd00:210::2"),
+        (ROUTER, "r0", "10.210.0.1", "fd00:210::1"),
+        (ROUTER, "r1", "10.210.1.1", "fd00:211::1"),
+        (OTHER, "other0", FAR4, FAR6),
+    ] {
+        // Link-local addresses are made from MAC addresses, as IPv6 expects.
+        namespaces.must(nth, &format!("link set dev {device} addrgenmode eui64"));
+        namespaces.must(nth, &format!("addr add {v4}/24 dev {device}"));
+        namespaces.must(nth, &format!("addr add {v6}/64 dev {device} nodad"));
+    }
+    for (nth, v4, v6) in [(ONE, "10.210.0.1", "fd00:210::1"), (OTHER, "10.210.1.1", "fd00:211::1")] {
+        namespaces.must(nth, &format!("route add default via {v4}"));
+        namespaces.must(nth, &format!("-6 route add default via {v6}"));
+    }
+    Some(namespaces)
+}
+
 impl Net {
-    /// Creates the links `one0 - r0` and `r1 - other0`, addresses and routes.
+    /// The links of [`linked`], whose hosts send no merged packets.
     fn new() -> Option<Self> {
-        let namespaces = Namespaces::new(3)?;
-        namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
-        namespaces.veth((OTHER, "other0"), (ROUTER, "r1"));
-        for (nth, device, v4, v6) in [
-            (ONE, "one0", "10.210.0.2", "fd00:210::2"),
-            (ROUTER, "r0", "10.210.0.1", "fd00:210::1"),
-            (ROUTER, "r1", "10.210.1.1", "fd00:211::1"),
-            (OTHER, "other0", FAR4, FAR6),
-        ] {
-            // Link-local addresses are made from MAC addresses, as IPv6 expects.
-            namespaces.must(nth, &format!("link set dev {device} addrgenmode eui64"));
-            namespaces.must(nth, &format!("addr add {v4}/24 dev {device}"));
-            namespaces.must(nth, &format!("addr add {v6}/64 dev {device} nodad"));
-        }
-        for (nth, device, v4, v6) in
-            [(ONE, "one0", "10.210.0.1", "fd00:210::1"), (OTHER, "other0", "10.210.1.1", "fd00:211::1")]
-        {
-            namespaces.must(nth, &format!("route add default via {v4}"));
-            namespaces.must(nth, &format!("-6 route add default via {v6}"));
+        let namespaces = linked()?;
+        for (nth, device) in [(ONE, "one0"), (OTHER, "other0")] {
             // The kernel cuts segments that are too long for a real cable. Missing checksums stay
             // missing.
             namespaces.must(nth, &format!("link set dev {device} gso_max_segs 1"));

@@ -2,53 +2,34 @@
 //! the router.
 
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
-use steerage_fixtures::namespaces::{Namespaces, address, ping, tcp_transfer};
+use steerage_fixtures::namespaces::{
+    DATAGRAM_BYTES, DATAGRAMS, MESSAGE_BYTES, Namespaces, address, any, cutting_socket, datagrams_in_one_piece, ping,
+    tcp_transfer,
+};
 use steerage_fixtures::scratch::Scratch;
-use steerage_fixtures::{HANG, skip, until};
+use steerage_fixtures::{skip, until};
 
+use crate::forward::{FAR4, FAR6, ONE, OTHER, ROUTER, linked};
 use crate::program::{Ends, Started, command};
 
-/// The network namespaces.
-const ONE: usize = 0;
-const ROUTER: usize = 1;
-const OTHER: usize = 2;
-
 /// The addresses of the other host.
-const FAR: [&str; 2] = ["10.210.1.2", "fd00:211::2"];
+const FAR: [&str; 2] = [FAR4, FAR6];
 
-/// The size of a TCP transfer, and of a datagram that stands for many, in bytes.
+/// The size of a TCP transfer, in bytes.
 const BYTES: usize = 2_000_000;
-const DATAGRAMS: usize = 20_500;
 
 /// Ends the traffic. tcpdump hands packets over in blocks, so it has all packets when it has this one.
 const LAST: &[u8] = b"This is the last datagram.";
 
-/// Creates the links `one0 - r0` and `r1 - other0`, addresses and routes.
-fn linked() -> Option<Namespaces> {
-    let namespaces = Namespaces::new(3)?;
-    namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
-    namespaces.veth((OTHER, "other0"), (ROUTER, "r1"));
-    for (nth, device, v4, v6) in [
-        (ONE, "one0", "10.210.0.2", "fd00:210::2"),
-        (ROUTER, "r0", "10.210.0.1", "fd00:210::1"),
-        (ROUTER, "r1", "10.210.1.1", "fd00:211::1"),
-        (OTHER, "other0", FAR[0], FAR[1]),
-    ] {
-        namespaces.must(nth, &format!("addr add {v4}/24 dev {device}"));
-        namespaces.must(nth, &format!("addr add {v6}/64 dev {device} nodad"));
-    }
-    for (nth, v4, v6) in [(ONE, "10.210.0.1", "fd00:210::1"), (OTHER, "10.210.1.1", "fd00:211::1")] {
-        namespaces.must(nth, &format!("route add default via {v4}"));
-        namespaces.must(nth, &format!("-6 route add default via {v6}"));
-    }
+/// The links of [`linked`], on which tcpdump can check each packet.
+fn checkable() -> Option<Namespaces> {
+    let namespaces = linked()?;
     // Each packet on a cable is alone and has its checksum, so that tcpdump can check it. The router
     // merges what it receives.
     for (nth, cable, features) in [
@@ -97,28 +78,6 @@ impl Dump {
     }
 }
 
-/// Sends datagrams of 1,000 bytes as one packet, and checks them where they arrive.
-fn datagrams(namespaces: &Namespaces, to: &str) {
-    let receiver = namespaces.within(OTHER, || UdpSocket::bind((address(to), 0)).unwrap());
-    receiver.set_read_timeout(Some(HANG)).unwrap();
-    let at = receiver.local_addr().unwrap();
-    let sender = namespaces.within(ONE, || cutting(address(to)));
-    let payload: Vec<u8> = (0..DATAGRAMS as u32).map(|nth| (nth / 1000 * 3 + nth) as u8).collect();
-    sender.send_to(&payload, at).unwrap();
-    let mut buffer = [0; 2000];
-    for datagram in payload.chunks(1000) {
-        let len = receiver.recv(&mut buffer).unwrap();
-        assert!(buffer[..len] == *datagram, "{to}");
-    }
-}
-
-/// A socket whose messages the kernel cuts into datagrams of 1,000 bytes.
-fn cutting(to: IpAddr) -> UdpSocket {
-    let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap();
-    setsockopt(&socket.as_fd(), sockopt::UdpGsoSegment, &1000).unwrap();
-    socket
-}
-
 /// The packets of UDP.
 fn udp(packets: &[String]) -> Vec<&String> {
     packets.iter().filter(|packet| packet.contains("UDP")).collect()
@@ -133,7 +92,7 @@ fn merged_packets_are_correct_on_both_cables() {
     if Command::new("tcpdump").arg("--version").output().is_err() {
         return skip("tcpdump is absent");
     }
-    let Some(namespaces) = linked() else { return };
+    let Some(namespaces) = checkable() else { return };
     let directory = Scratch::new();
     let args = ["forward", "r0", "r1", "--virtual-cpus", "2", "--check-order", "--json", "-v"];
     let started = Started::of(namespaces.within(ROUTER, || command(&args).spawn().unwrap()));
@@ -141,7 +100,7 @@ fn merged_packets_are_correct_on_both_cables() {
     let dumps = [(ONE, "one0"), (OTHER, "other0")].map(|(nth, cable)| Dump::start(&namespaces, nth, cable, &directory));
     for to in FAR {
         tcp_transfer(&namespaces, ONE, OTHER, address(to), BYTES);
-        datagrams(&namespaces, to);
+        datagrams_in_one_piece(&namespaces, ONE, OTHER, address(to));
     }
     namespaces.within(ONE, || UdpSocket::bind("0.0.0.0:0").unwrap().send_to(LAST, (FAR[0], 9)).unwrap());
     let [before, behind] = dumps.map(Dump::packets);
@@ -157,7 +116,7 @@ fn merged_packets_are_correct_on_both_cables() {
         for kind in ["proto UDP", "next-header UDP"] {
             let is_one =
                 |packet: &str| [kind, "[udp sum ok] UDP, length 1000"].iter().all(|part| packet.contains(part));
-            assert_eq!(count(packets, is_one), DATAGRAMS / 1000, "{:#?}", udp(packets));
+            assert_eq!(count(packets, is_one), MESSAGE_BYTES / DATAGRAM_BYTES, "{:#?}", udp(packets));
         }
         assert!(count(packets, |packet| packet.contains("(correct), seq")) > 2 * BYTES / 1460);
         // No packet is longer than the cables' MTU.
@@ -179,15 +138,15 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
     let Some(namespaces) = Namespaces::new(1) else { return };
     let scratch = Scratch::new();
     let flows = scratch.join("flows.jsonl").to_str().unwrap().to_owned();
-    let datagrams = DATAGRAMS.div_ceil(1000) as u64;
+    let datagrams = DATAGRAMS as u64;
     for program in [&["count"][..], &["meter", "--flows", &flows]] {
         let args = [program, &["tun:left,offload=on", "--virtual-cpus", "2", "--check-order", "--json", "-v"]].concat();
         let started = Started::of(namespaces.within(0, || command(&args).spawn().unwrap()));
         namespaces.address(0, 1, "left");
         for to in ["10.210.0.9", "fd00:210::9"] {
-            let socket = namespaces.within(0, || cutting(address(to)));
+            let socket = namespaces.within(0, || cutting_socket(any(address(to)), DATAGRAM_BYTES));
             for _ in 0..MESSAGES {
-                socket.send_to(&[0x5a; DATAGRAMS], (to, 9)).unwrap();
+                socket.send_to(&[0x5a; MESSAGE_BYTES], (to, 9)).unwrap();
             }
         }
         let report = started.stop_at_rest();
@@ -202,7 +161,7 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
     let to_us: Vec<_> = rows.filter(|row| row["destination_port"] == 9).collect();
     let told: Vec<_> = to_us.iter().map(|row| (row["packets"].as_u64(), row["bytes"].as_u64())).collect();
     // The headers of IPv4 and IPv6 have 20 and 40 bytes, and that of UDP has 8.
-    let bytes = |header: u64| MESSAGES * (DATAGRAMS as u64 + datagrams * (header + 8));
+    let bytes = |header: u64| MESSAGES * (MESSAGE_BYTES as u64 + datagrams * (header + 8));
     let expected = [20, 40].map(|header| (Some(MESSAGES * datagrams), Some(bytes(header))));
     assert!(told == expected || told == [expected[1], expected[0]], "{to_us:#?}");
 }

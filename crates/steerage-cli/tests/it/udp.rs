@@ -1,11 +1,9 @@
 //! `udp:ADDR:PORT`: what peers send to a socket, and what leaves by it.
 
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
 
-use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::Value;
-use steerage_fixtures::namespaces::{Namespaces, address};
+use steerage_fixtures::namespaces::{DATAGRAM_BYTES, DATAGRAMS, MESSAGE_BYTES, Namespaces, address, cutting_socket};
 use steerage_fixtures::scratch::Scratch;
 
 use crate::program::{Started, command, run};
@@ -14,9 +12,6 @@ use crate::program::{Started, command, run};
 const ENDS: [&str; 2] = ["127.0.0.1", "::1"];
 const PORT: u16 = 4789;
 
-/// The bytes of a message, which the kernel cuts into 20 datagrams of 1,000 bytes and one of 500.
-const MESSAGE: usize = 20_500;
-const DATAGRAMS: u64 = 21;
 const MESSAGES: u64 = 3;
 
 fn started(namespaces: &Namespaces, args: &[&str]) -> Started {
@@ -27,10 +22,9 @@ fn started(namespaces: &Namespaces, args: &[&str]) -> Started {
 /// Sends some messages from each of the addresses, from one socket each.
 fn send(namespaces: &Namespaces) {
     for ip in ENDS {
-        let socket = namespaces.within(0, || UdpSocket::bind((address(ip), 0)).unwrap());
-        setsockopt(&socket.as_fd(), sockopt::UdpGsoSegment, &1000).unwrap();
+        let socket = namespaces.within(0, || cutting_socket(address(ip), DATAGRAM_BYTES));
         for _ in 0..MESSAGES {
-            assert_eq!(socket.send_to(&[0x5a; MESSAGE], (address(ip), PORT)).unwrap(), MESSAGE);
+            assert_eq!(socket.send_to(&[0x5a; MESSAGE_BYTES], (address(ip), PORT)).unwrap(), MESSAGE_BYTES);
         }
     }
 }
@@ -47,7 +41,7 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
         let queues = report["queues"].as_array().unwrap();
         let counted =
             |name: &str| -> u64 { queues.iter().map(|queue| queue["device_counts"][name].as_u64().unwrap_or(0)).sum() };
-        assert_eq!(counted("wire_packets"), 2 * MESSAGES * DATAGRAMS, "{report}");
+        assert_eq!(counted("wire_packets"), 2 * MESSAGES * DATAGRAMS as u64, "{report}");
         assert_eq!((counted("truncated"), counted("bad_datagrams"), counted("socket_drops")), (0, 0, 0));
         // On the loopback interface, messages stay whole.
         assert_eq!((counted("super_frames"), &report["received"]), (2 * MESSAGES, &Value::from(2 * MESSAGES)));
@@ -59,8 +53,11 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
         for (ip, headers) in ENDS.into_iter().zip([28, 48]) {
             let row = rows.iter().find(|row| row["destination"] == ip).unwrap();
             assert_eq!((&row["destination_port"], &row["source"]), (&Value::from(PORT), &Value::from(ip)));
-            let bytes = MESSAGES * (MESSAGE as u64 + DATAGRAMS * headers);
-            assert_eq!((&row["packets"], &row["bytes"]), (&Value::from(MESSAGES * DATAGRAMS), &Value::from(bytes)));
+            let bytes = MESSAGES * (MESSAGE_BYTES as u64 + DATAGRAMS as u64 * headers);
+            assert_eq!(
+                (&row["packets"], &row["bytes"]),
+                (&Value::from(MESSAGES * DATAGRAMS as u64), &Value::from(bytes))
+            );
         }
     }
 }

@@ -1,9 +1,8 @@
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
 
-use nix::sys::socket::{setsockopt, sockopt};
 use steerage::testing::QueueTester;
 use steerage::{Batch, Builder, Cpu, Handler, Timestamp, TxId, limits::POLL_BUDGET};
+use steerage_fixtures::namespaces::cutting_socket;
 use steerage_fixtures::{HANG, until};
 
 use super::{Udp, UdpOptions};
@@ -17,10 +16,9 @@ fn reached(udp: &Udp, ip: &str) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), udp.local_addr().port())
 }
 
-/// A socket that sends `bytes` bytes per datagram.
-fn peer(ip: &str, bytes: i32) -> UdpSocket {
-    let socket = UdpSocket::bind((ip, 0)).unwrap();
-    setsockopt(&socket.as_fd(), sockopt::UdpGsoSegment, &bytes).unwrap();
+/// A socket whose messages are cut into datagrams of `bytes` bytes.
+fn peer(ip: &str, bytes: usize) -> UdpSocket {
+    let socket = cutting_socket(ip.parse().unwrap(), bytes);
     socket.set_read_timeout(Some(HANG)).unwrap();
     socket
 }

@@ -1,19 +1,16 @@
 //! Super-frames between two kernels. They are received in one piece, steered as one packet, and
 //! then sent in one piece, cut, or merged.
 
-use std::net::UdpSocket;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::socket::{setsockopt, sockopt};
 use steerage::{Builder, CpuMask, Running, Snapshot};
 use steerage_device::af_packet::{AfPacketOptions, AfPacketOutput, Direction};
 use steerage_device::{open, output};
 use steerage_fixtures::handlers::{Wire, end};
-use steerage_fixtures::namespaces::{Namespaces, address, converse, tcp_transfer};
-use steerage_fixtures::{HANG, until};
+use steerage_fixtures::namespaces::{Namespaces, address, converse, datagrams_in_one_piece, tcp_transfer};
+use steerage_fixtures::until;
 
 /// The size of a transfer in bytes.
 const BYTES: usize = 20_000_000;
@@ -64,23 +61,6 @@ fn counted(ledger: &Snapshot, queue: usize, name: &str) -> u64 {
     ledger.queues[queue].device_counts.iter().find(|(each, _)| *each == name).unwrap().1
 }
 
-/// Datagrams that leave the socket as one super-frame arrive unchanged and in order.
-fn datagrams_in_one_piece(namespaces: &Namespaces, to: &str) {
-    let receiver = namespaces.within(1, || UdpSocket::bind((address(to), 0)).unwrap());
-    receiver.set_read_timeout(Some(HANG)).unwrap();
-    let at = receiver.local_addr().unwrap();
-    let any = if at.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let sender = namespaces.within(0, || UdpSocket::bind(any).unwrap());
-    setsockopt(&sender.as_fd(), sockopt::UdpGsoSegment, &1000).unwrap();
-    let payload: Vec<u8> = (0..20_500_u32).map(|nth| (nth / 1000 * 3 + nth) as u8).collect();
-    sender.send_to(&payload, at).unwrap();
-    let mut buffer = [0; 2000];
-    for datagram in payload.chunks(1000) {
-        let len = receiver.recv(&mut buffer).unwrap();
-        assert_eq!(buffer[..len], *datagram);
-    }
-}
-
 #[test]
 fn two_kernels_exchange_super_frames() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -89,7 +69,7 @@ fn two_kernels_exchange_super_frames() {
         let running = wire(&namespaces, [&specs[0], &specs[1]]);
         converse(&namespaces, 0, 1);
         for to in ["10.210.0.2", "fd00:210::2"] {
-            datagrams_in_one_piece(&namespaces, to);
+            datagrams_in_one_piece(&namespaces, 0, 1, address(to));
             tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
         }
         // Read this now, because the interfaces disappear at the end of the run.
@@ -118,7 +98,7 @@ fn super_frames_are_cut_where_they_must_be_and_packets_are_merged_where_they_can
     let running = wire(&namespaces, ["tun:left,offload=on", "tun:right"]);
     converse(&namespaces, 0, 1);
     for (to, back) in [("10.210.0.2", "10.210.0.1"), ("fd00:210::2", "fd00:210::1")] {
-        datagrams_in_one_piece(&namespaces, to);
+        datagrams_in_one_piece(&namespaces, 0, 1, address(to));
         tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
         tcp_transfer(&namespaces, 1, 0, address(back), BYTES);
     }
@@ -190,7 +170,7 @@ fn packet_sockets_pass_super_frames_on() {
             });
         }
         for to in ["10.210.0.2", "fd00:210::2"] {
-            datagrams_in_one_piece(&namespaces, to);
+            datagrams_in_one_piece(&namespaces, 0, 1, address(to));
             tcp_transfer(&namespaces, 0, 1, address(to), BYTES / 4);
         }
     }

@@ -222,13 +222,23 @@ fn traceroute_finds_the_way() {
     assert!(dropped(&report, "ttl_expired") >= 4, "{report}");
 }
 
+/// The number of datagrams that the sockets of this namespace had no room for.
+fn overflows_of_udp() -> u64 {
+    let table = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut lines = table.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let [names, counts] = [lines.next().unwrap(), lines.next().unwrap()].map(|line| line.split(' '));
+    let (_, count) = names.zip(counts).find(|(name, _)| *name == "RcvbufErrors").unwrap();
+    count.parse().unwrap()
+}
+
 /// 1 GB over TCP in one direction, less over several connections in the other direction, and some
 /// over UDP. All data arrives.
 #[test]
 fn iperf3_carries_a_gigabyte() {
     let Some(net) = Net::new() else { return };
     let started = net.start(&["r0", "r1"]);
-    for options in [&["-n", "1G"][..], &["-n", "50M", "-P", "4", "-R"], &["-u", "-b", "50M", "-l", "1200", "-n", "5M"]]
+    let mut lost = 0;
+    for options in [&["-n", "1G"][..], &["-n", "50M", "-P", "4", "-R"], &["-u", "-b", "20M", "-l", "1200", "-n", "5M"]]
     {
         let mut server = std::process::Command::new("iperf3");
         let server = server.args(["-s", "-1", "-B", FAR4, "--forceflush"]).stdin(std::process::Stdio::null());
@@ -248,9 +258,8 @@ fn iperf3_carries_a_gigabyte() {
         if options[0] == "-u" {
             let sum = &end["sum"];
             assert!(sum["packets"].as_u64().unwrap() >= 4_000, "{end}");
-            // On a busy machine, the kernel's queues may lose some datagrams. The report at the end
-            // shows that the router loses none.
-            assert!(sum["lost_percent"].as_f64().unwrap() < 5.0, "{end}");
+            // On a busy machine, iperf3's own socket overflows. The kernel counts these datagrams.
+            lost = sum["lost_packets"].as_u64().unwrap().saturating_sub(net.0.within(OTHER, overflows_of_udp));
         } else {
             let [sent, received] = ["sum_sent", "sum_received"].map(|sum| end[sum]["bytes"].as_u64().unwrap());
             let wanted = if options[1] == "1G" { 1 << 30 } else { 50 << 20 };
@@ -261,6 +270,9 @@ fn iperf3_carries_a_gigabyte() {
     }
     let report = stop(started);
     assert_eq!((&report["reordered"], &report["in_flight"]), (&json!(0), &json!(0)), "{report}");
+    // All other losses are in the router's report.
+    let counts = report["dropped"].as_object().unwrap().values();
+    assert!(lost <= counts.filter_map(Value::as_u64).sum(), "{lost} lost, {report}");
     // The router receives all data, the headers, and the acknowledgements.
     assert!(report["received_bytes"].as_u64().unwrap() > (1 << 30) + (50 << 20), "{report}");
 }

@@ -3,8 +3,7 @@
 //! A CPU that other programs, interrupts or guests of the hypervisor use has only the rest of its
 //! time for receiving: `1 - others`. If the polling CPU has no time left, and another CPU of the
 //! mask has more time for us, polling moves to that CPU. The buckets of the slowed CPU then go to
-//! the CPUs that have buckets. A CPU that works for other groups only has less time by that work.
-//! So the two directions of a tunnel do not end up on one CPU. So no work remains that competes with the other program, which is
+//! the CPUs that have buckets. So no work remains that competes with the other program, which is
 //! often the source of the packets: the sender on a veth, or the softirq of the network card. If
 //! CPUs are short of time afterwards, the policy decides whether the slowed CPU should help again.
 //!
@@ -59,9 +58,9 @@ struct Trial {
 /// The knowledge about the receiver of one queue.
 #[derive(Clone, Debug, Default)]
 struct Receiver {
-    /// The time, the number of received packets and the busy time of each CPU at the start of the
+    /// The time, the number of received packets and the busy time of the CPU at the start of the
     /// current measurement.
-    window: Option<(Timestamp, u64, Vec<u64>)>,
+    window: Option<(Timestamp, u64, u64)>,
     trial: Option<Trial>,
     /// The earliest time of the next trial.
     not_before: Timestamp,
@@ -80,12 +79,12 @@ impl Receivers {
     pub(crate) fn look(&mut self, now: Timestamp, view: &View, ledgers: &Ledgers) -> Option<Change> {
         self.0.resize_with(ledgers.queues.len(), Receiver::default);
         let queues = view.groups.iter().flat_map(|group| group.queues.iter().map(move |queue| (*queue, group)));
-        let busy: Vec<u64> = ledgers.cpus.iter().map(|cpu| cpu.busy_nanos.get()).collect();
         let is_free = |queue: &usize| !ledgers.queues[*queue].owner_is_chosen.load(Ordering::Relaxed);
         for (queue, group) in queues.filter(|(queue, _)| is_free(queue)) {
             let owner = ledgers.queues[queue].owner();
-            let received = ledgers.queues[queue].ledger.received.get();
-            let change = self.0[queue].look(now, queue, owner, (received, &busy), group, &view.others);
+            let (received, busy) =
+                (ledgers.queues[queue].ledger.received.get(), ledgers.cpus[usize::from(owner)].busy_nanos.get());
+            let change = self.0[queue].look(now, queue, owner, (received, busy), group, &view.others);
             if change.is_some() {
                 return change;
             }
@@ -106,16 +105,17 @@ impl Receiver {
         now: Timestamp,
         queue: usize,
         owner: CpuIndex,
-        (received, busy): (u64, &[u64]),
+        (received, busy): (u64, u64),
         group: &GroupView,
         others: &[f64],
     ) -> Option<Change> {
-        let took = now.since(self.window.get_or_insert_with(|| (now, received, busy.to_vec())).0);
+        let (since, received_before, busy_before) = *self.window.get_or_insert((now, received, busy));
+        let took = now.since(since);
         // The use by other programs is measured at this interval.
         if took < WATCH_EVERY {
             return None;
         }
-        let (_, received_before, busy_before) = self.window.take()?;
+        self.window = None;
         let rate = received.saturating_sub(received_before) as f64 / took.as_secs_f64();
         if let Some(Trial { from, to, map, rate: before }) = self.trial.take() {
             self.not_before = now + took.div_f64(TUNING.budget);
@@ -125,15 +125,8 @@ impl Receiver {
             let is_possible = map.iter().all(|cpu| group.order.contains(cpu));
             return (is_worse && is_possible).then_some(Change { queue, from: to, to: from, map });
         }
-        let ours = |cpu: CpuIndex| {
-            let cpu = usize::from(cpu);
-            busy[cpu].saturating_sub(busy_before[cpu]) as f64 / took.as_nanos() as f64
-        };
-        let time_left = |cpu: CpuIndex| {
-            let is_of_group = cpu == owner || group.map.contains(&cpu);
-            1.0 - others[usize::from(cpu)] - if is_of_group { 0.0 } else { ours(cpu) }
-        };
-        let used = ours(owner) + others[usize::from(owner)];
+        let time_left = |cpu: CpuIndex| 1.0 - others[usize::from(cpu)];
+        let used = busy.saturating_sub(busy_before) as f64 / took.as_nanos() as f64 + others[usize::from(owner)];
         if now < self.not_before || rate == 0.0 || used < TUNING.fill {
             return None;
         }
@@ -150,37 +143,7 @@ impl Receiver {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    /// CPU 1 polls a queue and has half of its time. Returns where polling goes if CPU 0, which has no
-    /// bucket of the queue's group, is busy for this share of its time.
-    fn goes_to(busy_of_0: f64, map: Map) -> Option<CpuIndex> {
-        let group = GroupView { version: Default::default(), order: vec![1, 0], owners: 1, map, queues: vec![0] };
-        let after = |time: Duration| Timestamp::ZERO + time;
-        let nanos = |share: f64| (share * WATCH_EVERY.as_nanos() as f64) as u64;
-        let mut receiver = Receiver::default();
-        let others = [0.0, 0.5];
-        assert_eq!(receiver.look(after(WATCH_EVERY), 0, 1, (1000, &[7, 7]), &group, &others), None);
-        let busy = [7 + nanos(busy_of_0), 7 + nanos(0.5)];
-        let change = receiver.look(after(2 * WATCH_EVERY), 0, 1, (2000, &busy), &group, &others);
-        change.map(|change| change.to)
-    }
-
-    #[test]
-    fn polling_goes_to_a_cpu_with_more_time() {
-        let alone = || Box::new([1; BUCKETS]);
-        assert_eq!(goes_to(0.0, alone()), Some(0));
-        assert_eq!(goes_to(0.3, alone()), Some(0));
-        // That CPU has as little time left, because it works for another group.
-        assert_eq!(goes_to(0.45, alone()), None);
-        assert_eq!(goes_to(0.9, alone()), None);
-        // Its work is for this group.
-        let mut shared = alone();
-        shared[..100].fill(0);
-        assert_eq!(goes_to(0.9, shared), Some(0));
-    }
 
     #[test]
     fn the_buckets_of_a_slowed_cpu_go_to_those_that_have_some() {

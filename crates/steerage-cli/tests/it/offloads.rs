@@ -247,7 +247,7 @@ fn tagged_super_frames_pass_whole() {
     }
     namespaces.within(ONE, || UdpSocket::bind("0.0.0.0:0").unwrap().send_to(LAST, (far[0], 9)).unwrap());
     let packets = dump.packets();
-    ends.map(end);
+    let _ = ends.map(end);
     let reports = fanouts.map(Started::stop_at_rest);
     // The frames of the other direction are not cut, and their checksums may be unfinished.
     let to_far: Vec<_> = packets

@@ -78,8 +78,8 @@ impl Dump {
         assert!(self.0.wait().unwrap().success());
         let read = Command::new("tcpdump").args(["-n", "-e", "-vv", "-r"]).arg(&self.1).output().unwrap();
         let text = String::from_utf8(read.stdout).unwrap();
-        // A packet of IPv4 takes several lines. All but the first begin with a blank.
-        text.replace("\n ", " ").lines().map(String::from).collect()
+        // A packet may take several lines. All but the first begin with a blank or a tab.
+        text.replace("\n ", " ").replace("\n\t", " ").lines().map(String::from).collect()
     }
 }
 

@@ -170,6 +170,15 @@ impl Offload {
         }
     }
 
+    /// Whether the frame is a single packet with these headers, whose transport checksum must be
+    /// finished.
+    fn leaves_checksum_of(&self, layout: &Layout) -> bool {
+        !self.is_super_frame()
+            && self.checksum == ChecksumState::Partial
+            && usize::from(self.transport_at) == layout.transport_at
+            && usize::from(self.checksum_at) == layout.transport_at + layout.checksum_at()
+    }
+
     /// The contents of the frame.
     pub fn kind(&self) -> OffloadKind {
         self.kind

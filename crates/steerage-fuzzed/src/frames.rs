@@ -46,7 +46,7 @@ pub(crate) fn offload(bytes: &[u8]) {
         // Use any bytes as packets.
         _ => frame.chunks(usize::from(header[0]).max(1)).map(<[u8]>::to_vec).collect(),
     };
-    let batch: Vec<Option<&[u8]>> = packets.iter().take(MERGED_MAX).map(|packet| Some(&packet[..])).collect();
+    let batch: Vec<_> = packets.iter().take(MERGED_MAX).map(|packet| Some((&packet[..], None))).collect();
     let mut seen = 0_u64;
     coalesce(&batch, link, |merged| {
         assert_eq!(seen & merged.members, 0, "each packet leaves once");

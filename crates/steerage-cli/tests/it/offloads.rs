@@ -5,9 +5,14 @@ use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use steerage::{Batch, Builder, Cpu, Handler, Running, TxId};
+use steerage_device::af_packet::{AfPacketOptions, AfPacketOutput, Direction};
+use steerage_device::tap::{Layer, TapOptions};
+use steerage_fixtures::handlers::end;
 use steerage_fixtures::namespaces::{
     DATAGRAM_BYTES, DATAGRAMS, MESSAGE_BYTES, Namespaces, address, any, cutting_socket, datagrams_in_one_piece, ping,
     tcp_transfer,
@@ -73,8 +78,8 @@ impl Dump {
         assert!(self.0.wait().unwrap().success());
         let read = Command::new("tcpdump").args(["-n", "-e", "-vv", "-r"]).arg(&self.1).output().unwrap();
         let text = String::from_utf8(read.stdout).unwrap();
-        // A packet of IPv4 takes several lines. All but the first begin with a blank.
-        text.replace("\n ", " ").lines().map(String::from).collect()
+        // A packet may take several lines. All but the first begin with a blank or a tab.
+        text.replace("\n ", " ").replace("\n\t", " ").lines().map(String::from).collect()
     }
 }
 
@@ -164,4 +169,105 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
     let bytes = |header: u64| MESSAGES * (MESSAGE_BYTES as u64 + datagrams * (header + 8));
     let expected = [20, 40].map(|header| (Some(MESSAGES * datagrams), Some(bytes(header))));
     assert!(told == expected || told == [expected[1], expected[0]], "{to_us:#?}");
+}
+
+/// An Ethernet header up to a tag.
+const ADDRESSES: usize = 12;
+/// A tag of VLAN 42.
+const TAG: [u8; 4] = [0x81, 0, 0, 42];
+
+/// Joins a TAP and a cable. Frames have a tag on the cable, and none on the TAP.
+struct Tagger;
+
+impl Handler for Tagger {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        let is_from_tap = batch.queue() == 0;
+        for mut packet in batch.iter_mut() {
+            if is_from_tap {
+                packet.prepend(TAG.len()).unwrap();
+                let frame = packet.data_mut().unwrap();
+                frame.copy_within(TAG.len()..TAG.len() + ADDRESSES, 0);
+                frame[ADDRESSES..ADDRESSES + TAG.len()].copy_from_slice(&TAG);
+                packet.transmit(TxId(1));
+            } else if packet.data()[ADDRESSES..].starts_with(&TAG) {
+                packet.data_mut().unwrap().copy_within(..ADDRESSES, TAG.len());
+                packet.trim_front(TAG.len()).unwrap();
+                packet.transmit(TxId(0));
+            }
+        }
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
+}
+
+fn tagging(namespaces: &Namespaces, nth: usize, host: usize, cable: &str) -> Running<()> {
+    let running = namespaces.within(nth, || {
+        let tap = TapOptions::new(Layer::Tap, "host").offloads(true).open().unwrap();
+        let listens = AfPacketOptions::new(cable).direction(Direction::In).offloads(true);
+        let listens = listens.block_timeout(Duration::from_millis(1)).open().unwrap();
+        let sends = AfPacketOutput::new(cable).offloads(true).open().unwrap();
+        let builder = Builder::new().virtual_cpus(2).input(tap.input().unwrap()).input(listens.input);
+        builder.output(tap.output()).output(sends).build(|_| Tagger).unwrap().start().unwrap()
+    });
+    namespaces.address(nth, host, "host");
+    running
+}
+
+/// Two kernels talk over cables on which all frames have a tag. `fanout` passes them between the cables.
+#[test]
+fn tagged_super_frames_pass_whole() {
+    if Command::new("tcpdump").arg("--version").output().is_err() {
+        return skip("tcpdump is absent");
+    }
+    let Some(namespaces) = Namespaces::new(3) else { return };
+    namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
+    namespaces.veth((OTHER, "other0"), (ROUTER, "r1"));
+    // The kernel cuts the frames that leave the middle, so that tcpdump can check them.
+    namespaces.within(ROUTER, || {
+        let set = Command::new("ethtool").args("-K r1 tx off tso off gso off".split(' ')).output().unwrap();
+        assert!(set.status.success(), "ethtool: {set:?}");
+    });
+    let fanouts = [("r0", "r1"), ("r1", "r0")].map(|(from, to)| {
+        let from = format!("af_packet:{from},direction=in,offload=on,timeout=1");
+        let to = format!("af_packet:{to},offload=on");
+        let args = ["fanout", &from, "--to", &to, "--virtual-cpus", "2", "--check-order", "--json", "-v"];
+        Started::of(namespaces.within(ROUTER, || command(&args).spawn().unwrap()))
+    });
+    let ends = [tagging(&namespaces, ONE, 1, "one0"), tagging(&namespaces, OTHER, 2, "other0")];
+    let far = ["10.210.0.2", "fd00:210::2"];
+    far.iter().for_each(|to| namespaces.within(ONE, || ping(address(to), 56)));
+    let directory = Scratch::new();
+    let dump = Dump::start(&namespaces, OTHER, "other0", &directory);
+    for to in far {
+        tcp_transfer(&namespaces, ONE, OTHER, address(to), BYTES);
+        datagrams_in_one_piece(&namespaces, ONE, OTHER, address(to));
+    }
+    namespaces.within(ONE, || UdpSocket::bind("0.0.0.0:0").unwrap().send_to(LAST, (far[0], 9)).unwrap());
+    let packets = dump.packets();
+    let _ = ends.map(end);
+    let reports = fanouts.map(Started::stop_at_rest);
+    // The frames of the other direction are not cut, and their checksums may be unfinished.
+    let to_far: Vec<_> = packets
+        .iter()
+        .filter(|packet| [" > 10.210.0.2.", " > fd00:210::2."].iter().any(|to| packet.contains(to)))
+        .collect();
+    let wrong: Vec<_> = to_far
+        .iter()
+        .filter(|packet| ["incorrect", "bad udp cksum", "bad cksum"].iter().any(|bad| packet.contains(bad)))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(to_far.iter().all(|packet| packet.contains("vlan 42")), "{to_far:#?}");
+    for kind in ["proto UDP", "next-header UDP"] {
+        let is_one =
+            |packet: &&&String| [kind, "[udp sum ok] UDP, length 1000"].iter().all(|part| packet.contains(part));
+        assert_eq!(to_far.iter().filter(is_one).count(), MESSAGE_BYTES / DATAGRAM_BYTES, "{to_far:#?}");
+    }
+    assert!(to_far.iter().filter(|packet| packet.contains("(correct), seq")).count() > 2 * BYTES / 1460);
+    let sent = &reports[0]["outputs"][0];
+    let (frames, bytes) = (sent["packets"].as_u64().unwrap(), sent["bytes"].as_u64().unwrap());
+    assert!(bytes / frames > 1518, "{sent}");
+    assert!(reports.iter().all(|report| report["reordered"] == 0), "{reports:#?}");
 }

@@ -6,6 +6,10 @@
 //! kernel then puts into that block cannot be lent until the last rescued frame has returned. They
 //! are copied one by one.
 //!
+//! A full ring alone is no reason for a rescue. If frames come faster than this queue is polled, the
+//! ring is full of frames that nobody has seen yet. Then the blocks that are out will return soon,
+//! and a copy would only make the queue slower.
+//!
 //! An alternative is to copy the frames that go to a slow CPU. A rescue needs no guess about which
 //! CPU will be slow, and copies nothing while the ring has room.
 
@@ -15,11 +19,18 @@ use std::os::fd::BorrowedFd;
 
 use steerage::device::{Blocks, Completions, Lending};
 
+use super::BLOCKS_MIN;
 use super::sys::{Frame, Memory};
 
 /// The part of a ring that should be free for the kernel: one fourth. If less is free, the block
 /// that has been out longest is rescued.
 const FREE_PART: usize = 4;
+
+/// A block is rescued only when this part of the ring was handed over after it: one half. If a younger
+/// block is in the way, more than one fourth of the ring is full of frames that nobody has seen yet.
+const YOUNG_PART: usize = 2;
+
+const _: () = assert!(BLOCKS_MIN >= FREE_PART && FREE_PART > YOUNG_PART);
 
 /// The memory from which a block's frames are lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,12 +174,15 @@ impl Ring {
         u64::from(frames)
     }
 
-    /// Whether the kernel will reach `block`, which is out, before it has filled one part of the
-    /// ring (see [`FREE_PART`]).
+    /// Whether the kernel will reach `block`, which has been out for a while, before it has filled one
+    /// part of the ring (see [`FREE_PART`]).
     fn is_in_the_way(&self, block: usize) -> bool {
         let count = self.memory.shape().blocks;
         let part = count / FREE_PART;
         let before = (block + count - self.next) % count;
+        if before > count / YOUNG_PART {
+            return false;
+        }
         // The kernel fills blocks in order. If the block one part before this one is not filled,
         // all blocks in between are free.
         before <= part || self.memory.is_filled((block + count - part) % count)

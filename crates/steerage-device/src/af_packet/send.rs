@@ -259,10 +259,12 @@ impl Send {
         let merges = whole.load(Ordering::Relaxed);
         let received: [Option<Received<'_>>; HANDLE_BUDGET] =
             std::array::from_fn(|nth| outgoing[nth].as_ref().map(OutgoingPacket::received));
-        let batch: [Option<&[u8]>; HANDLE_BUDGET] = std::array::from_fn(|nth| {
+        let batch: [Option<(&[u8], Option<Offload>)>; HANDLE_BUDGET] = std::array::from_fn(|nth| {
             let (packet, received) = (outgoing[nth].as_ref()?, received[nth].as_ref()?);
-            let plain = merges && packet.offload().is_none() && received.data.len() == received.total_len;
-            (plain && self.takes(packet)).then_some(received.data)
+            let offload = packet.offload();
+            let is_one =
+                !offload.as_ref().is_some_and(Offload::is_super_frame) && received.data.len() == received.total_len;
+            (merges && is_one && self.takes(packet)).then_some((received.data, offload))
         });
         // The header that precedes each packet on the list.
         let told: [[u8; VIRTIO_BYTES]; HANDLE_BUDGET] = std::array::from_fn(|nth| {
@@ -288,14 +290,14 @@ impl Send {
         &self,
         merged: &Merged<'_>,
         (outgoing, told): (&'p [Option<OutgoingPacket<'p>>], &'p [[u8; VIRTIO_BYTES]]),
-        batch: &[Option<&[u8]>],
+        batch: &[Option<(&[u8], Option<Offload>)>],
         (whole, list): (&AtomicBool, &mut List<'p>),
         sent: &mut Sent,
     ) -> Result<(), DeviceError> {
         if let Some((header, offload)) = &merged.frame {
             // Send the list first, because earlier packets of the flow may be on it.
             self.flush(list, sent)?;
-            let members = || merged.positions().filter_map(|nth| batch[nth]);
+            let members = || merged.positions().filter_map(|nth| batch[nth]).map(|(packet, _)| packet);
             let told = offload.to_virtio(merged.is_v4).unwrap_or_default();
             let parts = [&told[..], *header].into_iter().chain(members().map(|packet| &packet[header.len()..]));
             let (packets, bytes) = members().fold((0, 0), |(packets, bytes), one| (packets + 1, bytes + one.len()));

@@ -19,7 +19,7 @@ const ANY: &str = "any";
 const PREFIX: &str = "af_packet:";
 
 /// The options, in the order in which an error lists them.
-const OPTIONS: [&str; 7] = ["queues", "buffer", "timeout", "promiscuous", "direction", "snaplen", "hash"];
+const OPTIONS: [&str; 8] = ["queues", "buffer", "timeout", "promiscuous", "direction", "snaplen", "hash", "offload"];
 
 /// An interface as the user wrote it.
 ///
@@ -96,6 +96,7 @@ fn set(options: &mut AfPacketOptions, option: &str, value: &str) -> Result<(), S
             options.direction = one_of(DEVICE, option, value, &directions)?;
         }
         "snaplen" => options.snaplen = Some(within(DEVICE, option, value, 1, SNAPLEN_MAX)?),
+        "offload" => options.offloads = one_of(DEVICE, option, value, &[("on", true), ("off", false)])?,
         "hash" => options.device_hash = one_of(DEVICE, option, value, &DEVICE_HASHES)?,
         _ => return Err(unknown(DEVICE, option, value, &OPTIONS)),
     }
@@ -120,7 +121,9 @@ mod tests {
         assert_eq!((options.interface.as_str(), options.queues, options.buffer), ("eth1", 2, 1 << 20));
         assert_eq!((options.block_timeout, options.promiscuous), (Duration::from_millis(1), false));
         assert_eq!((options.direction, options.device_hash), (Direction::In, DeviceHash::Always));
-        assert_eq!(parsed("af_packet:eth1").unwrap().queues, 1);
+        let plain = parsed("af_packet:eth1").unwrap();
+        assert_eq!((plain.queues, plain.offloads), (1, false));
+        assert!(parsed("af_packet:eth1,offload=on").unwrap().offloads);
     }
 
     #[test]
@@ -133,6 +136,7 @@ mod tests {
             "timeout=0",
             "direction=up",
             "hash=md5",
+            "offload=yes",
             "snaplen=0",
             "queues=1,queues=2",
         ] {

@@ -84,16 +84,14 @@ impl Sending<'_> {
         if offloads.refused.load(Ordering::Relaxed) {
             return outgoing.iter().flatten().for_each(|packet| self.send_one(packet));
         }
-        let mergeable = |packet: &Option<OutgoingPacket<'_>>| {
-            packet.as_ref().is_some_and(|packet| {
-                packet.offload().is_none() && packet.segments().count() == 1 && self.takes(&packet.received())
-            })
-        };
-        let are: [bool; HANDLE_BUDGET] = std::array::from_fn(|nth| mergeable(&outgoing[nth]));
         let received: [Option<Received<'_>>; HANDLE_BUDGET] =
             std::array::from_fn(|nth| outgoing[nth].as_ref().map(OutgoingPacket::received));
-        let batch: [Option<&[u8]>; HANDLE_BUDGET] =
-            std::array::from_fn(|nth| received[nth].as_ref().filter(|_| are[nth]).map(|received| received.data));
+        let batch: [Option<(&[u8], Option<Offload>)>; HANDLE_BUDGET] = std::array::from_fn(|nth| {
+            let (packet, received) = (outgoing[nth].as_ref()?, received[nth].as_ref()?);
+            let offload = packet.offload();
+            let is_one = !offload.as_ref().is_some_and(Offload::is_super_frame) && packet.segments().count() == 1;
+            (is_one && self.takes(received)).then_some((received.data, offload))
+        });
         coalesce(&batch[..count], self.shared.layer.link(), |merged| {
             self.send_run(&merged, &outgoing, &batch, offloads)
         });
@@ -104,19 +102,18 @@ impl Sending<'_> {
         &mut self,
         merged: &Merged<'_>,
         outgoing: &[Option<OutgoingPacket<'_>>],
-        batch: &[Option<&[u8]>],
+        batch: &[Option<(&[u8], Option<Offload>)>],
         offloads: &Offloads,
     ) {
         let kind = |offload: &Offload| offload.kind() == OffloadKind::Tcp || offloads.udp;
         if let Some((header, offload)) = merged.frame.filter(|(_, offload)| kind(offload)) {
-            let payload = merged.positions().filter_map(|nth| batch[nth]).map(|packet| &packet[header.len()..]);
-            let parts = std::iter::once(header).chain(payload);
+            let members = || merged.positions().filter_map(|nth| batch[nth]).map(|(packet, _)| packet);
+            let parts = std::iter::once(header).chain(members().map(|packet| &packet[header.len()..]));
             match self.write_whole(&offload, merged.is_v4, parts) {
                 Outcome::Cut => {}
                 outcome => {
-                    let packets = merged.positions().filter_map(|nth| batch[nth]);
                     let (count, bytes) =
-                        packets.fold((0, 0), |(count, bytes), packet| (count + 1, bytes + packet.len()));
+                        members().fold((0, 0), |(count, bytes), packet| (count + 1, bytes + packet.len()));
                     return self.count(outcome, count, bytes);
                 }
             }

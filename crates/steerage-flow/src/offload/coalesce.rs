@@ -99,6 +99,8 @@ fn differs_without(
 #[derive(Clone, Copy)]
 struct Candidate<'p> {
     packet: &'p [u8],
+    /// The work that is left on the packet.
+    offload: Option<Offload>,
     layout: Layout,
 }
 
@@ -130,13 +132,19 @@ impl<'p> Candidate<'p> {
         is_plain && is_v6_plain && self.payload_bytes() > 0
     }
 
-    /// Whether the checksums are right. A wrong checksum must stay wrong, so that the receiver
-    /// notices it.
+    /// Whether the checksums are right, or the transport checksum is begun and will be right. A wrong
+    /// checksum must stay wrong, so that the receiver notices it.
     fn is_sound(&self) -> bool {
         let network = &self.packet[self.layout.network_at..self.layout.transport_at];
-        let ip = !self.layout.is_v4 || finish(sum(network, 0)) == 0;
+        if self.layout.is_v4 && finish(sum(network, 0)) != 0 {
+            return false;
+        }
         let transport = self.transport();
-        ip && finish(sum(transport, layout::pseudo_sum(self.packet, &self.layout, transport.len()))) == 0
+        let pseudo = layout::pseudo_sum(self.packet, &self.layout, transport.len());
+        let Some(offload) = self.offload else { return finish(sum(transport, pseudo)) == 0 };
+        // Zero has two forms in ones' complement.
+        let is_begun = || fold(pseudo) % 0xffff == be16(transport, self.layout.checksum_at()) % 0xffff;
+        offload.leaves_checksum_of(&self.layout) && is_begun()
     }
 
     fn identification(&self) -> u16 {
@@ -261,7 +269,8 @@ impl<'p> Run<'p> {
 
 /// Merges consecutive packets of each flow, and passes the results to `emit`. At most
 /// [`MERGED_MAX`] packets are read. The packets of a flow stay in order. `None` stands for a packet
-/// that must be sent unchanged, after all earlier packets and before all later ones.
+/// that must be sent unchanged, after all earlier packets and before all later ones. Each packet
+/// comes with the work that is left on it: its transport checksum may be unfinished.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -275,17 +284,19 @@ impl<'p> Run<'p> {
 ///     Segments::of_frame(&cut, &frame).map(|packet| [packet.header(), packet.payload()].concat()).collect();
 ///
 /// // ... and merge it again.
-/// let batch: Vec<Option<&[u8]>> = packets.iter().map(|packet| Some(packet.as_slice())).collect();
+/// let batch: Vec<_> = packets.iter().map(|packet| Some((packet.as_slice(), None))).collect();
 /// coalesce(&batch, LinkType::RAW, |merged| {
 ///     let (header, offload) = merged.frame.expect("all of them");
 ///     assert_eq!((header.len(), offload.segment_bytes(), merged.positions().count()), (28, 100, 3));
 /// });
 /// # Ok::<(), steerage_flow::offload::BadOffload>(())
 /// ```
-pub fn coalesce(packets: &[Option<&[u8]>], link: LinkType, mut emit: impl FnMut(Merged<'_>)) {
+pub fn coalesce(packets: &[Option<(&[u8], Option<Offload>)>], link: LinkType, mut emit: impl FnMut(Merged<'_>)) {
     let mut runs: [Option<Run<'_>>; RUNS_MAX] = std::array::from_fn(|_| None);
     for (nth, packet) in packets.iter().take(MERGED_MAX).enumerate() {
-        let candidate = packet.and_then(|packet| layout::read(packet, link).map(|layout| Candidate { packet, layout }));
+        let candidate = packet.and_then(|(packet, offload)| {
+            layout::read(packet, link).map(|layout| Candidate { packet, offload, layout })
+        });
         let Some(candidate) = candidate else {
             emit_all(&mut runs, &mut emit);
             emit(Merged::one(nth));

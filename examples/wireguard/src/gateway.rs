@@ -110,7 +110,9 @@ impl Gateway {
     /// A packet from inside leaves as a message to its peer.
     fn seal(&mut self, packet: &[u8], bucket: impl FnOnce() -> BucketId, cpu: &mut Cpu) {
         let Some(id) = self.network.routed_to(packet) else { return self.out.counts.no_peer += 1 };
-        let Some(peer) = find(&self.network, &mut self.peers, id, bucket, &mut self.make) else { return self.out.counts.strayed += 1 };
+        let Some(peer) = find(&self.network, &mut self.peers, id, bucket, &mut self.make) else {
+            return self.out.counts.strayed += 1;
+        };
         let Some(to) = peer.endpoint else { return self.out.counts.no_endpoint += 1 };
         self.out.counts.sealed += 1;
         // Without a session, the packet waits in the tunnel, and this is the first message of a handshake.
@@ -127,7 +129,9 @@ impl Gateway {
             Sender::Unproven(cookie) => return self.out.send_outside(cookie, from, cpu),
             Sender::Unknown => return self.out.counts.no_peer += 1,
         };
-        let Some(peer) = find(&self.network, &mut self.peers, id, bucket, &mut self.make) else { return self.out.counts.strayed += 1 };
+        let Some(peer) = find(&self.network, &mut self.peers, id, bucket, &mut self.make) else {
+            return self.out.counts.strayed += 1;
+        };
         let mut message = message;
         loop {
             match peer.tunnel.decapsulate(Some(from.ip()), message, self.out.message()) {

@@ -15,7 +15,7 @@ use steerage::{Balance, Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Inpu
 use crate::FRAME_BYTES;
 use crate::gateway::{Counts, Devices, Gateway, Peer, put_headers};
 use crate::network::Network;
-use crate::traffic::{Check, Checked, Connected, Frames, PEERS, Recorded, Work, connect, packet, plain, sealed};
+use crate::traffic::{Check, Checked, Connected, Frames, PEERS, Recorded, Work, connect, plain, sealed};
 
 /// A way to handle the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +28,10 @@ enum Series {
     Give,
     /// The same, and the other CPU does the work: w + c.
     Take,
-    /// The policy spreads the peers over two CPUs.
+    /// Two CPUs, with three peers on the CPU that receives and five on the other one.
     Two,
+    /// The policy `balance` spreads the peers over two CPUs.
+    Balance,
     /// Two CPUs, and the mask changes 100 times a second.
     Shaken,
 }
@@ -56,8 +58,11 @@ struct Run {
 /// Prints a row per round, and the medians.
 pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error>> {
     println!("the flow key of a handshake's first message: {:.0} us", handshake_key()?.as_nanos() as f64 / 1000.0);
-    println!("ns per packet: r receive, w work, h give, c take; one CPU, two CPUs; the share that the first of them kept");
-    println!("two / one: two gateways that share nothing, 2(r+w)/(r+w+h+c), and this gateway");
+    println!("ns per packet: r receive, w work, h give, c take; one CPU, two CPUs");
+    println!(
+        "over one CPU: two gateways that share nothing (apart), 2(r+w)/(r+w+h+c) (bound), two CPUs (reached), `balance`"
+    );
+    println!("own: the share of the packets that the CPU that receives handles with `balance`");
     for work in [Work::Seal, Work::Open] {
         let mut all = Vec::new();
         for round in 0..rounds {
@@ -79,11 +84,12 @@ pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error
 }
 
 /// The number of values of a round, in the order in which they are printed.
-const VALUES: usize = 11;
+const VALUES: usize = 12;
 
 /// Runs all series, beginning with another one in each round.
 fn measure_round(work: Work, packets: usize, round: usize) -> Result<[f64; VALUES], Box<dyn Error>> {
-    const SERIES: [Series; 5] = [Series::Receive, Series::One, Series::Give, Series::Take, Series::Two];
+    const SERIES: [Series; 6] =
+        [Series::Receive, Series::One, Series::Give, Series::Take, Series::Two, Series::Balance];
     let (mut runs, mut alone) = ([Run::default(); SERIES.len()], 0.0);
     for step in 0..=SERIES.len() {
         let nth = (step + round) % (SERIES.len() + 1);
@@ -92,18 +98,18 @@ fn measure_round(work: Work, packets: usize, round: usize) -> Result<[f64; VALUE
             None => alone = run_apart(work, packets)?,
         }
     }
-    let [receive, one, give, take, two] = runs.map(|run| run.nanos);
+    let [receive, one, give, take, two, balance] = runs.map(|run| run.nanos);
     let (r, w) = (receive, one - receive);
     let (h, c) = (give - r, take - w);
     let (bound, reached) = (2.0 * (r + w) / (r + w + h + c), one / two);
-    Ok([r, w, h, c, one, two, runs[4].own, one / alone, bound, reached, reached / bound])
+    Ok([r, w, h, c, one, two, one / alone, bound, reached, reached / bound, one / balance, runs[5].own])
 }
 
 fn print_row(work: Work, values: &[f64; VALUES]) {
-    let [r, w, h, c, one, two, own, apart, bound, reached, part] = values;
+    let [r, w, h, c, one, two, apart, bound, reached, part, balance, own] = values;
     println!(
-        "{work:?}: r {r:.0}, w {w:.0}, h {h:.0}, c {c:.0}; {one:.0}, {two:.0}; {own:.2}; \
-         {apart:.2}, {bound:.2}, {reached:.2}: {part:.2} of the bound"
+        "{work:?}: r {r:.0}, w {w:.0}, h {h:.0}, c {c:.0}; one CPU {one:.0}, two {two:.0}; apart {apart:.2}, bound {bound:.2}, \
+         reached {reached:.2}, {part:.2} of the bound; balance {balance:.2}, own {own:.2}"
     );
 }
 
@@ -247,7 +253,7 @@ fn handle_all<H: Handler>(
         .flow_key_with_link(move |frame, _| keys.flow_key(frame))
         .linear_bytes(FRAME_BYTES)
         .originated_max(ORIGINATED_MAX);
-    let builder = if series == Series::Two { builder.policy(Balance::new()) } else { builder.policy(Hash) };
+    let builder = if series == Series::Balance { builder.policy(Balance::new()) } else { builder.policy(Hash) };
     let running = build(builder)?.start()?;
     let handle = running.handle();
     let mut moves = 0;
@@ -266,6 +272,7 @@ fn handle_all<H: Handler>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::traffic::packet;
 
     const PACKETS: usize = 20_000;
 

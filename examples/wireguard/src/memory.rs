@@ -24,9 +24,9 @@ enum Series {
     Receive,
     /// One CPU does everything: r + w.
     One,
-    /// One CPU receives and gives everything to another one, which does nothing with it: r + h.
+    /// One CPU receives and gives everything to the second CPU, which does nothing with it: r + h.
     Give,
-    /// The same, and the other CPU does the work: w + c.
+    /// One CPU receives and gives everything to the second CPU, which does the work: w + c.
     Take,
     /// Two CPUs, with three peers on the CPU that receives and five on the other one.
     Two,
@@ -86,7 +86,7 @@ pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error
 /// The number of values of a round, in the order in which they are printed.
 const VALUES: usize = 12;
 
-/// Runs all series, beginning with another one in each round.
+/// Runs all series. Each round begins with a different one.
 fn measure_round(work: Work, packets: usize, round: usize) -> Result<[f64; VALUES], Box<dyn Error>> {
     const SERIES: [Series; 6] =
         [Series::Receive, Series::One, Series::Give, Series::Take, Series::Two, Series::Balance];

@@ -27,7 +27,7 @@ const PACKET_BYTES: usize = 1420;
 /// The number of a packet is in its last bytes.
 const NUMBER_BYTES: usize = 4;
 
-/// What the gateway does with the packets.
+/// The work that the packets need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Seal,

@@ -80,10 +80,14 @@ impl AddAssign for Counts {
     }
 }
 
+/// Makes the state of a peer that a CPU has and does not know yet.
+pub(crate) type MakePeer = Box<dyn FnMut(PeerId) -> Peer + Send>;
+
 /// One CPU's part of the gateway.
 pub(crate) struct Gateway {
     network: Arc<Network>,
     devices: Devices,
+    make: MakePeer,
     /// The peers that this CPU has.
     peers: Vec<Option<Box<Peer>>>,
     /// A packet from inside in one piece.
@@ -92,7 +96,7 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    pub(crate) fn new(network: Arc<Network>, devices: Devices) -> Self {
+    pub(crate) fn new(network: Arc<Network>, devices: Devices, make: MakePeer) -> Self {
         let peers = network.peers.iter().map(|_| None).collect();
         let out = Out {
             devices,
@@ -100,13 +104,15 @@ impl Gateway {
             frame: vec![0; HEADERS_BYTES + MESSAGE_BYTES_MAX].into(),
             counts: Counts::default(),
         };
-        Self { network, devices, peers, plain: vec![0; MESSAGE_BYTES_MAX].into(), out }
+        Self { network, devices, make, peers, plain: vec![0; MESSAGE_BYTES_MAX].into(), out }
     }
 
     /// A packet from inside leaves as a message to its peer.
     fn seal(&mut self, packet: &[u8], bucket: impl FnOnce() -> BucketId, cpu: &mut Cpu) {
         let Some(id) = self.network.routed_to(packet) else { return self.out.counts.no_peer += 1 };
-        let Some(peer) = find(&self.network, &mut self.peers, id, bucket) else { return self.out.counts.strayed += 1 };
+        let Some(peer) = find(&self.network, &mut self.peers, id, bucket, &mut self.make) else {
+            return self.out.counts.strayed += 1;
+        };
         let Some(to) = peer.endpoint else { return self.out.counts.no_endpoint += 1 };
         self.out.counts.sealed += 1;
         // Without a session, the packet waits in the tunnel, and this is the first message of a handshake.
@@ -123,7 +129,9 @@ impl Gateway {
             Sender::Unproven(cookie) => return self.out.send_outside(cookie, from, cpu),
             Sender::Unknown => return self.out.counts.no_peer += 1,
         };
-        let Some(peer) = find(&self.network, &mut self.peers, id, bucket) else { return self.out.counts.strayed += 1 };
+        let Some(peer) = find(&self.network, &mut self.peers, id, bucket, &mut self.make) else {
+            return self.out.counts.strayed += 1;
+        };
         let mut message = message;
         loop {
             match peer.tunnel.decapsulate(Some(from.ip()), message, self.out.message()) {
@@ -159,7 +167,7 @@ impl Gateway {
         if input == self.devices.inside {
             self.seal(packet, bucket, cpu);
         } else if let Some(id) = newborn(packet) {
-            find(&self.network, &mut self.peers, id, bucket);
+            find(&self.network, &mut self.peers, id, bucket, &mut self.make);
         } else if let Some((from, _, message)) = datagram(packet) {
             self.open(from, message, bucket, cpu);
         }
@@ -176,10 +184,11 @@ fn find<'p>(
     peers: &'p mut [Option<Box<Peer>>],
     id: PeerId,
     bucket: impl FnOnce() -> BucketId,
+    make: &mut MakePeer,
 ) -> Option<&'p mut Peer> {
     let peer = peers.get_mut(id)?;
     if peer.is_none() && network.in_bucket(bucket().bucket).contains(&id) {
-        *peer = Some(Box::new(Peer::new(network, id)));
+        *peer = Some(Box::new(make(id)));
     }
     peer.as_deref_mut()
 }

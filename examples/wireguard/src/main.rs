@@ -16,6 +16,7 @@ mod config;
 mod gateway;
 mod memory;
 mod network;
+mod traffic;
 
 use std::error::Error;
 use std::net::Ipv6Addr;
@@ -30,7 +31,7 @@ use steerage::{Builder, CpuId, CpuMask, Input, InputId, LinkType, TxId};
 use steerage_device::tap::{Layer, TapOptions};
 use steerage_device::udp::UdpOptions;
 
-use crate::gateway::{Counts, Devices, Gateway};
+use crate::gateway::{Counts, Devices, Gateway, Peer};
 use crate::network::{Network, birth};
 
 const USAGE: &str = "usage: steerage-wireguard FILE INTERFACE [--shake]";
@@ -69,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (file, interface, shake) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [file, interface] => (file, interface, false),
         [file, interface, "--shake"] => (file, interface, true),
-        ["memory"] => return memory::measure(5, 200_000),
+        ["memory"] => return memory::measure(5, 400_000),
         ["memory", rounds, packets] => return memory::measure(rounds.parse()?, packets.parse()?),
         _ => return Err(USAGE.into()),
     };
@@ -100,7 +101,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .flow_key_with_link(move |frame, _| keys.flow_key(frame))
         .linear_bytes(FRAME_BYTES)
         .originated_max(ORIGINATED_MAX)
-        .build(move |_cpu| Gateway::new(Arc::clone(&peers), devices))?
+        .build(move |_cpu| {
+            let made = Arc::clone(&peers);
+            Gateway::new(Arc::clone(&peers), devices, Box::new(move |id| Peer::new(&made, id)))
+        })?
         .start()?;
 
     let handle = running.handle();

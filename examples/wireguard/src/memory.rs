@@ -1,83 +1,123 @@
-//! Measures the gateway without a network: traffic of eight peers is recorded in memory, and then sealed or opened by one CPU
-//! and by two, in turn.
+//! Measures the gateway without a network: recorded traffic of eight peers is sealed or opened by one CPU and by two, in turn.
 //!
-//! Each packet has a number, and the output checks that the numbers of a peer only grow.
+//! The costs of a packet are measured in the same rounds, and with them the bound for two CPUs.
 
-use std::array;
 use std::error::Error;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use boringtun::noise::{Tunn, TunnResult};
-use boringtun::x25519::{PublicKey, StaticSecret};
-use steerage::device::{Capabilities, Completions, DeviceError, Outgoing, Polled, RxQueue, Sent, TxQueue};
-use steerage::flow::even_share;
+use boringtun::noise::TunnResult;
+use steerage::device::TxQueue;
 use steerage::limits::ORIGINATED_MAX;
-use steerage::{BucketId, Builder, CpuId, CpuMask, Handler, Hash, Input, InputId, LinkType, Output, TxId};
+use steerage::{Balance, Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input, InputId, Outcome, Output, TxId};
 
 use crate::FRAME_BYTES;
-use crate::config::PeerConfig;
 use crate::gateway::{Counts, Devices, Gateway, Peer, put_headers};
 use crate::network::Network;
+use crate::traffic::{Check, Checked, Connected, Frames, PEERS, Recorded, Work, connect, plain, sealed};
 
-const PEERS: usize = 8;
-
-/// The length of each packet: that of TCP in a tunnel.
-const PACKET_BYTES: usize = 1420;
-
-/// The number of a packet is in its last bytes.
-const NUMBER_BYTES: usize = 4;
-
+/// A way to handle the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
-    Seal,
-    Open,
+enum Series {
+    /// One CPU receives packets and does nothing with them: r.
+    Receive,
+    /// One CPU does everything: r + w.
+    One,
+    /// One CPU receives and gives everything to the second CPU, which does nothing with it: r + h.
+    Give,
+    /// One CPU receives and gives everything to the second CPU, which does the work: w + c.
+    Take,
+    /// Two CPUs, with three peers on the CPU that receives and five on the other one.
+    Two,
+    /// The policy `balance` spreads the peers over two CPUs.
+    Balance,
+    /// Two CPUs, and the mask changes 100 times a second.
+    Shaken,
 }
 
-/// One run.
-#[derive(Clone, Copy, Debug)]
+impl Series {
+    fn cpus(self) -> u16 {
+        if matches!(self, Self::Receive | Self::One) { 1 } else { 2 }
+    }
+
+    fn works(self) -> bool {
+        !matches!(self, Self::Receive | Self::Give)
+    }
+}
+
+/// The outcome of a run.
+#[derive(Clone, Copy, Debug, Default)]
 struct Run {
-    work: Work,
-    cpus: usize,
-    packets: usize,
-    /// Whether the masks change 100 times a second.
-    shake: bool,
+    /// Nanoseconds per packet of the second half.
+    nanos: f64,
+    /// The share of the packets that the CPU that receives handled itself.
+    own: f64,
 }
 
-/// Prints a row per round, and the median at the end.
+/// Prints a row per round, and the medians.
 pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error>> {
     println!("the flow key of a handshake's first message: {:.0} us", handshake_key()?.as_nanos() as f64 / 1000.0);
+    println!("ns per packet: r receive, w work, h give, c take; one CPU, two CPUs");
+    println!(
+        "over one CPU: two gateways that share nothing (apart), 2(r+w)/(r+w+h+c) (bound), two CPUs (reached), `balance`"
+    );
+    println!("own: the share of the packets that the CPU that receives handles with `balance`");
     for work in [Work::Seal, Work::Open] {
-        let mut ratios = Vec::new();
+        let mut all = Vec::new();
         for round in 0..rounds {
-            // The one that begins changes from round to round.
-            let order = if round % 2 == 0 { [1, 2] } else { [2, 1] };
-            let mut nanos = [0.0; 3];
-            for cpus in order {
-                nanos[cpus] = run(Run { work, cpus, packets, shake: false })?;
-            }
-            ratios.push(nanos[1] / nanos[2]);
-            println!(
-                "{work:?}: {:.0} ns per packet on one CPU, {:.0} on two: {:.2}",
-                nanos[1],
-                nanos[2],
-                nanos[1] / nanos[2]
-            );
+            all.push(measure_round(work, packets, round)?);
+            print_row(work, all.last().ok_or("no round")?);
         }
-        ratios.sort_by(f64::total_cmp);
-        println!("{work:?}: median {:.2} of {rounds} rounds", ratios[ratios.len() / 2]);
-        let nanos = run(Run { work, cpus: 2, packets, shake: true })?;
+        let mut middle = [0.0; VALUES];
+        for (nth, middle) in middle.iter_mut().enumerate() {
+            let mut values: Vec<f64> = all.iter().map(|values| values[nth]).collect();
+            values.sort_by(f64::total_cmp);
+            *middle = *values.get(rounds / 2).ok_or("no round")?;
+        }
+        println!("medians of {rounds} rounds:");
+        print_row(work, &middle);
+        let Run { nanos, .. } = run(work, Series::Shaken, packets)?;
         println!("{work:?}: {nanos:.0} ns per packet while masks change, in order");
     }
     Ok(())
+}
+
+/// The number of values of a round, in the order in which they are printed.
+const VALUES: usize = 12;
+
+/// Runs all series. Each round begins with a different one.
+fn measure_round(work: Work, packets: usize, round: usize) -> Result<[f64; VALUES], Box<dyn Error>> {
+    const SERIES: [Series; 6] =
+        [Series::Receive, Series::One, Series::Give, Series::Take, Series::Two, Series::Balance];
+    let (mut runs, mut alone) = ([Run::default(); SERIES.len()], 0.0);
+    for step in 0..=SERIES.len() {
+        let nth = (step + round) % (SERIES.len() + 1);
+        match SERIES.get(nth) {
+            Some(series) => runs[nth] = run(work, *series, packets)?,
+            None => alone = run_apart(work, packets)?,
+        }
+    }
+    let [receive, one, give, take, two, balance] = runs.map(|run| run.nanos);
+    let (r, w) = (receive, one - receive);
+    let (h, c) = (give - r, take - w);
+    let (bound, reached) = (2.0 * (r + w) / (r + w + h + c), one / two);
+    Ok([r, w, h, c, one, two, one / alone, bound, reached, reached / bound, one / balance, runs[5].own])
+}
+
+fn print_row(work: Work, values: &[f64; VALUES]) {
+    let [r, w, h, c, one, two, apart, bound, reached, part, balance, own] = values;
+    println!(
+        "{work:?}: r {r:.0}, w {w:.0}, h {h:.0}, c {c:.0}; one CPU {one:.0}, two {two:.0}; apart {apart:.2}, bound {bound:.2}, \
+         reached {reached:.2}, {part:.2} of the bound; balance {balance:.2}, own {own:.2}"
+    );
 }
 
 /// The time for the flow key of the first message of a handshake.
 fn handshake_key() -> Result<Duration, Box<dyn Error>> {
     // The rate limiter lets these pass.
     const TIMES: u32 = 100;
-    let Connected { network, mut theirs, .. } = connect(1)?;
+    let Connected { network, mut theirs, .. } = connect()?;
     let mut frame = vec![0; 28 + 148];
     let first = theirs[0].format_handshake_initiation(&mut frame[28..], true);
     assert!(matches!(first, TunnResult::WriteToNetwork(_)), "{first:?}");
@@ -89,238 +129,168 @@ fn handshake_key() -> Result<Duration, Box<dyn Error>> {
     Ok(began.elapsed() / TIMES)
 }
 
-/// Records traffic, and runs the gateway over it.
-fn run(run: Run) -> Result<f64, Box<dyn Error>> {
-    let Connected { network, ours, theirs } = connect(run.cpus)?;
-    let frames = match run.work {
-        Work::Seal => (0..run.packets).map(packet).collect(),
-        Work::Open => record(theirs, run.packets),
+/// Records traffic, and handles it.
+fn run(work: Work, series: Series, packets: usize) -> Result<Run, Box<dyn Error>> {
+    let Connected { network, ours, mut theirs } = connect()?;
+    let frames = match work {
+        Work::Seal => plain(packets),
+        Work::Open => sealed(&mut theirs, packets),
     };
-    run_over(frames, run, &network, ours)
+    if series.works() { gateway(work, series, frames, &network, ours) } else { receive_only(series, frames, &network) }
 }
 
-/// Runs the gateway over recorded traffic, and returns the nanoseconds per packet.
-fn run_over(
-    frames: Vec<Vec<u8>>,
-    Run { work, cpus, packets, shake }: Run,
+/// The nanoseconds per packet of two gateways that run at the same time, each on a CPU of its own with half of the packets.
+fn run_apart(work: Work, packets: usize) -> Result<f64, Box<dyn Error>> {
+    let half = || -> Result<_, Box<dyn Error>> {
+        let Connected { network, ours, mut theirs } = connect()?;
+        let frames = if work == Work::Seal { plain(packets / 2) } else { sealed(&mut theirs, packets / 2) };
+        Ok((network, ours, frames))
+    };
+    let halves = [half()?, half()?];
+    let threads = halves.into_iter().zip([CpuId(0), CpuId(1)]).map(|((network, ours, frames), cpu)| {
+        thread::spawn(move || {
+            gateway_on(CpuMask::from_iter([cpu]), work, Series::One, frames, &network, ours).map_err(|e| e.to_string())
+        })
+    });
+    let mut rate = 0.0;
+    for thread in threads.collect::<Vec<_>>() {
+        rate += 1.0 / thread.join().map_err(|_| "a thread panicked")??.nanos;
+    }
+    Ok(1.0 / rate)
+}
+
+/// Counts packets.
+struct Discard;
+
+impl Handler for Discard {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, _batch: &mut Batch<'_>, _cpu: &mut Cpu) {}
+
+    fn finish(self, _cpu: &mut Cpu) {}
+}
+
+fn receive_only(series: Series, frames: Frames, network: &Arc<Network>) -> Result<Run, Box<dyn Error>> {
+    let cpus = (0..series.cpus()).map(CpuId).collect();
+    // Packets that are given away have a flow key and a hash.
+    let builder = |builder: Builder| builder.always_hash(series == Series::Give).build(|_cpu| Discard);
+    Ok(handle_all(cpus, series, frames, network, builder)?.0)
+}
+
+/// Runs the gateway over recorded traffic.
+fn gateway(
+    work: Work,
+    series: Series,
+    frames: Frames,
     network: &Arc<Network>,
     ours: [Peer; PEERS],
-) -> Result<f64, Box<dyn Error>> {
+) -> Result<Run, Box<dyn Error>> {
+    gateway_on((0..series.cpus()).map(CpuId).collect(), work, series, frames, network, ours)
+}
+
+fn gateway_on(
+    cpus: CpuMask,
+    work: Work,
+    series: Series,
+    frames: Frames,
+    network: &Arc<Network>,
+    ours: [Peer; PEERS],
+) -> Result<Run, Box<dyn Error>> {
+    let packets = (frames.bytes.len() / frames.each) as u64;
     let devices = Devices { inside: InputId(u16::from(work == Work::Open)), to_inside: TxId(0), to_outside: TxId(0) };
-    let ours = Mutex::new(ours.map(Some));
-    let (keys, peers) = (Arc::clone(network), Arc::clone(network));
-    let checked = Arc::new(Checked { work, latest: array::from_fn(|_| AtomicU32::new(0)) });
-    let output = Arc::clone(&checked);
-    let running =
-        Builder::new()
-            .cpus(CpuMask::from_iter((0..cpus as u16).map(CpuId)))
-            .policy(Hash)
-            .input(Input::new("memory", "memory", vec![Box::new(Recorded { frames, next: 0 })]))
+    // Each session goes to the CPU that has the bucket of its peer when its first packet comes.
+    let ours = Arc::new(Mutex::new(ours.map(Some)));
+    let checked = Arc::new(Checked::new(work));
+    let peers = Arc::clone(network);
+    let (run, outcome) = handle_all(cpus, series, frames, network, |builder| {
+        builder
             .output(Output::new("check", "memory", move |_cpu| {
-                Ok(Box::new(Check(Arc::clone(&output))) as Box<dyn TxQueue>)
+                Ok(Box::new(Check(Arc::clone(&checked))) as Box<dyn TxQueue>)
             }))
-            .hash(network.hasher.clone())
-            .flow_key_with_link(move |frame, _| keys.flow_key(frame))
-            .linear_bytes(FRAME_BYTES)
-            .originated_max(ORIGINATED_MAX)
-            .build(move |cpu| {
-                // Each CPU begins with the peers whose buckets it has.
-                let mut gateway = Gateway::new(Arc::clone(&peers), devices);
-                let mut ours = ours.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                for bucket in (0..4096).filter(|bucket| even_share(*bucket, cpus) == usize::from(cpu.0)) {
-                    let mine = peers.in_bucket(bucket).iter();
-                    let mine = mine.filter_map(|id| Some((*id, Box::new(ours[*id].take()?)))).collect();
-                    gateway.bucket_arrives(BucketId { group: 0, bucket }, mine);
-                }
-                gateway
-            })?;
-    let began = Instant::now();
-    let running = running.start()?;
-    let handle = running.handle();
-    let mut moves = 0;
-    while !handle.wait_finished(Duration::from_millis(10)) {
-        if shake {
-            moves += 1;
-            handle.set_rps_cpus(&CpuMask::from_iter([CpuId(moves % cpus as u16)]))?;
-        }
-    }
-    let elapsed = began.elapsed();
-    let outcome = running.join();
+            .build(move |_cpu| {
+                let (ours, made) = (Arc::clone(&ours), Arc::clone(&peers));
+                let make = move |id: usize| {
+                    let mut ours = ours.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    ours[id].take().unwrap_or_else(|| Peer::new(&made, id))
+                };
+                Gateway::new(Arc::clone(&peers), devices, Box::new(make))
+            })
+    })?;
     let mut counts = Counts::default();
     outcome.reports.into_iter().for_each(|(_cpu, part)| counts += part);
     let done = if work == Work::Seal { counts.sealed } else { counts.opened };
     // The check refuses all packets after one that overtook another.
     let sent: u64 = outcome.snapshot.cpus.iter().map(|cpu| cpu.originated).sum();
-    if [done, sent] != [packets as u64; 2] {
+    if [done, sent] != [packets; 2] {
         let dropped = outcome.snapshot.dropped();
         return Err(format!("{done} of {packets} packets were done, and {sent} sent: {counts:?}, {dropped}").into());
     }
-    Ok(elapsed.as_nanos() as f64 / packets as f64)
+    Ok(run)
 }
 
-/// A network of peers, each with a session.
-struct Connected {
-    network: Arc<Network>,
-    ours: [Peer; PEERS],
-    theirs: [Tunn; PEERS],
-}
-
-/// Connects the peers. The same number of peers falls to each CPU.
-fn connect(cpus: usize) -> Result<Connected, Box<dyn Error>> {
-    let secret = || StaticSecret::from(array::from_fn(|_| fastrand::u8(..)));
-    let (our_key, their_keys) = (secret(), array::from_fn::<_, PEERS, _>(|_| secret()));
-    let peers = their_keys
-        .each_ref()
-        .map(|key| PeerConfig { public_key: PublicKey::from(key).to_bytes(), ..PeerConfig::default() });
-    let mut peers = peers.to_vec();
-    for (id, peer) in peers.iter_mut().enumerate() {
-        peer.endpoint = Some(([192, 0, 2, id as u8], 51820).into());
-        peer.allowed_ips.push(ip_network::IpNetwork::new_truncate([10, 0, 0, id as u8], 32)?);
-    }
-    let network = loop {
-        let network = Network::new(our_key.clone(), 51820, peers.clone())?;
-        let of_cpu = |cpu| (0..4096).filter(move |bucket| even_share(*bucket, cpus) == cpu);
-        let count = |cpu| of_cpu(cpu).map(|bucket| network.in_bucket(bucket).len()).sum::<usize>();
-        if (0..cpus).all(|cpu| count(cpu) == PEERS / cpus) {
-            break Arc::new(network);
-        }
+/// Handles all packets, and times the second half.
+fn handle_all<H: Handler>(
+    cpus: CpuMask,
+    series: Series,
+    frames: Frames,
+    network: &Arc<Network>,
+    build: impl FnOnce(Builder) -> Result<steerage::Instance<H>, steerage::BuildError>,
+) -> Result<(Run, Outcome<H::Report>), Box<dyn Error>> {
+    let measured = frames.bytes.len() / frames.each / 2;
+    let began = Arc::new(OnceLock::new());
+    let recorded = Recorded::new(frames, measured, Arc::clone(&began));
+    let keys = Arc::clone(network);
+    let first = cpus.iter().next().ok_or("no CPU")?;
+    let mask = match series {
+        Series::Give | Series::Take => CpuMask::from_iter([CpuId(1)]),
+        _ => cpus.clone(),
     };
-    let public_key = PublicKey::from(&our_key);
-    let mut theirs = their_keys.map(|key| Tunn::new(key, public_key, None, None, 1, None));
-    let mut ours = array::from_fn(|id| Peer::new(&network, id));
-    for (our, their) in ours.iter_mut().zip(&mut theirs) {
-        our.shake_hands(their).ok_or("the handshake failed")?;
-    }
-    Ok(Connected { network, ours, theirs })
-}
-
-impl Peer {
-    /// Gives both sides a session. The other side begins.
-    fn shake_hands(&mut self, other: &mut Tunn) -> Option<()> {
-        let (mut there, mut back) = ([0; 256], [0; 256]);
-        let TunnResult::WriteToNetwork(first) = other.format_handshake_initiation(&mut there, false) else {
-            return None;
-        };
-        let TunnResult::WriteToNetwork(answer) = self.tunnel.decapsulate(None, first, &mut back) else { return None };
-        let mut there = [0; 256];
-        let TunnResult::WriteToNetwork(keepalive) = other.decapsulate(None, answer, &mut there) else { return None };
-        matches!(self.tunnel.decapsulate(None, keepalive, &mut [0; 256]), TunnResult::Done).then_some(())
-    }
-}
-
-/// The packet with this number, from and to the inner address of its peer.
-fn packet(number: usize) -> Vec<u8> {
-    let mut packet = vec![0; PACKET_BYTES];
-    let peer = [10, 0, 0, (number % PEERS) as u8];
-    (packet[0], packet[8], packet[9]) = (0x45, 64, 17);
-    packet[2..4].copy_from_slice(&(PACKET_BYTES as u16).to_be_bytes());
-    packet[12..16].copy_from_slice(&peer);
-    packet[16..20].copy_from_slice(&peer);
-    packet[PACKET_BYTES - NUMBER_BYTES..].copy_from_slice(&(number as u32).to_be_bytes());
-    packet
-}
-
-/// The messages of the peers, as a socket received them.
-fn record(mut theirs: [Tunn; PEERS], packets: usize) -> Vec<Vec<u8>> {
-    let seal = |number: usize| {
-        let mut frame = vec![0; PACKET_BYTES + 60];
-        let sealed = theirs[number % PEERS].encapsulate(&packet(number), &mut frame[28..]);
-        let len = if let TunnResult::WriteToNetwork(message) = sealed { message.len() } else { 0 };
-        frame.truncate(28 + len);
-        put_headers(&mut frame, 40000, ([192, 0, 2, 1], 51820).into());
-        frame
-    };
-    (0..packets).map(seal).collect()
-}
-
-/// Frames in memory. The device waits for the CPUs, as a file does.
-struct Recorded {
-    frames: Vec<Vec<u8>>,
-    next: usize,
-}
-
-impl RxQueue for Recorded {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::pages(FRAME_BYTES).can_wait()
-    }
-
-    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        out.set_link(LinkType::RAW);
-        for _ in 0..budget {
-            let Some(frame) = self.frames.get(self.next) else { return Ok(Polled::Ended) };
-            if !out.copy_in(frame) {
-                break; // No page is free now.
-            }
-            self.next += 1;
-        }
-        Ok(Polled::More)
-    }
-}
-
-/// The order of each peer's packets.
-struct Checked {
-    work: Work,
-    /// The latest number of each peer, plus one.
-    latest: [AtomicU32; PEERS],
-}
-
-struct Check(Arc<Checked>);
-
-impl Checked {
-    /// The peer and the number of a packet. Messages to a peer are numbered by WireGuard.
-    fn number(&self, frame: &[u8]) -> Option<(usize, u32)> {
-        let at = |at: usize| frame.get(at..)?.first_chunk::<4>().copied();
-        match self.work {
-            Work::Open => Some((usize::from(at(12)?[3]), u32::from_be_bytes(at(PACKET_BYTES - NUMBER_BYTES)?))),
-            Work::Seal => Some((usize::from(at(16)?[3]), u32::from_le_bytes(at(28 + 8)?))),
+    let builder = Builder::new()
+        .cpus(cpus)
+        .input_on(Input::new("memory", "memory", vec![Box::new(recorded)]), &[first], Some(mask))
+        .hash(network.hasher.clone())
+        .flow_key_with_link(move |frame, _| keys.flow_key(frame))
+        .linear_bytes(FRAME_BYTES)
+        .originated_max(ORIGINATED_MAX);
+    let builder = if series == Series::Balance { builder.policy(Balance::new()) } else { builder.policy(Hash) };
+    let running = build(builder)?.start()?;
+    let handle = running.handle();
+    let mut moves = 0;
+    while !handle.wait_finished(Duration::from_millis(10)) {
+        if series == Series::Shaken {
+            moves += 1;
+            handle.set_rps_cpus(&CpuMask::from_iter([CpuId(moves % series.cpus())]))?;
         }
     }
-}
-
-impl TxQueue for Check {
-    fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
-        let mut sent = Sent::default();
-        while let Some(packet) = packets.next_packet() {
-            let frame = packet.received().data;
-            if let Some((peer, number)) = self.0.number(frame) {
-                // Relaxed: when a bucket moves, the new CPU sees what the old one stored.
-                let latest = self.0.latest[peer].swap(number + 1, Ordering::Relaxed);
-                if latest > number {
-                    return Err(DeviceError::new(
-                        "check",
-                        "keep the order",
-                        std::io::Error::other("a packet overtook"),
-                    ));
-                }
-            }
-            sent.packets += 1;
-            sent.bytes += frame.len() as u64;
-        }
-        Ok(sent)
-    }
+    let nanos = began.get().ok_or("nothing was received")?.elapsed().as_nanos() as f64 / measured as f64;
+    let outcome = running.join();
+    let kept = outcome.snapshot.cpus.iter().find(|cpu| cpu.cpu == first).map_or(0, |cpu| cpu.inline);
+    Ok((Run { nanos, own: kept as f64 / (2 * measured) as f64 }, outcome))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::traffic::packet;
 
     const PACKETS: usize = 20_000;
 
     #[test]
     fn peers_keep_their_order_while_masks_change() {
         for work in [Work::Seal, Work::Open] {
-            run(Run { work, cpus: 2, packets: PACKETS, shake: true }).unwrap();
+            run(work, Series::Shaken, PACKETS).unwrap();
         }
     }
 
     /// The check sees a packet that overtook another of its peer.
     #[test]
     fn the_check_can_fail() {
-        let Connected { network, ours, theirs } = connect(1).unwrap();
-        let mut frames = record(theirs, 1000);
-        frames.swap(500, 500 + PEERS);
-        let run = Run { work: Work::Open, cpus: 1, packets: 1000, shake: false };
-        let error = run_over(frames, run, &network, ours).unwrap_err().to_string();
+        let Connected { network, ours, mut theirs } = connect().unwrap();
+        let mut frames = sealed(&mut theirs, 1000);
+        let (front, behind) = frames.bytes.split_at_mut(501 * frames.each);
+        front[500 * frames.each..].swap_with_slice(&mut behind[(PEERS - 1) * frames.each..PEERS * frames.each]);
+        let error = gateway(Work::Open, Series::One, frames, &network, ours).unwrap_err().to_string();
         assert!(error.starts_with("1000 of 1000 packets were done"), "{error}"); // But not all of them were sent.
     }
 
@@ -328,8 +298,8 @@ mod tests {
     /// for an address that nobody has neither.
     #[test]
     fn strangers_have_no_flow_key() {
-        let Connected { network, theirs, .. } = connect(1).unwrap();
-        let mut message = record(theirs, 1).remove(0);
+        let Connected { network, mut theirs, .. } = connect().unwrap();
+        let mut message = sealed(&mut theirs, 1).bytes;
         let key = network.flow_key(&message).unwrap();
         assert_eq!(network.flow_key(&packet(0)), Some(key));
         message[28 + 5] ^= 1; // The number of the receiver, without the lowest 8 bits.

@@ -34,6 +34,8 @@ const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
 pub(super) struct Send {
     shared: Arc<Shared>,
     nth: usize,
+    /// Room for the messages of a batch. They are 19 KB, which are not cleared for every system call.
+    messages: Box<[Message]>,
 }
 
 /// A packet that can be sent.
@@ -68,7 +70,8 @@ enum Outcome {
 
 impl Send {
     pub(super) fn new(shared: Arc<Shared>, nth: usize) -> Self {
-        Self { shared, nth }
+        let empty = Message { name: sys::Name([0; sys::NAME_BYTES]), control: Control::EMPTY, pieces: 0 };
+        Self { shared, nth, messages: Box::new([empty; HANDLE_BUDGET]) }
     }
 
     /// Reads a packet. `None` if it cannot be sent.
@@ -251,21 +254,34 @@ impl TxQueue for Send {
             }
             return Ok(sent);
         }
-        let (runs, runs_count) = merge(&candidates);
+        let mut messages = std::mem::take(&mut self.messages);
+        self.send_runs(&candidates, &mut messages, &mut sent);
+        self.messages = messages;
+        Ok(sent)
+    }
+}
+
+impl Send {
+    /// Merges packets to messages, and sends as many messages with each system call as fit.
+    fn send_runs(
+        &self,
+        candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET],
+        messages: &mut [Message],
+        sent: &mut Sent,
+    ) {
+        let (runs, runs_count) = merge(candidates);
         let mut rest = &runs[..runs_count];
         while !rest.is_empty() {
-            let mut messages =
-                [Message { name: sys::Name([0; sys::NAME_BYTES]), control: Control::EMPTY, pieces: 0 }; HANDLE_BUDGET];
             let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
             let (mut filled, mut used, mut name_bytes) = (0, 0, 0);
-            for (run, message) in rest.iter().flatten().zip(&mut messages) {
+            for (run, message) in rest.iter().flatten().zip(messages.iter_mut()) {
                 if used + run.pieces > PIECES_MAX {
                     break;
                 }
                 let cut = (run.payload_bytes > run.segment_bytes).then_some(run.segment_bytes);
                 (*message, name_bytes) = self.message(&run.ends, cut);
                 let from = used;
-                for candidate in members(run.members, &candidates) {
+                for candidate in members(run.members, candidates) {
                     used += gather(candidate, &mut pieces[used..]);
                 }
                 message.pieces = used - from;
@@ -278,20 +294,19 @@ impl TxQueue for Send {
                 Ok(done) => {
                     let (gone, left) = rest.split_at(done.clamp(1, filled));
                     for run in gone.iter().flatten() {
-                        members(run.members, &candidates).for_each(|each| count(&mut sent, Outcome::Sent, each));
+                        members(run.members, candidates).for_each(|each| count(sent, Outcome::Sent, each));
                     }
                     rest = left;
                 }
                 Err(error) => {
                     let Some((Some(run), left)) = rest.split_first() else { break };
-                    if self.send_members(run, &candidates, &error, &mut sent) {
+                    if self.send_members(run, candidates, &error, sent) {
                         break;
                     }
                     rest = left;
                 }
             }
         }
-        Ok(sent)
     }
 }
 

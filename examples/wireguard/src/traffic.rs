@@ -1,0 +1,214 @@
+//! Traffic of eight peers in memory.
+//!
+//! Each packet has a number, and the output checks that the numbers of a peer only grow.
+
+use std::array;
+use std::error::Error;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use boringtun::noise::{Tunn, TunnResult};
+use boringtun::x25519::{PublicKey, StaticSecret};
+use steerage::LinkType;
+use steerage::device::{Capabilities, Completions, DeviceError, Outgoing, Polled, RxQueue, Sent, TxQueue};
+use steerage::flow::even_share;
+
+use crate::FRAME_BYTES;
+use crate::config::PeerConfig;
+use crate::gateway::{Peer, put_headers};
+use crate::network::Network;
+
+pub(crate) const PEERS: usize = 8;
+
+/// The length of each packet: that of TCP in a tunnel.
+const PACKET_BYTES: usize = 1420;
+
+/// The number of a packet is in its last bytes.
+const NUMBER_BYTES: usize = 4;
+
+/// The work that the packets need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Seal,
+    Open,
+}
+
+/// A network of peers, each with a session.
+pub(crate) struct Connected {
+    pub(crate) network: Arc<Network>,
+    pub(crate) ours: [Peer; PEERS],
+    pub(crate) theirs: [Tunn; PEERS],
+}
+
+/// How many peers the first of two CPUs has if each has half of the buckets. It has to receive, which takes a fifth of the
+/// time, so it gets fewer peers than the other CPU.
+const OF_FIRST: usize = 3;
+
+/// Connects the peers. They are in buckets of their own, since buckets are what a policy moves.
+pub(crate) fn connect() -> Result<Connected, Box<dyn Error>> {
+    let secret = || StaticSecret::from(array::from_fn(|_| fastrand::u8(..)));
+    let (our_key, their_keys) = (secret(), array::from_fn::<_, PEERS, _>(|_| secret()));
+    let peers = their_keys
+        .each_ref()
+        .map(|key| PeerConfig { public_key: PublicKey::from(key).to_bytes(), ..PeerConfig::default() });
+    let mut peers = peers.to_vec();
+    for (id, peer) in peers.iter_mut().enumerate() {
+        peer.endpoint = Some(([192, 0, 2, id as u8], 51820).into());
+        peer.allowed_ips.push(ip_network::IpNetwork::new_truncate([10, 0, 0, id as u8], 32)?);
+    }
+    let network = loop {
+        let network = Network::new(our_key.clone(), 51820, peers.clone())?;
+        let of_first = (0..4096).filter(|bucket| even_share(*bucket, 2) == 0);
+        let of_first: usize = of_first.map(|bucket| network.in_bucket(bucket).len()).sum();
+        if of_first == OF_FIRST && (0..4096).all(|bucket| network.in_bucket(bucket).len() < 2) {
+            break Arc::new(network);
+        }
+    };
+    let public_key = PublicKey::from(&our_key);
+    let mut theirs = their_keys.map(|key| Tunn::new(key, public_key, None, None, 1, None));
+    let mut ours = array::from_fn(|id| Peer::new(&network, id));
+    for (our, their) in ours.iter_mut().zip(&mut theirs) {
+        our.shake_hands(their).ok_or("the handshake failed")?;
+    }
+    Ok(Connected { network, ours, theirs })
+}
+
+impl Peer {
+    /// Gives both sides a session. The other side begins.
+    fn shake_hands(&mut self, other: &mut Tunn) -> Option<()> {
+        let (mut there, mut back) = ([0; 256], [0; 256]);
+        let TunnResult::WriteToNetwork(first) = other.format_handshake_initiation(&mut there, false) else {
+            return None;
+        };
+        let TunnResult::WriteToNetwork(answer) = self.tunnel.decapsulate(None, first, &mut back) else { return None };
+        let mut there = [0; 256];
+        let TunnResult::WriteToNetwork(keepalive) = other.decapsulate(None, answer, &mut there) else { return None };
+        matches!(self.tunnel.decapsulate(None, keepalive, &mut [0; 256]), TunnResult::Done).then_some(())
+    }
+}
+
+/// Packets or messages of the same length, one behind the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Frames {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) each: usize,
+}
+
+/// The packet with this number, from and to the inner address of its peer.
+pub(crate) fn packet(number: usize) -> [u8; PACKET_BYTES] {
+    let mut packet = [0; PACKET_BYTES];
+    let peer = [10, 0, 0, (number % PEERS) as u8];
+    (packet[0], packet[8], packet[9]) = (0x45, 64, 17);
+    packet[2..4].copy_from_slice(&(PACKET_BYTES as u16).to_be_bytes());
+    packet[12..16].copy_from_slice(&peer);
+    packet[16..20].copy_from_slice(&peer);
+    packet[PACKET_BYTES - NUMBER_BYTES..].copy_from_slice(&(number as u32).to_be_bytes());
+    packet
+}
+
+/// The packets of the peers, as a TUN delivers them.
+pub(crate) fn plain(packets: usize) -> Frames {
+    Frames { bytes: (0..packets).flat_map(packet).collect(), each: PACKET_BYTES }
+}
+
+/// The messages of the peers, as a socket receives them.
+pub(crate) fn sealed(theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
+    let each = 28 + PACKET_BYTES + 32; // The headers of IP and UDP, and those of a message with its tag.
+    let mut bytes = vec![0; packets * each];
+    for (number, frame) in bytes.chunks_exact_mut(each).enumerate() {
+        let sealed = theirs[number % PEERS].encapsulate(&packet(number), &mut frame[28..]);
+        let is_whole = matches!(&sealed, TunnResult::WriteToNetwork(message) if message.len() == each - 28);
+        assert!(is_whole, "a packet was not sealed");
+        put_headers(frame, 40000, ([192, 0, 2, 1], 51820).into());
+    }
+    Frames { bytes, each }
+}
+
+/// Frames in memory. The device waits for the CPUs, as a file does.
+pub(crate) struct Recorded {
+    frames: Frames,
+    /// How many bytes were received.
+    next: usize,
+    /// At how many bytes the measured part begins.
+    begin: usize,
+    began: Arc<OnceLock<Instant>>,
+}
+
+impl Recorded {
+    /// The time at which the last `measured` packets begin is noted in `began`.
+    pub(crate) fn new(frames: Frames, measured: usize, began: Arc<OnceLock<Instant>>) -> Self {
+        let begin = frames.bytes.len().saturating_sub(measured * frames.each);
+        Self { frames, next: 0, begin, began }
+    }
+}
+
+impl RxQueue for Recorded {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(FRAME_BYTES).can_wait()
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        out.set_link(LinkType::RAW);
+        if self.next >= self.begin {
+            self.began.get_or_init(Instant::now);
+        }
+        for _ in 0..budget {
+            let Some(frame) = self.frames.bytes.get(self.next..self.next + self.frames.each) else {
+                return Ok(Polled::Ended);
+            };
+            if !out.copy_in(frame) {
+                break; // No page is free now.
+            }
+            self.next += self.frames.each;
+        }
+        Ok(Polled::More)
+    }
+}
+
+/// The order of each peer's packets.
+pub(crate) struct Checked {
+    work: Work,
+    /// The latest number of each peer, plus one.
+    latest: [AtomicU32; PEERS],
+}
+
+pub(crate) struct Check(pub(crate) Arc<Checked>);
+
+impl Checked {
+    pub(crate) fn new(work: Work) -> Self {
+        Self { work, latest: array::from_fn(|_| AtomicU32::new(0)) }
+    }
+
+    /// The peer and the number of a packet. Messages to a peer are numbered by WireGuard.
+    fn number(&self, frame: &[u8]) -> Option<(usize, u32)> {
+        let at = |at: usize| frame.get(at..)?.first_chunk::<4>().copied();
+        match self.work {
+            Work::Open => Some((usize::from(at(12)?[3]), u32::from_be_bytes(at(PACKET_BYTES - NUMBER_BYTES)?))),
+            Work::Seal => Some((usize::from(at(16)?[3]), u32::from_le_bytes(at(28 + 8)?))),
+        }
+    }
+}
+
+impl TxQueue for Check {
+    fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
+        let mut sent = Sent::default();
+        while let Some(packet) = packets.next_packet() {
+            let frame = packet.received().data;
+            if let Some((peer, number)) = self.0.number(frame) {
+                // Relaxed: when a bucket moves, the new CPU sees what the old one stored.
+                let latest = self.0.latest[peer].swap(number + 1, Ordering::Relaxed);
+                if latest > number {
+                    return Err(DeviceError::new(
+                        "check",
+                        "keep the order",
+                        std::io::Error::other("a packet overtook"),
+                    ));
+                }
+            }
+            sent.packets += 1;
+            sent.bytes += frame.len() as u64;
+        }
+        Ok(sent)
+    }
+}

@@ -312,7 +312,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
     // This keeps the FIFO open and silent, so the run waits there.
-    let kept = fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+    let kept = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let run =
         Started::new(&["count", fifo.to_str().unwrap(), capture.to_str().unwrap(), "--json", "--virtual-cpus", "2"]);
     for task in tasks(&run, 2) {

@@ -55,7 +55,7 @@ pub(crate) use sandbox::SandboxArgs;
 pub(crate) use send::SendArgs;
 pub(crate) use steering::{HashArgs, SteeringArgs};
 pub(crate) use steering_command::SteeringCommand;
-pub(crate) use tools::{CompletionsArgs, HelpArgs, ManArgs, RunFileArgs};
+pub(crate) use tools::{CheckArgs, CompletionsArgs, HelpArgs, ManArgs, RunFileArgs};
 pub(crate) use top::TopArgs;
 
 /// Spread the packets of a capture or of a busy receive queue over many CPUs,
@@ -133,7 +133,7 @@ pub(crate) enum Command {
 
     /// Check such a file, and print what it would do
     #[command(after_help = tools::CHECK_HELP)]
-    Check(RunFileArgs),
+    Check(CheckArgs),
 
     /// List what this machine offers, and how to enable the rest
     #[command(after_help = doctor::DOCTOR_HELP)]

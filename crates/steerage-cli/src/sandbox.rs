@@ -52,13 +52,14 @@ pub(crate) enum Confined {
     /// The load against a server.
     BenchRr,
     BenchReport,
+    Help,
     Man,
     Completions,
 }
 
 impl Confined {
     #[cfg(test)]
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Count,
         Self::Meter,
         Self::Explain,
@@ -75,6 +76,7 @@ impl Confined {
         Self::Bench,
         Self::BenchRr,
         Self::BenchReport,
+        Self::Help,
         Self::Man,
         Self::Completions,
     ];
@@ -101,7 +103,7 @@ impl Confined {
             Self::Top => &[OpenSockets, Threads, Files, UnixClient, Terminal],
             Self::Bench | Self::BenchRr => &[OpenSockets, Threads, Files],
             Self::BenchReport | Self::Man => &[Files],
-            Self::Doctor | Self::Completions => &[],
+            Self::Doctor | Self::Help | Self::Completions => &[],
             Self::Check => &[OpenSockets, Files, UnixClient],
         }
     }

@@ -250,13 +250,14 @@ mod tests {
         assert_eq!((supply.set_cache(0, 100), supply.pages()), (100, pages + 200));
         assert_eq!((supply.set_cache(1, 50), supply.pages()), (50, pages + 200));
         let all = supply.region().pages();
-        assert_eq!((supply.set_cache(0, 32 * 1024), supply.set_backlog(usize::MAX)), (32 * 1024, 1600));
+        assert_eq!((supply.set_cache(0, LPC_PAGES_MAX), supply.set_backlog(usize::MAX)), (LPC_PAGES_MAX, 1600));
         assert_eq!((supply.pages(), supply.budget().pages), (all, all));
         // Under a cap, memory for the caches is not available for the backlog.
         let capped = Supply::map(needs_of_two(), needs_of_two().with_backlog(200).bytes, false, parts).unwrap();
         assert_eq!((capped.backlog_max(), capped.set_cache(0, 300)), (200, 200));
         assert_eq!(capped.set_backlog(200), 100);
-        assert_eq!(map(2, 1 << 30, false).set_cache(0, 5000), 5000, "a single queue caches the pages of its backlogs");
+        let most = LPC_PAGES_MAX.min(5000);
+        assert_eq!(map(2, 1 << 30, false).set_cache(0, most), most, "a single queue caches the pages of its backlogs");
     }
 
     /// The queue's frames need no pages, so its cache needs additional pages. Otherwise the cache

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use clap_complete::Shell;
 
+use super::SandboxArgs;
+
 pub(super) const RUN_HELP: &str = "\
 The keys of FILE are the long options of a command, and take the same values:
 
@@ -24,7 +26,8 @@ Examples:
   steerage check traffic.toml                     is it correct?";
 
 pub(super) const CHECK_HELP: &str = "\
-No device is opened, nothing is written, and no privilege is needed. The exit status is 0 if the file is correct, else 1.
+No device is opened, nothing is written, and no privilege is needed. The exit status is 0 if the file is correct, else 1. \
+Options after FILE are those of the run; --no-sandbox before FILE is that of the check.
 
 Examples:
   steerage check traffic.toml
@@ -55,10 +58,22 @@ pub(crate) struct RunFileArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) checked: RunFileArgs,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
     /// Shell: bash, elvish, fish, powershell or zsh
     #[arg(value_name = "SHELL", value_enum, hide_possible_values = true)]
     pub(crate) shell: Shell,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
 }
 
 #[derive(Debug, Args)]
@@ -70,6 +85,9 @@ pub(crate) struct ManArgs {
     /// Write the pages of all commands to this directory
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) out: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
 }
 
 pub(super) const HELP_HELP: &str = "\
@@ -84,4 +102,7 @@ pub(crate) struct HelpArgs {
     /// Page of the guide, or command
     #[arg(value_name = "TOPIC")]
     pub(crate) topic: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
 }

@@ -1,13 +1,13 @@
 //! `steerage completions`: generates shell completions from the definition of the command line.
 
-use crate::args::{self, CompletionsArgs, SandboxArgs};
+use crate::args::{self, CompletionsArgs};
 use crate::error::Error;
 use crate::sandbox::{self, Confined, Needs};
 use crate::stdout;
 
 /// Prints the completion script.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<(), Error> {
-    sandbox::enter(Needs::of(Confined::Completions), &SandboxArgs::default())?;
+    sandbox::enter(Needs::of(Confined::Completions), &args.sandbox)?;
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut args::program(), "steerage", &mut script);
     stdout::print(&script)

@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use steerage_file::Readers;
 
-use crate::args::{self, ManArgs, SandboxArgs};
+use crate::args::{self, ManArgs};
 use crate::error::Error;
 use crate::guide;
 use crate::sandbox::{self, Confined, Needs};
@@ -28,10 +28,10 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
     let pages = pages();
     if let Some(directory) = &args.out {
         let written = directory.join("steerage.1");
-        let _kept = sandbox::enter_writing(Needs::of(Confined::Man), &[written.as_path()], &SandboxArgs::default())?;
+        let _kept = sandbox::enter_writing(Needs::of(Confined::Man), &[written.as_path()], &args.sandbox)?;
         return pages.iter().try_for_each(|page| write(page, directory));
     }
-    sandbox::enter(Needs::of(Confined::Man), &SandboxArgs::default())?;
+    sandbox::enter(Needs::of(Confined::Man), &args.sandbox)?;
     let name = std::iter::once("steerage").chain(args.command.iter().map(String::as_str)).collect::<Vec<_>>().join("-");
     let Some(page) = pages.iter().find(|page| page.name == name) else {
         return Err(Error::NoManualPage { name: args.command.join(" ") });

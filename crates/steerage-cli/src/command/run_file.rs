@@ -2,7 +2,7 @@
 
 use steerage_device::privileges::Needed;
 
-use crate::args::{Cli, Command, RunArgs, RunFileArgs, SandboxArgs};
+use crate::args::{CheckArgs, Cli, Command, RunArgs, RunFileArgs};
 use crate::error::Error;
 use crate::run_file::{self, LoadedRun};
 use crate::sandbox::{self, Confined, Needs};
@@ -20,11 +20,11 @@ pub(crate) fn run(args: &RunFileArgs, verbose: u8) -> Result<(), Error> {
 }
 
 /// Checks the file, and prints what it would run.
-pub(crate) fn check(args: &RunFileArgs) -> Result<(), Error> {
+pub(crate) fn check(CheckArgs { checked: args, sandbox }: &CheckArgs) -> Result<(), Error> {
     let needs = Needs::of(Confined::Check).reads(&args.file).reads_machine();
     // Root may check a file that only another user may read.
     let needed = Needed::default().read_file(&args.file);
-    let _kept = sandbox::enter_keeping(needs, &needed, &SandboxArgs::default())?;
+    let _kept = sandbox::enter_keeping(needs, &needed, sandbox)?;
     let loaded = match run_file::load(&args.file, &args.more) {
         // Any mistake means that the file is wrong.
         Err(Error::Usage(error)) if error.use_stderr() => return Err(Error::Refused(crate::usage::message(&error))),

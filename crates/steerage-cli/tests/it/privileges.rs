@@ -1,9 +1,9 @@
 //! The permissions of a run while it handles packets: it has no capability.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::Signal;
@@ -160,6 +161,44 @@ fn commands_without_packets_have_no_capability_either() {
     }
 }
 
+/// Commands that only print or check something are in the sandbox too, unless `--no-sandbox` says otherwise. Each command is
+/// looked at once it has begun to read or write, which is after it entered the sandbox.
+#[test]
+fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
+    let scratch = Scratch::new();
+    let fifo = scratch.join("run.toml");
+    mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+    let fifo = fifo.to_str().unwrap();
+    let commands: [&[&str]; 4] = [&["check", fifo], &["help"], &["man"], &["completions", "bash"]];
+    for args in commands {
+        for (option, seccomp) in [(&[][..], "2"), (&["--no-sandbox"][..], "0")] {
+            // The text that is printed is longer than this pipe.
+            let (mut output, input) = io::pipe().unwrap();
+            fcntl(&output, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+            let mut command = command(&[&args[..1], option, &args[1..]].concat());
+            let mut child = command.stdout(input).stderr(Stdio::null()).spawn().unwrap();
+            drop(command);
+            let start = Instant::now();
+            let mut opened = None;
+            if args[0] == "check" {
+                // This succeeds once the command has opened the file to read it.
+                while opened.is_none() {
+                    opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(fifo).ok();
+                    assert!(start.elapsed() < HANG && child.try_wait().unwrap().is_none(), "{args:?}");
+                    thread::yield_now();
+                }
+            } else {
+                output.read_exact(&mut [0]).unwrap();
+            }
+            let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+            let task = Task { name: args[0].to_owned(), status };
+            assert_eq!((task.all(), task.field("NoNewPrivs:"), task.field("Seccomp:")), (0, "1", seccomp), "{task:?}");
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
 /// The policy needs the time that other programs use on a CPU. So the sandbox must allow reading
 /// it.
 #[test]
@@ -273,7 +312,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
     // This keeps the FIFO open and silent, so the run waits there.
-    let kept = fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+    let kept = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let run =
         Started::new(&["count", fifo.to_str().unwrap(), capture.to_str().unwrap(), "--json", "--virtual-cpus", "2"]);
     for task in tasks(&run, 2) {

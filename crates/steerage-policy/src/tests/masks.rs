@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::machine::Machine;
+use super::some;
 use crate::limits::Tuning;
 use crate::policy::Policy;
 
@@ -65,36 +66,35 @@ fn bursts(cpus: usize, work: f64, millis: u64) -> Machine {
 /// CPU has all buckets at the beginning, as it does with files.
 fn all_cases(cpus: usize, collects: bool) {
     let mut missed = Vec::new();
-    for (name, make) in CASES {
-        for work in [20.0, 100.0, 400.0, 2000.0] {
-            let mut machine = make(cpus, work);
-            // Only files begin like that, and not if the next CPU is a thread of the same core.
-            if collects && (!machine.waits || machine.shared_core < 1.0 && cpus == 2) {
-                continue;
-            }
-            if collects {
-                let next = machine.next();
-                machine.map.fill(next);
-            }
-            let (settle, steady) = match name {
-                "bursts of 10 s" => (Duration::from_secs(40), Duration::from_secs(40)),
-                // Only a trial shows that fewer CPUs are better, and the budget allows one probe in
-                // ten seconds.
-                "shared cores" | "heavy-tailed" => (Duration::from_secs(60), STEADY),
-                "bursts of 100 ms" | "a slow CPU" => (Duration::from_secs(30), STEADY),
-                _ => (SETTLE, STEADY),
-            };
-            machine.run(settle);
-            let before = machine.changes.len();
-            let part = machine.run(steady);
-            let changes = machine.changes.len() - before;
-            if part < ENOUGH || changes as u64 > steady.as_secs() {
-                missed.push(format!(
-                    "{name}, work {work}: {part:.3}, {changes} changes in {steady:?}, {} CPUs, uneven {:?}",
-                    machine.active().len(),
-                    machine.policy.findings().uneven
-                ));
-            }
+    let machines = CASES.iter().flat_map(|(name, make)| [20.0, 100.0, 400.0, 2000.0].map(|work| (*name, make, work)));
+    for (name, make, work) in some(machines.collect()) {
+        let mut machine = make(cpus, work);
+        // Only files begin like that, and not if the next CPU is a thread of the same core.
+        if collects && (!machine.waits || machine.shared_core < 1.0 && cpus == 2) {
+            continue;
+        }
+        if collects {
+            let next = machine.next();
+            machine.map.fill(next);
+        }
+        let (settle, steady) = match name {
+            "bursts of 10 s" => (Duration::from_secs(40), Duration::from_secs(40)),
+            // Only a trial shows that fewer CPUs are better, and the budget allows one probe in
+            // ten seconds.
+            "shared cores" | "heavy-tailed" => (Duration::from_secs(60), STEADY),
+            "bursts of 100 ms" | "a slow CPU" => (Duration::from_secs(30), STEADY),
+            _ => (SETTLE, STEADY),
+        };
+        machine.run(settle);
+        let before = machine.changes.len();
+        let part = machine.run(steady);
+        let changes = machine.changes.len() - before;
+        if part < ENOUGH || changes as u64 > steady.as_secs() {
+            missed.push(format!(
+                "{name}, work {work}: {part:.3}, {changes} changes in {steady:?}, {} CPUs, uneven {:?}",
+                machine.active().len(),
+                machine.policy.findings().uneven
+            ));
         }
     }
     assert!(missed.is_empty(), "{cpus} CPUs:\n{}", missed.join("\n"));

@@ -33,6 +33,7 @@ pub(crate) const BLANK: u32 = u32::MAX;
 /// The example of [`Region`](crate::Region) fills one.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a page that is dropped is lost to its pool"]
+#[repr(transparent)]
 pub struct Page(u32);
 
 impl Page {
@@ -103,10 +104,13 @@ impl Slot {
         self.len_flags & EXTRA != 0
     }
 
+    /// The flags of frames that do not lie in one page, or not in their own. The flags are the last word of a slot.
+    pub(crate) const NO_WHOLE_PAGE: u32 = LENT | CHAINED;
+
     /// Whether the frame lies in one page, which is its own.
     #[inline(always)]
     pub(crate) fn is_whole_page(&self) -> bool {
-        self.len_flags & (LENT | CHAINED) == 0
+        self.len_flags & Self::NO_WHOLE_PAGE == 0
     }
 
     /// A part of a frame of several pages: `len` bytes of one page.

@@ -224,7 +224,7 @@ fn traceroute_finds_the_way() {
 
 /// The number of datagrams that the sockets of this namespace had no room for.
 fn overflows_of_udp() -> u64 {
-    let table = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let table = fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut lines = table.lines().filter_map(|line| line.strip_prefix("Udp: "));
     let [names, counts] = [lines.next().unwrap(), lines.next().unwrap()].map(|line| line.split(' '));
     let (_, count) = names.zip(counts).find(|(name, _)| *name == "RcvbufErrors").unwrap();

@@ -1,5 +1,6 @@
 //! Finished slots, on their way home to the producer.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::page::{BLANK, Completion, Page, Slot};
@@ -20,11 +21,6 @@ impl<'a> Finished<'a> {
         Self(slots)
     }
 
-    fn slots(&self) -> impl ExactSizeIterator<Item = Slot> + 'a {
-        // SAFETY: the slots belong to the producer, as `new` demands, so nobody writes them.
-        self.0.iter().map(|slot| unsafe { slot.with(|slot| *slot) })
-    }
-
     /// Appends the pages to `home`, which has room for `room` of them, and returns their number. `Err` returns the slots: there is too
     /// little room, or one of them is not a frame in a page of its own with a number in `own`. `region` is where those pages lie.
     ///
@@ -36,21 +32,120 @@ impl<'a> Finished<'a> {
         room: usize,
         (region, own): (&Region, &Range<u32>),
     ) -> Result<usize, Self> {
-        let numbers = own.end.wrapping_sub(own.start);
-        // Without a branch, so that the compiler looks at several slots at a time. A blank slot has none of these numbers.
-        let is_common = |slot: Slot| (slot.page.wrapping_sub(own.start) < numbers) & slot.is_whole_page();
-        if self.0.len() > room || !self.slots().fold(true, |all, slot| all & is_common(slot)) {
+        if self.0.len() > room {
             return Err(self);
         }
-        let before = home.len();
-        home.extend(self.slots().map(|slot| Page::new(slot.page)));
+        let (count, before) = (self.0.len(), home.len());
+        home.reserve(count);
+        if !self.copy_pages(&mut home.spare_capacity_mut()[..count], own) {
+            return Err(self);
+        }
+        // SAFETY: `copy_pages` wrote all of them.
+        unsafe { home.set_len(before + count) };
         home[before..].iter_mut().for_each(|page| region.release(page));
-        Ok(self.0.len())
+        Ok(count)
+    }
+
+    /// Writes the page of each slot to `to`, which is as long, and returns whether each of them is a frame in a page of its own with a
+    /// number in `own`. A blank slot has none of these numbers.
+    #[inline(always)]
+    fn copy_pages(&self, to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
+        let (fours, rest) = self.0.split_at(self.0.len() / 4 * 4);
+        let (to_fours, to_rest) = to.split_at_mut(fours.len());
+        copy_fours(fours, to_fours, own) & copy(rest, to_rest, own)
     }
 
     /// Passes each frame to `home`, except those that a handler kept.
     #[inline(always)]
     pub fn for_each(self, mut home: impl FnMut(Completion)) {
-        self.slots().filter(|slot| slot.page != BLANK).for_each(|slot| home(Completion::from_slot(slot)));
+        self.0.iter().map(read).filter(|slot| slot.page != BLANK).for_each(|slot| home(Completion::from_slot(slot)));
+    }
+}
+
+/// Reads a finished slot.
+#[inline(always)]
+fn read(slot: &UnsafeCell<Slot>) -> Slot {
+    // SAFETY: the slots of [`Finished`] belong to the producer, as `new` demands, so nobody writes them.
+    unsafe { slot.with(|slot| *slot) }
+}
+
+/// The work of [`Finished::copy_pages`], slot by slot.
+#[inline(always)]
+fn copy(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
+    slots.iter().map(read).zip(to).fold(true, |all, (slot, to)| {
+        to.write(Page::new(slot.page));
+        all & own.contains(&slot.page) & slot.is_whole_page()
+    })
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(any(miri, loom)))))]
+use copy as copy_fours;
+
+/// The same for groups of four slots, which are one cache line.
+#[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
+#[inline(always)]
+fn copy_fours(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
+    use core::arch::x86_64::*;
+    let Some(last) = own.end.checked_sub(own.start).and_then(|numbers| numbers.checked_sub(1)) else {
+        return slots.is_empty();
+    };
+    // SAFETY: x86-64 has SSE2. A slot is four words of 32 bits, in the order of its fields, and nobody writes it. A page is one such word.
+    unsafe {
+        // SSE2 compares signed numbers alone, so both sides are moved by half of their range.
+        let half = _mm_set1_epi32(i32::MIN);
+        let (start, last) = (_mm_set1_epi32(own.start as i32), _mm_xor_si128(_mm_set1_epi32(last as i32), half));
+        let (parts, none) = (_mm_set1_epi32(Slot::NO_WHOLE_PAGE as i32), _mm_setzero_si128());
+        let mut bad = none;
+        for (four, to) in slots.chunks_exact(4).zip(to.chunks_exact_mut(4)) {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|nth| four[nth].with(|slot| _mm_load_si128(slot.cast())));
+            let pages = _mm_unpacklo_epi64(_mm_unpacklo_epi32(a, b), _mm_unpacklo_epi32(c, d));
+            let flags = _mm_unpackhi_epi64(_mm_unpackhi_epi32(a, b), _mm_unpackhi_epi32(c, d));
+            _mm_storeu_si128(to.as_mut_ptr().cast(), pages);
+            let others = _mm_cmpgt_epi32(_mm_xor_si128(_mm_sub_epi32(pages, start), half), last);
+            bad = _mm_or_si128(bad, _mm_or_si128(others, _mm_and_si128(flags, parts)));
+        }
+        _mm_movemask_epi8(_mm_cmpeq_epi32(bad, none)) == 0xffff
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A slot of this page, which is the frame's only one or one of several.
+    fn slot(page: u32, parts: bool) -> UnsafeCell<Slot> {
+        let whole = Completion::new(Page::new(page), 3, 60).slot();
+        let cell = UnsafeCell::default();
+        // SAFETY: nothing else has the cell.
+        cell.with_mut(|slot| unsafe { *slot = if parts { Slot::part(page, 3, 60) } else { whole } });
+        cell
+    }
+
+    proptest! {
+        /// For any numbers, groups of four say the same of them as slot by slot, and write the same pages.
+        #[test]
+        fn four_by_four_is_slot_by_slot(
+            own in prop_oneof![Just(0..0), Just(0..u32::MAX), Just(1 << 31..u32::MAX), (any::<u32>(), any::<u32>()).prop_map(|(a, b)| a.min(b)..a.max(b))],
+            pages in prop::collection::vec(any::<u64>(), 0..=70),
+            wild in prop::option::of((0..70_usize, any::<u32>(), any::<bool>())),
+        ) {
+            // Nearly all pages are in `own`, so that both answers occur.
+            let within = u64::from(own.end - own.start).max(1);
+            let mut slots: Vec<_> = pages.iter().map(|page| slot(own.start.wrapping_add((page % within) as u32), false)).collect();
+            if let Some((at, page, parts)) = wild.filter(|(at, ..)| *at < slots.len()) {
+                slots[at] = slot(page, parts);
+            }
+            let fours = slots.len() / 4 * 4;
+            let [mut by_four, mut by_slot] = [(); 2].map(|()| (0..fours).map(|_| MaybeUninit::new(Page::new(0))).collect::<Vec<_>>());
+            let said = copy_fours(&slots[..fours], &mut by_four, &own);
+            prop_assert_eq!(said, copy(&slots[..fours], &mut by_slot, &own));
+            // SAFETY: each of them was written when it was made.
+            let numbers = |to: &[MaybeUninit<Page>]| to.iter().map(|page| unsafe { page.assume_init_ref() }.number()).collect::<Vec<_>>();
+            if said {
+                prop_assert_eq!(numbers(&by_four), numbers(&by_slot));
+            }
+        }
     }
 }

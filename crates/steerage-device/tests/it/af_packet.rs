@@ -17,7 +17,7 @@ use steerage_device::DeviceHash;
 use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
 use steerage_device::filter::FilterError;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
-use steerage_fixtures::{HANG, in_ci};
+use steerage_fixtures::{HANG, in_ci, until};
 
 use crate::common::send_raw;
 
@@ -43,6 +43,16 @@ fn small(interface: &str) -> AfPacketOptions {
 
 fn queues(net: &Net, options: &AfPacketOptions) -> Vec<Box<dyn RxQueue>> {
     net.near(|| options.open().unwrap()).input.queues
+}
+
+/// Brings `near0` up again, and waits until the other end sends. The kernel drops what is sent before that.
+fn bring_up(net: &Net) {
+    net.must(&format!("-n {} link set near0 up", net.near));
+    until("the cable carries", || {
+        let shown = Command::new("ip").args(["-n", &net.far, "link", "show", "far0"]).output().unwrap();
+        String::from_utf8(shown.stdout).unwrap().contains("state UP")
+    });
+    net.must(&format!("-n {} neigh replace {NEAR} lladdr 02:00:00:00:00:01 dev far0 nud permanent", net.far));
 }
 
 fn listen(net: &Net, options: &AfPacketOptions) -> Listening {
@@ -410,8 +420,7 @@ fn an_interface_goes_down_and_comes_up() {
             break;
         }
     }
-    net.must(&format!("-n {} link set near0 up", net.near));
-    net.must(&format!("-n {} neigh replace {NEAR} lladdr 02:00:00:00:00:01 dev far0 nud permanent", net.far));
+    bring_up(&net);
     net.far(|| send(FAR, NEAR, 10..20, 0));
     while frames.len() < 20 {
         frames.extend(listening.poll().unwrap().1);
@@ -440,8 +449,7 @@ fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
         }
         renaming.join().unwrap();
     });
-    net.must(&format!("-n {} link set near0 up", net.near));
-    net.must(&format!("-n {} neigh replace {NEAR} lladdr 02:00:00:00:00:01 dev far0 nud permanent", net.far));
+    bring_up(&net);
     net.far(|| send(FAR, NEAR, 7..8, 0));
     // There may also be ARP packets.
     let is_ours = |(_, frame): &Headed| frame[12..14] == [8, 0] && number(frame, 14) == 7;

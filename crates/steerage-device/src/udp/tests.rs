@@ -1,8 +1,9 @@
+use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 
 use steerage::testing::QueueTester;
-use steerage::{Batch, Builder, Cpu, Handler, Timestamp, TxId, limits::POLL_BUDGET};
-use steerage_fixtures::namespaces::cutting_socket;
+use steerage::{Batch, Builder, Cpu, Handle, Handler, Timestamp, TxId, limits::POLL_BUDGET};
+use steerage_fixtures::namespaces::{Namespaces, cutting_socket};
 use steerage_fixtures::{HANG, until};
 
 use super::{Udp, UdpOptions};
@@ -104,4 +105,86 @@ fn an_address_is_shared_within_a_process_and_has_one_input() {
     assert!(again.input().unwrap_err().to_string().contains("receives from it already"));
     let other = UdpOptions::new(udp.local_addr()).queues(2).open().unwrap_err().to_string();
     assert!(other.contains("1 queue(s)"), "{other}");
+}
+
+/// A count of the device.
+fn counted(handle: &Handle, name: &str) -> u64 {
+    let counts = &handle.snapshot().queues[0].device_counts;
+    counts.iter().find(|(each, _)| *each == name).unwrap().1
+}
+
+/// The namespaces of a host, a router and a peer. The link between the router and the peer has an MTU of 1,300 bytes.
+fn behind_a_router() -> Option<Namespaces> {
+    const HOST: usize = 0;
+    const ROUTER: usize = 1;
+    const PEER: usize = 2;
+    let namespaces = Namespaces::new(3)?;
+    namespaces.veth((HOST, "host"), (ROUTER, "near"));
+    namespaces.veth((ROUTER, "far"), (PEER, "peer"));
+    namespaces.address(HOST, 1, "host");
+    namespaces.address(ROUTER, 2, "near");
+    for (nth, host, device, gateway) in [(ROUTER, 1, "far", None), (PEER, 2, "peer", Some(1))] {
+        namespaces.must(nth, &format!("addr add 10.211.0.{host}/24 dev {device}"));
+        namespaces.must(nth, &format!("addr add fd00:211::{host}/64 dev {device} nodad"));
+        namespaces.must(nth, &format!("link set {device} mtu 1300"));
+        if let Some(gateway) = gateway {
+            namespaces.must(nth, &format!("route add default via 10.211.0.{gateway}"));
+            namespaces.must(nth, &format!("route add default via fd00:211::{gateway}"));
+        }
+    }
+    namespaces.must(HOST, "route add default via 10.210.0.2");
+    namespaces.must(HOST, "route add default via fd00:210::2");
+    // A router asks for its neighbours from these addresses.
+    for device in ["near", "far"] {
+        namespaces.must(ROUTER, &format!("addr add fe80::1/64 dev {device} nodad"));
+    }
+    namespaces.within(ROUTER, || {
+        for file in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+            fs::write(format!("/proc/sys/net/{file}"), "1").unwrap();
+        }
+    });
+    Some(namespaces)
+}
+
+/// An answer that is too long for the path is refused, and one to a closed port is reported. Other answers
+/// arrive after both.
+#[test]
+fn path_mtus_and_closed_ports_are_reported() {
+    let Some(namespaces) = behind_a_router() else { return };
+    for (bound, host, peer) in [("0.0.0.0:0", "10.210.0.1", "10.211.0.2"), ("[::]:0", "fd00:210::1", "fd00:211::2")] {
+        let udp = namespaces.within(0, || open(bound));
+        let to = reached(&udp, host);
+        let open_peer = || {
+            let socket = UdpSocket::bind(SocketAddr::new(peer.parse().unwrap(), 0)).unwrap();
+            socket.set_read_timeout(Some(HANG)).unwrap();
+            socket
+        };
+        let builder = Builder::new().virtual_cpus(1).input(udp.input().unwrap()).output(udp.output());
+        let running = builder.build(|_| Echo).unwrap().start().unwrap();
+        let handle = running.handle();
+        // The sender is gone when the answer comes. The queue shows its counts when it is polled.
+        until("the closed port is reported", || {
+            namespaces.within(2, || open_peer().send_to(b"gone", to).unwrap());
+            counted(&handle, "icmp_errors") >= 1
+        });
+        let socket = namespaces.within(2, open_peer);
+        assert_eq!([counted(&handle, "too_long"), counted(&handle, "path_mtu")], [0, 0]);
+
+        // Both ends know the MTU of their own link: the peer's kernel fragments what it sends.
+        until("the router reports the MTU", || {
+            socket.send_to(&[7; 1400], to).unwrap();
+            counted(&handle, "path_mtu") == 1300
+        });
+        until("the kernel refuses what is too long", || {
+            socket.send_to(&[7; 1400], to).unwrap();
+            counted(&handle, "too_long") >= 1
+        });
+        let socket = namespaces.within(2, open_peer);
+        socket.send_to(b"short", to).unwrap();
+        let mut buffer = [0; 2000];
+        let (len, from) = socket.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..len], from), (&b"short"[..], to));
+        handle.stop();
+        running.join();
+    }
 }

@@ -200,6 +200,14 @@ fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     }
 }
 
+/// How often traceroute is run until it shows the whole path.
+const TRACES_MAX: usize = 3;
+
+/// The number and address of each hop in the output of traceroute.
+fn hops(way: &str) -> Vec<Vec<&str>> {
+    way.lines().skip(1).map(|line| line.split_whitespace().take(2).collect()).collect()
+}
+
 /// traceroute shows each hop of the path, and nothing else.
 #[test]
 fn traceroute_finds_the_way() {
@@ -208,17 +216,26 @@ fn traceroute_finds_the_way() {
     // Packets to an unresolved neighbour are dropped, so the neighbours are resolved first.
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(ONE, || ping(address(FAR6), 56));
+    let mut ways = Vec::new();
     for (family, router, to) in [("-4", "10.210.0.1", FAR4), ("-6", "fd00:210::1", FAR6)] {
         // Probes use UDP and ICMP, one at a time, since the router limits its errors.
         for method in ["-U", "-I"] {
             let words = ["traceroute", family, method, "-n", "-N", "1", "-q", "1", "-m", "5", to];
-            let Some(way) = tool(&net, ONE, &words) else { return drop(stop(started)) };
-            let hops: Vec<Vec<&str>> =
-                way.lines().skip(1).map(|line| line.split_whitespace().take(2).collect()).collect();
-            assert_eq!(hops, [["1", router], ["2", to]], "{way}");
+            let expected = [["1", router], ["2", to]];
+            // On a busy machine, the host does not see any reply for some seconds, although the router
+            // has forwarded them. The reason is not known, so there are several tries.
+            for _ in 0..TRACES_MAX {
+                let Some(way) = tool(&net, ONE, &words) else { return drop(stop(started)) };
+                ways.push((hops(&way) == expected, format!("{method}: {way}")));
+                if hops(&way) == expected {
+                    break;
+                }
+            }
         }
     }
     let report = stop(started);
+    let found = ways.iter().filter(|(found, _)| *found).count();
+    assert_eq!(found, 4, "{ways:?}, {report}");
     assert!(dropped(&report, "ttl_expired") >= 4, "{report}");
 }
 

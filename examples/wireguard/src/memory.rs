@@ -229,6 +229,9 @@ fn gateway_on(
     Ok(run)
 }
 
+/// A run, and what its packet functions report.
+type Measured<R> = Result<(Run, Outcome<R>), Box<dyn Error>>;
+
 /// Handles all packets, and times the second half.
 fn handle_all<H: Handler>(
     cpus: CpuMask,
@@ -236,7 +239,7 @@ fn handle_all<H: Handler>(
     frames: Frames,
     network: &Arc<Network>,
     build: impl FnOnce(Builder) -> Result<steerage::Instance<H>, steerage::BuildError>,
-) -> Result<(Run, Outcome<H::Report>), Box<dyn Error>> {
+) -> Measured<H::Report> {
     let measured = frames.bytes.len() / frames.each / 2;
     let began = Arc::new(OnceLock::new());
     let recorded = Recorded::new(frames, measured, Arc::clone(&began));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use boringtun::noise::TunnResult;
+use boringtun::noise::{Tunn, TunnResult};
 use steerage::device::TxQueue;
 use steerage::limits::ORIGINATED_MAX;
 use steerage::{Balance, Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input, InputId, Outcome, Output, TxId};
@@ -129,27 +129,37 @@ fn handshake_key() -> Result<Duration, Box<dyn Error>> {
     Ok(began.elapsed() / TIMES)
 }
 
+/// Makes the packets of this work.
+fn record(work: Work, theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
+    match work {
+        Work::Seal => plain(packets),
+        Work::Open => sealed(theirs, packets),
+    }
+}
+
 /// Records traffic, and handles it.
 fn run(work: Work, series: Series, packets: usize) -> Result<Run, Box<dyn Error>> {
     let Connected { network, ours, mut theirs } = connect()?;
-    let frames = match work {
-        Work::Seal => plain(packets),
-        Work::Open => sealed(&mut theirs, packets),
-    };
-    if series.works() { gateway(work, series, frames, &network, ours) } else { receive_only(series, frames, &network) }
+    let frames = record(work, &mut theirs, packets);
+    let cpus = (0..series.cpus()).map(CpuId).collect();
+    if series.works() {
+        gateway(cpus, work, series, frames, &network, ours)
+    } else {
+        receive_only(cpus, series, frames, &network)
+    }
 }
 
 /// The nanoseconds per packet of two gateways that run at the same time, each on a CPU of its own with half of the packets.
 fn run_apart(work: Work, packets: usize) -> Result<f64, Box<dyn Error>> {
     let half = || -> Result<_, Box<dyn Error>> {
         let Connected { network, ours, mut theirs } = connect()?;
-        let frames = if work == Work::Seal { plain(packets / 2) } else { sealed(&mut theirs, packets / 2) };
+        let frames = record(work, &mut theirs, packets / 2);
         Ok((network, ours, frames))
     };
     let halves = [half()?, half()?];
     let threads = halves.into_iter().zip([CpuId(0), CpuId(1)]).map(|((network, ours, frames), cpu)| {
         thread::spawn(move || {
-            gateway_on(CpuMask::from_iter([cpu]), work, Series::One, frames, &network, ours).map_err(|e| e.to_string())
+            gateway(CpuMask::from_iter([cpu]), work, Series::One, frames, &network, ours).map_err(|e| e.to_string())
         })
     });
     let mut rate = 0.0;
@@ -171,25 +181,14 @@ impl Handler for Discard {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-fn receive_only(series: Series, frames: Frames, network: &Arc<Network>) -> Result<Run, Box<dyn Error>> {
-    let cpus = (0..series.cpus()).map(CpuId).collect();
+fn receive_only(cpus: CpuMask, series: Series, frames: Frames, network: &Arc<Network>) -> Result<Run, Box<dyn Error>> {
     // Packets that are given away have a flow key and a hash.
     let builder = |builder: Builder| builder.always_hash(series == Series::Give).build(|_cpu| Discard);
     Ok(handle_all(cpus, series, frames, network, builder)?.0)
 }
 
-/// Runs the gateway over recorded traffic.
+/// Runs the gateway over recorded traffic, on these CPUs.
 fn gateway(
-    work: Work,
-    series: Series,
-    frames: Frames,
-    network: &Arc<Network>,
-    ours: [Peer; PEERS],
-) -> Result<Run, Box<dyn Error>> {
-    gateway_on((0..series.cpus()).map(CpuId).collect(), work, series, frames, network, ours)
-}
-
-fn gateway_on(
     cpus: CpuMask,
     work: Work,
     series: Series,
@@ -293,7 +292,9 @@ mod tests {
         let mut frames = sealed(&mut theirs, 1000);
         let (front, behind) = frames.bytes.split_at_mut(501 * frames.each);
         front[500 * frames.each..].swap_with_slice(&mut behind[(PEERS - 1) * frames.each..PEERS * frames.each]);
-        let error = gateway(Work::Open, Series::One, frames, &network, ours).unwrap_err().to_string();
+        let error = gateway(CpuMask::from_iter([CpuId(0)]), Work::Open, Series::One, frames, &network, ours)
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with("1000 of 1000 packets were done"), "{error}"); // But not all of them were sent.
     }
 

@@ -67,9 +67,7 @@ impl Spec {
         packet.extend(transport);
         packet
     }
-}
 
-impl Spec {
     /// A packet of this kind as its sender leaves it to a card: with the sum of the pseudo-header in
     /// place of the checksum. `is_wrong` puts another value there.
     fn begin(&self, packet: &[u8], is_wrong: bool) -> (Vec<u8>, Offload) {

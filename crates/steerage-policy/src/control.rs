@@ -239,7 +239,8 @@ impl PolicyControl {
             wishes.extend(self.look_at_group(now, at, view, &looked).map(|wish| (at, wish)));
             to_measure.extend(self.groups[at].policy.asks_distance().map(|cpu| (group.order[0], cpu)));
         }
-        if looked.window.is_some() {
+        if let Some(window) = &looked.window {
+            self.receivers.note_heavy(&window.heavy);
             self.follow_elephants();
         }
         for (at, group) in view.groups.iter().enumerate().filter(|(_, group)| !group.queues.is_empty()) {
@@ -256,20 +257,22 @@ impl PolicyControl {
         has_wishes || self.place_receivers(now, view)
     }
 
-    /// Lets another CPU poll a queue whose CPU is slowed by others. Its buckets go there too. Returns whether there was one.
+    /// Begins or ends a trial of other CPUs for receiving, or for a heavy bucket. Returns whether there was one.
     fn place_receivers(&mut self, now: Timestamp, view: &View) -> bool {
         if !self.policy.moves_receivers() {
             return false;
         }
         let Some(change) = self.receivers.look(now, view, self.handle.ledgers()) else { return false };
-        tracing::info!(queue = change.queue, from = change.from, to = change.to, "polling moves to another CPU");
+        tracing::info!(queue = change.queue, polled_on = ?change.polled_on, "a trial of other CPUs begins or ends");
         let groups = view.groups.iter().enumerate();
         for (at, group) in groups.filter(|(_, group)| group.queues.contains(&change.queue)) {
             let plan = plan_of(&change.map, &group.order);
             // If the group has changed meanwhile, its policy places the buckets.
             self.handle.set_map(at, group.version, &change.map, plan, MoveCause::Balance);
         }
-        self.handle.poll_on(change.queue, change.to);
+        if let Some(cpu) = change.polled_on {
+            self.handle.poll_on(change.queue, cpu);
+        }
         self.placed = Some(now);
         true
     }

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use steerage_core::ids::CpuIndex;
 use steerage_core::limits::{BUCKETS, RECEIVE_TIMED_ONCE_IN};
 use steerage_core::placement::View;
 use steerage_flow::Timestamp;
@@ -124,7 +125,7 @@ impl Default for BucketWork {
 const TUNING: Tuning = Tuning::DEFAULT;
 
 impl BucketWork {
-    fn take_in(&mut self, before: &[(&QueueCounts, QueueCounts)], elapsed: Duration) {
+    fn take_in(&mut self, before: &[(&QueueCounts, &QueueCounts)], elapsed: Duration) {
         let weight = if std::mem::replace(&mut self.begun, true) { TUNING.recent } else { 1.0 };
         let seconds = elapsed.as_secs_f64();
         let mut samples = 0;
@@ -181,6 +182,17 @@ pub(crate) struct ClosedWindow {
     pub(crate) cpus: Vec<CpuLoad>,
     /// The share of a CPU's time that each bucket takes, by group.
     pub(crate) shares: Vec<Vec<f64>>,
+    /// The buckets of which two would fill a CPU.
+    pub(crate) heavy: Vec<Heavy>,
+}
+
+/// A bucket that takes more than half of a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heavy {
+    pub(crate) group: usize,
+    pub(crate) bucket: u16,
+    /// The CPU that polls the queue from which most of its work comes.
+    pub(crate) home: CpuIndex,
 }
 
 impl LoadMeter {
@@ -257,19 +269,32 @@ impl LoadMeter {
             .zip(&start.cpus)
             .map(|(now, then)| load_since(now, then, elapsed, now.processed - then.processed))
             .collect();
+        let end = fresh(&self.cpus);
         for (group, work) in view.groups.iter().zip(work.iter_mut()) {
-            let counts: Vec<_> = group
-                .queues
-                .iter()
-                .map(|q| (&start.queues[*q], QueueCounts::read(&ledgers.queues[*q].ledger)))
-                .collect();
+            let counts: Vec<_> = group.queues.iter().map(|q| (&start.queues[*q], &end.queues[*q])).collect();
             work.take_in(&counts, elapsed);
         }
-        self.window = Some(fresh(&self.cpus));
         let work: Vec<&BucketWork> = work.iter().map(|work| &**work).collect();
         let shares = shares(view, &work, &cpus);
-        Some(ClosedWindow { cpus, shares })
+        let heavy = heavy(view, &shares, |queue, bucket| {
+            let (before, now) = (start.queues[queue].timed[bucket].0, end.queues[queue].timed[bucket].0);
+            (now.saturating_sub(before), ledgers.queues[queue].owner())
+        });
+        self.window = Some(end);
+        Some(ClosedWindow { cpus, shares, heavy })
     }
+}
+
+/// Finds the heavy buckets. `work_from` returns the time of a bucket's timed packets from a queue, and the CPU that polls the queue.
+fn heavy(view: &View, shares: &[Vec<f64>], work_from: impl Fn(usize, usize) -> (u64, CpuIndex)) -> Vec<Heavy> {
+    let mut heavy = Vec::new();
+    for (group, (seen, shares)) in view.groups.iter().zip(shares).enumerate() {
+        for (bucket, _) in shares.iter().enumerate().filter(|(_, share)| **share > 0.5) {
+            let from = seen.queues.iter().map(|queue| work_from(*queue, bucket)).max_by_key(|(nanos, _)| *nanos);
+            heavy.extend(from.map(|(_, home)| Heavy { group, bucket: bucket as u16, home }));
+        }
+    }
+    heavy
 }
 
 /// The number of CPUs that have buckets.

@@ -1,4 +1,5 @@
-//! Decides which CPU polls a queue.
+//! Lets a queue be polled by another CPU, or a heavy flow be handled by the CPU that receives it, if that
+//! does more.
 //!
 //! A CPU that other programs, interrupts or guests of the hypervisor use has only the rest of its
 //! time for receiving: `1 - others`. If the polling CPU has no time left, and another CPU of the
@@ -7,9 +8,13 @@
 //! often the source of the packets: the sender on a veth, or the softirq of the network card. If
 //! CPUs are short of time afterwards, the policy decides whether the slowed CPU should help again.
 //!
-//! Whether that pays is measured, because the other program may follow, or may be the one that
-//! waits for the packets. If all queues together receive less than before, polling and buckets
-//! return. One queue may gain while the others lose more, so its own packets do not decide. After a
+//! If several CPUs poll, a flow that fills its CPU may cost less on the CPU that receives it, since
+//! nothing is handed over there. Super-frames of 64 KiB take a far CPU twice as long. So if the CPU
+//! that receives most of a heavy bucket's work has time left, the bucket moves there.
+//!
+//! Whether a change pays is measured, because the other program may follow, or may be the one that
+//! waits for the packets. If all queues together receive less than before, the change is undone.
+//! One queue may gain while the others lose more, so its own packets do not decide. After a
 //! trial that failed, the next one waits a hundred times as long as the trial took, so such trials
 //! take at most 1 % of the time. Bytes count, not packets, because the kernel merges more segments
 //! of a connection if we have less time for them.
@@ -24,14 +29,16 @@ use steerage_flow::Timestamp;
 use steerage_ledger::Ledgers;
 
 use crate::limits::Tuning;
+use crate::load::Heavy;
 
-/// A queue that another CPU should poll.
+/// What should change.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Change {
+    /// A queue of the group.
     pub(crate) queue: usize,
-    pub(crate) from: CpuIndex,
-    pub(crate) to: CpuIndex,
-    /// The CPU of each bucket of the queue's group after the change.
+    /// The CPU that polls it from now on. `None`: polling stays.
+    pub(crate) polled_on: Option<CpuIndex>,
+    /// The CPU of each bucket of the group.
     pub(crate) map: Map,
 }
 
@@ -52,11 +59,13 @@ fn without(map: &[CpuIndex; BUCKETS], from: CpuIndex, to: CpuIndex) -> Map {
 /// A change that must prove that it pays.
 #[derive(Clone, Debug)]
 struct Trial {
+    /// The state before: a queue of the group, the CPU that polled it, and the map.
     queue: usize,
     from: CpuIndex,
-    to: CpuIndex,
-    /// The map before the change, and the bytes that all queues received in a second.
     map: Map,
+    /// The CPU that polls the queue now.
+    to: CpuIndex,
+    /// The bytes that all queues received in a second, before.
     rate: f64,
 }
 
@@ -66,8 +75,9 @@ struct Counts {
     at: Timestamp,
     /// The received bytes, by queue.
     bytes: Vec<u64>,
-    /// The CPU that polls each queue. `None` if polling may not move.
-    owners: Vec<Option<CpuIndex>>,
+    /// The CPU that polls each queue, and whether that may change.
+    polled_on: Vec<CpuIndex>,
+    is_free: Vec<bool>,
     /// The busy time, by CPU.
     busy: Vec<u64>,
 }
@@ -77,11 +87,8 @@ impl Counts {
         Self {
             at: now,
             bytes: ledgers.queues.iter().map(|queue| queue.ledger.received_bytes.get()).collect(),
-            owners: ledgers
-                .queues
-                .iter()
-                .map(|queue| (!queue.owner_is_chosen.load(Ordering::Relaxed)).then(|| queue.owner()))
-                .collect(),
+            polled_on: ledgers.queues.iter().map(|queue| queue.owner()).collect(),
+            is_free: ledgers.queues.iter().map(|queue| !queue.owner_is_chosen.load(Ordering::Relaxed)).collect(),
             busy: ledgers.cpus.iter().map(|cpu| cpu.busy_nanos.get()).collect(),
         }
     }
@@ -97,6 +104,9 @@ pub(crate) struct Receivers {
     trial: Option<Trial>,
     /// The earliest time of the next trial, by queue.
     not_before: Vec<Timestamp>,
+    /// The heavy buckets of the last window, and the earliest time at which one of them may go home.
+    heavy: Vec<Heavy>,
+    home_not_before: Timestamp,
 }
 
 /// The constants of `Balance`, to which this module belongs.
@@ -117,6 +127,12 @@ impl Receivers {
     /// another state.
     pub(crate) fn begin_anew(&mut self) {
         self.window = None;
+    }
+
+    /// Takes in the heavy buckets of a window.
+    pub(crate) fn note_heavy(&mut self, heavy: &[Heavy]) {
+        self.heavy.clear();
+        self.heavy.extend_from_slice(heavy);
     }
 
     /// Ends the measurement, if there is one, and begins the next.
@@ -149,41 +165,60 @@ impl Receivers {
         let reserve = 1.0 - TUNING.fill;
         // A rate that grows or falls by itself says nothing about a trial.
         let last = last.filter(|last| (rate - last).abs() < rate * reserve)?;
+        let rate = (rate + last) / 2.0;
         let others = |cpu: CpuIndex| view.others[usize::from(cpu)];
+        let idle = |cpu: CpuIndex| 1.0 - busy(cpu) - others(cpu);
         let queues = view.groups.iter().flat_map(|group| group.queues.iter().map(move |queue| (*queue, group)));
         for (queue, group) in queues.filter(|(queue, _)| received[*queue] > 0) {
-            let Some(owner) = counts.owners[queue].filter(|_| counts.at >= self.not_before[queue]) else { continue };
-            if busy(owner) + others(owner) < TUNING.fill {
+            let from = counts.polled_on[queue];
+            if idle(from) > reserve || !counts.is_free[queue] || counts.at < self.not_before[queue] {
                 continue;
             }
             // A move must gain more time than the reserve for bursts. Among equal CPUs, the first is chosen, because they are in
             // the order in which CPUs join.
-            let gains = |to: &CpuIndex| others(*to) + reserve <= others(owner);
+            let gains = |to: &CpuIndex| others(*to) + reserve <= others(from);
             let to = group.order.iter().copied().filter(gains).min_by(|a, b| others(*a).total_cmp(&others(*b)));
             if let Some(to) = to {
-                let rate = (rate + last) / 2.0;
-                self.trial = Some(Trial { queue, from: owner, to, map: group.map.clone(), rate });
-                self.last = None;
-                return Some(Change { queue, from: owner, to, map: without(&group.map, owner, to) });
+                self.begin(Trial { queue, from, to, map: group.map.clone(), rate });
+                return Some(Change { queue, polled_on: Some(to), map: without(&group.map, from, to) });
+            }
+        }
+        for Heavy { group, bucket, home } in self.heavy.iter().filter(|_| counts.at >= self.home_not_before) {
+            let Some(group) = view.groups.get(*group).filter(|group| group.owners > 1) else { continue };
+            let at = group.map[usize::from(*bucket)];
+            let helps = at != *home && group.order.contains(home) && idle(at) <= reserve && idle(*home) > reserve;
+            if let (true, Some(queue)) = (helps, group.queues.first()) {
+                let mut map = group.map.clone();
+                map[usize::from(*bucket)] = *home;
+                let owner = counts.polled_on[*queue];
+                self.begin(Trial { queue: *queue, from: owner, to: owner, map: group.map.clone(), rate });
+                return Some(Change { queue: *queue, polled_on: None, map });
             }
         }
         None
+    }
+
+    fn begin(&mut self, trial: Trial) {
+        self.trial = Some(trial);
+        self.last = None;
     }
 
     /// Ends a trial. Returns the way back if less is received than before.
     fn judge(&mut self, trial: Trial, rate: f64, counts: &Counts, took: Duration, view: &View) -> Option<Change> {
         let Trial { queue, from, to, map, rate: before } = trial;
         let next = counts.at + took.div_f64(TUNING.budget);
-        self.not_before[queue] = next;
+        let is_home = from == to;
+        *if is_home { &mut self.home_not_before } else { &mut self.not_before[queue] } = next;
         if rate >= before * (1.0 - TUNING.noise) {
             return None;
         }
         self.not_before.fill(next);
+        self.home_not_before = next;
         self.last = None;
         // If the other CPU has not taken the queue, only the map must be undone, and the policy does that.
         let group = view.groups.iter().find(|group| group.queues.contains(&queue))?;
-        let is_possible = counts.owners[queue] == Some(to) && map.iter().all(|cpu| group.order.contains(cpu));
-        is_possible.then_some(Change { queue, from: to, to: from, map })
+        let is_possible = counts.polled_on[queue] == to && map.iter().all(|cpu| group.order.contains(cpu));
+        is_possible.then_some(Change { queue, polled_on: (!is_home).then_some(from), map })
     }
 }
 
@@ -203,10 +238,11 @@ mod tests {
     }
 
     /// Two queues of one group, polled by CPUs 0 and 1. Both CPUs are busy, and others take half of CPU 1.
-    fn two_queues(millis: u64, received: [u64; 2], owners: [CpuIndex; 2]) -> (Counts, View) {
+    fn two_queues(millis: u64, received: [u64; 2], polled_on: [CpuIndex; 2]) -> (Counts, View) {
         let at = Timestamp::ZERO + Duration::from_millis(millis);
         let busy = vec![at.as_nanos(); 2];
-        let counts = Counts { at, bytes: received.to_vec(), owners: owners.map(Some).to_vec(), busy };
+        let counts =
+            Counts { at, bytes: received.to_vec(), polled_on: polled_on.to_vec(), is_free: vec![true; 2], busy };
         let mut map = Box::new([0; BUCKETS]);
         map.iter_mut().enumerate().for_each(|(bucket, cpu)| *cpu = bucket as CpuIndex % 2);
         let queues = vec![0, 1];
@@ -214,18 +250,18 @@ mod tests {
         (counts, View { is_settled: true, slices: 0, others: vec![0.0, 0.5], groups: vec![group] })
     }
 
-    fn compare(receivers: &mut Receivers, millis: u64, received: [u64; 2], owners: [CpuIndex; 2]) -> Option<Change> {
-        let (counts, view) = two_queues(millis, received, owners);
+    fn compare(receivers: &mut Receivers, millis: u64, received: [u64; 2], polled_on: [CpuIndex; 2]) -> Option<Change> {
+        let (counts, view) = two_queues(millis, received, polled_on);
         receivers.compare(counts, &view)
     }
 
     /// A trial in which the queue that moves receives `moved` bytes, and the other one `stayed`. Before, each received 1,000.
     fn ends_with(moved: u64, stayed: u64) -> Option<Change> {
         let mut receivers = Receivers::default();
-        let mut at = |millis, received, owners| compare(&mut receivers, millis, received, owners);
+        let mut at = |millis, received, polled_on| compare(&mut receivers, millis, received, polled_on);
         assert_eq!([at(0, [0, 0], [0, 1]), at(250, [1000, 1000], [0, 1])], [None, None]);
         let begun = at(500, [2000, 2000], [0, 1]).expect("CPU 1 is slowed by others");
-        assert_eq!((begun.queue, begun.from, begun.to), (1, 1, 0));
+        assert_eq!((begun.queue, begun.polled_on), (1, Some(0)));
         assert_eq!(at(550, [2300, 2300], [0, 0]), None, "a new measurement begins");
         assert_eq!(at(800, [2300, 2300], [0, 0]), None, "the first quarter of a second says nothing");
         let ended = at(1050, [2300 + stayed, 2300 + moved], [0, 0]);
@@ -238,7 +274,7 @@ mod tests {
     fn a_trial_is_judged_by_all_queues() {
         assert_eq!(ends_with(1100, 850), None, "0.975 of all bytes is within noise");
         let back = ends_with(1100, 700).expect("the queue that moved gained, and the other one lost more");
-        assert_eq!((back.queue, back.from, back.to), (1, 0, 1));
+        assert_eq!((back.queue, back.polled_on), (1, Some(1)));
         assert_eq!(back.map[..4], [0, 1, 0, 1]);
     }
 
@@ -251,5 +287,30 @@ mod tests {
             at(500, [first + 1000, first + 1000]).is_some()
         };
         assert!(begins(950) && begins(1050) && !begins(800) && !begins(1200));
+    }
+
+    #[test]
+    fn a_heavy_bucket_goes_home_if_its_cpu_is_full() {
+        // Bucket 1 is on CPU 1, which is full.
+        let begins = |home: CpuIndex, busy_at_home: f64| {
+            let mut receivers = Receivers::default();
+            receivers.note_heavy(&[Heavy { group: 0, bucket: 1, home }]);
+            let mut at = |millis, received| {
+                let (mut counts, mut view) = two_queues(millis, received, [0, 1]);
+                counts.busy[0] = (counts.at.as_nanos() as f64 * busy_at_home) as u64;
+                view.others = vec![0.1, 0.0];
+                receivers.compare(counts, &view)
+            };
+            assert_eq!([at(0, [0, 0]), at(250, [1000, 1000])], [None, None]);
+            let begun = at(500, [2000, 2000])?;
+            // It was no better there.
+            assert_eq!([at(550, [2000, 2000]), at(800, [2800, 2800])], [None, None]);
+            let back = at(1050, [3600, 3600]).expect("0.8 is less than before");
+            assert_eq!((back.polled_on, back.map[..2].to_vec()), (None, vec![0, 1]));
+            Some(begun)
+        };
+        let begun = begins(0, 0.1).expect("CPU 0 has time");
+        assert_eq!((begun.polled_on, begun.map[..4].to_vec()), (None, vec![0, 0, 0, 1]));
+        assert_eq!([begins(0, 0.8), begins(1, 0.1)], [None, None], "no time at home, or it is at home");
     }
 }

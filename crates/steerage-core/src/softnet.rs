@@ -21,6 +21,7 @@ use crate::origin::Origin;
 use crate::participant::{Own, Participant};
 use crate::platform::{Machine, Platform};
 use crate::queue::OwnedQueue;
+use crate::rx::Polled;
 use crate::sampler::Sampler;
 use crate::shared::Shared;
 use crate::sleep::Sleep;
@@ -432,7 +433,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let polled = queue.frames_polled;
         if polled > 0 {
             self.round.worked = true;
-            self.round.full |= polled >= self.control.limits.dev_weight;
+            // A device that is due now has more frames, and stopped for a reason of its own.
+            let has_more = matches!(queue.state.polled, Polled::NotBefore(due) if due <= self.runner.cpu.now);
+            self.round.full |= has_more || polled >= self.control.limits.dev_weight;
             self.received += polled;
             self.ledger().polled.add(polled as u64);
         }

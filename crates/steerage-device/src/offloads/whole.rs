@@ -1,7 +1,7 @@
 //! The longest super-frames that a kernel takes.
 //!
-//! Kernels differ in the super-frames that they take, and some routes and interfaces take none. No
-//! table says which ones, so an output tries. If the kernel refuses a super-frame but takes its
+//! Kernels differ in the super-frames that they take, and some routes take none. Nothing says which
+//! ones, so an output tries. If the kernel refuses a super-frame but takes its
 //! packets one by one, the output cuts super-frames of that length from then on.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

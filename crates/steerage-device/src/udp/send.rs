@@ -204,10 +204,7 @@ impl Send {
         let before = sent.packets;
         let is_full = self.send_each(run, candidates, sent);
         let all = sent.packets - before == u64::from(run.members.count_ones());
-        if all && error.raw_os_error() != Some(libc::EMSGSIZE) {
-            // EIO: the kernel cuts no messages on this path. Otherwise, there are too many datagrams.
-            let is_none = error.raw_os_error() == Some(libc::EIO);
-            let datagrams = if is_none { 2 } else { run.datagrams() };
+        if let Some(datagrams) = refused_datagrams(error, run.datagrams()).filter(|_| all) {
             self.shared.whole.refused(&self.shared.name(), OffloadKind::Udp, datagrams);
         }
         is_full
@@ -298,6 +295,19 @@ impl Send {
                 }
             }
         }
+    }
+}
+
+/// How many datagrams are too many for a message, because the kernel refused one of `datagrams`. `None`
+/// if the error says nothing about it.
+pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<usize> {
+    match error.raw_os_error() {
+        // It cuts no messages on this path: through IPsec, or before Linux 6.11 by an interface without
+        // checksum offload.
+        Some(libc::EIO) => Some(2),
+        Some(libc::EINVAL) => Some(datagrams),
+        // A datagram is too long for the path.
+        _ => None,
     }
 }
 

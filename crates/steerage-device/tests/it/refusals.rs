@@ -27,8 +27,8 @@ const DATAGRAM_BYTES: usize = 200;
 /// How many datagrams the super-frames of a run stand for, in their order.
 const DATAGRAMS: [usize; 7] = [40, 200, 150, 40, 129, 128, 129];
 
-/// How many frames a kernel receives for them, if it takes 128 datagrams in one piece.
-const FRAMES: usize = 1 + 200 + 150 + 1 + 129 + 1 + 129;
+/// How many frames a kernel receives for them, if it takes 128 datagrams in one piece, or 64.
+const FRAMES: [u64; 2] = [1 + 200 + 150 + 1 + 129 + 1 + 129, 1 + 200 + 150 + 1 + 129 + 128 + 129];
 
 /// The lines of the log that all tests of this process write.
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -196,7 +196,8 @@ fn a_tun_cuts_what_its_kernel_refuses() {
     // This keeps the interface when the run has ended.
     let _kept = namespaces.within(0, || output::open("tun:refuses,offload=on").unwrap());
     all_arrive(frames, LinkType::RAW, to, &receiver);
-    assert_eq!(namespaces.received_by(0, "refuses"), FRAMES as u64);
+    let received = namespaces.received_by(0, "refuses");
+    assert!(FRAMES.contains(&received), "{received}");
 }
 
 #[test]
@@ -212,7 +213,8 @@ fn a_packet_socket_cuts_what_its_kernel_refuses() {
     let frames = frames(&link, "10.210.0.9:9".parse().unwrap(), receiver.local_addr().unwrap());
     let to = namespaces.within(0, || output::open("af_packet:refuses0,offload=on").unwrap());
     all_arrive(frames, LinkType::ETHERNET, to, &receiver);
-    assert_eq!(namespaces.received_by(1, "in0") - before, FRAMES as u64);
+    let received = namespaces.received_by(1, "in0") - before;
+    assert!(FRAMES.contains(&received), "{received}");
 }
 
 #[test]
@@ -224,5 +226,6 @@ fn a_socket_cuts_what_its_kernel_refuses() {
     let frames = frames(&[], udp.local_addr(), receiver.local_addr().unwrap());
     let before = namespaces.received_by(0, "lo");
     all_arrive(frames, LinkType::RAW, udp.output(), &receiver);
-    assert_eq!(namespaces.received_by(0, "lo") - before, FRAMES as u64);
+    let received = namespaces.received_by(0, "lo") - before;
+    assert!(FRAMES.contains(&received), "{received}");
 }

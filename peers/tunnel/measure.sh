@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Two kernels that talk through a loop in C, and through steerage, in turn, round after round. See README.md.
-#   measure.sh [ROUNDS [SECONDS]]
+#   measure.sh [ROUNDS [SECONDS [SERIES]]]
+# SERIES is a pattern of grep: only series whose names match are measured.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-rounds=${1:-3} seconds=${2:-3}
+rounds=${1:-3} seconds=${2:-3} only=${3:-.}
 target=${TARGET:-../../target/release}
 for needed in ./bridge ./udp "$target/steerage" "$target/examples/tun_bridge"; do
     [[ -x $needed ]] || { echo "no $needed: see README.md" >&2; exit 1; }
@@ -121,6 +122,7 @@ udp() { # plain|offload
 
 measure() { # SERIES WAY plain|offload
     local before values
+    grep -q -- "$only" <<<"$1" || return 0
     namespaces
     "$2" "$3"
     ip netns exec "$b" iperf3 -s >/dev/null & server=$!

@@ -38,6 +38,7 @@ mod interface_name;
 pub mod limit;
 mod memory;
 mod namespace;
+mod offloads;
 mod options;
 pub mod output;
 pub mod privileges;

@@ -14,8 +14,8 @@
 //!
 //! By default, the device asks for no offloads. The kernel then completes checksums and segments
 //! packets before it delivers them, so that they look as on a wire. With [`TapOptions::offloads`],
-//! the kernel hands over super-frames uncut, and accepts them: `tap/super_frames.rs` receives them,
-//! and `tap/send.rs` merges and cuts.
+//! the kernel hands over super-frames uncut, and accepts them: `offloads/lent.rs` receives them, and
+//! `offloads/merged.rs` merges and cuts.
 
 mod drops;
 mod queue;
@@ -26,7 +26,6 @@ mod super_frames;
 mod sys;
 #[cfg(test)]
 mod tests;
-pub(crate) mod vnet;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -45,6 +44,8 @@ use sys::{IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
 
 use crate::interface_name;
 use crate::namespace::Namespace;
+use crate::offloads::vnet;
+use crate::offloads::whole::Whole;
 use crate::options::setters;
 use crate::sys::InterfaceSocket;
 
@@ -160,8 +161,8 @@ struct Shared {
     /// caller's file descriptor has a header.
     header_bytes: usize,
     mtu: usize,
-    /// Set if the kernel leaves super-frames whole.
-    offloads: Option<Offloads>,
+    /// The super-frames that the kernel takes, if it leaves super-frames whole.
+    whole: Option<Whole>,
     /// Whether this process receives from the interface.
     is_input: AtomicBool,
     /// The kernel's drop counter, until the receiver takes it. `None` if the kernel does not report
@@ -169,15 +170,6 @@ struct Shared {
     drops: Mutex<Option<Drops>>,
     /// Whether the interface was deleted and a sender has reported that.
     gone: AtomicBool,
-}
-
-/// The offloads that the kernel supports.
-#[derive(Debug)]
-struct Offloads {
-    /// Whether the kernel supports super-frames of UDP. It does since Linux 6.2.
-    udp: bool,
-    /// Whether the kernel has refused a super-frame. From then on, all of them are cut.
-    refused: AtomicBool,
 }
 
 /// The interfaces that this process has opened by name. It is locked when one is opened.
@@ -233,7 +225,7 @@ impl TapOptions {
             format!("it is open with {} queue(s)", shared.queues.len())
         } else if self.mtu.is_some_and(|mtu| mtu != shared.mtu) {
             format!("it is open with an MTU of {}", shared.mtu)
-        } else if self.offloads && shared.offloads.is_none() {
+        } else if self.offloads && shared.whole.is_none() {
             String::from("it is open without offloads")
         } else {
             return Ok(Tap(shared));
@@ -257,11 +249,10 @@ impl TapOptions {
             let cause = io::Error::other("another program has queues of it that want a header before each packet");
             return Err(self.error("attach to the interface", cause).advise(BUSY));
         }
-        let (mut offloads, mut header_bytes) = (None, 0);
+        let (mut whole, mut header_bytes) = (None, 0);
         if self.offloads {
             header_bytes = vnet::HEADER_BYTES_MIN;
-            offloads =
-                Some(self.set_offloads(&queues[0]).map_err(|e| self.error("turn on the interface's offloads", e))?);
+            whole = Some(self.set_offloads(&queues[0]).map_err(|e| self.error("turn on the interface's offloads", e))?);
         } else {
             // An earlier owner may have left the offloads on.
             queues[0].set_offloads(0).map_err(|e| self.error("turn off the interface's offloads", e))?;
@@ -273,10 +264,10 @@ impl TapOptions {
             control.set_up(&name).map_err(|e| self.error("set the interface up", e))?;
         }
         let mtu = control.mtu(&name).map_err(|e| self.error("look at the interface", e))?;
-        Ok(Shared { offloads, ..Shared::new(name, self.layer, namespace, queues, header_bytes, mtu) })
+        Ok(Shared { whole, ..Shared::new(name, self.layer, namespace, queues, header_bytes, mtu) })
     }
 
-    fn set_offloads(&self, queue: &TunFd) -> io::Result<Offloads> {
+    fn set_offloads(&self, queue: &TunFd) -> io::Result<Whole> {
         queue.set_header_bytes(vnet::HEADER_BYTES_MIN)?;
         queue.header_little_endian()?;
         let udp = queue.set_offloads(sys::OFFLOADS | sys::OFFLOADS_UDP).is_ok();
@@ -284,7 +275,7 @@ impl TapOptions {
             tracing::info!(device = %self.name, "the kernel has no super-frames of UDP: it cuts them (Linux 6.2 does not)");
             queue.set_offloads(sys::OFFLOADS)?;
         }
-        Ok(Offloads { udp, refused: AtomicBool::new(false) })
+        Ok(Whole::new(udp))
     }
 
     fn attach_queues(&self, asked: usize, is_new: bool) -> Result<Vec<TunFd>, DeviceError> {
@@ -414,7 +405,7 @@ impl Shared {
     ) -> Self {
         let (is_input, gone) = (AtomicBool::new(false), AtomicBool::new(false));
         let drops = Mutex::new(if_nametoindex(&*name).ok().and_then(|index| Drops::of(index).ok()));
-        Self { name, layer, namespace, queues, header_bytes, mtu, offloads: None, is_input, drops, gone }
+        Self { name, layer, namespace, queues, header_bytes, mtu, whole: None, is_input, drops, gone }
     }
 
     /// The longest frame that the device receives, in bytes.

@@ -26,10 +26,11 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use steerage::device::{RxQueue, TxQueue};
+use steerage::device::{DeviceCounts, RxQueue, TxQueue};
 use steerage::{DeviceError, Input, Output};
 
 use crate::namespace::Namespace;
+use crate::offloads::whole::Whole;
 use crate::options::setters;
 use crate::sys::socket;
 
@@ -97,20 +98,35 @@ struct Shared {
     sockets: Vec<OwnedFd>,
     mtu: usize,
     is_input: AtomicBool,
-    /// Whether the kernel has refused to cut a message. From then on, messages are single datagrams.
-    uncut: AtomicBool,
-    counted: Counted,
-}
-
-/// Counts that senders and receivers share.
-#[derive(Debug, Default)]
-struct Counted {
-    icmp_errors: AtomicU64,
-    too_long: AtomicU64,
+    /// The messages that the kernel cuts.
+    whole: Whole,
+    /// The counts of the first queue. They include what all queues and senders count together.
+    counts: Arc<DeviceCounts>,
+    /// The path MTU that was reported last, and the number of lines about it in the log.
     path_mtu: AtomicU64,
-    /// The number of lines about path MTUs so far.
     lines: AtomicU64,
 }
+
+/// The device's counts, in addition to the frames of the ledger.
+const COUNTS: &[&str] = &[
+    "super_frames",
+    "wire_packets",
+    "wire_bytes",
+    "bad_datagrams",
+    "no_block",
+    "truncated",
+    "socket_drops",
+    "icmp_errors",
+    "too_long",
+    "path_mtu",
+];
+const TRUNCATED: usize = 5;
+const DROPS: usize = 6;
+/// The first queue shows these counts and the following ones for all sockets. Any thread adds to
+/// them, so they are right in the report, even if the queue has ended.
+const ICMP_ERRORS: usize = 7;
+const TOO_LONG: usize = 8;
+const PATH_MTU: usize = 9;
 
 /// The sockets that this process has open. It is locked when some are opened.
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
@@ -190,8 +206,10 @@ impl UdpOptions {
             sockets,
             mtu: self.mtu,
             is_input: AtomicBool::new(false),
-            uncut: AtomicBool::new(false),
-            counted: Counted::default(),
+            whole: Whole::new(true),
+            counts: Arc::new(DeviceCounts::new(COUNTS)),
+            path_mtu: AtomicU64::new(0),
+            lines: AtomicU64::new(0),
         })
     }
 
@@ -284,17 +302,17 @@ impl Shared {
     fn take_errors(&self, nth: usize) {
         use std::os::fd::AsFd;
         let mut error = sys::Received::EMPTY;
-        let counted = &self.counted;
         for _ in 0..ERRORS_MAX {
             if sys::receive_one(self.sockets[nth].as_fd(), &mut [], &mut [], true, &mut error).is_err() {
                 break;
             }
             let Some(report) = headers::report(&error.control) else { continue };
-            // Relaxed: these are counts, and no other memory depends on them.
-            counted.icmp_errors.fetch_add(u64::from(report.is_icmp), Ordering::Relaxed);
+            self.counts.add(ICMP_ERRORS, report.is_icmp.into());
             let Some(mtu) = report.path_mtu else { continue };
-            let before = counted.path_mtu.swap(mtu.into(), Ordering::Relaxed);
-            if before != u64::from(mtu) && counted.lines.fetch_add(1, Ordering::Relaxed) < MTU_LINES_MAX {
+            self.counts.raise_to(PATH_MTU, mtu.into());
+            // Relaxed: no other memory depends on these.
+            let before = self.path_mtu.swap(mtu.into(), Ordering::Relaxed);
+            if before != u64::from(mtu) && self.lines.fetch_add(1, Ordering::Relaxed) < MTU_LINES_MAX {
                 let peer = headers::address_of(&error.name).map(|peer| peer.ip().to_canonical());
                 tracing::warn!(device = %self.name(), ?peer, "longer packets than {mtu} bytes do not fit the path");
             }

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -69,6 +70,18 @@ impl Namespaces {
         self.within(nth, || counted_here(device, column))
     }
 
+    /// Switches features of an interface, as `ethtool -K` does: `tso off gro on`.
+    pub fn features(&self, nth: usize, device: &str, features: &str) {
+        let args = ["-K", device].into_iter().chain(features.split(' '));
+        let set = self.within(nth, || Command::new("ethtool").args(args).output().unwrap());
+        assert!(set.status.success(), "ethtool -K {device} {features}: {set:?}");
+    }
+
+    /// How many packets the kernels of all namespaces have dropped because of their checksums.
+    pub fn checksum_errors(&self) -> u64 {
+        (0..self.0.len()).map(|nth| self.within(nth, checksum_errors_here)).sum()
+    }
+
     /// Runs `body` in one of the namespaces, on a separate thread, and returns its result.
     pub fn within<R: Send>(&self, nth: usize, body: impl FnOnce() -> R + Send) -> R {
         within(&self.0[nth], body)
@@ -113,6 +126,21 @@ pub(crate) fn counted_here(device: &str, column: usize) -> u64 {
     let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let row = table.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
     row.unwrap().split_whitespace().nth(column).unwrap().parse().unwrap()
+}
+
+/// The numbers with the name `InCsumErrors`, or with one that ends so, of the files `snmp` and `snmp6`.
+fn checksum_errors_here() -> u64 {
+    let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
+    let (v4, v6) = (read("snmp"), read("snmp6"));
+    let lines: Vec<&str> = v4.lines().collect();
+    let in_tables = lines.chunks(2).filter_map(|pair| {
+        let at = pair[0].split_whitespace().position(|name| name == "InCsumErrors")?;
+        pair[1].split_whitespace().nth(at)
+    });
+    let in_rows = v6.lines().filter_map(|row| row.split_once("InCsumErrors")).map(|(_, count)| count.trim());
+    let counts: Vec<u64> = in_tables.chain(in_rows).map(|count| count.parse().unwrap()).collect();
+    assert!(counts.len() >= 5, "ICMP, TCP and UDP of IPv4, ICMP and UDP of IPv6: {counts:?}");
+    counts.iter().sum()
 }
 
 fn is_late(error: &io::Error) -> bool {
@@ -245,10 +273,24 @@ pub fn datagrams_in_one_piece(namespaces: &Namespaces, from: usize, to: usize, a
 
 /// Transfers `bytes` by TCP from one namespace to an address in another, and compares every byte.
 pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr, bytes: usize) {
+    tcp_transfer_in_steps(namespaces, (from, to), address, (bytes, 1), |_| {});
+}
+
+/// Like [`tcp_transfer`], but calls `step` with its number, from 1 on, for each of `steps` equal parts
+/// that arrived, while the transfer goes on. The receiver waits if two parts are ahead of it.
+pub fn tcp_transfer_in_steps(
+    namespaces: &Namespaces,
+    (from, to): (usize, usize),
+    address: IpAddr,
+    (bytes, steps): (usize, usize),
+    mut step: impl FnMut(usize) + Send,
+) {
     let listener = namespaces.within(to, || TcpListener::bind((address, 0)).unwrap());
     let at = listener.local_addr().unwrap();
     let chunk = |nth: usize| -> Vec<u8> { (0..1000).map(|at| (nth * 31 + at * 7 + (nth >> 8)) as u8).collect() };
+    let (arrived, parts) = mpsc::sync_channel(1);
     thread::scope(|scope| {
+        scope.spawn(move || parts.into_iter().for_each(&mut step));
         scope.spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.set_read_timeout(Some(HANG)).unwrap();
@@ -256,6 +298,10 @@ pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: Ip
             for nth in 0..bytes / 1000 {
                 stream.read_exact(&mut got).unwrap();
                 assert!(got == chunk(nth), "what TCP carried is not what was sent");
+                let part = (nth + 1) * steps / (bytes / 1000);
+                if part > nth * steps / (bytes / 1000) {
+                    arrived.send(part).unwrap();
+                }
             }
             assert_eq!(stream.read(&mut got).unwrap(), 0);
         });

@@ -42,6 +42,14 @@ impl SharedCounter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
+    /// Sets the count to `n`, if that is more.
+    pub fn raise_to(&self, n: u64) {
+        // Relaxed: as in `add`. Most counts have not changed, and reading one is cheaper.
+        if n > self.0.load(Ordering::Relaxed) {
+            self.0.fetch_max(n, Ordering::Relaxed);
+        }
+    }
+
     /// The count.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -7,8 +7,9 @@ use super::RunArgs;
 use super::values::number;
 
 pub(super) const SEND_HELP: &str = "\
-OUTPUT is an interface, af_xdp:IFACE, tap:NAME, tun:NAME or pcap:FILE (steerage help outputs). DEVICE is synthetic traffic or \
-capture files, as for count. Packets are sent unchanged.
+OUTPUT is an interface, af_xdp:IFACE, tap:NAME, tun:NAME, udp:ADDR:PORT or pcap:FILE (steerage help outputs). DEVICE is synthetic \
+traffic or capture files, as for count. Packets are sent unchanged. udp:ADDR:PORT sends the payload of IP packets whose source is \
+that address and port, to the destination of each packet.
 
 Packets leave in the order in which they arrived, from one CPU. With --rps-cpus or --rps-cpus-list several CPUs send. Then only \
 the packets of a flow keep their order.

@@ -15,7 +15,7 @@ use steerage_device::tap::{Layer, TapOptions};
 use steerage_fixtures::handlers::end;
 use steerage_fixtures::namespaces::{
     DATAGRAM_BYTES, DATAGRAMS, MESSAGE_BYTES, Namespaces, address, any, cutting_socket, datagrams_in_one_piece, ping,
-    tcp_transfer,
+    tcp_transfer, tcp_transfer_in_steps,
 };
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{skip, until};
@@ -43,10 +43,7 @@ fn checkable() -> Option<Namespaces> {
         (ROUTER, "r0", "gro on rx-udp-gro-forwarding on tx off tso off gso off"),
         (ROUTER, "r1", "gro on rx-udp-gro-forwarding on tx off tso off gso off"),
     ] {
-        namespaces.within(nth, || {
-            let set = Command::new("ethtool").args(["-K", cable]).args(features.split(' ')).output().unwrap();
-            assert!(set.status.success(), "ethtool -K {cable} {features}: {set:?}");
-        });
+        namespaces.features(nth, cable, features);
     }
     Some(namespaces)
 }
@@ -134,6 +131,43 @@ fn merged_packets_are_correct_on_both_cables() {
     let (packets, bytes) = (sent["packets"].as_u64().unwrap(), sent["bytes"].as_u64().unwrap());
     assert!(packets > 0 && bytes / packets > 1514, "{sent}");
     assert_eq!(report["reordered"], 0, "{report}");
+}
+
+/// All features that make super-frames, switched off and on again.
+const FEATURES: [&str; 6] = [
+    "tso off",
+    "gso off gro off",
+    "tx off",
+    "tx on tso on gso on",
+    "tx off tso off gso off",
+    "tx on tso on gso on gro on",
+];
+
+/// A transfer goes through the router, while the features of all cables change at each of its parts.
+#[test]
+fn a_transfer_survives_changing_features() {
+    const SWITCHES: usize = 5 * FEATURES.len();
+    const MORE_BYTES: usize = 10 * BYTES;
+    let Some(namespaces) = linked() else { return };
+    let args = ["forward", "r0", "r1", "--virtual-cpus", "2", "--check-order", "--json", "-v"];
+    let started = Started::of(namespaces.within(ROUTER, || command(&args).spawn().unwrap()));
+    FAR.iter().for_each(|to| namespaces.within(ONE, || ping(address(to), 56)));
+    let change = |part: usize| {
+        for (nth, cable) in [(ONE, "one0"), (ROUTER, "r0"), (ROUTER, "r1"), (OTHER, "other0")] {
+            namespaces.features(nth, cable, FEATURES[part % FEATURES.len()]);
+        }
+    };
+    for to in FAR {
+        tcp_transfer_in_steps(&namespaces, (ONE, OTHER), address(to), (MORE_BYTES, SWITCHES), change);
+    }
+    let report = started.stop_at_rest();
+    assert_eq!(namespaces.checksum_errors(), 0);
+    let number = |value: &serde_json::Value| value.as_u64().unwrap();
+    let dropped: u64 = report["dropped"].as_object().unwrap().values().map(number).sum();
+    assert_eq!(number(&report["received"]), number(&report["delivered"]) + dropped, "{report}");
+    // All of it left by the second cable, mostly in frames that stand for several packets.
+    let (frames, bytes) = (number(&report["outputs"][1]["packets"]), number(&report["outputs"][1]["bytes"]));
+    assert!(bytes as usize > FAR.len() * MORE_BYTES && bytes / frames > 1514, "{report}");
 }
 
 /// Each message is one frame, and stands for 21 datagrams.
@@ -226,10 +260,7 @@ fn tagged_super_frames_pass_whole() {
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
     namespaces.veth((OTHER, "other0"), (ROUTER, "r1"));
     // The kernel cuts the frames that leave the middle, so that tcpdump can check them.
-    namespaces.within(ROUTER, || {
-        let set = Command::new("ethtool").args("-K r1 tx off tso off gso off".split(' ')).output().unwrap();
-        assert!(set.status.success(), "ethtool: {set:?}");
-    });
+    namespaces.features(ROUTER, "r1", "tx off tso off gso off");
     let fanouts = [("r0", "r1"), ("r1", "r0")].map(|(from, to)| {
         let from = format!("af_packet:{from},direction=in,offload=on,timeout=1");
         let to = format!("af_packet:{to},offload=on");

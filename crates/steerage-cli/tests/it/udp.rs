@@ -89,15 +89,17 @@ fn only_packets_from_the_socket_leave_by_it() {
         capture.extend(frame);
     }
     std::fs::write(&file, capture).unwrap();
-    let args = ["fanout", &file, "--to", "udp:127.0.0.1:4789", "--json"];
-    let ran = namespaces.within(0, || crate::program::Ran::of(command(&args).output().unwrap()));
-    let report = ran.report();
-    assert_eq!(report["dropped"]["tx_refused"], 1, "{report}");
-    assert_eq!(report["outputs"][0]["packets"], 2, "{report}");
-    let mut buffer = [0; 100];
-    for payload in [b"first".as_slice(), b"second"] {
-        let (len, from) = receiver.recv_from(&mut buffer).unwrap();
-        assert_eq!((&buffer[..len], from.port()), (payload, PORT));
+    let to = "udp:127.0.0.1:4789";
+    for args in [["fanout", &file, "--to", to, "--json"].as_slice(), &["send", to, &file, "--json"]] {
+        let ran = namespaces.within(0, || crate::program::Ran::of(command(args).output().unwrap()));
+        let report = ran.report();
+        assert_eq!(report["dropped"]["tx_refused"], 1, "{report}");
+        assert_eq!(report["outputs"][0]["packets"], 2, "{report}");
+        let mut buffer = [0; 100];
+        for payload in [b"first".as_slice(), b"second"] {
+            let (len, from) = receiver.recv_from(&mut buffer).unwrap();
+            assert_eq!((&buffer[..len], from.port()), (payload, PORT));
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use super::ring::{Current, Ring};
 use super::sys::{Frame, Socket};
 use crate::capture::COPY_BYTES_MAX;
 use crate::memory::OPEN_ONCE;
-use crate::tap::vnet;
+use crate::offloads::vnet;
 
 /// How often a busy queue asks the kernel for drops and errors, which takes two system calls.
 const LOOK: Duration = Duration::from_millis(5);

@@ -11,7 +11,7 @@ use std::thread;
 use steerage::{
     DeviceError, LinkType, Output,
     device::{Outgoing, OutgoingPacket, Sent, TxQueue},
-    flow::offload::{MERGED_MAX, Merged, Offload, Segments, VIRTIO_BYTES, coalesce},
+    flow::offload::VIRTIO_BYTES,
     limits::{HANDLE_BUDGET, SEGMENTS_MAX},
     packet::Received,
 };
@@ -20,6 +20,8 @@ use super::interface::Interface;
 use super::spec::Named;
 use super::sys::{IpAddresses, Socket};
 use super::{PERMISSION, SEND_BUFFER};
+use crate::offloads::merged::{Header, Outcome, Output as Merging, Packets, Wire, count, headers};
+use crate::offloads::whole::Whole;
 use crate::options;
 use crate::options::{SpecError, setters};
 
@@ -29,11 +31,6 @@ mod tests;
 /// The most parts of packets per system call. This is room for a batch of short packets, followed
 /// by one long packet.
 const PARTS_MAX: usize = 2 * HANDLE_BUDGET + 1 + SEGMENTS_MAX;
-
-const _: () = assert!(HANDLE_BUDGET <= MERGED_MAX);
-
-/// The header of a packet that needs no more work.
-static NOTHING_LEFT: [u8; VIRTIO_BYTES] = [0; VIRTIO_BYTES];
 
 /// The interface to send by, and the options for it.
 ///
@@ -126,7 +123,7 @@ impl AfPacketOutput {
         }
         sockets.iter().try_for_each(|socket| self.make_ready(socket, interface.index))?;
         let (name, gone, mut next) = (self.interface.clone(), Arc::new(AtomicBool::new(false)), 0);
-        let (offloads, whole) = (self.offloads, Arc::new(AtomicBool::new(true)));
+        let (offloads, whole) = (self.offloads, Arc::new(Whole::new(true)));
         let open = Box::new(move |_cpu| {
             let send = Send {
                 name: name.clone(),
@@ -167,61 +164,19 @@ struct Send {
     /// The addresses for packets without a link header.
     addresses: Option<IpAddresses>,
     socket: Arc<Socket>,
-    /// Set if each packet needs a header with its offload. The value is true until the kernel
-    /// refuses a super-frame, and from then on they are cut.
-    whole: Option<Arc<AtomicBool>>,
+    /// Set if each packet needs a header with its offload: the super-frames that the kernel takes.
+    whole: Option<Arc<Whole>>,
     /// Whether the interface was deleted and one of the CPUs has reported that.
     gone: Arc<AtomicBool>,
 }
 
 impl Send {
-    /// Whether the interface takes this kind of packet. A packet that a capture has cut is
-    /// incomplete, so it is not sent.
-    fn takes(&self, packet: &OutgoingPacket<'_>) -> bool {
-        let received = packet.received();
-        let fits = match received.link {
-            LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => {
-                self.link == LinkType::RAW
-            }
-            link => link == self.link,
-        };
-        fits && received.total_len >= received.wire_len
-    }
-
-    fn send_all(&self, mut rest: &[PacketParts<'_>], sent: &mut Sent) -> Result<(), DeviceError> {
-        let before = if self.whole.is_some() { VIRTIO_BYTES } else { 0 };
-        while !rest.is_empty() {
-            let (left, refused) = match self.attempt(rest, true)? {
-                Attempt::Sent(left) => (left, 0),
-                Attempt::Full => return Ok(()),
-                Attempt::FirstDropped => (0, 0),
-                Attempt::FirstRefused => (0, 1),
-                Attempt::AllRefused => {
-                    sent.refused += rest.len() as u64;
-                    return Ok(());
-                }
-            };
-            sent.packets += left as u64;
-            sent.refused += refused;
-            let bytes = |packet: &PacketParts<'_>| packet.iter().map(|part| part.len()).sum::<usize>() - before;
-            sent.bytes += rest[..left].iter().map(|packet| bytes(packet) as u64).sum::<u64>();
-            rest = &rest[left.max(1)..];
-        }
-        Ok(())
-    }
-
-    /// Sends the packets on the list.
-    fn flush(&self, list: &mut List<'_>, sent: &mut Sent) -> Result<(), DeviceError> {
-        if list.count > 0 {
-            self.send_all(&list.packets()[..list.count], sent)?;
-            (list.count, list.ends[0]) = (0, 0);
-        }
-        Ok(())
-    }
-
     /// Sends packets with one system call.
     fn attempt(&self, packets: &[PacketParts<'_>], again: bool) -> Result<Attempt, DeviceError> {
-        let error = match self.socket.send_many::<HANDLE_BUDGET, PARTS_MAX>(packets, self.addresses.as_ref()) {
+        let error = match self.socket.send_many::<HANDLE_BUDGET, PARTS_MAX>(
+            packets,
+            self.addresses.as_ref().map(|to| (to, usize::from(self.whole.is_some()))),
+        ) {
             Ok(left) => return Ok(Attempt::Sent(left)),
             Err(error) => error,
         };
@@ -247,159 +202,35 @@ impl Send {
         })
     }
 
-    /// Merges the packets of a batch, and sends the results and the batch's super-frames.
-    fn send_whole(
-        &self,
-        outgoing: &[Option<OutgoingPacket<'_>>],
-        whole: &AtomicBool,
-        sent: &mut Sent,
-    ) -> Result<(), DeviceError> {
-        // Relaxed: if this CPU sees another CPU's store late, the kernel refuses one more
-        // super-frame.
-        let merges = whole.load(Ordering::Relaxed);
-        let received: [Option<Received<'_>>; HANDLE_BUDGET] =
-            std::array::from_fn(|nth| outgoing[nth].as_ref().map(OutgoingPacket::received));
-        let batch: [Option<(&[u8], Option<Offload>)>; HANDLE_BUDGET] = std::array::from_fn(|nth| {
-            let (packet, received) = (outgoing[nth].as_ref()?, received[nth].as_ref()?);
-            let offload = packet.offload();
-            let is_one =
-                !offload.as_ref().is_some_and(Offload::is_super_frame) && received.data.len() == received.total_len;
-            (merges && is_one && self.takes(packet)).then_some((received.data, offload))
-        });
-        // The header that precedes each packet on the list.
-        let told: [[u8; VIRTIO_BYTES]; HANDLE_BUDGET] = std::array::from_fn(|nth| {
-            let offload = outgoing[nth].as_ref().and_then(OutgoingPacket::offload);
-            offload
-                .filter(|offload| !offload.is_super_frame())
-                .and_then(|one| one.to_virtio(false))
-                .unwrap_or(NOTHING_LEFT)
-        });
-        let count = outgoing.iter().flatten().count();
-        let (mut list, mut result) = (List::default(), Ok(()));
-        coalesce(&batch[..count], self.link, |merged| {
-            if result.is_ok() {
-                result = self.send_run(&merged, (outgoing, &told[..]), &batch, (whole, &mut list), sent);
-            }
-        });
-        result?;
-        self.send_all(&list.packets()[..list.count], sent)
+    /// Like [`attempt`](Self::attempt), but an error goes to `failed`, and nothing is sent after one.
+    fn unless_failed(&self, packets: &[PacketParts<'_>], failed: &mut Option<DeviceError>) -> Attempt {
+        if failed.is_some() {
+            return Attempt::AllRefused;
+        }
+        self.attempt(packets, true).unwrap_or_else(|error| {
+            *failed = Some(error);
+            Attempt::AllRefused
+        })
     }
 
-    /// Sends packets that were merged. A packet that was not merged goes on the list.
-    fn send_run<'p>(
-        &self,
-        merged: &Merged<'_>,
-        (outgoing, told): (&'p [Option<OutgoingPacket<'p>>], &'p [[u8; VIRTIO_BYTES]]),
-        batch: &[Option<(&[u8], Option<Offload>)>],
-        (whole, list): (&AtomicBool, &mut List<'p>),
-        sent: &mut Sent,
-    ) -> Result<(), DeviceError> {
-        if let Some((header, offload)) = &merged.frame {
-            // Send the list first, because earlier packets of the flow may be on it.
-            self.flush(list, sent)?;
-            let members = || merged.positions().filter_map(|nth| batch[nth]).map(|(packet, _)| packet);
-            let told = offload.to_virtio(merged.is_v4).unwrap_or_default();
-            let parts = [&told[..], *header].into_iter().chain(members().map(|packet| &packet[header.len()..]));
-            let (packets, bytes) = members().fold((0, 0), |(packets, bytes), one| (packets + 1, bytes + one.len()));
-            if self.send_super_frame(parts, (packets, bytes), whole, sent)? {
-                return Ok(());
-            }
-        }
-        for nth in merged.positions() {
-            let Some(packet) = &outgoing[nth] else { continue };
-            self.send_or_list(packet, Some((whole, &told[nth])), list, sent)?;
-        }
-        Ok(())
-    }
-
-    /// Puts a packet on the list, or sends it if it has an offload.
-    fn send_or_list<'p>(
-        &self,
-        packet: &'p OutgoingPacket<'p>,
-        whole: Option<(&AtomicBool, &'p [u8; VIRTIO_BYTES])>,
-        list: &mut List<'p>,
-        sent: &mut Sent,
-    ) -> Result<(), DeviceError> {
-        if !self.takes(packet) {
-            sent.refused += 1;
-            return Ok(());
-        }
-        let offload = packet.offload().filter(|offload| offload.is_super_frame() || whole.is_none());
-        let Some(offload) = offload else {
-            if !list.has_room() {
-                self.flush(list, sent)?;
-            }
-            list.push(packet, whole.map(|(_, told)| &told[..]));
-            return Ok(());
-        };
-        self.flush(list, sent)?;
-        let received = packet.received();
-        let is_v4 = received.data.get(offload.network_at()).is_some_and(|first| first >> 4 == 4);
-        // Relaxed: as in `send_whole`.
-        let taken = whole.map(|(whole, _)| whole).filter(|whole| whole.load(Ordering::Relaxed));
-        if let Some((whole, told)) = taken.and_then(|whole| Some((whole, offload.to_virtio(is_v4)?))) {
-            let parts = std::iter::once(&told[..]).chain(packet.segments());
-            if self.send_super_frame(parts, (1, received.total_len), whole, sent)? {
-                return Ok(());
-            }
-        }
-        self.cut(packet, &offload, sent)
-    }
-
-    /// Sends packets in one piece. Returns false if the kernel refuses that, and they must be sent
-    /// one by one.
-    fn send_super_frame<'p>(
-        &self,
-        parts: impl Iterator<Item = &'p [u8]>,
-        (packets, bytes): (u64, usize),
-        whole: &AtomicBool,
-        sent: &mut Sent,
-    ) -> Result<bool, DeviceError> {
-        let (mut all, mut count): ([&[u8]; PARTS_MAX], _) = ([&[]; PARTS_MAX], 0);
-        all.iter_mut().zip(parts).for_each(|(place, part)| (*place, count) = (part, count + 1));
-        match self.attempt(&[&all[..count]], true)? {
-            Attempt::Sent(_) => {
-                sent.packets += packets;
-                sent.bytes += bytes as u64;
-            }
-            Attempt::Full | Attempt::FirstDropped => {}
-            Attempt::AllRefused => sent.refused += packets,
-            Attempt::FirstRefused => {
-                // Relaxed: it does not matter which CPU writes the warning.
-                if whole.swap(false, Ordering::Relaxed) {
-                    tracing::warn!(device = %self.name, "the kernel refuses super-frames: they are cut from now on");
+    fn send_all(&self, mut rest: &[PacketParts<'_>], sent: &mut Sent, failed: &mut Option<DeviceError>) {
+        let before = if self.whole.is_some() { VIRTIO_BYTES } else { 0 };
+        while !rest.is_empty() {
+            let (left, refused) = match self.unless_failed(rest, failed) {
+                Attempt::Sent(left) => (left, 0),
+                Attempt::Full => return,
+                Attempt::FirstDropped => (0, 0),
+                Attempt::FirstRefused => (0, 1),
+                Attempt::AllRefused => {
+                    sent.refused += rest.len() as u64;
+                    return;
                 }
-                return Ok(false);
-            }
+            };
+            let bytes = |packet: &PacketParts<'_>| packet.iter().map(|part| part.len()).sum::<usize>() - before;
+            count(sent, Outcome::Sent, left as u64, rest[..left].iter().map(bytes).sum());
+            sent.refused += refused;
+            rest = &rest[left.max(1)..];
         }
-        Ok(true)
-    }
-
-    /// Sends the packets of a super-frame one by one. The super-frame counts as sent if all of them
-    /// were.
-    #[cold]
-    fn cut(&self, packet: &OutgoingPacket<'_>, offload: &Offload, sent: &mut Sent) -> Result<(), DeviceError> {
-        let mut segments = packet.segments();
-        let first = segments.next().unwrap_or_default();
-        let (front, behind) = match segments.next() {
-            Some(behind) => (first, behind),
-            None => first.split_at(offload.header_bytes().min(first.len())),
-        };
-        for part in Segments::new(offload, front, behind) {
-            let parts = [&NOTHING_LEFT[..], part.header(), part.payload()];
-            let parts = if self.whole.is_some() { &parts[..] } else { &parts[1..] };
-            match self.attempt(&[parts], true)? {
-                Attempt::Sent(_) => {}
-                Attempt::Full | Attempt::FirstDropped => return Ok(()),
-                Attempt::FirstRefused | Attempt::AllRefused => {
-                    sent.refused += 1;
-                    return Ok(());
-                }
-            }
-        }
-        sent.packets += 1;
-        sent.bytes += packet.received().total_len as u64;
-        Ok(())
     }
 }
 
@@ -416,19 +247,77 @@ enum Attempt {
 
 impl TxQueue for Send {
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
-        let mut sent = Sent::default();
-        // A batch is never longer than this.
-        let outgoing: [_; HANDLE_BUDGET] = std::array::from_fn(|_| packets.next_packet());
-        if let Some(whole) = &self.whole {
-            self.send_whole(&outgoing, whole, &mut sent)?;
-            return Ok(sent);
+        let packets: Packets<'_> = std::array::from_fn(|_| packets.next_packet());
+        let headers = headers(&packets);
+        let mut sending = Sending { send: self, list: List::default(), sent: Sent::default(), failed: None };
+        let output = Merging { name: &self.name, link: self.link, whole: self.whole.as_deref() };
+        output.send(&mut sending, &packets, &headers);
+        sending.failed.map_or(Ok(sending.sent), Err)
+    }
+}
+
+/// A batch that is being sent.
+struct Sending<'s, 'p> {
+    send: &'s Send,
+    /// The packets for the next system call.
+    list: List<'p>,
+    sent: Sent,
+    failed: Option<DeviceError>,
+}
+
+impl Sending<'_, '_> {
+    /// Sends with one system call.
+    fn attempt(&mut self, packets: &[PacketParts<'_>]) -> Attempt {
+        let Self { send, failed, .. } = self;
+        send.unless_failed(packets, failed)
+    }
+}
+
+impl<'p> Wire<'p> for Sending<'_, 'p> {
+    fn takes(&self, received: &Received<'_>) -> bool {
+        let fits = match received.link {
+            LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => {
+                self.send.link == LinkType::RAW
+            }
+            link => link == self.send.link,
+        };
+        // A packet that a capture has cut is incomplete, so it is not sent.
+        fits && received.total_len >= received.wire_len
+    }
+
+    fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome {
+        // Earlier packets of the flow may be on the list.
+        self.flush();
+        let header = self.send.whole.as_ref().map(|_| &header[..]);
+        let (mut all, mut count): ([&[u8]; PARTS_MAX], _) = ([&[]; PARTS_MAX], 0);
+        all.iter_mut()
+            .zip(header.into_iter().chain(parts))
+            .for_each(|(place, part)| (*place, count) = (part, count + 1));
+        match self.attempt(&[&all[..count]]) {
+            Attempt::Sent(_) => Outcome::Sent,
+            Attempt::Full | Attempt::FirstDropped => Outcome::Full,
+            Attempt::FirstRefused => Outcome::Unfit,
+            Attempt::AllRefused => Outcome::Refused,
         }
-        let mut list = List::default();
-        for packet in outgoing.iter().flatten() {
-            self.send_or_list(packet, None, &mut list, &mut sent)?;
+    }
+
+    fn queue(&mut self, packet: &'p OutgoingPacket<'p>, header: &'p Header) {
+        if !self.list.has_room() {
+            self.flush();
         }
-        self.send_all(&list.packets()[..list.count], &mut sent)?;
-        Ok(sent)
+        self.list.push(packet, self.send.whole.as_ref().map(|_| &header[..]));
+    }
+
+    fn flush(&mut self) {
+        let Self { send, list, sent, failed } = self;
+        if list.count > 0 {
+            send.send_all(&list.packets()[..list.count], sent, failed);
+            (list.count, list.ends[0]) = (0, 0);
+        }
+    }
+
+    fn sent(&mut self) -> &mut Sent {
+        &mut self.sent
     }
 }
 

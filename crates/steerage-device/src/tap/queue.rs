@@ -12,13 +12,10 @@ use steerage::{
 };
 
 use super::drops::Drops;
-use super::super_frames::Lent;
-use super::vnet::{self, HEADER_BYTES_MAX};
+use super::super_frames::{Described, lent};
 use super::{Shared, TunFd};
-
-/// How long to wait if all pages are in use. In that time, five million packets per second fill the
-/// kernel's queue, which holds 500 packets by default.
-pub(super) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
+use crate::offloads::lent::{Lent, NO_PAGE_WAIT};
+use crate::offloads::vnet::{self, HEADER_BYTES_MAX};
 
 /// How often the queue asks the kernel for drops at most. Each look takes two system calls.
 const LOOK: Duration = Duration::from_millis(10);
@@ -45,7 +42,7 @@ impl Queue {
     pub(super) fn new(shared: Arc<Shared>, nth: usize) -> Self {
         let taken = || shared.drops.lock().unwrap_or_else(PoisonError::into_inner).take();
         let drops = if nth == 0 { taken() } else { None };
-        let lent = shared.offloads.as_ref().map(|_| Lent::new());
+        let lent = shared.whole.as_ref().map(|_| lent(shared.layer.link()));
         Self { shared, nth, header: [0; HEADER_BYTES_MAX], lent, drops, looked: Timestamp::ZERO, left: None }
     }
 
@@ -68,7 +65,9 @@ impl Queue {
 
     fn take(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         if let Some(lent) = &mut self.lent {
-            let taken = lent.take(&self.shared.queues[self.nth], self.shared.layer.link(), out, budget);
+            let mut source = Described(&self.shared.queues[self.nth], self.shared.layer.link());
+            let taken = lent.take(&mut source, out, budget);
+            lent.show();
             return taken.map_err(|error| self.shared.error("receive from the interface", error));
         }
         for _ in 0..budget {

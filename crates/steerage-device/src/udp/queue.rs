@@ -2,28 +2,21 @@
 //!
 //! One system call receives several datagrams, each into 64 KiB of a block. Datagrams that were
 //! merged stay there. Short ones are moved to the end of the frame before them, so that a block
-//! holds many: their bytes are in the cache anyway. If all blocks are out, short datagrams are
-//! received into pages, and merged ones are lost and counted, as with a TUN.
+//! holds many: their bytes are in the cache anyway.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use steerage::device::{
-    Blocks, Capabilities, Claim, Completion, Completions, DeviceCounts, FrameHeader, OFFLOAD_BYTES, Opened, Polled,
-    Region, RxQueue,
-};
-use steerage::flow::offload::Offload;
-use steerage::limits::HEADROOM;
+use steerage::device::{Capabilities, Completions, DeviceCounts, OFFLOAD_BYTES, Opened, Polled, Region, RxQueue};
 use steerage::{DeviceError, LinkType, Timestamp};
 
 use super::headers::{Ends, HEADERS_MAX, address_of, header_bytes, told, write};
 use super::sys::{RECEIVED_MAX, Received, drops, receive, receive_one};
-use super::{Shared, is_of_a_peer};
-use crate::memory::OPEN_ONCE;
+use super::{COUNTS, DROPS, ICMP_ERRORS, Shared, TRUNCATED, is_of_a_peer};
+use crate::offloads::lent::{self, BAD, Lent, Limits, NO_BLOCK, Room, Short, Source, Unfit};
 
 /// The longest payload that is received.
 const PAYLOAD_MAX: usize = 65_535;
@@ -38,207 +31,112 @@ const BLOCKS: usize = 32;
 const ROOM_LEAST: usize = 4;
 /// Payloads up to this length are moved together.
 const SHORT: usize = 4096;
-/// The most bytes for one poll to receive, as with a TUN.
-const POLL_BYTES: usize = 1 << 20;
-/// How long to wait if all pages are in use.
-const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 /// How often the queue asks the kernel for drops and errors.
 const LOOK: Duration = Duration::from_millis(10);
 /// The most packets that are taken after a stop.
 const STOP_PACKETS: usize = 4096;
 
-const COUNTS: &[&str] = &[
-    "super_frames",
-    "wire_packets",
-    "wire_bytes",
-    "bad_datagrams",
-    "no_block",
-    "truncated",
-    "socket_drops",
-    "icmp_errors",
-    "too_long",
-    "path_mtu",
-];
-const SUPER_FRAMES: usize = 0;
-const WIRE_PACKETS: usize = 1;
-const WIRE_BYTES: usize = 2;
-const BAD: usize = 3;
-const NO_BLOCK: usize = 4;
-const TRUNCATED: usize = 5;
-const DROPS: usize = 6;
-const ICMP_ERRORS: usize = 7;
-const TOO_LONG: usize = 8;
-const PATH_MTU: usize = 9;
-
 #[derive(Debug)]
 pub(super) struct Queue {
-    shared: Arc<Shared>,
-    nth: usize,
-    claim: Option<Claim>,
-    block: usize,
-    received: Box<[Received; RECEIVED_MAX]>,
-    /// The end of datagrams that do not fit a page.
-    scratch: Box<[u8]>,
-    counts: Arc<DeviceCounts>,
-    counted: [u64; COUNTS.len()],
+    socket: Socket,
+    lent: Lent,
     drops: u32,
     looked: Timestamp,
     /// After a stop: how many more packets the queue takes at most.
     left: Option<usize>,
 }
 
-/// The outcome of one system call.
-enum Read {
-    /// This many bytes, and whether there may be more.
-    Taken(usize, bool),
-    NoPage,
+/// A socket, and what the kernel says of the datagrams of one system call.
+#[derive(Debug)]
+struct Socket {
+    shared: Arc<Shared>,
+    nth: usize,
+    received: Box<[Received; RECEIVED_MAX]>,
+}
+
+impl Socket {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.shared.sockets[self.nth].as_fd()
+    }
+}
+
+impl Source for Socket {
+    fn receive(&mut self, room: &mut Room<'_, '_>, most: usize) -> io::Result<lent::Received> {
+        let (start, bytes) = (room.lending.offset(), room.lending.bytes().len());
+        let asked = most.min(bytes / STRIDE).min(RECEIVED_MAX);
+        let (fd, into) = (self.shared.sockets[self.nth].as_fd(), &mut self.received[..asked]);
+        let came = receive(fd, room.lending.bytes(), (FRONT, STRIDE, PAYLOAD_MAX), into)?;
+        for (nth, received) in self.received[..came].iter().enumerate() {
+            let (ends, segment) = match ends(received, &self.shared) {
+                Ok(known) => known,
+                Err(unfit) => {
+                    room.lose(unfit);
+                    continue;
+                }
+            };
+            let headers = header_bytes(&ends);
+            // Earlier frames of this block have moved its beginning.
+            let from = start + nth * STRIDE + FRONT - room.lending.offset();
+            let len = headers + received.len;
+            let at = if received.len <= SHORT { OFFLOAD_BYTES.min(from - headers) } else { from - headers };
+            let free = room.lending.bytes();
+            if at + headers != from {
+                free.copy_within(from..from + received.len, at + headers);
+            }
+            match write(&ends, segment, &mut free[at..at + len]) {
+                Ok(offload) => room.lend(at, len, offload),
+                Err(_) => room.lose(Unfit(BAD)),
+            }
+        }
+        Ok(lent::Received { frames: came, more: came == asked })
+    }
+
+    fn receive_short(&mut self, room: &mut [u8], rest: &mut [u8]) -> io::Result<Result<Short, Unfit>> {
+        let (fd, received) = (self.shared.sockets[self.nth].as_fd(), &mut self.received[0]);
+        let payload = room.get_mut(HEADERS_MAX..).unwrap_or_default();
+        let fits = payload.len();
+        receive_one(fd, payload, rest, false, received)?;
+        Ok(ends(received, &self.shared).and_then(|(ends, segment)| {
+            let (headers, len) = (header_bytes(&ends), received.len);
+            let at = HEADERS_MAX - headers;
+            let packet = room.get_mut(at..HEADERS_MAX + len).filter(|_| len <= fits).ok_or(Unfit(NO_BLOCK))?;
+            let offload = write(&ends, segment, packet).map_err(|_| Unfit(BAD))?;
+            Ok(Short { at, len: headers + len, offload })
+        }))
+    }
+
+    fn forgive(&mut self, error: io::Error) -> io::Result<()> {
+        if !is_of_a_peer(&error) {
+            return Err(error);
+        }
+        self.shared.take_errors(self.nth);
+        Ok(())
+    }
 }
 
 impl Queue {
     pub(super) fn new(shared: Arc<Shared>, nth: usize) -> Self {
-        let scratch = vec![0; PAYLOAD_MAX].into_boxed_slice();
-        let counts = Arc::new(DeviceCounts::new(COUNTS));
-        let received = Box::new([Received::EMPTY; RECEIVED_MAX]);
-        let (counted, looked) = ([0; COUNTS.len()], Timestamp::ZERO);
-        Self { shared, nth, claim: None, block: 0, received, scratch, counts, counted, drops: 0, looked, left: None }
-    }
-
-    fn take(&mut self, out: &mut Completions<'_>, budget: usize) -> io::Result<Polled> {
-        let (first, mut bytes) = (out.len(), 0);
-        while out.len() - first < budget {
-            let left = budget - (out.len() - first);
-            let read = if self.find_block(out)? { self.lend(out, left) } else { self.copy(out) };
-            match read {
-                Ok(Read::Taken(more, true)) => bytes += more,
-                Ok(Read::Taken(_, false)) => return Ok(Polled::Drained),
-                Ok(Read::NoPage) => return Ok(Polled::NotBefore(out.now() + NO_PAGE_WAIT)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Polled::Drained),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Polled::More),
-                Err(error) if is_of_a_peer(&error) => {
-                    self.shared.take_errors(self.nth);
-                    return Ok(Polled::More);
-                }
-                Err(error) => return Err(error),
-            }
-            if bytes >= POLL_BYTES {
-                // There may be more, but finished packets must return first.
-                return Ok(Polled::NotBefore(out.now()));
-            }
-        }
-        Ok(Polled::More)
-    }
-
-    /// Finds a block with room for some datagrams. Returns false if there is none.
-    fn find_block(&mut self, out: &mut Completions<'_>) -> io::Result<bool> {
-        let claim = self.claim.as_ref().ok_or_else(no_blocks)?;
-        let lending = out.lending(claim, self.block, BLOCK_BYTES);
-        if lending.is_some_and(|mut lending| lending.bytes().len() >= ROOM_LEAST * STRIDE) {
-            return Ok(true);
-        }
-        let blocks = out.blocks(claim).ok_or_else(no_blocks)?;
-        let free = (0..blocks.count()).find(|block| blocks.out(*block) == 0);
-        self.block = free.unwrap_or(self.block);
-        Ok(free.is_some())
-    }
-
-    /// Receives datagrams into the block.
-    fn lend(&mut self, out: &mut Completions<'_>, most: usize) -> io::Result<Read> {
-        let claim = self.claim.as_ref().ok_or_else(no_blocks)?;
-        let mut lending = out.lending(claim, self.block, BLOCK_BYTES).ok_or_else(no_blocks)?;
-        let (start, room) = (lending.offset(), lending.bytes().len());
-        let asked = most.min(room / STRIDE).min(RECEIVED_MAX);
-        let (fd, into) = (self.shared.sockets[self.nth].as_fd(), &mut self.received[..asked]);
-        let came = receive(fd, lending.bytes(), (FRONT, STRIDE, PAYLOAD_MAX), into)?;
-        let (mut bytes, mut lost) = (0, 0);
-        for nth in 0..came {
-            let received = &self.received[nth];
-            let Some((ends, segment)) = ends(received, &self.shared, &mut self.counted) else {
-                lost += 1;
-                continue;
-            };
-            let headers = header_bytes(&ends);
-            // Earlier frames of this block have moved its beginning.
-            let from = start + nth * STRIDE + FRONT - lending.offset();
-            let len = headers + received.len;
-            let at = if received.len <= SHORT { OFFLOAD_BYTES.min(from - headers) } else { from - headers };
-            let free = lending.bytes();
-            if at + headers != from {
-                free.copy_within(from..from + received.len, at + headers);
-            }
-            let Ok(offload) = write(&ends, segment, &mut free[at..at + len]) else {
-                (self.counted[BAD], lost) = (self.counted[BAD] + 1, lost + 1);
-                continue;
-            };
-            let header =
-                FrameHeader { nanos: FrameHeader::NO_TIME, wire_len: len as u32, link: LinkType::RAW.0, interface: 0 };
-            let pushed = match offload {
-                Some(offload) => lending.push_offload(at, len, (header, offload), None),
-                None => lending.push(at, len, header),
-            };
-            lost += u64::from(!pushed);
-            bytes += len;
-            count(&mut self.counted, len, offload.as_ref());
-        }
-        out.lost(lost);
-        Ok(Read::Taken(bytes, came == asked))
-    }
-
-    /// Receives a datagram into a page, because all blocks are out.
-    #[cold]
-    fn copy(&mut self, out: &mut Completions<'_>) -> io::Result<Read> {
-        let Some(mut page) = out.take_page() else { return Ok(Read::NoPage) };
-        let (fd, received) = (self.shared.sockets[self.nth].as_fd(), &mut self.received[0]);
-        let room = &mut out.page_mut(&mut page)[HEADROOM..];
-        let Some((_, payload)) = room.split_at_mut_checked(HEADERS_MAX) else {
-            out.give_page(page);
-            return Ok(Read::NoPage);
+        let limits = Limits {
+            blocks: BLOCKS,
+            block_bytes: BLOCK_BYTES,
+            frame_bytes: PAYLOAD_MAX,
+            room_bytes: ROOM_LEAST * STRIDE,
+            link: LinkType::RAW,
         };
-        let fits = payload.len();
-        if let Err(error) = receive_one(fd, payload, &mut self.scratch, false, received) {
-            out.give_page(page);
-            return Err(error);
-        }
-        let ends = ends(received, &self.shared, &mut self.counted);
-        let len = received.len;
-        let Some((ends, segment)) = ends.filter(|(_, segment)| len <= fits && (*segment == 0 || *segment >= len))
-        else {
-            self.counted[NO_BLOCK] += u64::from(ends.is_some());
-            out.give_page(page);
-            out.lost(1);
-            return Ok(Read::Taken(0, true));
-        };
-        let headers = header_bytes(&ends);
-        let packet = &mut room[HEADERS_MAX - headers..][..headers + len];
-        match write(&ends, segment, packet) {
-            Ok(offload) => {
-                offload.inspect(|offload| offload.finish(packet));
-                out.push(Completion::new(page, HEADROOM + HEADERS_MAX - headers, headers + len), headers + len);
-                count(&mut self.counted, headers + len, None);
-            }
-            Err(_) => {
-                self.counted[BAD] += 1;
-                out.give_page(page);
-                out.lost(1);
-            }
-        }
-        Ok(Read::Taken(headers + len, true))
+        let counts = if nth == 0 { Arc::clone(&shared.counts) } else { Arc::new(DeviceCounts::new(COUNTS)) };
+        let lent = Lent::new(limits, counts, ICMP_ERRORS);
+        let socket = Socket { shared, nth, received: Box::new([Received::EMPTY; RECEIVED_MAX]) };
+        Self { socket, lent, drops: 0, looked: Timestamp::ZERO, left: None }
     }
 
     /// Asks the kernel for drops and errors.
     fn look(&mut self, out: &mut Completions<'_>) {
-        self.shared.take_errors(self.nth);
-        if let Ok(drops) = drops(self.shared.sockets[self.nth].as_fd()) {
+        self.socket.shared.take_errors(self.socket.nth);
+        if let Ok(drops) = drops(self.socket.fd()) {
             let lost = u64::from(drops.wrapping_sub(self.drops));
             out.lost(lost);
             self.drops = drops;
-            self.counted[DROPS] += lost;
-        }
-        let counted = &self.shared.counted;
-        // Relaxed: these are counts. Only the first queue shows what all of them share.
-        if self.nth == 0 {
-            self.counted[ICMP_ERRORS] = counted.icmp_errors.load(Ordering::Relaxed);
-            self.counted[TOO_LONG] = counted.too_long.load(Ordering::Relaxed);
-            self.counted[PATH_MTU] = counted.path_mtu.load(Ordering::Relaxed);
+            self.lent.add(DROPS, lost);
         }
         self.looked = out.now();
     }
@@ -246,19 +144,11 @@ impl Queue {
 
 impl RxQueue for Queue {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::blocks(self.shared.mtu.max(HEADERS_MAX) + 1)
+        Capabilities::blocks(self.socket.shared.mtu.max(HEADERS_MAX) + 1)
     }
 
     fn open(&mut self, _region: &Arc<Region>) -> Result<Opened, DeviceError> {
-        let error = |cause| self.shared.error("map memory for datagrams", cause);
-        if self.claim.is_some() {
-            return Err(error(io::Error::other(OPEN_ONCE)));
-        }
-        let (blocks, claim) = Blocks::map(BLOCKS, BLOCK_BYTES).map_err(|cause| error(io::Error::other(cause)))?;
-        self.claim = Some(claim);
-        let mut opened = Opened::lending(blocks);
-        opened.counts = Some(Arc::clone(&self.counts));
-        Ok(opened)
+        self.lent.open().map_err(|cause| self.socket.shared.error("map memory for datagrams", cause))
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -267,7 +157,8 @@ impl RxQueue for Queue {
             self.look(out);
         }
         let budget = budget.min(self.left.unwrap_or(budget));
-        let mut polled = self.take(out, budget).map_err(|error| self.shared.error("receive", error))?;
+        let taken = self.lent.take(&mut self.socket, out, budget);
+        let mut polled = taken.map_err(|error| self.socket.shared.error("receive", error))?;
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(out.len());
             if *left == 0 || polled == Polled::Drained {
@@ -275,7 +166,7 @@ impl RxQueue for Queue {
                 polled = Polled::Ended;
             }
         }
-        self.counted.iter().enumerate().for_each(|(nth, count)| self.counts.raise_to(nth, *count));
+        self.lent.show();
         Ok(polled)
     }
 
@@ -285,34 +176,18 @@ impl RxQueue for Queue {
     }
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.shared.sockets[self.nth].as_fd())
+        Some(self.socket.fd())
     }
 }
 
-/// The addresses of a datagram, and the size of what was merged. `None` if it is lost.
-fn ends(received: &Received, shared: &Shared, counted: &mut [u64; COUNTS.len()]) -> Option<(Ends, usize)> {
+/// The addresses of a datagram, and the size of what was merged.
+fn ends(received: &Received, shared: &Shared) -> Result<(Ends, usize), Unfit> {
     if received.is_cut {
-        counted[TRUNCATED] += 1;
-        return None;
+        return Err(Unfit(TRUNCATED));
     }
     let (to, class, segment) = told(&received.control);
-    let peer = address_of(&received.name).filter(|peer| peer.port() != 0);
-    let Some(peer) = peer else {
-        counted[BAD] += 1;
-        return None;
-    };
+    let peer = address_of(&received.name).filter(|peer| peer.port() != 0).ok_or(Unfit(BAD))?;
     let source = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let local = to.unwrap_or(shared.local.ip().to_canonical());
-    Some((Ends { source, destination: SocketAddr::new(local, shared.local.port()), class }, segment))
-}
-
-fn count(counted: &mut [u64; COUNTS.len()], len: usize, offload: Option<&Offload>) {
-    counted[SUPER_FRAMES] += u64::from(offload.is_some_and(Offload::is_super_frame));
-    counted[WIRE_PACKETS] += offload.map_or(1, |offload| offload.packets(len)) as u64;
-    counted[WIRE_BYTES] += offload.map_or(len, |offload| offload.wire_bytes(len)) as u64;
-}
-
-#[cold]
-fn no_blocks() -> io::Error {
-    io::Error::other("the queue is polled with the memory of another queue")
+    Ok((Ends { source, destination: SocketAddr::new(local, shared.local.port()), class }, segment))
 }

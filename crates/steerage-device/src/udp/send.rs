@@ -8,16 +8,16 @@
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use steerage::device::{Outgoing, OutgoingPacket, Sent, TxQueue};
-use steerage::flow::offload::{OffloadKind, Segments};
+use steerage::flow::offload::OffloadKind;
 use steerage::limits::HANDLE_BUDGET;
 use steerage::{DeviceError, LinkType};
 
 use super::headers::{Ends, UDP_SEGMENT, name_of, read};
 use super::sys::{self, Control, Message, PIECES_MAX};
-use super::{Shared, is_of_a_peer};
+use super::{Shared, TOO_LONG, is_of_a_peer};
+use crate::offloads::merged::{self, Outcome, packets_of};
 
 /// The most datagrams of a message in all kernels with `UDP_SEGMENT` (`UDP_MAX_SEGMENTS`).
 const DATAGRAMS_MAX: usize = 64;
@@ -58,14 +58,6 @@ struct Run {
     segment_bytes: usize,
     payload_bytes: usize,
     pieces: usize,
-}
-
-/// The outcome of sending something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    Sent,
-    Refused,
-    Full,
 }
 
 impl Send {
@@ -170,8 +162,7 @@ impl Send {
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Outcome::Full,
             Some(libc::EMSGSIZE) => {
-                // Relaxed: it is a count.
-                self.shared.counted.too_long.fetch_add(1, Ordering::Relaxed);
+                self.shared.counts.add(TOO_LONG, 1);
                 Outcome::Refused
             }
             _ => Outcome::Refused,
@@ -186,13 +177,7 @@ impl Send {
             let count = gather(candidate, &mut pieces);
             return self.send_one(&candidate.ends, &pieces[..count]);
         };
-        let mut segments = candidate.packet.segments();
-        let first = segments.next().unwrap_or_default();
-        let (front, behind) = match segments.next() {
-            Some(behind) => (first, behind),
-            None => first.split_at(candidate.header_bytes.min(first.len())),
-        };
-        for part in Segments::new(&offload, front, behind).without_checksums() {
+        for part in packets_of(&offload, &candidate.packet).without_checksums() {
             let outcome = self.send_one(&candidate.ends, &[IoSlice::new(part.payload())]);
             if outcome != Outcome::Sent {
                 return outcome;
@@ -210,27 +195,37 @@ impl Send {
         error: &io::Error,
         sent: &mut Sent,
     ) -> bool {
-        let is_cut = run.payload_bytes > run.segment_bytes;
         let may_be_cutting = matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE));
-        if !is_cut || !may_be_cutting {
+        if run.cut_to().is_none() || !may_be_cutting {
             let outcome = self.outcome(error);
             members(run.members, candidates).for_each(|candidate| count(sent, outcome, candidate));
             return outcome == Outcome::Full;
         }
-        let mut all = true;
+        let before = sent.packets;
+        let is_full = self.send_each(run, candidates, sent);
+        let all = sent.packets - before == u64::from(run.members.count_ones());
+        if let Some(datagrams) = refused_datagrams(error, run.datagrams()).filter(|_| all) {
+            self.shared.whole.refused(&self.shared.name(), OffloadKind::Udp, datagrams);
+        }
+        is_full
+    }
+
+    /// Sends the datagrams of a message one by one. Returns whether the kernel has no room.
+    #[cold]
+    fn send_each(&self, run: &Run, candidates: &[Option<Candidate<'_>>], sent: &mut Sent) -> bool {
         for candidate in members(run.members, candidates) {
             let outcome = self.send_cut(candidate);
             count(sent, outcome, candidate);
-            all &= outcome == Outcome::Sent;
             if outcome == Outcome::Full {
                 return true;
             }
         }
-        // Relaxed: it does not matter which CPU writes the warning.
-        if all && error.raw_os_error() == Some(libc::EIO) && !self.shared.uncut.swap(true, Ordering::Relaxed) {
-            tracing::warn!(device = %self.shared.name(), "the kernel does not cut messages (UDP_SEGMENT): datagrams leave one by one from now on");
-        }
         false
+    }
+
+    /// Whether the kernel may cut such a message.
+    fn takes(&self, run: &Run) -> bool {
+        run.cut_to().is_none() || self.shared.whole.takes(OffloadKind::Udp, run.datagrams())
     }
 }
 
@@ -243,17 +238,6 @@ impl TxQueue for Send {
             sent.refused += u64::from(candidate.is_none());
             candidate
         });
-        // Relaxed: if this CPU sees another CPU's store late, the kernel refuses one more message.
-        if self.shared.uncut.load(Ordering::Relaxed) {
-            for candidate in candidates.iter().flatten() {
-                let outcome = self.send_cut(candidate);
-                count(&mut sent, outcome, candidate);
-                if outcome == Outcome::Full {
-                    break;
-                }
-            }
-            return Ok(sent);
-        }
         let mut messages = std::mem::take(&mut self.messages);
         self.send_runs(&candidates, &mut messages, &mut sent);
         self.messages = messages;
@@ -275,11 +259,10 @@ impl Send {
             let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
             let (mut filled, mut used, mut name_bytes) = (0, 0, 0);
             for (run, message) in rest.iter().flatten().zip(messages.iter_mut()) {
-                if used + run.pieces > PIECES_MAX {
+                if used + run.pieces > PIECES_MAX || !self.takes(run) {
                     break;
                 }
-                let cut = (run.payload_bytes > run.segment_bytes).then_some(run.segment_bytes);
-                (*message, name_bytes) = self.message(&run.ends, cut);
+                (*message, name_bytes) = self.message(&run.ends, run.cut_to());
                 let from = used;
                 for candidate in members(run.members, candidates) {
                     used += gather(candidate, &mut pieces[used..]);
@@ -288,7 +271,12 @@ impl Send {
                 filled += 1;
             }
             if filled == 0 {
-                break;
+                let Some((Some(run), left)) = rest.split_first() else { break };
+                if self.send_each(run, candidates, sent) {
+                    break;
+                }
+                rest = left;
+                continue;
             }
             match self.send_message(&mut messages[..filled], name_bytes, &pieces[..used]) {
                 Ok(done) => {
@@ -307,6 +295,19 @@ impl Send {
                 }
             }
         }
+    }
+}
+
+/// How many datagrams are too many for a message, because the kernel refused one of `datagrams`. `None`
+/// if the error says nothing about it.
+pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<usize> {
+    match error.raw_os_error() {
+        // It cuts no messages on this path: through IPsec, or before Linux 6.11 by an interface without
+        // checksum offload.
+        Some(libc::EIO) => Some(2),
+        Some(libc::EINVAL) => Some(datagrams),
+        // A datagram is too long for the path.
+        _ => None,
     }
 }
 
@@ -333,6 +334,15 @@ fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET]) -> ([Option<Run>; 
 }
 
 impl Run {
+    /// The size of the datagrams that the kernel cuts the message into. `None` for one datagram.
+    fn cut_to(&self) -> Option<usize> {
+        (self.payload_bytes > self.segment_bytes).then_some(self.segment_bytes)
+    }
+
+    fn datagrams(&self) -> usize {
+        self.payload_bytes.div_ceil(self.segment_bytes.max(1))
+    }
+
     /// Adds a packet, if cutting the message gives the same datagrams.
     fn join(&mut self, next: &Candidate<'_>, nth: usize) -> bool {
         let is_open = self.segment_bytes > 0 && self.payload_bytes % self.segment_bytes == 0;
@@ -369,12 +379,5 @@ fn gather<'c>(candidate: &'c Candidate<'_>, pieces: &mut [IoSlice<'c>]) -> usize
 }
 
 fn count(sent: &mut Sent, outcome: Outcome, candidate: &Candidate<'_>) {
-    match outcome {
-        Outcome::Sent => {
-            sent.packets += 1;
-            sent.bytes += candidate.total as u64;
-        }
-        Outcome::Refused => sent.refused += 1,
-        Outcome::Full => {}
-    }
+    merged::count(sent, outcome, 1, candidate.total);
 }

@@ -1,6 +1,9 @@
-use std::fs;
 use std::net::{SocketAddr, UdpSocket};
+use std::{fs, io};
 
+use nix::sys::socket::{setsockopt, sockopt};
+use steerage::flow::offload::OffloadKind;
+use steerage::stats::DropReason;
 use steerage::testing::QueueTester;
 use steerage::{Batch, Builder, Cpu, Handle, Handler, Timestamp, TxId, limits::POLL_BUDGET};
 use steerage_fixtures::namespaces::{Namespaces, cutting_socket};
@@ -95,6 +98,53 @@ fn what_is_sent_back_arrives_in_order_and_unchanged() {
         let ledger = running.join().snapshot;
         assert!(ledger.outputs[0].packets >= 80, "{}", ledger.outputs[0].packets);
     }
+}
+
+#[test]
+fn an_error_says_how_long_messages_may_be() {
+    let refused = |errno| super::send::refused_datagrams(&io::Error::from_raw_os_error(errno), 45);
+    assert_eq!([refused(libc::EIO), refused(libc::EINVAL), refused(libc::EMSGSIZE)], [Some(2), Some(45), None]);
+}
+
+#[test]
+fn a_kernel_that_cuts_no_messages_gets_single_datagrams() {
+    for cuts in [true, false] {
+        let udp = open("127.0.0.1:0");
+        if !cuts {
+            udp.0.whole.refused("test", OffloadKind::Udp, 2);
+        }
+        let running = Builder::new().virtual_cpus(1).input(udp.input().unwrap()).output(udp.output());
+        let running = running.build(|_| Echo).unwrap().start().unwrap();
+        let peer = peer("127.0.0.1", 100);
+        setsockopt(&peer, sockopt::UdpGroSegment, &true).unwrap();
+        let payload: Vec<u8> = (0..550_u32).map(|nth| nth as u8).collect();
+        peer.send_to(&payload, udp.local_addr()).unwrap();
+        let (mut buffer, mut all, mut longest) = ([0; 1000], Vec::new(), 0);
+        while all.len() < payload.len() {
+            let len = peer.recv(&mut buffer).unwrap();
+            all.extend_from_slice(&buffer[..len]);
+            longest = longest.max(len);
+        }
+        assert_eq!((all, longest), (payload, if cuts { 550 } else { 100 }));
+        running.handle().stop();
+        running.join();
+    }
+}
+
+/// A datagram that waited when the run ended is answered after the last poll.
+#[test]
+fn the_last_refusal_is_in_the_report() {
+    let Some(namespaces) = Namespaces::new(1) else { return };
+    namespaces.must(0, "link set lo mtu 1300");
+    let (udp, peer) = namespaces.within(0, || (open("127.0.0.1:0"), UdpSocket::bind("127.0.0.1:0").unwrap()));
+    peer.send_to(&[7; 1400], udp.local_addr()).unwrap();
+    let builder = Builder::new().virtual_cpus(1).input(udp.input().unwrap()).output(udp.output());
+    let running = builder.build(|_| Echo).unwrap().start().unwrap();
+    running.handle().stop();
+    let ledger = running.join().snapshot;
+    assert_eq!((ledger.received(), ledger.dropped().get(DropReason::TxRefused)), (1, 1));
+    let counts = &ledger.queues[0].device_counts;
+    assert!(counts.contains(&("too_long", 1)), "{counts:?}");
 }
 
 #[test]

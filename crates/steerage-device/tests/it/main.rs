@@ -23,5 +23,6 @@ mod limit;
 mod office;
 mod offloads;
 mod privileges;
+mod refusals;
 mod synthetic;
 mod tap;

@@ -5,7 +5,9 @@ use std::io::Write;
 
 use steerage::{Builder, Running, Snapshot, stats::DropReason};
 use steerage_fixtures::handlers::{Wire, end};
-use steerage_fixtures::namespaces::{Namespaces, converse};
+use steerage_fixtures::namespaces::{
+    DATAGRAM_BYTES, MESSAGE_BYTES, Namespaces, address, any, converse, cutting_socket,
+};
 use steerage_fixtures::until;
 
 use super::super::sys::Socket;
@@ -74,30 +76,30 @@ fn what_is_none_for_the_interface_is_refused() {
 }
 
 /// Sends through an interface that takes IP packets without a link header. Packets written into the
-/// TUN `far` come out of its other end.
+/// TUN `far` come out of its other end. That TUN has no offloads, so the kernel cuts super-frames.
 #[test]
 fn packets_without_a_link_header() {
-    let Some(namespaces) = Namespaces::new(1) else { return };
-    let (from, via) = namespaces.within(0, || (open("tun:near0").unwrap(), open("tun:far0").unwrap()));
-    let sends = namespaces.within(0, || output::open("far0").unwrap());
-    let back = namespaces.within(0, || output::open("tun:near0").unwrap());
-    // Packets leave through the interface `far0`, come in again through the TUN's other end, and
-    // return.
-    let builder = Builder::new().virtual_cpus(2).input(from).input(via).output(back).output(sends);
-    let running = namespaces.within(0, || builder.build(|_| Wire(1)).unwrap().start().unwrap());
-    namespaces.address(0, 1, "near0");
-    let handle = running.handle();
-    for to in ["10.210.0.2:9", "[fd00:210::2]:9"] {
-        let before = handle.snapshot().outputs[0].packets;
-        until("packets come round", || {
-            namespaces.within(0, || {
-                let any = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
-                std::net::UdpSocket::bind(any).unwrap().send_to(&[0], to).unwrap();
+    for (near, far) in [("tun:near0", "far0"), ("tun:near0,offload=on", "af_packet:far0,offload=on")] {
+        let Some(namespaces) = Namespaces::new(1) else { return };
+        let (from, via) = namespaces.within(0, || (open(near).unwrap(), open("tun:far0").unwrap()));
+        let sends = namespaces.within(0, || output::open(far).unwrap());
+        let back = namespaces.within(0, || output::open("tun:near0").unwrap());
+        // Packets leave through the interface `far0`, come in again through the TUN's other end, and
+        // return.
+        let builder = Builder::new().virtual_cpus(2).input(from).input(via).output(back).output(sends);
+        let running = namespaces.within(0, || builder.build(|_| Wire(1)).unwrap().start().unwrap());
+        namespaces.address(0, 1, "near0");
+        let handle = running.handle();
+        for to in ["10.210.0.2", "fd00:210::2"] {
+            let socket = namespaces.within(0, || cutting_socket(any(address(to)), DATAGRAM_BYTES));
+            let before = handle.snapshot().outputs[0].bytes;
+            until("messages come round", || {
+                socket.send_to(&[0; MESSAGE_BYTES], (to, 9)).unwrap();
+                handle.snapshot().outputs[0].bytes >= before + 10 * MESSAGE_BYTES as u64
             });
-            handle.snapshot().outputs[0].packets >= before + 10
-        });
+        }
+        end(running);
     }
-    end(running);
 }
 
 /// A queueing discipline with a low rate drops packets. They count as "no room", and the device

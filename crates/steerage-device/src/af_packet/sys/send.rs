@@ -60,11 +60,12 @@ impl Socket {
     }
 
     /// Sends up to `N` packets with up to `PARTS` parts in total, in order, without waiting.
-    /// Returns how many packets left. An error is that of the first packet.
+    /// Returns how many packets left. An error is that of the first packet. The addresses are for
+    /// packets without a link header. They come with the number of parts before the IP header.
     pub(crate) fn send_many<const N: usize, const PARTS: usize>(
         &self,
         packets: &[&[&[u8]]],
-        addresses: Option<&IpAddresses>,
+        addresses: Option<(&IpAddresses, usize)>,
     ) -> io::Result<usize> {
         let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PARTS];
         for (part, bytes) in parts.iter_mut().zip(packets.iter().copied().flatten()) {
@@ -79,10 +80,11 @@ impl Socket {
             // C libraries differ in the type of this length.
             (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (own.as_mut_ptr(), own.len() as _);
             (rest, count) = (others, count + 1);
-            if let Some(to) = addresses {
-                message.msg_hdr.msg_name = ptr::from_ref(to.for_packet(packet.first().copied().unwrap_or_default()))
-                    .cast_mut()
-                    .cast::<c_void>();
+            if let Some((to, before)) = addresses {
+                message.msg_hdr.msg_name =
+                    ptr::from_ref(to.for_packet(packet.get(before).copied().unwrap_or_default()))
+                        .cast_mut()
+                        .cast::<c_void>();
                 message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
             }
         }

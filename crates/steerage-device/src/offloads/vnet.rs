@@ -2,8 +2,8 @@
 //! device (virtio 1.2, chapter 5.1.6), in little-endian order. It says which work the sender left
 //! to the device: checksums and segmentation.
 //!
-//! This module handles headers that a caller's file descriptor has. In that case, the kernel is
-//! configured to leave no work to the reader. Packets that were queued earlier may have an
+//! This module handles headers of devices that have no super-frames. In the case of a caller's file
+//! descriptor, the kernel is configured to leave no work to the reader. Packets that were queued earlier may have an
 //! incomplete checksum, which this module completes. If they are unsegmented, it refuses them.
 
 /// The checksum from `csum_start` on must be finished.
@@ -17,7 +17,7 @@ const GSO_ECN: u8 = 0x80;
 pub(crate) const HEADER_BYTES_MIN: usize = 10;
 
 /// The longest header that is supported, in bytes. The longest one of the kernel has 24.
-pub(super) const HEADER_BYTES_MAX: usize = 64;
+pub(crate) const HEADER_BYTES_MAX: usize = 64;
 
 /// TCP segments in one packet (`VIRTIO_NET_HDR_GSO_TCPV4`, `_TCPV6`).
 const GSO_TCP: [u8; 2] = [1, 4];
@@ -36,7 +36,7 @@ pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) 
 
 /// Finishes the work that the header describes. Returns false if that is impossible.
 #[must_use]
-pub(super) fn finish(header: &[u8], packet: &mut [u8]) -> bool {
+pub(crate) fn finish(header: &[u8], packet: &mut [u8]) -> bool {
     let Some([flags, gso, _, _, _, _, start_low, start_high, offset_low, offset_high]) = header.first_chunk() else {
         return false;
     };

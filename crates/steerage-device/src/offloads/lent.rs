@@ -1,0 +1,280 @@
+//! Receives super-frames.
+//!
+//! Super-frames do not fit into pages. So the device receives into blocks, one frame behind the
+//! other, and lends frames from there. A block is filled again when its last frame has returned. The
+//! blocks of a queue limit how much memory its frames use in all backlogs. If all blocks are out,
+//! frames that fit into a page are still received, into pages. Super-frames are lost and counted in
+//! that case.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steerage::LinkType;
+use steerage::device::{Blocks, Claim, Completion, Completions, DeviceCounts, FrameHeader, Lending, Opened, Polled};
+use steerage::flow::offload::Offload;
+use steerage::limits::HEADROOM;
+
+use crate::memory::OPEN_ONCE;
+
+/// The most bytes for one poll to receive. Finished packets return between two polls. If a poll
+/// received more, the memory would be out of the caches by its next use.
+const POLL_BYTES: usize = 1 << 20;
+
+/// How long to wait if all pages are in use. In that time, five million packets per second fill the
+/// kernel's queue of a TUN, which holds 500 packets by default.
+pub(crate) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
+
+/// The counts of all devices come first. These are frames that stand for several packets, packets of
+/// the wire, and their bytes. Two more are losses: impossible frames, and frames that found all
+/// blocks out.
+pub(crate) const SUPER_FRAMES: usize = 0;
+pub(crate) const WIRE_PACKETS: usize = 1;
+pub(crate) const WIRE_BYTES: usize = 2;
+pub(crate) const BAD: usize = 3;
+pub(crate) const NO_BLOCK: usize = 4;
+
+/// The file descriptor from which a queue receives.
+pub(crate) trait Source {
+    /// Receives up to `most` frames into `into`, with [`Room::lend`] for each.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    fn receive(&mut self, into: &mut Room<'_, '_>, most: usize) -> io::Result<Received>;
+
+    /// Receives a frame that may be short into `room`. Bytes that do not fit go to `rest`.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    fn receive_short(&mut self, room: &mut [u8], rest: &mut [u8]) -> io::Result<Result<Short, Unfit>>;
+
+    /// Deals with an error that does not concern the queue. Returns any other error.
+    ///
+    /// # Errors
+    /// The error that it was given.
+    fn forgive(&mut self, error: io::Error) -> io::Result<()> {
+        Err(error)
+    }
+}
+
+/// The outcome of a [`Source::receive`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    /// Frames, with those that were lost.
+    pub(crate) frames: usize,
+    /// Whether there may be more frames.
+    pub(crate) more: bool,
+}
+
+/// A frame in a page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Short {
+    /// Its offset in the room.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) offload: Option<Offload>,
+}
+
+/// Why a frame is lost: the count that it adds to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unfit(pub(crate) usize);
+
+/// The free part of a block, into which frames are received.
+#[derive(Debug)]
+pub(crate) struct Room<'l, 'm> {
+    pub(crate) lending: &'l mut Lending<'m>,
+    counted: &'l mut [u64],
+    link: LinkType,
+    lost: u64,
+    bytes: usize,
+}
+
+impl Room<'_, '_> {
+    /// Hands over the frame of `len` bytes that begins `at` bytes into the free part.
+    #[inline]
+    pub(crate) fn lend(&mut self, at: usize, len: usize, offload: Option<Offload>) {
+        let header = FrameHeader { nanos: FrameHeader::NO_TIME, wire_len: len as u32, link: self.link.0, interface: 0 };
+        let pushed = match offload {
+            Some(offload) => self.lending.push_offload(at, len, (header, offload), None),
+            None => self.lending.push(at, len, header),
+        };
+        if !pushed {
+            self.lost += 1;
+            return;
+        }
+        self.bytes += len;
+        count(self.counted, len, offload.as_ref());
+    }
+
+    /// Counts a frame that is lost.
+    #[cold]
+    pub(crate) fn lose(&mut self, Unfit(reason): Unfit) {
+        self.lost += 1;
+        self.counted[reason] += 1;
+    }
+}
+
+/// The blocks of one queue, and the counts of what it received.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    limits: Limits,
+    claim: Option<Claim>,
+    block: usize,
+    /// The end of frames that do not fit into a page while all blocks are out.
+    scratch: Box<[u8]>,
+    counts: Arc<DeviceCounts>,
+    /// The counts, in the order of their names.
+    counted: Box<[u64]>,
+}
+
+/// The memory of a queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) blocks: usize,
+    pub(crate) block_bytes: usize,
+    /// The longest frame.
+    pub(crate) frame_bytes: usize,
+    /// A block with less room than this is left.
+    pub(crate) room_bytes: usize,
+    pub(crate) link: LinkType,
+}
+
+impl Lent {
+    /// A queue with `counted` counts. The names of `counts` may go on with counts that the queue adds to itself.
+    pub(crate) fn new(limits: Limits, counts: Arc<DeviceCounts>, counted: usize) -> Self {
+        let scratch = vec![0; limits.frame_bytes].into_boxed_slice();
+        Self { limits, claim: None, block: 0, scratch, counts, counted: vec![0; counted].into() }
+    }
+
+    pub(crate) fn open(&mut self) -> io::Result<Opened> {
+        if self.claim.is_some() {
+            return Err(io::Error::other(OPEN_ONCE));
+        }
+        let (blocks, claim) = Blocks::map(self.limits.blocks, self.limits.block_bytes).map_err(io::Error::other)?;
+        self.claim = Some(claim);
+        let mut opened = Opened::lending(blocks);
+        opened.counts = Some(Arc::clone(&self.counts));
+        Ok(opened)
+    }
+
+    /// Adds to a count of the device.
+    pub(crate) fn add(&mut self, nth: usize, count: u64) {
+        self.counted[nth] += count;
+    }
+
+    /// Shows the counts.
+    pub(crate) fn show(&self) {
+        self.counted.iter().enumerate().for_each(|(nth, count)| self.counts.raise_to(nth, *count));
+    }
+
+    /// Receives up to `budget` frames.
+    pub(crate) fn take(
+        &mut self,
+        source: &mut impl Source,
+        out: &mut Completions<'_>,
+        budget: usize,
+    ) -> io::Result<Polled> {
+        let (mut left, mut bytes) = (budget, 0);
+        while left > 0 {
+            let taken = if self.find_block(out)? {
+                self.lend(source, out, (left, &mut bytes))
+            } else {
+                self.copy(source, out, &mut bytes)
+            };
+            match taken {
+                Ok(Some(Received { frames, more: true })) => left = left.saturating_sub(frames.max(1)),
+                Ok(Some(Received { more: false, .. })) => return Ok(Polled::Drained),
+                Ok(None) => return Ok(Polled::NotBefore(out.now() + NO_PAGE_WAIT)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Polled::Drained),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Polled::More),
+                Err(error) => return source.forgive(error).map(|()| Polled::More),
+            }
+            if bytes >= POLL_BYTES {
+                // There may be more frames, but finished ones must return first.
+                return Ok(Polled::NotBefore(out.now()));
+            }
+        }
+        Ok(Polled::More)
+    }
+
+    /// Finds a block with room. Returns false if there is none.
+    fn find_block(&mut self, out: &mut Completions<'_>) -> io::Result<bool> {
+        let (claim, Limits { block_bytes, room_bytes, .. }) = (self.claim.as_ref().ok_or_else(no_blocks)?, self.limits);
+        let lending = out.lending(claim, self.block, block_bytes);
+        if lending.is_some_and(|mut lending| lending.bytes().len() >= room_bytes) {
+            return Ok(true);
+        }
+        let blocks = out.blocks(claim).ok_or_else(no_blocks)?;
+        // The first one that is free: a queue whose frames return quickly touches few of them.
+        let free = (0..blocks.count()).find(|block| blocks.out(*block) == 0);
+        self.block = free.unwrap_or(self.block);
+        Ok(free.is_some())
+    }
+
+    /// Receives frames into the block.
+    fn lend(
+        &mut self,
+        source: &mut impl Source,
+        out: &mut Completions<'_>,
+        (most, bytes): (usize, &mut usize),
+    ) -> io::Result<Option<Received>> {
+        let claim = self.claim.as_ref().ok_or_else(no_blocks)?;
+        let mut lending = out.lending(claim, self.block, self.limits.block_bytes).ok_or_else(no_blocks)?;
+        let (lending, counted) = (&mut lending, &mut self.counted[..]);
+        let mut into = Room { lending, counted, link: self.limits.link, lost: 0, bytes: 0 };
+        let received = source.receive(&mut into, most);
+        let lost = into.lost;
+        *bytes += into.bytes;
+        out.lost(lost);
+        received.map(Some)
+    }
+
+    /// Receives a frame into a page, because all blocks are out. `None` if there is no page either.
+    #[cold]
+    fn copy(
+        &mut self,
+        source: &mut impl Source,
+        out: &mut Completions<'_>,
+        bytes: &mut usize,
+    ) -> io::Result<Option<Received>> {
+        let Some(mut page) = out.take_page() else { return Ok(None) };
+        let room = &mut out.page_mut(&mut page)[HEADROOM..];
+        let short = match source.receive_short(room, &mut self.scratch) {
+            Ok(short) => short,
+            Err(error) => {
+                out.give_page(page);
+                return Err(error);
+            }
+        };
+        let short = short.and_then(|Short { at, len, offload }| {
+            let is_whole = offload.is_none_or(|offload| !offload.is_super_frame());
+            let frame = room.get_mut(at..at + len).filter(|_| is_whole).ok_or(Unfit(NO_BLOCK))?;
+            offload.inspect(|offload| offload.finish(frame));
+            Ok((at, len))
+        });
+        match short {
+            Ok((at, len)) => {
+                out.push(Completion::new(page, HEADROOM + at, len), len);
+                count(&mut self.counted, len, None);
+                *bytes += len;
+            }
+            Err(Unfit(reason)) => {
+                self.counted[reason] += 1;
+                out.give_page(page);
+                out.lost(1);
+            }
+        }
+        Ok(Some(Received { frames: 1, more: true }))
+    }
+}
+
+fn count(counted: &mut [u64], len: usize, offload: Option<&Offload>) {
+    counted[SUPER_FRAMES] += u64::from(offload.is_some_and(Offload::is_super_frame));
+    counted[WIRE_PACKETS] += offload.map_or(1, |offload| offload.packets(len)) as u64;
+    counted[WIRE_BYTES] += offload.map_or(len, |offload| offload.wire_bytes(len)) as u64;
+}
+
+#[cold]
+fn no_blocks() -> io::Error {
+    io::Error::other("the queue is polled with the memory of another queue")
+}

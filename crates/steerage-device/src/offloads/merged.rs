@@ -1,0 +1,205 @@
+//! Sends super-frames.
+//!
+//! Consecutive packets of a flow within a batch leave as one super-frame, so no packet waits for
+//! later ones. If the kernel refuses one, it is cut, and leaves as single packets.
+
+use steerage::LinkType;
+use steerage::device::{OutgoingPacket, Sent};
+use steerage::flow::offload::{MERGED_MAX, Merged, Offload, Segments, VIRTIO_BYTES, coalesce};
+use steerage::limits::HANDLE_BUDGET;
+use steerage::packet::Received;
+
+use super::whole::Whole;
+
+#[cfg(test)]
+mod tests;
+
+const _: () = assert!(HANDLE_BUDGET <= MERGED_MAX);
+
+/// The description of a packet's offload, which goes before it.
+pub(crate) type Header = [u8; VIRTIO_BYTES];
+
+/// The header of a packet that needs no more work.
+pub(crate) static NOTHING_LEFT: Header = [0; VIRTIO_BYTES];
+
+/// The packets of a batch.
+pub(crate) type Packets<'p> = [Option<OutgoingPacket<'p>>; HANDLE_BUDGET];
+
+/// The outcome of sending a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Sent,
+    /// The kernel does not take such a frame. If it is a super-frame, it may take the packets.
+    Unfit,
+    /// The kernel takes no frames, because the interface is down or gone.
+    Refused,
+    /// There was no room. It counts as `tx_full`.
+    Full,
+}
+
+/// Adds `packets` packets of `bytes` bytes to the counts.
+pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usize) {
+    match outcome {
+        Outcome::Sent => {
+            sent.packets += packets;
+            sent.bytes += bytes as u64;
+        }
+        Outcome::Unfit | Outcome::Refused => sent.refused += packets,
+        Outcome::Full => {}
+    }
+}
+
+/// The packets that a packet with an offload stands for.
+pub(crate) fn packets_of<'p>(offload: &Offload, packet: &'p OutgoingPacket<'_>) -> Segments<'p> {
+    let mut segments = packet.segments();
+    let first = segments.next().unwrap_or_default();
+    let (front, behind) = match segments.next() {
+        Some(behind) => (first, behind),
+        None => first.split_at(offload.header_bytes().min(first.len())),
+    };
+    Segments::new(offload, front, behind)
+}
+
+/// Where the packets of a batch go.
+pub(crate) trait Wire<'p> {
+    /// Whether it takes packets like this one.
+    fn takes(&self, received: &Received<'_>) -> bool;
+
+    /// Sends a frame, after all packets that were queued before it.
+    fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome;
+
+    /// Sends a packet that must not be cut, now or at the latest with [`flush`](Self::flush), and
+    /// counts it.
+    fn queue(&mut self, packet: &'p OutgoingPacket<'p>, header: &'p Header);
+
+    /// Sends what was queued.
+    fn flush(&mut self) {}
+
+    /// The counts of the batch.
+    fn sent(&mut self) -> &mut Sent;
+}
+
+/// An output: its name, the link type of its packets, and the super-frames that it takes, if any.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output<'o> {
+    pub(crate) name: &'o str,
+    pub(crate) link: LinkType,
+    pub(crate) whole: Option<&'o Whole>,
+}
+
+/// The headers of the packets of a batch that are no super-frames.
+pub(crate) fn headers(packets: &Packets<'_>) -> [Header; HANDLE_BUDGET] {
+    std::array::from_fn(|nth| {
+        let offload = packets[nth].as_ref().and_then(OutgoingPacket::offload);
+        offload.filter(|offload| !offload.is_super_frame()).and_then(|one| one.to_virtio(false)).unwrap_or(NOTHING_LEFT)
+    })
+}
+
+impl Output<'_> {
+    /// Sends a batch. `headers` are those of its packets.
+    pub(crate) fn send<'p>(
+        &self,
+        wire: &mut impl Wire<'p>,
+        packets: &'p Packets<'p>,
+        headers: &'p [Header; HANDLE_BUDGET],
+    ) {
+        if !self.whole.is_some_and(Whole::merges) {
+            packets.iter().zip(headers).for_each(|(packet, header)| self.send_packet(wire, packet.as_ref(), header));
+            return wire.flush();
+        }
+        let batch: [Option<(&[u8], Option<Offload>)>; HANDLE_BUDGET] = std::array::from_fn(|nth| {
+            let packet = packets[nth].as_ref()?;
+            let (received, offload) = (packet.received(), packet.offload());
+            // A super-frame, or a packet in several pages, leaves as it is.
+            let is_one =
+                !offload.as_ref().is_some_and(Offload::is_super_frame) && received.data.len() == received.total_len;
+            (is_one && wire.takes(&received)).then_some((received.data, offload))
+        });
+        let count = packets.iter().flatten().count();
+        coalesce(&batch[..count], self.link, |merged| self.send_run(wire, &merged, &batch, (packets, headers)));
+        wire.flush();
+    }
+
+    /// Sends packets that were merged, or a single packet that was not.
+    fn send_run<'p>(
+        &self,
+        wire: &mut impl Wire<'p>,
+        merged: &Merged<'_>,
+        batch: &[Option<(&[u8], Option<Offload>)>],
+        (packets, headers): (&'p Packets<'p>, &'p [Header; HANDLE_BUDGET]),
+    ) {
+        let members = merged.members.count_ones() as usize;
+        let each = |wire: &mut _| {
+            merged.positions().for_each(|nth| self.send_packet(wire, packets[nth].as_ref(), &headers[nth]));
+        };
+        let taken = merged.frame.as_ref().and_then(|(front, offload)| {
+            let whole = self.whole.filter(|whole| whole.takes(offload.kind(), members))?;
+            Some((*front, offload.kind(), offload.to_virtio(merged.is_v4)?, whole))
+        });
+        let Some((front, kind, header, whole)) = taken else { return each(wire) };
+        let all = || merged.positions().filter_map(|nth| batch[nth]).map(|(packet, _)| packet);
+        let parts = std::iter::once(front).chain(all().map(|packet| &packet[front.len()..]));
+        let outcome = wire.write(&header, parts);
+        if outcome != Outcome::Unfit {
+            return count(wire.sent(), outcome, members as u64, all().map(<[u8]>::len).sum());
+        }
+        let before = wire.sent().packets;
+        each(wire);
+        wire.flush();
+        if wire.sent().packets - before == members as u64 {
+            whole.refused(self.name, kind, members);
+        }
+    }
+
+    fn send_packet<'p>(&self, wire: &mut impl Wire<'p>, packet: Option<&'p OutgoingPacket<'p>>, header: &'p Header) {
+        let Some(packet) = packet else { return };
+        let received = packet.received();
+        if !wire.takes(&received) {
+            return count(wire.sent(), Outcome::Refused, 1, 0);
+        }
+        match packet.offload().filter(|offload| offload.is_super_frame() || self.whole.is_none()) {
+            Some(offload) => {
+                let outcome = self.send_offload(wire, packet, &received, &offload);
+                count(wire.sent(), outcome, 1, received.total_len);
+            }
+            None => wire.queue(packet, header),
+        }
+    }
+
+    /// Sends a packet whose offload is left to do, in one piece if the kernel takes that.
+    fn send_offload<'p>(
+        &self,
+        wire: &mut impl Wire<'p>,
+        packet: &'p OutgoingPacket<'p>,
+        received: &Received<'_>,
+        offload: &Offload,
+    ) -> Outcome {
+        let packets = offload.packets(received.total_len);
+        let is_v4 = received.data.get(offload.network_at()).is_some_and(|first| first >> 4 == 4);
+        let whole = self.whole.filter(|whole| whole.takes(offload.kind(), packets));
+        let Some((whole, header)) = whole.and_then(|whole| Some((whole, offload.to_virtio(is_v4)?))) else {
+            return cut(wire, packet, offload);
+        };
+        match wire.write(&header, packet.segments()) {
+            Outcome::Unfit => {}
+            outcome => return outcome,
+        }
+        let outcome = cut(wire, packet, offload);
+        if outcome == Outcome::Sent {
+            whole.refused(self.name, offload.kind(), packets);
+        }
+        outcome
+    }
+}
+
+/// Sends the packets of a super-frame one by one, or a packet whose checksum is finished here. It
+/// counts as sent if all of them were.
+fn cut<'p>(wire: &mut impl Wire<'p>, packet: &OutgoingPacket<'_>, offload: &Offload) -> Outcome {
+    for part in packets_of(offload, packet) {
+        let outcome = wire.write(&NOTHING_LEFT, [part.header(), part.payload()].into_iter());
+        if outcome != Outcome::Sent {
+            return outcome;
+        }
+    }
+    Outcome::Sent
+}

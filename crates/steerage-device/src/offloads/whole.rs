@@ -1,0 +1,93 @@
+//! The longest super-frames that a kernel takes.
+//!
+//! Kernels differ in the super-frames that they take, and some routes take none. Nothing says which
+//! ones, so an output tries. If the kernel refuses a super-frame but takes its
+//! packets one by one, the output cuts super-frames of that length from then on.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use steerage::flow::offload::OffloadKind;
+
+/// How many packets a super-frame may stand for. The CPUs of an output share it.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    tcp: AtomicUsize,
+    udp: AtomicUsize,
+    /// Whether the log has a line about it.
+    told: AtomicBool,
+}
+
+impl Whole {
+    /// A kernel that has not refused anything. `udp` says whether it has super-frames of UDP.
+    pub(crate) fn new(udp: bool) -> Self {
+        let most = |has: bool| AtomicUsize::new(if has { usize::MAX } else { 1 });
+        Self { tcp: most(true), udp: most(udp), told: AtomicBool::new(false) }
+    }
+
+    fn most(&self, kind: OffloadKind) -> Option<&AtomicUsize> {
+        match kind {
+            OffloadKind::Single => None,
+            OffloadKind::Tcp => Some(&self.tcp),
+            OffloadKind::Udp => Some(&self.udp),
+        }
+    }
+
+    /// Whether the kernel may take a super-frame of this kind that stands for `packets` packets.
+    pub(crate) fn takes(&self, kind: OffloadKind, packets: usize) -> bool {
+        // Relaxed: if this CPU sees another CPU's store late, the kernel refuses one more
+        // super-frame.
+        self.most(kind).is_none_or(|most| packets <= most.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is worthwhile to merge packets.
+    pub(crate) fn merges(&self) -> bool {
+        self.takes(OffloadKind::Tcp, 2) || self.takes(OffloadKind::Udp, 2)
+    }
+
+    /// Cuts such super-frames from now on, because the kernel refused one and then took its packets
+    /// one by one.
+    #[cold]
+    pub(crate) fn refused(&self, device: &str, kind: OffloadKind, packets: usize) {
+        let Some(most) = self.most(kind) else { return };
+        // Relaxed: as in `takes`. It does not matter which CPU writes the warning.
+        most.fetch_min(packets.saturating_sub(1).max(1), Ordering::Relaxed);
+        if !self.told.swap(true, Ordering::Relaxed) {
+            let protocol = if kind == OffloadKind::Tcp { "TCP" } else { "UDP" };
+            tracing::warn!(
+                device,
+                "the kernel refuses {packets} packets of {protocol} in one piece: from now on, steerage cuts what it refuses"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_lowers_the_limit_of_its_kind() {
+        let whole = Whole::new(true);
+        let takes = |kind, packets| whole.takes(kind, packets);
+        assert!(whole.merges() && takes(OffloadKind::Udp, 4096) && takes(OffloadKind::Tcp, 4096));
+        whole.refused("test", OffloadKind::Udp, 129);
+        assert!(takes(OffloadKind::Udp, 128) && !takes(OffloadKind::Udp, 129) && takes(OffloadKind::Tcp, 129));
+        // A later refusal of a longer one changes nothing.
+        whole.refused("test", OffloadKind::Udp, 200);
+        assert!(takes(OffloadKind::Udp, 128) && !takes(OffloadKind::Udp, 129));
+        whole.refused("test", OffloadKind::Tcp, 2);
+        assert!(whole.merges() && !takes(OffloadKind::Tcp, 2));
+        whole.refused("test", OffloadKind::Udp, 2);
+        assert!(!whole.merges());
+        // Single packets are never cut, whatever the kernel says about them.
+        whole.refused("test", OffloadKind::Single, 1);
+        assert!(takes(OffloadKind::Single, 1) && takes(OffloadKind::Udp, 1));
+    }
+
+    #[test]
+    fn a_kernel_may_have_no_super_frames_of_udp() {
+        let whole = Whole::new(false);
+        assert!(whole.merges() && whole.takes(OffloadKind::Tcp, 45));
+        assert!(!whole.takes(OffloadKind::Udp, 2));
+    }
+}

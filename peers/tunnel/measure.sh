@@ -68,14 +68,17 @@ tun_loop() { # plain|offload
     ready "$said"
     tun_up
 }
-tun_steerage() { # plain|offload
+tun_steerage() { # plain|offload [apart]
     local on=off
     [[ $1 == plain ]] || on=on
     mkfifo "$scratch/input"
-    "$target/examples/tun_bridge" "$a" tun0 "$b" tun0 "$on" <"$scratch/input" >"$said" & tunnel=$!
+    "$target/examples/tun_bridge" "$a" tun0 "$b" tun0 "$on" "${@:2}" <"$scratch/input" >"$said" & tunnel=$!
     exec {input}>"$scratch/input"
     rm "$scratch/input"
     tun_up
+}
+tun_apart() {
+    tun_steerage "$1" apart
 }
 veths() { # plain|offload
     local near
@@ -145,6 +148,7 @@ for ((round = first_round; round < first_round + rounds; round++)); do
     measure "TUN, steerage" tun_steerage plain
     measure "TUN, loop in C, offloads" tun_loop offload
     measure "TUN, steerage, offloads" tun_steerage offload
+    measure "TUN, steerage, offloads, directions apart" tun_apart offload
     measure "veth, loop in C" veth_loop plain
     measure "veth, loop in C, offloads" veth_loop offload
     measure "veth, steerage forward, offloads" veth_steerage offload

@@ -20,6 +20,7 @@
 //! Finished frames are collected only in every eighth poll, because the finished index is in a
 //! cache line that the worker writes.
 
+mod shares;
 mod tail;
 
 use std::any::Any;
@@ -27,8 +28,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::mapping::RegionError;
-use crate::page::{Completion, FRAME_BYTES_MAX, offset_of};
+use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, offset_of};
 use crate::region::{Owner, Region};
+use shares::Shares;
 
 pub use tail::{Spot, Tail};
 
@@ -77,8 +79,10 @@ pub struct Claim {
 pub struct Blocks {
     region: Arc<Region>,
     lent: Box<[Lent]>,
-    /// Additional memory that the device may take, in bytes.
-    reserve: usize,
+    /// The maximum memory, in bytes.
+    memory: usize,
+    /// What the frames on each ring hold.
+    shares: Shares,
 }
 
 /// The lent frames of a block.
@@ -106,39 +110,72 @@ impl Blocks {
     pub fn map(count: usize, block_bytes: usize) -> Result<(Self, Claim), RegionError> {
         // The tokens of single pages are not given out, since a block is written only through `tail`.
         let (region, _tokens) = Region::map(count, block_bytes)?;
-        Ok(Self::of(region, 0))
+        let memory = region.bytes();
+        Ok(Self::of(region, memory))
     }
 
-    fn of(region: Arc<Region>, reserve: usize) -> (Self, Claim) {
+    fn of(region: Arc<Region>, memory: usize) -> (Self, Claim) {
         let claim = Claim { first: region.number_of(0) };
         let lent = vec![Lent::default(); region.pages()].into();
-        (Self { region, lent, reserve }, claim)
+        (Self { region, lent, memory, shares: Shares::default() }, claim)
     }
 
     /// Makes `count` blocks of `block_bytes` bytes in memory that the caller mapped, from `base`
-    /// on. `owner` is dropped when no code can reach the blocks any more. `reserve` is additional
-    /// memory that the owner may take, in bytes. It counts as memory of the blocks.
+    /// on. `owner` is dropped when no code can reach the blocks any more. `memory` is the maximum
+    /// memory that the blocks take, in bytes.
     ///
     /// # Errors
     /// [`RegionError`] if the size is zero or too large.
     ///
     /// # Safety
-    /// `base` points to `count * block_bytes` readable and writable bytes that stay mapped until
-    /// `owner` is dropped. No other `Blocks` are ever made of any of these bytes. The caller keeps
-    /// the [`Claim`] to itself.
+    /// `base` points to `count * block_bytes` bytes that stay mapped until `owner` is dropped. No
+    /// other `Blocks` are ever made of any of these bytes. The caller keeps the [`Claim`] to itself.
     ///
-    /// The caller uses the claim for a block only while nothing else writes that block. "Nothing
-    /// else" includes other threads, other processes and the kernel. Nothing else changes the bytes
-    /// that are read from the block while one of the following exists: a [`Tail`] of the block, a
-    /// borrow from [`readable`](Self::readable), or a frame that was lent from the block.
+    /// The caller uses the claim for a block only while the block is readable and writable, and
+    /// nothing else writes it. "Nothing else" includes other threads, other processes and the
+    /// kernel. The block stays readable, and nothing else changes the bytes that are read from it,
+    /// while one of the following exists: a [`Tail`] of the block, a borrow from
+    /// [`readable`](Self::readable), or a frame that was lent from the block.
     pub unsafe fn foreign(
         base: NonNull<u8>,
         count: usize,
         block_bytes: usize,
         owner: impl Any + Send + Sync,
-        reserve: usize,
+        memory: usize,
     ) -> Result<(Self, Claim), RegionError> {
-        Ok(Self::of(Region::foreign(base, count, block_bytes, Owner::new(owner))?, reserve))
+        Ok(Self::of(Region::foreign(base, count, block_bytes, Owner::new(owner))?, memory))
+    }
+
+    /// Limits how much of the blocks the frames that wait for one CPU may hold, so that a CPU that
+    /// stalls leaves some for the others. All CPUs together may hold `units` units. Each block has
+    /// one unit unless [`weigh`](Self::weigh) says otherwise.
+    ///
+    /// A CPU may hold one block more if it then holds no more units than are free. For frames of up
+    /// to 16 KiB, this is three times as many as are free. The limit holds from the moment at which
+    /// the blocks have an [`Outbox`](crate::Outbox).
+    #[must_use]
+    pub fn shared(mut self, units: u32) -> Self {
+        self.shares = Shares::new(self.lent.len(), units);
+        self
+    }
+
+    /// Begins to limit what each of `rings` rings holds, if the blocks are [shared](Self::shared).
+    pub(crate) fn divide(&mut self, rings: usize) {
+        self.shares.divide(rings);
+    }
+
+    /// Sets how many units a block has. Does nothing while a frame of the block waits for a CPU, or
+    /// if the claim is to other blocks.
+    pub fn weigh(&mut self, claim: &Claim, block: usize, units: u32) {
+        if self.are_claimed_by(claim) {
+            self.shares.weigh(block, units);
+        }
+    }
+
+    /// Whether the frames on a ring hold as much as they may.
+    #[inline]
+    pub(crate) fn is_share_full(&self, ring: usize) -> bool {
+        self.shares.is_full(ring)
     }
 
     /// Whether `claim` is the claim to these blocks.
@@ -149,7 +186,7 @@ impl Blocks {
 
     /// The maximum memory of the blocks, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        self.region.bytes() + self.reserve
+        self.memory
     }
 
     /// The region of the blocks.
@@ -232,10 +269,82 @@ impl Blocks {
         self.homecoming().recycle(frame)
     }
 
-    /// Begins to take many frames back.
+    /// Begins to take many frames back that were on no ring.
     #[inline(always)]
     pub fn homecoming(&mut self) -> Homecoming<'_> {
-        Homecoming { number: self.region.number_of(0), block: 0, frames: 0, blocks: self }
+        self.homecoming_from(NO_RING)
+    }
+
+    /// Begins to take many frames back that were published on a ring.
+    #[inline(always)]
+    pub(crate) fn homecoming_from(&mut self, ring: usize) -> Homecoming<'_> {
+        Homecoming { number: self.region.number_of(0), block: 0, frames: 0, ring, blocks: self }
+    }
+
+    /// Begins to publish frames on a ring. `None` if the blocks are not shared.
+    #[inline(always)]
+    pub(crate) fn publishing(&mut self, ring: usize) -> Option<Publishing<'_>> {
+        let is_limited = self.shares.are_limited();
+        is_limited.then_some(Publishing { number: BLANK, block: 0, frames: 0, ring, blocks: self })
+    }
+
+    /// Notes that a frame is no longer published on this ring. It stays lent.
+    pub(crate) fn unpublish(&mut self, ring: usize, frame: &Completion) {
+        if let Some(block) = self.region.index_of(frame.slot().page) {
+            self.shares.give_back(ring, block as usize, 1);
+        }
+    }
+}
+
+/// The ring of frames that were on none.
+const NO_RING: usize = usize::MAX;
+
+/// Counts the frames of a list that is published, and takes back those that would hold too much.
+#[derive(Debug)]
+pub(crate) struct Publishing<'a> {
+    blocks: &'a mut Blocks,
+    ring: usize,
+    /// The block that is being counted, its page number, and the frames that were not added yet.
+    block: u32,
+    number: u32,
+    frames: u32,
+}
+
+impl Publishing<'_> {
+    /// Returns a frame that may be published. Any other frame is taken back.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self, frame: Completion) -> Option<Completion> {
+        if frame.slot().page == self.number {
+            self.frames += 1;
+            return Some(frame);
+        }
+        self.publish_of_another_block(frame)
+    }
+
+    #[inline]
+    fn publish_of_another_block(&mut self, frame: Completion) -> Option<Completion> {
+        let number = frame.slot().page;
+        let Some(block) = self.blocks.region.index_of(number) else { return Some(frame) };
+        self.count();
+        (self.block, self.number, self.frames) = (block, number, 0);
+        if self.blocks.shares.take(self.ring, block as usize, frame.len()) {
+            return Some(frame);
+        }
+        // The next frame of the block may be shorter.
+        self.number = BLANK;
+        self.blocks.recycle(frame).err()
+    }
+
+    fn count(&mut self) {
+        if self.frames > 0 {
+            self.blocks.shares.add(self.ring, self.block as usize, self.frames);
+        }
+    }
+}
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        self.count();
     }
 }
 
@@ -249,6 +358,7 @@ pub struct Homecoming<'a> {
     block: u32,
     number: u32,
     frames: u32,
+    ring: usize,
 }
 
 impl Homecoming<'_> {
@@ -268,6 +378,9 @@ impl Homecoming<'_> {
 
     fn count(&mut self) {
         self.blocks.lent[self.block as usize].frames -= self.frames;
+        if self.blocks.shares.are_limited() {
+            self.blocks.shares.give_back(self.ring, self.block as usize, self.frames);
+        }
     }
 }
 
@@ -352,7 +465,7 @@ mod tests {
         let owner = Arc::new(());
         // SAFETY: no other code knows the memory, which is freed below.
         let (mut blocks, claim) = unsafe { Blocks::foreign(base, 2, 128, Arc::clone(&owner), 1000) }.unwrap();
-        assert_eq!(blocks.memory_bytes(), 256 + 1000);
+        assert_eq!(blocks.memory_bytes(), 1000);
         assert_eq!(blocks.tail(&claim, 1).unwrap().bytes()[127], 7);
         let region = Arc::clone(blocks.region());
         drop(blocks);

@@ -2,8 +2,9 @@
 //!
 //! Super-frames do not fit into pages. So packets are read into blocks, one after the other, and
 //! lent from there. A block is filled again when its last packet has returned. The blocks of a
-//! queue limit how much memory its packets use in all backlogs. If all blocks are out, packets that
-//! fit into a page are still received, into pages. Super-frames are lost and counted in that case.
+//! queue limit how much memory its packets use in all backlogs, and packets for one CPU may hold
+//! only a part of them. If all blocks are out nevertheless, packets that fit into a page are still
+//! received, into pages. Super-frames are lost and counted in that case.
 
 use std::io;
 use std::sync::Arc;
@@ -70,7 +71,7 @@ impl Lent {
         }
         let (blocks, claim) = Blocks::map(BLOCKS, BLOCK_BYTES).map_err(io::Error::other)?;
         self.claim = Some(claim);
-        let mut opened = Opened::lending(blocks);
+        let mut opened = Opened::lending(blocks.shared(BLOCKS as u32));
         opened.counts = Some(Arc::clone(&self.counts));
         Ok(opened)
     }

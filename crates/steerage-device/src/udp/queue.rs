@@ -256,7 +256,7 @@ impl RxQueue for Queue {
         }
         let (blocks, claim) = Blocks::map(BLOCKS, BLOCK_BYTES).map_err(|cause| error(io::Error::other(cause)))?;
         self.claim = Some(claim);
-        let mut opened = Opened::lending(blocks);
+        let mut opened = Opened::lending(blocks.shared(BLOCKS as u32));
         opened.counts = Some(Arc::clone(&self.counts));
         Ok(opened)
     }

@@ -81,7 +81,7 @@ pub struct Blocks {
     lent: Box<[Lent]>,
     /// The maximum memory, in bytes.
     memory: usize,
-    /// What the frames on each ring hold.
+    /// Counts the blocks that the frames on each ring hold.
     shares: Shares,
 }
 
@@ -133,8 +133,8 @@ impl Blocks {
     ///
     /// The caller uses the claim for a block only while the block is readable and writable, and
     /// nothing else writes it. "Nothing else" includes other threads, other processes and the
-    /// kernel. The block stays readable, and nothing else changes the bytes that are read from it,
-    /// while one of the following exists: a [`Tail`] of the block, a borrow from
+    /// kernel. While one of the following exists, the block stays readable and nothing else changes
+    /// the bytes that are read from it: a [`Tail`] of the block, a borrow from
     /// [`readable`](Self::readable), or a frame that was lent from the block.
     pub unsafe fn foreign(
         base: NonNull<u8>,

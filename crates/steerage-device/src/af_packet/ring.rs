@@ -136,7 +136,7 @@ impl Ring {
     }
 
     /// Has a free place show the block, if there is one. The first ones are preferred: if they were
-    /// used before, they have a copy that is not needed any more.
+    /// used before, they have a copy whose frames have returned, and its memory becomes free.
     #[cold]
     fn show(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>, block: usize) {
         let free = (0..self.shows.len()).find(|place| !self.shows[*place] && blocks.out(*place) == 0);

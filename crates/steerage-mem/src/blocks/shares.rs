@@ -20,7 +20,7 @@ const LONG: usize = 16 << 10;
 /// How many times as much as is free a ring may hold when it gets a short frame.
 const SHORT_TIMES: u64 = 3;
 
-/// Counts what the frames on each ring hold.
+/// Counts the blocks that the frames on each ring hold.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     /// How many units of memory all rings may hold.
@@ -33,7 +33,7 @@ pub(super) struct Shares {
     frames: Box<[u32]>,
 }
 
-/// What is known of a block.
+/// A block, and how many rings hold it.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     /// The block's size in units.
@@ -43,7 +43,7 @@ struct Held {
 }
 
 impl Shares {
-    /// Blocks of one unit each, all of which may hold `units` units.
+    /// For blocks of one unit each. All rings together may hold `units` units.
     pub(super) fn new(blocks: usize, units: u32) -> Self {
         Self { units: units.into(), blocks: vec![Held { units: 1, rings: 0 }; blocks].into(), ..Self::default() }
     }

@@ -50,7 +50,7 @@ struct Known {
     long: bool,
 }
 
-/// What should be on a ring, oldest first.
+/// The frames that should be on a ring, oldest first.
 #[derive(Default)]
 struct Expected {
     finished: VecDeque<Known>,
@@ -232,7 +232,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 2000 }))]
 
-    /// Whatever happens, the frames that pass are those that the rule lets pass, in order, and all memory comes home.
+    /// The frames that pass are those that the rule lets pass, in order, and all memory comes home.
     #[test]
     fn a_cpu_holds_its_share_and_no_more(steps in prop::collection::vec(step(), 0..150)) {
         let mut world = World::new();
@@ -250,7 +250,7 @@ proptest! {
     }
 }
 
-/// The rings that lend `BLOCKS` blocks of one unit each, all of which may be held.
+/// A world in which all blocks may be held. Each has one unit.
 fn lender() -> (World, [usize; BLOCKS]) {
     let mut world = World::new();
     world.blocks = world.blocks.shared(BLOCKS as u32);

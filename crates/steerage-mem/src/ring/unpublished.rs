@@ -26,8 +26,8 @@ impl Producer {
         let mut to = first;
         for at in first..end {
             let Some(frame) = keep(self.unpublished_at(at)) else { continue };
-            // SAFETY: the slot lies in its buffer, at or before that of the frame. What is not published is ours alone, and the frame
-            // of this slot was passed on.
+            // SAFETY: the slot lies in its buffer, at or before that of the frame. It is ours alone, since it is not
+            // published, and its own frame was passed on.
             unsafe { (*self.slot(to)).with_mut(|slot| *slot = frame.slot()) };
             if self.numbered && to != at {
                 self.move_arrival(at, to);

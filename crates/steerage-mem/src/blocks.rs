@@ -133,9 +133,9 @@ impl Blocks {
     ///
     /// The caller uses the claim for a block only while the block is readable and writable, and
     /// nothing else writes it. "Nothing else" includes other threads, other processes and the
-    /// kernel. While one of the following exists, the block stays readable and nothing else changes
-    /// the bytes that are read from it: a [`Tail`] of the block, a borrow from
-    /// [`readable`](Self::readable), or a frame that was lent from the block.
+    /// kernel. The following keep a block in use: a [`Tail`] of it, a borrow from
+    /// [`readable`](Self::readable), and a frame that was lent from it. A block in use stays
+    /// readable, and nothing else changes the bytes that are read from it.
     pub unsafe fn foreign(
         base: NonNull<u8>,
         count: usize,

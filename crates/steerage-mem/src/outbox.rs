@@ -190,6 +190,7 @@ impl Outbox {
         let (frame, arrival) = self.rings[at].unpark()?;
         if let Some(blocks) = lent.filter(|_| is_published) {
             blocks.unpublish(at, &frame);
+            self.full.remove(at);
         }
         Some((frame, arrival))
     }

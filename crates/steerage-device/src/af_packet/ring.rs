@@ -46,6 +46,15 @@ pub(super) struct Current {
     pub(super) place: Option<usize>,
 }
 
+/// The memory at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    /// A block of the ring.
+    Block,
+    /// A copy of so many bytes. It is unused if no frame of the place is out.
+    Copy(usize),
+}
+
 /// A block that was handed over and not given back yet.
 #[derive(Clone, Copy, Debug)]
 struct Out {
@@ -59,8 +68,8 @@ pub(super) struct Ring {
     memory: Memory,
     /// By block: the place that shows it.
     places: Box<[Option<usize>]>,
-    /// By place: whether it shows a block.
-    shows: Box<[bool]>,
+    /// By place: whether it shows a block, and otherwise the size of the copy that it has, in bytes.
+    shows: Box<[Shown]>,
     /// The block that the kernel is filling or fills next.
     next: usize,
     /// The blocks that were handed over and not given back yet, oldest first.
@@ -75,7 +84,7 @@ impl Ring {
         Self {
             memory,
             places: (0..blocks).map(Some).collect(),
-            shows: (0..places).map(|place| place < blocks).collect(),
+            shows: (0..places).map(|place| if place < blocks { Shown::Block } else { Shown::Copy(0) }).collect(),
             next: 0,
             out: VecDeque::with_capacity(blocks),
             rescue_failed: false,
@@ -135,14 +144,15 @@ impl Ring {
         Some(Current { block, frames: filled.frames, at: filled.first, used, place })
     }
 
-    /// Has a free place show the block, if there is one. The first ones are preferred: if they were
-    /// used before, they have a copy whose frames have returned, and its memory becomes free.
+    /// Has the first free place show the block, if there is one. So places that were used before
+    /// come first, and the memory of their copies becomes free.
     #[cold]
     fn show(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>, block: usize) {
-        let free = (0..self.shows.len()).find(|place| !self.shows[*place] && blocks.out(*place) == 0);
+        let is_free = |place: &usize| self.shows[*place] != Shown::Block && blocks.out(*place) == 0;
+        let free = (0..self.shows.len()).find(is_free);
         // If mapping the block fails, its frames are copied this time.
         if let Some(place) = free.filter(|place| self.memory.show(socket, block, *place).is_ok()) {
-            (self.places[block], self.shows[place]) = (Some(place), true);
+            (self.places[block], self.shows[place]) = (Some(place), Shown::Block);
         }
     }
 
@@ -174,17 +184,31 @@ impl Ring {
         }
         let frames = blocks.out(place);
         if frames > 0 {
+            if !self.has_room_for_copy(blocks, used) {
+                return 0;
+            }
             if let Err(error) = self.memory.rescue(place, used) {
                 if !std::mem::replace(&mut self.rescue_failed, true) {
                     tracing::warn!("cannot copy a block of an AF_PACKET ring whose frames are held: {error}");
                 }
                 return 0;
             }
-            (self.places[block], self.shows[place]) = (None, false);
+            (self.places[block], self.shows[place]) = (None, Shown::Copy(used));
         }
         self.out.pop_front();
         self.memory.give_back(block);
         u64::from(frames)
+    }
+
+    /// Whether the copies that are read do not take more memory than the ring, with one more of `used`
+    /// bytes.
+    fn has_room_for_copy(&self, blocks: &Blocks, used: usize) -> bool {
+        let copies = self.shows.iter().enumerate().map(|(place, shown)| match shown {
+            Shown::Copy(bytes) if blocks.out(place) > 0 => *bytes,
+            _ => 0,
+        });
+        let shape = self.memory.shape();
+        copies.sum::<usize>() + used <= shape.blocks * shape.block_bytes
     }
 
     /// Whether the kernel will reach `block`, which has been out for a while, before it has filled one

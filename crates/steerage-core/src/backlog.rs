@@ -69,7 +69,8 @@ impl QueueRings {
     ) {
         self.reclaim(target, pages);
         if let Err(frame) = self.to.stage(target, frame, arrival) {
-            refuse(&self.ledgers, target, frame, pages, ledger);
+            refuse(&self.ledgers, target, ledger);
+            pages.take_home(frame);
         }
     }
 
@@ -87,8 +88,15 @@ impl QueueRings {
     /// Publishes the rings that have at least `least` frames staged, and `own`.
     pub(crate) fn publish_from(&mut self, least: u64, own: usize, To { pages, ledger, shown }: To<'_>) {
         let Self { to, ledgers, queue, .. } = self;
-        let refused = |at: usize, frame| refuse(ledgers, at, frame, pages, ledger);
-        to.publish(least, own, refused, |at| shown.push((at as CpuIndex, *queue)));
+        let QueuePages { pool, blocks, .. } = pages;
+        let refused = |at: usize, frame: Option<Completion>| {
+            refuse(ledgers, at, ledger);
+            frame.into_iter().for_each(|frame| pool.recycle_frame(frame));
+            pool.recycled();
+        };
+        to.publish(least, own, blocks.as_mut(), refused, |at| shown.push((at as CpuIndex, *queue)));
+        // Frames that find no room in the lot have left it.
+        ledger.parked.raise_to(to.lot().tail());
     }
 
     // ---- the way home
@@ -109,10 +117,7 @@ impl QueueRings {
         let QueuePages { pool, blocks, .. } = pages;
         let recycled = match blocks {
             None => self.to.reclaim_many(target, |frames| pool.recycle_many(frames)),
-            Some(blocks) => {
-                let mut lent = blocks.homecoming();
-                self.to.reclaim(target, |frame| lent.recycle(frame).unwrap_or_else(|frame| pool.recycle_frame(frame)))
-            }
+            Some(blocks) => self.to.reclaim_lent(target, blocks, |frame| pool.recycle_frame(frame)),
         };
         if recycled > 0 {
             pool.recycled();
@@ -126,7 +131,7 @@ impl QueueRings {
             ledger.dropped.add(DropReason::Revoked, 1);
             pages.take_home(frame);
         });
-        while let Some((frame, _)) = self.to.lot().unpark() {
+        while let Some((frame, _)) = self.to.unpark(pages.blocks.as_mut()) {
             ledger.dropped.add(DropReason::Moving, 1);
             pages.take_home(frame);
         }
@@ -165,12 +170,11 @@ impl QueueRings {
     }
 }
 
-/// Drops a frame that finds no room, in a CPU's backlog or in the parking lot.
+/// Counts a frame that finds no room, in a CPU's backlog or in the parking lot.
 #[cold]
-fn refuse(rings: &[Arc<RingLedger>], at: usize, frame: Completion, pages: &mut QueuePages, ledger: &QueueLedger) {
+fn refuse(rings: &[Arc<RingLedger>], at: usize, ledger: &QueueLedger) {
     rings.get(at).inspect(|ring| ring.by_producer.backlog_full.add(1));
     ledger.dropped.add(if at < rings.len() { DropReason::BacklogFull } else { DropReason::Moving }, 1);
-    pages.take_home(frame);
 }
 
 /// The parts that a queue needs to publish: where refused frames go, and the CPUs that got frames.

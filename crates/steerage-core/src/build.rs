@@ -441,7 +441,7 @@ impl Wiring<'_> {
     fn wire(
         &mut self,
         id: usize,
-        queue: PlannedQueue,
+        mut queue: PlannedQueue,
         backlogs: &mut [Vec<Backlog>],
     ) -> Result<OwnedQueue, BuildError> {
         let (spec, region) = (&self.plan.spec, self.supply.region());
@@ -506,12 +506,14 @@ impl Wiring<'_> {
         let setup = QueueSetup { owner: queue.owner, can_wait, mask: queue.mask };
         self.controls.push(QueueControl { setup, gauges: QueueGauges { can_wait, gauges }, limits });
         let admissions = is_admitted.then(|| Arc::clone(self.admissions));
+        let blocks = queue.blocks.as_mut().filter(|_| !can_wait);
+        let outbox = Outbox::new(producers, lot, admissions, blocks);
         Ok(OwnedQueue::new(QueueParts {
             id,
             rx: queue.rx,
             pages: QueuePages { pool, blocks: queue.blocks, memory },
             steer: Steer::new(spec.hasher.clone(), queue.hashed_by_device, spec.always_hash, self.plan.cpus.len()),
-            rings: QueueRings::new(id, Outbox::new(producers, lot, admissions), rings),
+            rings: QueueRings::new(id, outbox, rings),
             ledger,
         }))
     }

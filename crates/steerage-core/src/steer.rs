@@ -137,9 +137,6 @@ impl Steer {
             let target = target_of(&self.table.ring_of, &frame);
             rings.stage(target, frame, first + nth as u64, pages, ledger);
         }
-        if self.parked.is_some() {
-            ledger.parked.raise_to(rings.to.lot().tail());
-        }
     }
 
     fn must_hash(&self) -> bool {
@@ -271,7 +268,7 @@ impl Steer {
                 done = rings.to.lot().occupied() == 0;
                 break;
             }
-            let Some((frame, arrival)) = rings.to.lot().unpark() else { break };
+            let Some((frame, arrival)) = rings.to.unpark(to.pages.blocks.as_mut()) else { break };
             let bucket = bucket_of(FlowHash(frame.hash_or_zero()));
             // The moves are sorted by bucket, and every parked frame belongs to a bucket of this slice.
             let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| usize::from(moves[at].to));

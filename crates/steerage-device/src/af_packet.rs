@@ -78,6 +78,10 @@ const BLOCK_BYTES_MIN: usize = 128 << 10;
 /// end, before the ring is full.
 const BLOCKS: usize = 64;
 const BLOCKS_MIN: usize = 4;
+/// How many units a full block counts for where the memory that a CPU holds is limited (see
+/// [`Blocks::shared`](steerage::device::Blocks::shared)). A block whose time ended early counts for less.
+/// With the default ring, a unit is 64 KiB, the size of a super-frame.
+const BLOCK_UNITS: usize = 8;
 
 /// How many bytes a socket may have in flight, as the kernel counts them. That is about 1800 frames
 /// of 1500 bytes, more than a card's ring holds. The kernel's default is enough for 90.
@@ -248,7 +252,13 @@ impl AfPacketOptions {
             DeviceHash::Never | DeviceHash::IfSafe => None,
         };
         let offloads = (self.finish_checksums || self.offloads) && !interface.cooked;
-        let shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
+        let mut shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
+        if self.offloads {
+            // Super-frames cannot be copied to pages. So CPUs hold a part of the ring at most, and there are places for all
+            // that they can hold beside the ring.
+            let units = BLOCK_UNITS * shape.blocks;
+            (shape.units, shape.places) = (Some(units as u32), units + shape.blocks);
+        }
         let mut sockets = Vec::new();
         if !interface.cooked {
             sockets.push(first);
@@ -344,6 +354,8 @@ impl AfPacketOptions {
         let timeout = self.block_timeout.clamp(Duration::from_millis(1), BLOCK_TIMEOUT_MAX);
         Ok(Shape {
             blocks: self.buffer / block_bytes,
+            places: self.buffer / block_bytes,
+            units: None,
             block_bytes,
             timeout_millis: timeout.as_millis() as u32,
             hash: false,

@@ -43,6 +43,12 @@ impl Bits {
         self.0[number / 64] &= !(1 << (number % 64));
     }
 
+    /// Whether a number is in the set.
+    #[inline(always)]
+    pub fn has(&self, number: usize) -> bool {
+        self.0[number / 64] >> (number % 64) & 1 != 0
+    }
+
     /// Removes all numbers.
     pub fn clear(&mut self) {
         self.0.fill(0);

@@ -20,6 +20,8 @@
 //! Finished frames are collected only in every eighth poll, because the finished index is in a
 //! cache line that the worker writes.
 
+mod runs;
+mod shares;
 mod tail;
 
 use std::any::Any;
@@ -29,7 +31,9 @@ use std::sync::Arc;
 use crate::mapping::RegionError;
 use crate::page::{Completion, FRAME_BYTES_MAX, offset_of};
 use crate::region::{Owner, Region};
+use shares::Shares;
 
+pub use runs::Homecoming;
 pub use tail::{Spot, Tail};
 
 /// The right to access the bytes of the [`Blocks`] with which it was made. There is exactly one
@@ -77,8 +81,10 @@ pub struct Claim {
 pub struct Blocks {
     region: Arc<Region>,
     lent: Box<[Lent]>,
-    /// Additional memory that the device may take, in bytes.
-    reserve: usize,
+    /// The maximum memory, in bytes.
+    memory: usize,
+    /// Counts the blocks that the frames on each ring hold.
+    shares: Shares,
 }
 
 /// The lent frames of a block.
@@ -106,39 +112,72 @@ impl Blocks {
     pub fn map(count: usize, block_bytes: usize) -> Result<(Self, Claim), RegionError> {
         // The tokens of single pages are not given out, since a block is written only through `tail`.
         let (region, _tokens) = Region::map(count, block_bytes)?;
-        Ok(Self::of(region, 0))
+        let memory = region.bytes();
+        Ok(Self::of(region, memory))
     }
 
-    fn of(region: Arc<Region>, reserve: usize) -> (Self, Claim) {
+    fn of(region: Arc<Region>, memory: usize) -> (Self, Claim) {
         let claim = Claim { first: region.number_of(0) };
         let lent = vec![Lent::default(); region.pages()].into();
-        (Self { region, lent, reserve }, claim)
+        (Self { region, lent, memory, shares: Shares::default() }, claim)
     }
 
     /// Makes `count` blocks of `block_bytes` bytes in memory that the caller mapped, from `base`
-    /// on. `owner` is dropped when no code can reach the blocks any more. `reserve` is additional
-    /// memory that the owner may take, in bytes. It counts as memory of the blocks.
+    /// on. `owner` is dropped when no code can reach the blocks any more. `memory` is the maximum
+    /// memory that the blocks take, in bytes.
     ///
     /// # Errors
     /// [`RegionError`] if the size is zero or too large.
     ///
     /// # Safety
-    /// `base` points to `count * block_bytes` readable and writable bytes that stay mapped until
-    /// `owner` is dropped. No other `Blocks` are ever made of any of these bytes. The caller keeps
-    /// the [`Claim`] to itself.
+    /// `base` points to `count * block_bytes` bytes that stay mapped until `owner` is dropped. No
+    /// other `Blocks` are ever made of any of these bytes. The caller keeps the [`Claim`] to itself.
     ///
-    /// The caller uses the claim for a block only while nothing else writes that block. "Nothing
-    /// else" includes other threads, other processes and the kernel. Nothing else changes the bytes
-    /// that are read from the block while one of the following exists: a [`Tail`] of the block, a
-    /// borrow from [`readable`](Self::readable), or a frame that was lent from the block.
+    /// The caller uses the claim for a block only while the block is readable and writable, and
+    /// nothing else writes it. "Nothing else" includes other threads, other processes and the
+    /// kernel. The following keep a block in use: a [`Tail`] of it, a borrow from
+    /// [`readable`](Self::readable), and a frame that was lent from it. A block in use stays
+    /// readable, and nothing else changes the bytes that are read from it.
     pub unsafe fn foreign(
         base: NonNull<u8>,
         count: usize,
         block_bytes: usize,
         owner: impl Any + Send + Sync,
-        reserve: usize,
+        memory: usize,
     ) -> Result<(Self, Claim), RegionError> {
-        Ok(Self::of(Region::foreign(base, count, block_bytes, Owner::new(owner))?, reserve))
+        Ok(Self::of(Region::foreign(base, count, block_bytes, Owner::new(owner))?, memory))
+    }
+
+    /// Limits how much of the blocks the frames that wait for one CPU may hold, so that a CPU that
+    /// stalls leaves some for the others. All CPUs together may hold `units` units. Each block has
+    /// one unit unless [`weigh`](Self::weigh) says otherwise.
+    ///
+    /// A CPU may hold one block more if it then holds no more units than are free. For frames of up
+    /// to 16 KiB, this is three times as many as are free. The limit holds from the moment at which
+    /// the blocks have an [`Outbox`](crate::Outbox).
+    #[must_use]
+    pub fn shared(mut self, units: u32) -> Self {
+        self.shares = Shares::new(self.lent.len(), units);
+        self
+    }
+
+    /// Begins to limit what each of `rings` rings holds, if the blocks are [shared](Self::shared).
+    pub(crate) fn divide(&mut self, rings: usize) {
+        self.shares.divide(rings);
+    }
+
+    /// Sets how many units a block has. Does nothing while a frame of the block waits for a CPU, or
+    /// if the claim is to other blocks.
+    pub fn weigh(&mut self, claim: &Claim, block: usize, units: u32) {
+        if self.are_claimed_by(claim) {
+            self.shares.weigh(block, units);
+        }
+    }
+
+    /// Whether the frames on a ring hold as much as they may.
+    #[inline]
+    pub(crate) fn is_share_full(&self, ring: usize) -> bool {
+        self.shares.is_full(ring)
     }
 
     /// Whether `claim` is the claim to these blocks.
@@ -149,7 +188,7 @@ impl Blocks {
 
     /// The maximum memory of the blocks, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        self.region.bytes() + self.reserve
+        self.memory
     }
 
     /// The region of the blocks.
@@ -232,49 +271,11 @@ impl Blocks {
         self.homecoming().recycle(frame)
     }
 
-    /// Begins to take many frames back.
-    #[inline(always)]
-    pub fn homecoming(&mut self) -> Homecoming<'_> {
-        Homecoming { number: self.region.number_of(0), block: 0, frames: 0, blocks: self }
-    }
-}
-
-/// Takes many frames back. Consecutive frames mostly belong to the same block, and are counted
-/// together. If each frame was counted separately, each count would have to wait for the count
-/// before (1.5 ns per frame).
-#[derive(Debug)]
-pub struct Homecoming<'a> {
-    blocks: &'a mut Blocks,
-    /// The block that is being counted, and its page number.
-    block: u32,
-    number: u32,
-    frames: u32,
-}
-
-impl Homecoming<'_> {
-    /// Like [`Blocks::recycle`]. The frames are counted when this value is dropped, at the latest.
-    #[inline(always)]
-    pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
-        let slot = frame.slot();
-        // No other page has the number of a block, so a slot with this number was lent from it.
-        if slot.page != self.number {
-            let Some(block) = self.blocks.region.index_of(slot.page) else { return Err(frame) };
-            self.count();
-            (self.block, self.number, self.frames) = (block, slot.page, 0);
+    /// Notes that a frame is no longer published on this ring. It stays lent.
+    pub(crate) fn unpublish(&mut self, ring: usize, frame: &Completion) {
+        if let Some(block) = self.region.index_of(frame.slot().page) {
+            self.shares.give_back(ring, block as usize, 1);
         }
-        self.frames += 1;
-        Ok(())
-    }
-
-    fn count(&mut self) {
-        self.blocks.lent[self.block as usize].frames -= self.frames;
-    }
-}
-
-impl Drop for Homecoming<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.count();
     }
 }
 
@@ -352,7 +353,7 @@ mod tests {
         let owner = Arc::new(());
         // SAFETY: no other code knows the memory, which is freed below.
         let (mut blocks, claim) = unsafe { Blocks::foreign(base, 2, 128, Arc::clone(&owner), 1000) }.unwrap();
-        assert_eq!(blocks.memory_bytes(), 256 + 1000);
+        assert_eq!(blocks.memory_bytes(), 1000);
         assert_eq!(blocks.tail(&claim, 1).unwrap().bytes()[127], 7);
         let region = Arc::clone(blocks.region());
         drop(blocks);

@@ -1,10 +1,14 @@
 //! One queue's rings to all CPUs. With many CPUs most rings are empty most of the time, so everything here looks only at the rings
 //! that have something staged or out.
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use std::sync::Arc;
 
 use crate::admission::Admission;
 use crate::bits::Bits;
+use crate::blocks::Blocks;
 use crate::page::Completion;
 use crate::ring::{Finished, Producer};
 
@@ -16,6 +20,8 @@ pub struct Outbox {
     staged: Bits,
     /// The rings whose frames are not all home.
     out: Bits,
+    /// The rings whose frames hold as much lent memory as they may.
+    full: Bits,
     /// By CPU: limits the frames of several queues together.
     admissions: Option<Arc<[Admission]>>,
     backlog: usize,
@@ -23,12 +29,21 @@ pub struct Outbox {
 
 impl Outbox {
     /// The rings to the CPUs, which have the same limit, and the parking lot. With `admissions`, that limit holds for the frames of
-    /// several queues together.
-    pub fn new(mut to_cpus: Vec<Producer>, lot: Producer, admissions: Option<Arc<[Admission]>>) -> Self {
+    /// several queues together. If `blocks` are [shared](Blocks::shared), what the frames on each ring hold of them is limited.
+    pub fn new(
+        mut to_cpus: Vec<Producer>,
+        lot: Producer,
+        admissions: Option<Arc<[Admission]>>,
+        blocks: Option<&mut Blocks>,
+    ) -> Self {
         let backlog = to_cpus.first().map_or(0, Producer::limit);
         to_cpus.push(lot);
-        let rings = to_cpus.len();
-        Self { rings: to_cpus, staged: Bits::new(rings), out: Bits::new(rings), admissions, backlog }
+        if let Some(blocks) = blocks {
+            blocks.divide(to_cpus.len());
+        }
+        let of_rings = || Bits::new(to_cpus.len());
+        let (staged, out, full) = (of_rings(), of_rings(), of_rings());
+        Self { rings: to_cpus, staged, out, full, admissions, backlog }
     }
 
     /// The number of CPUs, which is also the number of the parking lot.
@@ -98,28 +113,34 @@ impl Outbox {
         self.staged.insert_all(lists);
     }
 
-    /// Publishes the rings that have at least `least` frames staged, and `own` if it has any. Calls `shown` for each CPU that got
-    /// frames, and `refused` for each frame that the CPU's backlog has no room for.
+    /// Publishes the rings that have at least `least` frames staged, and `own` if it has any. `lent` are the queue's blocks, to which
+    /// refused frames return. Calls `shown` for each CPU that got frames, and `refused` for each frame that the CPU's backlog has no
+    /// room for, with the frame if it lies in a page.
     #[inline]
     pub fn publish(
         &mut self,
         least: u64,
         own: usize,
-        mut refused: impl FnMut(usize, Completion),
+        mut lent: Option<&mut Blocks>,
+        mut refused: impl FnMut(usize, Option<Completion>),
         mut shown: impl FnMut(usize),
     ) {
+        let lot = self.cpus();
         for nth in 0..self.staged.words() {
             let mut staged = self.staged.word(nth);
             while staged != 0 {
                 let at = nth * 64 + staged.trailing_zeros() as usize;
                 staged &= staged - 1;
                 let unpublished = self.rings[at].unpublished();
-                if unpublished > 0 && unpublished < least && at != own {
+                if unpublished > 0 && unpublished < least && at != own && at != lot {
                     continue;
                 }
                 self.staged.remove(at);
+                if let Some(blocks) = &mut lent {
+                    self.share(at, blocks, || refused(at, None));
+                }
                 if self.admissions.is_some() {
-                    self.admit(at, |frame| refused(at, frame));
+                    self.admit(at, lent.as_deref_mut(), |frame| refused(at, frame));
                 }
                 if self.rings[at].publish() {
                     self.out.insert(at);
@@ -129,15 +150,49 @@ impl Outbox {
         }
     }
 
+    /// Takes those of the staged frames back that would hold more lent memory than the ring's share. This is no tail of the list,
+    /// since a short frame may pass where a long one does not.
+    #[inline(never)]
+    fn share(&mut self, at: usize, blocks: &mut Blocks, mut refused: impl FnMut()) {
+        let Some(mut publishing) = blocks.publishing(at) else { return };
+        self.rings[at].retain_unpublished(|frame| {
+            let published = publishing.publish(frame);
+            if published.is_none() {
+                refused();
+            }
+            published
+        });
+        drop(publishing);
+        if blocks.is_share_full(at) {
+            self.full.insert(at);
+        }
+    }
+
     /// Takes the newest of the staged frames back, as far as the CPU's backlog has no room for them.
     #[inline(never)]
-    fn admit(&mut self, at: usize, refused: impl FnMut(Completion)) {
+    fn admit(&mut self, at: usize, lent: Option<&mut Blocks>, mut refused: impl FnMut(Option<Completion>)) {
         let Some(admission) = self.admissions.as_ref().and_then(|all| all.get(at)) else { return };
         let staged = self.rings[at].unpublished();
         let admitted = admission.admit(staged, self.backlog as u64);
         if admitted < staged {
-            self.rings[at].withdraw(staged - admitted, refused);
+            let mut lent = lent.map(|blocks| blocks.homecoming_from(at));
+            self.rings[at].withdraw(staged - admitted, |frame| match &mut lent {
+                Some(lent) => refused(lent.recycle(frame).err()),
+                None => refused(Some(frame)),
+            });
         }
+    }
+
+    /// Takes the oldest frame out of the parking lot: see [`Producer::unpark`]. `lent` are the queue's blocks.
+    pub fn unpark(&mut self, lent: Option<&mut Blocks>) -> Option<(Completion, u64)> {
+        let at = self.cpus();
+        let is_published = self.rings[at].is_next_published();
+        let (frame, arrival) = self.rings[at].unpark()?;
+        if let Some(blocks) = lent.filter(|_| is_published) {
+            blocks.unpublish(at, &frame);
+            self.full.remove(at);
+        }
+        Some((frame, arrival))
     }
 
     /// Takes back everything that is staged for CPUs.
@@ -161,6 +216,17 @@ impl Outbox {
         let count = self.rings[at].reclaim_many(home);
         if self.rings[at].occupied() == self.rings[at].unpublished() {
             self.out.remove(at);
+        }
+        count
+    }
+
+    /// Takes the finished frames of a ring home: lent ones to `blocks`, all others to `home`. Returns their number.
+    #[inline]
+    pub fn reclaim_lent(&mut self, at: usize, blocks: &mut Blocks, mut home: impl FnMut(Completion)) -> u64 {
+        let mut lent = blocks.homecoming_from(at);
+        let count = self.reclaim(at, |frame| lent.recycle(frame).unwrap_or_else(&mut home));
+        if count > 0 {
+            self.full.remove(at);
         }
         count
     }
@@ -205,7 +271,7 @@ impl Outbox {
     /// Whether a ring has room for so many frames, and the CPU's backlog too.
     #[inline(always)]
     pub fn has_room(&self, at: usize, frames: usize) -> bool {
-        let has_room = self.rings[at].room() >= frames as u64;
+        let has_room = self.rings[at].room() >= frames as u64 && !self.full.has(at);
         if self.admissions.is_none() {
             return has_room;
         }

@@ -37,6 +37,7 @@ mod lists;
 mod slots;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod unpublished;
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::io;
@@ -316,10 +317,14 @@ impl Producer {
         self.staged - self.reclaimed
     }
 
-    /// Makes all staged frames visible to the consumer. Returns whether there were any.
+    /// Makes all staged frames visible to the consumer. Returns whether there were any. A parking lot has no consumer.
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
-        if self.lot || self.staged == self.published {
+        if self.staged == self.published {
+            return false;
+        }
+        if self.lot {
+            self.published = self.staged;
             return false;
         }
         let count = self.staged - self.published;
@@ -401,20 +406,9 @@ impl Producer {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the newest `most` of the unpublished frames back, oldest first. This is for a producer that was declared dead in the
-    /// meantime, so that its steering is out of date, and for frames that find no room with the consumer.
-    pub fn withdraw(&mut self, most: u64, mut each: impl FnMut(Completion)) {
-        let end = self.staged;
-        // Noted first, as in `reclaim`.
-        self.staged = self.published.max(end.saturating_sub(most));
-        for at in self.staged..end {
-            // SAFETY: the slot lies in its buffer; what is not published is ours alone.
-            let slot = unsafe { (*self.slot(at)).with(|slot| *slot) };
-            each(Completion::from_slot(slot));
-        }
-        if self.mask_before != 0 && self.staged < self.shared.grown().at() {
-            self.grows_at(self.staged);
-        }
+    /// Whether the oldest frame in a [`parking_lot`] was published there.
+    pub(crate) fn is_next_published(&self) -> bool {
+        self.reclaimed < self.published
     }
 
     /// Takes the oldest frame out of a [`parking_lot`], with its arrival number (0 if the lot keeps none).
@@ -427,7 +421,7 @@ impl Producer {
         let slot = unsafe { (*self.slot(self.reclaimed)).with(|slot| *slot) };
         let arrival = self.shared.arrival(self.mask, self.reclaimed).map_or(0, |a| a.load(Ordering::Relaxed));
         self.reclaimed += 1;
-        self.published = self.reclaimed;
+        self.published = self.published.max(self.reclaimed);
         self.make_room();
         Some((Completion::from_slot(slot), arrival))
     }

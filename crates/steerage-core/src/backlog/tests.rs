@@ -27,7 +27,7 @@ impl Two {
         let shared = SharedPool::by_node(&region, vec![pages.pop().unwrap()]).remove(0);
         let pool = PagePool::new(region, shared, KeptPages::new(memory.clone(), 0), 4 * POLL_BUDGET);
         let memory = QueuePages { pool, blocks: None, memory };
-        let rings = QueueRings::new(queue, Outbox::new(by_cpu, parking_lot(options), admissions), ledgers);
+        let rings = QueueRings::new(queue, Outbox::new(by_cpu, parking_lot(options), admissions, None), ledgers);
         Self { rings, consumers, pages, memory, ledger: QueueLedger::new(BUCKETS) }
     }
 

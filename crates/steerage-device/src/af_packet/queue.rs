@@ -30,6 +30,10 @@ const DOWN_LOOK: Duration = Duration::from_millis(20);
 /// How long after a stop the queue waits for CPUs without room. It is half of the available time.
 const STOP_PATIENCE: Duration = Duration::from_millis(DRAIN_MAX.as_millis() as u64 / 2);
 
+/// The most bytes for one poll to hand over, as with a TUN. After that, finished frames return, and
+/// their blocks go back to the kernel. Several full polls of super-frames would be the whole ring.
+const POLL_BYTES: u64 = 1 << 20;
+
 /// The part of an Ethernet frame before a VLAN tag, in bytes.
 const ADDRESS_BYTES: usize = 12;
 /// A VLAN tag in bytes: its type and its contents (IEEE 802.1Q).
@@ -143,8 +147,11 @@ impl Queue {
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> usize {
         let Some(mut current) = self.current else { return 0 };
         let most = room.min(current.frames as usize);
-        let walked =
-            if current.lends { self.lend(out, &mut current, most) } else { self.copy(out, &mut current, most) };
+        let walked = if current.place.is_some() {
+            self.lend(out, &mut current, most)
+        } else {
+            self.copy(out, &mut current, most)
+        };
         self.met += walked as u64;
         current.frames -= (walked as u32).min(current.frames);
         self.current = Some(current);
@@ -372,17 +379,21 @@ impl RxQueue for Queue {
             let since = *self.stopped.get_or_insert(out.now());
             self.hurries = out.now().since(since) > STOP_PATIENCE;
         }
-        let mut room = budget;
+        let (mut room, before) = (budget, out.counts.wire_bytes);
         while room > 0 {
             if self.current.is_none() && !self.begin(out)? {
                 return self.drained(out);
             }
             room = room.saturating_sub(self.walk(out, room));
+            if out.counts.wire_bytes - before >= POLL_BYTES {
+                break;
+            }
         }
         if out.now().since(self.looked) >= LOOK {
             self.look(out)?;
         }
-        Ok(Polled::More)
+        // After many bytes there may be more frames, but finished ones must return first.
+        Ok(if room > 0 { Polled::NotBefore(out.now()) } else { Polled::More })
     }
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {

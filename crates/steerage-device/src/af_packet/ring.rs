@@ -2,9 +2,9 @@
 //!
 //! The kernel fills the blocks in turn, and stops at the first that was not returned, even if
 //! others are free. So a block that stays out too long is *rescued*: a copy replaces it at the
-//! address from which its frames are read, and the kernel gets the block back. Frames that the
-//! kernel then puts into that block cannot be lent until the last rescued frame has returned. They
-//! are copied one by one.
+//! place from which its frames are read, and the kernel gets the block back. The frames that the
+//! kernel then puts into that block are lent from another place. If no place is free, they are
+//! copied one by one.
 //!
 //! A full ring alone is no reason for a rescue. If frames come faster than this queue is polled, the
 //! ring is full of frames that nobody has seen yet. Then the blocks that are out will return soon,
@@ -19,8 +19,8 @@ use std::os::fd::BorrowedFd;
 
 use steerage::device::{Blocks, Completions, Lending};
 
-use super::BLOCKS_MIN;
 use super::sys::{Frame, Memory};
+use super::{BLOCK_UNITS, BLOCKS_MIN};
 
 /// The part of a ring that should be free for the kernel: one fourth. If less is free, the block
 /// that has been out longest is rescued.
@@ -32,15 +32,6 @@ const YOUNG_PART: usize = 2;
 
 const _: () = assert!(BLOCKS_MIN >= FREE_PART && FREE_PART > YOUNG_PART);
 
-/// The memory from which a block's frames are lent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BlockState {
-    /// The block of the ring.
-    Block,
-    /// A copy of the block's earlier contents.
-    Copy,
-}
-
 /// A block whose frames are being handed over.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Current {
@@ -51,29 +42,49 @@ pub(super) struct Current {
     pub(super) at: usize,
     /// How many bytes of the block are used.
     pub(super) used: usize,
-    /// Whether the block's frames can be lent. Otherwise they must be copied.
-    pub(super) lends: bool,
+    /// The place from which the block's frames are lent. If there is none, they must be copied.
+    pub(super) place: Option<usize>,
+}
+
+/// The memory at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    /// A block of the ring.
+    Block,
+    /// A copy of so many bytes. It is unused if no frame of the place is out.
+    Copy(usize),
+}
+
+/// A block that was handed over and not given back yet.
+#[derive(Clone, Copy, Debug)]
+struct Out {
+    block: usize,
+    place: usize,
+    used: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Ring {
     memory: Memory,
-    states: Box<[BlockState]>,
+    /// By block: the place that shows it.
+    places: Box<[Option<usize>]>,
+    /// By place: whether it shows a block, and otherwise the size of the copy that it has, in bytes.
+    shows: Box<[Shown]>,
     /// The block that the kernel is filling or fills next.
     next: usize,
-    /// The blocks that were handed over and not given back yet, oldest first, each with its number
-    /// of used bytes.
-    out: VecDeque<(usize, usize)>,
+    /// The blocks that were handed over and not given back yet, oldest first.
+    out: VecDeque<Out>,
     /// Whether mapping a copy has failed. The warning appears only once.
     rescue_failed: bool,
 }
 
 impl Ring {
     pub(super) fn new(memory: Memory) -> Self {
-        let blocks = memory.shape().blocks;
+        let (blocks, places) = (memory.shape().blocks, memory.shape().places);
         Self {
             memory,
-            states: vec![BlockState::Block; blocks].into(),
+            places: (0..blocks).map(Some).collect(),
+            shows: (0..places).map(|place| if place < blocks { Shown::Block } else { Shown::Copy(0) }).collect(),
             next: 0,
             out: VecDeque::with_capacity(blocks),
             rescue_failed: false,
@@ -92,7 +103,7 @@ impl Ring {
 
     /// The used part of the block, from which its frames are lent.
     pub(super) fn lending<'o>(&self, out: &'o mut Completions<'_>, current: &Current) -> Option<Lending<'o>> {
-        self.memory.lending(out, current.block, current.used)
+        self.memory.lending(out, (current.block, current.place?), current.used)
     }
 
     /// Whether the kernel has filled the next block.
@@ -109,8 +120,8 @@ impl Ring {
     /// Gives blocks back to the kernel if all of their frames have returned.
     pub(super) fn give_back(&mut self, blocks: &Blocks) {
         let memory = &self.memory;
-        self.out.retain(|(block, _)| {
-            let out = blocks.out(*block) > 0;
+        self.out.retain(|Out { block, place, .. }| {
+            let out = blocks.out(*place) > 0;
             if !out {
                 memory.give_back(*block);
             }
@@ -119,18 +130,30 @@ impl Ring {
     }
 
     /// The next block, if the kernel has filled it.
-    pub(super) fn begin(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>) -> Option<Current> {
+    pub(super) fn begin(&mut self, blocks: &mut Blocks, socket: BorrowedFd<'_>) -> Option<Current> {
         let block = self.next;
         let filled = self.memory.filled(block)?;
-        // If mapping the block fails, its frames are copied this time too.
-        if self.states[block] == BlockState::Copy
-            && blocks.out(block) == 0
-            && self.memory.restore(socket, block).is_ok()
-        {
-            self.states[block] = BlockState::Block;
+        if self.places[block].is_none() {
+            self.show(blocks, socket, block);
         }
-        let lends = self.states[block] == BlockState::Block;
-        Some(Current { block, frames: filled.frames, at: filled.first, used: filled.used, lends })
+        let (place, used) = (self.places[block], filled.used);
+        if let Some(place) = place {
+            let units = (used * BLOCK_UNITS).div_ceil(self.memory.shape().block_bytes).max(1);
+            self.memory.weigh(blocks, place, units as u32);
+        }
+        Some(Current { block, frames: filled.frames, at: filled.first, used, place })
+    }
+
+    /// Has the first free place show the block, if there is one. So places that were used before
+    /// come first, and the memory of their copies becomes free.
+    #[cold]
+    fn show(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>, block: usize) {
+        let is_free = |place: &usize| self.shows[*place] != Shown::Block && blocks.out(*place) == 0;
+        let free = (0..self.shows.len()).find(is_free);
+        // If mapping the block fails, its frames are copied this time.
+        if let Some(place) = free.filter(|place| self.memory.show(socket, block, *place).is_ok()) {
+            (self.places[block], self.shows[place]) = (Some(place), Shown::Block);
+        }
     }
 
     #[inline]
@@ -144,10 +167,10 @@ impl Ring {
 
     /// Notes that all frames of the block were handed over.
     pub(super) fn end(&mut self, current: &Current) {
-        if current.lends {
-            self.out.push_back((current.block, current.used));
-        } else {
-            self.memory.give_back(current.block);
+        let Current { block, used, .. } = *current;
+        match current.place {
+            Some(place) => self.out.push_back(Out { block, place, used }),
+            None => self.memory.give_back(block),
         }
         self.next = (current.block + 1) % self.memory.shape().blocks;
     }
@@ -155,23 +178,37 @@ impl Ring {
     /// Rescues the block that has been out longest if the kernel has too little free space before
     /// it. Returns how many of its frames were out, since these were copied.
     pub(super) fn rescue(&mut self, blocks: &Blocks) -> u64 {
-        let Some(&(block, used)) = self.out.front() else { return 0 };
+        let Some(&Out { block, place, used }) = self.out.front() else { return 0 };
         if !self.is_in_the_way(block) {
             return 0;
         }
-        let frames = blocks.out(block);
+        let frames = blocks.out(place);
         if frames > 0 {
-            if let Err(error) = self.memory.rescue(block, used) {
+            if !self.has_room_for_copy(blocks, used) {
+                return 0;
+            }
+            if let Err(error) = self.memory.rescue(place, used) {
                 if !std::mem::replace(&mut self.rescue_failed, true) {
                     tracing::warn!("cannot copy a block of an AF_PACKET ring whose frames are held: {error}");
                 }
                 return 0;
             }
-            self.states[block] = BlockState::Copy;
+            (self.places[block], self.shows[place]) = (None, Shown::Copy(used));
         }
         self.out.pop_front();
         self.memory.give_back(block);
         u64::from(frames)
+    }
+
+    /// Whether the copies that are read do not take more memory than the ring, with one more of `used`
+    /// bytes.
+    fn has_room_for_copy(&self, blocks: &Blocks, used: usize) -> bool {
+        let copies = self.shows.iter().enumerate().map(|(place, shown)| match shown {
+            Shown::Copy(bytes) if blocks.out(place) > 0 => *bytes,
+            _ => 0,
+        });
+        let shape = self.memory.shape();
+        copies.sum::<usize>() + used <= shape.blocks * shape.block_bytes
     }
 
     /// Whether the kernel will reach `block`, which has been out for a while, before it has filled one

@@ -2,9 +2,9 @@
 //!
 //! Super-frames do not fit into pages. So the device receives into blocks, one frame behind the
 //! other, and lends frames from there. A block is filled again when its last frame has returned. The
-//! blocks of a queue limit how much memory its frames use in all backlogs. If all blocks are out,
-//! frames that fit into a page are still received, into pages. Super-frames are lost and counted in
-//! that case.
+//! blocks of a queue limit how much memory its frames use in all backlogs, and frames for one CPU
+//! may hold only a part of them. If all blocks are out nevertheless, frames that fit into a page are
+//! still received, into pages. Super-frames are lost and counted in that case.
 
 use std::io;
 use std::sync::Arc;
@@ -152,7 +152,7 @@ impl Lent {
         }
         let (blocks, claim) = Blocks::map(self.limits.blocks, self.limits.block_bytes).map_err(io::Error::other)?;
         self.claim = Some(claim);
-        let mut opened = Opened::lending(blocks);
+        let mut opened = Opened::lending(blocks.shared(self.limits.blocks as u32));
         opened.counts = Some(Arc::clone(&self.counts));
         Ok(opened)
     }

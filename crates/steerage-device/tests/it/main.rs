@@ -22,6 +22,7 @@ mod lent;
 mod limit;
 mod office;
 mod offloads;
+mod offloads_stopped;
 mod privileges;
 mod refusals;
 mod synthetic;

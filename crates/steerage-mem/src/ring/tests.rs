@@ -17,6 +17,7 @@ enum Step {
     Finish,
     Reclaim,
     Withdraw(usize),
+    Retain(u64),
     SetLimit(usize),
 }
 
@@ -28,6 +29,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Finish),
         2 => Just(Step::Reclaim),
         1 => (1..5_usize).prop_map(Step::Withdraw),
+        1 => any::<u64>().prop_map(Step::Retain),
         1 => (1..=SLOTS_MAX).prop_map(Step::SetLimit),
     ]
 }
@@ -111,6 +113,26 @@ impl World {
         self.unpublished -= count;
     }
 
+    /// Keeps the unpublished frames whose bits are set.
+    fn retain(&mut self, kept: u64) {
+        let mut wanted = self.staged.split_off(self.staged.len() - self.unpublished);
+        let (pages, mut nth) = (&mut self.pages, 0);
+        self.unpublished = 0;
+        self.producer.retain_unpublished(|frame| {
+            let number = wanted.pop_front().expect("no more than were staged");
+            assert_eq!(frame.len(), number as usize % 64);
+            nth += 1;
+            if kept >> (nth % 64) & 1 == 0 {
+                pages.push(frame.into_page().unwrap());
+                return None;
+            }
+            self.staged.push_back(number);
+            self.unpublished += 1;
+            Some(frame)
+        });
+        assert!(wanted.is_empty());
+    }
+
     fn run(&mut self, step: Step) {
         match step {
             Step::Stage(frames) => self.stage(frames),
@@ -122,6 +144,7 @@ impl World {
             Step::Finish => self.finish(),
             Step::Reclaim => self.reclaim(),
             Step::Withdraw(most) => self.withdraw(most),
+            Step::Retain(kept) => self.retain(kept),
             Step::SetLimit(limit) => self.producer.set_limit(limit),
         }
         let occupied = self.staged.len() + self.in_hand.len() + self.finished.len();

@@ -12,6 +12,7 @@ mod flow_limit;
 mod flow_path;
 mod late_move;
 mod lent;
+mod lent_shares;
 mod lies;
 mod limits;
 mod originate;

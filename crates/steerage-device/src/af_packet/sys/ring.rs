@@ -1,8 +1,10 @@
 //! The memory of a ring. It is mapped twice: once for the kernel's headers, and once to lend frames
 //! from.
 //!
-//! The second mapping of a block can be replaced by a copy while its frames are lent. The reader of a frame sees the
-//! same bytes, and the kernel gets its block back.
+//! Frames are lent from *places*. A place is an address range of a block's size that shows a block of the ring. It can
+//! be replaced by a copy while frames of it are lent. The reader of a frame sees the same bytes, and the kernel gets its
+//! block back. The next frames of the block are lent from another place. Places are only addresses, and take memory for
+//! copies alone.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -42,6 +44,10 @@ const FRAME_BYTES: u32 = 2048;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_packet) struct Shape {
     pub(in crate::af_packet) blocks: usize,
+    /// The number of places, at least one for each block.
+    pub(in crate::af_packet) places: usize,
+    /// How many units the frames that wait for CPUs may hold, if there is a limit: see [`Blocks::shared`].
+    pub(in crate::af_packet) units: Option<u32>,
     /// A power of two, and a multiple of the page size.
     pub(in crate::af_packet) block_bytes: usize,
     pub(in crate::af_packet) timeout_millis: u32,
@@ -129,12 +135,21 @@ unsafe impl Sync for View {}
 
 impl View {
     fn map(bytes: usize, socket: Option<BorrowedFd<'_>>) -> io::Result<Self> {
-        let (flags, fd): (c_int, c_int) = match socket {
-            Some(socket) => (libc::MAP_SHARED, socket.as_raw_fd()),
-            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
-        };
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        match socket {
+            Some(socket) => Self::new(bytes, access, libc::MAP_SHARED, socket.as_raw_fd()),
+            None => Self::new(bytes, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+        }
+    }
+
+    /// Address space that takes no memory and cannot be accessed.
+    fn reserve(bytes: usize) -> io::Result<Self> {
+        Self::new(bytes, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
+    }
+
+    fn new(bytes: usize, access: c_int, flags: c_int, fd: c_int) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -189,7 +204,7 @@ pub(in crate::af_packet) struct Memory {
     shape: Shape,
     /// The mapping for the block status and for everything else that the kernel says.
     status: View,
-    /// The mapping that frames are lent from. It lives as long as the region through which they are
+    /// The places that frames are lent from. They live as long as the region through which frames are
     /// read.
     lent: Arc<View>,
     /// The claim to the lent blocks, after they were given away. It never leaves this struct.
@@ -198,10 +213,14 @@ pub(in crate::af_packet) struct Memory {
 }
 
 impl Memory {
-    /// Maps the ring of `socket`, which has this shape.
+    /// Maps the ring of `socket`, which has this shape. The first places show its blocks.
     pub(in crate::af_packet) fn map(socket: BorrowedFd<'_>, shape: Shape) -> io::Result<Self> {
         let status = View::map(shape.bytes(), Some(socket))?;
-        let lent = Arc::new(View::map(shape.bytes(), Some(socket))?);
+        let lent = Arc::new(View::reserve(shape.places.max(shape.blocks) * shape.block_bytes)?);
+        let blocks = View::map(shape.bytes(), Some(socket))?;
+        move_over(blocks.base.as_ptr(), lent.at(0), shape.bytes())?;
+        // The mapping has moved away, so there is nothing left to unmap.
+        std::mem::forget(blocks);
         Ok(Self { shape, status, lent, claim: None, spare: None })
     }
 
@@ -209,23 +228,28 @@ impl Memory {
         &self.shape
     }
 
-    /// The blocks to lend frames from. They are given away once. Copies may take as much memory
-    /// again.
+    /// The places, as blocks to lend frames from. They are given away once. Copies may take as much
+    /// memory as the ring.
     pub(in crate::af_packet) fn blocks(&mut self) -> io::Result<Blocks> {
         if self.claim.is_some() {
             return Err(io::Error::other(GIVEN));
         }
         let (lent, shape) = (Arc::clone(&self.lent), &self.shape);
-        // SAFETY: the view has as many bytes as the blocks together, and is unmapped when its last
+        let (places, memory) = (self.lent.bytes / shape.block_bytes, 2 * shape.bytes());
+        // SAFETY: the view has as many bytes as the places together, and is unmapped when its last
         // `Arc` is gone. The region owns one of these `Arc`s. No other blocks are made of the view,
-        // since there is no claim yet, and the claim stays in `self`. The claim is used in
-        // `lending` alone, for a block that the kernel has filled. The kernel does not write to
-        // such a block before it is given back. That happens when no frame of it is out, or when
-        // `rescue` has put equal bytes where the frames are read.
-        let made = unsafe { Blocks::foreign(self.lent.base, shape.blocks, shape.block_bytes, lent, shape.bytes()) };
+        // since there is no claim yet, and the claim stays in `self`. Memory is accessed by the
+        // claim in `lending` alone, for a place that shows a block which the kernel has filled. The
+        // kernel does not write to such a block before it is given back. That happens when no frame
+        // of the place is out, or when `rescue` has put equal bytes where the frames are read. A
+        // place shows another block only when no frame of it is out.
+        let made = unsafe { Blocks::foreign(self.lent.base, places, shape.block_bytes, lent, memory) };
         let (blocks, claim) = made.map_err(io::Error::other)?;
         self.claim = Some(claim);
-        Ok(blocks)
+        Ok(match shape.units {
+            Some(units) => blocks.shared(units),
+            None => blocks,
+        })
     }
 
     /// The ring's blocks, if the queue is polled with them.
@@ -233,16 +257,21 @@ impl Memory {
         out.blocks(self.claim.as_ref()?)
     }
 
-    /// The first `used` bytes of a filled block, to be handed over. `None` if the kernel owns the
-    /// block, or if the queue is polled with other blocks.
+    /// Sets how many units a place has, before frames are lent from it: see [`Blocks::weigh`].
+    pub(in crate::af_packet) fn weigh(&self, blocks: &mut Blocks, place: usize, units: u32) {
+        self.claim.iter().for_each(|claim| blocks.weigh(claim, place, units));
+    }
+
+    /// The first `used` bytes of a filled block, which `place` shows, to be handed over. `None` if
+    /// the kernel owns the block, or if the queue is polled with other blocks.
     pub(in crate::af_packet) fn lending<'o>(
         &self,
         out: &'o mut Completions<'_>,
-        block: usize,
+        (block, place): (usize, usize),
         used: usize,
     ) -> Option<Lending<'o>> {
         let claim = self.claim.as_ref().filter(|_| self.is_filled(block))?;
-        out.lending(claim, block, used)
+        out.lending(claim, place, used)
     }
 
     fn word(&self, block: usize, at: usize) -> &AtomicU32 {
@@ -330,11 +359,11 @@ impl Memory {
         true
     }
 
-    /// Puts a copy of the block's first `used` bytes where its frames are lent from. Then the block
-    /// can be given back to the kernel. Concurrent readers see the same bytes all the time.
-    pub(in crate::af_packet) fn rescue(&self, block: usize, used: usize) -> io::Result<()> {
+    /// Replaces a place by a copy of its first `used` bytes. Then the block that it showed can be
+    /// given back to the kernel. Concurrent readers see the same bytes all the time.
+    pub(in crate::af_packet) fn rescue(&self, place: usize, used: usize) -> io::Result<()> {
         let bytes = self.shape.block_bytes;
-        let place = self.lent.at(block * bytes);
+        let place = self.lent.at(place * bytes);
         let copy = View::map(bytes, None)?;
         // SAFETY: both ranges have `bytes` bytes and do not overlap. The source is the lending
         // view, because the frame headers were written there. No code writes there, since no `Tail`
@@ -346,8 +375,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Has frames of the block lent from the ring again. No frame of the block may be out.
-    pub(in crate::af_packet) fn restore(&mut self, socket: BorrowedFd<'_>, block: usize) -> io::Result<()> {
+    /// Has `place` show a block of the ring. No frame of the place may be out.
+    pub(in crate::af_packet) fn show(&mut self, socket: BorrowedFd<'_>, block: usize, place: usize) -> io::Result<()> {
         let Shape { blocks, block_bytes, .. } = self.shape;
         // A ring can only be mapped as a whole. The blocks that are unused now serve later calls.
         if !self.spare.as_ref().is_some_and(|spare| spare.there[block]) {
@@ -359,7 +388,7 @@ impl Memory {
         let Some(spare) = &mut self.spare else { return Ok(()) };
         // SAFETY: within the spare's mapping.
         let from = unsafe { spare.base.as_ptr().add(block * block_bytes) };
-        move_over(from, self.lent.at(block * block_bytes), block_bytes)?;
+        move_over(from, self.lent.at(place * block_bytes), block_bytes)?;
         spare.there[block] = false;
         Ok(())
     }
@@ -370,7 +399,7 @@ impl Memory {
 fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<()> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: both ranges are whole mappings of this module. In `rescue`, `to` shows equal bytes
-    // before and after, so concurrent readers are safe. In `restore`, there are no readers.
+    // before and after, so concurrent readers are safe. In `show` and `map`, there are no readers.
     let moved = unsafe { libc::mremap(from.cast(), bytes, bytes, flags, to.cast::<libc::c_void>()) };
     if moved != libc::MAP_FAILED {
         return Ok(());

@@ -1,0 +1,158 @@
+//! One CPU stops while super-frames for it and for another CPU arrive. The other CPU gets all of its own.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use steerage::{Batch, Builder, Cpu, CpuId, Handler, Hash, Input, limits::BACKLOG_DEFAULT, stats::DropReason};
+use steerage_device::af_packet::{AfPacketOptions, Direction};
+use steerage_device::open;
+use steerage_device::udp::UdpOptions;
+use steerage_fixtures::handlers::end;
+use steerage_fixtures::namespaces::{Namespaces, address, any, cutting_socket};
+use steerage_fixtures::{HANG, until};
+
+/// The size of a message, which becomes one super-frame.
+const MESSAGE_BYTES: usize = 60_000;
+/// The payload of a datagram.
+const DATAGRAM_BYTES: usize = 1000;
+/// The number of messages of each flow while the CPU is stopped. They are more than all blocks have room for, but fewer than
+/// the backlog in frames.
+const MESSAGES: u32 = 900;
+
+const _: () = assert!(MESSAGES as usize * MESSAGE_BYTES > 32 << 20 && (MESSAGES as usize) < BACKLOG_DEFAULT);
+
+/// The ends of the channels to a CPU that stops.
+type Signals = (Sender<()>, Receiver<()>);
+
+/// By the sender's port: the CPU, the number of the last message, and the number of messages.
+type Seen = Arc<Mutex<BTreeMap<u16, (CpuId, u32, u32)>>>;
+
+/// Notes each message, and stops when it meets a message of zeros.
+struct Stops {
+    cpu: CpuId,
+    seen: Seen,
+    signals: Arc<Mutex<Option<Signals>>>,
+}
+
+impl Handler for Stops {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        for packet in batch.iter_mut() {
+            let Some(offload) = packet.offload().filter(|offload| offload.is_super_frame()) else { continue };
+            let (headers, payload) = packet.data().split_at(offload.header_bytes());
+            let port = u16::from_be_bytes(headers[headers.len() - 8..][..2].try_into().unwrap());
+            let number = u32::from_be_bytes(payload[..4].try_into().unwrap());
+            if number == 0 {
+                let (stops, go_on) = self.signals.lock().unwrap().take().expect("a CPU stops once");
+                stops.send(()).unwrap();
+                go_on.recv_timeout(HANG).unwrap();
+                continue;
+            }
+            assert!(payload.chunks(4).all(|word| word == &payload[..4]), "a message is not what it was");
+            let mut seen = self.seen.lock().unwrap();
+            let (_, last, count) = seen.entry(port).or_insert((self.cpu, 0, 0));
+            assert!(number > *last, "message {number} after {last}");
+            (*last, *count) = (number, *count + 1);
+        }
+    }
+
+    fn finish(self, _: &mut Cpu) {}
+}
+
+fn send(socket: &UdpSocket, to: SocketAddr, number: u32) {
+    let message = number.to_be_bytes().repeat(MESSAGE_BYTES / 4);
+    socket.send_to(&message, to).unwrap();
+}
+
+/// The sockets of `from` send to `to`, which reaches the input.
+fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
+    let seen = Seen::default();
+    let ((stops, stopped), (to_go_on, go_on)) = (mpsc::channel(), mpsc::channel());
+    let signals = Arc::new(Mutex::new(Some((stops, go_on))));
+    let make = {
+        let seen = Arc::clone(&seen);
+        move |cpu| Stops { cpu, seen: Arc::clone(&seen), signals: Arc::clone(&signals) }
+    };
+    let builder = Builder::new().virtual_cpus(2).policy(Hash).check_order(true).input(input);
+    let running = builder.build(make).unwrap().start().unwrap();
+    let handle = running.handle();
+    let owner = handle.snapshot().queues[0].cpu;
+
+    // Flows of both CPUs. The CPU that polls the queue must go on.
+    let count = |socket: &UdpSocket| {
+        let port = socket.local_addr().unwrap().port();
+        seen.lock().unwrap().get(&port).copied()
+    };
+    let (mut goes_on, mut is_stopped) = (None, None);
+    while goes_on.is_none() || is_stopped.is_none() {
+        let socket = from();
+        send(&socket, to, 1);
+        until("a message comes", || count(&socket).is_some());
+        let (cpu, ..) = count(&socket).unwrap();
+        *(if cpu == owner { &mut goes_on } else { &mut is_stopped }) = Some(socket);
+    }
+    let (goes_on, is_stopped) = (goes_on.unwrap(), is_stopped.unwrap());
+    send(&is_stopped, to, 0);
+    stopped.recv_timeout(HANG).unwrap();
+
+    for number in 2..MESSAGES + 2 {
+        send(&is_stopped, to, number);
+        send(&goes_on, to, number);
+        until("the other CPU's message comes", || count(&goes_on).unwrap().1 == number);
+    }
+    assert_eq!(count(&goes_on).unwrap().2, MESSAGES + 1, "all of them came");
+    let ledger = handle.snapshot();
+    let refused = ledger.dropped().get(DropReason::BacklogFull);
+    assert_eq!(ledger.dropped().total(), refused, "{:?}", ledger.dropped());
+    let of_cpu = |cpu: CpuId| ledger.cpus.iter().find(|each| each.cpu == cpu).unwrap().dropped.total();
+    assert_eq!((of_cpu(owner), refused > 0), (0, true), "the stopped CPU lost some of its own");
+
+    // It goes on, gets what waited, and then everything.
+    to_go_on.send(()).unwrap();
+    until("all is handled", || handle.snapshot().in_flight() == 0);
+    let (_, _, came) = count(&is_stopped).unwrap();
+    assert_eq!(u64::from(came) + refused, u64::from(MESSAGES) + 1);
+    for number in MESSAGES + 2..MESSAGES + 100 {
+        send(&is_stopped, to, number);
+        until("a message comes", || count(&is_stopped).unwrap().1 == number);
+    }
+    assert_eq!(end(running).dropped().total(), refused);
+}
+
+#[test]
+fn a_stopped_cpu_leaves_a_tun_to_the_others() {
+    let Some(namespaces) = Namespaces::new(1) else { return };
+    let input = namespaces.within(0, || open("tun:left,offload=on").unwrap());
+    namespaces.address(0, 1, "left");
+    let from = || namespaces.within(0, || cutting_socket(any(address("10.210.0.2")), DATAGRAM_BYTES));
+    others_go_on(input, from, "10.210.0.2:7000".parse().unwrap());
+}
+
+#[test]
+fn a_stopped_cpu_leaves_a_udp_socket_to_the_others() {
+    let udp = UdpOptions::new("127.0.0.1:0".parse().unwrap()).open().unwrap();
+    let from = || cutting_socket(address("127.0.0.1"), DATAGRAM_BYTES);
+    others_go_on(udp.input().unwrap(), from, udp.local_addr());
+}
+
+/// The kernel fills the blocks of a packet ring in turn, so those of the stopped CPU come round again and again.
+#[test]
+fn a_stopped_cpu_leaves_an_interface_to_the_others() {
+    let Some(namespaces) = Namespaces::new(2) else { return };
+    namespaces.veth((1, "near"), (0, "left"));
+    namespaces.address(0, 1, "left");
+    namespaces.address(1, 2, "near");
+    // Nothing reads from it. It only keeps the kernel from answering.
+    let unread = namespaces.within(1, || UdpSocket::bind("10.210.0.2:0").unwrap());
+    let input = namespaces.within(1, || {
+        let options = AfPacketOptions::new("near").direction(Direction::In).offloads(true);
+        options.block_timeout(Duration::from_millis(1)).open().unwrap().input
+    });
+    let from = || namespaces.within(0, || cutting_socket(any(address("10.210.0.2")), DATAGRAM_BYTES));
+    others_go_on(input, from, unread.local_addr().unwrap());
+}

@@ -182,7 +182,7 @@ pub(crate) struct ClosedWindow {
     pub(crate) cpus: Vec<CpuLoad>,
     /// The share of a CPU's time that each bucket takes, by group.
     pub(crate) shares: Vec<Vec<f64>>,
-    /// The buckets of which two would fill a CPU.
+    /// The buckets that take more than half of a CPU.
     pub(crate) heavy: Vec<Heavy>,
 }
 

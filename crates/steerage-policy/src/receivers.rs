@@ -31,7 +31,7 @@ use steerage_ledger::Ledgers;
 use crate::limits::Tuning;
 use crate::load::Heavy;
 
-/// What should change.
+/// A change of the CPUs that receive or handle packets.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Change {
     /// A queue of the group.

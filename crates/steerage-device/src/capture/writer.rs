@@ -14,7 +14,7 @@ mod thread;
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -226,12 +226,21 @@ impl Writer {
     }
 
     /// Notes that a CPU sends no more. If it is the last one and nothing was appended, `head` makes
-    /// the file a capture without packets.
+    /// the file a capture without packets. It is written here, because a run without packets does not
+    /// wait for the thread.
     pub(super) fn leave(&self, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
         if buffer.senders == 0 && !buffer.begun {
-            buffer.append(head);
+            let written = self.file().as_deref().map_or(Ok(()), |mut file| file.write_all(head));
+            match written {
+                Ok(()) => self.written.fetch_add(head.len() as u64, Ordering::Relaxed),
+                Err(cause) => {
+                    let error = self.error(cause);
+                    tracing::error!(device = %self.name, "{error}");
+                    0
+                }
+            };
         }
         self.wake_writer(&mut buffer);
     }
@@ -466,5 +475,26 @@ impl Sent {
         if let Some(account) = self.lane.account.get().filter(|_| packets > 0) {
             account.lost(self.source, packets);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_packets_has_its_head_when_the_last_cpu_leaves() {
+        let path = std::env::temp_dir().join(format!("steerage-head-{}.pcap", std::process::id()));
+        let options =
+            WriterOptions { format: StreamFormat::PcapNanos, buffer_bytes: 1 << 16, patient: false, watched: false };
+        let writer = Writer::new("test".to_owned(), options);
+        *writer.file() = Some(Arc::new(File::create(&path).unwrap()));
+        // The thread was not started: nobody waits for it.
+        let _lanes = [writer.lane(), writer.lane()];
+        writer.leave(b"head");
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+        writer.leave(b"head");
+        assert_eq!(std::fs::read(&path).unwrap(), b"head");
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -489,7 +489,7 @@ mod tests {
             WriterOptions { format: StreamFormat::PcapNanos, buffer_bytes: 1 << 16, patient: false, watched: false };
         let writer = Writer::new("test".to_owned(), options);
         *writer.file() = Some(Arc::new(File::create(&path).unwrap()));
-        // The thread was not started: nobody waits for it.
+        // The thread was not started, so it writes nothing.
         let _lanes = [writer.lane(), writer.lane()];
         writer.leave(b"head");
         assert_eq!(std::fs::read(&path).unwrap(), b"");

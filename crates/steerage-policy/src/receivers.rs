@@ -113,8 +113,8 @@ pub(crate) struct Receivers {
 const TUNING: Tuning = Tuning::DEFAULT;
 
 impl Receivers {
-    /// Checks the queues of all groups, and returns the first queue that another CPU should poll.
-    /// Call it while no bucket moves.
+    /// Returns the change with which a trial begins, or the one that undoes a trial. Call it while no
+    /// bucket moves.
     pub(crate) fn look(&mut self, now: Timestamp, view: &View, ledgers: &Ledgers) -> Option<Change> {
         // The use by other programs is measured at this interval.
         if self.window.as_ref().is_some_and(|window| now.since(window.at) < WATCH_EVERY) {
@@ -147,7 +147,8 @@ impl Receivers {
 
     fn decide(&mut self, before: &Counts, counts: &Counts, view: &View) -> Option<Change> {
         let took = counts.at.since(before.at);
-        let received: Vec<u64> = counts.bytes.iter().zip(&before.bytes).map(|(now, then)| now - then).collect();
+        let received: Vec<u64> =
+            counts.bytes.iter().zip(&before.bytes).map(|(now, then)| now.saturating_sub(*then)).collect();
         let rate = received.iter().sum::<u64>() as f64 / took.as_secs_f64();
         self.not_before.resize(received.len(), Timestamp::ZERO);
         let last = self.last.replace(rate);

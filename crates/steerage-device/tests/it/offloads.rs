@@ -46,6 +46,16 @@ fn counted(ledger: &Snapshot, queue: usize, name: &str) -> u64 {
     ledger.queues[queue].device_counts.iter().find(|(each, _)| *each == name).unwrap().1
 }
 
+/// Waits until the kernel has removed the TUNs or TAPs of a run that has ended.
+fn interfaces_are_gone(namespaces: &Namespaces) {
+    until("the interfaces are gone", || {
+        (0..2).all(|nth| {
+            let name = ["left", "right"][nth];
+            namespaces.within(nth, || nix::net::if_::if_nametoindex(name).is_err())
+        })
+    });
+}
+
 #[test]
 fn two_kernels_exchange_super_frames() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -68,12 +78,7 @@ fn two_kernels_exchange_super_frames() {
         // The super-frames were sent uncut.
         let sent = ledger.outputs[1].packets;
         assert!(arrived <= sent && sent < packets, "{arrived} of {sent}, {packets} on the wire");
-        until("the interfaces are gone", || {
-            (0..2).all(|nth| {
-                let name = ["left", "right"][nth];
-                namespaces.within(nth, || nix::net::if_::if_nametoindex(name).is_err())
-            })
-        });
+        interfaces_are_gone(&namespaces);
     }
 }
 
@@ -169,12 +174,7 @@ fn a_transfer_between_tuns_survives_changing_features() {
         // Some frames stood for several packets, and some did not.
         let (super_frames, received) = (counted(&ledger, 0, "super_frames"), ledger.queues[0].received);
         assert!(super_frames > 100 && super_frames < received, "{super_frames} of {received}");
-        until("the interfaces are gone", || {
-            (0..2).all(|nth| {
-                let name = ["left", "right"][nth];
-                namespaces.within(nth, || nix::net::if_::if_nametoindex(name).is_err())
-            })
-        });
+        interfaces_are_gone(&namespaces);
     }
 }
 

@@ -103,28 +103,34 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     send(&is_stopped, to, 0);
     stopped.recv_timeout(HANG).unwrap();
 
+    let mut lost = 0;
     for number in 2..MESSAGES + 2 {
         send(&is_stopped, to, number);
         send(&goes_on, to, number);
-        until("the other CPU's message comes", || count(&goes_on).unwrap().1 == number);
+        // On a busy machine, a kernel may drop a message before anyone has polled for it.
+        let before = lost;
+        until("the other CPU's message comes", || {
+            lost = handle.snapshot().dropped().get(DropReason::Device);
+            count(&goes_on).unwrap().1 == number || lost > before
+        });
     }
-    assert_eq!(count(&goes_on).unwrap().2, MESSAGES + 1, "all of them came");
     let ledger = handle.snapshot();
     let refused = ledger.dropped().get(DropReason::BacklogFull);
-    assert_eq!(ledger.dropped().total(), refused, "{:?}", ledger.dropped());
+    assert_eq!(ledger.dropped().total(), refused + lost, "{:?}", ledger.dropped());
     let of_cpu = |cpu: CpuId| ledger.cpus.iter().find(|each| each.cpu == cpu).unwrap().dropped.total();
     assert_eq!((of_cpu(owner), refused > 0), (0, true), "the stopped CPU lost some of its own");
 
     // It goes on, gets what waited, and then everything.
     to_go_on.send(()).unwrap();
     until("all is handled", || handle.snapshot().in_flight() == 0);
-    let (_, _, came) = count(&is_stopped).unwrap();
-    assert_eq!(u64::from(came) + refused, u64::from(MESSAGES) + 1);
+    let came = [&is_stopped, &goes_on].map(|socket| u64::from(count(socket).unwrap().2));
+    assert_eq!(came[0] + came[1] + refused + lost, 2 * (u64::from(MESSAGES) + 1));
+    assert!(came[1] + lost > u64::from(MESSAGES), "the other CPU lost some, and not to the kernel");
     for number in MESSAGES + 2..MESSAGES + 100 {
         send(&is_stopped, to, number);
         until("a message comes", || count(&is_stopped).unwrap().1 == number);
     }
-    assert_eq!(end(running).dropped().total(), refused);
+    assert_eq!(end(running).dropped().total(), refused + lost);
 }
 
 #[test]

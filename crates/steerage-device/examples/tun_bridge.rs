@@ -8,10 +8,10 @@
 //! ip netns exec b iperf3 -s -D; ip netns exec a iperf3 -c 10.99.0.2
 //! ```
 //!
-//! With `on`, super-frames pass in one piece. With `off`, the kernel cuts them first. With `apart` as a
-//! further argument, each TUN has a CPU of its own: both directions of a connection are then handled by
-//! different CPUs, which is faster, and right for a function without state. The program ends when its
-//! standard input does.
+//! With `on`, super-frames pass in one piece. With `off`, the kernel cuts them first. With `unsteered` as a
+//! further argument, each packet is handled by the CPU that receives it, and each TUN has a CPU of its
+//! own. A function that does as little as this one gains nothing on another CPU, and super-frames stay in
+//! the cache of one. The program ends when its standard input does.
 #![expect(clippy::print_stdout, reason = "an example shows what it counted")]
 
 use std::fs::File;
@@ -19,7 +19,7 @@ use std::io::Read;
 use std::{env, io, thread};
 
 use nix::sched::{CloneFlags, setns};
-use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, Handler, TxId};
+use steerage::{Batch, Builder, Cpu, CpuMask, Handler, TxId};
 use steerage_device::tap::{Layer, Tap, TapOptions};
 
 /// Sends packets from the first TUN to the second, and packets from the second to the first.
@@ -50,19 +50,15 @@ fn open(namespace: &str, interface: &str, offloads: bool) -> Result<Tap, Failure
 
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = env::args().skip(1).collect();
-    let (args, apart) = args.split_at(args.len().min(5));
-    let ([near, near_tun, far, far_tun, offloads], [] | [_]) = (args, apart) else {
-        return Err("usage: tun_bridge NAMESPACE TUN NAMESPACE TUN on|off [apart]".into());
+    let (args, unsteered) = args.split_at(args.len().min(5));
+    let ([near, near_tun, far, far_tun, offloads], [] | [_]) = (args, unsteered) else {
+        return Err("usage: tun_bridge NAMESPACE TUN NAMESPACE TUN on|off [unsteered]".into());
     };
     let (near, far) = (open(near, near_tun, offloads == "on")?, open(far, far_tun, offloads == "on")?);
-    let builder = if apart.is_empty() {
-        Builder::new().input(near.input()?).input(far.input()?)
-    } else {
-        // A mask of one CPU keeps the packets of each TUN where they are received.
-        let [first, second] = [CpuId(0), CpuId(1)];
-        let only = |cpu: CpuId| Some(CpuMask::from_iter([cpu]));
-        Builder::new().input_on(near.input()?, &[first], only(first)).input_on(far.input()?, &[second], only(second))
-    };
+    let mut builder = Builder::new().input(near.input()?).input(far.input()?);
+    if !unsteered.is_empty() {
+        builder = builder.rps_cpus(CpuMask::default());
+    }
     let builder = builder.output(near.output()).output(far.output());
     let running = builder.build(|_| Bridge)?.start()?;
     let _ = io::stdin().read(&mut [0]);

@@ -54,6 +54,20 @@ impl Namespaces {
         }
     }
 
+    /// Creates the interface `NAME.ID` for the frames of a cable that have this VLAN's tag, and sets it up.
+    /// Returns `None`, with the reason on standard error, if this kernel has no such interfaces. That is no
+    /// failure in CI either: the kernel is not a program that the gate could install.
+    pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
+        let name = format!("{cable}.{id}");
+        if !ip(&format!("-n {} link add link {cable} name {name} type vlan id {id}", self.0[nth])) {
+            let why = "this kernel has no VLAN interfaces; `bash .ci/full other_kernel` starts one that has them";
+            let _ = writeln!(io::stderr(), "skipped: {why}");
+            return None;
+        }
+        self.must(nth, &format!("link set dev {name} up"));
+        Some(name)
+    }
+
     /// Gives an interface 10.210.0.`host` and fd00:210::`host`.
     pub fn address(&self, nth: usize, host: usize, device: &str) {
         self.must(nth, &format!("addr add 10.210.0.{host}/24 dev {device}"));

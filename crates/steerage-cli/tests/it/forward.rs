@@ -27,15 +27,25 @@ struct Net(Namespaces);
 
 /// Creates the links `one0 - r0` and `r1 - other0`, addresses and routes.
 pub(crate) fn linked() -> Option<Namespaces> {
+    linked_by(None)
+}
+
+/// Like [`linked`]. With a VLAN, the addresses belong to its interfaces on the four cables' ends, such as
+/// `r0.5`. Returns `None` if this kernel has no such interfaces.
+pub(crate) fn linked_by(vlan: Option<u16>) -> Option<Namespaces> {
     let namespaces = Namespaces::new(3)?;
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
     namespaces.veth((OTHER, "other0"), (ROUTER, "r1"));
-    for (nth, device, v4, v6) in [
+    for (nth, cable, v4, v6) in [
         (ONE, "one0", "10.210.0.2", "fd00:210::2"),
         (ROUTER, "r0", "10.210.0.1", "fd00:210::1"),
         (ROUTER, "r1", "10.210.1.1", "fd00:211::1"),
         (OTHER, "other0", FAR4, FAR6),
     ] {
+        let device = match vlan {
+            Some(id) => namespaces.vlan(nth, cable, id)?,
+            None => cable.to_owned(),
+        };
         // Link-local addresses are made from MAC addresses, as IPv6 expects.
         namespaces.must(nth, &format!("link set dev {device} addrgenmode eui64"));
         namespaces.must(nth, &format!("addr add {v4}/24 dev {device}"));

@@ -20,7 +20,7 @@ use steerage_fixtures::namespaces::{
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{skip, until};
 
-use crate::forward::{FAR4, FAR6, ONE, OTHER, ROUTER, linked};
+use crate::forward::{FAR4, FAR6, ONE, OTHER, ROUTER, linked, linked_by};
 use crate::program::{Ends, Started, command};
 
 /// The addresses of the other host.
@@ -32,9 +32,9 @@ const BYTES: usize = 2_000_000;
 /// Ends the traffic. tcpdump hands packets over in blocks, so it has all packets when it has this one.
 const LAST: &[u8] = b"This is the last datagram.";
 
-/// The links of [`linked`], on which tcpdump can check each packet.
-fn checkable() -> Option<Namespaces> {
-    let namespaces = linked()?;
+/// The links of [`linked_by`], on which tcpdump can check each packet.
+fn checkable(vlan: Option<u16>) -> Option<Namespaces> {
+    let namespaces = linked_by(vlan)?;
     // Each packet on a cable is alone and has its checksum, so that tcpdump can check it. The router
     // merges what it receives.
     for (nth, cable, features) in [
@@ -91,12 +91,23 @@ fn count(packets: &[String], is_one: impl Fn(&str) -> bool) -> usize {
 
 #[test]
 fn merged_packets_are_correct_on_both_cables() {
+    merged_packets_are_correct(None);
+}
+
+/// The router forwards between two interfaces of a VLAN, and all frames on the cables have its tag.
+#[test]
+fn merged_packets_of_a_vlan_are_correct_on_both_cables() {
+    merged_packets_are_correct(Some(VLAN));
+}
+
+fn merged_packets_are_correct(vlan: Option<u16>) {
     if Command::new("tcpdump").arg("--version").output().is_err() {
         return skip("tcpdump is absent");
     }
-    let Some(namespaces) = checkable() else { return };
+    let Some(namespaces) = checkable(vlan) else { return };
     let directory = Scratch::new();
-    let args = ["forward", "r0", "r1", "--virtual-cpus", "2", "--check-order", "--json", "-v"];
+    let names = ["r0", "r1"].map(|cable| vlan.map_or(cable.to_owned(), |id| format!("{cable}.{id}")));
+    let args = ["forward", &names[0], &names[1], "--virtual-cpus", "2", "--check-order", "--json", "-v"];
     let started = Started::of(namespaces.within(ROUTER, || command(&args).spawn().unwrap()));
     FAR.iter().for_each(|to| namespaces.within(ONE, || ping(address(to), 56)));
     let dumps = [(ONE, "one0"), (OTHER, "other0")].map(|(nth, cable)| Dump::start(&namespaces, nth, cable, &directory));
@@ -124,7 +135,9 @@ fn merged_packets_are_correct_on_both_cables() {
         // No packet is longer than the cables' MTU.
         let lengths =
             packets.iter().filter_map(|packet| packet.split_once(", length ")?.1.split_once(':')?.0.parse().ok());
-        assert_eq!(lengths.max(), Some(1514_usize));
+        assert_eq!(lengths.max(), Some(vlan.map_or(1514_usize, |_| 1514 + TAG.len())));
+        let tagged = |packet: &&String| packet.contains(&format!("vlan {VLAN},"));
+        assert_eq!(packets.iter().filter(tagged).count(), vlan.map_or(0, |_| packets.len()));
     }
     // The router received and sent packets that stand for several.
     let sent = &report["outputs"][1];
@@ -207,8 +220,10 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
 
 /// An Ethernet header up to a tag.
 const ADDRESSES: usize = 12;
-/// A tag of VLAN 42.
-const TAG: [u8; 4] = [0x81, 0, 0, 42];
+/// The VLAN of tagged frames.
+const VLAN: u16 = 42;
+/// Its tag.
+const TAG: [u8; 4] = [0x81, 0, 0, VLAN as u8];
 
 /// Joins a TAP and a cable. Frames have a tag on the cable, and none on the TAP.
 struct Tagger;
@@ -290,7 +305,7 @@ fn tagged_super_frames_pass_whole() {
         .filter(|packet| ["incorrect", "bad udp cksum", "bad cksum"].iter().any(|bad| packet.contains(bad)))
         .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(to_far.iter().all(|packet| packet.contains("vlan 42")), "{to_far:#?}");
+    assert!(to_far.iter().all(|packet| packet.contains(&format!("vlan {VLAN},"))), "{to_far:#?}");
     for kind in ["proto UDP", "next-header UDP"] {
         let is_one =
             |packet: &&&String| [kind, "[udp sum ok] UDP, length 1000"].iter().all(|part| packet.contains(part));

@@ -172,8 +172,8 @@ impl WriterState {
         self.lost_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn note_message(&self, bytes: usize) {
-        self.messages_sent.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn note_messages(&self, messages: usize, bytes: usize) {
+        self.messages_sent.fetch_add(messages as u64, Ordering::Relaxed);
         self.message_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 

@@ -16,7 +16,7 @@ use super::super::record::FlowRecord;
 use super::super::writer_state::{Message, WriterState};
 use super::collector::Collector;
 use super::message::{Encoder, Statistics};
-use super::transport::{Sent, Way};
+use super::transport::{Sent, Train, Way};
 
 /// How long records wait for a new connection: longer than a restart of a collector takes.
 const DOWN_MAX: Duration = Duration::from_secs(10);
@@ -33,6 +33,7 @@ pub(in super::super) struct Export {
     collector: Collector,
     way: Way,
     encoder: Encoder,
+    train: Train,
     ignored: Ignored,
     /// The number of flow records that were sent.
     records: u64,
@@ -99,7 +100,8 @@ impl Export {
         let encoder = Encoder::new(collector.domain, collector.biflows, way.message_max(collector.mtu));
         let now = Instant::now();
         let refresh_at = now + collector.refresh;
-        Ok(Self { shared, collector, way, encoder, ignored, records: 0, refresh_at, next_at: now })
+        let train = Train::default();
+        Ok(Self { shared, collector, way, encoder, train, ignored, records: 0, refresh_at, next_at: now })
     }
 
     /// Sends records until the end of the run.
@@ -142,13 +144,23 @@ impl Export {
                 return self.shared.note_unsent(records);
             }
             self.refresh_if_due();
-            let count = self.encoder.encode(records, SystemTime::now());
+            let sequence = self.encoder.sequence();
+            let (count, is_alone) = self.load_train(records);
             self.pace(count);
             let (these, rest) = records.split_at(count);
-            match self.send_message() {
-                Sent::Yes => self.note_sent(count),
+            let sent = self.send_train();
+            if let Sent::Yes | Sent::AfterRefusal = sent {
+                self.records += self.train.records();
+                self.shared.note_written(count);
+                if is_alone {
+                    self.encoder.sent();
+                }
+            } else {
+                self.encoder.back_to_sequence(sequence);
+            }
+            match sent {
+                Sent::Yes => {}
                 Sent::AfterRefusal => {
-                    self.note_sent(count);
                     // The next program that listens at the address knows no templates.
                     self.encoder.forget_templates();
                     self.shared.note_refusal();
@@ -158,27 +170,49 @@ impl Export {
                     continue;
                 }
                 // The collector received no complete message, so the records are sent again.
-                Sent::Broken => continue,
+                Sent::Broken | Sent::NotTogether => continue,
                 Sent::TooLong | Sent::No => self.shared.note_unsent(these),
             }
             records = rest;
         }
     }
 
-    fn send_message(&mut self) -> Sent {
-        let shared = &self.shared;
-        self.way.send(self.encoder.message(), |has_taken| {
+    /// Encodes as many of the records, from the first on, as can be sent together. Returns their number, and
+    /// whether they are one message alone, which the encoder does not count as sent yet. Messages with
+    /// templates are sent alone, because it may turn out that they cannot be sent.
+    fn load_train(&mut self, records: &[FlowRecord]) -> (usize, bool) {
+        let takes_trains = self.way.takes_trains() && self.collector.rate.is_none();
+        let (now, mut count) = (SystemTime::now(), 0);
+        self.train.clear();
+        while count < records.len() {
+            let more = self.encoder.encode(&records[count..], now);
+            let is_alone = !takes_trains || self.encoder.has_templates();
+            if is_alone && self.train.messages() > 0
+                || !self.train.add(self.encoder.message(), self.encoder.data_records())
+            {
+                break;
+            }
+            count += more;
+            if is_alone {
+                return (count, true);
+            }
+            self.encoder.sent();
+        }
+        (count, false)
+    }
+
+    /// Sends the train, and counts its messages.
+    fn send_train(&mut self) -> Sent {
+        let Self { shared, train, way, .. } = self;
+        let sent = way.send(train, |has_taken| {
             if has_taken {
                 shared.note_taken();
             }
-        })
-    }
-
-    fn note_sent(&mut self, count: usize) {
-        self.records += u64::from(self.encoder.data_records());
-        self.encoder.sent();
-        self.shared.note_message(self.encoder.message().len());
-        self.shared.note_written(count);
+        });
+        if let Sent::Yes | Sent::AfterRefusal = sent {
+            shared.note_messages(train.messages(), train.bytes());
+        }
+        sent
     }
 
     /// Waits until the rate limit allows another message, and then accounts for `count` records.
@@ -214,9 +248,10 @@ impl Export {
         }
         let statistics = Statistics { records: self.records, ignored: (self.ignored)(), ..self.shared.statistics() };
         self.encoder.encode_statistics(&statistics, SystemTime::now());
-        if let Sent::Yes | Sent::AfterRefusal = self.send_message() {
+        self.train.clear();
+        self.train.add(self.encoder.message(), self.encoder.data_records());
+        if let Sent::Yes | Sent::AfterRefusal = self.send_train() {
             self.encoder.sent();
-            self.shared.note_message(self.encoder.message().len());
         }
     }
 }

@@ -93,6 +93,21 @@ impl Encoder {
         self.limit
     }
 
+    /// The sequence number of the next message.
+    pub(in super::super) fn sequence(&self) -> u32 {
+        self.sequence
+    }
+
+    /// Forgets that messages without templates were sent since the next one had this number.
+    pub(in super::super) fn back_to_sequence(&mut self, sequence: u32) {
+        self.sequence = sequence;
+    }
+
+    /// Whether the last message has templates that the collector does not know.
+    pub(in super::super) fn has_templates(&self) -> bool {
+        !self.fresh.is_empty() || (self.has_options && !self.knows_options)
+    }
+
     /// Makes the encoder send all templates again before their next use.
     pub(in super::super) fn forget_templates(&mut self) {
         self.known.fill(false);

@@ -56,14 +56,13 @@ impl Train {
 
     /// Adds a message with so many data records, if it may follow the others. Returns whether it does.
     pub(super) fn add(&mut self, message: &[u8], records: u32) -> bool {
-        let is_first = self.messages == 0;
-        let is_whole = self.bytes.len() == self.length * self.messages;
-        let fits = self.messages < TRAIN_MESSAGES && self.bytes.len() + message.len() <= TRAIN_BYTES;
-        if !is_first && !(is_whole && fits && message.len() <= self.length) {
-            return false;
-        }
-        if is_first {
+        if self.messages == 0 {
             self.length = message.len();
+        }
+        let is_whole = self.bytes.len() == self.length * self.messages;
+        let has_room = self.messages < TRAIN_MESSAGES && self.bytes.len() + message.len() <= TRAIN_BYTES;
+        if self.messages > 0 && !(is_whole && has_room) || message.len() > self.length {
+            return false;
         }
         self.bytes.extend_from_slice(message);
         self.messages += 1;

@@ -1,6 +1,7 @@
 //! Network namespaces that are created for one test and deleted after it, and traffic that their
 //! kernels send to each other.
 
+use std::env;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -56,10 +57,12 @@ impl Namespaces {
 
     /// Creates the interface `NAME.ID` for the frames of a cable that have this VLAN's tag, and sets it up.
     /// Returns `None`, with the reason on standard error, if this kernel has no such interfaces. That is no
-    /// failure in CI either: the kernel is not a program that the gate could install.
+    /// failure in CI either: the kernel is not a program that the gate could install. With `STEERAGE_VLANS` in
+    /// the environment, it is one.
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
         let name = format!("{cable}.{id}");
         if !ip(&format!("-n {} link add link {cable} name {name} type vlan id {id}", self.0[nth])) {
+            assert!(env::var_os("STEERAGE_VLANS").is_none(), "this kernel should have VLAN interfaces");
             let why = "this kernel has no VLAN interfaces; `bash .ci/full other_kernel` starts one that has them";
             let _ = writeln!(io::stderr(), "skipped: {why}");
             return None;

@@ -169,6 +169,11 @@ impl Export {
                     self.encoder.limit_to(self.way.message_min());
                     continue;
                 }
+                Sent::Refused => {
+                    self.encoder.forget_templates();
+                    self.shared.note_refusal();
+                    continue;
+                }
                 // The collector received no complete message, so the records are sent again.
                 Sent::Broken | Sent::NotTogether => continue,
                 Sent::TooLong | Sent::No => self.shared.note_unsent(these),

@@ -107,6 +107,8 @@ pub(super) enum Sent {
     TooLong,
     /// The kernel does not take several datagrams at a time. None was sent.
     NotTogether,
+    /// The collector's host had refused an earlier message, and the messages of this train were not sent.
+    Refused,
     /// The message was not sent.
     No,
     /// The connection broke.
@@ -249,7 +251,9 @@ fn send_datagrams(socket: &UdpSocket, train: &Train) -> Sent {
     let send = || sendmsg::<SockaddrStorage>(socket.as_raw_fd(), &bytes, cut, MsgFlags::empty(), None);
     match send() {
         Ok(_) => Sent::Yes,
-        // The kernel reports the refusal of an earlier datagram instead of sending this one.
+        // The kernel reports the refusal of an earlier datagram instead of sending this one. The program that
+        // listens now knows no templates, so it gets one message without them at most.
+        Err(Errno::ECONNREFUSED) if train.messages > 1 => Sent::Refused,
         Err(Errno::ECONNREFUSED) => match send() {
             Ok(_) => Sent::AfterRefusal,
             Err(_) => Sent::No,

@@ -7,9 +7,9 @@
 //! like this:
 //!
 //! 1. As long as frames have the shape of the first frame, they are hashed in one loop. For uniform traffic that is all.
-//! 2. For the other frames, a table of shapes finds out without a branch which of them are plain, which are IPv6, and
-//!    which have a tag. The results are one bit per frame.
-//! 3. One loop hashes the IPv4 frames, and one the IPv6 frames.
+//! 2. The EtherTypes of the other frames show, without a branch, which shape each of them can only have: one set of
+//!    frames per shape.
+//! 3. One loop for each set hashes its frames. It also finds out which of them are not plain after all.
 //!
 //! Frames that are not plain are left to the caller. The hashes are exactly those of
 //! [`FlowHasher::hash`](super::FlowHasher::hash) for the key of each frame.
@@ -50,19 +50,19 @@ struct Shape {
     fragment: u32,
     /// The position of the protocol in that word.
     protocol_shift: u32,
-    /// The position of the ports in the frame, and the end of the part that is read.
+    /// The positions of IP and of the ports in the frame, and the end of the part that is read.
+    begin: usize,
     ports: usize,
     end: usize,
 }
 
-/// The four shapes. The index has two bits: 1 for a frame with a tag, 2 for IPv6.
-static SHAPES: [Shape; 4] = [shape(0), shape(TAGGED), shape(SIX), shape(TAGGED | SIX)];
+/// The index of a shape has two bits: 1 for a frame with a tag, 2 for IPv6.
 const TAGGED: usize = 1;
 const SIX: usize = 2;
 
 const fn shape(index: usize) -> Shape {
     let six = index & SIX != 0;
-    let begin = ip_at(index);
+    let begin = IP_AT + TAG_LEN * (index & TAGGED);
     // EtherType and first byte of IP, as they follow each other.
     let (mask, value) = if six { (0x00f0_ffff, 0x0060_dd86) } else { (0x00ff_ffff, 0x0045_0008) };
     let (mask, value) = if index & TAGGED == 0 { (mask, value) } else { (mask << 32 | 0xffff, value << 32 | 0x0081) };
@@ -72,15 +72,10 @@ const fn shape(index: usize) -> Shape {
         value,
         fragment: if six { 0 } else { 0xff3f },
         protocol_shift: if six { 0 } else { 24 },
+        begin,
         ports: begin + ports_at,
         end: begin + len,
     }
-}
-
-/// The position of IP in a frame of this shape.
-#[inline(always)]
-const fn ip_at(shape: usize) -> usize {
-    IP_AT + TAG_LEN * (shape & TAGGED)
 }
 
 /// The index of the only shape that a frame with these eight bytes from the EtherType on can have. The low bit of the first byte
@@ -104,13 +99,13 @@ fn bytes<const N: usize>(frame: &[u8], at: usize) -> &[u8; N] {
 ///
 /// The CPU has AVX2.
 #[inline(always)]
-unsafe fn differs(frame: &[u8], shape: &Shape, (begin, ports): (usize, usize), tunnels: &PortPairs) -> u64 {
+unsafe fn differs(frame: &[u8], shape: &Shape, tunnels: &PortPairs) -> u64 {
     let head = u64::from_le_bytes(*bytes(frame, ETHERTYPE_AT));
-    let word = u32::from_le_bytes(*bytes(frame, begin + PROTOCOL_WORD_AT));
+    let word = u32::from_le_bytes(*bytes(frame, shape.begin + PROTOCOL_WORD_AT));
     let protocol = (word >> shape.protocol_shift) as u8;
     let other_protocol = (protocol != protocol::TCP) & (protocol != protocol::UDP);
     // SAFETY: the caller promises AVX2.
-    let tunnel = unsafe { of_tunnel(*bytes(frame, ports), tunnels) };
+    let tunnel = unsafe { of_tunnel(*bytes(frame, shape.ports), tunnels) };
     (head ^ shape.value) & shape.mask | u64::from(word & shape.fragment | tunnel) | u64::from(other_protocol)
 }
 
@@ -267,19 +262,11 @@ impl<'a> PlainFrames<'a> {
         frames: &[&[u8]],
         hashes: &mut [u32; TOGETHER],
     ) -> usize {
-        let shape = const { shape(SHAPE) };
-        let begin = const { ip_at(SHAPE) };
         for (nth, (frame, hash)) in frames.iter().zip(hashes).enumerate() {
             // SAFETY: the caller's promise.
-            unsafe {
-                if frame.len() < shape.end || differs(frame, &shape, (begin, shape.ports), self.tunnels) != 0 {
-                    return nth;
-                }
-                *hash = if SHAPE & SIX == 0 {
-                    self.hash_v4::<BOTH>(bytes(frame, begin))
-                } else {
-                    self.hash_v6::<BOTH>(bytes(frame, begin))
-                };
+            match unsafe { self.hash_one::<BOTH, SHAPE>(frame) } {
+                Some(found) => *hash = found,
+                None => return nth,
             }
         }
         frames.len()
@@ -292,39 +279,70 @@ impl<'a> PlainFrames<'a> {
     /// The CPU has the features of [`hash_here`](Self::hash_here).
     #[inline(always)]
     unsafe fn hash_mixed<const BOTH: bool>(self, frames: &[&[u8]], begin: usize, hashes: &mut [u32; TOGETHER]) -> u64 {
-        let (mut others, mut tagged, mut six) = (0_u64, 0_u64, 0_u64);
+        let (mut short, mut tagged, mut six) = (0_u64, 0_u64, 0_u64);
         for (nth, frame) in frames.iter().enumerate().skip(begin) {
             if frame.len() < SHORTEST {
-                others |= 1 << nth;
+                short |= 1 << nth;
                 continue;
             }
-            let index = shape_of(u64::from_le_bytes(*bytes(frame, ETHERTYPE_AT)));
-            let shape = &SHAPES[index];
-            let short = frame.len() < shape.end;
-            // A frame that is too short is read where it has bytes. It is not plain, whatever is found there.
-            let ports = if short { 0 } else { shape.ports };
+            let shape = shape_of(u64::from_le_bytes(*bytes(frame, ETHERTYPE_AT)));
+            tagged |= ((shape & TAGGED) as u64) << nth;
+            six |= (shape as u64 >> 1) << nth;
+        }
+        // Each frame from `begin` on that is long enough.
+        let rest = u64::MAX >> (TOGETHER - frames.len()) & u64::MAX << begin & !short;
+        // SAFETY: the caller's promise.
+        unsafe {
+            short
+                | self.hash_set::<BOTH, 0>(frames, rest & !tagged & !six, hashes)
+                | self.hash_set::<BOTH, TAGGED>(frames, rest & tagged & !six, hashes)
+                | self.hash_set::<BOTH, SIX>(frames, rest & !tagged & six, hashes)
+                | self.hash_set::<BOTH, { TAGGED | SIX }>(frames, rest & tagged & six, hashes)
+        }
+    }
+
+    /// Hashes the frames of a set that can only have this shape. Returns those that are not plain.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has the features of [`hash_here`](Self::hash_here).
+    #[inline(always)]
+    unsafe fn hash_set<const BOTH: bool, const SHAPE: usize>(
+        self,
+        frames: &[&[u8]],
+        set: u64,
+        hashes: &mut [u32; TOGETHER],
+    ) -> u64 {
+        let mut others = 0;
+        for nth in bits(set) {
             // SAFETY: the caller's promise.
-            let differs = unsafe { differs(frame, shape, (ip_at(index), ports), self.tunnels) };
-            others |= u64::from((differs != 0) | short) << nth;
-            tagged |= ((index & TAGGED) as u64) << nth;
-            six |= (index as u64 >> 1) << nth;
-        }
-        // Each frame from `begin` on.
-        let all = u64::MAX >> (TOGETHER - frames.len()) & u64::MAX << begin;
-        let packet = |nth: usize| &frames[nth][IP_AT + TAG_LEN * (tagged >> nth & 1) as usize..];
-        for nth in bits(all & !others & !six) {
-            if let Some(packet) = packet(nth).first_chunk() {
-                // SAFETY: the caller's promise.
-                hashes[nth] = unsafe { self.hash_v4::<BOTH>(packet) };
-            }
-        }
-        for nth in bits(all & !others & six) {
-            if let Some(packet) = packet(nth).first_chunk() {
-                // SAFETY: the caller's promise.
-                hashes[nth] = unsafe { self.hash_v6::<BOTH>(packet) };
+            match unsafe { self.hash_one::<BOTH, SHAPE>(frames[nth]) } {
+                Some(found) => hashes[nth] = found,
+                None => others |= 1 << nth,
             }
         }
         others
+    }
+
+    /// The hash of a frame, if it is plain and has this shape.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has the features of [`hash_here`](Self::hash_here).
+    #[inline(always)]
+    unsafe fn hash_one<const BOTH: bool, const SHAPE: usize>(self, frame: &[u8]) -> Option<u32> {
+        let shape = const { shape(SHAPE) };
+        // SAFETY: the caller's promise.
+        unsafe {
+            if frame.len() < shape.end || differs(frame, &shape, self.tunnels) != 0 {
+                return None;
+            }
+            Some(if SHAPE & SIX == 0 {
+                self.hash_v4::<BOTH>(bytes(frame, shape.begin))
+            } else {
+                self.hash_v6::<BOTH>(bytes(frame, shape.begin))
+            })
+        }
     }
 
     /// # Safety

@@ -6,7 +6,7 @@
 step_seconds_max=300
 # What a step takes, in seconds, until it has been seen; those that are not named take less.
 declare -A step_seconds=(
-    [steerage bench rps]=40 [DPDK ring]=5 [steerage bench handoff]=12 [capture/measure.sh]=18 [steerage bench rr]=24
+    [steerage bench rps]=25 [steerage bench delay]=15 [DPDK ring]=5 [steerage bench handoff]=12 [capture/measure.sh]=18 [steerage bench rr]=24
     [af_packet/measure.sh]=27 [kernel/forward.sh]=33
 )
 step_seconds_others=4

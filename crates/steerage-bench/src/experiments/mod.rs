@@ -15,8 +15,9 @@ pub(crate) use path::series as path_series;
 type Named = (&'static str, fn(&Settings) -> Vec<Benchmark>);
 
 /// All experiments, in the order in which they run.
-const ALL: [Named; 7] = [
+const ALL: [Named; 8] = [
     ("rps", rps::benchmarks),
+    ("delay", rps::delay),
     ("handoff", handoff::benchmarks),
     ("late-metadata", late_metadata::benchmarks),
     ("page-cache", page_cache::benchmarks),

@@ -82,9 +82,13 @@ pub(crate) enum Bench {
     #[command(after_help = EXPERIMENT_HELP)]
     All(ExperimentArgs),
 
-    /// Compare steering with no steering, by work per packet, and measure its delay
+    /// Compare steering with no steering, by work per packet and number of CPUs
     #[command(after_help = EXPERIMENT_HELP)]
     Rps(ExperimentArgs),
+
+    /// Measure the delay of packets with steering and without, at a part of the load
+    #[command(after_help = EXPERIMENT_HELP)]
+    Delay(ExperimentArgs),
 
     /// Compare lists of packets with single packets, with and without a collector CPU
     #[command(after_help = EXPERIMENT_HELP)]

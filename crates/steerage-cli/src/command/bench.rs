@@ -24,6 +24,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Error> {
     match &args.what {
         Bench::All(args) => experiments::run("all", args),
         Bench::Rps(args) => experiments::run("rps", args),
+        Bench::Delay(args) => experiments::run("delay", args),
         Bench::Handoff(args) => experiments::run("handoff", args),
         Bench::LateMetadata(args) => experiments::run("late-metadata", args),
         Bench::PageCache(args) => experiments::run("page-cache", args),

@@ -14,7 +14,7 @@ use crate::program::{Started, run};
 const ANYWHERE: [&str; 14] = [
     "rps",
     "rps-cpus",
-    "rps-delay",
+    "delay",
     "handoff",
     "late-metadata",
     "late-metadata-loss",

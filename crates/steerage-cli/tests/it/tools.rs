@@ -124,7 +124,8 @@ fn manual_pages_are_whole_and_sound() {
         fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     let mut expected: Vec<String> = commands().iter().map(|command| format!("steerage-{command}.1")).collect();
-    let benches = ["all", "rps", "handoff", "late-metadata", "page-cache", "path", "hash", "meter", "rr", "report"];
+    let benches =
+        ["all", "rps", "delay", "handoff", "late-metadata", "page-cache", "path", "hash", "meter", "rr", "report"];
     expected.extend(benches.map(|bench| format!("steerage-bench-{bench}.1")));
     expected.push("steerage.1".to_owned());
     expected.sort();

@@ -109,6 +109,12 @@ ours() { # SERIES CPUS INTERFACE...
     beside "$series" 'signals are listened to' "$steerage" forward "$@" --cpus "$cpus" -v
 }
 
+# Whether the kernel leaves the driver to those who poll busily.
+defer() { # IRQS NANOSECONDS
+    ip netns exec "$r" sh -c "for end in r0 r1; do
+        echo $1 > /sys/class/net/\$end/napi_defer_hard_irqs; echo $2 > /sys/class/net/\$end/gro_flush_timeout; done"
+}
+
 cpumap() { # SERIES CPUS
     forwarding 1
     beside "$1" ready ./cpumap r0 pass "$2"
@@ -119,6 +125,9 @@ for ((round = first_round; round < first_round + rounds; round++)); do
     kernel "kernel, no RPS"
     ours "steerage, 1 CPU" "$one" r0 r1
     ours "steerage by AF_XDP, 1 CPU" "$one" af_xdp:r0 af_xdp:r1 --take all
+    defer 2 200000
+    ours "steerage by AF_XDP, busy, 1 CPU" "$one" af_xdp:r0,busy_poll=20 af_xdp:r1,busy_poll=20 --take all
+    defer 0 0
     kernel "kernel, RPS to the sender's CPU" "$send_cpu"
     kernel "kernel, RPS to 1 CPU" "$one"
     cpumap "kernel, CPUMAP to 1 CPU" "$one"

@@ -68,7 +68,7 @@ tun_loop() { # plain|offload
     ready "$said"
     tun_up
 }
-tun_steerage() { # plain|offload [unsteered]
+tun_steerage() { # plain|offload [steered]
     local on=off
     [[ $1 == plain ]] || on=on
     mkfifo "$scratch/input"
@@ -77,8 +77,8 @@ tun_steerage() { # plain|offload [unsteered]
     rm "$scratch/input"
     tun_up
 }
-tun_unsteered() {
-    tun_steerage "$1" unsteered
+tun_steered() {
+    tun_steerage "$1" steered
 }
 veths() { # plain|offload
     local near
@@ -148,7 +148,7 @@ for ((round = first_round; round < first_round + rounds; round++)); do
     measure "TUN, steerage" tun_steerage plain
     measure "TUN, loop in C, offloads" tun_loop offload
     measure "TUN, steerage, offloads" tun_steerage offload
-    measure "TUN, steerage, offloads, unsteered" tun_unsteered offload
+    measure "TUN, steerage, offloads, steered" tun_steered offload
     measure "veth, loop in C" veth_loop plain
     measure "veth, loop in C, offloads" veth_loop offload
     measure "veth, steerage forward, offloads" veth_steerage offload

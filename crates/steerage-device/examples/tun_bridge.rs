@@ -8,10 +8,12 @@
 //! ip netns exec b iperf3 -s -D; ip netns exec a iperf3 -c 10.99.0.2
 //! ```
 //!
-//! With `on`, super-frames pass in one piece. With `off`, the kernel cuts them first. With `unsteered` as a
-//! further argument, each packet is handled by the CPU that receives it, and each TUN has a CPU of its
-//! own. A function that does as little as this one gains nothing on another CPU, and super-frames stay in
-//! the cache of one. The program ends when its standard input does.
+//! With `on`, super-frames pass in one piece. With `off`, the kernel cuts them first.
+//!
+//! Each packet is handled by the CPU that receives it, and each TUN has a CPU of its own. A function that
+//! does as little as this one gains nothing on another CPU, and super-frames stay in the cache of one. With
+//! `steered` as a further argument, packets are spread by the default policy, as a tunnel that encrypts them
+//! needs it. The program ends when its standard input does.
 #![expect(clippy::print_stdout, reason = "an example shows what it counted")]
 
 use std::fs::File;
@@ -50,13 +52,14 @@ fn open(namespace: &str, interface: &str, offloads: bool) -> Result<Tap, Failure
 
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = env::args().skip(1).collect();
-    let (args, unsteered) = args.split_at(args.len().min(5));
-    let ([near, near_tun, far, far_tun, offloads], [] | [_]) = (args, unsteered) else {
-        return Err("usage: tun_bridge NAMESPACE TUN NAMESPACE TUN on|off [unsteered]".into());
+    let (args, steered) = args.split_at(args.len().min(5));
+    let ([near, near_tun, far, far_tun, offloads], [] | [_]) = (args, steered) else {
+        return Err("usage: tun_bridge NAMESPACE TUN NAMESPACE TUN on|off [steered]".into());
     };
     let (near, far) = (open(near, near_tun, offloads == "on")?, open(far, far_tun, offloads == "on")?);
     let mut builder = Builder::new().input(near.input()?).input(far.input()?);
-    if !unsteered.is_empty() {
+    if steered.is_empty() {
+        // As in the kernel, an empty mask means no steering.
         builder = builder.rps_cpus(CpuMask::default());
     }
     let builder = builder.output(near.output()).output(far.output());

@@ -84,6 +84,18 @@ fn udp_is_taken_and_tcp_passes() {
     }
 }
 
+/// The queue runs the driver itself. To ask for that takes a capability, which a run gives up early.
+#[test]
+fn a_busy_poll_takes_packets() {
+    let Some(net) = Net::new() else { return };
+    let kernel = Kernel::of(&net);
+    let started = start(&net, &["count", "af_xdp:near0,busy_poll=50", "--take", "udp", "--virtual-cpus", "1"]);
+    send(&net, 1, 1000, 9);
+    let report = started.stop(Signal::SIGINT);
+    assert_eq!(received(&report) + kernel.got(), 1000, "{report}");
+    assert!(received(&report) > 0 && report["dropped"] == json!({}), "{report}");
+}
+
 #[test]
 fn without_being_told_what_nothing_is_taken() {
     let Some(net) = Net::new() else { return };

@@ -71,6 +71,10 @@ impl Device {
         for _ in queues.clone().skip(1) {
             unbound.push(Socket::new().map_err(|e| options.error("open an AF_XDP socket", e))?);
         }
+        if let Some(time) = options.busy_poll {
+            let set = unbound.iter().try_for_each(|socket| socket.busy_poll(time, POLL_BUDGET as u32));
+            set.map_err(|e| options.error("poll busily", e))?;
+        }
         Ok(Self {
             name: options.interface.clone(),
             index: interface.index,
@@ -159,9 +163,6 @@ impl Device {
             match ready.first() {
                 None => how = self.bind_first(&next, place, shape.chunk_bytes as usize, region.backing())?,
                 Some(first) => drop(self.bind_one(place, &[how], |how| next.bind(place, how, Some(first)))?),
-            }
-            if let Some(time) = self.busy_poll {
-                next.busy_poll(time, POLL_BUDGET as u32).map_err(|e| self.error("poll busily", e))?;
             }
             ready.push(next);
         }

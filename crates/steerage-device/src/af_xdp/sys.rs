@@ -146,6 +146,15 @@ impl Socket {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
+    /// Makes receivers poll the driver, for this long at a time and for this many frames. This takes
+    /// CAP_NET_ADMIN, which is given up before sockets are bound.
+    pub(super) fn busy_poll(&self, time: Duration, budget: u32) -> io::Result<()> {
+        let micros = time.as_micros().clamp(1, i32::MAX as u128) as c_int;
+        self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
+        self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, &micros)?;
+        self.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
+    }
+
     /// Uses the pages of `region`. Registers them with the kernel unless another socket has done
     /// so.
     pub(super) fn with_memory(self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<OpenSocket> {
@@ -347,14 +356,6 @@ impl OpenSocket {
         // An error of the socket is reported by `take_error`.
         // SAFETY: the call has length 0 and null pointers, so the kernel writes nothing.
         unsafe { libc::recvfrom(fd, null, 0, libc::MSG_DONTWAIT, null.cast(), null.cast()) };
-    }
-
-    /// Makes receivers poll the driver, for this long at a time and for this many frames.
-    pub(super) fn busy_poll(&self, time: Duration, budget: u32) -> io::Result<()> {
-        let micros = time.as_micros().clamp(1, i32::MAX as u128) as c_int;
-        self.socket.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
-        self.socket.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, &micros)?;
-        self.socket.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
     }
 
     pub(super) fn statistics(&self) -> io::Result<Statistics> {

@@ -111,7 +111,7 @@ fn at_most(each: u64) -> LibraryBenchmarkConfig {
 #[bench::device_hash_2_targets(args = (2), setup = device_hash, config = at_most(250))]
 #[bench::device_hash_16_targets(args = (16), setup = device_hash, config = at_most(374))]
 #[bench::our_hash_2_targets(args = (2, Mix::Uniform), setup = our_hash, config = at_most(331))]
-#[bench::our_hash_2_targets_mixed(args = (2, Mix::Mixed), setup = our_hash, config = at_most(437))]
+#[bench::our_hash_2_targets_mixed(args = (2, Mix::Mixed), setup = our_hash, config = at_most(388))]
 #[bench::lists_of_one(args = (1), setup = single, config = at_most(2058))]
 fn packets(cpus: Cpus<ReadsHeaders>) -> Cpus<ReadsHeaders> {
     run(cpus)

@@ -45,6 +45,9 @@ const ROWS: [Row; 9] = [
 /// The text for the row that requires interfaces, and so is not part of this experiment.
 const ELSEWHERE: &str = "forward by AF_XDP: it needs interfaces; measure it with peers/run --only forward\n";
 
+/// The text for the rows about far CPUs, if there were none.
+const NEVER_FAR: &str = "far   1 target, our hash: the CPUs were not far from each other in any run\n";
+
 /// The summary of the `path` experiment: for each placement and row, the median of the runs, and
 /// how far it is from the aim.
 pub fn summary(experiment: &Experiment) -> String {
@@ -60,6 +63,9 @@ pub fn summary(experiment: &Experiment) -> String {
                 let _ = writeln!(text, "{place:<6}{:<15}{median:6.1} [{least:.1}..{most:.1}] ns; {aim}", row.what);
             }
         }
+    }
+    if !placements(experiment).contains(&Placement::Far) {
+        text += NEVER_FAR;
     }
     text + ELSEWHERE
 }
@@ -136,7 +142,7 @@ near  2 targets        15.4 [14.0..16.8] ns; 1.40 [1.40..1.40] times bare loop w
 near  our hash         16.5 [15.0..18.0] ns; aim 17 ns: met
 near  mixed traffic    23.1 [21.0..25.2] ns; 1.40 [1.40..1.40] times our hash, 2 targets, aim 1.3: missed
 near  worker           11.0 [10.0..12.0] ns; aim 9 ns: missed
-{ELSEWHERE}"
+{NEVER_FAR}{ELSEWHERE}"
         );
         assert_eq!(summary(&experiment(&nanos, Placement::Near)), expected);
         let far = summary(&experiment(&[(series::ONE_TARGET, 20.0, 20.0)], Placement::Far));

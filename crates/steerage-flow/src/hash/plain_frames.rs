@@ -1,5 +1,5 @@
 //! Hashes plain frames from their bytes: reads the key of a frame into the AES state directly, and takes no branch that
-//! depends on the kind of frame.
+//! depends on the shape of a frame.
 //!
 //! A frame is *plain* if it is Ethernet with at most one VLAN tag, IP without options, extensions or fragments, and TCP or
 //! UDP outside of tunnels. It has one of four shapes: IPv4 or IPv6, with a tag or without. In mixed traffic the shape is

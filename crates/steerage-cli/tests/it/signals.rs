@@ -217,7 +217,6 @@ fn no_signal_to_stop_is_lost() {
     }
 }
 
-/// The exit code asks the service manager to start the run again.
 /// Whether programs that this process starts ignore HUP from the beginning.
 fn ignores_hup() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -225,6 +224,7 @@ fn ignores_hup() -> bool {
     u64::from_str_radix(ignored, 16).unwrap() >> (Signal::SIGHUP as u32 - 1) & 1 == 1
 }
 
+/// The exit code asks the service manager to start the run again.
 #[test]
 fn hup_ends_a_run_well_and_asks_for_another() {
     if ignores_hup() {

@@ -108,6 +108,36 @@ veth_steerage() {
     ready "$said"
     far=10.99.1.2
 }
+routed_up() { # hosts on veths of a router, whose kernel hands what they send to the TUNs n0 and n1
+    local side ns
+    for side in 0 1; do
+        if ((side)); then ns=$b; else ns=$a; fi
+        ip -n "$r" link set "n$side" txqueuelen 1000 up
+        ip netns exec "$r" sysctl -qw "net.ipv4.conf.n$side.rp_filter=0" "net.ipv4.conf.r$side.rp_filter=0"
+        ip -n "$r" rule add iif "r$side" lookup "10$side"
+        ip -n "$r" route add default dev "n$side" table "10$side"
+    done
+    ip netns exec "$r" sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0
+    far=10.99.1.2
+}
+routed_loop() { # plain|offload
+    veths "$1"
+    ./bridge tun "$1" "$r" n0 "$r" n1 >"$said" & tunnel=$!
+    ready "$said"
+    routed_up
+}
+routed_steerage() { # plain|offload [OPTION...]
+    local on=off
+    [[ $1 == plain ]] || on=on
+    veths "$1"
+    ip netns exec "$r" "$target/steerage" forward "tun:n0,offload=$on" "tun:n1,offload=$on" "${@:2}" -v \
+        --route '10.99.0.0/24 dev n0' --route '10.99.1.0/24 dev n1' >"$scratch/report" 2>"$said" & tunnel=$!
+    ready "$said"
+    routed_up
+}
+routed_steered() {
+    routed_steerage "$1" --rps-cpus 3
+}
 
 # ---- traffic
 
@@ -126,6 +156,7 @@ udp() { # plain|offload
 measure() { # SERIES WAY plain|offload
     local before values
     grep -q -- "$only" <<<"$1" || return 0
+    : >"$said"
     namespaces
     "$2" "$3"
     ip netns exec "$b" iperf3 -s >/dev/null & server=$!
@@ -149,6 +180,9 @@ for ((round = first_round; round < first_round + rounds; round++)); do
     measure "TUN, loop in C, offloads" tun_loop offload
     measure "TUN, steerage, offloads" tun_steerage offload
     measure "TUN, steerage, offloads, steered" tun_steered offload
+    measure "TUN of a router, loop in C, offloads" routed_loop offload
+    measure "TUN of a router, steerage forward, offloads" routed_steerage offload
+    measure "TUN of a router, steerage forward, offloads, steered" routed_steered offload
     measure "veth, loop in C" veth_loop plain
     measure "veth, loop in C, offloads" veth_loop offload
     measure "veth, steerage forward, offloads" veth_steerage offload

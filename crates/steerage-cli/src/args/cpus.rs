@@ -43,3 +43,15 @@ pub(crate) struct CpuArgs {
         value_parser = |text: &str| number(text, CPUS_MAX))]
     pub(crate) virtual_cpus: Option<usize>,
 }
+
+/// The mask for no steering.
+const NO_STEERING: &str = "0";
+
+impl CpuArgs {
+    /// Leaves packets to the CPU that receives them, unless the command line has a mask.
+    pub(crate) fn unsteered_by_default(&mut self) {
+        if self.rps_cpus.is_empty() && self.rps_cpus_list.is_empty() {
+            self.rps_cpus = vec![NO_STEERING.to_owned()];
+        }
+    }
+}

@@ -15,6 +15,8 @@ The report says what was dropped and why (steerage help forward).
 ROUTE is written as for `ip route`: '10.0.0.0/8 via 192.0.2.1 [dev IFACE]', 'default via fe80::1 dev eth1', '10.1.0.0/16 dev eth1' \\
 or 'blackhole 10.9.0.0/16'. Several routes for one prefix share its flows.
 
+If every DEVICE is tun:NAME,offload=on, packets stay on the CPU that receives them unless --rps-cpus says otherwise.
+
 Examples:
   steerage forward eth1 eth2                     by the kernel's routes
   steerage forward eth1 eth2 --seconds 60 --json for a minute

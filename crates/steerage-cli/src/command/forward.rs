@@ -9,6 +9,7 @@ use std::time::Duration;
 use nix::net::if_::if_nametoindex;
 use steerage::Output;
 use steerage_apps::forward::Forwarding;
+use steerage_device::tap::TapOptions;
 use steerage_device::{af_packet, af_xdp, output};
 
 use crate::args::{DirectionArg, ForwardArgs, LiveArgs, RunArgs};
@@ -31,6 +32,8 @@ struct ForwardDevice {
     shared: bool,
     /// Whether packets begin with an Ethernet header.
     ethernet: bool,
+    /// Whether it is a TUN that hands over super-frames.
+    whole: bool,
 }
 
 /// Forwards until the end and reports.
@@ -39,7 +42,11 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     check(&devices)?;
     // AF_XDP has no super-frames.
     let offloads = devices.iter().all(|device| device.shared || !device.ethernet);
-    let run = listening(&args.run, offloads);
+    let mut run = listening(&args.run, offloads);
+    if devices.iter().all(|device| device.whole) {
+        // To hand a super-frame to another CPU costs more than to forward it.
+        run.cpus.unsteered_by_default();
+    }
     let cpus = instance::count_cpus(&run.cpus)?;
     let route_updater = OnceCell::new();
     let forwarding = OnceCell::new();
@@ -97,13 +104,16 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
         interface: interface.to_owned(),
         shared,
         ethernet,
+        whole: false,
     };
     if let Some(named) = af_xdp::Named::read(spec) {
         return Ok(ForwardDevice { output: format!("af_xdp:{}", named.interface), ..of(named.interface, false, true) });
     }
     if let Some(name) = spec.strip_prefix("tun:") {
         let interface = name.split(',').next().unwrap_or(name).to_owned();
-        return Ok(ForwardDevice { output: spec.to_owned(), interface, shared: false, ethernet: false });
+        // Mistakes in the options are found when it is opened.
+        let whole = TapOptions::parse(spec).is_ok_and(|options| options.offloads);
+        return Ok(ForwardDevice { output: spec.to_owned(), interface, shared: false, ethernet: false, whole });
     }
     if spec.starts_with("tap:") {
         let message = format!(

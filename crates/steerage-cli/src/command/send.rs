@@ -13,9 +13,6 @@ use crate::sandbox::{Confined, Needs};
 /// The default rate for an interface, in packets per second.
 const RATE_DEFAULT: u64 = 1000;
 
-/// The mask for no steering: one CPU reads and sends.
-const NO_STEERING: &str = "0";
-
 /// Sends until the end, and reports.
 pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     let to = match output::expand(&args.to).map_err(Error::Output)?.as_slice() {
@@ -29,7 +26,9 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
         None if is_file || args.run.pace.is_some() => u64::MAX,
         None => RATE_DEFAULT,
     };
-    let run = RunArgs { devices: repeated(args), ..in_order(&args.run) };
+    let mut run = RunArgs { devices: repeated(args), ..args.run.clone() };
+    // One CPU sends everything in order.
+    run.cpus.unsteered_by_default();
     let cpus = instance::count_cpus(&run.cpus)?;
     let sending = SendOptions {
         originated: 0,
@@ -51,13 +50,4 @@ fn repeated(args: &SendArgs) -> Vec<String> {
     let (made, files): (Vec<_>, Vec<_>) = devices.iter().partition(|device| steerage_device::is_synthetic(device));
     let files = (0..args.times).flat_map(|_| files.iter().copied());
     made.into_iter().chain(files).cloned().collect()
-}
-
-/// Makes one CPU send everything in order, unless the command line has a mask.
-fn in_order(run: &RunArgs) -> RunArgs {
-    let mut run = run.clone();
-    if run.cpus.rps_cpus.is_empty() && run.cpus.rps_cpus_list.is_empty() {
-        run.cpus.rps_cpus = vec![NO_STEERING.to_owned()];
-    }
-    run
 }

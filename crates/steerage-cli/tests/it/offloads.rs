@@ -218,6 +218,34 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
     assert!(told == expected || told == [expected[1], expected[0]], "{to_us:#?}");
 }
 
+/// A router between such TUNs is not steered unless that is asked for. One TUN without super-frames is enough to steer.
+#[test]
+fn super_frames_between_tuns_stay_where_they_arrive() {
+    const MESSAGES: u64 = 3;
+    let Some(namespaces) = Namespaces::new(1) else { return };
+    for (left, right, more, masks) in [
+        ("tun:left,offload=on", "tun:right,offload=on", &[][..], ["0", "1"]),
+        ("tun:left,offload=on", "tun:right,offload=on", &["--rps-cpus", "3"], ["0-1", "0-1"]),
+        ("tun:left,offload=on", "tun:right", &[], ["0-1", "0-1"]),
+    ] {
+        let fixed = ["forward", left, right, "--route", "10.66.0.0/24 dev right"];
+        let args = [&fixed, more, &["--virtual-cpus", "2", "--check-order", "--json", "-v"]].concat();
+        let started = Started::of(namespaces.within(0, || command(&args).spawn().unwrap()));
+        namespaces.address(0, 1, "left");
+        namespaces.must(0, "link set right up");
+        namespaces.must(0, "route add 10.66.0.0/24 dev left");
+        let socket = namespaces.within(0, || cutting_socket(any(address("10.66.0.9")), DATAGRAM_BYTES));
+        for _ in 0..MESSAGES {
+            socket.send_to(&[0x5a; MESSAGE_BYTES], ("10.66.0.9", 9)).unwrap();
+        }
+        let report = started.stop_at_rest();
+        let told = report["queues"].as_array().unwrap().iter().map(|queue| &queue["rps_cpus_list"]);
+        assert_eq!(told.collect::<Vec<_>>(), masks, "{report}");
+        let sent = report["outputs"][1]["packets"].as_u64().unwrap();
+        assert!(sent >= MESSAGES, "{report}");
+    }
+}
+
 /// An Ethernet header up to a tag.
 const ADDRESSES: usize = 12;
 /// The VLAN of tagged frames.

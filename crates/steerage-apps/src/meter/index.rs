@@ -3,79 +3,124 @@
 
 use steerage::memory::HugeVec;
 
-/// The number of slots of the smallest index.
-const SLOTS_MIN: usize = 1024;
+/// The number of entries of the smallest index.
+const ENTRIES_MIN: usize = 1024;
+
+/// The number of entries of a cache line.
+const LINE: usize = 8;
 
 /// No place in the table.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// An index of places in the flow table by hash.
 ///
-/// Each slot has the hash in its upper half, and the place plus one in its lower half. 0 is an
-/// empty slot. Probing is linear and starts at the slot that the topmost bits of the hash select,
-/// so a doubled index is filled from front to back. At most half of the slots are used, which keeps
-/// runs short. A removal moves later entries up, so there are no tombstones.
+/// The topmost bits of the hash select a line, so a doubled index is filled from front to back. A
+/// search compares all hashes of a line at once: how many comparisons a search takes cannot be
+/// predicted, and a wrong prediction costs more than all of them. If a line is full, its further
+/// entries are in the lines behind it. At most half of the entries are used, so few lines are full.
+/// A removal moves later entries up, so there are no tombstones.
 #[derive(Debug)]
 pub(super) struct Index {
-    slots: HugeVec<u64>,
-    /// The number of lower bits of the hash that do not select a slot.
+    lines: HugeVec<Line>,
+    /// The number of lower bits of the hash that do not select a line.
     shift: u32,
     len: usize,
 }
 
+/// A cache line of entries. Those in use come first.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Line {
+    hashes: [u32; LINE],
+    /// The places plus one, or 0 for an entry that is not used.
+    places: [u32; LINE],
+}
+
+impl Line {
+    fn is_full(&self) -> bool {
+        self.places[LINE - 1] != 0
+    }
+
+    /// The place with the hash, plus one, or 0. If two have it, the result may be any number but 0.
+    #[inline(always)]
+    fn any_with(&self, hash: u32) -> u32 {
+        let one = |(its, place): (&u32, &u32)| if *its == hash { *place } else { 0 };
+        self.hashes.iter().zip(&self.places).map(one).fold(0, |any, place| any | place)
+    }
+}
+
+const _: () = assert!(size_of::<Line>() == 64);
+
+/// An entry of an index: its line, and its position there.
+type At = (usize, usize);
+
 impl Index {
     pub(super) fn new() -> Self {
-        Self::of_size(SLOTS_MIN)
+        Self::of_size(ENTRIES_MIN / LINE)
     }
 
-    fn of_size(slots: usize) -> Self {
-        Self { slots: HugeVec::filled(0, slots), shift: u32::BITS - slots.ilog2(), len: 0 }
+    fn of_size(lines: usize) -> Self {
+        let empty = Line { hashes: [0; LINE], places: [0; LINE] };
+        Self { lines: HugeVec::filled(empty, lines), shift: u32::BITS - lines.ilog2(), len: 0 }
     }
 
+    /// The line where a search for the hash begins.
     #[inline(always)]
     fn home(&self, hash: u32) -> usize {
         (hash >> self.shift) as usize
     }
 
-    #[inline(always)]
-    fn next(&self, slot: usize) -> usize {
-        (slot + 1) & (self.slots.len() - 1)
+    fn next(&self, line: usize) -> usize {
+        (line + 1) & (self.lines.len() - 1)
     }
 
-    /// Prefetches the slot where a lookup of the hash begins.
+    fn behind(&self, (line, nth): At) -> At {
+        if nth + 1 < LINE { (line, nth + 1) } else { (self.next(line), 0) }
+    }
+
+    /// The hash and the place of an entry. `None` if it is not used.
+    fn at(&self, (line, nth): At) -> Option<(u32, u32)> {
+        let Line { hashes, places } = &self.lines[line];
+        Some((hashes[nth], places[nth].checked_sub(1)?))
+    }
+
+    fn set(&mut self, (line, nth): At, entry: Option<(u32, u32)>) {
+        let Line { hashes, places } = &mut self.lines[line];
+        (hashes[nth], places[nth]) = entry.map_or((0, 0), |(hash, place)| (hash, place + 1));
+    }
+
+    /// Prefetches the line where a search for the hash begins.
     #[inline(always)]
     pub(super) fn prefetch(&self, hash: u32) {
-        self.slots.prefetch(self.home(hash));
+        self.lines.prefetch(self.home(hash));
     }
 
-    /// The first place whose flow has the hash, or [`NONE`]. If the flow is in the table, this is
-    /// almost always its place.
+    /// A place that almost always is that of the flow with the hash, if this flow is in the table.
+    /// [`NONE`] if it is not.
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
-        let mut at = self.home(hash);
-        loop {
-            let slot = self.slots[at];
-            if slot == 0 {
-                return NONE;
-            }
-            if (slot >> 32) as u32 == hash {
-                return slot as u32 - 1;
-            }
-            at = self.next(at);
+        let line = &self.lines[self.home(hash)];
+        match line.any_with(hash) {
+            0 if line.is_full() => self.find(hash, |_| true).unwrap_or(NONE),
+            found => found.wrapping_sub(1),
         }
     }
 
     /// The place of a flow with the hash for which `is_it` returns true.
+    #[inline(never)]
     pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = self.home(hash);
         loop {
-            let slot = self.slots[at];
-            if slot == 0 {
-                return None;
+            let line = &self.lines[at];
+            let all = line.hashes.iter().zip(line.places);
+            if line.any_with(hash) != 0
+                && let Some((_, place)) =
+                    all.into_iter().find(|(its, place)| **its == hash && *place != 0 && is_it(place - 1))
+            {
+                return Some(place - 1);
             }
-            let place = slot as u32 - 1;
-            if (slot >> 32) as u32 == hash && is_it(place) {
-                return Some(place);
+            if !line.is_full() {
+                return None;
             }
             at = self.next(at);
         }
@@ -83,52 +128,54 @@ impl Index {
 
     /// Adds a place that is not in the index yet.
     pub(super) fn insert(&mut self, hash: u32, place: u32) {
-        if 2 * (self.len + 1) > self.slots.len() {
+        if 2 * (self.len + 1) > LINE * self.lines.len() {
             self.grow();
         }
-        self.put(u64::from(hash) << 32 | u64::from(place + 1));
+        self.put((hash, place));
         self.len += 1;
     }
 
-    fn put(&mut self, slot: u64) {
-        let mut at = self.home((slot >> 32) as u32);
-        while self.slots[at] != 0 {
-            at = self.next(at);
+    fn put(&mut self, entry: (u32, u32)) {
+        let mut line = self.home(entry.0);
+        while self.lines[line].is_full() {
+            line = self.next(line);
         }
-        self.slots[at] = slot;
+        let used = self.lines[line].places.iter().filter(|place| **place != 0).count();
+        self.set((line, used), Some(entry));
     }
 
     #[cold]
     fn grow(&mut self) {
-        let mut larger = Self::of_size(2 * self.slots.len());
-        self.slots.iter().filter(|slot| **slot != 0).for_each(|slot| larger.put(*slot));
+        let mut larger = Self::of_size(2 * self.lines.len());
+        let all = (0..self.lines.len()).flat_map(|line| (0..LINE).map(move |nth| (line, nth)));
+        all.filter_map(|at| self.at(at)).for_each(|entry| larger.put(entry));
         larger.len = self.len;
         *self = larger;
     }
 
     /// Removes a place.
     pub(super) fn remove(&mut self, hash: u32, place: u32) {
-        let wanted = u64::from(hash) << 32 | u64::from(place + 1);
-        let mut hole = self.home(hash);
-        while self.slots[hole] != wanted {
-            if self.slots[hole] == 0 {
-                return; // The place is not in the index.
+        let mut hole = (self.home(hash), 0);
+        loop {
+            match self.at(hole) {
+                Some(entry) if entry == (hash, place) => break,
+                Some(_) => hole = self.behind(hole),
+                // The place is not in the index.
+                None => return,
             }
-            hole = self.next(hole);
         }
         self.len -= 1;
-        let mut at = self.next(hole);
-        while self.slots[at] != 0 {
+        let mut at = self.behind(hole);
+        while let Some(entry) = self.at(at) {
             // An entry can move to the hole if the hole is not before the entry's home.
-            let home = self.home((self.slots[at] >> 32) as u32);
-            let distance = |to: usize| to.wrapping_sub(home) & (self.slots.len() - 1);
+            let distance = |(line, nth): At| (line.wrapping_sub(self.home(entry.0)) & (self.lines.len() - 1), nth);
             if distance(hole) < distance(at) {
-                self.slots[hole] = self.slots[at];
+                self.set(hole, Some(entry));
                 hole = at;
             }
-            at = self.next(at);
+            at = self.behind(at);
         }
-        self.slots[hole] = 0;
+        self.set(hole, None);
     }
 }
 
@@ -138,6 +185,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+
+    fn used(index: &Index) -> usize {
+        index.lines.iter().flat_map(|line| line.places).filter(|place| *place != 0).count()
+    }
 
     proptest! {
         /// Uses few hashes at the upper end, so that runs are long, wrap around and hold equal
@@ -160,7 +211,7 @@ mod tests {
                     prop_assert_ne!(index.candidate(*hash), NONE);
                 }
                 prop_assert_eq!(index.len, model.len());
-                prop_assert_eq!(index.slots.iter().filter(|slot| **slot != 0).count(), model.len());
+                prop_assert_eq!(used(&index), model.len());
             }
         }
     }
@@ -173,6 +224,6 @@ mod tests {
         assert!((0..100_000).all(|place| index.find(hash(place), |at| at == place) == Some(place)));
         assert!((100_000..200_000).all(|place| index.find(hash(place), |at| at == place).is_none()));
         (0..100_000).for_each(|place| index.remove(hash(place), place));
-        assert!(index.slots.iter().all(|slot| *slot == 0));
+        assert_eq!(used(&index), 0);
     }
 }

@@ -95,8 +95,8 @@ impl Index {
         self.lines.prefetch(self.home(hash));
     }
 
-    /// A place that almost always is that of the flow with the hash, if this flow is in the table.
-    /// [`NONE`] if it is not.
+    /// The place of a flow with the hash, or [`NONE`] if there is none. If several flows have the
+    /// hash, the result may be any place. So the caller has to compare the flow.
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         let line = &self.lines[self.home(hash)];
@@ -112,12 +112,13 @@ impl Index {
         let mut at = self.home(hash);
         loop {
             let line = &self.lines[at];
-            let all = line.hashes.iter().zip(line.places);
-            if line.any_with(hash) != 0
-                && let Some((_, place)) =
-                    all.into_iter().find(|(its, place)| **its == hash && *place != 0 && is_it(place - 1))
-            {
-                return Some(place - 1);
+            // Most searches are for new flows, whose hash no entry has.
+            if line.any_with(hash) != 0 {
+                let mut entries = line.hashes.iter().zip(line.places);
+                let found = entries.find(|(its, place)| **its == hash && *place != 0 && is_it(place - 1));
+                if let Some((_, place)) = found {
+                    return Some(place - 1);
+                }
             }
             if !line.is_full() {
                 return None;
@@ -222,6 +223,9 @@ mod tests {
         let hash = |place: u32| place.wrapping_mul(0x9e37_79b1);
         (0..100_000).for_each(|place| index.insert(hash(place), place));
         assert!((0..100_000).all(|place| index.find(hash(place), |at| at == place) == Some(place)));
+        // All hashes differ, so a candidate is the flow itself.
+        assert!((0..100_000).all(|place| index.candidate(hash(place)) == place));
+        assert!((100_000..200_000).all(|place| index.candidate(hash(place)) == NONE));
         assert!((100_000..200_000).all(|place| index.find(hash(place), |at| at == place).is_none()));
         (0..100_000).for_each(|place| index.remove(hash(place), place));
         assert_eq!(used(&index), 0);

@@ -47,6 +47,7 @@ mod wheel;
 mod writer_state;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,6 +104,10 @@ const LOOKS_PER_PACKET: usize = 2;
 
 /// How many flows are checked for a timeout per tick.
 const LOOKS_PER_TICK: usize = 16_384;
+
+/// How many packets before it is counted a packet's flow is fetched. If all flows of a batch were
+/// fetched at once, the CPU would run out of line fill buffers, and would wait.
+const FETCHED_AHEAD: usize = 16;
 
 /// How long a record waits for others before all are handed over, by the packets' time.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
@@ -283,7 +288,7 @@ pub struct MovedFlows {
 }
 
 impl Meter {
-    /// Reads the headers of the whole batch, and prefetches the flows from the table, so that many
+    /// Reads the headers of the whole batch, and prefetches their entries of the index, so that many
     /// cache lines load at the same time. The work is done in steps that need few registers each.
     #[inline(never)]
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
@@ -308,11 +313,16 @@ impl Meter {
             seen.hash = seen.flow.key.hash(&self.seeds);
             self.table.prefetch_candidate(seen.hash);
         }
-        for (seen, place) in self.batch[..count].iter().zip(&mut self.places) {
+        count
+    }
+
+    /// Looks up where the flows of these packets of the batch may be, and prefetches the flows.
+    #[inline(always)]
+    fn look_up(&mut self, packets: Range<usize>) {
+        for (seen, place) in self.batch[packets.clone()].iter().zip(&mut self.places[packets]) {
             *place = self.table.candidate(seen.hash);
             self.table.prefetch(*place);
         }
-        count
     }
 
     /// Reads the packets of any kind at these positions. Returns whether the last packet of the
@@ -350,7 +360,12 @@ impl Meter {
     #[inline(never)]
     fn count(&mut self, batch: &mut Batch<'_>, count: usize) {
         let (mut packets, mut passed) = (batch.iter_mut(), 0);
-        for nth in 0..count.min(HANDLE_BUDGET) {
+        let count = count.min(HANDLE_BUDGET);
+        self.look_up(0..count.min(FETCHED_AHEAD));
+        for nth in 0..count {
+            if nth + FETCHED_AHEAD < count {
+                self.look_up(nth + FETCHED_AHEAD..nth + FETCHED_AHEAD + 1);
+            }
             let (seen, place) = (&self.batch[nth], self.places[nth]);
             if seen.hash.rotate_left(u32::BITS / 2) > self.sample_max {
                 continue;

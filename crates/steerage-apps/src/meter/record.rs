@@ -11,7 +11,7 @@ use steerage::flow::Tunnel;
 use steerage::{FlowKey, WallTime, flow::protocol};
 
 use super::flow::{Flow, FlowEnd, Traffic};
-use super::key::Kind;
+use super::key::{Key, Kind};
 use super::names::FlowNames;
 use super::row::{Address, Row};
 use super::tcp::TcpHealth;
@@ -118,12 +118,7 @@ impl FlowRecord {
     }
 
     pub(super) fn class(&self) -> Class {
-        match self.flow.key.kind() {
-            Kind::V4 | Kind::V6 => Class::Ip(self.flow.key.protocol()),
-            Kind::Link => Class::Link,
-            Kind::Mpls => Class::Mpls,
-            Kind::Other => Class::Other,
-        }
+        Class::of(&self.flow.key)
     }
 
     /// The source as text: `10.0.0.1:80`, `[fd00::1]:80`, the address alone if there is no port, or
@@ -172,6 +167,15 @@ pub(super) enum Class {
 }
 
 impl Class {
+    pub(super) fn of(key: &Key) -> Self {
+        match key.kind() {
+            Kind::V4 | Kind::V6 => Self::Ip(key.protocol()),
+            Kind::Link => Self::Link,
+            Kind::Mpls => Self::Mpls,
+            Kind::Other => Self::Other,
+        }
+    }
+
     fn name(self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
             Self::Ip(protocol::ICMP) => "icmp",

@@ -8,7 +8,7 @@ use steerage::{WallTime, memory::HugeVec};
 
 use super::flow::{Flow, FlowEnd};
 use super::names::Names;
-use super::record::{Classes, FlowRecord};
+use super::record::{Class, Classes, FlowRecord};
 use super::timeouts::Timeouts;
 
 /// The records with the most bytes among those that were offered, at most `most`. The one with the
@@ -91,6 +91,16 @@ impl Totals {
         self.classes.add(record.class());
         self.earliest = self.earliest.min(record.flow().first);
         self.top.offer(record);
+    }
+
+    /// Adds a flow that is still open. Its record is only made if it may be one of the top records.
+    fn add_open(&mut self, flow: &Flow, record: impl FnOnce() -> FlowRecord) {
+        self.total += 1;
+        self.classes.add(Class::of(&flow.key));
+        self.earliest = self.earliest.min(flow.first);
+        if self.top.has_place_for(flow.bytes()) {
+            self.top.offer(&record());
+        }
     }
 
     fn add_all(&mut self, more: Self) {
@@ -215,7 +225,7 @@ impl Metered {
         if open.tables.len() > 1 {
             open.merge();
         }
-        open.flows().for_each(|flow| totals.add(&open.record(flow)));
+        open.flows().for_each(|flow| totals.add_open(flow, || open.record(flow)));
         let metered = Self {
             total: totals.total,
             evicted: totals.evicted,

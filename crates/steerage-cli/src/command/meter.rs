@@ -69,7 +69,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let reports = ended.outcome.reports;
     let handled_bytes = reports.iter().map(|(cpu, report)| (*cpu, report.handled_bytes)).collect();
     let (metered, open) = Metered::of(reports.into_iter().map(|(_cpu, report)| report), flows.top);
-    let written = writers.finish(open.into_records());
+    let written = writers.finish(open);
     let ended_by = if written.is_err() { Some(EndedBy::Error) } else { ended.report.ended_by };
     let flows = Some(Flows::Ended { metered, outputs, sample: sampled(flows.sample) });
     let report = Report { handled_bytes, ended_by, flows, ..ended.report };

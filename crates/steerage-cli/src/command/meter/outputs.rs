@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use steerage_apps::meter::{
-    Collector, Exporter, FilePattern, FlowFormat, FlowOutput, FlowRecord, FlowWriter, FlowsTo, OpenCollector, Rotation,
+    Collector, Exporter, FilePattern, FlowFormat, FlowOutput, FlowWriter, FlowsTo, OpenCollector, OpenFlows, Rotation,
 };
 
 use crate::args::MeterArgs;
@@ -115,9 +115,13 @@ impl Writers {
         self.0.iter().map(FlowWriter::output).collect()
     }
 
-    /// Hands over the last records, and waits until all threads are done. Returns the first error.
-    pub(super) fn finish(self, rest: Vec<FlowRecord>) -> Result<(), Error> {
-        let rest = std::sync::Arc::new(rest);
+    /// Hands over the records of the flows that are still open, and waits until all threads are done. Returns the first error.
+    pub(super) fn finish(self, open: OpenFlows) -> Result<(), Error> {
+        // Without a writer, nobody reads the records, and they need more memory than the flows.
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let rest = std::sync::Arc::new(open.into_records());
         let ends: Vec<_> = self.0.into_iter().map(|writer| writer.finish(rest.clone())).collect();
         ends.into_iter().collect::<Result<(), _>>().map_err(Error::Flows)
     }

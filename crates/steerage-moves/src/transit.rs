@@ -75,6 +75,7 @@ mod tests {
         assert_eq!(taken, [], "of another slice");
         transit.put(2, &mut vec![(4, "d")]);
         transit.put(2, &mut vec![(1, "a"), (5, "e"), (9, "not announced")]);
+        assert_eq!(format!("{transit:?}"), "Transit of 4 states");
         transit.take(&slice, 1, &mut taken);
         taken.sort_unstable();
         assert_eq!(taken, [(1, "a"), (5, "e")]);

@@ -90,6 +90,16 @@ fn state_moves_with_a_whole_group_and_not_with_a_queue_that_leaves_others() {
 }
 
 #[test]
+fn the_new_owner_of_a_queue_comes_first_in_its_group() {
+    let mut moves = moves(&[&[0, 1, 2]]);
+    let before = moves.group(0).0;
+    assert_eq!(moves.order_of(0), (vec![0, 1, 2], 1));
+    let actions = on(&mut moves, Event::Owner { queue: 0, cpu: 2 });
+    assert_eq!((moves.owner_of(0), moves.order_of(0)), (2, (vec![2, 0, 1], 1)));
+    assert!(actions.changed && moves.group(0).0 != before, "policies look at the group again");
+}
+
+#[test]
 fn a_queue_that_ends_is_not_taken_for_the_cpu_of_its_number() {
     let mut moves = moves(&[&[0], &[1]]);
     mask(&mut moves, &[0], &[2]);

@@ -41,11 +41,19 @@ struct LinkState {
     veth: bool,
 }
 
-/// A neighbour, and whether the kernel regards it as stale.
+/// How many checks of neighbours, one a second, a neighbour counts as silent after the kernel has
+/// failed to find it. Afterwards it is unknown. So the first packet to a machine that was off for
+/// long makes the kernel look for it, as if the kernel had sent the packet, and brings no error.
+const SILENT_CHECKS: u8 = 5;
+
+/// A neighbour, and what the kernel says about it.
 #[derive(Debug)]
 struct KnownNeighbour {
     neighbour: Arc<Neighbour>,
+    /// Whether the kernel regards it as stale.
     stale: bool,
+    /// The number of checks since the kernel found it or failed to.
+    checks: u8,
 }
 
 /// The changes since the last forwarding table.
@@ -322,7 +330,8 @@ impl KernelTables {
         let Some(key) = address.map(|address| (member, address)) else { return };
         let state = message.header.state;
         let mac: Option<Option<Mac>> = match state {
-            NeighbourState::Failed if is_there => Some(None),
+            // How long ago an entry of a dump failed is not known. It was probably long ago.
+            NeighbourState::Failed if is_there && (!self.asking || self.past.contains_key(&key)) => Some(None),
             NeighbourState::Incomplete | NeighbourState::None | NeighbourState::Failed => None,
             _ if is_there => mac.map(Some),
             _ => None,
@@ -336,16 +345,24 @@ impl KernelTables {
             (Some(mac), Some(known)) if known.neighbour.mac == mac => known.stale = state == NeighbourState::Stale,
             (Some(mac), _) => {
                 let past = self.past.remove(&key).filter(|known| known.neighbour.mac == mac);
-                let neighbour = past.map_or_else(|| Arc::new(Neighbour::new(mac)), |known| known.neighbour);
-                self.neighbours.insert(key, KnownNeighbour { neighbour, stale: state == NeighbourState::Stale });
+                let new = || KnownNeighbour { neighbour: Arc::new(Neighbour::new(mac)), stale: false, checks: 0 };
+                let stale = state == NeighbourState::Stale;
+                self.neighbours.insert(key, KnownNeighbour { stale, ..past.unwrap_or_else(new) });
                 self.changed.any = true;
             }
         }
     }
 
-    /// The neighbours that packets went to, and that the kernel considers stale. The kernel does
-    /// not see those packets, so it may forget the neighbours.
-    pub(super) fn used_and_stale(&self) -> Vec<(u16, IpAddr)> {
+    /// Checks the neighbours. To be called once a second. Returns those that packets went to, and
+    /// that the kernel considers stale. The kernel does not see those packets, so it may forget the
+    /// neighbours.
+    pub(super) fn check_neighbours(&mut self) -> Vec<(u16, IpAddr)> {
+        let before = self.neighbours.len();
+        self.neighbours.retain(|_, known| {
+            known.checks = known.checks.saturating_add(1);
+            known.neighbour.mac.is_some() || known.checks <= SILENT_CHECKS
+        });
+        self.changed.any |= self.neighbours.len() < before;
         let used = self.neighbours.iter().filter(|(_, known)| known.stale && known.neighbour.take_use());
         used.map(|(key, _)| *key).collect()
     }
@@ -417,5 +434,58 @@ fn gateway(attribute: &RouteAttribute) -> Option<IpAddr> {
         RouteAttribute::Via(RouteVia::Inet(v4)) => Some(IpAddr::V4(*v4)),
         RouteAttribute::Via(RouteVia::Inet6(v6)) => Some(IpAddr::V6(*v6)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's message that the neighbour 10.0.0.2 of the first interface is in this state.
+    fn neighbour(state: NeighbourState) -> RouteNetlinkMessage {
+        let mut message = NeighbourMessage::default();
+        (message.header.ifindex, message.header.state) = (7, state);
+        message.attributes = vec![NeighbourAttribute::Destination(NeighbourAddress::Inet([10, 0, 0, 2].into()))];
+        if state == NeighbourState::Reachable {
+            message.attributes.push(NeighbourAttribute::LinkLayerAddress(vec![2, 0, 0, 0, 0, 2]));
+        }
+        RouteNetlinkMessage::NewNeighbour(message)
+    }
+
+    /// The link address of that neighbour in the forwarding table. The inner value is `None` if the
+    /// neighbour is silent, and the outer value if it is unknown.
+    fn shown(kernel: &mut KernelTables) -> Option<Option<Mac>> {
+        let changed = kernel.take_changed();
+        let table = kernel.table(changed);
+        table.neighbours.get(&(0, [10, 0, 0, 2].into())).map(|neighbour| neighbour.mac)
+    }
+
+    #[test]
+    fn a_neighbour_is_silent_for_seconds_and_then_unknown() {
+        let mut kernel = KernelTables::new(vec![Member { index: 7, output: TxId(0), ethernet: true }]);
+        // In the first dump, it is an old entry.
+        kernel.begin_dump();
+        kernel.apply(neighbour(NeighbourState::Failed), 0);
+        kernel.end_dump();
+        assert_eq!(shown(&mut kernel), None);
+        kernel.apply(neighbour(NeighbourState::Incomplete), 0);
+        assert_eq!(shown(&mut kernel), None);
+        for _ in 0..2 {
+            kernel.apply(neighbour(NeighbourState::Failed), 0);
+            for _ in 0..SILENT_CHECKS {
+                kernel.check_neighbours();
+                assert_eq!(shown(&mut kernel), Some(None));
+            }
+            // Another dump in the meantime does not change that.
+            kernel.begin_dump();
+            kernel.apply(neighbour(NeighbourState::Failed), 0);
+            kernel.end_dump();
+            assert_eq!(shown(&mut kernel), Some(None));
+            assert!(kernel.check_neighbours().is_empty() && kernel.is_changed());
+            assert_eq!(shown(&mut kernel), None);
+        }
+        kernel.apply(neighbour(NeighbourState::Reachable), 0);
+        (0..100).for_each(|_| drop(kernel.check_neighbours()));
+        assert_eq!(shown(&mut kernel), Some(Some([2, 0, 0, 0, 0, 2])));
     }
 }

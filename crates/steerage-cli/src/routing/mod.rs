@@ -132,7 +132,7 @@ impl RouteUpdater {
         let mut neighbours = self.forwarding.wanted().take();
         if now.duration_since(self.freshened) >= FRESHEN {
             self.freshened = now;
-            neighbours.extend(self.kernel.used_and_stale());
+            neighbours.extend(self.kernel.check_neighbours());
         }
         self.probes.send(&neighbours, now);
         if self.ask_all && now >= self.ask_after {

@@ -105,8 +105,8 @@ const LOOKS_PER_PACKET: usize = 2;
 /// How many flows are checked for a timeout per tick.
 const LOOKS_PER_TICK: usize = 16_384;
 
-/// How many packets before it is counted a packet's flow is fetched. If all flows of a batch were
-/// fetched at once, the CPU would run out of line fill buffers, and would wait.
+/// While the meter counts a packet, it fetches the flow of the packet this many places behind. If it
+/// fetched all flows of a batch at once, the CPU would run out of line fill buffers, and would wait.
 const FETCHED_AHEAD: usize = 16;
 
 /// How long a record waits for others before all are handed over, by the packets' time.

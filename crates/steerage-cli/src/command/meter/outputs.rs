@@ -117,7 +117,7 @@ impl Writers {
 
     /// Hands over the records of the flows that are still open, and waits until all threads are done. Returns the first error.
     pub(super) fn finish(self, open: OpenFlows) -> Result<(), Error> {
-        // Without a writer, nobody reads the records, and they need more memory than the flows.
+        // Only writers read the records, which need more memory than the flows.
         if self.0.is_empty() {
             return Ok(());
         }

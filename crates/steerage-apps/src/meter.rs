@@ -105,8 +105,8 @@ const LOOKS_PER_PACKET: usize = 2;
 /// How many flows are checked for a timeout per tick.
 const LOOKS_PER_TICK: usize = 16_384;
 
-/// While the meter counts a packet, it fetches the flow of the packet this many places behind. If it
-/// fetched all flows of a batch at once, the CPU would run out of line fill buffers, and would wait.
+/// While the meter counts this many packets, it fetches the flows of as many packets behind them. If
+/// it fetched all flows of a batch at once, the CPU would run out of line fill buffers, and would wait.
 const FETCHED_AHEAD: usize = 16;
 
 /// How long a record waits for others before all are handed over, by the packets' time.
@@ -361,26 +361,27 @@ impl Meter {
     fn count(&mut self, batch: &mut Batch<'_>, count: usize) {
         let (mut packets, mut passed) = (batch.iter_mut(), 0);
         let count = count.min(HANDLE_BUDGET);
-        self.look_up(0..count.min(FETCHED_AHEAD));
-        for nth in 0..count {
-            if nth + FETCHED_AHEAD < count {
-                self.look_up(nth + FETCHED_AHEAD..nth + FETCHED_AHEAD + 1);
-            }
-            let (seen, place) = (&self.batch[nth], self.places[nth]);
-            if seen.hash.rotate_left(u32::BITS / 2) > self.sample_max {
-                continue;
-            }
-            match self.table.at_mut(place) {
-                Some(flow) if flow.is(seen) && flow.ends_before(seen, &self.timeouts).is_none() => {
-                    if flow.add(seen) {
-                        self.table.reschedule(place);
-                    }
+        let group = |from: usize| from.min(count)..(from + FETCHED_AHEAD).min(count);
+        self.look_up(group(0));
+        for from in (0..count).step_by(FETCHED_AHEAD) {
+            self.look_up(group(from + FETCHED_AHEAD));
+            for nth in group(from) {
+                let (seen, place) = (&self.batch[nth], self.places[nth]);
+                if seen.hash.rotate_left(u32::BITS / 2) > self.sample_max {
+                    continue;
                 }
-                _ => {
-                    if let Some(packet) = packets.nth(nth - passed) {
-                        self.count_slowly(&packet, nth);
+                match self.table.at_mut(place) {
+                    Some(flow) if flow.is(seen) && flow.ends_before(seen, &self.timeouts).is_none() => {
+                        if flow.add(seen) {
+                            self.table.reschedule(place);
+                        }
                     }
-                    passed = nth + 1;
+                    _ => {
+                        if let Some(packet) = packets.nth(nth - passed) {
+                            self.count_slowly(&packet, nth);
+                        }
+                        passed = nth + 1;
+                    }
                 }
             }
         }

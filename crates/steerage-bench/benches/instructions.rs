@@ -139,7 +139,7 @@ fn counted(cpus: Cpus<Count>) -> Cpus<Count> {
 }
 
 #[library_benchmark]
-#[bench::capture(setup = metering, config = at_most(469))]
+#[bench::capture(setup = metering, config = at_most(493))]
 fn metered(cpus: Cpus<Meter>) -> Cpus<Meter> {
     run(cpus)
 }

@@ -418,6 +418,7 @@ impl Meter {
     #[cold]
     #[inline(never)]
     fn count_with_names(&mut self, batch: &mut Batch<'_>, count: usize) {
+        self.look_up(0..count);
         for (nth, packet) in batch.iter_mut().enumerate().take(count) {
             if self.batch[nth].hash.rotate_left(u32::BITS / 2) <= self.sample_max {
                 // `count_slowly` is right for every packet, whether it begins a flow or not.

@@ -114,11 +114,7 @@ impl FlowRecord {
     /// The kind of the flow: the name of its protocol, or for example `protocol-99`. Frames without
     /// IP are `link` or `mpls`, and frames that could not be read are `other`.
     pub fn kind(&self) -> Cow<'static, str> {
-        self.class().name()
-    }
-
-    pub(super) fn class(&self) -> Class {
-        Class::of(&self.flow.key)
+        Class::of(&self.flow.key).name()
     }
 
     /// The source as text: `10.0.0.1:80`, `[fd00::1]:80`, the address alone if there is no port, or

@@ -86,21 +86,23 @@ impl Totals {
     }
 
     pub(super) fn add(&mut self, record: &FlowRecord) {
-        self.total += 1;
+        self.count(record.flow());
         self.evicted += u64::from(record.end() == FlowEnd::Resources);
-        self.classes.add(record.class());
-        self.earliest = self.earliest.min(record.flow().first);
         self.top.offer(record);
     }
 
     /// Adds a flow that is still open. Its record is only made if it may be one of the top records.
     fn add_open(&mut self, flow: &Flow, record: impl FnOnce() -> FlowRecord) {
-        self.total += 1;
-        self.classes.add(Class::of(&flow.key));
-        self.earliest = self.earliest.min(flow.first);
+        self.count(flow);
         if self.top.has_place_for(flow.bytes()) {
             self.top.offer(&record());
         }
+    }
+
+    fn count(&mut self, flow: &Flow) {
+        self.total += 1;
+        self.classes.add(Class::of(&flow.key));
+        self.earliest = self.earliest.min(flow.first);
     }
 
     fn add_all(&mut self, more: Self) {

@@ -330,7 +330,7 @@ impl KernelTables {
         let Some(key) = address.map(|address| (member, address)) else { return };
         let state = message.header.state;
         let mac: Option<Option<Mac>> = match state {
-            // How long ago an entry of a dump failed is not known. It was probably long ago.
+            // An entry that was not known before a dump has probably failed long ago.
             NeighbourState::Failed if is_there && (!self.asking || self.past.contains_key(&key)) => Some(None),
             NeighbourState::Incomplete | NeighbourState::None | NeighbourState::Failed => None,
             _ if is_there => mac.map(Some),

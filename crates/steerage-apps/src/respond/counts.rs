@@ -34,7 +34,7 @@ pub enum Fate {
     BadHeader,
     /// A checksum is wrong.
     BadChecksum,
-    /// A fragment.
+    /// A fragment, or an echo request whose reply would have to be sent in fragments.
     Fragment,
     /// A packet with IPv4 options or IPv6 extension headers.
     Options,

@@ -57,8 +57,8 @@ pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate
     }
     let asked = [arp[24], arp[25], arp[26], arp[27]];
     config.local(asked.into()).ok_or(Fate::NotOurs)?;
-    let len = frame.len();
-    let frame = resized(packet, len).map_err(|_| Fate::NoRoom)?;
+    // Without what follows, which is padding at best, and of any length.
+    let frame = resized(packet, ETHERNET_BYTES + ARP_BYTES).map_err(|_| Fate::NoRoom)?;
     turn_link(frame, config);
     let arp = &mut frame[ETHERNET_BYTES..];
     arp[7] = 2;
@@ -118,7 +118,7 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
         (Some(_), kind, 0) if kind == asks => {}
         _ => return Err(Fate::Unserved),
     }
-    let frame = turned(packet, ip, config).map_err(|_| Fate::NoRoom)?;
+    let frame = echoed(packet, ip, config)?;
     let icmp = &mut frame[ip.payload..];
     let before = word(icmp, 0);
     icmp[0] = answers;
@@ -145,7 +145,7 @@ pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<F
     if config.verifies && !is_absent && !ip.sums_up(frame, true) {
         return Err(Fate::BadChecksum);
     }
-    let frame = turned(packet, ip, config).map_err(|_| Fate::NoRoom)?;
+    let frame = echoed(packet, ip, config)?;
     frame[ip.payload..ip.payload + 2].copy_from_slice(&to.to_be_bytes());
     frame[ip.payload + 2..ip.payload + 4].copy_from_slice(&from.to_be_bytes());
     // If checksums are not verified, this one may not have been computed.
@@ -157,6 +157,16 @@ pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<F
             .copy_from_slice(&(if checksum == 0 { u16::MAX } else { checksum }).to_be_bytes());
     }
     Ok(Fate::UdpEcho)
+}
+
+/// Turns an echo request. An echo is as long as its request, and one that is longer than the link
+/// allows would have to be sent in fragments.
+fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], Fate> {
+    let is_super_frame = packet.offload().is_some_and(|offload| offload.is_super_frame());
+    if ip.end - ip.at > config.mtu && !is_super_frame {
+        return Err(Fate::Fragment);
+    }
+    turned(packet, ip, config).map_err(|_| Fate::NoRoom)
 }
 
 /// Swaps the addresses of the packet, sets a new hop limit, and removes the padding of an Ethernet

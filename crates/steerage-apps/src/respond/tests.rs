@@ -148,8 +148,12 @@ fn arp(target: [u8; 4]) -> Vec<u8> {
 fn arp_is_answered_for_our_addresses() {
     let (reply, fate_of_it) = answer(arp(V4));
     let expected = [&PEER[..], &OURS, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &OURS, &V4, &PEER, &FROM].concat();
-    assert_eq!((&reply[..42], fate_of_it), (&expected[..], Fate::Arp));
+    assert_eq!((&reply, fate_of_it), (&expected, Fate::Arp));
     assert_eq!(fate(arp([10, 0, 0, 3])), Fate::NotOurs);
+    // However long the frame of the request is, the reply has its own length.
+    let mut long = arp(V4);
+    long.resize(1900, 0xff);
+    assert_eq!(answer(long), (expected, Fate::Arp));
 }
 
 fn solicitation(from: [u8; 16], target: [u8; 16], hop_limit: u8) -> Vec<u8> {
@@ -219,6 +223,28 @@ fn echo_comes_back() {
     assert_eq!(fate(frame), Fate::BadChecksum);
     assert_eq!(fate(udp(1234, 8)), Fate::Unserved);
     assert_eq!(fate(udp(7, 7)), Fate::Unserved, "for ever");
+}
+
+/// An echo is as long as its request. Fragments are not sent.
+#[test]
+fn echoes_fit_the_link() {
+    for len in [1500, 1501, 1900] {
+        // With 28 bytes of headers, or with 48 for IPv6.
+        let bytes = vec![7; len - 28];
+        let frames = [
+            written(|frame| ethernet().ipv4(FROM, V4, 3).icmpv4_echo_request(7, 9).write(frame, &bytes)),
+            written(|frame| ethernet().ipv4(FROM, V4, 3).udp(1234, 7).write(frame, &bytes)),
+            written(|frame| ethernet().ipv6(FROM6, V6, 3).udp(1234, 7).write(frame, &bytes[20..])),
+        ];
+        for frame in frames {
+            assert_eq!(frame.len(), 14 + len);
+            if len <= 1500 {
+                assert_eq!(answer(frame.clone()).0.len(), frame.len());
+            } else {
+                assert_eq!(fate(frame), Fate::Fragment);
+            }
+        }
+    }
 }
 
 /// A segment from the peer.

@@ -162,8 +162,7 @@ pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<F
 /// Turns an echo request. An echo is as long as its request, and one that is longer than the link
 /// allows would have to be sent in fragments.
 fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], Fate> {
-    let is_super_frame = packet.offload().is_some_and(|offload| offload.is_super_frame());
-    if ip.end - ip.at > config.mtu && !is_super_frame {
+    if ip.end - ip.at > config.mtu {
         return Err(Fate::Fragment);
     }
     turned(packet, ip, config).map_err(|_| Fate::NoRoom)

@@ -294,6 +294,12 @@ fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
+/// Whether at least `count` seeds run. Some checks are about all seeds together, and fewer seeds
+/// need not reach what they ask for.
+fn all_run(count: u64) -> bool {
+    seeds(count).len() as u64 >= count
+}
+
 /// Control on time, late, never, and while another thread holds its lock. The choice is independent
 /// of the policy that `seed` selects.
 fn control(seed: u64) -> Control {
@@ -361,10 +367,7 @@ fn many_small_histories() {
         play(&run, false);
     }
     let handed_over = HANDED_OVER.load(SeqCst);
-    assert!(
-        handed_over > 50 || std::env::var("STEERAGE_SEED").is_ok(),
-        "queues hardly changed their CPU: {handed_over}"
-    );
+    assert!(handed_over > 50 || !all_run(300), "queues hardly changed their CPU: {handed_over}");
 }
 
 /// The default mode: one CPU does everything and hashes nothing. Other CPUs join if there is too
@@ -394,7 +397,7 @@ fn cpus_join_and_leave_under_load() {
         run.masks_once_in = slower * 20_000;
         play(&run, false);
     }
-    if seeds(100).len() >= 100 {
+    if all_run(100) {
         let worked = (ONE_WORKED.load(SeqCst), SEVERAL_WORKED.load(SeqCst));
         assert!(worked.0 > 300 && worked.1 > 300, "CPUs hardly joined or left at random: {worked:?}");
         let joined = JOINED_BY_LOAD.load(SeqCst);
@@ -474,7 +477,7 @@ fn stalls_are_waited_for_and_revoked() {
         let of = |reason| ledger.dropped().get(reason);
         dropped += of(DropReason::Moving) + of(DropReason::Revoked);
     }
-    assert!(dropped > 0 || std::env::var("STEERAGE_SEED").is_ok(), "no move ever took too long: this tests nothing");
+    assert!(dropped > 0 || !all_run(40), "no move ever took too long: this tests nothing");
 }
 
 /// Handlers do not return for seconds. Their CPUs are declared dead and come back, and their
@@ -514,5 +517,5 @@ fn the_dead_are_left_and_come_back() {
         assert_eq!(wire.sent.load(SeqCst), ledger.verdicts().transmitted, "seed {seed}");
         deaths += ledger.cpus.iter().map(|cpu| cpu.deaths).sum::<u64>();
     }
-    assert!(deaths > 0 || std::env::var("STEERAGE_SEED").is_ok(), "nobody ever died: this tests nothing");
+    assert!(deaths > 0 || !all_run(40), "nobody ever died: this tests nothing");
 }

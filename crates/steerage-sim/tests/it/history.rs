@@ -1,8 +1,5 @@
 //! Many CPUs in virtual time. No packet is reordered or lost, and a seed always gives the same
 //! history.
-//!
-//! `STEERAGE_SEED=n cargo test -p steerage-sim --test it history::` runs only that seed.
-//! `STEERAGE_SEEDS=n` runs the first n seeds.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,6 +15,8 @@ use steerage::{
 };
 use steerage_fixtures::quiet_panics;
 use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Wire, Witness, WitnessHandler, World};
+
+use crate::seeds::{all_run, seeds};
 
 /// The maximum number of phases of a run: about 20 times the usual number.
 const STEPS_MAX: u64 = 20_000_000;
@@ -281,23 +280,6 @@ fn play(run: &Run, deaths: bool) -> u64 {
         assert!(ledger.cpus.iter().all(|cpu| cpu.deaths == 0), "seed {seed}: nobody may die in this test");
     }
     history
-}
-
-/// The seeds to run: the requested seed, or `count` seeds.
-fn seeds(count: u64) -> Vec<u64> {
-    match std::env::var("STEERAGE_SEED") {
-        Ok(seed) => vec![seed.parse().expect("STEERAGE_SEED is a number")],
-        Err(_) => {
-            let asked = std::env::var("STEERAGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-            (1..=asked.unwrap_or(count)).collect()
-        }
-    }
-}
-
-/// Whether at least `count` seeds run. Some checks are about all seeds together, and fewer seeds
-/// need not reach what they ask for.
-fn all_run(count: u64) -> bool {
-    seeds(count).len() as u64 >= count
 }
 
 /// Control on time, late, never, and while another thread holds its lock. The choice is independent

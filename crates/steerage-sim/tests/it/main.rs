@@ -6,5 +6,6 @@ mod history;
 mod large;
 mod masks;
 mod receiver;
+mod seeds;
 mod stalled;
 mod stress;

@@ -21,5 +21,6 @@ mod pages;
 mod patience;
 mod resize;
 mod running;
+mod super_frames;
 mod transmit;
 mod wakes;

@@ -3,6 +3,9 @@
 use steerage_mem::ring::{RingOptions, parking_lot, ring};
 use steerage_mem::{Admission, Memory, Page, Region, SharedPool};
 
+use steerage_flow::dissect::Layers;
+use steerage_flow::{Affinity, FlowHasher, HashKey};
+
 use super::*;
 use crate::limits::{BUCKETS, POLL_BUDGET};
 use crate::pool::PagePool;
@@ -130,4 +133,46 @@ fn only_rings_in_use_are_looked_at() {
     two.rings.reclaim_all(&mut two.memory);
     assert!(two.rings.to.is_empty() && !two.rings.to.keeps_pages_from_others());
     assert_eq!(two.memory.pool.cached(), 3);
+}
+
+/// A ring that is empty for a moment would cost more if it were forgotten.
+#[test]
+fn a_ring_is_forgotten_after_many_empty_looks() {
+    let mut two = Two::new(0, None);
+    let inboxes: Arc<[Inbox]> = (0..2).map(|_| Inbox::new(1)).collect();
+    let backlog = Backlog {
+        input: InputId(0),
+        queue: 0,
+        consumer: two.consumers.remove(0),
+        kept_pages: KeptPages::new(two.memory.memory.clone(), 0),
+        hasher: QueueHasher::by_flow(
+            FlowHasher::keyed(&HashKey::MICROSOFT),
+            Affinity::BothDirections,
+            Layers::default(),
+        ),
+        lent: false,
+        can_wait: false,
+        is_admitted: false,
+        idle_looks: 0,
+        order: None,
+        ledger: Arc::clone(&two.rings.ledgers[0]),
+    };
+    let mut backlogs = Backlogs::new(vec![backlog], 0, Arc::clone(&inboxes), || 0);
+    let is_noted = || inboxes[0].next(&mut inboxes[0].begin(0)).is_some();
+    inboxes[0].note(0);
+    for _ in 1..IDLE_LOOKS {
+        assert_eq!(backlogs.next_to_serve(0, false), None);
+        assert!(is_noted(), "it was forgotten too early");
+    }
+    // A frame begins the count anew.
+    two.stage(0, 1);
+    two.publish(0);
+    assert_eq!(backlogs.next_to_serve(0, false), Some(0));
+    let ring = &mut backlogs.at(0).consumer;
+    ring.take(1);
+    ring.finish();
+    for _ in 1..IDLE_LOOKS {
+        assert_eq!((backlogs.next_to_serve(0, false), is_noted()), (None, true));
+    }
+    assert_eq!((backlogs.next_to_serve(0, false), is_noted()), (None, false));
 }

@@ -1,9 +1,11 @@
 //! How often sleeping CPUs are woken, and how that is counted.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::{
     Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Snapshot,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
@@ -136,4 +138,23 @@ fn changes_and_the_stop_wake_but_not_for_packets() {
     let by_the_stop = [0, 1, 2].map(|cpu: usize| stopped[cpu] - before[cpu]);
     assert!(by_the_stop.iter().all(|wakes| *wakes <= 1) && by_the_stop.contains(&1), "{by_the_stop:?}");
     assert_eq!((sent, received), (0, [0, 0]));
+}
+
+/// How many of these file descriptors are readable now.
+fn readable<'fd>(fds: impl IntoIterator<Item = BorrowedFd<'fd>>) -> usize {
+    let mut asked: Vec<_> = fds.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+    poll(&mut asked, PollTimeout::ZERO).unwrap();
+    asked.iter().filter(|fd| fd.any() == Some(true)).count()
+}
+
+#[test]
+fn a_program_can_wait_for_one_file_descriptor_or_for_each() {
+    let mut three = Three::new();
+    let event = three.cpus[1].event_fd().unwrap();
+    for _ in 0..3 {
+        three.sleeps(1);
+        assert_eq!((readable(three.cpus[1].event_fds()), readable([event.as_fd()])), (0, 0));
+        three.receive(64);
+        assert_eq!((readable(three.cpus[1].event_fds()), readable([event.as_fd()])), (1, 1));
+    }
 }

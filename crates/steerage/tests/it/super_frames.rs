@@ -104,9 +104,12 @@ impl Handler for Keeps {
     fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
         for mut packet in batch.iter_mut() {
             self.0.lock().unwrap().extend(kept_parts(&packet));
+            assert_eq!(packet.linearise().map(<[u8]>::len), Ok(HEADERS + PAYLOAD), "it lies in one piece");
             // Its headers are copied when they are written to, and its packets have the new ones.
             packet.data_mut().expect("there is room")[TTL_AT] = 63;
             self.0.lock().unwrap().extend(kept_parts(&packet));
+            assert_eq!(packet.total_len(), HEADERS + PAYLOAD);
+            assert!(packet.linearise().is_err(), "a page has no room for the payload");
             assert!(packet.keep().is_err(), "a super-frame cannot be kept as a whole");
         }
     }

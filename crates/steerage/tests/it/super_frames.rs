@@ -6,9 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use etherparse::{PacketBuilder, SlicedPacket};
 use steerage::{
-    Batch, Builder, Cpu, DeviceError, Handler, Input, LinkType, WallTime,
-    device::{Blocks, Capabilities, Claim, Completions, FrameHeader, OFFLOAD_BYTES, Opened, Polled, Region, RxQueue},
-    flow::offload::{Offload, OffloadKind, Segment},
+    Batch, Builder, Cpu, DeviceError, Handler, Input, LinkType, Output, TxId, WallTime,
+    device::{
+        Blocks, Capabilities, Claim, Completions, FrameHeader, OFFLOAD_BYTES, Opened, Outgoing, Polled, Region,
+        RxQueue, Sent, TxQueue,
+    },
+    flow::offload::{Offload, OffloadKind, Segment, Segments},
     packet::Packet,
 };
 use steerage_fixtures::assert_at_rest;
@@ -34,6 +37,10 @@ fn super_frame() -> Vec<u8> {
     frame
 }
 
+fn offload() -> Offload {
+    Offload::super_frame(OffloadKind::Udp, SIZE, &super_frame(), LinkType::ETHERNET).unwrap()
+}
+
 /// Lends one super-frame.
 #[derive(Default)]
 struct Lends {
@@ -55,11 +62,10 @@ impl RxQueue for Lends {
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
         if !mem::replace(&mut self.is_done, true) {
             let frame = super_frame();
-            let offload = Offload::super_frame(OffloadKind::Udp, SIZE, &frame, LinkType::ETHERNET).unwrap();
             let header = FrameHeader { nanos: NANOS, wire_len: frame.len() as u32, link: 1, interface: 5 };
             let mut lending = out.lending(self.claim.as_ref().unwrap(), 0, BLOCK_BYTES).unwrap();
             lending.bytes()[OFFLOAD_BYTES..][..frame.len()].copy_from_slice(&frame);
-            assert!(lending.push_offload(OFFLOAD_BYTES, frame.len(), (header, offload), None));
+            assert!(lending.push_offload(OFFLOAD_BYTES, frame.len(), (header, offload()), None));
             return Ok(Polled::More);
         }
         Ok(Polled::Ended)
@@ -103,6 +109,7 @@ impl Handler for Keeps {
 
     fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
         for mut packet in batch.iter_mut() {
+            assert_eq!((packet.interface(), packet.offload()), (Some(5), Some(offload())));
             self.0.lock().unwrap().extend(kept_parts(&packet));
             assert_eq!(packet.linearise().map(<[u8]>::len), Ok(HEADERS + PAYLOAD), "it lies in one piece");
             // Its headers are copied when they are written to, and its packets have the new ones.
@@ -110,25 +117,47 @@ impl Handler for Keeps {
             self.0.lock().unwrap().extend(kept_parts(&packet));
             assert_eq!(packet.total_len(), HEADERS + PAYLOAD);
             assert!(packet.linearise().is_err(), "a page has no room for the payload");
-            assert!(packet.keep().is_err(), "a super-frame cannot be kept as a whole");
+            let Err(packet) = packet.keep() else { panic!("a super-frame cannot be kept as a whole") };
+            packet.transmit(TxId(0));
         }
     }
 
     fn finish(self, _: &mut Cpu) {}
 }
 
+/// Cuts super-frames itself, as an output without offloads does.
+struct Cuts(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl TxQueue for Cuts {
+    fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
+        let mut sent = Sent::default();
+        while let Some(packet) = packets.next_packet() {
+            let offload = packet.offload().expect("it is a super-frame");
+            let whole: Vec<u8> = packet.segments().flatten().copied().collect();
+            let parts = Segments::of_frame(&offload, &whole);
+            self.0.lock().unwrap().extend(parts.map(|part| [part.header(), part.payload()].concat()));
+            sent.packets += 1;
+            sent.bytes += whole.len() as u64;
+        }
+        Ok(sent)
+    }
+}
+
 #[test]
-fn its_packets_are_kept_one_by_one() {
-    let kept = Arc::default();
+fn its_packets_are_kept_one_by_one_and_it_is_sent_as_one() {
+    let (kept, sent) = (Arc::default(), Arc::default());
     let for_handlers = Arc::clone(&kept);
     let queues: Vec<Box<dyn RxQueue>> = vec![Box::new(Lends::default())];
     let builder = Builder::new().virtual_cpus(1).input(Input::new("lends", "test", queues));
-    let instance = builder.build(move |_| Keeps(Arc::clone(&for_handlers))).unwrap();
+    let for_output = Arc::clone(&sent);
+    let cuts = Output::new("cuts", "test", move |_| Ok(Box::new(Cuts(Arc::clone(&for_output))) as Box<dyn TxQueue>));
+    let instance = builder.output(cuts).build(move |_| Keeps(Arc::clone(&for_handlers))).unwrap();
     let snapshot = instance.start().unwrap().join().snapshot;
-    assert_eq!((snapshot.received(), snapshot.delivered()), (1, 1));
+    assert_eq!((snapshot.received(), snapshot.delivered(), snapshot.verdicts().transmitted), (1, 1, 1));
     let packets = kept.lock().unwrap();
     assert_eq!(packets.len(), 6);
     assert_whole(&packets[..3], 64);
     assert_whole(&packets[3..], 63);
+    assert_whole(&sent.lock().unwrap(), 63);
     assert_at_rest(&snapshot);
 }

@@ -259,8 +259,8 @@ impl fmt::Display for CpuMask {
 /// thread::spawn(move || cpu::pin(first)).join().expect("it does not panic")?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn pin(cpu: CpuId) -> nix::Result<()> {
-    pin_thread(Pid::from_raw(0), cpu)
+pub fn pin(cpu: CpuId) -> io::Result<()> {
+    pin_thread(0, cpu)
 }
 
 /// Pins another thread to a CPU, by its thread identifier. 0 is the calling thread.
@@ -268,10 +268,10 @@ pub fn pin(cpu: CpuId) -> nix::Result<()> {
 ///
 /// # Errors
 /// The errors of [`pin`], and `ESRCH` if there is no such thread.
-pub fn pin_thread(thread: Pid, cpu: CpuId) -> nix::Result<()> {
+pub fn pin_thread(thread: i32, cpu: CpuId) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(usize::from(cpu.0))?;
-    sched_setaffinity(thread, &set)
+    Ok(sched_setaffinity(Pid::from_raw(thread), &set)?)
 }
 
 /// The text up to the first newline or NUL. The kernel stops reading there too.

@@ -1,9 +1,10 @@
 //! Threads that are pinned to one CPU each, and a watch over their CPUs.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use nix::unistd::{Pid, gettid};
+use nix::unistd::gettid;
 
 use crate::cpu::{CpuId, CpuMask, pin, pin_thread};
 use crate::others::OthersTime;
@@ -28,15 +29,15 @@ impl PinnedThreads {
     ///
     /// # Errors
     /// The error of the system. The thread then runs on any CPUs that it may use.
-    pub fn pin(&self, place: usize) -> nix::Result<()> {
+    pub fn pin(&self, place: usize) -> io::Result<()> {
         // Relaxed: it is a number, and no other memory depends on it.
         self.threads[place].store(gettid().as_raw(), Ordering::Relaxed);
         pin(self.cpus[place])
     }
 
     /// The identifier of the thread at this place.
-    fn thread(&self, place: usize) -> Pid {
-        Pid::from_raw(self.threads[place].load(Ordering::Relaxed))
+    fn thread(&self, place: usize) -> i32 {
+        self.threads[place].load(Ordering::Relaxed)
     }
 }
 
@@ -63,7 +64,7 @@ pub struct CpuWatch {
 
 /// The result of [`CpuWatch::poll`].
 /// [`CpuWatch`] has an example.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct CpusFound {
     /// The share of each CPU's time that others took since the last poll, from 0 to 1. Empty at the
@@ -72,7 +73,7 @@ pub struct CpusFound {
     /// The CPUs that are present, if they have changed since the last poll.
     pub living: Option<CpuMask>,
     /// CPUs that are back, but whose threads could not be pinned to them again.
-    pub not_pinned: Vec<(CpuId, nix::Error)>,
+    pub not_pinned: Vec<(CpuId, io::Error)>,
 }
 
 impl CpuWatch {
@@ -88,7 +89,7 @@ impl CpuWatch {
     pub fn poll(&mut self) -> CpusFound {
         let before = self.watch.living().clone();
         let places = 0..self.pinned.cpus.len();
-        let threads: Vec<i32> = places.clone().map(|place| self.pinned.thread(place).as_raw()).collect();
+        let threads: Vec<i32> = places.clone().map(|place| self.pinned.thread(place)).collect();
         let others = self.others.poll(&threads).unwrap_or_default();
         let living = self.watch.poll();
         let mut not_pinned = Vec::new();
@@ -97,7 +98,7 @@ impl CpuWatch {
             let is_back = living.as_ref().is_some_and(|living| living.contains(cpu)) && !before.contains(cpu);
             // A thread that has not started yet will pin itself.
             if is_back && threads[place] != 0 {
-                not_pinned.extend(pin_thread(self.pinned.thread(place), cpu).err().map(|error| (cpu, error)));
+                not_pinned.extend(pin_thread(threads[place], cpu).err().map(|error| (cpu, error)));
             }
         }
         CpusFound { others, living, not_pinned }

@@ -48,6 +48,17 @@ pub fn skip(why: &str) {
     let _ = writeln!(io::stderr(), "skipped: {why}");
 }
 
+/// Whether a program of this Debian package is on the path. If not, the caller skips its test, which is a
+/// failure in CI.
+pub fn is_installed(program: &str, package: &str) -> bool {
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let there = env::split_paths(&folders).any(|folder| folder.join(program).is_file());
+    if !there {
+        skip(&format!("{program} is absent: install the package {package}"));
+    }
+    there
+}
+
 /// The user `nobody` by its number in Debian. It is a user other than root.
 pub const NOBODY: u32 = 65534;
 

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use steerage_fixtures::capture::pcap;
-use steerage_fixtures::{skip, tshark};
+use steerage_fixtures::{is_installed, tshark};
 
 use crate::program::{Started, command, report, run};
 
@@ -57,8 +57,8 @@ fn of_capinfos(capture: &Path) -> Option<(u64, u64)> {
 
 #[test]
 fn three_commands_receive_what_capinfos_counts() {
-    if Command::new("capinfos").arg("-v").output().is_err() {
-        return skip("capinfos is absent: install the package tshark");
+    if !is_installed("capinfos", "tshark") {
+        return;
     }
     let packed = ["w26.zst", "w27.zst"].into_iter().filter_map(|name| tshark::capture(&format!("repro/{name}")));
     // Some versions of capinfos cannot unpack zstd.

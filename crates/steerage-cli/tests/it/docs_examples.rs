@@ -12,8 +12,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use steerage_fixtures::is_installed;
 use steerage_fixtures::scratch::Scratch;
-use steerage_fixtures::skip;
 
 use crate::how_tos;
 use crate::pages::{CARGO_RUN, Example, examples};
@@ -100,10 +100,8 @@ fn fault(example: &Example, output: &Output) -> Option<String> {
 
 #[test]
 fn examples_run_in_a_clone() {
-    for tool in ["tshark", "tcpdump"] {
-        if Command::new(tool).arg("--version").output().is_err() {
-            return skip(&format!("{tool} is absent: install the package {tool}"));
-        }
+    if !is_installed("tshark", "tshark") || !is_installed("tcpdump", "tcpdump") {
+        return;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let scratch = Scratch::new();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use steerage_fixtures::capture::pcap;
-use steerage_fixtures::{skip, tshark};
+use steerage_fixtures::{is_installed, tshark};
 
 use crate::program::run;
 
@@ -178,10 +178,7 @@ fn a_file_that_breaks_off_is_explained_up_to_there() {
 /// bucket.
 #[test]
 fn every_capture_is_explained() {
-    let has_capinfos = Command::new("capinfos").arg("--version").output().is_ok();
-    if !has_capinfos {
-        skip("capinfos is absent: install the package tshark");
-    }
+    let has_capinfos = is_installed("capinfos", "tshark");
     for path in tshark::all_captures() {
         let name = path.to_str().unwrap();
         let ran = run(&["explain", name, "--json"]);

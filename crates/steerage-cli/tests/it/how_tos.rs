@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use steerage_fixtures::{skip, tshark};
+use steerage_fixtures::{is_installed, skip, tshark};
 
 use crate::export::directory;
 
@@ -102,8 +102,8 @@ fn frames() -> Option<Vec<Vec<String>>> {
 
 #[test]
 fn how_to_nfdump() {
-    if Command::new("nfdump").arg("-V").output().is_err() {
-        return skip("nfdump is absent: install the package nfdump");
+    if !is_installed("nfdump", "nfdump") {
+        return;
     }
     let (Some(printed), Some(frames)) = (run("nfdump"), frames()) else { return };
     let flows: BTreeSet<[&str; 2]> = frames.iter().map(|frame| [&*frame[2], &*frame[3]]).collect();
@@ -113,8 +113,8 @@ fn how_to_nfdump() {
 
 #[test]
 fn how_to_pmacct() {
-    if Command::new("nfacctd").arg("-V").output().is_err() {
-        return skip("nfacctd is absent: install the package pmacct");
+    if !is_installed("nfacctd", "pmacct") {
+        return;
     }
     let (Some(printed), Some(frames)) = (run("pmacct"), frames()) else { return };
     // Each record is printed in the second in which it arrived.

@@ -18,7 +18,7 @@ use steerage_fixtures::namespaces::{
     tcp_transfer, tcp_transfer_in_steps,
 };
 use steerage_fixtures::scratch::Scratch;
-use steerage_fixtures::{skip, until};
+use steerage_fixtures::{is_installed, until};
 
 use crate::forward::{FAR4, FAR6, ONE, OTHER, ROUTER, linked, linked_by};
 use crate::program::{Ends, Started, command};
@@ -101,8 +101,8 @@ fn merged_packets_of_a_vlan_are_correct_on_both_cables() {
 }
 
 fn merged_packets_are_correct(vlan: Option<u16>) {
-    if Command::new("tcpdump").arg("--version").output().is_err() {
-        return skip("tcpdump is absent");
+    if !is_installed("tcpdump", "tcpdump") || !is_installed("ethtool", "ethtool") {
+        return;
     }
     let Some(namespaces) = checkable(vlan) else { return };
     let directory = Scratch::new();
@@ -161,6 +161,9 @@ const FEATURES: [&str; 6] = [
 fn a_transfer_survives_changing_features() {
     const SWITCHES: usize = 5 * FEATURES.len();
     const MORE_BYTES: usize = 10 * BYTES;
+    if !is_installed("ethtool", "ethtool") {
+        return;
+    }
     let Some(namespaces) = linked() else { return };
     let args = ["forward", "r0", "r1", "--virtual-cpus", "2", "--check-order", "--json", "-v"];
     let started = Started::of(namespaces.within(ROUTER, || command(&args).spawn().unwrap()));
@@ -296,8 +299,8 @@ fn tagging(namespaces: &Namespaces, nth: usize, host: usize, cable: &str) -> Run
 /// Two kernels talk over cables on which all frames have a tag. `fanout` passes them between the cables.
 #[test]
 fn tagged_super_frames_pass_whole() {
-    if Command::new("tcpdump").arg("--version").output().is_err() {
-        return skip("tcpdump is absent");
+    if !is_installed("tcpdump", "tcpdump") || !is_installed("ethtool", "ethtool") {
+        return;
     }
     let Some(namespaces) = Namespaces::new(3) else { return };
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));

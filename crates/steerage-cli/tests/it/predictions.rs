@@ -13,7 +13,7 @@ use steerage::{
 };
 use steerage_apps::Analyze;
 use steerage_apps::forward::Forwarding;
-use steerage_fixtures::{skip, tshark};
+use steerage_fixtures::{is_installed, tshark};
 
 use crate::explain::{KEY, explained};
 use crate::program::run;
@@ -237,8 +237,8 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
 /// by the time of the path, and `meter` by the time of the packets.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {
-    if lines_of_tshark(&["--version"]).is_none() {
-        return skip("tshark is absent: install the package tshark");
+    if !is_installed("tshark", "tshark") {
+        return;
     }
     let (mut by_meter, mut by_tshark) = (0, 0);
     for capture in captures() {

@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use steerage_fixtures::skip;
+use steerage_fixtures::is_installed;
 
 use crate::pages::{CARGO_RUN, examples};
 
@@ -27,10 +27,7 @@ fn its_commands_run_in_a_clone() {
         let command = &example.command;
         assert!(!command.contains("../"), "{command}: there is nothing beside a clone");
         let needs_tshark = command.contains("tshark");
-        if needs_tshark
-            && Command::new("tshark").arg("-v").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err()
-        {
-            skip("tshark is absent: install the package tshark");
+        if needs_tshark && !is_installed("tshark", "tshark") {
             continue;
         }
         let is_ours = command.contains(CARGO_RUN) || needs_tshark;

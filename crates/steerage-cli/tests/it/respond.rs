@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use steerage_fixtures::namespaces::{Namespaces, address, ping, udp_exchange};
-use steerage_fixtures::{HANG, exposition, skip};
+use steerage_fixtures::{HANG, exposition, is_installed};
 
 use crate::metrics;
 use crate::program::{Started, command};
@@ -117,25 +117,17 @@ fn ping_and_nc_are_answered() {
         assert!(output.status.success(), "{line}: {said} {}", String::from_utf8_lossy(&output.stderr));
         said
     };
-    if is_there("ping") {
+    if is_installed("ping", "iputils-ping") {
         for line in [format!("ping -c 3 -i 0.2 {V4}"), format!("ping -6 -c 3 -i 0.2 -s 1400 {V6}")] {
             assert!(asked(&line).contains(" 0% packet loss"), "{line}");
         }
     }
-    if is_there("nc") {
+    if is_installed("nc", "netcat-openbsd") {
         for to in [V4, V6] {
             assert_eq!(asked(&format!("echo what comes back | nc -N -w 30 {to} 7")), "what comes back\n");
         }
     }
     assert!(served(&started.stop_at_rest(), "neighbour") > 0);
-}
-
-fn is_there(program: &str) -> bool {
-    let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap().status.success();
-    if !there {
-        skip(&format!("{program} is absent: install iputils-ping and netcat-openbsd"));
-    }
-    there
 }
 
 #[test]

@@ -9,21 +9,12 @@ use nix::sched::{CloneFlags, unshare};
 use socket2::{SockFilter, SockRef};
 use steerage::LinkType;
 use steerage_device::filter::{Filter, FilterError, INSTRUCTIONS_MAX, Instruction};
-use steerage_fixtures::skip;
+use steerage_fixtures::{is_installed, skip};
 
 const RET: Instruction = Instruction { code: 0x06, jump_true: 0, jump_false: 0, operand: 0 };
 
 fn compile(text: &str) -> Result<Filter, FilterError> {
     Filter::compile(text, None, LinkType::ETHERNET)
-}
-
-/// Whether a tool is installed. Without it, a test skips, which is a failure in CI.
-fn is_there(tool: &str) -> bool {
-    let there = Command::new(tool).arg("--version").output().is_ok();
-    if !there {
-        skip(&format!("{tool} is absent"));
-    }
-    there
 }
 
 /// The program that tcpdump prints for an expression.
@@ -43,7 +34,7 @@ fn lines(filter: &Filter) -> String {
 
 #[test]
 fn an_expression_is_what_tcpdump_makes_of_it() {
-    if !is_there("tcpdump") {
+    if !is_installed("tcpdump", "tcpdump") {
         return;
     }
     for expression in [
@@ -72,7 +63,7 @@ fn an_expression_is_what_tcpdump_makes_of_it() {
 
 #[test]
 fn what_tcpdump_refuses_is_a_mistake_in_one_line() {
-    if !is_there("tcpdump") {
+    if !is_installed("tcpdump", "tcpdump") {
         return;
     }
     for (wrong, said) in [
@@ -95,7 +86,7 @@ fn what_tcpdump_refuses_is_a_mistake_in_one_line() {
 #[test]
 fn for_an_interface_vlan_finds_the_tag_that_the_kernel_took_out() {
     let in_a_namespace = || {
-        if !is_there("tcpdump") || !is_there("ip") {
+        if !is_installed("tcpdump", "tcpdump") || !is_installed("ip", "iproute2") {
             return;
         }
         if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {

@@ -11,7 +11,7 @@ use std::thread;
 use steerage::{Timestamp, device::Polled, testing::QueueTester};
 use steerage_device::capture::{Capture, Pace};
 use steerage_device::filter::{Filter, FilterError};
-use steerage_fixtures::{skip, tshark};
+use steerage_fixtures::{is_installed, tshark};
 
 use super::common::files::{block, enhanced, interface, pcap, section, temporary, words};
 use super::common::{drain, drain_with_links};
@@ -51,14 +51,6 @@ const EXPRESSIONS: [&str; 30] = [
     "tcp and not (src port 22 or dst portrange 6000-6100) and ip[2:2] * 2 - ((ip[0] & 0xf) << 2) > 200",
 ];
 
-fn has_tcpdump() -> bool {
-    let there = Command::new("tcpdump").arg("--version").output().is_ok();
-    if !there {
-        skip("tcpdump is absent");
-    }
-    there
-}
-
 /// The packets that tcpdump writes, or its error message.
 fn tcpdumps(file: &Path, expression: &str) -> Result<Vec<Vec<u8>>, String> {
     let output = Command::new("tcpdump").arg("-r").arg(file).args(["-w", "-", "--", expression]).output().unwrap();
@@ -81,7 +73,7 @@ fn ours(file: &Path, expression: &str) -> Result<(Vec<Vec<u8>>, u64), FilterErro
 #[test]
 fn thirty_expressions_pass_what_tcpdump_passes() {
     let files = tshark::all_captures();
-    if !has_tcpdump() || files.is_empty() {
+    if !is_installed("tcpdump", "tcpdump") || files.is_empty() {
         return;
     }
     let jobs: Vec<(&PathBuf, &str)> = files.iter().flat_map(|file| EXPRESSIONS.map(|text| (file, text))).collect();
@@ -116,7 +108,7 @@ fn thirty_expressions_pass_what_tcpdump_passes() {
 /// If a file has two link types, each has its own filter program. The byte orders differ too.
 #[test]
 fn each_link_type_of_a_file_has_its_own_program() {
-    if !has_tcpdump() {
+    if !is_installed("tcpdump", "tcpdump") {
         return;
     }
     let mut v4 = vec![0; 28];
@@ -161,7 +153,7 @@ fn each_link_type_of_a_file_has_its_own_program() {
 
 #[test]
 fn a_filter_that_cannot_be_is_an_error_at_once() {
-    if !has_tcpdump() {
+    if !is_installed("tcpdump", "tcpdump") {
         return;
     }
     let open = |bytes: &[u8], text: &str| {

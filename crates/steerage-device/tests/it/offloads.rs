@@ -12,7 +12,7 @@ use steerage_fixtures::handlers::{Wire, end};
 use steerage_fixtures::namespaces::{
     Namespaces, address, converse, datagrams_in_one_piece, tcp_transfer, tcp_transfer_in_steps,
 };
-use steerage_fixtures::until;
+use steerage_fixtures::{is_installed, until};
 
 /// The size of a transfer in bytes.
 const BYTES: usize = 20_000_000;
@@ -160,6 +160,9 @@ fn transfer_while_features_change(namespaces: &Namespaces, to: &str, interfaces:
 
 #[test]
 fn a_transfer_between_tuns_survives_changing_features() {
+    if !is_installed("ethtool", "ethtool") {
+        return;
+    }
     let Some(namespaces) = Namespaces::new(2) else { return };
     for layer in ["tun", "tap"] {
         let specs = [format!("{layer}:left,offload=on"), format!("{layer}:right,offload=on")];
@@ -181,6 +184,9 @@ fn a_transfer_between_tuns_survives_changing_features() {
 /// Passes packets between two cables with packet sockets.
 #[test]
 fn packet_sockets_pass_super_frames_on_while_features_change() {
+    if !is_installed("ethtool", "ethtool") {
+        return;
+    }
     let Some(namespaces) = Namespaces::new(3) else { return };
     for (nth, (ours, theirs)) in [("r0", "left"), ("r1", "right")].into_iter().enumerate() {
         namespaces.veth((2, ours), (nth, theirs));

@@ -5,8 +5,8 @@
 //! so no other test may run at the same time.
 
 use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -28,6 +28,14 @@ struct Off {
     guard: Child,
 }
 
+/// Starts a shell that runs a command on a path when its standard input is closed, and so at the latest when
+/// this process has ended. It has a session of its own, because it has to survive if the process group of a
+/// test that hangs is killed.
+fn after_the_end(command: &str, path: &Path) -> io::Result<Child> {
+    let script = format!("cat >/dev/null; {command}");
+    Command::new("setsid").args(["sh", "-c", &script]).arg(path).stdin(Stdio::piped()).spawn()
+}
+
 /// Whether there are cpusets of cgroup v1. They do not get a CPU back when it returns, so other
 /// programs would keep fewer CPUs.
 fn are_old_cpusets() -> bool {
@@ -40,9 +48,8 @@ impl Off {
         let switch = PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"));
         let writable = OpenOptions::new().write(true).open(&switch);
         writable.map_err(|error| format!("{} cannot be written: {error}", switch.display()))?;
-        let mut guard = Command::new("sh");
-        guard.args(["-c", "cat >/dev/null; echo 1 >\"$0\""]).arg(&switch).stdin(Stdio::piped());
-        let guard = guard.spawn().map_err(|error| format!("no shell to switch it on again: {error}"))?;
+        let guard = after_the_end("echo 1 >\"$0\"", &switch)
+            .map_err(|error| format!("no shell to switch it on again: {error}"))?;
         let off = Self { switch, guard };
         fs::write(&off.switch, "0").map_err(|error| format!("CPU {cpu} cannot be switched off: {error}"))?;
         Ok(off)
@@ -55,7 +62,7 @@ impl Drop for Off {
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();
         if let Err(error) = on {
-            let _ = writeln!(std::io::stderr(), "{} cannot be written: {error}", self.switch.display());
+            let _ = writeln!(io::stderr(), "{} cannot be written: {error}", self.switch.display());
         }
     }
 }
@@ -138,9 +145,7 @@ impl Cpuset {
         let folder = parent.join(format!("steerage-test-{}", process::id()));
         let failed = |what: &str, error| format!("{what} {}: {error}", folder.display());
         fs::create_dir(&folder).map_err(|error| failed("cannot make", error))?;
-        let mut guard = Command::new("sh");
-        guard.args(["-c", "cat >/dev/null; rmdir \"$0\""]).arg(&folder).stdin(Stdio::piped());
-        let guard = guard.spawn().map_err(|error| failed("no shell to remove", error))?;
+        let guard = after_the_end("rmdir \"$0\"", &folder).map_err(|error| failed("no shell to remove", error))?;
         let cpuset = Self { folder: folder.clone(), guard };
         for file in ["cpuset.cpus", "cpuset.mems"] {
             let of_parent = fs::read(parent.join(file)).unwrap_or_default();
@@ -171,7 +176,7 @@ fn a_cpuset_that_changes_is_followed() {
     let _alone = CPUS.lock();
     let ours = Topology::read().allowed().clone();
     let skip = |why: &str| {
-        let _ = writeln!(std::io::stderr(), "skipped: {why}");
+        let _ = writeln!(io::stderr(), "skipped: {why}");
     };
     let Some(last) = ours.last().filter(|_| ours.len() > 1) else { return skip("there is one CPU only") };
     let cpuset = match Cpuset::enter() {
@@ -201,7 +206,7 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     let _alone = CPUS.lock();
     let ours = Topology::read().allowed().clone();
     let skip = |why: &str| {
-        let _ = writeln!(std::io::stderr(), "skipped: {why}");
+        let _ = writeln!(io::stderr(), "skipped: {why}");
     };
     // The last CPU is used, since other programs on this machine mostly use the first ones.
     let Some(last) = ours.last().filter(|_| ours.len() > 1) else { return skip("there is one CPU only") };

@@ -23,8 +23,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("steerage-flow", &[]),
     ("steerage-topology", &[]),
     ("steerage-mem", &[]),
-    ("steerage-file", &[]),
-    ("steerage-sandbox", &[]),
+    ("steerage-guard", &[]),
     ("steerage-ledger", &["steerage-mem", "steerage-flow", "steerage-topology"]),
     ("steerage-moves", &["steerage-ledger"]),
     ("steerage-core", &["steerage-mem", "steerage-flow", "steerage-topology", "steerage-ledger", "steerage-moves"]),
@@ -44,9 +43,9 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     // For tests alone: other crates name it as a dev-dependency.
     ("steerage-fixtures", &["steerage"]),
-    ("steerage-device", &["steerage", "steerage-file"]),
-    ("steerage-apps", &["steerage", "steerage-file"]),
-    ("steerage-control", &["steerage", "steerage-file"]),
+    ("steerage-device", &["steerage", "steerage-guard"]),
+    ("steerage-apps", &["steerage", "steerage-guard"]),
+    ("steerage-control", &["steerage", "steerage-guard"]),
     (
         "steerage-sim",
         &[
@@ -66,8 +65,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "steerage-mem",
             "steerage-flow",
             "steerage-topology",
-            "steerage-file",
-            "steerage-sandbox",
+            "steerage-guard",
             "steerage-core",
             "steerage-policy",
             "steerage-testing",

@@ -15,8 +15,8 @@ use steerage_control::{ClientError, MountError, SocketError};
 use steerage_device::OpenError;
 use steerage_device::filter::FilterError;
 use steerage_device::output::OutputError;
-use steerage_device::privileges::PrivilegesError;
-use steerage_sandbox::SandboxError;
+use steerage_guard::capabilities::PrivilegesError;
+use steerage_guard::sandbox::SandboxError;
 
 use crate::terminal::shell_word;
 use crate::units::{plural, size};

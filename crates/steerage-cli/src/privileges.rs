@@ -1,5 +1,5 @@
 //! Drops the capabilities of the process that only unmounts. The library drops those of a run
-//! ([`steerage_device::privileges`]).
+//! ([`steerage_guard::capabilities`]).
 
 use std::io;
 

@@ -9,8 +9,8 @@ use std::process;
 
 use rustix::time::{ClockId, clock_gettime};
 use steerage::{CpuId, Handler};
-use steerage_device::privileges::{self, Kept, Needed};
-use steerage_sandbox::{Group, InForce, Sandbox, ThreadFilter};
+use steerage_guard::capabilities::{self, Kept, Needed};
+use steerage_guard::sandbox::{Group, InForce, Sandbox, ThreadFilter};
 
 use crate::args::SandboxArgs;
 use crate::error::Error;
@@ -261,13 +261,13 @@ impl Confinement {
 /// Drops all capabilities, and restricts files and system calls. This is for commands that handle
 /// no packets.
 pub(crate) fn enter(needs: Needs<'_>, args: &SandboxArgs) -> Result<Option<InForce>, Error> {
-    privileges::drop_all()?;
+    capabilities::drop_all()?;
     Confinement::of_files(needs, args)?.of_calls()
 }
 
 /// Like [`enter`], but keeps the capabilities in `needed` that the command cannot do without.
 pub(crate) fn enter_keeping(needs: Needs<'_>, needed: &Needed<'_>, args: &SandboxArgs) -> Result<Kept, Error> {
-    let kept = privileges::drop_except(needed)?;
+    let kept = capabilities::drop_except(needed)?;
     Confinement::of_files(needs, args)?.of_calls()?;
     Ok(kept)
 }

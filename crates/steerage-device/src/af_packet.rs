@@ -215,7 +215,7 @@ impl AfPacketOptions {
     /// numbers that `tcpdump -ddd` prints. [`Filter::compile`] has the details.
     ///
     /// For an expression, this function runs `tcpdump` as a child process. So call it before you
-    /// [drop privileges](crate::privileges) and before you start threads.
+    /// [drop privileges](https://docs.rs/steerage-guard) and before you start threads.
     ///
     /// # Errors
     /// [`FilterError`] if the text is not a filter, or there is no `tcpdump` to compile it.

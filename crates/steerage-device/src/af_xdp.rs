@@ -171,7 +171,7 @@ impl AfXdpOptions {
 
     /// Attaches the program. Nothing is taken before the first poll. When the instance is built,
     /// the kernel pins its pages. So a program that drops its privileges before that must keep
-    /// `CAP_IPC_LOCK` ([`Needed::pinned_memory`](crate::privileges::Needed::pinned_memory)), or
+    /// `CAP_IPC_LOCK` ([`Needed::pinned_memory`](https://docs.rs/steerage-guard)), or
     /// raise the limit on locked memory.
     ///
     /// # Errors

@@ -270,7 +270,7 @@ impl Capture {
     /// [`CaptureInfo::filtered`] counts the others. They do not count as received.
     ///
     /// `tcpdump` compiles an expression for each link type in the files, as a child process. So
-    /// call this before you [drop privileges](crate::privileges) and before you start threads.
+    /// call this before you [drop privileges](https://docs.rs/steerage-guard) and before you start threads.
     /// Numbers are a program for one link type.
     ///
     /// # Errors

@@ -9,7 +9,6 @@
 //! | [`tap`] | TUN and TAP: interfaces of the kernel whose other end is here, to receive and to send |
 //! | [`udp`] | UDP sockets, to receive and to send |
 //! | [`filter`] | filters for interfaces and capture files, in tcpdump's language |
-//! | [`privileges`] | dropping capabilities once the devices are open |
 //! | [`output`] | where packets go: capture files, TUN and TAP, interfaces |
 //! | [`rate`] | a wrapper that limits the rate in frames per second |
 //! | [`fault`] | a wrapper that loses, duplicates, reorders, corrupts and delays frames |
@@ -41,7 +40,6 @@ mod namespace;
 mod offloads;
 mod options;
 pub mod output;
-pub mod privileges;
 pub mod rate;
 pub mod synthetic;
 #[allow(unsafe_code)]

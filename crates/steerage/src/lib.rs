@@ -23,7 +23,8 @@
 //! use signal_hook::consts::{SIGHUP, SIGINT};
 //! use signal_hook::iterator::Signals;
 //! use steerage::prelude::*;
-//! use steerage_device::{af_packet::AfPacketOptions, privileges};
+//! use steerage_device::af_packet::AfPacketOptions;
+//! use steerage_guard::capabilities;
 //!
 //! type Watched = HashSet<IpAddr>;
 //!
@@ -88,7 +89,7 @@
 //!     let shared = Arc::new(Shared { version: AtomicU64::new(0), watched: Mutex::new(Arc::new(read()?)) });
 //!     let mut signals = Signals::new([SIGINT, SIGHUP])?;
 //!     let input = AfPacketOptions::new("eth1").filtered("ip or ip6")?.open()?.input;
-//!     privileges::drop_all()?;
+//!     capabilities::drop_all()?;
 //!
 //!     let of_handlers = Arc::clone(&shared);
 //!     let running = Builder::new().input(input).build(move |_cpu| Watch::new(&of_handlers))?.start()?;

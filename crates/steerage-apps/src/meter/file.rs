@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use steerage::BucketId;
-use steerage_file::{NewFile, Readers, parent_of};
+use steerage_guard::file::{self, NewFile, Readers, parent_of};
 
 use super::flow::{Flow, FlowEnd, Seen};
 use super::ipfix::{Encoder, Statistics};
@@ -152,7 +152,7 @@ impl FlowFile {
     pub(super) fn check_directory(name: &str) -> Result<(), ExportError> {
         let fixed = parent_of(Path::new(name)).ancestors().find(|path| !path.to_string_lossy().contains('%'));
         let directory = fixed.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        steerage_file::probe(directory).map_err(|cause| cannot_write(directory, cause))
+        file::probe(directory).map_err(|cause| cannot_write(directory, cause))
     }
 
     fn begin(mut self) -> Result<Self, ExportError> {

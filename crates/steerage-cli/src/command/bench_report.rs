@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use steerage_bench::merge::Merger;
 use steerage_bench::report::Report;
 use steerage_bench::{html, table};
-use steerage_device::privileges::Needed;
+use steerage_guard::capabilities::Needed;
 
 use crate::args::BenchReportArgs;
 use crate::bench::html_page;

@@ -8,8 +8,8 @@ use steerage_apps::{Analysis, Analyze};
 use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;
 use steerage_device::capture::CaptureInfo;
-use steerage_device::privileges::{self, Needed};
 use steerage_device::synthetic::SyntheticOptions;
+use steerage_guard::capabilities::{self, Needed};
 
 use crate::args::ExplainArgs;
 use crate::control_tree::ControlTree;
@@ -94,7 +94,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     let live: Vec<String> = live.collect();
     let by_default = !live.is_empty() && args.packets.is_none() && args.seconds.is_none();
     let needed = args.what.iter().map(Path::new).fold(Needed::default(), Needed::read_file);
-    let kept = privileges::drop_except(&needed)?;
+    let kept = capabilities::drop_except(&needed)?;
     let takes = inputs.iter().any(|input| input.kind == "af_xdp");
     let needs = args.what.iter().fold(Needs::of(Confined::Explain), Needs::reads).takes(takes);
     let confinement = Confinement::of_files(needs, &args.sandbox)?;

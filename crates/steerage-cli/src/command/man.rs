@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use steerage_file::Readers;
+use steerage_guard::file::{self, Readers};
 
 use crate::args::{self, ManArgs};
 use crate::error::Error;
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
 
 fn write(page: &Page, directory: &Path) -> Result<(), Error> {
     let path = directory.join(format!("{}.1", page.name));
-    let written = render(page).and_then(|text| steerage_file::write(&path, &text, Readers::All));
+    let written = render(page).and_then(|text| file::write(&path, &text, Readers::All));
     written.map_err(|error| Error::Page { path, error })
 }
 

@@ -1,6 +1,6 @@
 //! `steerage run` and `steerage check`: run files.
 
-use steerage_device::privileges::Needed;
+use steerage_guard::capabilities::Needed;
 
 use crate::args::{CheckArgs, Cli, Command, RunArgs, RunFileArgs};
 use crate::error::Error;

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::{Value, json};
-use steerage_file::{Opened, Readers};
+use steerage_guard::file::{self, Opened, Readers};
 
 use super::host::Host;
 use super::redact::redact;
@@ -104,7 +104,7 @@ impl Bundle {
             "interface": interface.map(|name| interface_facts(host, name)),
             "runs": runs::all(),
         });
-        let file = match steerage_file::open(path, Readers::Group) {
+        let file = match file::open(path, Readers::Group) {
             Ok(Opened::File(file) | Opened::Special(file)) => file,
             Err(error) => return Err(Error::Bundle { path: path.to_owned(), error }),
         };

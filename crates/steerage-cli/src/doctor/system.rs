@@ -5,7 +5,7 @@ use steerage::{
     limits::{BACKLOG_DEFAULT, KEPT_DEFAULT, LPC_MEMORY_PART, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN, POLL_BUDGET},
     memory::{LOT_SLOTS, LpcMemory, Needs, QueueNeeds},
 };
-use steerage_sandbox::InForce;
+use steerage_guard::sandbox::InForce;
 
 use super::Finding;
 use super::host::Host;

@@ -23,9 +23,9 @@ use steerage_control::directory_names;
 use steerage_device::Opened;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::drain::{Downstream, Drain};
-use steerage_device::privileges::{self, Needed};
 use steerage_device::rate::Rate;
-use steerage_sandbox::InForce;
+use steerage_guard::capabilities::{self, Needed};
+use steerage_guard::sandbox::InForce;
 
 use crate::args::{RunArgs, SteeringArgs};
 use crate::control_tree::ControlTree;
@@ -178,7 +178,7 @@ where
     builder = outputs.into_iter().fold(builder, Builder::output);
     let control = ControlTree::prepare(args, masks.off)?;
     let needed = args.devices.iter().map(Path::new).fold(Needed::default().pinned_memory(pins), Needed::read_file);
-    let kept = privileges::drop_except(&needs.written().iter().copied().fold(needed, Needed::written_files))?;
+    let kept = capabilities::drop_except(&needs.written().iter().copied().fold(needed, Needed::written_files))?;
     let needs = args.devices.iter().fold(needs, Needs::reads);
     let needs = control.needs(needs).takes(pins);
     // Files are restricted before other threads start. Threads that write and open files start

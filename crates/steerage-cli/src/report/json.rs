@@ -11,7 +11,7 @@ use steerage::{
         CpuSnapshot, Drops, MemoryUse, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueSnapshot, Verdicts,
     },
 };
-use steerage_sandbox::InForce;
+use steerage_guard::sandbox::InForce;
 
 use super::flows::FlowsJson;
 use super::steering::SteeringJson;

@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::{CpuId, Snapshot, WallTime, stats::QueueError};
 use steerage_apps::meter::{FlowCounts, FlowOutput, FlowRecord, Metered};
 use steerage_device::capture::{CaptureInfo, link_name};
-use steerage_sandbox::InForce;
+use steerage_guard::sandbox::InForce;
 
 use crate::args::ReportArgs;
 use crate::error::Error;

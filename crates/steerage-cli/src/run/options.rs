@@ -10,7 +10,7 @@ use steerage_apps::meter::{FlowOutput, Metering};
 use steerage_apps::respond::Responding;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::synthetic::SyntheticOptions;
-use steerage_sandbox::InForce;
+use steerage_guard::sandbox::InForce;
 
 use crate::args::RunArgs;
 use crate::control_tree::ControlTree;

@@ -9,7 +9,7 @@ use steerage_apps::meter::{FlowOutput, Metering};
 use steerage_apps::respond::Responding;
 use steerage_control::metrics::More;
 use steerage_device::capture::CaptureInfo;
-use steerage_sandbox::InForce;
+use steerage_guard::sandbox::InForce;
 
 use super::RunOptions;
 use crate::metrics;

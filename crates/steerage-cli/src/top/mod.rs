@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use steerage_device::privileges::Needed;
+use steerage_guard::capabilities::Needed;
 
 use crate::args::TopArgs;
 use crate::error::Error;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use steerage::{DeviceError, Output};
-use steerage_file::{Opened, Readers};
+use steerage_guard::file::{self, Opened, Readers};
 
 use super::encode::StreamFormat;
 use super::stream::{StreamOptions, stream};
@@ -51,11 +51,11 @@ pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Resul
     }
     let mut asked = 0;
     loop {
-        match steerage_file::open(path, Readers::Group) {
+        match file::open(path, Readers::Group) {
             Ok(Opened::File(file) | Opened::Special(file)) => {
                 return stream(name, file, StreamOptions::new(FORMAT)).map(|(output, _)| output);
             }
-            Err(error) if steerage_file::has_no_reader(&error) && waits(asked) => thread::sleep(READER_LOOK),
+            Err(error) if file::has_no_reader(&error) && waits(asked) => thread::sleep(READER_LOOK),
             Err(error) => return Err(failed("open", error)),
         }
         asked += 1;

@@ -16,7 +16,7 @@ use steerage::{
     device::{Outgoing, Sent, TxCapabilities, TxQueue, TxResources},
     packet::{Received, Segments},
 };
-use steerage_file::{Opened, Readers};
+use steerage_guard::file::{self, Opened, Readers};
 
 use super::PACKET_BYTES_MAX;
 use super::encode::{Interface, PacketHead, StreamFormat};
@@ -56,8 +56,8 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
     let failed = |operation, error| DeviceError::new(name.clone(), operation, error);
     let mut asked = 0;
     let opened = loop {
-        match steerage_file::open(path.as_ref(), Readers::Group) {
-            Err(error) if steerage_file::has_no_reader(&error) && waits(asked) => std::thread::sleep(READER_LOOK),
+        match file::open(path.as_ref(), Readers::Group) {
+            Err(error) if file::has_no_reader(&error) && waits(asked) => std::thread::sleep(READER_LOOK),
             other => break other,
         }
         asked += 1;

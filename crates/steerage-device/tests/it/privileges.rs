@@ -10,9 +10,9 @@ use std::thread;
 
 use steerage::DeviceError;
 use steerage_device::af_packet::AfPacketOptions;
-use steerage_device::privileges::{self, Needed};
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{NOBODY, is_root};
+use steerage_guard::capabilities::{self, Needed};
 
 fn listen() -> Result<(), DeviceError> {
     AfPacketOptions::new("lo").open().map(drop)
@@ -44,12 +44,12 @@ fn without_privileges_no_interface_is_opened() {
     };
     let dropped = thread::spawn(move || {
         listen().unwrap();
-        privileges::drop_all().unwrap();
+        capabilities::drop_all().unwrap();
         without();
         // New threads inherit the restriction.
         thread::spawn(without).join().unwrap();
         // Dropping again changes nothing.
-        privileges::drop_all().unwrap();
+        capabilities::drop_all().unwrap();
     });
     dropped.join().unwrap();
     listen().unwrap();
@@ -73,7 +73,7 @@ fn files_of_others_are_read_and_written_if_they_are_needed() {
     let flows = theirs.join("%H").join("flows.csv");
     thread::scope(|scope| {
         scope.spawn(|| {
-            let kept = privileges::drop_except(&Needed::default().read_file(&capture).written_files(&flows)).unwrap();
+            let kept = capabilities::drop_except(&Needed::default().read_file(&capture).written_files(&flows)).unwrap();
             assert!(read() && write("1"));
             // Threads that were started earlier keep their capabilities: one opens captures, and
             // one writes files.
@@ -84,7 +84,7 @@ fn files_of_others_are_read_and_written_if_they_are_needed() {
         scope.spawn(|| {
             let ours = Scratch::new();
             // A user's own files require no capability, so none is kept.
-            let kept = privileges::drop_except(&Needed::default().written_files(&ours.join("flows.csv"))).unwrap();
+            let kept = capabilities::drop_except(&Needed::default().written_files(&ours.join("flows.csv"))).unwrap();
             assert_eq!(status("CapPrm:"), "0000000000000000");
             assert!(!read() && !write("3"));
             kept.drop_start_up().unwrap();

@@ -7,7 +7,7 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
-use crate::SandboxError;
+use super::SandboxError;
 
 /// The newest version of Landlock that is requested. An older kernel enforces the rules that it
 /// knows.

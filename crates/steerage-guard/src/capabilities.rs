@@ -20,10 +20,11 @@
 //! #     fn finish(self, _: &mut Cpu) {}
 //! # }
 //! use steerage::Builder;
-//! use steerage_device::{af_packet::AfPacketOptions, privileges};
+//! use steerage_device::af_packet::AfPacketOptions;
+//! use steerage_guard::capabilities;
 //!
 //! let input = AfPacketOptions::new("eth0").filtered("not port 22")?.open()?.input;
-//! privileges::drop_all()?;
+//! capabilities::drop_all()?;
 //! let running = Builder::new().input(input).build(|_cpu| Count)?.start()?;
 //! # drop(running);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -32,7 +33,7 @@
 //! # Operations that fail afterwards
 //!
 //! - Opening or attaching to an interface (AF_PACKET, AF_XDP, TUN and TAP), also through
-//!   [`open`](crate::open). If an open interface goes away and comes back, receiving continues
+//!   `steerage_device::open`. If an open interface goes away and comes back, receiving continues
 //!   without any capability.
 //! - Building an instance with AF_XDP devices, unless the limit on locked memory is high enough,
 //!   because building pins its memory. Call [`drop_except`] with [`Needed::pinned_memory`] before,
@@ -80,12 +81,12 @@ pub fn drop_all() -> Result<(), PrivilegesError> {
 /// ```no_run
 /// use std::path::Path;
 ///
-/// use steerage_device::privileges::{self, Needed};
+/// use steerage_guard::capabilities::{self, Needed};
 ///
-/// let kept = privileges::drop_except(&Needed::default().written_files(Path::new("/var/log/flows-%H.csv")))?;
+/// let kept = capabilities::drop_except(&Needed::default().written_files(Path::new("/var/log/flows-%H.csv")))?;
 /// // Build the instance, and start the thread that writes the files. Then, before the instance starts:
 /// kept.drop_start_up()?;
-/// # Ok::<(), privileges::PrivilegesError>(())
+/// # Ok::<(), capabilities::PrivilegesError>(())
 /// ```
 pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     forbid_new()?;

@@ -6,7 +6,7 @@ use std::ptr;
 
 use libc::{c_char, c_int, c_void, ucontext_t};
 
-use crate::calls::{self, Argument};
+use super::calls::{self, Argument};
 
 /// The code of a SIGSYS that a filter caused: `SYS_SECCOMP` of asm-generic/siginfo.h.
 const SYS_SECCOMP: c_int = 1;

@@ -13,11 +13,6 @@
 //!
 //! If the kernel has no Landlock, or no seccomp for this architecture, [`InForce`] says so, and
 //! nothing else changes.
-//!
-//! Architecture invariant: this crate knows nothing about packets, devices or commands. It
-//! restricts, and never grants.
-#![deny(unsafe_code)]
-
 mod calls;
 mod files;
 mod filter;
@@ -233,8 +228,3 @@ impl error::Error for SandboxError {
         Some(&*self.cause)
     }
 }
-
-/// The examples of the crate's README.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -8,8 +8,8 @@ use seccompiler::{
 };
 use syscalls::Sysno;
 
-use crate::SandboxError;
-use crate::calls::{Call, Group, Only};
+use super::SandboxError;
+use super::calls::{Call, Group, Only};
 
 /// The architecture of this machine, if seccompiler supports it.
 pub(crate) fn arch() -> Option<TargetArch> {

@@ -1,0 +1,20 @@
+//! Keeps a program that handles packets from doing harm, and keeps other users away from its files.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | [`file`] | creates files that no other user can redirect |
+//! | [`capabilities`] | drops the capabilities of a process once its devices are open |
+//! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
+//!
+//! Architecture invariant: this crate knows nothing about packets, devices or commands. It
+//! restricts, and never grants.
+#![deny(unsafe_code)]
+
+pub mod capabilities;
+pub mod file;
+pub mod sandbox;
+
+/// The examples of the crate's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -30,6 +30,7 @@ mod outputs_streams;
 mod pages;
 mod parallel;
 mod parallel_tools;
+mod planted;
 mod predictions;
 mod privileges;
 mod program;

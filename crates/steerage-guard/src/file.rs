@@ -233,7 +233,10 @@ pub fn probe(name: &Path) -> io::Result<()> {
 
 /// The place where data is written.
 enum Place {
-    New { directory: Directory, name: OsString },
+    New {
+        directory: Directory,
+        name: OsString,
+    },
     /// A FIFO or a character device, opened without blocking, or a file that is open already.
     Open(File),
 }

@@ -127,9 +127,34 @@ const READ: &[(&str, &str)] = &[
 
 /// The names of values that cannot be paths.
 const NO_PATHS: &[&str] = &[
-    "1:N", "ADDR:PORT", "ADDR[/LEN]", "BYTES", "COMMAND", "DURATION", "EXPR", "FACTOR", "FORMAT", "HASH", "HEX",
-    "IFACE", "KEY", "LIST", "MAC", "MASK", "N", "POLICY", "PORT", "PORT:REQ:RESP", "ROUTE", "S", "SHELL", "SIZE",
-    "TARGET", "TOPIC", "VALUE", "WAY",
+    "1:N",
+    "ADDR:PORT",
+    "ADDR[/LEN]",
+    "BYTES",
+    "COMMAND",
+    "DURATION",
+    "EXPR",
+    "FACTOR",
+    "FORMAT",
+    "HASH",
+    "HEX",
+    "IFACE",
+    "KEY",
+    "LIST",
+    "MAC",
+    "MASK",
+    "N",
+    "POLICY",
+    "PORT",
+    "PORT:REQ:RESP",
+    "ROUTE",
+    "S",
+    "SHELL",
+    "SIZE",
+    "TARGET",
+    "TOPIC",
+    "VALUE",
+    "WAY",
 ];
 
 #[test]
@@ -548,7 +573,8 @@ fn a_run_replaces_a_planted_link() {
     if !is_root() {
         return;
     }
-    for (row, _) in lines(ROWS).filter(|(row, _)| ["--flows", "--export", "pcap:"].iter().any(|way| row.contains(way))) {
+    for (row, _) in lines(ROWS).filter(|(row, _)| ["--flows", "--export", "pcap:"].iter().any(|way| row.contains(way)))
+    {
         for planted in [Planted::Link, Planted::LinkToNothing, Planted::Chain, Planted::InStickyDirectory] {
             let ground = Ground::new();
             let (path, working) = ground.plant(planted, Names::File);

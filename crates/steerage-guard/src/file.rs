@@ -17,6 +17,8 @@
 //!   `fs.protected_fifos`.
 //!
 //! Architecture invariant: this module creates every file of steerage.
+mod unnamed;
+
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher};
@@ -26,6 +28,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::process::geteuid;
+
+pub use unnamed::unnamed;
 
 /// The users who may read a new file, before the umask is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

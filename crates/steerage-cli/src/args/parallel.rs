@@ -66,7 +66,7 @@ pub(crate) struct ParallelArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct StartWhenToldArgs {
+pub(crate) struct ExecWhenReadyArgs {
     /// Command to start
     #[arg(value_name = "COMMAND", required = true, last = true)]
     pub(crate) command: Vec<OsString>,

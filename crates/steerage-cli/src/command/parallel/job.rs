@@ -16,6 +16,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::feed::Feed;
+use super::inherited::Inherited;
 use super::lines::last_line;
 use crate::error::{Error, JobsError};
 use crate::terminal::shell_word;
@@ -118,7 +119,7 @@ impl Job {
         find(&program).map_err(|error| JobsError::Start { program: shell_word(&program.to_string_lossy()), error })?;
         let (reader, writer) = io::pipe().map_err(JobsError::Pipe)?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("steerage-job").arg("start-when-told").arg("--").arg(&program);
+        command.arg0("steerage-job").arg("exec-when-ready").arg("--").arg(&program);
         self.child = Some(self.spawn(command, reader.into(), jobs, outputs)?);
         self.gate = Some(writer);
         Ok(())
@@ -133,7 +134,7 @@ impl Job {
         }
     }
 
-    fn spawn(&self, mut command: Command, stdin: Stdio, jobs: usize, outputs: Outputs) -> Result<Child, Error> {
+    fn spawn(&mut self, mut command: Command, stdin: Stdio, jobs: usize, outputs: Outputs) -> Result<Child, Error> {
         command.args(self.words.iter().skip(1));
         command.env("STEERAGE_JOB", self.number.to_string()).env("STEERAGE_JOBS", jobs.to_string());
         command.stdin(stdin);
@@ -156,7 +157,13 @@ impl Job {
             let program = self.words.first().map(|word| shell_word(&word.to_string_lossy())).unwrap_or_default();
             JobsError::Start { program, error }.into()
         };
+        // The next job does not inherit the descriptor, because it is closed in this process.
+        let _inherited = self.feed.inherited.take().map(Inherited::opened_for_programs).transpose().map_err(failed)?;
         command.process_group(0).spawn().map_err(failed)
+    }
+
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.ended.is_some_and(|ended| ended.status.success())
     }
 
     pub(super) fn is_running(&self) -> bool {

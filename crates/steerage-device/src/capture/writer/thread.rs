@@ -55,7 +55,7 @@ impl Writing {
         }
         let is_over = || self.unread.front().is_some_and(|(_, chunk)| chunk.is_over());
         if self.pipe.is_some() && !is_over() {
-            let unread = pipe::wait_until_read(&self.file, is_over);
+            let unread = pipe::wait_until_read(&self.file, || is_over() || writer.is_abandoned());
             let lost = unread > 0 && !is_over();
             self.settle_unread(if lost { unread } else { 0 }, 0, writer);
             if lost {
@@ -69,7 +69,13 @@ impl Writing {
         let (mut at, mut settled) = (0, 0);
         writer.stuck_since.store(writer.millis(), Ordering::Relaxed);
         while at < chunk.bytes.len() {
-            let result = if chunk.is_over() { Err(self.too_late()) } else { (&*self.file).write(&chunk.bytes[at..]) };
+            let result = if chunk.is_over() {
+                Err(self.too_late())
+            } else if writer.is_abandoned() {
+                Err(io::ErrorKind::BrokenPipe.into())
+            } else {
+                (&*self.file).write(&chunk.bytes[at..])
+            };
             match result {
                 Ok(0) => return Err(Stopped { at, settled, cause: io::ErrorKind::WriteZero.into() }),
                 Ok(bytes) => {

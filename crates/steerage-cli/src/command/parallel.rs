@@ -8,6 +8,7 @@
 //! | `inherited` | a pipe or a file without a name, which a job inherits |
 //! | `brake` | pauses reading while the jobs have enough input |
 //! | `merge`, `lines` | merge the output of all jobs line by line |
+//! | `results` | the directories of `--results` |
 //! | `summary` | the results of the jobs, and whether splitting paid |
 //! | `console`, `template` | standard error; the command of each job |
 
@@ -18,15 +19,15 @@ mod inherited;
 mod job;
 mod lines;
 mod merge;
+mod results;
 mod summary;
 mod template;
 mod watch;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::num::NonZero;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -51,6 +52,7 @@ use console::Console;
 use inherited::temporary_directory;
 use job::{Job, Outputs};
 use merge::{From, Merge, MergeOptions, Source, Stopped};
+use results::Results;
 use summary::{JobSummary, Lost, Summary};
 use template::{Template, Via};
 use watch::{Jobs, Watch};
@@ -107,8 +109,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     // The sandbox allows no new file, so these are created now.
     let kept = args.output.keep_order.then(|| (1..count).map(|_| inherited::temporary_file()).collect());
     let merge = MergeOptions { tag: args.output.tag, kept: kept.transpose()? };
-    let needs = args.output.results.iter().fold(Needs::of(Confined::Parallel), Needs::reads);
-    let (instance, services) = instance::sending(&run, needs, sending, make)?;
+    let (instance, services) = instance::sending(&run, Needs::of(Confined::Parallel), sending, make)?;
     let Some(jobs) = jobs.get().cloned() else { return Err(JobsError::Wrong("there are no jobs".to_owned()).into()) };
     let console = Console::new(args.output.quiet);
 
@@ -253,15 +254,13 @@ fn start_jobs(
     }
     let mut jobs = Jobs::new(args.jobs.job_timeout, Arc::clone(end_now), seen, !format.takes_several_links());
     jobs.can_wait = inputs.can_wait;
+    let results = args.output.results.as_deref().map(Results::open).transpose()?;
     let (mut all, mut outputs, mut sources) = (Vec::new(), Vec::new(), Vec::new());
     for number in 1..=count {
         let (output, feed) = feed::feed(template.via, number, options.clone())?;
         let words = template.words(number, count, &feed.place);
-        let written = match &args.output.results {
-            Some(directory) => {
-                make_directory(directory)?;
-                Outputs::Files(directory.join(number.to_string()))
-            }
+        let written = match &results {
+            Some(results) => Outputs::Files(results.job(number)?),
             None => collected(number - 1, args.output.no_merge, &mut sources)?,
         };
         outputs.push(output);
@@ -278,17 +277,6 @@ fn start_jobs(
     }
     jobs.add(all);
     Ok((Arc::new(jobs), outputs, sources))
-}
-
-/// Creates the directory of `--results` if it is missing. Parent directories are not created, so a
-/// mistyped name does not hide the results.
-fn make_directory(directory: &Path) -> Result<(), Error> {
-    match fs::create_dir(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            Err(JobsError::Results { path: directory.to_owned(), error }.into())
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Creates pipes for a job's output.

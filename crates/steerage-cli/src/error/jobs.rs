@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use steerage_guard::path::PathError;
+
 use super::Error;
 use crate::units::{counted, plural};
 
@@ -22,7 +24,7 @@ pub(crate) enum JobsError {
     /// A job cannot be started.
     Start { program: String, error: io::Error },
     /// A file for a job's output cannot be created.
-    Results { path: PathBuf, error: io::Error },
+    Results { path: PathBuf, error: PathError },
     /// A temporary file cannot be created.
     Temporary { directory: PathBuf, error: io::Error },
     /// Packets for jobs cannot be written: to files in a directory, or to pipes.
@@ -61,11 +63,17 @@ impl fmt::Display for JobsError {
             Self::Start { program, error } => {
                 write!(f, "cannot start {program}: {error}; name a program that is in PATH, or its path")
             }
-            Self::Results { path, error } if error.kind() == io::ErrorKind::NotFound => write!(
-                f,
-                "--results: cannot make {}: there is no directory above it; make it with mkdir -p",
-                path.display()
-            ),
+            Self::Results { path, error: PathError::System(error) } if error.kind() == io::ErrorKind::NotFound => {
+                write!(
+                    f,
+                    "--results: cannot make {}: there is no directory above it; make it with mkdir -p",
+                    path.display()
+                )
+            }
+            // The other errors say what to do.
+            Self::Results { error: error @ (PathError::Changeable { .. } | PathError::Link { .. }), .. } => {
+                write!(f, "--results: {error}")
+            }
             Self::Results { path, error } => {
                 write!(f, "--results: cannot make {}: {error}; name another directory", path.display())
             }

@@ -196,11 +196,13 @@ impl Report {
     /// delivered is sent unless an output has no room for it.
     pub(crate) fn all_sent(&self, can_wait: bool) -> Result<(), Error> {
         let dropped = self.snapshot.dropped();
-        let may_be_missing = |reason| {
-            !can_wait && (reason == DropReason::TxFull || !DropReason::OF_OUTPUTS.contains(&reason))
-        };
+        let may_be_missing =
+            |reason| !can_wait && (reason == DropReason::TxFull || !DropReason::OF_OUTPUTS.contains(&reason));
         let mut missing = Drops::default();
-        dropped.iter().filter(|(reason, _)| !may_be_missing(*reason)).for_each(|(reason, packets)| missing.add(reason, packets));
+        dropped
+            .iter()
+            .filter(|(reason, _)| !may_be_missing(*reason))
+            .for_each(|(reason, packets)| missing.add(reason, packets));
         match missing.total() {
             0 => Ok(()),
             _ => Err(Error::NotSent { missing, received: self.snapshot.received() }),

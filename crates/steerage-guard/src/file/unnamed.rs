@@ -2,14 +2,12 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{TRIES, random_name};
+use super::random_name;
+use crate::path::{Directory, PathError};
 
 /// Only the user may open the file again, and only through a descriptor of it (`/proc/PID/fd`).
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
@@ -21,36 +19,21 @@ const HOW: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
 ///
 /// # Errors
 /// If no file can be created there.
-pub fn unnamed(directory: &Path) -> io::Result<File> {
-    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::openat(CWD, directory, how, Mode::empty())?;
+pub fn unnamed(directory: &Directory) -> Result<File, PathError> {
     // With O_EXCL, nobody can give the file a name later.
-    match rustix::fs::openat(&directory, ".", HOW | OFlags::TMPFILE | OFlags::EXCL, PRIVATE) {
+    match rustix::fs::openat(directory, ".", HOW | OFlags::TMPFILE | OFlags::EXCL, PRIVATE) {
         Ok(file) => Ok(file.into()),
         // The file system has no such files.
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => created_and_removed(&directory),
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => created_and_removed(directory),
         Err(error) => Err(error.into()),
     }
 }
 
-fn created_and_removed(directory: &OwnedFd) -> io::Result<File> {
-    let mut last = Errno::EXIST;
-    for _ in 0..TRIES {
-        let name = random_name(OsStr::new(".steerage"));
-        let created = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        match rustix::fs::openat(directory.as_fd(), name.as_os_str(), HOW | created, PRIVATE) {
-            Ok(file) => {
-                rustix::fs::unlinkat(directory.as_fd(), name.as_os_str(), AtFlags::empty())?;
-                return Ok(file.into());
-            }
-            Err(Errno::EXIST) => {}
-            Err(error) => {
-                last = error;
-                break;
-            }
-        }
-    }
-    Err(last.into())
+fn created_and_removed(directory: &Directory) -> Result<File, PathError> {
+    let name = random_name(OsStr::new(".steerage"));
+    let file = directory.create_new_file(&name, PRIVATE.as_raw_mode())?;
+    directory.remove_file(&name)?;
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -65,8 +48,8 @@ mod tests {
     fn a_file_without_a_name_is_in_no_directory() {
         let directory = std::env::temp_dir().join(format!("steerage-unnamed-{}", std::process::id()));
         fs::create_dir(&directory).unwrap();
-        let opened = rustix::fs::open(&directory, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        for mut file in [unnamed(&directory).unwrap(), created_and_removed(&opened).unwrap()] {
+        let opened = Directory::open(&directory).unwrap();
+        for mut file in [unnamed(&opened).unwrap(), created_and_removed(&opened).unwrap()] {
             file.write_all(b"packets").unwrap();
             file.rewind().unwrap();
             let mut text = String::new();
@@ -76,6 +59,6 @@ mod tests {
             assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
         }
         fs::remove_dir(&directory).unwrap();
-        assert_eq!(unnamed(&directory).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(unnamed(&opened).is_err());
     }
 }

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use rustix::fs::{Mode, OFlags, fchmod};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use steerage_guard::file;
+use steerage_guard::path::Directory;
 
 use crate::error::JobsError;
 
@@ -55,7 +56,8 @@ pub(super) fn temporary_directory() -> PathBuf {
 /// Creates a temporary file without a name.
 pub(super) fn temporary_file() -> Result<File, JobsError> {
     let directory = temporary_directory();
-    file::unnamed(&directory).map_err(|error| JobsError::Temporary { directory, error })
+    let created = Directory::open_for_new_files(&directory).and_then(|opened| file::unnamed(&opened));
+    created.map_err(|error| JobsError::Temporary { directory, error: error.into() })
 }
 
 /// The reading side of a temporary file, for a job. It has a position of its own.

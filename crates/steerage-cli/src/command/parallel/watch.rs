@@ -143,8 +143,11 @@ impl Jobs {
             DropReason::TxRefused => was_asked,
             _ => false,
         };
-        let left: Vec<String> =
-            lost.iter().filter(|(reason, _)| !excused(*reason)).map(|(reason, packets)| format!("{packets} {reason}")).collect();
+        let left: Vec<String> = lost
+            .iter()
+            .filter(|(reason, _)| !excused(*reason))
+            .map(|(reason, packets)| format!("{packets} {reason}"))
+            .collect();
         (!left.is_empty()).then(|| left.join(", "))
     }
 

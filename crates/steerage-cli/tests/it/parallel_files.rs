@@ -75,20 +75,23 @@ fn a_file_is_opened_again_and_by_other_programs() {
     assert!(is_empty(&scratch));
 }
 
-/// Standard input, output and error come first. The rest of what a job has open is the file or pipe
-/// that its command names.
+/// Other programs' descriptors may be open in this process too, so a job's descriptors are compared
+/// with those of the other job.
 #[test]
-fn a_job_inherits_its_own_input_and_nothing_else() {
+fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
     let scratch = Scratch::new();
     for (place, kind) in [("{file}", "(deleted)"), ("{fifo}", "pipe:")] {
-        let script =
-            "cd /proc/$$/fd; for fd in *; do [ $fd -le 9 ] || echo $(readlink $fd) as $fd; done; cat {} >/dev/null";
-        let ran = within(&scratch, &[], &script.replace("{}", place));
+        let script = "echo own $(readlink {}); cd /proc/$$/fd; for fd in *; do echo has $(readlink $fd); done; cat {} >/dev/null";
+        let ran = within(&scratch, &["--tag"], &script.replace("{}", place));
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        let inherited: Vec<&str> = ran.out.lines().collect();
-        assert!(inherited.len() == 2 && inherited.iter().all(|line| line.contains(kind)), "{ran:?}");
-        let inode = |line: &str| line.split(" as ").next().unwrap_or_default().to_owned();
-        assert_ne!(inode(inherited[0]), inode(inherited[1]), "{ran:?}");
+        let lines =
+            |start: String| ran.out.lines().filter_map(move |line| line.strip_prefix(&start).map(str::to_owned));
+        for (job, other) in [(1, 2), (2, 1)] {
+            let own = lines(format!("{job}\town ")).next().unwrap();
+            assert!(own.contains(kind), "{ran:?}");
+            assert!(lines(format!("{job}\thas ")).any(|link| link == own), "{ran:?}");
+            assert!(lines(format!("{other}\thas ")).all(|link| link != own), "{ran:?}");
+        }
     }
 }
 

@@ -43,12 +43,16 @@
 //!   program can still open the files of its own user, and root still owns root's files.
 //! - Gaining privileges by running a program that is setuid or has file capabilities.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::{error, fmt, io};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
+
+use crate::file::directory_of;
+use crate::path::PathError;
 
 /// Allows reading any file and searching any directory.
 const READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
@@ -93,10 +97,9 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     let have = capabilities(None).map_err(failed("read the capabilities of this thread"))?.permitted;
     // The access checks below must run without effective capabilities.
     set(have, CapabilitySet::empty())?;
-    let is_readable = |path: &&Path| may(path, Access::READ_OK);
+    let is_readable = |path: &&Path| may(CWD, path, Access::READ_OK);
     let reading = if needed.read.iter().all(is_readable) { CapabilitySet::empty() } else { READ & have };
-    let is_writable = |name: &&Path| may(directory_of(name), Access::WRITE_OK | Access::EXEC_OK);
-    let writing = if needed.written.iter().all(is_writable) { CapabilitySet::empty() } else { WRITE & have };
+    let writing = if needed.written.iter().all(|name| may_create(name)) { CapabilitySet::empty() } else { WRITE & have };
     let pinning = if needed.pins { PIN & have } else { CapabilitySet::empty() };
     set(reading | writing | pinning, reading | writing | pinning)?;
     tracing::info!(kept = ?(reading | writing), "privileges are given up");
@@ -195,28 +198,19 @@ fn set(permitted: CapabilitySet, effective: CapabilitySet) -> Result<(), Privile
     set_capabilities(None, sets).map_err(failed("set the capabilities of this thread"))
 }
 
+/// Whether this process may create files of this name with its effective capabilities. A path that
+/// is refused for another reason than a missing permission counts as accessible, because no
+/// capability would help.
+fn may_create(name: &Path) -> bool {
+    match directory_of(name) {
+        Ok(directory) => may(directory.as_fd(), Path::new("."), Access::WRITE_OK | Access::EXEC_OK),
+        Err(PathError::System(error)) => error.kind() != io::ErrorKind::PermissionDenied,
+        Err(_) => true,
+    }
+}
+
 /// Whether this process may access the file with its effective capabilities. A file that does not
 /// exist counts as accessible.
-fn may(path: &Path, how: Access) -> bool {
-    !matches!(accessat(CWD, path, how, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
-}
-
-/// The existing directory in which the file, or the first missing directory of its path, is
-/// created. Parts of the path that contain the time are skipped.
-fn directory_of(name: &Path) -> &Path {
-    let fixed = |path: &&Path| !path.to_string_lossy().contains('%') && !path.as_os_str().is_empty();
-    name.ancestors().skip(1).find(|path| fixed(path) && path.exists()).unwrap_or(Path::new("."))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_are_made_in_the_first_directory_that_is_there() {
-        assert_eq!(directory_of(Path::new("flows.csv")), Path::new("."));
-        assert_eq!(directory_of(Path::new("/tmp/no-such-directory/x/flows.csv")), Path::new("/tmp"));
-        assert_eq!(directory_of(Path::new("/tmp/%Y/%m/flows.csv")), Path::new("/tmp"));
-        assert_eq!(directory_of(Path::new("%Y/flows.csv")), Path::new("."));
-    }
+fn may(at: BorrowedFd<'_>, path: &Path, how: Access) -> bool {
+    !matches!(accessat(at, path, how, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
 }

@@ -3,31 +3,31 @@
 //! of the new file.
 //!
 //! So every file is a new one. It is created under a random name (`O_EXCL`, `O_NOFOLLOW`) in a
-//! directory that is opened once, and then renamed. A rename replaces a link instead of following
-//! it. An older file with that name is never written to.
+//! directory that is opened once, by the rule of [`path`](crate::path), and then renamed. A rename
+//! replaces a link instead of following it. An older file with that name is never written to.
 //!
 //! The result depends on the existing entry with that name:
 //!
 //! - No entry, or a file: a new file takes the name.
-//! - A link that is safe to follow: a new file takes the name of the link's target. The user or
-//!   root must have made the link, in a directory of theirs that not everybody may write to.
+//! - A link that may be followed: a new file takes the name of the link's target.
 //! - Any other link: a new file replaces the link. The target of the link is not touched.
-//! - A FIFO or a character device: [`open`] writes to it. In a sticky directory that everybody may
-//!   write to, a FIFO must belong to the user or to the directory's owner, like with
-//!   `fs.protected_fifos`.
+//! - A FIFO: [`open`] writes to it if it belongs to root or to the user.
+//! - A character device: [`open`] writes to it if only root and the user can change its directory.
+//! - A name of an open descriptor, such as `/dev/stdout`: [`open`] writes to what is open.
 //!
 //! Architecture invariant: this module creates every file of steerage.
 mod unnamed;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::File;
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
-use rustix::process::geteuid;
+use rustix::fs::{FileType, OFlags};
+
+use crate::path::{Directory, PathError, open_descriptor};
 
 pub use unnamed::unnamed;
 
@@ -41,13 +41,16 @@ pub enum Readers {
 }
 
 impl Readers {
-    fn mode(self) -> Mode {
-        Mode::from_raw_mode(match self {
+    fn mode(self) -> u32 {
+        match self {
             Self::Group => 0o640,
             Self::All => 0o644,
-        })
+        }
     }
 }
+
+/// The mode of directories whose names contain the time, before the umask is applied.
+const DIRECTORY_MODE: u32 = 0o755;
 
 /// The end of a file's temporary name, until the file is complete.
 const PART: &str = ".part";
@@ -63,7 +66,7 @@ const TRIES: usize = 8;
 /// [finished](Self::finish) or [kept](Self::kept).
 #[derive(Debug)]
 pub struct NewFile {
-    directory: OwnedFd,
+    directory: Directory,
     part: OsString,
     name: OsString,
     file: File,
@@ -77,22 +80,33 @@ impl NewFile {
     /// If the directory does not exist or is not writable, or if the name belongs to an entry that
     /// is neither a file nor a link.
     pub fn create(path: &Path, readers: Readers) -> io::Result<Self> {
-        match Place::find(path)? {
-            Place::New { directory, name } => Self::create_in(directory, name, readers),
-            Place::Special(_) => Err(io::Error::other("that is neither a file nor a name for one")),
-        }
+        Self::create_at(Directory::holding(path)?, readers)
     }
 
-    fn create_in(directory: OwnedFd, name: OsString, readers: Readers) -> io::Result<Self> {
-        let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    /// Like [`create`](Self::create), but creates each missing directory of the path.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create). Also, if a directory cannot be created.
+    pub fn create_with_directories(path: &Path, readers: Readers) -> io::Result<Self> {
+        Self::create_at(Directory::holding_created(path, DIRECTORY_MODE)?, readers)
+    }
+
+    fn create_at((directory, name): (Directory, OsString), readers: Readers) -> io::Result<Self> {
+        if !may_be_replaced(&directory, &name)? {
+            return Err(io::Error::other("that is neither a file nor a name for one"));
+        }
+        Self::create_in(directory, name, readers)
+    }
+
+    fn create_in(directory: Directory, name: OsString, readers: Readers) -> io::Result<Self> {
         let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
         for _ in 0..TRIES {
             let part = random_name(&name);
-            match rustix::fs::openat(&directory, part.as_os_str(), how, readers.mode()) {
-                Ok(file) => return Ok(Self { directory, part, name, file: file.into(), stays: false }),
-                Err(rustix::io::Errno::EXIST) => {}
+            match directory.create_new_file(&part, readers.mode()).map_err(io::Error::from) {
+                Ok(file) => return Ok(Self { directory, part, name, file, stays: false }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
-                    last = error.into();
+                    last = error;
                     break;
                 }
             }
@@ -126,7 +140,7 @@ impl NewFile {
     /// ([`part`](Self::part)), because its contents may be worth keeping.
     pub fn finish(mut self) -> io::Result<File> {
         self.stays = true;
-        rustix::fs::renameat(&self.directory, self.part.as_os_str(), &self.directory, self.name.as_os_str())?;
+        self.directory.rename(&self.part, &self.name)?;
         self.file.try_clone()
     }
 }
@@ -135,7 +149,7 @@ impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.stays {
             // There is nowhere to report this error, and a leftover file does no harm.
-            let _ = rustix::fs::unlinkat(&self.directory, self.part.as_os_str(), AtFlags::empty());
+            let _ = self.directory.remove_file(&self.part);
         }
     }
 }
@@ -145,7 +159,7 @@ impl Drop for NewFile {
 pub enum Opened {
     /// A new file, which has its final name already.
     File(File),
-    /// A FIFO or a character device, opened without blocking.
+    /// A FIFO or a character device, opened without blocking, or the file of a descriptor.
     Special(File),
 }
 
@@ -159,7 +173,7 @@ pub fn open(path: &Path, readers: Readers) -> io::Result<Opened> {
         Place::New { directory, name } => {
             NewFile::create_in(directory, name, readers).and_then(finish_or_remove).map(Opened::File)
         }
-        Place::Special(file) => Ok(Opened::Special(file)),
+        Place::Open(file) => Ok(Opened::Special(file)),
     }
 }
 
@@ -168,7 +182,7 @@ fn finish_or_remove(new: NewFile) -> io::Result<File> {
     let (directory, part) = (new.directory.try_clone()?, new.part.clone());
     new.finish().inspect_err(|_| {
         // There is nowhere to report this error, and a leftover file does no harm.
-        let _ = rustix::fs::unlinkat(&directory, part.as_os_str(), AtFlags::empty());
+        let _ = directory.remove_file(&part);
     })
 }
 
@@ -189,7 +203,7 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
             new.file().write_all(bytes)?;
             finish_or_remove(new).map(drop)
         }
-        Place::Special(mut file) => {
+        Place::Open(mut file) => {
             let blocking = rustix::fs::fcntl_getfl(&file)? - OFlags::NONBLOCK;
             rustix::fs::fcntl_setfl(&file, blocking)?;
             file.write_all(bytes)
@@ -197,82 +211,46 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Checks that files can be created in a directory.
+/// Checks that files with this name can be created. The name may contain parts for the time, as for
+/// [`directory_of`].
 ///
 /// # Errors
 /// If no file can be created.
-pub fn probe(directory: &Path) -> io::Result<()> {
-    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::openat(CWD, directory, how, Mode::empty())?;
-    NewFile::create_in(directory, OsString::from(".steerage"), Readers::Group).map(drop)
+pub fn probe(name: &Path) -> io::Result<()> {
+    NewFile::create_in(directory_of(name)?, OsString::from(".steerage"), Readers::Group).map(drop)
 }
 
 /// The place where data is written.
 enum Place {
-    New { directory: OwnedFd, name: OsString },
-    Special(File),
+    New { directory: Directory, name: OsString },
+    /// A FIFO or a character device, opened without blocking, or a file that is open already.
+    Open(File),
 }
 
 impl Place {
-    fn find(path: &Path) -> io::Result<Self> {
-        let (directory, name) = open_parent(path)?;
-        let Some(there) = look(&directory, &name)? else { return Ok(Self::New { directory, name }) };
-        match FileType::from_raw_mode(there.st_mode) {
-            FileType::RegularFile => Ok(Self::New { directory, name }),
-            FileType::Symlink if may_follow(&there, &rustix::fs::fstat(&directory)?) => {
-                Self::behind(path, directory, name)
-            }
-            FileType::Symlink => Ok(Self::New { directory, name }),
-            FileType::Directory => Err(io::Error::from(io::ErrorKind::IsADirectory)),
-            FileType::Fifo if !may_write_fifo(&there, &rustix::fs::fstat(&directory)?) => Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "that FIFO is somebody else's, in a directory for all",
-            )),
-            FileType::Fifo | FileType::CharacterDevice => {
-                special(rustix::fs::openat(&directory, name.as_os_str(), SPECIAL | OFlags::NOFOLLOW, Mode::empty())?)
-            }
-            _ => Err(io::Error::other("that is neither a file nor a FIFO")),
+    fn find(path: &Path) -> Result<Self, PathError> {
+        let (directory, name) = match Directory::holding(path) {
+            Err(PathError::Descriptor(number)) => return open_descriptor(number).map(Self::Open),
+            found => found?,
+        };
+        if may_be_replaced(&directory, &name)? {
+            return Ok(Self::New { directory, name });
         }
-    }
-
-    /// The place behind a link that may be followed.
-    fn behind(path: &Path, directory: OwnedFd, name: OsString) -> io::Result<Self> {
-        // `/dev/stdout` leads to a file without a name, so open it first.
-        match rustix::fs::openat(&directory, name.as_os_str(), SPECIAL, Mode::empty()) {
-            Ok(file) if !is_file(&file)? => return special(file),
-            Err(rustix::io::Errno::NXIO) => return Err(rustix::io::Errno::NXIO.into()),
-            _ => {}
-        }
-        // A link to nothing is replaced.
-        let Ok(target) = fs::canonicalize(path) else { return Ok(Self::New { directory, name }) };
-        let (directory, name) = open_parent(&target)?;
-        Ok(Self::New { directory, name })
+        directory.open_special(&name).map(Self::Open)
     }
 }
 
-/// A FIFO without a reader returns an error instead of waiting, and a terminal does not become the
-/// controlling terminal.
-const SPECIAL: OFlags = OFlags::from_bits_retain(
-    OFlags::WRONLY.bits() | OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits(),
-);
-
-fn special(file: OwnedFd) -> io::Result<Place> {
-    // The entry may have been replaced since the check.
-    if is_file(&file)? {
-        return Err(io::Error::other("it changed while it was opened"));
+/// Whether a new file may take the name: it is free, or belongs to a file or a link.
+fn may_be_replaced(directory: &Directory, name: &OsStr) -> Result<bool, PathError> {
+    let there = match directory.stat(name) {
+        Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        there => there?,
+    };
+    match FileType::from_raw_mode(there.st_mode) {
+        FileType::RegularFile | FileType::Symlink => Ok(true),
+        FileType::Directory => Err(PathError::System(io::ErrorKind::IsADirectory.into())),
+        _ => Ok(false),
     }
-    Ok(Place::Special(file.into()))
-}
-
-fn is_file(file: &OwnedFd) -> io::Result<bool> {
-    Ok(FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode) == FileType::RegularFile)
-}
-
-fn open_parent(path: &Path) -> io::Result<(OwnedFd, OsString)> {
-    let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::IsADirectory))?;
-    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::openat(CWD, parent_of(path), how, Mode::empty())?;
-    Ok((directory, name.to_owned()))
 }
 
 /// The directory that contains the file.
@@ -280,25 +258,20 @@ pub fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn look(directory: &OwnedFd, name: &OsStr) -> io::Result<Option<Stat>> {
-    match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(there) => Ok(Some(there)),
-        Err(rustix::io::Errno::NOENT) => Ok(None),
-        Err(error) => Err(error.into()),
+/// The existing directory in which files of this name are created. The name may contain parts for
+/// the time (`%H`). If a directory has such a part, the result is the directory that contains the
+/// first of them.
+///
+/// # Errors
+/// As for [`Directory::holding`].
+pub fn directory_of(name: &Path) -> Result<Directory, PathError> {
+    let has_time = |path: &Path| path.as_os_str().as_bytes().contains(&b'%');
+    let parent = parent_of(name);
+    if !has_time(parent) {
+        return Directory::holding(name).map(|(directory, _)| directory);
     }
-}
-
-/// Whether only the user or root can have made the link or put it there.
-fn may_follow(link: &Stat, directory: &Stat) -> bool {
-    let ours = |uid: u32| uid == 0 || uid == geteuid().as_raw();
-    let for_all = Mode::from_raw_mode(directory.st_mode).contains(Mode::WOTH);
-    ours(link.st_uid) && ours(directory.st_uid) && !for_all
-}
-
-fn may_write_fifo(fifo: &Stat, directory: &Stat) -> bool {
-    let mode = Mode::from_raw_mode(directory.st_mode);
-    let for_all = mode.contains(Mode::SVTX | Mode::WOTH);
-    !for_all || fifo.st_uid == geteuid().as_raw() || fifo.st_uid == directory.st_uid
+    let fixed = parent.ancestors().find(|path| !has_time(path)).filter(|path| !path.as_os_str().is_empty());
+    Directory::open_for_new_files(fixed.unwrap_or(Path::new(".")))
 }
 
 fn random_name(name: &OsStr) -> OsString {

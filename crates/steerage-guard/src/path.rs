@@ -33,7 +33,7 @@ use std::sync::OnceLock;
 use std::{error, fmt};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::geteuid;
 
 /// How many links are followed on one way: the kernel's limit.
@@ -45,6 +45,12 @@ const ACCOUNTS_BYTES_MAX: u64 = 8 << 20;
 
 /// Opens a directory, or whatever has the name, without access to its contents.
 const LOOK: OFlags = OFlags::from_bits_retain(OFlags::PATH.bits() | OFlags::NOFOLLOW.bits() | OFlags::CLOEXEC.bits());
+
+/// A FIFO without a reader returns an error instead of waiting, and a terminal does not become the
+/// controlling terminal.
+const SPECIAL: OFlags = OFlags::from_bits_retain(
+    OFlags::WRONLY.bits() | OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits(),
+);
 
 /// Why a path cannot be used for writing. The message is one line and does not repeat the path.
 #[derive(Debug)]
@@ -67,6 +73,11 @@ pub enum PathError {
     },
     /// `the path names the open descriptor {0} instead of a file`
     Descriptor(RawFd),
+    /// `user {owner} owns the FIFO and can read what is written to it: name another FIFO or a file`
+    Fifo {
+        /// The owner of the FIFO.
+        owner: u32,
+    },
     /// The kernel refused an operation on the way.
     System(io::Error),
 }
@@ -85,6 +96,10 @@ impl fmt::Display for PathError {
             }
             Self::Descriptor(number) => {
                 write!(f, "the path names the open descriptor {number} instead of a file")
+            }
+            Self::Fifo { owner } => {
+                let advice = "name another FIFO or a file";
+                write!(f, "user {owner} owns the FIFO and can read what is written to it: {advice}")
             }
             Self::System(error) => error.fmt(f),
         }
@@ -111,7 +126,9 @@ impl From<PathError> for io::Error {
         match error {
             PathError::System(error) => error,
             PathError::Descriptor(_) => Self::new(io::ErrorKind::InvalidInput, error),
-            PathError::Changeable { .. } | PathError::Link { .. } => Self::new(io::ErrorKind::PermissionDenied, error),
+            PathError::Changeable { .. } | PathError::Link { .. } | PathError::Fifo { .. } => {
+                Self::new(io::ErrorKind::PermissionDenied, error)
+            }
         }
     }
 }
@@ -246,7 +263,16 @@ impl Directory {
     /// If another user can change a directory on the way, if a directory does not exist, if the
     /// path has no last name, or if it names a descriptor ([`PathError::Descriptor`]).
     pub fn holding(path: &Path) -> Result<(Self, OsString), PathError> {
-        Walk::begin(path)?.to_the_holder()
+        Walk::begin(path)?.to_the_holder(Missing::Fails)
+    }
+
+    /// Like [`holding`](Self::holding), but creates each missing directory of the path, as
+    /// [`create_all`](Self::create_all) does.
+    ///
+    /// # Errors
+    /// As for [`holding`](Self::holding). Also, if a directory cannot be created.
+    pub fn holding_created(path: &Path, mode: u32) -> Result<(Self, OsString), PathError> {
+        Walk::begin(path)?.to_the_holder(Missing::IsCreated(mode))
     }
 
     /// Whether only root and the effective user can change what the directory contains.
@@ -300,6 +326,41 @@ impl Directory {
     pub fn create_new_file(&self, name: &OsStr, mode: u32) -> Result<File, PathError> {
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.fd, single(name)?, how, Mode::from_raw_mode(mode))?.into())
+    }
+
+    /// Creates a FIFO.
+    ///
+    /// # Errors
+    /// If the name exists, or if the kernel refuses.
+    pub fn create_fifo(&self, name: &OsStr, mode: u32) -> Result<(), PathError> {
+        Ok(rustix::fs::mknodat(&self.fd, single(name)?, FileType::Fifo, Mode::from_raw_mode(mode), 0)?)
+    }
+
+    /// Opens the FIFO or character device with that name for writing, without waiting for a reader.
+    /// A FIFO must belong to root or to the user, because its owner can read what is written. A
+    /// device must be in a directory of ours.
+    ///
+    /// # Errors
+    /// If it is something else, if it or the directory is another user's, or if the kernel refuses:
+    /// `ENXIO` says that nobody reads the FIFO.
+    pub fn open_special(&self, name: &OsStr) -> Result<File, PathError> {
+        let how = SPECIAL | OFlags::NOFOLLOW;
+        let trusted = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Fifo if is_trusted(stat.st_uid) => Ok(()),
+            FileType::Fifo => Err(PathError::Fifo { owner: stat.st_uid }),
+            FileType::CharacterDevice => match self.access()? {
+                Access::Ours => Ok(()),
+                Access::Sticky(by) | Access::Others(by) => {
+                    Err(PathError::Changeable { directory: self.path.clone(), by })
+                }
+            },
+            _ => Err(PathError::System(io::Error::other("that is neither a file nor a FIFO"))),
+        };
+        // Opening a device may change it, so the entry is checked before, and again afterwards.
+        trusted(&self.stat(name)?)?;
+        let file = rustix::fs::openat(&self.fd, single(name)?, how, Mode::empty())?;
+        trusted(&rustix::fs::fstat(&file)?)?;
+        Ok(file.into())
     }
 
     /// The metadata of the entry with that name. A link is not followed.
@@ -379,6 +440,41 @@ impl Directory {
     }
 }
 
+impl From<Directory> for OwnedFd {
+    fn from(directory: Directory) -> Self {
+        directory.fd
+    }
+}
+
+/// Opens a descriptor that a path names ([`PathError::Descriptor`]) for writing. The user's shell
+/// opened it, so its file is the one that the user chose. A file is written to at the position of
+/// standard input, output or error, and at its end for any other descriptor. A FIFO or a character device is opened again, without waiting for a reader, so that
+/// other processes with the same descriptor are not affected.
+///
+/// # Errors
+/// If the descriptor is not open, or is neither of these.
+pub fn open_descriptor(number: RawFd) -> Result<File, PathError> {
+    let through = format!("/proc/self/fd/{number}");
+    // The kernel goes directly to the open file.
+    let file = rustix::fs::openat(CWD, &through, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
+        FileType::RegularFile => match number {
+            0 => Ok(fcntl_dupfd_cloexec(io::stdin(), 0)?.into()),
+            1 => Ok(fcntl_dupfd_cloexec(io::stdout(), 0)?.into()),
+            2 => Ok(fcntl_dupfd_cloexec(io::stderr(), 0)?.into()),
+            // Safe code can duplicate no other descriptor by its number.
+            _ => {
+                let how = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
+                Ok(rustix::fs::openat(CWD, &through, how, Mode::empty())?.into())
+            }
+        },
+        FileType::Fifo | FileType::CharacterDevice => {
+            Ok(rustix::fs::openat(CWD, &through, SPECIAL, Mode::empty())?.into())
+        }
+        _ => Err(PathError::System(io::Error::other("that is neither a file nor a FIFO"))),
+    }
+}
+
 /// What happens if a directory on the way is missing.
 #[derive(Clone, Copy, Debug)]
 enum Missing {
@@ -442,14 +538,14 @@ impl Walk {
     }
 
     /// Walks to the directory that contains the last name.
-    fn to_the_holder(mut self) -> Result<(Directory, OsString), PathError> {
+    fn to_the_holder(mut self, missing: Missing) -> Result<(Directory, OsString), PathError> {
         loop {
             if let Some(number) = self.descriptor() {
                 return Err(PathError::Descriptor(number));
             }
             let name = self.left.pop().ok_or(Errno::ISDIR)?;
             if !self.left.is_empty() {
-                self.step(&name, Missing::Fails)?;
+                self.step(&name, missing)?;
                 continue;
             }
             if name == ".." {

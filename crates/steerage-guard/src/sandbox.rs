@@ -23,12 +23,14 @@ use std::cell::Cell;
 use std::error;
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
 
 pub use calls::Group;
-use files::{Enforced, How, Reach};
+use files::{Enforced, How, Object, Reach};
 
 /// The actions that a process still needs. Everything else is denied once [`restrict_files`](Self::restrict_files) and
 /// [`restrict_calls`](Self::restrict_calls) have been called.
@@ -36,18 +38,18 @@ use files::{Enforced, How, Reach};
 /// ```no_run
 /// use std::path::Path;
 ///
-/// use steerage_sandbox::{Group, Sandbox};
+/// use steerage_guard::sandbox::{Group, Sandbox};
 ///
 /// let sandbox = Sandbox::new().reads(Path::new("/sys/devices/system")).calls(&[Group::Threads, Group::Files]);
 /// sandbox.restrict_files()?;
 /// let in_force = sandbox.restrict_calls()?;
 /// eprintln!("in force: {in_force}");
-/// # Ok::<(), steerage_sandbox::SandboxError>(())
+/// # Ok::<(), steerage_guard::sandbox::SandboxError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
     groups: Vec<Group>,
-    paths: Vec<(PathBuf, How)>,
+    rules: Vec<(Object, How)>,
     enforced: Cell<Option<Enforced>>,
 }
 
@@ -71,18 +73,18 @@ impl Sandbox {
         self.path(path.as_ref().to_owned(), How::Read)
     }
 
-    /// Allows writing a file, or creating, writing, renaming and removing files below a directory.
+    /// Allows creating, writing, renaming and removing files below a directory. It is an open
+    /// directory, because its path may lead elsewhere by now.
     #[must_use]
-    pub fn writes(self, path: impl AsRef<Path>) -> Self {
-        self.path(path.as_ref().to_owned(), How::Write)
+    pub fn writes(self, directory: impl Into<OwnedFd>) -> Self {
+        self.open(directory.into(), How::Write)
     }
 
-    /// Allows removing a file at the end, such as a socket. Landlock has no rules for single names,
-    /// so any file in the same directory can be removed.
+    /// Allows removing a file of this directory at the end, such as a socket. Landlock has no rules
+    /// for single names, so any file of the directory can be removed.
     #[must_use]
-    pub fn removes(self, file: impl AsRef<Path>) -> Self {
-        let directory = files::parent_of(file.as_ref());
-        self.path(directory, How::RemoveFile)
+    pub fn removes_in(self, directory: impl Into<OwnedFd>) -> Self {
+        self.open(directory.into(), How::RemoveFile)
     }
 
     /// Allows opening and controlling a device, such as a terminal.
@@ -92,7 +94,12 @@ impl Sandbox {
     }
 
     fn path(mut self, path: PathBuf, how: How) -> Self {
-        self.paths.push((path, how));
+        self.rules.push((Object::Path(path), how));
+        self
+    }
+
+    fn open(mut self, directory: OwnedFd, how: How) -> Self {
+        self.rules.push((Object::Open(Arc::new(directory)), how));
         self
     }
 
@@ -105,7 +112,7 @@ impl Sandbox {
     pub fn restrict_files(&self) -> Result<(), SandboxError> {
         let has = |group| self.groups.contains(&group);
         let reach = Reach { tcp: has(Group::Internet), signals: has(Group::Jobs) };
-        self.enforced.set(Some(files::restrict(&self.paths, reach)?));
+        self.enforced.set(Some(files::restrict(&self.rules, reach)?));
         Ok(())
     }
 

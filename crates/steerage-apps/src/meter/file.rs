@@ -1,13 +1,14 @@
 //! A file of records. It gets its name when it is complete.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Stdout, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use steerage::BucketId;
-use steerage_guard::file::{self, NewFile, Readers, parent_of};
+use steerage_guard::file::{self, NewFile, Readers};
+use steerage_guard::path::PathError;
 
 use super::flow::{Flow, FlowEnd, Seen};
 use super::ipfix::{Encoder, Statistics};
@@ -130,10 +131,11 @@ impl FlowFile {
     pub(super) fn create(path: PathBuf, dated: bool, format: FlowFormat) -> Result<Self, ExportError> {
         let make = || -> io::Result<(NewFile, File, Format)> {
             let state = Format::new(format)?;
-            if dated {
-                fs::create_dir_all(parent_of(&path))?;
-            }
-            let mut new = NewFile::create(&path, Readers::Group)?;
+            let mut new = if dated {
+                NewFile::create_with_directories(&path, Readers::Group)?
+            } else {
+                NewFile::create(&path, Readers::Group)?
+            };
             // If writing fails, the records so far are kept. A Parquet file is unreadable without
             // its footer, which describes the contents.
             if format != FlowFormat::Parquet {
@@ -150,9 +152,7 @@ impl FlowFile {
     /// Checks whether files can be created in the directory of a name with times in it. The check
     /// before the run prevents a failure during the run.
     pub(super) fn check_directory(name: &str) -> Result<(), ExportError> {
-        let fixed = parent_of(Path::new(name)).ancestors().find(|path| !path.to_string_lossy().contains('%'));
-        let directory = fixed.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        file::probe(directory).map_err(|cause| cannot_write(directory, cause))
+        file::probe(Path::new(name)).map_err(|cause| cannot_write(Path::new(name), cause))
     }
 
     fn begin(mut self) -> Result<Self, ExportError> {

@@ -12,7 +12,9 @@ use rustix::fs::Stat;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
-use super::directory::{self, Directory};
+use steerage_guard::path::{Directory, PathError};
+
+use super::directory::{self, answers, is_socket, set_socket_mode, through};
 
 /// The mode of the socket. Every user who can reach the directory may connect and read. The
 /// instance checks the user at each write.
@@ -20,6 +22,9 @@ const MODE: u32 = 0o666;
 
 /// How many clients the kernel queues until they are accepted: std's default.
 const BACKLOG: i32 = 128;
+
+/// The mode of a new directory for sockets. Only its owner may write to it, whatever the umask is.
+const NEW_DIRECTORY: u32 = 0o755;
 
 /// The suffix of a socket's name.
 const SUFFIX: &str = ".sock";
@@ -51,7 +56,7 @@ pub enum SocketError {
         /// The directory.
         path: PathBuf,
         /// Why the directory is refused.
-        why: String,
+        why: PathError,
     },
     /// The kernel refused.
     System {
@@ -75,8 +80,7 @@ impl fmt::Display for SocketError {
                 write!(f, "{} is another user's socket: name another", path.display())
             }
             Self::Directory { path, why } => {
-                let what = "use a directory that belongs to you or root and that no other user may write to";
-                write!(f, "no socket in {}: {why}; {what}", path.display())
+                write!(f, "no socket in {}: {why}", path.display())
             }
             Self::System { path, error } => {
                 write!(f, "cannot listen at {}: {error}; name a socket in a directory of yours", path.display())
@@ -87,26 +91,37 @@ impl fmt::Display for SocketError {
 
 impl std::error::Error for SocketError {}
 
+impl SocketError {
+    fn directory(path: &Path, why: PathError) -> Self {
+        match why {
+            PathError::System(error) => Self::System { path: path.to_owned(), error },
+            why => Self::Directory { path: path.to_owned(), why },
+        }
+    }
+}
+
 impl Listening {
     /// Listens at `path`. Creates the last directory of the path if it is missing, and replaces a
     /// dead socket of this user.
     ///
     /// The directory must belong to root or to this user. No other user may write to it, unless it
-    /// is sticky as /tmp is: a user who can rename files there could replace the socket. Links on
-    /// the way to it are followed only if they belong to root or to this user.
+    /// is sticky as /tmp is: a user who can rename files there could replace the socket. The way to
+    /// it is walked by the rule of [`steerage_guard::path`].
     ///
     /// # Errors
     /// If the directory is not safe, the name is taken, or the kernel refuses.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
         let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
-        let directory = Directory::open_or_make(directory::parent(path))?;
+        let parent = directory::parent(path);
+        let directory = Directory::open_or_create(parent, NEW_DIRECTORY)
+            .map_err(|why| SocketError::directory(parent, why))?;
         make_way(&directory, name, path)?;
         // The socket has another name until it listens. A search would otherwise take it for a dead
         // socket and remove it.
         let unready = unready_name(name);
         let ready = listen(&directory, &unready).and_then(|(listener, stat)| {
-            directory.rename(&unready, name)?;
+            directory.rename_unless_taken(&unready, name)?;
             Ok((listener, (stat.st_dev, stat.st_ino)))
         });
         match ready {
@@ -115,7 +130,7 @@ impl Listening {
             }
             Err(error) => {
                 // The file may be gone, or may never have existed.
-                let _ = directory.remove(&unready);
+                let _ = directory.remove_file(&unready);
                 match error.kind() {
                     io::ErrorKind::AlreadyExists => Err(SocketError::InUse(path.to_owned())),
                     _ => Err(failed(error)),
@@ -128,6 +143,11 @@ impl Listening {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// The directory of the socket.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
 }
 
 impl Drop for Listening {
@@ -136,7 +156,7 @@ impl Drop for Listening {
         if !self.directory.stat(&self.name).is_ok_and(is_ours) {
             return;
         }
-        if let Err(error) = self.directory.remove(&self.name) {
+        if let Err(error) = self.directory.remove_file(&self.name) {
             tracing::warn!("cannot remove {}: {error}", self.path.display());
         }
     }
@@ -145,13 +165,13 @@ impl Drop for Listening {
 /// Removes the socket that a dead instance of this user left under that name.
 fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), SocketError> {
     let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
-    match directory.stat(name) {
+    match directory.stat(name).map_err(io::Error::from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(failed(error)),
-        Ok(there) if !directory::is_socket(&there) => Err(SocketError::NotASocket(path.to_owned())),
+        Ok(there) if !is_socket(&there) => Err(SocketError::NotASocket(path.to_owned())),
         Ok(there) if there.st_uid != geteuid().as_raw() => Err(SocketError::NotOurs(path.to_owned())),
-        Ok(_) if directory.answers(name) => Err(SocketError::InUse(path.to_owned())),
-        Ok(_) => directory.remove(name).map_err(failed),
+        Ok(_) if answers(directory, name) => Err(SocketError::InUse(path.to_owned())),
+        Ok(_) => directory.remove_file(name).map_err(|error| failed(error.into())),
     }
 }
 
@@ -159,11 +179,11 @@ fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), Sock
 /// taken.
 fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat)> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(directory.through(name))?)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(through(directory, name))?)?;
     // `bind` clears the bits of the umask from the mode. The umask belongs to all threads, so it is
     // not changed even for a moment: files that another thread creates meanwhile would be open to
     // every user.
-    let stat = directory.set_socket_mode(name, MODE)?;
+    let stat = set_socket_mode(directory, name, MODE)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), stat))
 }
@@ -186,21 +206,20 @@ fn unready_name(name: &OsStr) -> OsString {
 /// refuses.
 pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
     let opened = match Directory::open(directory) {
-        Err(SocketError::System { error, .. }) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        opened => opened?,
+        Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened.map_err(|why| SocketError::directory(directory, why))?,
     };
-    let failed = |error| SocketError::System { path: directory.to_owned(), error };
-    let mut names = opened.names().map_err(failed)?;
+    let mut names = opened.names().map_err(|why| SocketError::directory(directory, why))?;
     names.sort();
     let us = geteuid().as_raw();
     let is_found = |name: &OsString| {
-        let Some(stat) = opened.stat(name).ok().filter(directory::is_socket) else { return false };
+        let Some(stat) = opened.stat(name).ok().filter(is_socket) else { return false };
         if ![0, us].contains(&stat.st_uid) || !name.as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
             return false;
         }
-        let is_alive = opened.answers(name);
+        let is_alive = answers(&opened, name);
         if !is_alive && stat.st_uid == us {
-            let _ = opened.remove(name);
+            let _ = opened.remove_file(name);
         }
         is_alive
     };

@@ -1,8 +1,13 @@
 //! Tests older entries under the name of a new file, and what happens to them.
 #![allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
 
+use std::fs;
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+
+use rustix::fs::{CWD, Mode};
+use rustix::process::geteuid;
 
 use super::*;
 
@@ -148,15 +153,78 @@ fn a_fifo_is_written_to_once_somebody_reads() {
 }
 
 #[test]
-fn a_planted_fifo_gets_nothing() {
+fn a_planted_fifo_gets_nothing_whatever_the_directory_is() {
     if !is_root() {
         return;
     }
-    let ground = Ground::new("planted-fifo", 0o1777);
-    rustix::fs::mknodat(CWD, ground.name(), FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
-    lchown(ground.name(), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
-    let error = open(&ground.name(), Readers::Group).unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+    for (nth, mode) in [0o1777, 0o777, 0o755].into_iter().enumerate() {
+        let ground = Ground::new(&format!("planted-fifo-{nth}"), mode);
+        rustix::fs::mknodat(CWD, ground.name(), FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
+        lchown(ground.name(), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
+        let reader = rustix::fs::openat(CWD, ground.name(), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
+        let error = open(&ground.name(), Readers::Group).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+        assert!(error.to_string().contains("user 65534 owns the FIFO"), "{error}");
+        assert!(write(&ground.name(), b"secret", Readers::All).is_err());
+        let mut read = Vec::new();
+        File::from(reader).read_to_end(&mut read).unwrap();
+        assert_eq!(read, b"");
+    }
+}
+
+#[test]
+fn a_device_counts_in_a_directory_of_ours_only() {
+    if !is_root() {
+        return;
+    }
+    let null = rustix::fs::makedev(1, 3);
+    for (nth, (mode, owner, is_written)) in
+        [(0o755, 0, true), (0o755, SOMEBODY, false), (0o1777, 0, false), (0o775, 0, false)].into_iter().enumerate()
+    {
+        let ground = Ground::new(&format!("device-{nth}"), mode);
+        lchown(ground.root.join("in"), Some(owner), Some(SOMEBODY)).unwrap();
+        match rustix::fs::mknodat(CWD, ground.name(), FileType::CharacterDevice, Mode::from_raw_mode(0o666), null) {
+            Err(error) => {
+                eprintln!("skipped: this test needs device files: {error}");
+                return;
+            }
+            Ok(()) => assert_eq!(ground.names(), ["name"]),
+        }
+        let opened = open(&ground.name(), Readers::All);
+        assert_eq!(opened.is_ok(), is_written, "{opened:?}");
+    }
+}
+
+#[test]
+fn a_file_of_a_descriptor_is_written_to_and_not_replaced() {
+    let ground = Ground::new("descriptor", 0o755);
+    fs::write(ground.name(), "before ").unwrap();
+    let file = File::options().append(true).open(ground.name()).unwrap();
+    let path = PathBuf::from(format!("/dev/fd/{}", file.as_raw_fd()));
+    let inode = file.metadata().unwrap().ino();
+    write(&path, b"after", Readers::All).unwrap();
+    assert_eq!(fs::read_to_string(ground.name()).unwrap(), "before after");
+    assert_eq!((fs::metadata(ground.name()).unwrap().ino(), ground.names().len()), (inode, 1));
+    assert!(NewFile::create(&path, Readers::All).is_err());
+    drop(file);
+    assert!(open(&path, Readers::All).is_err());
+}
+
+#[test]
+fn a_name_with_a_time_is_created_with_its_directories() {
+    let ground = Ground::new("dated", 0o755);
+    let name = ground.root.join("in/%Y/%m/name");
+    let directory = directory_of(&name).unwrap();
+    assert_eq!(fs::read_link(directory.through()).unwrap(), fs::canonicalize(ground.root.join("in")).unwrap());
+    probe(&name).unwrap();
+    assert_eq!(ground.names().len(), 0);
+    let new = NewFile::create_with_directories(&ground.root.join("in/2026/11/name"), Readers::Group).unwrap();
+    new.finish().unwrap();
+    assert!(ground.root.join("in/2026/11/name").is_file());
+    assert!(probe(&ground.root.join("missing/%Y/name")).is_err());
+    let place = |name: &str| fs::read_link(directory_of(Path::new(name)).unwrap().through()).unwrap();
+    let working = std::env::current_dir().unwrap();
+    assert_eq!((place("%Y/flows.csv"), place("flows-%H.csv"), place("/%Y/x")), (working.clone(), working, "/".into()));
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Ground {
     fn holding_from(&self, working: &str, path: &str) -> Result<String, String> {
         let fd = rustix::fs::openat(CWD, self.at(working), LOOK, Mode::empty()).unwrap();
         let start = Directory { fd, path: PathBuf::from(".") };
-        self.place(Walk::begin_in(start, Path::new(path)).and_then(Walk::to_the_holder))
+        self.place(Walk::begin_in(start, Path::new(path)).and_then(|walk| walk.to_the_holder(Missing::Fails)))
     }
 
     fn place(&self, found: Result<(Directory, OsString), PathError>) -> Result<String, String> {

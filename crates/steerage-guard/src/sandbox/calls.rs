@@ -6,7 +6,7 @@ use syscalls::Sysno;
 /// A purpose of a thread. Each group is a list of system calls.
 ///
 /// ```
-/// use steerage_sandbox::Group;
+/// use steerage_guard::sandbox::Group;
 ///
 /// assert!(Group::Files.names().contains(&"openat"));
 /// assert!(Group::ALL.iter().all(|group| !group.names().contains(&"execve")), "no group starts a program");

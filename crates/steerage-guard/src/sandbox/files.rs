@@ -1,11 +1,15 @@
 //! Restricts access to files with Landlock.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, AddRuleError, AddRulesError, BitFlags, LandlockStatus, PathBeneath, PathFd,
     Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
+
+use rustix::fs::FileType;
 
 use super::SandboxError;
 
@@ -13,7 +17,14 @@ use super::SandboxError;
 /// knows.
 const ASKED: ABI = ABI::V6;
 
-/// The access to a path that remains.
+/// A file or a directory to which access remains.
+#[derive(Clone, Debug)]
+pub(crate) enum Object {
+    Path(PathBuf),
+    Open(Arc<OwnedFd>),
+}
+
+/// The access that remains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     /// Read the file, or everything below the directory.
@@ -61,16 +72,26 @@ pub(crate) struct Reach {
 
 /// Restricts this thread, and the threads that it starts from now on. Paths that do not exist are
 /// skipped.
-pub(crate) fn restrict(paths: &[(PathBuf, How)], reach: Reach) -> Result<Enforced, SandboxError> {
+pub(crate) fn restrict(rules: &[(Object, How)], reach: Reach) -> Result<Enforced, SandboxError> {
     let scopes = if reach.signals { Scope::AbstractUnixSocket.into() } else { Scope::from_all(ASKED) };
     let ruleset = Ruleset::default().handle_access(AccessFs::from_all(ASKED)).map_err(SandboxError::landlock)?;
     let denied = if reach.tcp { AccessNet::BindTcp.into() } else { AccessNet::from_all(ASKED) };
     let ruleset = ruleset.handle_access(denied).map_err(SandboxError::landlock)?;
     let mut ruleset = ruleset.scope(scopes).and_then(Ruleset::create).map_err(SandboxError::landlock)?;
-    for (path, how) in paths {
-        let Ok(open) = PathFd::new(path) else { continue };
-        let access = if path.is_dir() { how.access() } else { how.access() & AccessFs::from_file(ASKED) };
-        match (&mut ruleset).add_rule(PathBeneath::new(open, access)) {
+    for (object, how) in rules {
+        let opened;
+        let file = match object {
+            Object::Open(file) => file.as_fd(),
+            Object::Path(path) => {
+                let Ok(open) = PathFd::new(path) else { continue };
+                opened = open;
+                opened.as_fd()
+            }
+        };
+        let Ok(stat) = rustix::fs::fstat(file) else { continue };
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let access = if is_directory { how.access() } else { how.access() & AccessFs::from_file(ASKED) };
+        match (&mut ruleset).add_rule(PathBeneath::new(file, access)) {
             // A pipe, such as one from the shell's <(command). Landlock does not restrict pipes,
             // and accepts no rules for them.
             Err(error) if is_about_a_pipe(&error) => {}

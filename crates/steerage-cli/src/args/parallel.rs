@@ -126,7 +126,7 @@ pub(crate) struct JobOutputArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print no summary and no notes; errors and the jobs' own output stay
+    /// Print no summary; errors and the jobs' own output stay
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

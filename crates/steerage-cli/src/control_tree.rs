@@ -96,7 +96,8 @@ impl ControlTree {
         let prepared = self.0.borrow();
         let Some(prepared) = prepared.as_ref() else { return needs };
         let needs = if prepared.mounted.is_some() { needs.waits_for_a_program() } else { needs };
-        prepared.socket.iter().fold(needs, |needs, socket| needs.removes(socket.path()))
+        let directory = prepared.socket.iter().filter_map(|socket| socket.directory().try_clone().ok());
+        directory.fold(needs, |needs, directory| needs.removes_in(directory.into()))
     }
 
     /// Serves the tree. `report` makes the report as JSON.

@@ -2,14 +2,15 @@
 //! has the table.
 
 use std::cell::Cell;
-use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process;
 
 use rustix::time::{ClockId, clock_gettime};
 use steerage::{CpuId, Handler};
 use steerage_guard::capabilities::{self, Kept, Needed};
+use steerage_guard::file;
 use steerage_guard::sandbox::{Group, InForce, Sandbox, ThreadFilter};
 
 use crate::args::SandboxArgs;
@@ -162,9 +163,9 @@ impl<'a> Needs<'a> {
         Self { sandbox: self.sandbox.reads(path), ..self }
     }
 
-    /// Allows removing a file at the end.
-    pub(crate) fn removes(self, path: impl AsRef<Path>) -> Self {
-        Self { sandbox: self.sandbox.removes(path), ..self }
+    /// Allows removing a file of this directory at the end.
+    pub(crate) fn removes_in(self, directory: OwnedFd) -> Self {
+        Self { sandbox: self.sandbox.removes_in(directory), ..self }
     }
 
     /// Allows reading the size and the keys of the terminal.
@@ -217,7 +218,8 @@ impl Confinement {
         // rustix asks the kernel for its clock function before the first use of the clock. It keeps
         // the answer, so this call makes it ask now.
         let _ = clock_gettime(ClockId::Monotonic);
-        let written = needs.written.iter().map(|name| existing_directory(name));
+        // A directory that cannot be used is reported when the file is created.
+        let written = needs.written.iter().filter_map(|name| file::directory_of(name).ok());
         let sandbox = written.fold(needs.sandbox, Sandbox::writes);
         sandbox.restrict_files()?;
         Ok(Self { packet_groups, sandbox: Some(sandbox) })
@@ -284,15 +286,6 @@ fn without_backtraces() {
             let _ = writeln!(io::stderr(), "thread '{name}': {panic}; with --no-sandbox it has a backtrace");
         }));
     }
-}
-
-/// The existing directory in which files of this name, and their missing parent directories, are
-/// created. Name parts for the time do not exist yet.
-fn existing_directory(name: &Path) -> PathBuf {
-    let fixed = |path: &&Path| !path.to_string_lossy().contains('%') && !path.as_os_str().is_empty();
-    // The file may be a link that leads to another directory.
-    let target = fs::canonicalize(name).unwrap_or_else(|_| name.to_owned());
-    target.ancestors().skip(1).find(|path| fixed(path) && path.exists()).unwrap_or(Path::new(".")).to_owned()
 }
 
 #[cfg(test)]

@@ -99,7 +99,8 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     set(have, CapabilitySet::empty())?;
     let is_readable = |path: &&Path| may(CWD, path, Access::READ_OK);
     let reading = if needed.read.iter().all(is_readable) { CapabilitySet::empty() } else { READ & have };
-    let writing = if needed.written.iter().all(|name| may_create(name)) { CapabilitySet::empty() } else { WRITE & have };
+    let writing =
+        if needed.written.iter().all(|name| may_create(name)) { CapabilitySet::empty() } else { WRITE & have };
     let pinning = if needed.pins { PIN & have } else { CapabilitySet::empty() };
     set(reading | writing | pinning, reading | writing | pinning)?;
     tracing::info!(kept = ?(reading | writing), "privileges are given up");
@@ -213,4 +214,50 @@ fn may_create(name: &Path) -> bool {
 /// exist counts as accessible.
 fn may(at: BorrowedFd<'_>, path: &Path, how: Access) -> bool {
     !matches!(accessat(at, path, how, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+    use std::thread;
+
+    use super::*;
+
+    /// A user other than root.
+    const SOMEBODY: u32 = 65534;
+
+    #[test]
+    #[allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
+    fn a_planted_link_keeps_no_capability() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "this test needs root");
+            eprintln!("skipped: this test needs root, to plant a link of another user");
+            return;
+        }
+        let root = std::env::temp_dir().join(format!("steerage-capabilities-{}", std::process::id()));
+        let (closed, x) = (root.join("closed"), root.join("x"));
+        for (directory, mode) in [(&root, 0o755), (&closed, 0o700), (&x, 0o755)] {
+            fs::create_dir(directory).unwrap();
+            fs::set_permissions(directory, Permissions::from_mode(mode)).unwrap();
+        }
+        for directory in [&closed, &x] {
+            lchown(directory, Some(SOMEBODY), Some(SOMEBODY)).unwrap();
+        }
+        for (link, target) in [("logs", closed.clone()), ("f.csv", closed.join("f.csv"))] {
+            symlink(target, x.join(link)).unwrap();
+            lchown(x.join(link), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
+        }
+        // Each thread has its own capabilities.
+        let names = [closed.join("f.csv"), root.join("f.csv"), x.join("logs/f.csv"), x.join("%H/f.csv")];
+        let may = thread::spawn(move || {
+            let have = capabilities(None).unwrap().permitted;
+            set(have, CapabilitySet::empty()).unwrap();
+            names.map(|name| may_create(&name))
+        });
+        let may = may.join().unwrap();
+        fs::remove_dir_all(&root).unwrap();
+        // The last file is created in x itself, which root may write to only with a capability.
+        assert_eq!(may, [false, true, true, false]);
+    }
 }

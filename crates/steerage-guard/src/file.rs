@@ -211,6 +211,21 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     }
 }
 
+/// Creates a FIFO, unless there is one.
+///
+/// # Errors
+/// As for [`Directory::holding`]. Also, if the name belongs to something else.
+pub fn create_fifo(path: &Path, readers: Readers) -> io::Result<()> {
+    let (directory, name) = Directory::holding(path)?;
+    match directory.create_fifo(&name, readers.mode()).map_err(io::Error::from) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let there = directory.stat(&name)?;
+            if FileType::from_raw_mode(there.st_mode) == FileType::Fifo { Ok(()) } else { Err(error) }
+        }
+        created => created,
+    }
+}
+
 /// Checks that files with this name can be created. The name may contain parts for the time, as for
 /// [`directory_of`].
 ///
@@ -222,7 +237,10 @@ pub fn probe(name: &Path) -> io::Result<()> {
 
 /// The place where data is written.
 enum Place {
-    New { directory: Directory, name: OsString },
+    New {
+        directory: Directory,
+        name: OsString,
+    },
     /// A FIFO or a character device, opened without blocking, or a file that is open already.
     Open(File),
 }

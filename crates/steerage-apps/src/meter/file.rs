@@ -114,8 +114,14 @@ impl Write for Out {
 /// hide the flows if its name was mistyped.
 fn cannot_write(path: &Path, cause: io::Error) -> ExportError {
     let is_missing = cause.kind() == io::ErrorKind::NotFound;
-    let error = ExportError::new("write flows to", path, cause);
-    if is_missing { error.with_advice("make the directory with mkdir -p, or name another directory") } else { error }
+    let advice = match cause.get_ref().and_then(|inner| inner.downcast_ref::<PathError>()) {
+        Some(PathError::Descriptor(_)) => "write - for standard output",
+        // The message contains the advice.
+        Some(_) => "",
+        None if is_missing => "make the directory with mkdir -p, or name another directory",
+        None => return ExportError::new("write flows to", path, cause),
+    };
+    ExportError::new("write flows to", path, cause).with_advice(advice)
 }
 
 impl FlowFile {

@@ -108,7 +108,8 @@ impl ExportError {
 
 impl fmt::Display for ExportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {} {}: {}; {}", self.operation, self.path.display(), self.cause, self.advice)
+        write!(f, "cannot {} {}: {}", self.operation, self.path.display(), self.cause)?;
+        if self.advice.is_empty() { Ok(()) } else { write!(f, "; {}", self.advice) }
     }
 }
 

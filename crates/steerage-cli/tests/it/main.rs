@@ -33,6 +33,7 @@ mod parallel;
 mod parallel_files;
 mod parallel_results;
 mod parallel_tools;
+mod planted;
 mod predictions;
 mod privileges;
 mod program;

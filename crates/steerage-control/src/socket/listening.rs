@@ -114,8 +114,8 @@ impl Listening {
         let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
         let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
         let parent = directory::parent(path);
-        let directory = Directory::open_or_create(parent, NEW_DIRECTORY)
-            .map_err(|why| SocketError::directory(parent, why))?;
+        let directory =
+            Directory::open_or_create(parent, NEW_DIRECTORY).map_err(|why| SocketError::directory(parent, why))?;
         make_way(&directory, name, path)?;
         // The socket has another name until it listens. A search would otherwise take it for a dead
         // socket and remove it.

@@ -3,12 +3,10 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{CWD, FileType, Mode, mknodat};
 use steerage::{DeviceError, Output};
 use steerage_guard::file::{self, Opened, Readers};
 
@@ -38,17 +36,13 @@ pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Resul
     let path = path.as_ref();
     let name = path.to_string_lossy().into_owned();
     let failed = |operation, error| DeviceError::new(name.clone(), operation, error);
-    match mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o640), 0) {
-        Ok(()) => {}
-        Err(error) if error == rustix::io::Errno::EXIST => {
-            let is_fifo = path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo());
-            if !is_fifo {
-                let cause = io::Error::other("it is there already and no FIFO");
-                return Err(failed("make the FIFO", cause).advise("name another path, or write pcap:FILE for a file"));
-            }
+    file::create_fifo(path, Readers::Group).map_err(|error| {
+        if error.kind() == io::ErrorKind::AlreadyExists {
+            let cause = io::Error::other("it is there already and no FIFO");
+            return failed("make the FIFO", cause).advise("name another path, or write pcap:FILE for a file");
         }
-        Err(error) => return Err(failed("make the FIFO", error.into())),
-    }
+        failed("make the FIFO", error)
+    })?;
     let mut asked = 0;
     loop {
         match file::open(path, Readers::Group) {

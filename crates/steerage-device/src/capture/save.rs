@@ -6,7 +6,7 @@
 //! which CPU has a flow.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -67,9 +67,12 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
     let format = if is_classic { StreamFormat::PcapNanos } else { StreamFormat::Pcapng };
     let head = format.file_head();
     (&file).write_all(&head).map_err(|error| failed("write to", error))?;
+    // The file of a descriptor, such as /dev/stdout, may have contents already. A FIFO has no
+    // position.
+    let written = (&file).stream_position().unwrap_or(head.len() as u64);
     let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
     let shared = SavedFile::new(Arc::new(Writer::new(name.clone(), options)), format);
-    Ok(output(name, "pcap", Arc::new(shared), file, head.len() as u64))
+    Ok(output(name, "pcap", Arc::new(shared), file, written))
 }
 
 /// The output whose queues write to `file`. The file already contains `written` bytes.

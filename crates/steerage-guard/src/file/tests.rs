@@ -211,6 +211,22 @@ fn a_file_of_a_descriptor_is_written_to_and_not_replaced() {
 }
 
 #[test]
+fn the_directory_of_a_planted_link_is_not_that_of_its_target() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new("landlock", 0o1777);
+    ground.plant(SOMEBODY);
+    let place = |name: &Path| fs::read_link(directory_of(name).unwrap().through()).unwrap();
+    let root = fs::canonicalize(&ground.root).unwrap();
+    assert_eq!(place(&ground.name()), root.join("in"));
+    fs::remove_file(ground.name()).unwrap();
+    fs::set_permissions(root.join("in"), fs::Permissions::from_mode(0o755)).unwrap();
+    ground.plant(geteuid().as_raw());
+    assert_eq!(place(&ground.name()), root);
+}
+
+#[test]
 fn a_name_with_a_time_is_created_with_its_directories() {
     let ground = Ground::new("dated", 0o755);
     let name = ground.root.join("in/%Y/%m/name");

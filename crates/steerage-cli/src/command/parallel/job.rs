@@ -124,6 +124,11 @@ impl Job {
         Ok(())
     }
 
+    /// Ends the process if it has not become the program yet.
+    pub(super) fn give_up_start(&mut self) {
+        self.gate = None;
+    }
+
     fn program(&self) -> OsString {
         let program = self.words.first().cloned().unwrap_or_default();
         // A relative path is made absolute, since the job may run in another directory.

@@ -97,8 +97,9 @@ impl Jobs {
         started
     }
 
-    /// Declares that no further job will be started, even if some were not.
+    /// Declares that no further job will be started, even if some were not. Their processes end.
     pub(super) fn complete(&self) {
+        self.lock().iter_mut().for_each(Job::give_up_start);
         self.complete.store(true, Ordering::Relaxed);
     }
 

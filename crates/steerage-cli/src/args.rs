@@ -47,7 +47,7 @@ pub(crate) use live::{DirectionArg, LiveArgs};
 pub(crate) use memory::MemoryArgs;
 pub(crate) use meter::MeterArgs;
 pub(crate) use metrics::MetricsArgs;
-pub(crate) use parallel::{FormatArg, ParallelArgs, StartWhenToldArgs};
+pub(crate) use parallel::{ExecWhenReadyArgs, FormatArg, ParallelArgs};
 pub(crate) use respond::{HostArgs, RespondArgs};
 pub(crate) use route::{NextHopArg, ROUTE_SYNTAX, RouteArg};
 pub(crate) use run::{HabitArgs, ReportArgs, RunArgs};
@@ -159,9 +159,9 @@ pub(crate) enum Command {
     #[command(hide = true)]
     UnmountAtEnd(UnmountArgs),
 
-    /// Become a program when standard input says so (started by parallel for {file})
+    /// Become a program when a byte comes from standard input (started by parallel for {file})
     #[command(hide = true)]
-    StartWhenTold(StartWhenToldArgs),
+    ExecWhenReady(ExecWhenReadyArgs),
 }
 
 /// The commands by purpose, as the program's help lists them.

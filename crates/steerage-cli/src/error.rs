@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use steerage::flow::{HashUnavailable, ParseFlowKeyError};
+use steerage::stats::Drops;
 use steerage::{BuildError, CpuId, CpuMask, SetError, policy::UnknownPolicy, topology::MaskError};
 use steerage_apps::meter::ExportError;
 use steerage_control::metrics::BindError;
@@ -19,7 +20,7 @@ use steerage_guard::capabilities::PrivilegesError;
 use steerage_guard::sandbox::SandboxError;
 
 use crate::terminal::shell_word;
-use crate::units::{plural, size};
+use crate::units::{counted, grouped, plural, size};
 use crate::usage::{self, WRONG_COMMAND_LINE};
 
 pub(crate) use jobs::{JobsError, NOT_BY_JOBS};
@@ -129,6 +130,8 @@ pub(crate) enum Error {
     Jobs(JobsError),
     /// The report could not be written.
     Report(io::Error),
+    /// Packets were not sent that should have been.
+    NotSent { missing: Drops, received: u64 },
     /// `--strict` is given, and packets were lost or out of order.
     Strict { dropped: u64, in_flight: u64, reordered: u64 },
 }
@@ -318,6 +321,10 @@ impl fmt::Display for Error {
             Self::Jobs(error) => error.fmt(f),
             Self::Report(error) => {
                 write!(f, "cannot write the report to standard output: {error}; redirect it to another place")
+            }
+            Self::NotSent { missing, received } => {
+                let (lost, all) = (grouped(missing.total()), counted(*received, "packet"));
+                write!(f, "{lost} of {all} were not sent: {missing}; `steerage help report` says what to do")
             }
             Self::Strict { dropped, in_flight, reordered } => {
                 let packets = plural(*dropped, "packet");

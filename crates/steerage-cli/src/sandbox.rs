@@ -168,11 +168,6 @@ impl<'a> Needs<'a> {
         Self { sandbox: self.sandbox.removes_in(directory), ..self }
     }
 
-    /// Allows temporary files in a directory, and removing the directory at the end.
-    pub(crate) fn empties(self, directory: impl AsRef<Path>) -> Self {
-        Self { sandbox: self.sandbox.empties(directory), ..self }
-    }
-
     /// Allows reading the size and the keys of the terminal.
     pub(crate) fn uses_terminal(self) -> Self {
         Self { sandbox: self.sandbox.uses_device("/dev/tty"), ..self }

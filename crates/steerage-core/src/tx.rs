@@ -109,7 +109,13 @@ pub struct Sent {
     pub packets: u64,
     /// The bytes of these packets, including their link headers.
     pub bytes: u64,
-    /// Packets that the device cannot send, because they are too long or of another link type.
+    /// Packets that are longer than the device can send.
+    pub too_long: u64,
+    /// Packets of a link type that the device does not have.
+    pub link_type: u64,
+    /// Packets that a capture has cut.
+    pub cut: u64,
+    /// Packets that the device cannot send for another reason, such as an interface that is down.
     pub refused: u64,
     /// Packets accepted now and finished later. They are in flight until the device's [`TxAccount`] reports what
     /// became of them.
@@ -119,7 +125,25 @@ pub struct Sent {
 impl Sent {
     /// All packets were given to the device.
     pub const fn all(packets: u64, bytes: u64) -> Self {
-        Self { packets, bytes, refused: 0, deferred: 0 }
+        Self { packets, bytes, too_long: 0, link_type: 0, cut: 0, refused: 0, deferred: 0 }
+    }
+
+    /// Divides `count` packets that were not sent among the reasons of this outcome. Those without a reason found no
+    /// room. A device that reports too many is wrong, but the parts add up to `count` all the same.
+    fn dropped(&self, mut count: u64) -> Dropped {
+        let mut take = |reported: u64| {
+            let taken = reported.min(count);
+            count -= taken;
+            taken
+        };
+        let unsuitable = [
+            (DropReason::TxTooLong, take(self.too_long)),
+            (DropReason::TxLinkType, take(self.link_type)),
+            (DropReason::TxCut, take(self.cut)),
+            (DropReason::TxRefused, take(self.refused)),
+        ];
+        let [too_long, link_type, cut, refused] = unsuitable;
+        [too_long, link_type, cut, refused, (DropReason::TxFull, count)]
     }
 }
 
@@ -262,8 +286,11 @@ pub(crate) struct Fate {
     pub(crate) sent: u64,
     /// Packets that the output accepted and will settle itself.
     pub(crate) deferred: u64,
-    pub(crate) dropped: [(DropReason, u64); 2],
+    pub(crate) dropped: Dropped,
 }
+
+/// Dropped packets by reason.
+type Dropped = [(DropReason, u64); 5];
 
 impl OwnedTx {
     /// Sends the batch's packets to this output; there are `count` of them.
@@ -281,8 +308,7 @@ impl OwnedTx {
             account.take(source, deferred);
         }
         let left = left - deferred;
-        let refused = sent.refused.min(left);
-        let dropped = [(DropReason::TxRefused, refused), (DropReason::TxFull, left - refused)];
+        let dropped = sent.dropped(left);
         for (reason, packets) in dropped.into_iter().filter(|(_, packets)| *packets > 0) {
             self.ledger.dropped.add(reason, packets);
         }

@@ -62,7 +62,7 @@ pub use listen::{fifo, listen};
 pub use options::CaptureOptions;
 pub use pace::{Pace, ParsePaceError};
 pub use save::{create, create_when_read};
-pub use stream::{Inner, LinksSeen, Stream, StreamOptions, Unwrap, stream};
+pub use stream::{Inner, LinksSeen, Stream, StreamFailure, StreamOptions, Unwrap, stream};
 pub use strip::strip_tunnels;
 
 use classic::Classic;

@@ -16,6 +16,8 @@
 //! - A name of an open descriptor, such as `/dev/stdout`: [`open`] writes to what is open.
 //!
 //! Architecture invariant: this module creates every file of steerage.
+mod unnamed;
+
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher};
@@ -26,6 +28,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, OFlags};
 
 use crate::path::{Directory, PathError, open_descriptor};
+
+pub use unnamed::unnamed;
 
 /// The users who may read a new file, before the umask is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -87,14 +87,6 @@ impl Sandbox {
         self.open(directory.into(), How::RemoveFile)
     }
 
-    /// Allows writing to a directory, and removing it at the end, as for a directory of temporary
-    /// files.
-    #[must_use]
-    pub fn empties(self, directory: impl AsRef<Path>) -> Self {
-        let directory = directory.as_ref();
-        self.path(directory.to_owned(), How::Write).path(files::parent_of(directory), How::RemoveDirectory)
-    }
-
     /// Allows opening and controlling a device, such as a terminal.
     #[must_use]
     pub fn uses_device(self, path: impl AsRef<Path>) -> Self {

@@ -25,7 +25,13 @@ pub enum DropReason {
     HandlerPanicked,
     /// The output had no room for the packet.
     TxFull,
-    /// The output cannot send the packet: the packet is too long or of another link type, or the output failed.
+    /// The packet is longer than the output can send.
+    TxTooLong,
+    /// The packet's link type is not that of the output.
+    TxLinkType,
+    /// A capture has cut the packet, so the output cannot send all of it.
+    TxCut,
+    /// The output takes no packets like this one for another reason: it has failed, its interface is down, or the packet has a fault.
     TxRefused,
     /// The output took the packet and did not send it: the output failed, or the run ended first.
     TxLost,
@@ -33,7 +39,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of a packet's way.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Device,
         Self::NoPage,
         Self::BacklogFull,
@@ -42,9 +48,16 @@ impl DropReason {
         Self::Revoked,
         Self::HandlerPanicked,
         Self::TxFull,
+        Self::TxTooLong,
+        Self::TxLinkType,
+        Self::TxCut,
         Self::TxRefused,
         Self::TxLost,
     ];
+
+    /// The reasons for which an output does not send a packet.
+    pub const OF_OUTPUTS: [Self; 6] =
+        [Self::TxFull, Self::TxTooLong, Self::TxLinkType, Self::TxCut, Self::TxRefused, Self::TxLost];
 
     /// The name in reports and metrics.
     pub fn name(self) -> &'static str {
@@ -57,6 +70,9 @@ impl DropReason {
             Self::Revoked => "revoked",
             Self::HandlerPanicked => "handler_panicked",
             Self::TxFull => "tx_full",
+            Self::TxTooLong => "tx_too_long",
+            Self::TxLinkType => "tx_link_type",
+            Self::TxCut => "tx_cut",
             Self::TxRefused => "tx_refused",
             Self::TxLost => "tx_lost",
         }

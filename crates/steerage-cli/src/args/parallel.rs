@@ -16,13 +16,14 @@ use super::{HabitArgs, HashArgs, LiveArgs, MemoryArgs, SandboxArgs};
 
 pub(super) const PARALLEL_HELP: &str = "\
 Each job is a copy of COMMAND that reads a capture from its standard input. The capture has whole flows. If the command cannot \
-read standard input, use {fifo} for a named pipe, {file} for a file that is complete before the job starts, or {tap} for an \
+read standard input, use {fifo} for a pipe with a path, {file} for a file that is complete before the job starts, or {tap} for an \
 interface of its own (live input only). {n} is the number of the job, from 1, and {jobs} the number of jobs. The environment has \
 them as STEERAGE_JOB and STEERAGE_JOBS.
 
 INPUT is as DEVICE for count. `steerage help parallel` has a table of tools, and says which analyses change if a capture is split.
 
-Exit status: 0 if all jobs succeeded, 1 to 100 for that many failed jobs, 101 for more, 255 for other errors (as for GNU parallel).
+Exit status: 0 if all jobs succeeded and got all their packets, 1 to 100 for that many failed jobs, 101 for more, 255 for other \
+errors (as for GNU parallel).
 
 Examples:
   steerage parallel big.pcap -- tshark -n -r - -T fields -e ip.src
@@ -66,7 +67,7 @@ pub(crate) struct ParallelArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct StartWhenToldArgs {
+pub(crate) struct ExecWhenReadyArgs {
     /// Command to start
     #[arg(value_name = "COMMAND", required = true, last = true)]
     pub(crate) command: Vec<OsString>,
@@ -125,7 +126,7 @@ pub(crate) struct JobOutputArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print no summary and no notes; errors and the jobs' own output stay
+    /// Print no summary; errors and the jobs' own output stay
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

@@ -37,11 +37,12 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     let sending = SendOptions { rate: None, originated: 0, outputs: open, input_end: None };
     let (instance, services) =
         instance::sending(&args.run, Needs::of(Confined::Fanout), sending, |_| Ok(move |_cpu| fanout))?;
+    let can_wait = services.can_wait;
     let options = RunOptions::new(&args.run, verbose, services);
     let ended = run::to_end(instance, &options)?;
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
     let finished = ended.report.finish(options.printer, args.run.report.strict, left_behind, &failed);
-    finished.and(programs.wait())
+    finished.and(ended.report.all_sent(can_wait)).and(programs.wait())
 }
 
 /// The programs that packets go to.

@@ -5,6 +5,7 @@ mod bench_report;
 mod completions;
 mod control;
 mod count;
+mod exec_when_ready;
 mod explain;
 mod fanout;
 mod forward;
@@ -15,7 +16,6 @@ mod parallel;
 mod respond;
 mod run_file;
 mod send;
-mod start_when_told;
 
 use crate::args::{Cli, Command};
 use crate::doctor;
@@ -51,7 +51,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Set(args) => control::set(args),
         Command::Top(args) => top::run(args),
         Command::UnmountAtEnd(args) => control::unmount_at_end(args),
-        Command::StartWhenTold(args) => start_when_told::run(args),
+        Command::ExecWhenReady(args) => exec_when_ready::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Help(args) => help::run(args),
         Command::Man(args) => man::run(args),

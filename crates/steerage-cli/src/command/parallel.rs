@@ -4,28 +4,30 @@
 //! |---|---|
 //! | `watch` | observes the jobs until all have ended |
 //! | `job` | the process of a job, from its start until it is reaped |
-//! | `feed` | how packets get to a job: a pipe, a named pipe, a file or an interface |
+//! | `feed` | how packets get to a job: a pipe, a file or an interface |
+//! | `inherited` | a pipe or a file without a name, which a job inherits |
 //! | `brake` | pauses reading while the jobs have enough input |
 //! | `merge`, `lines` | merge the output of all jobs line by line |
+//! | `results` | the directories of `--results` |
 //! | `summary` | the results of the jobs, and whether splitting paid |
-//! | `console`, `scratch`, `template` | standard error; temporary files; the command of each job |
+//! | `console`, `template` | standard error; the command of each job |
 
 mod brake;
 mod console;
 mod feed;
+mod inherited;
 mod job;
 mod lines;
 mod merge;
-mod scratch;
+mod results;
 mod summary;
 mod template;
 mod watch;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::num::NonZero;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -44,12 +46,14 @@ use crate::instance::{self, InputEnd, OpenedInputs, SendOptions};
 use crate::report::{EndedBy, Printer};
 use crate::run::{self, RunOptions, StopHook};
 use crate::sandbox::{Confined, Needs};
+use crate::units::counted;
 use brake::Brake;
 use console::Console;
+use inherited::temporary_directory;
 use job::{Job, Outputs};
 use merge::{From, Merge, MergeOptions, Source, Stopped};
-use scratch::Scratch;
-use summary::{JobSummary, Summary};
+use results::Results;
+use summary::{JobSummary, Lost, Summary};
 use template::{Template, Via};
 use watch::{Jobs, Watch};
 
@@ -85,7 +89,6 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let cpu_before = job::own_cpu();
     let end_now = Arc::new(AtomicBool::new(false));
     let jobs: Arc<OnceLock<Arc<Jobs>>> = Arc::default();
-    let scratch = Scratch::default();
     let hasher = match instance::hasher(&run.steering.hash)? {
         Some(hasher) => hasher,
         None => FlowHasher::keyed(&instance::random_key()?),
@@ -94,7 +97,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let to_jobs = ToJobs { jobs: Arc::clone(&jobs), handed_on: split.handed_on(), brake: Brake::new(buffer(count)) };
     let mut sources = Vec::new();
     let outputs = |inputs: &OpenedInputs| -> Result<Vec<Output>, Error> {
-        let (all, outputs, open) = start_jobs(args, (&template, count), inputs, &end_now, &scratch)?;
+        let (all, outputs, open) = start_jobs(args, (&template, count), inputs, &end_now)?;
         sources = open;
         // This is called only once.
         let _ = jobs.set(all);
@@ -103,7 +106,10 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let input_end = InputEnd { now: Arc::clone(&end_now), downstream: Box::new(to_jobs) };
     let sending = SendOptions { rate: None, originated: 0, outputs, input_end: Some(input_end) };
     let make = |_| Ok(move |_cpu| split.split());
-    let (instance, services) = instance::sending(&run, needs(args, &scratch), sending, make)?;
+    // The sandbox allows no new file, so these are created now.
+    let kept = args.output.keep_order.then(|| (1..count).map(|_| inherited::temporary_file()).collect());
+    let merge = MergeOptions { tag: args.output.tag, kept: kept.transpose()? };
+    let (instance, services) = instance::sending(&run, Needs::of(Confined::Parallel), sending, make)?;
     let Some(jobs) = jobs.get().cloned() else { return Err(JobsError::Wrong("there are no jobs".to_owned()).into()) };
     let console = Console::new(args.output.quiet);
 
@@ -118,10 +124,9 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         // given. Otherwise it ends at once.
         !asked.can_wait
     }));
-    let merge = MergeOptions { tag: args.output.tag, keep_order: args.output.keep_order };
     let watch = Watch { jobs: &jobs, console: &console, stopper, capture: options.capture.clone() };
     let (ended, (merged, merge_cpu)) = thread::scope(|scope| {
-        let merge = Merge::new(sources, &merge, (&console, &scratch), &jobs.last_lines);
+        let merge = Merge::new(sources, merge, &console, &jobs.last_lines);
         let merging = scope.spawn(|| (merge.run(|| jobs.stop(true)), job::thread_cpu()));
         let watching = scope.spawn(|| watch.run());
         let ended = run::to_end(instance, &options);
@@ -142,15 +147,23 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let all = jobs.lock();
     let nobody_reads = matches!(merged, Err(Stopped::NobodyReads));
     let of_job = |(nth, job): (usize, &Job)| {
-        let summary = JobSummary::of(job, nth, snapshot, jobs.last_line(job));
+        let lost = Lost::of_output(snapshot, nth);
+        // If nobody reads the output any more, nobody misses the rest of it.
+        let incomplete = jobs.incomplete(job, &lost).filter(|_| !nobody_reads);
         let by_pipe = nobody_reads && job.ended.is_some_and(|ended| ended.is_by_pipe());
-        JobSummary { failed: summary.failed && !by_pipe, ..summary }
+        let failed = incomplete.is_some() || (!job.has_succeeded() && !by_pipe);
+        JobSummary::of(job, (snapshot, nth, lost), jobs.last_line(job), (incomplete, failed))
     };
     let summaries: Vec<JobSummary> = all.iter().enumerate().map(of_job).collect();
-    for job in summaries.iter().filter(|job| !job.failed && job.lost.total() > job.lost.tx_full && !nobody_reads) {
-        let last = job.last_stderr_line.as_ref().map(|line| format!("; its last line: {line}")).unwrap_or_default();
-        console.note(&format!("job {} exited with 0 before the end of its input{last}", job.job));
+    for job in &summaries {
+        // The end of any other job has been reported.
+        if let Some(why) = job.incomplete.as_ref().filter(|_| job.exit_status == Some(0)) {
+            let last = job.last_stderr_line.as_ref().map(|line| format!("; its last line: {line}")).unwrap_or_default();
+            let missing = counted(job.lost.total(), "packet");
+            console.line(&format!("job {} exited with 0, but did not get {missing}: {why}{last}", job.job));
+        }
     }
+    let not_written = jobs.not_written(&all, snapshot);
     let split_cpu = job::own_cpu().saturating_sub(cpu_before + merge_cpu);
     let filtered = ended.report.capture.as_ref().map_or(0, |capture| capture.filtered);
     let summary = Summary::new(summaries, snapshot, started.elapsed(), (split_cpu, merge_cpu)).filtered(filtered);
@@ -160,8 +173,12 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 
-    if let Err(Stopped::Failed(error)) = merged {
-        return Err(JobsError::Merge(error).into());
+    match merged {
+        Err(Stopped::Failed(error)) => return Err(JobsError::Merge(error).into()),
+        Err(Stopped::NotKept(error)) => {
+            return Err(JobsError::NotKept { directory: temporary_directory(), error }.into());
+        }
+        Err(Stopped::NobodyReads) | Ok(()) => {}
     }
     if !ended.outcome.failed.is_empty() {
         return Err(Error::Panicked(ended.outcome.failed));
@@ -173,6 +190,9 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         let names = [first, other].map(|link| link_name(link).into_owned());
         let [first, other] = names;
         return Err(JobsError::SeveralLinks { first, other }.into());
+    }
+    if let Some(error) = not_written {
+        return Err(error.into());
     }
     match summary.failed {
         0 => Ok(()),
@@ -205,15 +225,6 @@ fn buffer(jobs: usize) -> usize {
     (BUFFERS_BYTES / jobs).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
 }
 
-/// The permissions that are still needed after the jobs have started. The jobs' results are read,
-/// and merged output that has to wait is kept in a file.
-fn needs<'a>(args: &ParallelArgs, scratch: &Scratch) -> Needs<'a> {
-    // The sandbox allows no new directory, so the directory is created now.
-    let temporary = scratch.directory().ok();
-    let needs = temporary.iter().fold(Needs::of(Confined::Parallel), Needs::empties);
-    args.output.results.iter().fold(needs, Needs::reads)
-}
-
 /// Creates the feed of each job. Starts the jobs that can read their input while it arrives.
 #[expect(clippy::type_complexity, reason = "three lists, one of each for a job")]
 fn start_jobs(
@@ -221,7 +232,6 @@ fn start_jobs(
     (template, count): (&Template, usize),
     inputs: &OpenedInputs,
     end_now: &Arc<AtomicBool>,
-    scratch: &Scratch,
 ) -> Result<(Arc<Jobs>, Vec<Output>, Vec<Source>), Error> {
     if template.via == Via::Tap && inputs.capture.is_some() && args.pace.is_none() {
         let why = "{tap} is for live input: a program sees only what comes after it has opened its interface";
@@ -244,15 +254,13 @@ fn start_jobs(
     }
     let mut jobs = Jobs::new(args.jobs.job_timeout, Arc::clone(end_now), seen, !format.takes_several_links());
     jobs.can_wait = inputs.can_wait;
+    let results = args.output.results.as_deref().map(Results::open).transpose()?;
     let (mut all, mut outputs, mut sources) = (Vec::new(), Vec::new(), Vec::new());
     for number in 1..=count {
-        let (output, feed) = feed::feed(template.via, number, options.clone(), scratch)?;
+        let (output, feed) = feed::feed(template.via, number, options.clone())?;
         let words = template.words(number, count, &feed.place);
-        let written = match &args.output.results {
-            Some(directory) => {
-                make_directory(directory)?;
-                Outputs::Files(directory.join(number.to_string()))
-            }
+        let written = match &results {
+            Some(results) => Outputs::Files(results.job(number)?),
             None => collected(number - 1, args.output.no_merge, &mut sources)?,
         };
         outputs.push(output);
@@ -269,17 +277,6 @@ fn start_jobs(
     }
     jobs.add(all);
     Ok((Arc::new(jobs), outputs, sources))
-}
-
-/// Creates the directory of `--results` if it is missing. Parent directories are not created, so a
-/// mistyped name does not hide the results.
-fn make_directory(directory: &Path) -> Result<(), Error> {
-    match fs::create_dir(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            Err(JobsError::Results { path: directory.to_owned(), error }.into())
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Creates pipes for a job's output.

@@ -38,10 +38,12 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     };
     let (instance, services) =
         instance::sending(&run, Needs::of(Confined::Send), sending, |_| Ok(|_cpu| Fanout::over(1)))?;
+    let can_wait = services.can_wait;
     let options = RunOptions::new(&run, verbose, services);
     let ended = run::to_end(instance, &options)?;
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
-    ended.report.finish(options.printer, run.report.strict, left_behind, &failed)
+    ended.report.finish(options.printer, run.report.strict, left_behind, &failed)?;
+    ended.report.all_sent(can_wait)
 }
 
 /// The devices, with files repeated as often as they are sent.

@@ -4,8 +4,10 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use steerage_guard::path::PathError;
+
 use super::Error;
-use crate::units::plural;
+use crate::units::{counted, plural};
 
 /// Exit code: more than 100 jobs failed.
 const MANY_FAILED: u8 = 101;
@@ -22,9 +24,15 @@ pub(crate) enum JobsError {
     /// A job cannot be started.
     Start { program: String, error: io::Error },
     /// A file for a job's output cannot be created.
-    Results { path: PathBuf, error: io::Error },
+    Results { path: PathBuf, error: PathError },
+    /// A temporary file cannot be created.
+    Temporary { directory: PathBuf, error: io::Error },
+    /// Packets for jobs cannot be written: to files in a directory, or to pipes.
+    NotWritten { directory: Option<PathBuf>, cause: String, jobs: u64, packets: u64 },
     /// The output of the jobs cannot be passed on.
     Merge(io::Error),
+    /// The output of a job cannot be kept until its turn comes.
+    NotKept { directory: PathBuf, error: io::Error },
     /// The jobs' input format has one link type, but the packets have several.
     SeveralLinks { first: String, other: String },
     /// Jobs failed.
@@ -55,14 +63,36 @@ impl fmt::Display for JobsError {
             Self::Start { program, error } => {
                 write!(f, "cannot start {program}: {error}; name a program that is in PATH, or its path")
             }
-            Self::Results { path, error } if error.kind() == io::ErrorKind::NotFound => write!(
-                f,
-                "--results: cannot make {}: there is no directory above it; make it with mkdir -p",
-                path.display()
-            ),
+            Self::Results { path, error: PathError::System(error) } if error.kind() == io::ErrorKind::NotFound => {
+                write!(
+                    f,
+                    "--results: cannot make {}: there is no directory above it; make it with mkdir -p",
+                    path.display()
+                )
+            }
+            // The other errors say what to do.
+            Self::Results { error: error @ (PathError::Changeable { .. } | PathError::Link { .. }), .. } => {
+                write!(f, "--results: {error}")
+            }
             Self::Results { path, error } => {
                 write!(f, "--results: cannot make {}: {error}; name another directory", path.display())
             }
+            Self::Temporary { directory, error } => {
+                let directory = directory.display();
+                write!(f, "cannot make a temporary file in {directory}: {error}; set TMPDIR to another directory")
+            }
+            Self::NotWritten { directory, cause, jobs, packets } => {
+                write!(f, "cannot write the packets of {}", counted(*jobs, "job"))?;
+                directory.as_ref().map_or(Ok(()), |directory| write!(f, " to a file in {}", directory.display()))?;
+                write!(f, ": {cause}, {} missing", counted(*packets, "packet"))?;
+                directory.as_ref().map_or(Ok(()), |_| f.write_str("; set TMPDIR to a directory with more room"))
+            }
+            Self::NotKept { directory, error } => write!(
+                f,
+                "cannot keep the output of a job in {} until its turn comes: {error}; set TMPDIR to a directory with more room, \
+                 or leave --keep-order out",
+                directory.display()
+            ),
             Self::Merge(error) => {
                 write!(
                     f,

@@ -78,6 +78,8 @@ where
 pub(crate) struct RunServices {
     /// The facts about the capture files, if there are any.
     pub(crate) capture: Option<Arc<CaptureInfo>>,
+    /// Whether all inputs can wait, as files can.
+    pub(crate) can_wait: bool,
     /// The control socket and the mounted tree.
     pub(crate) control: ControlTree,
     /// The signals that stop the run or ask for a report.
@@ -192,7 +194,7 @@ where
     kept.drop_start_up()?;
     // AF_XDP attaches and pins memory while the instance is built. No thread that handles packets has started yet.
     let sandbox = confinement.of_calls()?;
-    Ok((instance, RunServices { capture, control, signals, service, metrics, sandbox }))
+    Ok((instance, RunServices { capture, can_wait, control, signals, service, metrics, sandbox }))
 }
 
 /// Checks the command line without opening a device. Returns a line that says what each CPU would do.

@@ -15,7 +15,8 @@ use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use steerage::{CpuId, Snapshot, WallTime, stats::QueueError};
+use steerage::stats::{DropReason, Drops, QueueError};
+use steerage::{CpuId, Snapshot, WallTime};
 use steerage_apps::meter::{FlowCounts, FlowOutput, FlowRecord, Metered};
 use steerage_device::capture::{CaptureInfo, link_name};
 use steerage_guard::sandbox::InForce;
@@ -188,6 +189,24 @@ impl Report {
             return Err(Error::Strict { dropped, in_flight, reordered });
         }
         Ok(())
+    }
+
+    /// Checks that each packet was sent, after [`finish`](Self::finish). An input that can wait, such
+    /// as a file, is promised to be sent as a whole. A live input may be too fast, but what it
+    /// delivered is sent unless an output has no room for it.
+    pub(crate) fn all_sent(&self, can_wait: bool) -> Result<(), Error> {
+        let dropped = self.snapshot.dropped();
+        let may_be_missing =
+            |reason| !can_wait && (reason == DropReason::TxFull || !DropReason::OF_OUTPUTS.contains(&reason));
+        let mut missing = Drops::default();
+        dropped
+            .iter()
+            .filter(|(reason, _)| !may_be_missing(*reason))
+            .for_each(|(reason, packets)| missing.add(reason, packets));
+        match missing.total() {
+            0 => Ok(()),
+            _ => Err(Error::NotSent { missing, received: self.snapshot.received() }),
+        }
     }
 
     /// The first error that ended a receive queue.

@@ -298,7 +298,10 @@ fn advice(reason: DropReason) -> &'static str {
         DropReason::Revoked => "they waited for a CPU that was stuck",
         DropReason::HandlerPanicked => "the packet function panicked; see -v",
         DropReason::TxFull => "an output had no room for them",
-        DropReason::TxRefused => "an output cannot send them, or failed",
+        DropReason::TxTooLong => "an output cannot send packets of their length; see its MTU",
+        DropReason::TxLinkType => "an output has another link type",
+        DropReason::TxCut => "a capture has cut them, so they cannot be sent",
+        DropReason::TxRefused => "an output takes none, or failed",
         DropReason::TxLost => "an output failed, or the run ended, before they were written",
         _ => "see `steerage help report`",
     }

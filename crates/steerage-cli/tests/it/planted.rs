@@ -78,25 +78,23 @@ const ROWS: &[Row] = &[
         names: Names::File,
         lines: &["count DEMO --virtual-cpus 1 -q --socket {}"],
     },
-    Row { option: "--out <DIR>", commands: "man", names: Names::Directory, lines: &["man --out {}"] },
-];
-
-/// Rows whose options have code of their own, which does not use the walk yet: `parallel --results`
-/// and the mount of `--control`. Move them to [`ROWS`] when it does.
-const ROWS_LATER: &[Row] = &[
     Row {
         option: "--results <DIR>",
         commands: "parallel",
         names: Names::Directory,
         lines: &["parallel DEMO -j 2 -q --results {} -- cat"],
     },
-    Row {
-        option: "--control <DIR>",
-        commands: RUNS,
-        names: Names::Directory,
-        lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
-    },
+    Row { option: "--out <DIR>", commands: "man", names: Names::Directory, lines: &["man --out {}"] },
 ];
+
+/// Rows whose options have code of their own, which does not use the walk yet: the mount of
+/// `--control`. Move them to [`ROWS`] when it does.
+const ROWS_LATER: &[Row] = &[Row {
+    option: "--control <DIR>",
+    commands: RUNS,
+    names: Names::Directory,
+    lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
+}];
 
 /// Options of commands that leave the program. They write by the same functions as the rows.
 const LEAVING: &[(&str, &str)] = &[("--html <FILE>", "bench"), ("--bundle <FILE>", "doctor")];
@@ -415,7 +413,8 @@ fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
 fn assert_ended(ran: &Ran, what: &str) {
     match ran.code {
         Some(0) => {}
-        Some(1) => assert!(ran.complaint().len() > 30, "{what}"),
+        // The second is the status of `parallel` for errors that are not those of a job.
+        Some(1 | 255) => assert!(ran.complaint().len() > 30, "{what}"),
         _ => panic!("{what}: {ran:?}"),
     }
 }
@@ -442,7 +441,7 @@ fn what_another_user_planted_is_not_followed() {
                 Planted::Fifo => assert_eq!(read, b"", "{what}"),
                 Planted::Device => {
                     let is_device = fs::symlink_metadata(&path).unwrap().file_type().is_char_device();
-                    assert!(is_device && ran.code == Some(1), "{what}: {ran:?}");
+                    assert!(is_device && ran.code != Some(0), "{what}: {ran:?}");
                 }
                 _ => {}
             }

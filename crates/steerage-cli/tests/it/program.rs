@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use steerage::stats::DropReason;
 
 /// A command that runs the program with these arguments and with nothing on standard input.
 pub(crate) fn command(args: &[&str]) -> Command {
@@ -85,9 +86,10 @@ pub(crate) fn assert_balanced(report: &Value) {
     if !report["ended_by"].is_null() && count(report, "in_flight") == 0 {
         let of_all = |key| cpus.iter().map(|cpu| count(cpu, key)).sum::<u64>();
         assert_eq!(of_all("inline") + of_all("handed_in"), of_all("processed"), "{report}");
-        let after_handler = ["revoked", "handler_panicked", "tx_full", "tx_refused", "tx_lost"]
-            .map(|reason| report["dropped"][reason].as_u64().unwrap_or(0));
-        assert_eq!(of_all("processed"), count(report, "delivered") + after_handler.iter().sum::<u64>(), "{report}");
+        let of_handlers = [DropReason::Revoked, DropReason::HandlerPanicked];
+        let after_handler = of_handlers.into_iter().chain(DropReason::OF_OUTPUTS);
+        let after_handler = after_handler.map(|reason| report["dropped"][reason.name()].as_u64().unwrap_or(0));
+        assert_eq!(of_all("processed"), count(report, "delivered") + after_handler.sum::<u64>(), "{report}");
     }
 }
 

@@ -56,3 +56,50 @@ fn what_cannot_be_sent_is_said() {
         assert!(ran.complaint().contains(what), "{ran:?}");
     }
 }
+
+/// A capture in pcap with nanoseconds, of one link type: the captured and the original length of
+/// each packet, whose bytes are those of an IPv4 packet to 10.0.0.2 after an Ethernet header, if
+/// there is one.
+fn pcap(name: &str, link: u32, packets: &[(usize, usize)]) -> String {
+    let path = place(name);
+    let word = |bytes: &mut Vec<u8>, word: u32| bytes.extend_from_slice(&word.to_le_bytes());
+    let mut bytes = Vec::new();
+    [0xa1b2_3c4d, 0x0004_0002, 0, 0, 262_144, link].into_iter().for_each(|each| word(&mut bytes, each));
+    for (captured, wire) in packets {
+        [1, 0, *captured as u32, *wire as u32].into_iter().for_each(|each| word(&mut bytes, each));
+        let mut packet = vec![0; *captured];
+        let at = if link == 1 { 14 } else { 0 };
+        packet[at..at + 20].copy_from_slice(&[0x45, 0, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        if link == 1 {
+            packet[12..14].copy_from_slice(&[8, 0]);
+        }
+        bytes.extend_from_slice(&packet);
+    }
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// Packets that an interface cannot send are counted by reason, and the run fails. Afterwards a file
+/// that suits is sent without an error.
+#[test]
+fn what_is_not_sent_fails_the_run_and_says_why() {
+    let Some(net) = Net::new() else { return };
+    let fits = pcap("fits.pcap", 1, &[(60, 60); 4]);
+    let long = pcap("long.pcap", 1, &[(2000, 2000), (60, 60), (1600, 1600)]);
+    let cut = pcap("cut.pcap", 1, &[(60, 1000); 5]);
+    let raw = pcap("raw.pcap", 101, &[(60, 60); 7]);
+    let send = |files: &[&str]| net.far(|| run(&[&["send", "far0", "--rate", "max", "--json"], files].concat()));
+    let ran = send(&[&long, &cut, &raw, &fits]);
+    let report = ran.report();
+    let wanted = json!({"tx_too_long": 2, "tx_cut": 5, "tx_link_type": 7});
+    assert_eq!((ran.code, &report["dropped"]), (Some(1), &wanted), "{ran:?}");
+    assert_eq!((&report["outputs"][0]["dropped"], &report["outputs"][0]["packets"]), (&wanted, &json!(5)));
+    let said = "14 of 19 packets were not sent: 2 tx_too_long, 7 tx_link_type, 5 tx_cut";
+    assert!(ran.complaint().contains(said), "{ran:?}");
+    let ran = send(&[&fits]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+    // Everything is refused, and nothing else is wrong.
+    assert_eq!(send(&[&cut]).code, Some(1));
+    // With --strict, the status is that of --strict.
+    assert_eq!(send(&[&cut, "--strict"]).code, Some(3));
+}

@@ -113,7 +113,7 @@ impl Statistic {
             TxPackets => outputs().map(|output| output.packets).sum(),
             TxBytes => outputs().map(|output| output.bytes).sum(),
             TxDropped => snapshot.dropped().get(DropReason::TxFull),
-            TxErrors => snapshot.dropped().get(DropReason::TxRefused) + snapshot.dropped().get(DropReason::TxLost),
+            TxErrors => by_outputs(&snapshot.dropped()) - snapshot.dropped().get(DropReason::TxFull),
             Never => 0,
         }
     }
@@ -122,6 +122,10 @@ impl Statistic {
 /// Packets that were lost between a queue and its handler. The device loses packets before that,
 /// and outputs lose packets after that.
 fn lost_by_us(dropped: &Drops) -> u64 {
-    let others = [DropReason::Device, DropReason::TxFull, DropReason::TxRefused, DropReason::TxLost];
-    dropped.total() - others.iter().map(|reason| dropped.get(*reason)).sum::<u64>()
+    dropped.total() - dropped.get(DropReason::Device) - by_outputs(dropped)
+}
+
+/// Packets that outputs did not send.
+fn by_outputs(dropped: &Drops) -> u64 {
+    DropReason::OF_OUTPUTS.iter().map(|reason| dropped.get(*reason)).sum()
 }

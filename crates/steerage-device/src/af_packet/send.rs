@@ -20,7 +20,7 @@ use super::interface::Interface;
 use super::spec::Named;
 use super::sys::{IpAddresses, Socket};
 use super::{PERMISSION, SEND_BUFFER};
-use crate::offloads::merged::{Header, Outcome, Output as Merging, Packets, Wire, count, headers};
+use crate::offloads::merged::{Header, Outcome, Output as Merging, Packets, Wire, count, headers, sendable};
 use crate::offloads::whole::Whole;
 use crate::options;
 use crate::options::{SpecError, setters};
@@ -196,9 +196,10 @@ impl Send {
                 }
                 Attempt::AllRefused
             }
-            // The packet does not suit this interface: it is longer than the MTU, or shorter than a
-            // header.
-            _ => Attempt::FirstRefused,
+            // The first packet is longer than the MTU.
+            Some(libc::EMSGSIZE) => Attempt::FirstRefused(Outcome::TooLong),
+            // The first packet does not suit this interface. It may be shorter than a header.
+            _ => Attempt::FirstRefused(Outcome::Unfit),
         })
     }
 
@@ -216,19 +217,18 @@ impl Send {
     fn send_all(&self, mut rest: &[PacketParts<'_>], sent: &mut Sent, failed: &mut Option<DeviceError>) {
         let before = if self.whole.is_some() { VIRTIO_BYTES } else { 0 };
         while !rest.is_empty() {
-            let (left, refused) = match self.unless_failed(rest, failed) {
-                Attempt::Sent(left) => (left, 0),
+            let left = match self.unless_failed(rest, failed) {
+                Attempt::Sent(left) => left,
                 Attempt::Full => return,
-                Attempt::FirstDropped => (0, 0),
-                Attempt::FirstRefused => (0, 1),
-                Attempt::AllRefused => {
-                    sent.refused += rest.len() as u64;
-                    return;
+                Attempt::FirstDropped => 0,
+                Attempt::FirstRefused(outcome) => {
+                    count(sent, outcome, 1, 0);
+                    0
                 }
+                Attempt::AllRefused => return count(sent, Outcome::Refused, rest.len() as u64, 0),
             };
             let bytes = |packet: &PacketParts<'_>| packet.iter().map(|part| part.len()).sum::<usize>() - before;
             count(sent, Outcome::Sent, left as u64, rest[..left].iter().map(bytes).sum());
-            sent.refused += refused;
             rest = &rest[left.max(1)..];
         }
     }
@@ -241,7 +241,7 @@ enum Attempt {
     /// No packet left, because there was no room.
     Full,
     FirstDropped,
-    FirstRefused,
+    FirstRefused(Outcome),
     AllRefused,
 }
 
@@ -274,15 +274,14 @@ impl Sending<'_, '_> {
 }
 
 impl<'p> Wire<'p> for Sending<'_, 'p> {
-    fn takes(&self, received: &Received<'_>) -> bool {
-        let fits = match received.link {
+    fn takes(&self, received: &Received<'_>) -> Result<(), Outcome> {
+        let has_link_type = match received.link {
             LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => {
                 self.send.link == LinkType::RAW
             }
             link => link == self.send.link,
         };
-        // A packet that a capture has cut is incomplete, so it is not sent.
-        fits && received.total_len >= received.wire_len
+        sendable(received, has_link_type)
     }
 
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome {
@@ -296,7 +295,7 @@ impl<'p> Wire<'p> for Sending<'_, 'p> {
         match self.attempt(&[&all[..count]]) {
             Attempt::Sent(_) => Outcome::Sent,
             Attempt::Full | Attempt::FirstDropped => Outcome::Full,
-            Attempt::FirstRefused => Outcome::Unfit,
+            Attempt::FirstRefused(outcome) => outcome,
             Attempt::AllRefused => Outcome::Refused,
         }
     }

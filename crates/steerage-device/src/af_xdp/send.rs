@@ -20,6 +20,7 @@ use super::lines::{Bound, Lines};
 use super::spec::{self, Named};
 use super::sys::{Socket, Unsent};
 use super::{PERMISSION, RING_MAX, RING_MIN, SEND_RING_DEFAULT};
+use crate::offloads::merged::{Outcome, count, sendable};
 use crate::options;
 use crate::options::{SpecError, setters};
 
@@ -386,13 +387,17 @@ fn later(error: io::Error) -> io::Result<()> {
 
 impl Send {
     /// The length of a packet that can be sent. It is complete, has an Ethernet header, and is not
-    /// longer than the MTU.
-    fn sendable(&self, received: &Received<'_>, longest: usize) -> Option<usize> {
+    /// longer than the MTU. An error is the outcome of the packet.
+    fn sendable(&self, received: &Received<'_>, longest: usize) -> Result<usize, Outcome> {
+        sendable(received, received.link == LinkType::ETHERNET)?;
         let len = received.total_len;
         let is_tagged = matches!(received.data.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]));
         let most = self.lines.mtu() + HEADER_BYTES + if is_tagged { TAG_BYTES } else { 0 };
-        let whole = received.link == LinkType::ETHERNET && len >= received.wire_len;
-        (whole && (HEADER_BYTES..=most.min(longest)).contains(&len)).then_some(len)
+        match len {
+            ..HEADER_BYTES => Err(Outcome::Unfit),
+            len if len > most.min(longest) => Err(Outcome::TooLong),
+            len => Ok(len),
+        }
     }
 }
 
@@ -422,10 +427,13 @@ impl TxQueue for Send {
         let longest = ready.longest();
         while let Some(packet) = packets.next_packet() {
             // This output cannot send super-frames, and nothing would finish checksums.
-            let sendable = if packet.offload().is_none() { self.sendable(&packet.received(), longest) } else { None };
-            let Some(len) = sendable else {
-                sent.refused += 1;
-                continue;
+            let is_one = if packet.offload().is_none() { Ok(()) } else { Err(Outcome::Unfit) };
+            let len = match is_one.and_then(|()| self.sendable(&packet.received(), longest)) {
+                Ok(len) => len,
+                Err(outcome) => {
+                    count(&mut sent, outcome, 1, 0);
+                    continue;
+                }
             };
             if ready.put(packet, len) {
                 sent.packets += 1;

@@ -215,8 +215,16 @@ impl TxQueue for Save {
             if number.is_none() && file.seen.is_none() {
                 return Err(file.writer.several_links());
             }
+            if number.is_none() {
+                sent.link_type += 1;
+                continue;
+            }
+            if total_len > PACKET_BYTES_MAX {
+                sent.too_long += 1;
+                continue;
+            }
             let written = match (number, &mut entry) {
-                (Some(number), Some(entry)) if total_len <= PACKET_BYTES_MAX => {
+                (Some(number), Some(entry)) => {
                     let (captured, wire) =
                         (total_len - from + front.len(), wire_len.max(total_len) - from + front.len());
                     let head = PacketHead { interface: (number, interface), nanos, captured, wire };

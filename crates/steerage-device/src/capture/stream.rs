@@ -1,6 +1,7 @@
 //! Capture streams as outputs. They pass packets to another program through an open pipe, FIFO or
 //! socket.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -217,6 +218,41 @@ pub fn stream(
     Ok((save::output(name, "stream", Arc::clone(&stream.file), to, 0), stream))
 }
 
+/// Why a stream was not written, or not read, to its end.
+///
+/// ```
+/// use steerage_device::capture::StreamFailure;
+///
+/// assert_eq!(StreamFailure::ReaderGone.to_string(), "its reader has gone");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StreamFailure {
+    /// No process reads the stream any more.
+    ReaderGone,
+    /// The kernel did not take the data. The text says why.
+    Write(String),
+}
+
+impl StreamFailure {
+    /// The error for packets that come later.
+    pub(super) fn cause(&self) -> io::Error {
+        match self {
+            Self::ReaderGone => rustix::io::Errno::PIPE.into(),
+            Self::Write(why) => io::Error::other(why.clone()),
+        }
+    }
+}
+
+impl fmt::Display for StreamFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ReaderGone => f.write_str("its reader has gone"),
+            Self::Write(why) => f.write_str(why),
+        }
+    }
+}
+
 /// A view of a stream while it is written.
 ///
 /// [`stream()`] creates it.
@@ -251,8 +287,20 @@ impl Stream {
         self.file.writer.has_ended()
     }
 
+    /// Whether [`end`](Self::end) was called.
+    pub fn input_has_ended(&self) -> bool {
+        self.file.writer.input_has_ended()
+    }
+
+    /// Gives up the packets that were not read yet: they count as lost, and later ones as refused.
+    /// Call it when the program that should read the pipe is gone, but another process may still
+    /// have the pipe open.
+    pub fn abandon(&self) {
+        self.file.writer.abandon();
+    }
+
     /// Why the stream could not be written to its end.
-    pub fn failure(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<StreamFailure> {
         self.file.writer.failure()
     }
 }

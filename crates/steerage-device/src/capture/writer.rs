@@ -27,6 +27,7 @@ use steerage::{
 
 use super::encode::StreamFormat;
 use super::pipe;
+use super::stream::StreamFailure;
 use thread::Writing;
 
 /// How many bytes of all CPUs may wait to be written. At 10 Gbit/s, this covers a disk that does
@@ -119,7 +120,7 @@ struct Buffer {
     /// link type.
     begun: bool,
     /// The error that ended the writing, if any.
-    failed: Option<String>,
+    failed: Option<StreamFailure>,
 }
 
 /// The part that the CPUs and the writer share.
@@ -138,6 +139,8 @@ pub(super) struct Writer {
     ended: AtomicBool,
     /// Whether no more packets will come, although CPUs could still send some.
     input_ended: AtomicBool,
+    /// Whether nobody will read any more, although a process may still have the pipe's other end.
+    abandoned: AtomicBool,
     buffer: Mutex<Buffer>,
     wake: Condvar,
     /// The number of CPUs that share the buffer.
@@ -151,7 +154,7 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(name: String, options: WriterOptions) -> Self {
         let (buffer, wake, lanes, stuck_since, file) = Default::default();
-        let (written, waiting, ended, input_ended) = Default::default();
+        let (written, waiting, ended, input_ended, abandoned) = Default::default();
         Self {
             name,
             options,
@@ -160,6 +163,7 @@ impl Writer {
             waiting,
             ended,
             input_ended,
+            abandoned,
             buffer,
             wake,
             lanes,
@@ -214,8 +218,23 @@ impl Writer {
     }
 
     /// Why the output failed, if it did.
-    pub(super) fn failure(&self) -> Option<String> {
+    pub(super) fn failure(&self) -> Option<StreamFailure> {
         self.lock().failed.clone()
+    }
+
+    /// Whether the input was ended before the end of the run.
+    pub(super) fn input_has_ended(&self) -> bool {
+        self.input_ended.load(Ordering::Relaxed)
+    }
+
+    /// Gives up packets that were not read yet, as if no process had the other end of the pipe.
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        self.flush();
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
     }
 
     /// Creates a lane for a CPU.
@@ -259,7 +278,7 @@ impl Writer {
             return Err(self.error(io::Error::other("it has ended")));
         }
         if let Some(why) = &buffer.failed {
-            return Err(self.error(io::Error::other(why.clone())));
+            return Err(self.error(why.cause()));
         }
         let start = buffer.chunk_for(BATCH_BYTES).bytes.len();
         Ok(Entry { writer: self, lane, source, buffer, start, packets: 0, bytes: 0 })
@@ -361,7 +380,10 @@ impl Writer {
         let error = self.error(cause);
         tracing::error!(device = %self.name, "{error}");
         let mut buffer = self.lock();
-        buffer.failed = Some(error.cause.to_string());
+        buffer.failed = Some(match error.cause.kind() {
+            io::ErrorKind::BrokenPipe => StreamFailure::ReaderGone,
+            _ => StreamFailure::Write(error.cause.to_string()),
+        });
         let waiting = std::mem::take(&mut buffer.waiting);
         buffer.bytes = 0;
         self.waiting.store(0, Ordering::Relaxed);

@@ -31,10 +31,32 @@ pub(crate) enum Outcome {
     Sent,
     /// The kernel does not take such a frame. If it is a super-frame, it may take the packets.
     Unfit,
+    /// The frame is longer than the kernel takes. If it is a super-frame, its packets may not be.
+    TooLong,
+    /// The output does not take packets of this link type.
+    LinkType,
+    /// A capture has cut the packet. It is incomplete, so it is not sent.
+    Cut,
     /// The kernel takes no frames, because the interface is down or gone.
     Refused,
     /// There was no room. It counts as `tx_full`.
     Full,
+}
+
+impl Outcome {
+    /// Whether the packets of a super-frame may be sent although the super-frame was not.
+    fn allows_parts(self) -> bool {
+        matches!(self, Self::Unfit | Self::TooLong)
+    }
+}
+
+/// Checks that a packet has the output's link type, and that no capture has cut it.
+pub(crate) fn sendable(received: &Received<'_>, has_link_type: bool) -> Result<(), Outcome> {
+    match has_link_type {
+        false => Err(Outcome::LinkType),
+        true if received.total_len < received.wire_len => Err(Outcome::Cut),
+        true => Ok(()),
+    }
 }
 
 /// Adds `packets` packets of `bytes` bytes to the counts.
@@ -44,6 +66,9 @@ pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usiz
             sent.packets += packets;
             sent.bytes += bytes as u64;
         }
+        Outcome::TooLong => sent.too_long += packets,
+        Outcome::LinkType => sent.link_type += packets,
+        Outcome::Cut => sent.cut += packets,
         Outcome::Unfit | Outcome::Refused => sent.refused += packets,
         Outcome::Full => {}
     }
@@ -62,8 +87,8 @@ pub(crate) fn packets_of<'p>(offload: &Offload, packet: &'p OutgoingPacket<'_>) 
 
 /// Where the packets of a batch go.
 pub(crate) trait Wire<'p> {
-    /// Whether it takes packets like this one.
-    fn takes(&self, received: &Received<'_>) -> bool;
+    /// Checks that it takes packets like this one. An error is the outcome of the packet.
+    fn takes(&self, received: &Received<'_>) -> Result<(), Outcome>;
 
     /// Sends a frame, after all packets that were queued before it.
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome;
@@ -113,7 +138,7 @@ impl Output<'_> {
             // A super-frame, or a packet in several pages, leaves as it is.
             let is_one =
                 !offload.as_ref().is_some_and(Offload::is_super_frame) && received.data.len() == received.total_len;
-            (is_one && wire.takes(&received)).then_some((received.data, offload))
+            (is_one && wire.takes(&received).is_ok()).then_some((received.data, offload))
         });
         let count = packets.iter().flatten().count();
         coalesce(&batch[..count], self.link, |merged| self.send_run(wire, &merged, &batch, (packets, headers)));
@@ -140,7 +165,7 @@ impl Output<'_> {
         let all = || merged.positions().filter_map(|nth| batch[nth]).map(|(packet, _)| packet);
         let parts = std::iter::once(front).chain(all().map(|packet| &packet[front.len()..]));
         let outcome = wire.write(&header, parts);
-        if outcome != Outcome::Unfit {
+        if !outcome.allows_parts() {
             return count(wire.sent(), outcome, members as u64, all().map(<[u8]>::len).sum());
         }
         let before = wire.sent().packets;
@@ -154,8 +179,8 @@ impl Output<'_> {
     fn send_packet<'p>(&self, wire: &mut impl Wire<'p>, packet: Option<&'p OutgoingPacket<'p>>, header: &'p Header) {
         let Some(packet) = packet else { return };
         let received = packet.received();
-        if !wire.takes(&received) {
-            return count(wire.sent(), Outcome::Refused, 1, 0);
+        if let Err(outcome) = wire.takes(&received) {
+            return count(wire.sent(), outcome, 1, 0);
         }
         match packet.offload().filter(|offload| offload.is_super_frame() || self.whole.is_none()) {
             Some(offload) => {
@@ -181,7 +206,7 @@ impl Output<'_> {
             return cut(wire, packet, offload);
         };
         match wire.write(&header, packet.segments()) {
-            Outcome::Unfit => {}
+            outcome if outcome.allows_parts() => {}
             outcome => return outcome,
         }
         let outcome = cut(wire, packet, offload);

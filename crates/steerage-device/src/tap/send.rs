@@ -10,7 +10,7 @@ use steerage::{
 };
 
 use super::{Shared, TunFd, is_gone};
-use crate::offloads::merged::{Header, Outcome, Output, Packets, Wire, count, headers};
+use crate::offloads::merged::{Header, Outcome, Output, Packets, Wire, count, headers, sendable};
 use crate::offloads::vnet::HEADER_BYTES_MAX;
 
 /// The header before a packet on an interface without offloads.
@@ -51,9 +51,8 @@ struct Sending<'s> {
 }
 
 impl<'p> Wire<'p> for Sending<'_> {
-    fn takes(&self, Received { total_len, link, wire_len, .. }: &Received<'_>) -> bool {
-        // A packet that a capture has cut is incomplete, so it is not sent.
-        self.shared.layer.takes(*link) && total_len >= wire_len
+    fn takes(&self, received: &Received<'_>) -> Result<(), Outcome> {
+        sendable(received, self.shared.layer.takes(received.link))
     }
 
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome {

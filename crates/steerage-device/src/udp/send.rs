@@ -66,19 +66,20 @@ impl Send {
         Self { shared, nth, messages: Box::new([empty; HANDLE_BUDGET]) }
     }
 
-    /// Reads a packet. `None` if it cannot be sent.
-    fn candidate<'p>(&self, packet: OutgoingPacket<'p>) -> Option<Candidate<'p>> {
+    /// Reads a packet. An error is the outcome of a packet that cannot be sent.
+    fn candidate<'p>(&self, packet: OutgoingPacket<'p>) -> Result<Candidate<'p>, Outcome> {
         const IP: [LinkType; 5] =
             [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
         let received = packet.received();
         let total = received.total_len;
-        let (ends, header_bytes) = read(received.data, total).filter(|_| IP.contains(&received.link))?;
+        merged::sendable(&received, IP.contains(&received.link))?;
+        let (ends, header_bytes) = read(received.data, total).ok_or(Outcome::Unfit)?;
         let (local, source) = (self.shared.local, ends.source.ip());
         let is_ours = ends.source.port() == local.port()
             && (source.is_unspecified() || local.ip().is_unspecified() || source == local.ip().to_canonical());
         // A socket of IPv6 can send to IPv4, but not the other way round.
-        if !is_ours || (local.is_ipv4() && !ends.destination.is_ipv4()) || total < received.wire_len {
-            return None;
+        if !is_ours || (local.is_ipv4() && !ends.destination.is_ipv4()) {
+            return Err(Outcome::Unfit);
         }
         let payload_bytes = total - header_bytes;
         let segment_bytes = match packet.offload() {
@@ -86,11 +87,11 @@ impl Send {
             Some(offload) => match offload.kind() {
                 OffloadKind::Single => payload_bytes,
                 OffloadKind::Udp if offload.header_bytes() == header_bytes => offload.segment_bytes(),
-                OffloadKind::Udp | OffloadKind::Tcp => return None,
+                OffloadKind::Udp | OffloadKind::Tcp => return Err(Outcome::Unfit),
             },
         };
         let pieces = packet.segments().count();
-        Some(Candidate { packet, ends, header_bytes, segment_bytes, payload_bytes, total, pieces })
+        Ok(Candidate { packet, ends, header_bytes, segment_bytes, payload_bytes, total, pieces })
     }
 
     /// The destination, source and options of a message.
@@ -163,7 +164,7 @@ impl Send {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Outcome::Full,
             Some(libc::EMSGSIZE) => {
                 self.shared.counts.add(TOO_LONG, 1);
-                Outcome::Refused
+                Outcome::TooLong
             }
             _ => Outcome::Refused,
         }
@@ -234,9 +235,7 @@ impl TxQueue for Send {
         let mut sent = Sent::default();
         let candidates: [Option<Candidate<'_>>; HANDLE_BUDGET] = std::array::from_fn(|_| {
             let packet = packets.next_packet()?;
-            let candidate = self.candidate(packet);
-            sent.refused += u64::from(candidate.is_none());
-            candidate
+            self.candidate(packet).map_err(|outcome| merged::count(&mut sent, outcome, 1, 0)).ok()
         });
         let mut messages = std::mem::take(&mut self.messages);
         self.send_runs(&candidates, &mut messages, &mut sent);

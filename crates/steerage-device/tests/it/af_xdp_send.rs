@@ -213,8 +213,9 @@ fn what_is_none_for_the_interface_is_refused() {
     let short = ended(sending(&net, Numbered::input(1000, 1..=13), 2));
     let raw = Numbered { next: 0, end: 1000, lens: 60..=70, link: LinkType::RAW, buffer: None };
     let raw = ended(sending(&net, Input::new("raw", "test", vec![Box::new(raw)]), 2));
-    for ledger in [long, short, raw] {
-        assert_eq!((sent(&ledger), ledger.dropped().get(DropReason::TxRefused)), (0, 1000));
+    let reasons = [DropReason::TxTooLong, DropReason::TxRefused, DropReason::TxLinkType];
+    for (ledger, reason) in [long, short, raw].iter().zip(reasons) {
+        assert_eq!((sent(ledger), ledger.dropped().get(reason)), (0, 1000));
     }
     assert_eq!(net.arrived(), 0);
 }

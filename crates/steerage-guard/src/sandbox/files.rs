@@ -35,8 +35,6 @@ pub(crate) enum How {
     Device,
     /// Remove a file from the directory.
     RemoveFile,
-    /// Remove a subdirectory from the directory.
-    RemoveDirectory,
 }
 
 impl How {
@@ -50,7 +48,6 @@ impl How {
             }
             Self::Device => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev,
             Self::RemoveFile => AccessFs::RemoveFile.into(),
-            Self::RemoveDirectory => AccessFs::RemoveDir.into(),
         }
     }
 }

@@ -14,7 +14,6 @@ const ERASE: &[u8] = b"\r\x1b[K";
 /// Standard error. Write errors are ignored everywhere: they mean that its reader is gone.
 #[derive(Debug)]
 pub(super) struct Console {
-    quiet: bool,
     redraws: bool,
     /// Whether standard output is a terminal too. The progress line must be erased before text is
     /// written there.
@@ -24,10 +23,10 @@ pub(super) struct Console {
 }
 
 impl Console {
-    /// If `quiet` is set, neither notes nor progress are shown.
+    /// If `quiet` is set, no progress is shown.
     pub(super) fn new(quiet: bool) -> Self {
         let redraws = !quiet && terminal::can_redraw();
-        Self { quiet, redraws, shares_screen: redraws && io::stdout().is_terminal(), drawn: Mutex::new(false) }
+        Self { redraws, shares_screen: redraws && io::stdout().is_terminal(), drawn: Mutex::new(false) }
     }
 
     /// Writes a job's standard error.
@@ -38,13 +37,6 @@ impl Console {
     /// Writes a line of the program itself.
     pub(super) fn line(&self, text: &str) {
         self.write(format!("steerage: {}\n", printable(text)).as_bytes(), false);
-    }
-
-    /// Writes a line that `--quiet` leaves out.
-    pub(super) fn note(&self, text: &str) {
-        if !self.quiet {
-            self.line(text);
-        }
     }
 
     /// Calls `write`, which writes to standard output, with the progress line out of the way.

@@ -1,68 +1,52 @@
-//! How packets get to a job: as a capture stream to standard input, a named pipe or a file, or as
-//! frames to an interface.
+//! How packets get to a job: as a capture stream to standard input, a pipe or a file, or as frames
+//! to an interface.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::process::Stdio;
 
-use nix::fcntl::OFlag;
 use steerage::Output;
-use steerage_device::capture::{Stream, StreamOptions, stream};
+use steerage_device::capture::{Stream, StreamFailure, StreamOptions, stream};
 use steerage_device::output;
 
-use super::scratch::Scratch;
+use super::inherited::{self, Inherited};
 use super::template::Via;
 use crate::error::{Error, JobsError};
-
-/// Makes the opening of a named pipe not wait for the other end.
-const O_NONBLOCK: i32 = OFlag::O_NONBLOCK.bits();
 
 /// The channel through which a job gets its packets.
 #[derive(Debug)]
 pub(super) struct Feed {
+    pub(super) via: Via,
     /// The job's standard input.
     pub(super) stdin: Stdio,
-    /// The file or interface that the job's command names.
+    /// The file, pipe or interface that the job's command names.
     pub(super) place: OsString,
+    /// The descriptor that `place` names, until the job has it.
+    pub(super) inherited: Option<Inherited>,
     /// The stream of packets, or `None` for an interface.
     pub(super) stream: Option<Stream>,
-    /// Our own reading end of a named pipe. With it, packets can be written before the job opens
-    /// the pipe. It is closed when the job ends, so that the writer notices.
-    pub(super) kept_open: Option<File>,
-    /// A file to remove once the job has ended.
-    pub(super) temporary: Option<PathBuf>,
 }
 
 /// Creates the feed of job `number`, and the output that sends to it.
-pub(super) fn feed(
-    via: Via,
-    number: usize,
-    options: StreamOptions,
-    scratch: &Scratch,
-) -> Result<(Output, Feed), Error> {
+pub(super) fn feed(via: Via, number: usize, options: StreamOptions) -> Result<(Output, Feed), Error> {
     let failed = |error| Error::System { operation: "make the way to a job", error };
     let name = format!("job {number}");
-    let feed = |stdin, place: OsString| Feed { stdin, place, stream: None, kept_open: None, temporary: None };
+    let feed = |stdin, place| Feed { via, stdin, place, inherited: None, stream: None };
+    let of = |inherited: Inherited| Feed { inherited: Some(inherited), ..feed(Stdio::null(), OsString::new()) };
     let (to, mut feed): (OwnedFd, Feed) = match via {
         Via::Stdin => {
             let (reader, writer) = io::pipe().map_err(JobsError::Pipe)?;
             (writer.into(), feed(reader.into(), OsString::new()))
         }
         Via::Fifo => {
-            let path = scratch.fifo(&format!("job{number}.fifo")).map_err(failed)?;
-            let open = |how: &mut OpenOptions| how.custom_flags(O_NONBLOCK).open(&path).map_err(failed);
-            let reader = open(OpenOptions::new().read(true))?;
-            let writer = open(OpenOptions::new().write(true))?;
-            (writer.into(), Feed { kept_open: Some(reader), ..feed(Stdio::null(), path.into()) })
+            let (reader, writer) = io::pipe().map_err(JobsError::Pipe)?;
+            (writer.into(), of(Inherited::new(reader).map_err(JobsError::Pipe)?))
         }
         Via::File => {
-            let path = scratch.path(&format!("job{number}.pcap")).map_err(failed)?;
-            let file = File::create_new(&path).map_err(failed)?;
-            (file.into(), Feed { temporary: Some(path.clone()), ..feed(Stdio::null(), path.into()) })
+            let file = inherited::temporary_file()?;
+            let reader = inherited::for_reading(&file).map_err(failed)?;
+            (file.into(), of(reader))
         }
         Via::Tap => {
             let interface = format!("st{}j{number}", std::process::id() % 100_000);
@@ -70,18 +54,25 @@ pub(super) fn feed(
             return Ok((output, feed(Stdio::null(), interface.into())));
         }
     };
+    if let Some(inherited) = &feed.inherited {
+        feed.place = inherited.path();
+    }
     let (output, stream) = stream(name, to, options).map_err(|error| Error::Device(error.to_string()))?;
     feed.stream = Some(stream);
     Ok((output, feed))
 }
 
 impl Feed {
-    /// Releases the feed after the job has ended.
+    /// Why the stream of packets ended early, if it did.
+    pub(super) fn failure(&self) -> Option<StreamFailure> {
+        self.stream.as_ref().and_then(Stream::failure)
+    }
+
+    /// Ends the feed after the job has ended. Processes that the job left behind have inherited its
+    /// pipe too, but they do not count as its readers.
     pub(super) fn end(&mut self) {
-        self.kept_open = None;
-        if let Some(path) = self.temporary.take() {
-            // On failure, the file is removed with its directory.
-            let _ = fs::remove_file(path);
+        if let (Via::Fifo, Some(stream)) = (self.via, &self.stream) {
+            stream.abandon();
         }
     }
 }

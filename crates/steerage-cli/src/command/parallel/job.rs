@@ -1,8 +1,9 @@
 //! A job: a child process in a process group of its own, from its start until it is reaped.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, PipeWriter, Read, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{self, PipeWriter, Write};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,7 +17,9 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::feed::Feed;
+use super::inherited::Inherited;
 use super::lines::last_line;
+use super::results::JobResults;
 use crate::error::{Error, JobsError};
 use crate::terminal::shell_word;
 
@@ -31,7 +34,7 @@ pub(super) enum Outputs {
     /// Pipes, which [`Merge`](super::merge::Merge) reads.
     Collected { stdout: Option<Stdio>, stderr: Stdio },
     /// Files in a directory, in which the job runs.
-    Files(PathBuf),
+    Files(JobResults),
 }
 
 /// A job, which may not have started yet.
@@ -42,8 +45,9 @@ pub(super) struct Job {
     words: Vec<OsString>,
     pub(super) feed: Feed,
     outputs: Option<Outputs>,
-    /// The file that contains standard error, if it goes to a file.
-    stderr_file: Option<PathBuf>,
+    /// The file that standard error goes to, if it is one. The job writes at the position of its own
+    /// descriptor, so this one is read without moving that.
+    stderr_file: Option<File>,
     child: Option<Child>,
     /// The process waits for a byte from this pipe before it becomes the program.
     gate: Option<PipeWriter>,
@@ -87,11 +91,7 @@ pub(super) enum Killed {
 
 impl Job {
     pub(super) fn new(number: usize, words: Vec<OsString>, feed: Feed, outputs: Outputs) -> Self {
-        let stderr_file = match &outputs {
-            Outputs::Files(directory) => Some(directory.join("stderr")),
-            Outputs::Collected { .. } => None,
-        };
-        let (child, gate, started, ended, watched) = Default::default();
+        let (stderr_file, child, gate, started, ended, watched) = Default::default();
         Self { number, words, feed, outputs: Some(outputs), stderr_file, child, gate, started, ended, watched }
     }
 
@@ -118,10 +118,15 @@ impl Job {
         find(&program).map_err(|error| JobsError::Start { program: shell_word(&program.to_string_lossy()), error })?;
         let (reader, writer) = io::pipe().map_err(JobsError::Pipe)?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("steerage-job").arg("start-when-told").arg("--").arg(&program);
+        command.arg0("steerage-job").arg("exec-when-ready").arg("--").arg(&program);
         self.child = Some(self.spawn(command, reader.into(), jobs, outputs)?);
         self.gate = Some(writer);
         Ok(())
+    }
+
+    /// Ends the process if it has not become the program yet.
+    pub(super) fn give_up_start(&mut self) {
+        self.gate = None;
     }
 
     fn program(&self) -> OsString {
@@ -133,21 +138,20 @@ impl Job {
         }
     }
 
-    fn spawn(&self, mut command: Command, stdin: Stdio, jobs: usize, outputs: Outputs) -> Result<Child, Error> {
+    fn spawn(&mut self, mut command: Command, stdin: Stdio, jobs: usize, outputs: Outputs) -> Result<Child, Error> {
         command.args(self.words.iter().skip(1));
         command.env("STEERAGE_JOB", self.number.to_string()).env("STEERAGE_JOBS", jobs.to_string());
         command.stdin(stdin);
+        let mut directory = None;
         match outputs {
             Outputs::Collected { stdout, stderr } => {
                 command.stdout(stdout.unwrap_or_else(Stdio::inherit)).stderr(stderr);
             }
-            Outputs::Files(directory) => {
-                let create = |name: &str| {
-                    let path = directory.join(name);
-                    let made = fs::create_dir_all(&directory).and_then(|()| File::create(&path));
-                    made.map_err(|error| JobsError::Results { path, error })
-                };
-                command.stdout(create("stdout")?).stderr(create("stderr")?).current_dir(&directory);
+            Outputs::Files(JobResults { directory: of_job, stdout, stderr }) => {
+                self.stderr_file = Some(stderr.try_clone().map_err(JobsError::Pipe)?);
+                command.stdout(stdout).stderr(stderr).current_dir(of_job.through());
+                // The directory stays open until the process is in it.
+                directory = Some(of_job);
             }
         }
         // In a process group of its own, the job does not get the signal of Ctrl-C. It sees the end
@@ -156,7 +160,15 @@ impl Job {
             let program = self.words.first().map(|word| shell_word(&word.to_string_lossy())).unwrap_or_default();
             JobsError::Start { program, error }.into()
         };
-        command.process_group(0).spawn().map_err(failed)
+        // The next job does not inherit the descriptor, because it is closed in this process.
+        let _inherited = self.feed.inherited.take().map(Inherited::opened_for_programs).transpose().map_err(failed)?;
+        let spawned = command.process_group(0).spawn().map_err(failed);
+        drop(directory);
+        spawned
+    }
+
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.ended.is_some_and(|ended| ended.status.success())
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -192,16 +204,11 @@ impl Job {
 
     /// The last line of standard error, if it went to a file.
     pub(super) fn last_line_of_file(&self) -> Option<String> {
-        let tail = || -> io::Result<Vec<u8>> {
-            let mut file = File::open(self.stderr_file.as_deref().unwrap_or(Path::new("")))?;
-            let len = file.metadata()?.len();
-            file.seek(SeekFrom::Start(len.saturating_sub(TAIL_BYTES)))?;
-            let mut text = Vec::new();
-            file.take(TAIL_BYTES).read_to_end(&mut text)?;
-            Ok(text)
-        };
-        let text = tail().ok()?;
-        last_line(&text).map(|line| String::from_utf8_lossy(line).trim().to_owned())
+        let file = self.stderr_file.as_ref()?;
+        let from = file.metadata().ok()?.len().saturating_sub(TAIL_BYTES);
+        let mut text = [0; TAIL_BYTES as usize];
+        let len = file.read_at(&mut text, from).ok()?;
+        last_line(&text[..len]).map(|line| String::from_utf8_lossy(line).trim().to_owned())
     }
 }
 

@@ -15,7 +15,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::console::Console;
 use super::lines::Lines;
-use super::scratch::Scratch;
 
 /// How many bytes are read from a job at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -48,7 +47,8 @@ pub(super) struct Source {
 #[derive(Debug)]
 pub(super) struct MergeOptions {
     pub(super) tag: bool,
-    pub(super) keep_order: bool,
+    /// To print the jobs' output in the order of the jobs: a file for each job but the first.
+    pub(super) kept: Option<Vec<File>>,
 }
 
 /// The last line that each job wrote to standard error.
@@ -67,7 +67,10 @@ pub(super) struct Heard {
 pub(super) enum Stopped {
     /// Standard output has no reader any more.
     NobodyReads,
+    /// Standard output cannot be written.
     Failed(io::Error),
+    /// Output that must wait for its turn cannot be kept.
+    NotKept(io::Error),
 }
 
 /// An open source, and its lines.
@@ -78,7 +81,7 @@ struct Open {
 
 pub(super) struct Merge<'a> {
     open: Vec<Open>,
-    to: Sink<'a>,
+    to: Sink,
     console: &'a Console,
     last_lines: LastLines,
     bytes: Vec<u8>,
@@ -89,15 +92,14 @@ pub(super) struct Merge<'a> {
 impl<'a> Merge<'a> {
     pub(super) fn new(
         sources: Vec<Source>,
-        options: &MergeOptions,
-        (console, scratch): (&'a Console, &'a Scratch),
+        options: MergeOptions,
+        console: &'a Console,
         last_lines: &LastLines,
     ) -> Self {
         let lines = |job: usize| Lines::tagged(options.tag.then_some(job + 1));
         let open: Vec<_> = sources.into_iter().map(|source| Open { lines: lines(source.job), source }).collect();
         let jobs = open.iter().map(|open| open.source.job + 1).max().unwrap_or(0);
-        let order =
-            options.keep_order.then(|| Order { turn: 0, ended: vec![false; jobs], kept: VecDeque::new(), scratch });
+        let order = options.kept.map(|kept| Order { turn: 0, ended: vec![false; jobs], kept: kept.into() });
         let bytes = vec![0; READ_BYTES];
         Self { open, to: Sink { order }, console, last_lines: Arc::clone(last_lines), bytes, in_a_hurry: false }
     }
@@ -169,13 +171,13 @@ impl<'a> Merge<'a> {
         } else {
             *holder = within.then_some(job).filter(|_| self.to.order.is_none());
             let to = &mut self.to;
-            self.console.beside(|| to.write(job, &out)).map_err(stopped)?;
+            self.console.beside(|| to.write(job, &out))?;
         }
         if got == 0 {
             self.open.swap_remove(at);
             if from == From::Stdout {
                 let to = &mut self.to;
-                self.console.beside(|| to.end(job)).map_err(stopped)?;
+                self.console.beside(|| to.end(job))?;
             }
         }
         Ok(())
@@ -187,40 +189,39 @@ fn stopped(error: io::Error) -> Stopped {
 }
 
 /// Standard output.
-struct Sink<'a> {
-    order: Option<Order<'a>>,
+struct Sink {
+    order: Option<Order>,
 }
 
 /// Keeps the jobs' output in order. Output that comes before its turn is kept in a file.
-struct Order<'a> {
+struct Order {
     turn: usize,
     ended: Vec<bool>,
     /// The kept output of each job, starting with the job after `turn`.
-    kept: VecDeque<Option<File>>,
-    scratch: &'a Scratch,
+    kept: VecDeque<File>,
 }
 
-impl Sink<'_> {
-    fn write(&mut self, job: usize, lines: &[u8]) -> io::Result<()> {
+impl Sink {
+    fn write(&mut self, job: usize, lines: &[u8]) -> Result<(), Stopped> {
         match &mut self.order {
-            Some(order) if job > order.turn && !lines.is_empty() => order.keep(job, lines),
-            _ => write(lines),
+            Some(order) if job > order.turn => order.keep(job, lines).map_err(Stopped::NotKept),
+            _ => write(lines).map_err(stopped),
         }
     }
 
     /// Records that a job has written all its output.
-    fn end(&mut self, job: usize) -> io::Result<()> {
+    fn end(&mut self, job: usize) -> Result<(), Stopped> {
         let Some(order) = &mut self.order else { return Ok(()) };
         order.ended[job] = true;
         while order.ended.get(order.turn) == Some(&true) {
             order.turn += 1;
-            let Some(Some(mut kept)) = order.kept.pop_front() else { continue };
-            kept.rewind()?;
+            let Some(mut kept) = order.kept.pop_front() else { continue };
+            kept.rewind().map_err(Stopped::NotKept)?;
             let mut bytes = vec![0; READ_BYTES];
             loop {
-                match kept.read(&mut bytes)? {
+                match kept.read(&mut bytes).map_err(Stopped::NotKept)? {
                     0 => break,
-                    got => write(&bytes[..got])?,
+                    got => write(&bytes[..got]).map_err(stopped)?,
                 }
             }
         }
@@ -228,17 +229,9 @@ impl Sink<'_> {
     }
 }
 
-impl Order<'_> {
+impl Order {
     fn keep(&mut self, job: usize, lines: &[u8]) -> io::Result<()> {
-        let at = job - self.turn - 1;
-        while self.kept.len() <= at {
-            self.kept.push_back(None);
-        }
-        let file = match &mut self.kept[at] {
-            Some(file) => file,
-            none => none.insert(self.scratch.unnamed()?),
-        };
-        file.write_all(lines)
+        self.kept[job - self.turn - 1].write_all(lines)
     }
 }
 

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 use std::io;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use steerage::Snapshot;
+use steerage::stats::{DropReason, Drops};
 
 use super::job::Job;
 use crate::units::{counted, grouped, percent, size, time};
@@ -55,34 +56,48 @@ pub(super) struct JobSummary {
     pub(super) waited_seconds: f64,
     pub(super) seconds: f64,
     pub(super) last_stderr_line: Option<String>,
+    /// Why the job did not get all packets that it should have got.
+    pub(super) incomplete: Option<String>,
     #[serde(skip)]
     pub(super) failed: bool,
 }
 
-/// Packets that a job did not read.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(super) struct Lost {
-    /// The packets were in the pipe when the job ended.
-    pub(super) tx_lost: u64,
-    /// The job had ended already.
-    pub(super) tx_refused: u64,
-    /// The job was too slow.
-    pub(super) tx_full: u64,
-}
+/// Packets that a job did not read, by reason.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost(Drops);
 
 impl Lost {
-    pub(super) fn total(self) -> u64 {
-        self.tx_lost + self.tx_refused + self.tx_full
+    /// The packets that output `nth` did not send.
+    pub(super) fn of_output(snapshot: &Snapshot, nth: usize) -> Self {
+        Self(snapshot.outputs.get(nth).map_or_else(Drops::default, |output| output.dropped))
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.0.total()
+    }
+
+    /// The reasons that occurred.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        self.0.iter()
+    }
+}
+
+/// All reasons, also those that did not occur.
+impl Serialize for Lost {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(DropReason::OF_OUTPUTS.map(|reason| (reason.name(), self.0.get(reason))))
     }
 }
 
 impl JobSummary {
     /// The result of `job`, whose packets are those of output `nth`.
-    pub(super) fn of(job: &Job, nth: usize, snapshot: &Snapshot, last_line: Option<String>) -> Self {
-        use steerage::stats::DropReason::{TxFull, TxLost, TxRefused};
+    pub(super) fn of(
+        job: &Job,
+        (snapshot, nth, lost): (&Snapshot, usize, Lost),
+        last_line: Option<String>,
+        (incomplete, failed): (Option<String>, bool),
+    ) -> Self {
         let output = snapshot.outputs.get(nth);
-        let dropped = |reason| output.map_or(0, |output| output.dropped.get(reason));
-        let lost = Lost { tx_lost: dropped(TxLost), tx_refused: dropped(TxRefused), tx_full: dropped(TxFull) };
         let lived = job.ended.zip(job.started).map_or(Duration::ZERO, |(ended, started)| ended.at - started);
         Self {
             job: job.number,
@@ -96,7 +111,8 @@ impl JobSummary {
             waited_seconds: job.watched.waited.as_secs_f64(),
             seconds: lived.as_secs_f64(),
             last_stderr_line: last_line,
-            failed: job.ended.is_none_or(|ended| !ended.status.success()),
+            incomplete,
+            failed,
         }
     }
 

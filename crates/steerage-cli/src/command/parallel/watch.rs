@@ -5,12 +5,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use steerage_device::capture::{CaptureInfo, LinksSeen, Stream};
+use steerage::Snapshot;
+use steerage::stats::DropReason;
+use steerage_device::capture::{CaptureInfo, LinksSeen, Stream, StreamFailure};
 
 use super::console::Console;
+use super::inherited::temporary_directory;
 use super::job::{Ended, Job, Killed};
 use super::merge::{Heard, LastLines};
-use crate::error::Error;
+use super::summary::Lost;
+use super::template::Via;
+use crate::error::{Error, JobsError};
 use crate::run::Stopper;
 use crate::units::{counted, size, time};
 
@@ -52,6 +57,8 @@ pub(super) struct Jobs {
     pub(super) can_wait: bool,
     pub(super) seen: Arc<LinksSeen>,
     pub(super) last_lines: LastLines,
+    /// Whether all jobs ended while the input went on.
+    outlived: AtomicBool,
 }
 
 impl Jobs {
@@ -61,8 +68,9 @@ impl Jobs {
         seen: Arc<LinksSeen>,
         one_link: bool,
     ) -> Self {
-        let (jobs, streams, asked, complete, last_lines) = Default::default();
-        Self { jobs, streams, asked, end_now, complete, timeout, one_link, can_wait: true, seen, last_lines }
+        let (jobs, streams, asked, complete, last_lines, outlived) = Default::default();
+        let can_wait = true;
+        Self { jobs, streams, asked, end_now, complete, timeout, one_link, can_wait, seen, last_lines, outlived }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Job>> {
@@ -79,17 +87,19 @@ impl Jobs {
         *self.lock() = jobs;
     }
 
-    /// Starts all jobs that have not been started.
+    /// Starts all jobs that have not been started. A job whose file is incomplete is not started.
     pub(super) fn start_all(&self) -> Result<(), Error> {
         let mut jobs = self.lock();
         let count = jobs.len();
-        let started = jobs.iter_mut().try_for_each(|job| job.start(count));
+        let is_complete = |job: &&mut Job| job.feed.failure().is_none();
+        let started = jobs.iter_mut().filter(is_complete).try_for_each(|job| job.start(count));
         self.complete.store(true, Ordering::Relaxed);
         started
     }
 
-    /// Declares that no further job will be started, even if some were not.
+    /// Declares that no further job will be started, even if some were not. Their processes end.
     pub(super) fn complete(&self) {
+        self.lock().iter_mut().for_each(Job::give_up_start);
         self.complete.store(true, Ordering::Relaxed);
     }
 
@@ -112,6 +122,47 @@ impl Jobs {
     /// Whether all streams have been read to their ends.
     pub(super) fn have_read_all(&self) -> bool {
         self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).all(|stream| stream.has_ended())
+    }
+
+    /// Why a job did not get all packets that it should have got, if that is so. A live input that is
+    /// too fast for a job is no reason, and neither is the end of a run that somebody asked to end.
+    pub(super) fn incomplete(&self, job: &Job, lost: &Lost) -> Option<String> {
+        let was_asked = self.asked().end.is_some();
+        let outlived = self.outlived.load(Ordering::Relaxed) && job.feed.via != Via::File;
+        match job.feed.failure() {
+            Some(StreamFailure::ReaderGone) if lost.total() > 0 || outlived => {
+                return Some("it ended before the end of its input".to_owned());
+            }
+            Some(StreamFailure::ReaderGone) | None => {}
+            Some(why) => return Some(format!("they could not be written: {why}")),
+        }
+        if outlived && job.ended.is_some() {
+            return Some("it ended before the end of its input".to_owned());
+        }
+        let excused = |reason| match reason {
+            DropReason::TxFull => !self.can_wait || was_asked,
+            DropReason::TxRefused => was_asked,
+            _ => false,
+        };
+        let left: Vec<String> = lost
+            .iter()
+            .filter(|(reason, _)| !excused(*reason))
+            .map(|(reason, packets)| format!("{packets} {reason}"))
+            .collect();
+        (!left.is_empty()).then(|| left.join(", "))
+    }
+
+    /// The error if packets could not be written for a job.
+    pub(super) fn not_written(&self, jobs: &[Job], snapshot: &Snapshot) -> Option<JobsError> {
+        let why = |job: &Job| job.feed.failure().filter(|failure| *failure != StreamFailure::ReaderGone);
+        let failed: Vec<_> = jobs.iter().enumerate().filter_map(|(nth, job)| Some((nth, job, why(job)?))).collect();
+        let (_, first, cause) = failed.first()?;
+        Some(JobsError::NotWritten {
+            directory: (first.feed.via == Via::File).then(temporary_directory),
+            cause: cause.to_string(),
+            jobs: failed.len() as u64,
+            packets: failed.iter().map(|(nth, ..)| Lost::of_output(snapshot, *nth).total()).sum(),
+        })
     }
 
     /// The last line of a job's standard error.
@@ -149,6 +200,10 @@ impl Watch<'_> {
             let other_link = self.jobs.one_link && self.jobs.seen.other().is_some();
             let started = self.jobs.lock().iter().any(|job| job.started.is_some());
             if (all_have_ended && started) || (asked.end.is_some() && self.jobs.have_read_all()) || other_link {
+                let goes_on = |stream: &Stream| !stream.input_has_ended();
+                if all_have_ended && asked.end.is_none() && self.jobs.streams.iter().any(goes_on) {
+                    self.jobs.outlived.store(true, Ordering::Relaxed);
+                }
                 // No job is left to read for.
                 self.jobs.end_now.store(true, Ordering::Relaxed);
                 if !std::mem::replace(&mut stopped, true) {

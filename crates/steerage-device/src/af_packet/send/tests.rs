@@ -55,7 +55,7 @@ fn what_is_sent_arrives() {
 fn what_is_none_for_the_interface_is_refused() {
     let Some(namespaces) = cable() else { return };
     let long = sending(&namespaces, "synthetic:packets=1000,size=2000", "out0").join().snapshot;
-    assert_eq!((sent(&long), long.dropped().get(DropReason::TxRefused)), (0, 1000));
+    assert_eq!((sent(&long), long.dropped().get(DropReason::TxTooLong)), (0, 1000));
     // The interface also refuses long packets between short ones.
     namespaces.must(0, "link set dev out0 mtu 1000");
     let mixed = sending(&namespaces, "synthetic:packets=1000,size=1014", "out0").join().snapshot;
@@ -69,7 +69,7 @@ fn what_is_none_for_the_interface_is_refused() {
             let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.send_to(&[0], "10.210.0.2:9").unwrap();
         });
-        handle.snapshot().dropped().get(DropReason::TxRefused) >= 10
+        handle.snapshot().dropped().get(DropReason::TxLinkType) >= 10
     });
     assert_eq!(sent(&end(running)), 0);
     assert_eq!(namespaces.received_by(1, "in0"), 1000);

@@ -55,7 +55,7 @@ impl Writing {
         }
         let is_over = || self.unread.front().is_some_and(|(_, chunk)| chunk.is_over());
         if self.pipe.is_some() && !is_over() {
-            let unread = pipe::wait_until_read(&self.file, is_over);
+            let unread = pipe::wait_until_read(&self.file, || is_over() || writer.is_abandoned());
             let lost = unread > 0 && !is_over();
             self.settle_unread(if lost { unread } else { 0 }, 0, writer);
             if lost {
@@ -69,7 +69,13 @@ impl Writing {
         let (mut at, mut settled) = (0, 0);
         writer.stuck_since.store(writer.millis(), Ordering::Relaxed);
         while at < chunk.bytes.len() {
-            let result = if chunk.is_over() { Err(self.too_late()) } else { (&*self.file).write(&chunk.bytes[at..]) };
+            let result = if chunk.is_over() {
+                Err(self.too_late())
+            } else if writer.is_abandoned() {
+                Err(io::ErrorKind::BrokenPipe.into())
+            } else {
+                (&*self.file).write(&chunk.bytes[at..])
+            };
             match result {
                 Ok(0) => return Err(Stopped { at, settled, cause: io::ErrorKind::WriteZero.into() }),
                 Ok(bytes) => {
@@ -140,8 +146,8 @@ impl Writing {
     fn give_up(&mut self, chunk: Chunk, stopped: Stopped, writer: &Writer) {
         let Stopped { mut at, settled, cause } = stopped;
         if self.can_be_cut {
-            let whole = writer.options.format.whole(&chunk.bytes[..at]).len as u64;
-            if let Err(error) = self.file.set_len(self.written + whole) {
+            let whole = whole_packets_end(&chunk, at, writer);
+            if let Err(error) = self.file.set_len(self.written + whole as u64) {
                 tracing::error!(device = %writer.name, "cannot cut it after its last whole packet: {error}");
             }
         }
@@ -154,6 +160,16 @@ impl Writing {
         chunk.let_go();
         writer.fail(Some(&chunk), cause);
     }
+}
+
+/// Where the last packet ends that is complete within the first `at` bytes of a chunk. The bytes before
+/// a batch may be the head of the file, or of an interface.
+fn whole_packets_end(chunk: &Chunk, at: usize, writer: &Writer) -> usize {
+    let begun = chunk.sent.iter().rev().find(|sent| sent.end - sent.len <= at);
+    begun.map_or(0, |sent| {
+        let start = sent.end - sent.len;
+        start + writer.options.format.whole(&chunk.bytes[start..at.min(sent.end)]).len
+    })
 }
 
 /// Counts the packets of a chunk from the batch `from` on. Packets that are complete within the

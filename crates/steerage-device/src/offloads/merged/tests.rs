@@ -62,8 +62,8 @@ impl Queue {
 }
 
 impl<'p> Wire<'p> for Sending<'_, 'p> {
-    fn takes(&self, _: &Received<'_>) -> bool {
-        true
+    fn takes(&self, _: &Received<'_>) -> Result<(), Outcome> {
+        Ok(())
     }
 
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome {

@@ -1,0 +1,69 @@
+//! The directory of `--results`: a directory for each job, with the job's output.
+//!
+//! Jobs run with the user's rights, which are often those of root, so no other user may choose
+//! where their output goes. All directories are opened once, and used by their descriptors. The
+//! files are new ones: what another run or another user left under their names is removed, and
+//! never written to.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::io::Errno;
+use steerage_guard::path::{Directory, PathError};
+
+use crate::error::JobsError;
+
+/// Output that comes from packets is for the owner and the group, like captures.
+const DIRECTORY_MODE: u32 = 0o750;
+const FILE_MODE: u32 = 0o640;
+
+/// The directory of `--results`.
+#[derive(Debug)]
+pub(super) struct Results(Directory);
+
+/// The directory of a job, in which the job runs.
+#[derive(Debug)]
+pub(super) struct JobResults {
+    pub(super) directory: Directory,
+    pub(super) stdout: File,
+    pub(super) stderr: File,
+}
+
+impl Results {
+    /// Creates the directory if it is missing. Parent directories are not created, so a mistyped
+    /// name does not hide the results.
+    pub(super) fn open(path: &Path) -> Result<Self, JobsError> {
+        let failed = |error| JobsError::Results { path: path.to_owned(), error };
+        Directory::open_or_create(path, DIRECTORY_MODE).map(Self).map_err(failed)
+    }
+
+    /// Creates the directory and the files of a job.
+    pub(super) fn job(&self, number: usize) -> Result<JobResults, JobsError> {
+        let name = number.to_string();
+        let failed = |path: &Path, error| JobsError::Results { path: path.to_owned(), error };
+        let directory = match self.0.create_dir(name.as_ref(), DIRECTORY_MODE) {
+            Err(PathError::System(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.0.open_own(name.as_ref())
+            }
+            created => created,
+        }
+        .map_err(|error| failed(&self.0.path().join(&name), error))?;
+        let file = |name: &str| {
+            new_file(&directory, name.as_ref()).map_err(|error| failed(&directory.path().join(name), error))
+        };
+        let (stdout, stderr) = (file("stdout")?, file("stderr")?);
+        Ok(JobResults { directory, stdout, stderr })
+    }
+}
+
+/// Replaces whatever has the name by a new file. Nobody else can create one meanwhile, because the
+/// directory is ours.
+fn new_file(directory: &Directory, name: &OsStr) -> Result<File, PathError> {
+    match directory.remove_file(name) {
+        Err(PathError::System(error)) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
+        other => other?,
+    }
+    directory.create_new_file(name, FILE_MODE)
+}

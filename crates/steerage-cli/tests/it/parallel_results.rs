@@ -1,0 +1,135 @@
+//! The directory of `steerage parallel --results`: no other user chooses where output goes.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::path::Path;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use steerage_fixtures::{NOBODY, is_root, scratch::Scratch};
+
+use crate::parallel::capture;
+use crate::program::{Ran, run};
+
+const SCRIPT: &str = "pwd; cat >/dev/null; echo to stderr >&2";
+
+fn results_in(out: &Path) -> Ran {
+    run(&["parallel", capture(), "-j", "1", "-q", "--results", out.to_str().unwrap(), "--", "sh", "-c", SCRIPT])
+}
+
+fn give(path: &Path) {
+    lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+}
+
+/// What another user, or an older run, has left below the directory, and whether the run replaces
+/// it (`Some`) or refuses, with this text in its error (`None`).
+type Planted = (&'static str, fn(&Path, &Path), Result<(), &'static str>);
+
+const PLANTED: [Planted; 9] = [
+    (
+        "an older result",
+        |out, _| fs::write(out.join("1/stdout"), "a longer text than that of the new run").unwrap(),
+        Ok(()),
+    ),
+    (
+        "a link",
+        |out, victim| {
+            symlink(victim, out.join("1/stdout")).unwrap();
+            give(&out.join("1/stdout"));
+        },
+        Ok(()),
+    ),
+    ("a hard link", |out, victim| fs::hard_link(victim, out.join("1/stderr")).unwrap(), Ok(())),
+    (
+        "a FIFO",
+        |out, _| {
+            mkfifo(&out.join("1/stdout"), Mode::S_IRWXU | Mode::S_IRWXO).unwrap();
+            give(&out.join("1/stdout"));
+        },
+        Ok(()),
+    ),
+    ("a directory of another user for all jobs", |out, _| give(out), Err("user 65534 can change the directory")),
+    (
+        "a directory of another user for a job",
+        |out, _| give(&out.join("1")),
+        Err("user 65534 can change the directory"),
+    ),
+    (
+        "a directory that a group may write to",
+        |out, _| {
+            chown(out, None, Some(NOBODY)).unwrap();
+            fs::set_permissions(out, fs::Permissions::from_mode(0o775)).unwrap();
+        },
+        Err("group 65534 can change the directory"),
+    ),
+    (
+        "a link for the directory of a job",
+        |out, victim| {
+            fs::remove_dir(out.join("1")).unwrap();
+            symlink(victim.parent().unwrap(), out.join("1")).unwrap();
+            give(&out.join("1"));
+        },
+        Err("--results: cannot make"),
+    ),
+    (
+        "a link for the directory of all jobs",
+        |out, victim| {
+            fs::remove_dir_all(out).unwrap();
+            symlink(victim.parent().unwrap(), out).unwrap();
+            give(out);
+        },
+        Err("user 65534 can change the link"),
+    ),
+];
+
+#[test]
+fn planted_objects_are_replaced_or_refused_and_never_written_to() {
+    if !is_root() {
+        return;
+    }
+    for (what, plant, wanted) in PLANTED {
+        let scratch = Scratch::new();
+        let (out, victims) = (scratch.join("out"), scratch.join("victims"));
+        let victim = victims.join("victim");
+        fs::create_dir_all(out.join("1")).unwrap();
+        fs::create_dir(&victims).unwrap();
+        fs::write(&victim, "as before").unwrap();
+        plant(&out, &victim);
+        let ran = results_in(&out);
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "as before", "{what}: {ran:?}");
+        assert_eq!(fs::read_dir(&victims).unwrap().count(), 1, "{what}: {ran:?}");
+        match wanted {
+            Ok(()) => {
+                assert_eq!(ran.code, Some(0), "{what}: {ran:?}");
+                let text = |name: &str| fs::read_to_string(out.join("1").join(name)).unwrap();
+                assert_eq!(
+                    text("stdout"),
+                    format!("{}\n", fs::canonicalize(out.join("1")).unwrap().display()),
+                    "{what}"
+                );
+                assert_eq!(text("stderr"), "to stderr\n", "{what}");
+            }
+            Err(said) => {
+                assert_eq!(ran.code, Some(255), "{what}: {ran:?}");
+                assert!(ran.complaint().contains(said), "{what}: {ran:?}");
+            }
+        }
+    }
+}
+
+/// A second run replaces the files of the first, and a process that still reads the old ones keeps
+/// them.
+#[test]
+fn results_are_new_files_for_owner_and_group() {
+    let scratch = Scratch::new();
+    let out = scratch.join("out");
+    assert_eq!(results_in(&out).code, Some(0));
+    let old = fs::metadata(out.join("1/stdout")).unwrap();
+    let kept = fs::File::open(out.join("1/stdout")).unwrap();
+    assert_eq!(results_in(&out).code, Some(0));
+    let new = fs::metadata(out.join("1/stdout")).unwrap();
+    assert!(old.ino() != new.ino() && kept.metadata().unwrap().nlink() == 0);
+    for path in ["1/stdout", "1/stderr"] {
+        assert_eq!(fs::metadata(out.join(path)).unwrap().mode() & 0o137, 0, "{path}");
+    }
+}

@@ -1,0 +1,64 @@
+//! Files without a name, for data that must not outlive the process.
+
+use std::ffi::OsStr;
+use std::fs::File;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::random_name;
+use crate::path::{Directory, PathError};
+
+/// Only the user may open the file again, and only through a descriptor of it (`/proc/PID/fd`).
+const PRIVATE: Mode = Mode::from_raw_mode(0o600);
+
+const HOW: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
+
+/// Creates a file without a name on the file system of `directory`, open for reading and writing.
+/// The kernel removes it when its last descriptor is closed, however the process ends.
+///
+/// # Errors
+/// If no file can be created there.
+pub fn unnamed(directory: &Directory) -> Result<File, PathError> {
+    // With O_EXCL, nobody can give the file a name later.
+    match rustix::fs::openat(directory, ".", HOW | OFlags::TMPFILE | OFlags::EXCL, PRIVATE) {
+        Ok(file) => Ok(file.into()),
+        // The file system has no such files.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => created_and_removed(directory),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn created_and_removed(directory: &Directory) -> Result<File, PathError> {
+    let name = random_name(OsStr::new(".steerage"));
+    let file = directory.create_new_file(&name, PRIVATE.as_raw_mode())?;
+    directory.remove_file(&name)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{Read, Seek, Write};
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_name_is_in_no_directory() {
+        let directory = std::env::temp_dir().join(format!("steerage-unnamed-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let opened = Directory::open(&directory).unwrap();
+        for mut file in [unnamed(&opened).unwrap(), created_and_removed(&opened).unwrap()] {
+            file.write_all(b"packets").unwrap();
+            file.rewind().unwrap();
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            let metadata = file.metadata().unwrap();
+            assert_eq!((text.as_str(), metadata.nlink(), metadata.mode() & 0o7777), ("packets", 0, 0o600));
+            assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+        }
+        fs::remove_dir(&directory).unwrap();
+        assert!(unnamed(&opened).is_err());
+    }
+}

@@ -36,7 +36,7 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use bench::{Bench, BenchArgs, ExperimentArgs, PathArgs, RrArgs};
 pub(crate) use bench_report::BenchReportArgs;
-pub(crate) use control::{ControlArgs, GetArgs, SetArgs, ToArgs, UnmountArgs};
+pub(crate) use control::{ControlArgs, GetArgs, SetArgs, ToArgs};
 pub(crate) use count::CountArgs;
 pub(crate) use cpus::CpuArgs;
 pub(crate) use doctor::DoctorArgs;
@@ -154,10 +154,6 @@ pub(crate) enum Command {
     /// Print the script that completes command lines in a shell
     #[command(after_help = tools::COMPLETIONS_HELP)]
     Completions(CompletionsArgs),
-
-    /// Unmount the control tree when standard input ends (started by --control)
-    #[command(hide = true)]
-    UnmountAtEnd(UnmountArgs),
 
     /// Become a program when standard input says so (started by parallel for {file})
     #[command(hide = true)]

@@ -3,6 +3,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | [`file`] | creates files that no other user can redirect |
+//! | [`path`] | walks a path to the directory in which something is written |
 //! | [`capabilities`] | drops the capabilities of a process once its devices are open |
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
 //!
@@ -12,6 +13,7 @@
 
 pub mod capabilities;
 pub mod file;
+pub mod path;
 pub mod sandbox;
 
 /// The examples of the crate's README.

@@ -247,6 +247,7 @@ const FILES: &[Call] = &[
     any(Sysno::flock),
     any(Sysno::getcwd),
     any(Sysno::getdents64),
+    any(Sysno::getxattr),
     any(Sysno::mkdirat),
     any(STAT_AT),
     any(Sysno::openat),

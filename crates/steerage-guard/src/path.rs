@@ -1,0 +1,646 @@
+//! Walks a path to the directory in which something is written.
+//!
+//! The program often runs as root, and users name paths that other users can change. If the kernel
+//! resolved such a path, another user could plant a link and choose where root writes. So a path is
+//! walked one name at a time, each name in the open directory before it (`O_PATH`, `O_NOFOLLOW`).
+//! The result is an open directory. Everything later goes by its descriptor and never by its path.
+//!
+//! # The rule
+//!
+//! A directory is *ours* if only root and the effective user can change what it contains. A group
+//! may write to it only if the group is private to the user.
+//!
+//! - Every directory on the way must be ours. A sticky directory of root or of the user, such as
+//!   `/tmp`, will do if the next directory belongs to root or to the user.
+//! - A link is followed if root or the user owns it, and the directory that contains it is ours. A
+//!   sticky directory is not enough, because another user can move a link of root there. The names
+//!   of the link's target are checked in the same way.
+//! - The directory in which a new file or directory is created may be anybody's: a new file gets a
+//!   random name, and a new directory is checked after it is created.
+//! - The working directory, at which a relative path begins, may be anybody's, because the user
+//!   chose it. If it is not ours, only plain directories may follow: no links, and no `..` that
+//!   leads out of it.
+//!
+//! Architecture invariant: this is the only walk along a path for writing.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
+use std::{error, fmt};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+/// How many links are followed on one way: the kernel's limit.
+const LINKS_MAX: usize = 40;
+
+/// The maximum size of `/etc/passwd` and of `/etc/group`, about 100,000 entries. If one is larger,
+/// no group counts as private.
+const ACCOUNTS_BYTES_MAX: u64 = 8 << 20;
+
+/// Opens a directory, or whatever has the name, without access to its contents.
+const LOOK: OFlags = OFlags::from_bits_retain(OFlags::PATH.bits() | OFlags::NOFOLLOW.bits() | OFlags::CLOEXEC.bits());
+
+/// Why a path cannot be used for writing. The message is one line and does not repeat the path.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PathError {
+    /// `{by} can change the directory {directory}: name a directory that only root can change, or
+    /// change to the directory first`
+    Changeable {
+        /// The directory.
+        directory: PathBuf,
+        /// Who can change it.
+        by: Who,
+    },
+    /// `{by} can change the link {link}: name the directory that it leads to`
+    Link {
+        /// The link.
+        link: PathBuf,
+        /// Who can change it.
+        by: Who,
+    },
+    /// `the path names the open descriptor {0} instead of a file`
+    Descriptor(RawFd),
+    /// The kernel refused an operation on the way.
+    System(io::Error),
+}
+
+impl fmt::Display for PathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Changeable { directory, by } => {
+                let only = if geteuid().is_root() { "root" } else { "you and root" };
+                let directory = directory.display();
+                let advice = "can change, or change to the directory first";
+                write!(f, "{by} can change the directory {directory}: name a directory that only {only} {advice}")
+            }
+            Self::Link { link, by } => {
+                write!(f, "{by} can change the link {}: name the directory that it leads to", link.display())
+            }
+            Self::Descriptor(number) => {
+                write!(f, "the path names the open descriptor {number} instead of a file")
+            }
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl error::Error for PathError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::System(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<Errno> for PathError {
+    fn from(error: Errno) -> Self {
+        Self::System(error.into())
+    }
+}
+
+impl From<PathError> for io::Error {
+    fn from(error: PathError) -> Self {
+        match error {
+            PathError::System(error) => error,
+            PathError::Descriptor(_) => Self::new(io::ErrorKind::InvalidInput, error),
+            PathError::Changeable { .. } | PathError::Link { .. } => Self::new(io::ErrorKind::PermissionDenied, error),
+        }
+    }
+}
+
+/// Who, other than root and the effective user, can change a directory or a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The user with this number.
+    User(u32),
+    /// The members of the group with this number.
+    Group(u32),
+    /// Every user of the machine.
+    Everybody,
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(uid) => write!(f, "user {uid}"),
+            Self::Group(gid) => write!(f, "group {gid}"),
+            Self::Everybody => f.write_str("every user"),
+        }
+    }
+}
+
+/// Who can change what a directory contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Only root and the effective user.
+    Ours,
+    /// Others can add names, but cannot touch those of root and of the effective user.
+    Sticky(Who),
+    /// Others too.
+    Others(Who),
+}
+
+impl Access {
+    fn to(directory: BorrowedFd<'_>, stat: &Stat) -> Self {
+        if !is_trusted(stat.st_uid) {
+            return Self::Others(Who::User(stat.st_uid));
+        }
+        let mode = Mode::from_raw_mode(stat.st_mode);
+        let who = if mode.contains(Mode::WOTH) {
+            Who::Everybody
+        } else if mode.contains(Mode::WGRP) && !is_private(stat.st_gid, directory) {
+            Who::Group(stat.st_gid)
+        } else {
+            return Self::Ours;
+        };
+        if mode.contains(Mode::SVTX) { Self::Sticky(who) } else { Self::Others(who) }
+    }
+}
+
+/// An open directory. Its operations take single names, and never follow a link.
+#[derive(Debug)]
+pub struct Directory {
+    fd: OwnedFd,
+    /// The path by which it was reached, for messages.
+    path: PathBuf,
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Directory {
+    /// Opens a directory that is ours, or sticky and owned by root or the user: in `/tmp`, another
+    /// user cannot touch what this user creates.
+    ///
+    /// # Errors
+    /// If another user can change it or a directory on the way, or if it does not exist.
+    pub fn open(path: &Path) -> Result<Self, PathError> {
+        Walk::begin(path)?.to_the_end(Missing::Fails)?.not_of_others()
+    }
+
+    /// Opens a directory for a program that resolves the path again. So the directory must be ours,
+    /// and so must every directory from the root on, even if the path begins at the working
+    /// directory.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_strict(path: &Path) -> Result<Self, PathError> {
+        let absolute = if path.is_absolute() {
+            path.to_owned()
+        } else {
+            std::env::current_dir().map_err(PathError::System)?.join(path)
+        };
+        let directory = Walk::begin(&absolute)?.to_the_end(Missing::Fails)?;
+        match directory.access()? {
+            Access::Ours => Ok(directory),
+            Access::Sticky(by) | Access::Others(by) => {
+                Err(PathError::Changeable { directory: directory.path.clone(), by })
+            }
+        }
+    }
+
+    /// Like [`open`](Self::open), but creates the last directory of the path if it is missing.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open). Also, if the directory cannot be created.
+    pub fn open_or_create(path: &Path, mode: u32) -> Result<Self, PathError> {
+        Walk::begin(path)?.to_the_end(Missing::LastIsCreated(mode))?.not_of_others()
+    }
+
+    /// Opens a directory in which only new files are created. It may be anybody's, while those on
+    /// the way to it may not.
+    ///
+    /// # Errors
+    /// If another user can change a directory on the way, or if the directory does not exist.
+    pub fn open_for_new_files(path: &Path) -> Result<Self, PathError> {
+        Walk::begin(path)?.to_the_end(Missing::Fails)
+    }
+
+    /// Like [`open_for_new_files`](Self::open_for_new_files), but creates each missing directory of
+    /// the path. The first of them may be created in anybody's directory, and is used again later
+    /// if it is still a directory of this user.
+    ///
+    /// # Errors
+    /// As for [`open_for_new_files`](Self::open_for_new_files). Also, if a directory cannot be
+    /// created.
+    pub fn create_all(path: &Path, mode: u32) -> Result<Self, PathError> {
+        Walk::begin(path)?.to_the_end(Missing::IsCreated(mode))
+    }
+
+    /// The directory in which a file with this path is created, and the name of the file in it. If
+    /// the last name is a link that may be followed, they are those of its target. The directory
+    /// may be anybody's.
+    ///
+    /// # Errors
+    /// If another user can change a directory on the way, if a directory does not exist, if the
+    /// path has no last name, or if it names a descriptor ([`PathError::Descriptor`]).
+    pub fn holding(path: &Path) -> Result<(Self, OsString), PathError> {
+        Walk::begin(path)?.to_the_holder()
+    }
+
+    /// Whether only root and the effective user can change what the directory contains.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn is_ours(&self) -> Result<bool, PathError> {
+        Ok(self.access()? == Access::Ours)
+    }
+
+    /// The path of the directory as the user wrote it, for messages only.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path to the directory that leads through its descriptor, for interfaces that need a path.
+    /// It works in this process only, and as long as the directory is open.
+    pub fn through(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
+    }
+
+    /// Creates a directory and opens it.
+    ///
+    /// # Errors
+    /// If the name exists, or if another user exchanged the new directory.
+    pub fn create_dir(&self, name: &OsStr, mode: u32) -> Result<Self, PathError> {
+        rustix::fs::mkdirat(&self.fd, single(name)?, Mode::from_raw_mode(mode))?;
+        self.open_own(name)
+    }
+
+    /// Opens a directory that this user created in this one.
+    ///
+    /// # Errors
+    /// If the name is not a directory, or if others than root and this user can change it.
+    pub fn open_own(&self, name: &OsStr) -> Result<Self, PathError> {
+        let fd = rustix::fs::openat(&self.fd, single(name)?, LOOK | OFlags::DIRECTORY, Mode::empty())?;
+        let owner = rustix::fs::fstat(&fd)?.st_uid;
+        let directory = Self { fd, path: self.path.join(name) };
+        let by = match directory.access()? {
+            Access::Ours if owner == geteuid().as_raw() => return Ok(directory),
+            Access::Ours => Who::User(owner),
+            Access::Sticky(by) | Access::Others(by) => by,
+        };
+        Err(PathError::Changeable { directory: directory.path, by })
+    }
+
+    /// Creates a file for reading and writing. It fails if the name exists.
+    ///
+    /// # Errors
+    /// If the name exists, or if the kernel refuses.
+    pub fn create_new_file(&self, name: &OsStr, mode: u32) -> Result<File, PathError> {
+        let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.fd, single(name)?, how, Mode::from_raw_mode(mode))?.into())
+    }
+
+    /// The metadata of the entry with that name. A link is not followed.
+    ///
+    /// # Errors
+    /// If there is none, or if the kernel refuses.
+    pub fn stat(&self, name: &OsStr) -> Result<Stat, PathError> {
+        Ok(rustix::fs::statat(&self.fd, single(name)?, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// The names in the directory, in no order.
+    ///
+    /// # Errors
+    /// If the directory may not be read.
+    pub fn names(&self) -> Result<Vec<OsString>, PathError> {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let readable = rustix::fs::openat(&self.fd, ".", how, Mode::empty())?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(readable)? {
+            let name = entry?.file_name().to_bytes().to_owned();
+            if name != b"." && name != b".." {
+                names.push(OsString::from_vec(name));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Renames an entry of the directory, and replaces an older entry with the new name.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn rename(&self, from: &OsStr, to: &OsStr) -> Result<(), PathError> {
+        Ok(rustix::fs::renameat(&self.fd, single(from)?, &self.fd, single(to)?)?)
+    }
+
+    /// Renames an entry of the directory, unless the new name exists.
+    ///
+    /// # Errors
+    /// If the new name exists, or if the kernel refuses.
+    pub fn rename_unless_taken(&self, from: &OsStr, to: &OsStr) -> Result<(), PathError> {
+        Ok(rustix::fs::renameat_with(&self.fd, single(from)?, &self.fd, single(to)?, RenameFlags::NOREPLACE)?)
+    }
+
+    /// Removes a file, a link or a socket.
+    ///
+    /// # Errors
+    /// If there is none, or if the kernel refuses.
+    pub fn remove_file(&self, name: &OsStr) -> Result<(), PathError> {
+        Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::empty())?)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// If there is none, if it is not empty, or if the kernel refuses.
+    pub fn remove_dir(&self, name: &OsStr) -> Result<(), PathError> {
+        Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Another descriptor of the same directory.
+    ///
+    /// # Errors
+    /// If the process has too many open files.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()?, path: self.path.clone() })
+    }
+
+    fn access(&self) -> Result<Access, PathError> {
+        Ok(Access::to(self.fd.as_fd(), &rustix::fs::fstat(&self.fd)?))
+    }
+
+    fn not_of_others(self) -> Result<Self, PathError> {
+        match self.access()? {
+            Access::Others(by) => Err(PathError::Changeable { directory: self.path, by }),
+            Access::Ours | Access::Sticky(_) => Ok(self),
+        }
+    }
+}
+
+/// What happens if a directory on the way is missing.
+#[derive(Clone, Copy, Debug)]
+enum Missing {
+    Fails,
+    LastIsCreated(u32),
+    IsCreated(u32),
+}
+
+impl Missing {
+    /// The mode in which a missing directory is created.
+    fn mode(self, is_last: bool) -> Option<u32> {
+        match self {
+            Self::IsCreated(mode) => Some(mode),
+            Self::LastIsCreated(mode) if is_last => Some(mode),
+            Self::LastIsCreated(_) | Self::Fails => None,
+        }
+    }
+}
+
+/// A walk along a path.
+#[derive(Debug)]
+struct Walk {
+    /// The open directories from the first to the current one. `..` returns to the one before, even
+    /// if another user has moved the current one meanwhile.
+    at: Vec<Directory>,
+    /// The names that are left, the last first.
+    left: Vec<OsString>,
+    /// How many links were followed.
+    links: usize,
+    /// Who can change the working directory, if the walk is in it or below it and it is not ours.
+    chosen: Option<Who>,
+}
+
+impl Walk {
+    fn begin(path: &Path) -> Result<Self, PathError> {
+        if path.is_absolute() {
+            return Ok(Self { at: vec![root()?], left: names(path), links: 0, chosen: None });
+        }
+        if path.as_os_str().is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        let fd = rustix::fs::openat(CWD, ".", LOOK | OFlags::DIRECTORY, Mode::empty())?;
+        Self::begin_in(Directory { fd, path: PathBuf::from(".") }, path)
+    }
+
+    /// Begins in a directory that the user chose.
+    fn begin_in(start: Directory, path: &Path) -> Result<Self, PathError> {
+        let chosen = match start.access()? {
+            Access::Ours => None,
+            Access::Sticky(by) | Access::Others(by) => Some(by),
+        };
+        Ok(Self { at: vec![start], left: names(path), links: 0, chosen })
+    }
+
+    /// Walks to the directory that all names lead to.
+    fn to_the_end(mut self, missing: Missing) -> Result<Directory, PathError> {
+        while let Some(name) = self.left.pop() {
+            self.step(&name, missing)?;
+        }
+        self.at.pop().ok_or_else(|| Errno::NOENT.into())
+    }
+
+    /// Walks to the directory that contains the last name.
+    fn to_the_holder(mut self) -> Result<(Directory, OsString), PathError> {
+        loop {
+            if let Some(number) = self.descriptor() {
+                return Err(PathError::Descriptor(number));
+            }
+            let name = self.left.pop().ok_or(Errno::ISDIR)?;
+            if !self.left.is_empty() {
+                self.step(&name, Missing::Fails)?;
+                continue;
+            }
+            if name == ".." {
+                return Err(Errno::ISDIR.into());
+            }
+            match rustix::fs::openat(self.here()?, &name, LOOK, Mode::empty()) {
+                Ok(next) if self.may_follow(&rustix::fs::fstat(&next)?)? => self.follow(next.as_fd())?,
+                Ok(_) | Err(Errno::NOENT) => break self.at.pop().map(|directory| (directory, name)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        .ok_or_else(|| Errno::NOENT.into())
+    }
+
+    fn here(&self) -> Result<&Directory, PathError> {
+        self.at.last().ok_or_else(|| Errno::NOENT.into())
+    }
+
+    /// The descriptor of this process that the names left stand for, as in `/proc/self/fd/1`.
+    fn descriptor(&self) -> Option<RawFd> {
+        let [root] = &self.at[..] else { return None };
+        let [number, fd, process, proc] = &self.left[..] else { return None };
+        let own = std::process::id().to_string();
+        let is_own = ["self", "thread-self", &own].iter().any(|own| process == own);
+        let digits = number.to_str().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+        (root.path == Path::new("/") && proc == "proc" && fd == "fd" && is_own).then(|| digits.parse().ok())?
+    }
+
+    /// Goes on to one name.
+    fn step(&mut self, name: &OsStr, missing: Missing) -> Result<(), PathError> {
+        if name == ".." {
+            return self.step_up();
+        }
+        let mode = missing.mode(self.left.is_empty());
+        let here = self.here()?;
+        let access = if self.chosen.is_some() { None } else { Some(here.access()?) };
+        let changeable = |by| PathError::Changeable { directory: here.path.clone(), by };
+        let next = match (rustix::fs::openat(here, name, LOOK, Mode::empty()), mode, access) {
+            (Err(Errno::NOENT), Some(mode), _) => {
+                match rustix::fs::mkdirat(here, name, Mode::from_raw_mode(mode)) {
+                    // Another process of this user may have created it at the same moment.
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                let created = here.open_own(name)?;
+                self.at.push(created);
+                return Ok(());
+            }
+            (Ok(_), Some(_), Some(Access::Others(by))) => {
+                // An earlier run or file may have created it.
+                let created = here.open_own(name).map_err(|_| changeable(by))?;
+                self.at.push(created);
+                return Ok(());
+            }
+            (_, _, Some(Access::Others(by))) => return Err(changeable(by)),
+            (next, _, _) => next?,
+        };
+        let stat = rustix::fs::fstat(&next)?;
+        let path = here.path.join(name);
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                if matches!(access, Some(Access::Sticky(_))) && !is_trusted(stat.st_uid) {
+                    return Err(PathError::Changeable { directory: path, by: Who::User(stat.st_uid) });
+                }
+                self.at.push(Directory { fd: next, path });
+                Ok(())
+            }
+            FileType::Symlink if self.may_follow(&stat)? => self.follow(next.as_fd()),
+            FileType::Symlink => {
+                let by = match (here.access()?, self.chosen) {
+                    _ if !is_trusted(stat.st_uid) => Who::User(stat.st_uid),
+                    (Access::Sticky(by) | Access::Others(by), _) | (Access::Ours, Some(by)) => by,
+                    (Access::Ours, None) => return Err(Errno::AGAIN.into()),
+                };
+                Err(PathError::Link { link: path, by })
+            }
+            _ => Err(Errno::NOTDIR.into()),
+        }
+    }
+
+    /// Goes on to the directory above.
+    fn step_up(&mut self) -> Result<(), PathError> {
+        if self.at.len() > 1 {
+            self.at.pop();
+            return Ok(());
+        }
+        let here = self.here()?;
+        if here.path == Path::new("/") {
+            return Ok(());
+        }
+        // Another user who can change the working directory may move it elsewhere.
+        if let Access::Sticky(by) | Access::Others(by) = here.access()? {
+            return Err(PathError::Changeable { directory: here.path.clone(), by });
+        }
+        let fd = rustix::fs::openat(here, "..", LOOK | OFlags::DIRECTORY, Mode::empty())?;
+        self.at = vec![Directory { fd, path: here.path.join("..") }];
+        Ok(())
+    }
+
+    /// Whether this is a link that nobody but root and the user can have made or put there.
+    fn may_follow(&self, next: &Stat) -> Result<bool, PathError> {
+        let is_link = FileType::from_raw_mode(next.st_mode) == FileType::Symlink;
+        Ok(is_link && is_trusted(next.st_uid) && self.chosen.is_none() && self.here()?.is_ours()?)
+    }
+
+    /// Goes on to the target of the very link whose owner was checked.
+    fn follow(&mut self, link: BorrowedFd<'_>) -> Result<(), PathError> {
+        self.links += 1;
+        if self.links > LINKS_MAX {
+            return Err(Errno::LOOP.into());
+        }
+        let target = rustix::fs::readlinkat(link, "", Vec::new())?;
+        let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+        if target.is_absolute() {
+            self.at = vec![root()?];
+        }
+        self.left.extend(names(&target));
+        Ok(())
+    }
+}
+
+fn root() -> Result<Directory, PathError> {
+    let fd = rustix::fs::openat(CWD, "/", LOOK | OFlags::DIRECTORY, Mode::empty())?;
+    Ok(Directory { fd, path: PathBuf::from("/") })
+}
+
+/// The names in a path, the last first.
+fn names(path: &Path) -> Vec<OsString> {
+    let name = |part: Component<'_>| {
+        matches!(part, Component::Normal(_) | Component::ParentDir).then(|| part.as_os_str().to_owned())
+    };
+    path.components().rev().filter_map(name).collect()
+}
+
+/// The name, unless the kernel would resolve it as a path.
+fn single(name: &OsStr) -> Result<&OsStr, PathError> {
+    let is_single = !name.as_bytes().contains(&b'/') && !["", ".", ".."].iter().any(|special| name == *special);
+    if is_single { Ok(name) } else { Err(Errno::INVAL.into()) }
+}
+
+/// Whether a user's entries can be trusted: they are our own or root's, and root can do everything
+/// anyway.
+fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == geteuid().as_raw()
+}
+
+/// Whether a group that may write to this directory has no member but the effective user, and no
+/// access list admits others.
+fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
+    static PRIVATE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    let uid = geteuid().as_raw();
+    let private = PRIVATE.get_or_init(|| {
+        let (users, groups) = (accounts("/etc/passwd")?, accounts("/etc/group")?);
+        Some((uid, private_group(uid, &users, &groups)?))
+    });
+    if *private != Some((uid, gid)) {
+        return false;
+    }
+    // With an access list, the bits of the group are the maximum of all users that it names.
+    let through = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    let list = rustix::fs::getxattr(through, "system.posix_acl_access", &mut [0_u8; 0][..]);
+    matches!(list, Err(Errno::NODATA | Errno::OPNOTSUPP))
+}
+
+fn accounts(path: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(ACCOUNTS_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= ACCOUNTS_BYTES_MAX).then(|| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The group that is private to a user: it has the user's name, is the user's primary group, and
+/// nobody else is a member. The arguments are the contents of `/etc/passwd` and `/etc/group`.
+fn private_group(uid: u32, users: &str, groups: &str) -> Option<u32> {
+    let user = |line: &'_ str| {
+        let mut fields = line.split(':');
+        let (name, uid, gid) = (fields.next()?.to_owned(), fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
+        Some((name, uid, gid))
+    };
+    let users: Vec<(String, u32, u32)> = users.lines().filter_map(user).collect();
+    let (name, _, gid) = users.iter().find(|(_, number, _)| *number == uid)?;
+    let is_shared = users.iter().any(|(_, other, primary)| primary == gid && *other != uid);
+    let mut groups = groups.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [group, _, number, members] = fields[..] else { return None };
+        (number.parse() == Ok(*gid)).then_some((group, members))
+    });
+    let (group, members) = groups.next()?;
+    let is_private = group == name && members.split(',').all(|member| member.is_empty() || member == name);
+    (is_private && !is_shared && groups.next().is_none()).then_some(*gid)
+}
+
+#[cfg(test)]
+mod tests;

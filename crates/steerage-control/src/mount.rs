@@ -28,7 +28,7 @@ use fuser::{
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, test_kill_process};
-use steerage_guard::path::Directory;
+use steerage_guard::path::{Directory, PathError};
 
 use crate::error::AttributeError;
 use crate::limits::{
@@ -79,8 +79,10 @@ struct Mount {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MountError {
-    /// The path is not a directory, cannot be read, or could be changed by other users.
+    /// The path is not a directory, or cannot be read.
     Directory(PathBuf, io::Error),
+    /// Another user can change the directory, or one on the way to it.
+    Changeable(PathBuf, PathError),
     /// The directory has files in it, which the mount would hide.
     NotEmpty(PathBuf),
     /// The tree of another instance is mounted there. The string is its process number.
@@ -92,6 +94,13 @@ pub enum MountError {
 }
 
 impl MountError {
+    fn of_path(directory: &Path, error: PathError) -> Self {
+        match error {
+            PathError::System(error) => Self::Directory(directory.to_owned(), error),
+            error => Self::Changeable(directory.to_owned(), error),
+        }
+    }
+
     fn of(directory: &Path, failure: Failure) -> Self {
         let directory = directory.to_owned();
         match failure {
@@ -106,6 +115,7 @@ impl fmt::Display for MountError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (directory, why) = match self {
             Self::Directory(path, error) => (path, format!("{error}; name a directory that is there")),
+            Self::Changeable(path, error) => (path, error.to_string()),
             Self::NotEmpty(path) => (path, "it is not empty; name an empty directory".to_owned()),
             Self::InUse(path, process) => {
                 (path, format!("the tree of process {process} is mounted there; stop it, or name another directory"))
@@ -137,17 +147,18 @@ impl Mounted {
     pub fn on(directory: &Path) -> Result<Self, MountError> {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
         let failed = |failure| MountError::of(directory, failure);
+        // `fusermount3` goes by the path, which only root and this user may be able to change.
+        let strict = |path| Directory::open_strict(path).map_err(|error| MountError::of_path(directory, error));
         if let Some((process, path)) = instance_at(directory).map_err(wrong)? {
             if is_alive(&process) {
                 return Err(MountError::InUse(directory.to_owned(), process));
             }
             tracing::info!("{} was left by process {process}, which is gone", directory.display());
-            // `fusermount3` goes by the path, which only root and this user may be able to change.
-            strict(path.parent().unwrap_or(&path)).map_err(wrong)?;
+            strict(path.parent().unwrap_or(&path))?;
             fusermount::unmount(&path).map_err(failed)?;
         }
-        let opened = strict(directory).map_err(wrong)?;
-        if !opened.names().map_err(|error| wrong(error.into()))?.is_empty() {
+        let opened = strict(directory)?;
+        if !opened.names().map_err(|error| MountError::of_path(directory, error))?.is_empty() {
             return Err(MountError::NotEmpty(directory.to_owned()));
         }
         let path = fs::read_link(opened.through()).map_err(wrong)?;
@@ -228,11 +239,6 @@ fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     let process = mount.source.strip_prefix(SOURCE).and_then(|source| source.strip_prefix(':'));
     let process = process.filter(|_| mount.kind == KIND && mount.at == path);
     Ok(process.map(|process| (process.to_owned(), path)))
-}
-
-/// Opens a directory if only root and this user can change it and those on the way.
-fn strict(directory: &Path) -> io::Result<Directory> {
-    Ok(Directory::open_strict(directory)?)
 }
 
 /// Whether there is a process with this number, which may be another user's.

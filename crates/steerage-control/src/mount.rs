@@ -124,9 +124,10 @@ impl fmt::Display for MountError {
                 let what = "install it (apt install fuse3), or use `steerage get` and `set`";
                 (path, format!("the program fusermount3 is missing; {what}"))
             }
-            Self::Refused(path, why) => {
-                (path, format!("fusermount3: {why}; run as root, or use `steerage get` and `set`"))
-            }
+            Self::Refused(path, why) => (
+                path,
+                format!("fusermount3: {why}; run as root outside of containers, or use `steerage get` and `set`"),
+            ),
         };
         write!(f, "cannot mount on {}: {why}", directory.display())
     }
@@ -148,7 +149,7 @@ impl Mounted {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
         let failed = |failure| MountError::of(directory, failure);
         // `fusermount3` goes by the path, which only root and this user may be able to change.
-        let strict = |path| Directory::open_strict(path).map_err(|error| MountError::of_path(directory, error));
+        let strict = |path: &Path| Directory::open_strict(path).map_err(|error| MountError::of_path(directory, error));
         if let Some((process, path)) = instance_at(directory).map_err(wrong)? {
             if is_alive(&process) {
                 return Err(MountError::InUse(directory.to_owned(), process));

@@ -364,8 +364,8 @@ fn a_mount_that_hangs_is_not_asked() {
     first.stop(Signal::SIGTERM);
 }
 
-/// Another user exchanges a directory on the way all the time. The tree is never mounted there, where
-/// it could hide a directory of root, and neither is anything unmounted.
+/// Another user exchanges a directory on the way all the time. Nothing is mounted, since the tree
+/// could hide a directory of root.
 #[test]
 fn a_path_that_another_user_can_change_is_refused() {
     /// How many runs try. Before the path was checked, about one of twelve hit the exchange.
@@ -409,7 +409,10 @@ fn without_fusermount3_one_line_names_its_package() {
     let mut command = place.command(&["count", "-c", "1", "--control", place.tree().to_str().unwrap()]);
     let refused = Ran::of(command.env("PATH", &*place.0).output().unwrap());
     assert_eq!(refused.code, Some(1));
-    assert!(refused.complaint().ends_with("install it (apt install fuse3), or use `steerage get` and `set`"), "{refused:?}");
+    assert!(
+        refused.complaint().ends_with("install it (apt install fuse3), or use `steerage get` and `set`"),
+        "{refused:?}"
+    );
 }
 
 /// The lines of a page of node_exporter.

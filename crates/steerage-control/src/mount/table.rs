@@ -65,7 +65,10 @@ mod tests {
             let [id, kind, source] = [id, kind, source].map(str::to_owned);
             Some(Mount { id, at: at.into(), kind, source })
         };
-        assert_eq!(mount("36 35 98:0 / / rw master:1 unbindable - ext4 /dev/vda rw"), of("36", "/", "ext4", "/dev/vda"));
+        assert_eq!(
+            mount("36 35 98:0 / / rw master:1 unbindable - ext4 /dev/vda rw"),
+            of("36", "/", "ext4", "/dev/vda")
+        );
         let line = r"61 36 0:41 / /tmp/a\040tree\134x rw - fuse.steerage steerage:4711 rw,user_id=0";
         assert_eq!(mount(line), of("61", "/tmp/a tree\\x", "fuse.steerage", "steerage:4711"));
         assert_eq!((mount(""), mount("1 2 3 4 /x rw -")), (None, None));

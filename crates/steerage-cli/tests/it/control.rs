@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
@@ -456,7 +456,7 @@ fn node_exporter_reads_the_tree() {
         lines.find_map(|line| line.split_once("\"Listening on\" address=").map(|(_, to)| to.trim().to_owned()));
     let address = address.expect("it listens");
     // Keeps reading the exporter's log, since a full pipe would block the exporter.
-    let rest = std::thread::spawn(move || lines.for_each(drop));
+    let rest = thread::spawn(move || lines.for_each(drop));
 
     let count = |name: &str| -> u64 {
         place.ok(&["get", &format!("sys/class/net/synthetic/statistics/{name}")]).trim().parse().unwrap()

@@ -193,7 +193,7 @@ fn no_signal_to_stop_is_lost() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let program = || Stepped::new(&[&ENDLESS[..], &["--json", "--socket", "none"]].concat());
         let Some(first) = program() else { return };
-        let mut steps = 0;
+        let mut steps: usize = 0;
         while !first.holds(signal) {
             first.step();
             steps += 1;

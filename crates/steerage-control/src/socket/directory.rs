@@ -86,8 +86,12 @@ impl Directory {
         Ok(rustix::fs::renameat_with(&self.0, from, &self.0, to, RenameFlags::NOREPLACE)?)
     }
 
+    /// The names of everything in it that is no directory. A directory could be a mount whose process
+    /// is stopped, so it is not asked about.
     pub(super) fn names(&self) -> io::Result<Vec<OsString>> {
-        fs::read_dir(through(self.0.as_fd()))?.map(|entry| Ok(entry?.file_name())).collect()
+        let entries = fs::read_dir(through(self.0.as_fd()))?.collect::<io::Result<Vec<_>>>()?;
+        let no_directories = entries.into_iter().filter(|entry| !entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        Ok(no_directories.map(|entry| entry.file_name()).collect())
     }
 
     /// Sets the mode of a socket of this user. The mode is set on the very file that was checked: a

@@ -36,7 +36,7 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use bench::{Bench, BenchArgs, ExperimentArgs, PathArgs, RrArgs};
 pub(crate) use bench_report::BenchReportArgs;
-pub(crate) use control::{ControlArgs, GetArgs, SetArgs, ToArgs, UnmountArgs};
+pub(crate) use control::{ControlArgs, GetArgs, SetArgs, ToArgs};
 pub(crate) use count::CountArgs;
 pub(crate) use cpus::CpuArgs;
 pub(crate) use doctor::DoctorArgs;
@@ -155,11 +155,7 @@ pub(crate) enum Command {
     #[command(after_help = tools::COMPLETIONS_HELP)]
     Completions(CompletionsArgs),
 
-    /// Unmount the control tree when standard input ends (started by --control)
-    #[command(hide = true)]
-    UnmountAtEnd(UnmountArgs),
-
-    /// Become a program when a byte comes from standard input (started by parallel for {file})
+    /// Become a program when standard input says so (started by parallel for {file})
     #[command(hide = true)]
     ExecWhenReady(ExecWhenReadyArgs),
 }

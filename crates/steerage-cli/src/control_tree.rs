@@ -5,14 +5,11 @@
 
 use std::cell::RefCell;
 use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use rustix::process::geteuid;
 use steerage::{CpuMask, Handle};
-use steerage_control::{CpuView, Listening, Mounted, Options, SETTLE_MAX, Serving, Tree, find, unmount};
+use steerage_control::{CpuView, Listening, Mounted, Options, SETTLE_MAX, ServedFiles, Serving, Tree, find};
 
 use crate::args::{ControlArgs, RunArgs};
 use crate::error::Error;
@@ -31,7 +28,7 @@ pub(crate) struct ControlTree(RefCell<Option<Prepared>>);
 #[derive(Debug)]
 struct Prepared {
     socket: Option<Listening>,
-    mounted: Option<(Mounted, UnmountChild)>,
+    mounted: Option<Mounted>,
     nr_cpu_ids: usize,
     isolated: CpuMask,
     is_virtual: bool,
@@ -42,46 +39,14 @@ struct Prepared {
 #[derive(Debug, Default)]
 pub(crate) struct ServedTree {
     _socket: Option<Serving>,
-    _mount: Option<UnmountChild>,
-}
-
-/// A child process that keeps the privilege to unmount the tree. It unmounts when this process ends, however it ends.
-/// It never handles packets.
-#[derive(Debug)]
-struct UnmountChild(Child);
-
-impl UnmountChild {
-    fn start(directory: &Path) -> Result<Self, Error> {
-        let child = Command::new("/proc/self/exe")
-            .arg0("steerage-unmount")
-            .arg("unmount-at-end")
-            .arg(directory)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            // In a process group of its own, it does not get the signal of Ctrl-C.
-            .process_group(0)
-            .spawn();
-        child.map(Self).map_err(|error| Error::System { operation: "start what unmounts the control tree", error })
-    }
-}
-
-impl Drop for UnmountChild {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        if let Err(error) = self.0.wait() {
-            tracing::warn!("cannot wait until the control tree is unmounted: {error}");
-        }
-    }
+    _files: Option<ServedFiles>,
 }
 
 impl ControlTree {
     /// Binds the socket and mounts the tree. Both may need privileges. `queues_off` are the queues with an empty mask.
     pub(crate) fn prepare(args: &RunArgs, queues_off: Vec<usize>) -> Result<Self, Error> {
         let socket = listen(&args.control, args.report.quiet)?;
-        let mounted = match &args.control.control {
-            Some(directory) => Some(mount(directory)?),
-            None => None,
-        };
+        let mounted = args.control.control.as_deref().map(Mounted::on).transpose().map_err(Error::Mount)?;
         let is_virtual = args.cpus.virtual_cpus.is_some();
         let nr_cpu_ids = args.cpus.virtual_cpus.unwrap_or_else(host_cpus::nr_cpu_ids);
         // If the user names isolated CPUs with --cpus, masks may have them.
@@ -90,12 +55,10 @@ impl ControlTree {
         Ok(Self(RefCell::new(Some(prepared))))
     }
 
-    /// Adds what the control tree needs after it is prepared: it removes the socket at the end, and
-    /// waits for the child that unmounts.
+    /// Adds what the control tree needs after it is prepared: it removes the socket at the end.
     pub(crate) fn needs<'a>(&self, needs: Needs<'a>) -> Needs<'a> {
         let prepared = self.0.borrow();
         let Some(prepared) = prepared.as_ref() else { return needs };
-        let needs = if prepared.mounted.is_some() { needs.waits_for_a_program() } else { needs };
         let directory = prepared.socket.iter().filter_map(|socket| socket.directory().try_clone().ok());
         directory.fold(needs, |needs, directory| needs.removes_in(directory.into()))
     }
@@ -116,9 +79,8 @@ impl ControlTree {
         let tree = Arc::new(Tree::new(handle, Options { machine, uid, queues_off, settle_max: SETTLE_MAX }));
         let failed = |error| Error::System { operation: "serve the control tree", error };
         let mut served = ServedTree::default();
-        if let Some((mounted, child)) = prepared.mounted {
-            served._mount = Some(child);
-            mounted.serve(Arc::clone(&tree)).map_err(failed)?;
+        if let Some(mounted) = prepared.mounted {
+            served._files = Some(mounted.serve(Arc::clone(&tree)).map_err(failed)?);
         }
         if let Some(socket) = prepared.socket {
             served._socket = Some(socket.serve(tree, report).map_err(failed)?);
@@ -157,15 +119,4 @@ fn note_no_socket(why: &str, quiet: bool) {
     let line = format!("no control socket: {why}; name one by --socket PATH, or none by --socket none");
     // An error means that standard error is closed.
     let _ = writeln!(io::stderr(), "{}", printable(&line));
-}
-
-fn mount(directory: &Path) -> Result<(Mounted, UnmountChild), Error> {
-    let mounted = Mounted::on(directory).map_err(Error::Mount)?;
-    match UnmountChild::start(directory) {
-        Ok(child) => Ok((mounted, child)),
-        Err(error) => {
-            let _ = unmount(directory);
-            Err(error)
-        }
-    }
 }

@@ -17,7 +17,7 @@
 //! | `routing` | the kernel's routes and neighbours, for `forward` and `respond` |
 //! | `run_file` | reads a run file and merges it with the command line |
 //! | `sandbox` | the permissions of each command once it is set up |
-//! | `privileges`, `signals`, `service` | dropped capabilities, signals as events, the service manager |
+//! | `signals`, `service` | signals as events, the service manager |
 //! | `instances`, `host_cpus` | the running instances of this machine, and its CPUs |
 //! | `stdout` | writes to standard output |
 //! | `guide` | the pages of docs/, which are built in |
@@ -45,7 +45,6 @@ mod live_flows;
 mod live_table;
 mod log;
 mod metrics;
-mod privileges;
 mod report;
 mod routing;
 mod run;

@@ -184,11 +184,6 @@ impl<'a> Needs<'a> {
         let sandbox = if takes { self.sandbox.calls(&[Group::XdpMaps]) } else { self.sandbox };
         Self { takes, sandbox, ..self }
     }
-
-    /// Allows waiting for a program that was started before.
-    pub(crate) fn waits_for_a_program(self) -> Self {
-        Self { sandbox: self.sandbox.calls(&[Group::Jobs]), ..self }
-    }
 }
 
 thread_local! {

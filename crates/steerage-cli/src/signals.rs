@@ -1,16 +1,27 @@
 //! Turns signals into events for the loop of a run.
+//!
+//! A handler runs only when its thread returns from the kernel. A thread that waits for a file system
+//! which does not answer never returns, but the default action of a signal ends it all the same. So:
+//!
+//! - While a run opens its files and devices, INT, TERM and HUP keep their default actions. Nothing
+//!   has to be cleaned up yet. USR1 is kept for later.
+//! - From [`EarlySignals::hold`] on, the signals are blocked in all threads. They wait until the
+//!   thread of [`HeldSignals::listen`] reads them.
+//! - That thread does nothing else, so nothing can keep it from ending the process at the second INT.
 
 use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
 
+use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::flag;
-use signal_hook::iterator::Signals;
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGUSR1};
+use signal_hook::{flag, low_level};
 
 use crate::error::Error;
 
@@ -39,57 +50,90 @@ pub(crate) enum SignalRequest {
     Report,
 }
 
-/// The handlers of the signals, between their installation and the start of the listening thread.
-///
-/// Until that thread runs, INT, TERM and HUP end the program as if there were no handler, so that
-/// it can be stopped while it opens its devices. USR1 is kept for the thread.
+/// The signals of a run that opens its files and devices.
 #[derive(Debug)]
-pub(crate) struct SignalHandlers(RefCell<Option<InstalledHandlers>>);
+pub(crate) struct EarlySignals {
+    /// Whether USR1 came.
+    report: Arc<AtomicBool>,
+}
 
+/// The signals of a run that is open, until a thread listens to them.
 #[derive(Debug)]
-struct InstalledHandlers {
-    /// The pipe that the handlers write to.
-    signals: Signals,
-    /// Whether INT, TERM and HUP end the program as if there were no handler.
-    ends: Arc<AtomicBool>,
-    /// Whether the program was asked to stop. If so, another INT quits at once.
-    stopping: Arc<AtomicBool>,
+pub(crate) struct HeldSignals(RefCell<Option<(SignalFd, EarlySignals)>>);
+
+/// Keeps USR1 for later. INT, TERM and HUP have their default actions until [`EarlySignals::hold`].
+pub(crate) fn install() -> Result<EarlySignals, Error> {
+    let report = Arc::new(AtomicBool::new(false));
+    flag::register(SIGUSR1, Arc::clone(&report)).map_err(catch_failed)?;
+    // The parent process may have blocked signals. They must be able to end the program.
+    of_runs().thread_unblock().map_err(|error| catch_failed(error.into()))?;
+    Ok(EarlySignals { report })
 }
 
-/// Installs the handlers. Call this while the process has one thread.
-///
-/// A handler is installed first, and gets its actions afterwards. A signal in between would be
-/// lost, so all signals are blocked until the handlers are complete.
-pub(crate) fn install() -> Result<SignalHandlers, Error> {
-    let handlers = install_blocked().map_err(|error| Error::System { operation: "catch signals", error })?;
-    Ok(SignalHandlers(RefCell::new(Some(handlers))))
-}
-
-fn install_blocked() -> io::Result<InstalledHandlers> {
-    let mut waiting = SigSet::empty();
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1]
-        .into_iter()
-        .for_each(|signal| waiting.add(signal));
-    waiting.thread_block()?;
-    let installed = register();
-    // This also unblocks signals that the parent process had blocked, since a signal must be able
-    // to stop the program.
-    waiting.thread_unblock()?;
-    installed
-}
-
-fn register() -> io::Result<InstalledHandlers> {
-    let (ends, stopping) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
-    // If nohup started the program, the run goes on when its terminal is gone.
-    let hup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-    for signal in [SIGINT, SIGTERM].into_iter().chain(hup) {
-        flag::register_conditional_default(signal, Arc::clone(&ends))?;
+impl EarlySignals {
+    /// Blocks the signals in this thread, and in those that it starts from now on. Call this when
+    /// everything is open that may not answer. Threads that run already must have blocked the signals
+    /// themselves.
+    pub(crate) fn hold(self) -> Result<HeldSignals, Error> {
+        let signals = of_runs();
+        let held = signals.thread_block().and_then(|()| SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC));
+        let held = held.map_err(|error| catch_failed(error.into()))?;
+        Ok(HeldSignals(RefCell::new(Some((held, self)))))
     }
-    // These handlers run in this order. So the check for shutdown comes before the pipe wakes the
-    // thread that sets `stopping`.
-    flag::register_conditional_shutdown(SIGINT, INTERRUPTED, Arc::clone(&stopping))?;
-    let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1].into_iter().chain(hup))?;
-    Ok(InstalledHandlers { signals, ends, stopping })
+}
+
+impl HeldSignals {
+    /// Starts a thread that calls `take` for each signal, until `take` returns false.
+    ///
+    /// Once the program was asked to stop, it quits at the next INT. So even a write of a report to a
+    /// full pipe, or a file system that does not answer, cannot keep the program from ending.
+    pub(crate) fn listen(&self, take: impl Fn(SignalRequest) -> bool + Send + 'static) -> Result<(), Error> {
+        let Some((held, early)) = self.0.take() else { return Ok(()) };
+        let (requests, asked) = mpsc::channel();
+        // Relaxed: no other data depends on it.
+        if early.report.load(Ordering::Relaxed) {
+            // The receiver is still here.
+            let _ = requests.send(SignalRequest::Report);
+        }
+        // `take` may start something that hangs, so it has a thread of its own.
+        start("requests", move || while asked.recv().is_ok_and(&take) {})?;
+        start("signals", move || read(&held, &requests))
+    }
+}
+
+fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let started = thread::Builder::new().name(name.to_owned()).spawn(body);
+    started.map(drop).map_err(|error| Error::System { operation: "listen for signals", error })
+}
+
+/// Reads signals until the process ends.
+fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>) {
+    let mut is_stopping = false;
+    loop {
+        let signal = match signals.read_signal() {
+            Ok(Some(signal)) => signal.ssi_signo as i32,
+            Ok(None) | Err(Errno::EINTR) => continue,
+            Err(error) => return tracing::warn!("cannot read signals: {error}"),
+        };
+        if signal == SIGINT && is_stopping {
+            low_level::exit(INTERRUPTED);
+        }
+        if signal == SIGHUP {
+            // Relaxed: no other data depends on it.
+            GOT_HUP.store(true, Ordering::Relaxed);
+        }
+        let request = if signal == SIGUSR1 { SignalRequest::Report } else { SignalRequest::Stop };
+        is_stopping |= request == SignalRequest::Stop;
+        // An error means that the run is over and needs no more requests.
+        let _ = requests.send(request);
+    }
+}
+
+/// The signals that a run listens to. If nohup started the program, the run goes on when its terminal
+/// is gone: HUP is ignored, and must not be blocked, since a blocked signal would be read.
+fn of_runs() -> SigSet {
+    let hup = (!is_ignored(SIGHUP)).then_some(Signal::SIGHUP);
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1].into_iter().chain(hup).collect()
 }
 
 /// Whether the parent process made this process ignore the signal. If the kernel does not say, the
@@ -100,34 +144,6 @@ fn is_ignored(signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-impl SignalHandlers {
-    /// Starts a thread that calls `take` for each signal, until `take` returns false.
-    ///
-    /// Once the program was asked to stop, the signal handler quits at the next INT. So even a
-    /// blocked write of a report to a full pipe cannot keep the program from ending.
-    pub(crate) fn listen(&self, take: impl Fn(SignalRequest) -> bool + Send + 'static) -> Result<(), Error> {
-        self.try_to_listen(take).map_err(|error| Error::System { operation: "listen for signals", error })
-    }
-
-    fn try_to_listen(&self, take: impl Fn(SignalRequest) -> bool + Send + 'static) -> io::Result<()> {
-        let Some(InstalledHandlers { mut signals, ends, stopping }) = self.0.take() else { return Ok(()) };
-        // Signals from here on wait in the pipe for the thread. Relaxed: the handlers read no other data of ours.
-        ends.store(false, Ordering::Relaxed);
-        thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            for signal in signals.forever() {
-                let asked = if signal == SIGUSR1 { SignalRequest::Report } else { SignalRequest::Stop };
-                if signal == SIGHUP {
-                    GOT_HUP.store(true, Ordering::Relaxed);
-                }
-                if asked == SignalRequest::Stop {
-                    // This comes before `take`, because `take` may start something that hangs.
-                    stopping.store(true, Ordering::Relaxed);
-                }
-                if !take(asked) {
-                    return;
-                }
-            }
-        })?;
-        Ok(())
-    }
+fn catch_failed(error: io::Error) -> Error {
+    Error::System { operation: "catch signals", error }
 }

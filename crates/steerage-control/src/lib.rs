@@ -35,6 +35,6 @@ pub use cpu_view::CpuView;
 pub use error::{AttributeError, ErrorCode};
 pub use history::Event;
 pub use limits::*;
-pub use mount::{MountError, Mounted, unmount};
+pub use mount::{MountError, Mounted, ServedFiles};
 pub use socket::{Client, ClientError, Listening, Serving, SocketError, find};
 pub use tree::{Entry, NodeId, Options, Tree, directory_names};

@@ -74,6 +74,10 @@ pub const OPEN_FILES_PER_USER_MAX: usize = 256;
 /// How many writes to files may wait for the write before them.
 pub const WAITING_WRITES_MAX: usize = 64;
 
+/// How long the end of a run waits until the tree is unmounted. This takes milliseconds, unless
+/// another program holds the lock of the kernel's mounts.
+pub const UNMOUNT_MAX: Duration = Duration::from_secs(5);
+
 const _: () = assert!(SET_WITHIN.as_secs() > SETTLE_MAX.as_secs());
 const _: () = assert!(CLIENTS_PER_USER_MAX + 2 * CLIENTS_RESERVED < CLIENTS_MAX);
 const _: () = assert!(OPEN_FILES_PER_USER_MAX + 2 * OPEN_FILES_RESERVED < OPEN_FILES_MAX);

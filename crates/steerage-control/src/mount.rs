@@ -1,26 +1,34 @@
 //! Serves the tree as files, by FUSE.
+//!
+//! | file | content |
+//! |---|---|
+//! | `fusermount` | mounts, and unmounts at the end, with the program `fusermount3` |
+//! | `table` | the kernel's mount table |
 
+mod fusermount;
 mod table;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
+use std::{error, fmt};
 
 use fuser::{
     BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
     ReplyWrite, Request, Session, SessionACL, TimeOrNow, WriteFlags,
 };
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, test_kill_process};
+use steerage_guard::path::{Directory, PathError};
 
 use crate::error::AttributeError;
 use crate::limits::{
@@ -28,23 +36,43 @@ use crate::limits::{
 };
 use crate::quota::{Quota, QuotaFull};
 use crate::tree::{Entry, NodeId, Tree};
+use fusermount::{Failure, Watched};
 
 /// The name of the mount in /proc/mounts. A colon and the process number follow it.
 const SOURCE: &str = "steerage";
 const KIND: &str = "fuse.steerage";
 
-const DEVICE: &str = "/dev/fuse";
+/// The kernel checks the modes of files, and the tree checks the user of each write.
+const OPTIONS: &str = "auto_unmount,default_permissions,nosuid,nodev,noexec,noatime,subtype=steerage";
 
 /// How long the kernel may cache names and modes. They never change, except for the name of a
 /// device's directory.
 const TTL: Duration = Duration::from_secs(3600);
 
 /// A directory with a mounted tree that is not served yet. Readers wait until
-/// [`serve`](Self::serve) is called.
+/// [`serve`](Self::serve) is called. The tree is unmounted when this is dropped, or when the process
+/// ends.
 #[derive(Debug)]
 pub struct Mounted {
+    // The fields are dropped in this order: the kernel must know that nobody serves the tree before
+    // `fusermount3` looks.
     fuse: OwnedFd,
+    mount: Mount,
+}
+
+/// A tree that is being served as files. It is unmounted when this is dropped, or when the process
+/// ends.
+#[derive(Debug)]
+pub struct ServedFiles {
+    ending: Arc<AtomicBool>,
+    _mount: Mount,
+}
+
+/// A mount of ours, until this is dropped.
+#[derive(Debug)]
+struct Mount {
     directory: PathBuf,
+    watched: Watched,
 }
 
 /// Why a tree could not be mounted.
@@ -53,88 +81,113 @@ pub struct Mounted {
 pub enum MountError {
     /// The path is not a directory, or cannot be read.
     Directory(PathBuf, io::Error),
+    /// Another user can change the directory, or one on the way to it.
+    Changeable(PathBuf, PathError),
     /// The directory has files in it, which the mount would hide.
     NotEmpty(PathBuf),
     /// The tree of another instance is mounted there. The string is its process number.
     InUse(PathBuf, String),
-    /// FUSE is not available.
-    Device(io::Error),
-    /// The kernel refused the mount.
-    Mount(PathBuf, io::Error),
+    /// The program `fusermount3` is not installed.
+    NotInstalled(PathBuf),
+    /// The program `fusermount3` did not mount. The string says why.
+    Refused(PathBuf, String),
 }
 
-impl fmt::Display for MountError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Directory(path, error) => {
-                write!(f, "cannot mount on {}: {error}; name a directory that is there", path.display())
-            }
-            Self::NotEmpty(path) => {
-                write!(f, "cannot mount on {}: it is not empty; name an empty directory", path.display())
-            }
-            Self::InUse(path, process) => {
-                let what = "stop it, or name another directory";
-                write!(f, "cannot mount on {}: the tree of process {process} is mounted there; {what}", path.display())
-            }
-            Self::Device(error) => {
-                write!(
-                    f,
-                    "cannot open {DEVICE}: {error}; load the kernel's fuse module, or use `steerage get` and `set`"
-                )
-            }
-            Self::Mount(path, error) => {
-                let what = "mounting takes CAP_SYS_ADMIN: run as root, or use `steerage get` and `set`";
-                write!(f, "cannot mount on {}: {error}; {what}", path.display())
-            }
+impl MountError {
+    fn of_path(directory: &Path, error: PathError) -> Self {
+        match error {
+            PathError::System(error) => Self::Directory(directory.to_owned(), error),
+            error => Self::Changeable(directory.to_owned(), error),
+        }
+    }
+
+    fn of(directory: &Path, failure: Failure) -> Self {
+        let directory = directory.to_owned();
+        match failure {
+            Failure::NotInstalled => Self::NotInstalled(directory),
+            Failure::Io(error) => Self::Refused(directory, error.to_string()),
+            Failure::Refused(why) => Self::Refused(directory, why),
         }
     }
 }
 
-impl std::error::Error for MountError {}
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (directory, why) = match self {
+            Self::Directory(path, error) => (path, format!("{error}; name a directory that is there")),
+            Self::Changeable(path, error) => (path, error.to_string()),
+            Self::NotEmpty(path) => (path, "it is not empty; name an empty directory".to_owned()),
+            Self::InUse(path, process) => {
+                (path, format!("the tree of process {process} is mounted there; stop it, or name another directory"))
+            }
+            Self::NotInstalled(path) => {
+                let what = "install it (apt install fuse3), or use `steerage get` and `set`";
+                (path, format!("the program fusermount3 is missing; {what}"))
+            }
+            Self::Refused(path, why) => (
+                path,
+                format!("fusermount3: {why}; run as root outside of containers, or use `steerage get` and `set`"),
+            ),
+        };
+        write!(f, "cannot mount on {}: {why}", directory.display())
+    }
+}
+
+impl error::Error for MountError {}
 
 impl Mounted {
-    /// Mounts on an empty directory. This needs CAP_SYS_ADMIN. A mount that a killed instance left
-    /// there is unmounted first.
+    /// Mounts on an empty directory, with the program `fusermount3` of the package fuse3. Root mounts
+    /// for all users. Another user mounts for all users if /etc/fuse.conf has `user_allow_other`, and
+    /// for itself otherwise. A mount that a killed instance left there is unmounted first.
+    ///
+    /// The program stays until the tree is unmounted. It is then a zombie until this process ends or
+    /// waits for it.
     ///
     /// # Errors
     /// If the mount fails. Nothing is mounted then.
     pub fn on(directory: &Path) -> Result<Self, MountError> {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
-        if is_stale(directory) {
-            tracing::info!("{} was left by an instance that is gone", directory.display());
-            unmount(directory).map_err(wrong)?;
-        } else if let Some(process) = instance_at(directory) {
-            return Err(MountError::InUse(directory.to_owned(), process));
+        let failed = |failure| MountError::of(directory, failure);
+        // `fusermount3` goes by the path, which only root and this user may be able to change.
+        let strict = |path: &Path| Directory::open_strict(path).map_err(|error| MountError::of_path(directory, error));
+        if let Some((process, path)) = instance_at(directory).map_err(wrong)? {
+            if is_alive(&process) {
+                return Err(MountError::InUse(directory.to_owned(), process));
+            }
+            tracing::info!("{} was left by process {process}, which is gone", directory.display());
+            strict(path.parent().unwrap_or(&path))?;
+            fusermount::unmount(&path).map_err(failed)?;
         }
-        if fs::read_dir(directory).map_err(wrong)?.next().is_some() {
+        let opened = strict(directory)?;
+        if !opened.entries().map_err(|error| MountError::of_path(directory, error))?.is_empty() {
             return Err(MountError::NotEmpty(directory.to_owned()));
         }
-        let fuse = File::options().read(true).write(true).open(DEVICE).map_err(MountError::Device)?;
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        // Every user may read. The kernel checks the modes, and the tree checks the user of each
-        // write.
-        let options = format!(
-            "fd={},rootmode=40755,user_id={uid},group_id={gid},allow_other,default_permissions\0",
-            fuse.as_raw_fd()
-        );
-        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
-        let options = std::ffi::CStr::from_bytes_with_nul(options.as_bytes()).ok();
-        let source = format!("{SOURCE}:{}", std::process::id());
-        rustix::mount::mount(source, directory, KIND, flags, options)
-            .map_err(|error| MountError::Mount(directory.to_owned(), error.into()))?;
-        Ok(Self { fuse: fuse.into(), directory: directory.to_owned() })
+        let path = fs::read_link(opened.through()).map_err(wrong)?;
+        let options = format!("{OPTIONS},fsname={SOURCE}:{}", std::process::id());
+        let mounted = match fusermount::mount(&path, &format!("{options},allow_other")) {
+            Err(Failure::Refused(why)) if !rustix::process::geteuid().is_root() => {
+                let mounted = fusermount::mount(&path, &options);
+                if mounted.is_ok() {
+                    tracing::info!("only this user can see the tree on {}: {why}", directory.display());
+                }
+                mounted
+            }
+            mounted => mounted,
+        };
+        let (fuse, watched) = mounted.map_err(failed)?;
+        Ok(Self { fuse, mount: Mount { directory: path, watched } })
     }
 
-    /// The directory on which the tree is mounted.
+    /// The directory on which the tree is mounted, without links.
     pub fn directory(&self) -> &Path {
-        &self.directory
+        &self.mount.directory
     }
 
-    /// Answers requests on threads of its own until the tree is unmounted.
+    /// Answers requests on threads of its own until the result is dropped.
     ///
     /// # Errors
     /// If no thread can be started, or if this kernel's FUSE has another protocol version.
-    pub fn serve(self, tree: Arc<Tree>) -> io::Result<()> {
+    pub fn serve(self, tree: Arc<Tree>) -> io::Result<ServedFiles> {
         let (writes, waiting) = mpsc::sync_channel::<Write>(WAITING_WRITES_MAX);
         let for_writes = Arc::clone(&tree);
         // A write waits until its change is in force. It has a thread of its own so that reads do
@@ -147,38 +200,52 @@ impl Mounted {
                 }
             }
         })?;
-        let files = Files::new(tree, writes);
+        let ending = Arc::new(AtomicBool::new(false));
+        let files = Files::new(tree, writes, Arc::clone(&ending));
         let session = Session::from_fd(files, self.fuse, SessionACL::All, Config::default())?;
         thread::Builder::new().name("control/files".to_owned()).spawn(move || {
             if let Err(error) = session.run() {
                 tracing::debug!("the mounted tree is gone: {error}");
             }
         })?;
-        Ok(())
+        Ok(ServedFiles { ending, _mount: self.mount })
     }
 }
 
-/// Whether a mount is left there whose process is gone: "Transport endpoint is not connected".
-fn is_stale(directory: &Path) -> bool {
-    let error = fs::metadata(directory).err().and_then(|error| error.raw_os_error());
-    error == Some(rustix::io::Errno::NOTCONN.raw_os_error())
-}
-
-/// The process whose tree is mounted on the directory.
-fn instance_at(directory: &Path) -> Option<String> {
-    table::source_at(directory, KIND)?.strip_prefix(SOURCE)?.strip_prefix(':').map(str::to_owned)
-}
-
-/// Unmounts a tree, even if files in it are open. This needs CAP_SYS_ADMIN. It is no error if
-/// nothing is mounted.
-///
-/// # Errors
-/// The error of the kernel.
-pub fn unmount(directory: &Path) -> io::Result<()> {
-    match rustix::mount::unmount(directory, UnmountFlags::DETACH) {
-        Err(rustix::io::Errno::INVAL) => Ok(()),
-        done => Ok(done?),
+impl Drop for ServedFiles {
+    fn drop(&mut self) {
+        // Then `_mount` is dropped, and `fusermount3` opens the directory. Release: pairs with the
+        // load in `opendir`.
+        self.ending.store(true, Ordering::Release);
     }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let ended = self.watched.end();
+        let own = std::process::id().to_string();
+        let is_left = instance_at(&self.directory).is_ok_and(|at| at.is_some_and(|(process, _)| process == own));
+        if is_left || ended.is_err() {
+            tracing::warn!("fusermount3 did not unmount {0}: fusermount3 -u {0}", self.directory.display());
+        }
+    }
+}
+
+/// The process whose tree is mounted on the directory, and the directory's path without links. This
+/// asks the kernel only: the process may be stopped, and then its file system does not answer.
+fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
+    let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let path = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
+    let mount = table::mount_of(opened.as_fd())?;
+    let process = mount.source.strip_prefix(SOURCE).and_then(|source| source.strip_prefix(':'));
+    let process = process.filter(|_| mount.kind == KIND && mount.at == path);
+    Ok(process.map(|process| (process.to_owned(), path)))
+}
+
+/// Whether there is a process with this number, which may be another user's.
+fn is_alive(process: &str) -> bool {
+    let process = process.parse().ok().and_then(Pid::from_raw);
+    process.is_some_and(|process| test_kill_process(process) != Err(rustix::io::Errno::SRCH))
 }
 
 /// A write that waits for its turn.
@@ -194,6 +261,8 @@ struct Files {
     tree: Arc<Tree>,
     mounted: SystemTime,
     writes: SyncSender<Write>,
+    /// Whether the tree should be unmounted.
+    ending: Arc<AtomicBool>,
     /// Limits how many files each user may have open.
     quota: Quota,
     open: Mutex<HashMap<u64, OpenFile>>,
@@ -211,14 +280,15 @@ struct OpenFile {
 }
 
 impl Files {
-    fn new(tree: Arc<Tree>, writes: SyncSender<Write>) -> Self {
+    fn new(tree: Arc<Tree>, writes: SyncSender<Write>, ending: Arc<AtomicBool>) -> Self {
         let quota = Quota {
             all: OPEN_FILES_MAX,
             reserved: OPEN_FILES_RESERVED,
             per_user: OPEN_FILES_PER_USER_MAX,
             owner: tree.uid(),
         };
-        Self { tree, mounted: SystemTime::now(), writes, quota, open: Mutex::default(), next: AtomicU64::new(1) }
+        let (mounted, open, next) = (SystemTime::now(), Mutex::default(), AtomicU64::new(1));
+        Self { tree, mounted, writes, ending, quota, open, next }
     }
 
     fn locked(&self) -> MutexGuard<'_, HashMap<u64, OpenFile>> {
@@ -395,6 +465,15 @@ impl Filesystem for Files {
     ) {
         self.locked().remove(&handle.0);
         reply.ok();
+    }
+
+    /// At the end this fails, so that `fusermount3` finds a mount that nobody serves, and unmounts.
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        // Acquire: pairs with the store when `ServedFiles` is dropped.
+        if self.ending.load(Ordering::Acquire) {
+            return reply.error(Errno::ENOTCONN);
+        }
+        reply.opened(FileHandle(0), FopenFlags::empty());
     }
 
     fn readdir(&self, _: &Request, directory: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {

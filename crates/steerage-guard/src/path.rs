@@ -371,21 +371,23 @@ impl Directory {
         Ok(rustix::fs::statat(&self.fd, single(name)?, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// The names in the directory, in no order.
+    /// The names in the directory with the kinds of the entries, in no order. The kind is unknown on
+    /// some file systems. Only the directory is read: an entry may be a mount that does not answer.
     ///
     /// # Errors
     /// If the directory may not be read.
-    pub fn names(&self) -> Result<Vec<OsString>, PathError> {
+    pub fn entries(&self) -> Result<Vec<(OsString, FileType)>, PathError> {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let readable = rustix::fs::openat(&self.fd, ".", how, Mode::empty())?;
-        let mut names = Vec::new();
+        let mut entries = Vec::new();
         for entry in rustix::fs::Dir::new(readable)? {
-            let name = entry?.file_name().to_bytes().to_owned();
+            let entry = entry?;
+            let name = entry.file_name().to_bytes().to_owned();
             if name != b"." && name != b".." {
-                names.push(OsString::from_vec(name));
+                entries.push((OsString::from_vec(name), entry.file_type()));
             }
         }
-        Ok(names)
+        Ok(entries)
     }
 
     /// Renames an entry of the directory, and replaces an older entry with the new name.

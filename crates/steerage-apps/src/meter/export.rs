@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 
+use nix::sys::signal::{SigSet, Signal};
+
 use super::file::{FlowFile, STDOUT};
 use super::ipfix::{Export, OpenCollector};
 use super::output::{ExportError, FlowFormat, FlowsTo};
@@ -176,6 +178,7 @@ impl FlowWriter {
         let work = make(Arc::clone(&shared))?;
         let of_thread = Arc::clone(&shared);
         let write = move || {
+            leave_signals_to_others();
             let result = catch_unwind(AssertUnwindSafe(work));
             if !matches!(result, Ok(Ok(()))) {
                 on_failure();
@@ -229,6 +232,14 @@ impl FlowWriter {
             }
         }
     }
+}
+
+/// Makes the kernel deliver signals to other threads. This one may be in a write that never returns,
+/// and a signal that it gets would be stuck with it.
+fn leave_signals_to_others() {
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1].into_iter().collect();
+    // Only an invalid set would be an error.
+    let _ = signals.thread_block();
 }
 
 /// The outputs and open files of the writer thread.

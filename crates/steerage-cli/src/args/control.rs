@@ -74,10 +74,3 @@ pub(crate) struct SetArgs {
     #[command(flatten)]
     pub(crate) to: ToArgs,
 }
-
-#[derive(Debug, Args)]
-pub(crate) struct UnmountArgs {
-    /// Where it is mounted
-    #[arg(value_name = "DIR")]
-    pub(crate) directory: PathBuf,
-}

@@ -1,18 +1,11 @@
 //! `steerage get` and `steerage set`: read and change attributes of a running instance.
 
-use std::io::{self, Read};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
-use steerage_control::{Client, ClientError, unmount};
+use steerage_control::{Client, ClientError};
 
-use crate::args::{GetArgs, SetArgs, UnmountArgs};
+use crate::args::{GetArgs, SetArgs};
 use crate::error::Error;
 use crate::instances;
-use crate::privileges;
 use crate::sandbox::{self, Confined, Needs};
 use crate::stdout;
 use crate::terminal::{printable, printable_lines};
@@ -72,17 +65,4 @@ fn below(client: &mut Client, directory: &str, depth: usize) -> Result<String, C
         }
     }
     Ok(paths + &deeper)
-}
-
-/// Waits until standard input ends, which happens when the run ends in any way, and unmounts the tree.
-pub(crate) fn unmount_at_end(args: &UnmountArgs) -> Result<(), Error> {
-    privileges::keep_unmount_only()?;
-    // A signal to the whole process group is meant for the run. This process must outlive it.
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        flag::register(signal, Arc::new(AtomicBool::new(false)))
-            .map_err(|error| Error::System { operation: "listen for signals", error })?;
-    }
-    // The run sends nothing: only the end of the input matters.
-    let _ = io::stdin().lock().read_to_end(&mut Vec::new());
-    unmount(&args.directory).map_err(|error| Error::System { operation: "unmount the control tree", error })
 }

@@ -87,7 +87,6 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     let layers = args.hash.layers();
     let wanted = args.packet;
     let builder = instance::hashing(Builder::new(), &args.hash, Some(hasher.clone())).virtual_cpus(1).always_hash(true);
-    // This comes before any other thread starts.
     let signals = signals::install()?;
     let Opened { inputs, capture, .. } = open(args)?;
     let live = inputs.iter().filter(|input| is_live(input.kind)).map(|input| input.name.get());
@@ -98,6 +97,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     let takes = inputs.iter().any(|input| input.kind == "af_xdp");
     let needs = args.what.iter().fold(Needs::of(Confined::Explain), Needs::reads).takes(takes);
     let confinement = Confinement::of_files(needs, &args.sandbox)?;
+    let signals = signals.hold()?;
     let builder = inputs.into_iter().fold(builder, Builder::input);
     let hasher = hasher.clone();
     let make = move |_cpu| Analyze::<BOTH>::new(hasher.clone(), layers, wanted);

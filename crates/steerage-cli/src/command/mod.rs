@@ -50,7 +50,6 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Get(args) => control::get(args),
         Command::Set(args) => control::set(args),
         Command::Top(args) => top::run(args),
-        Command::UnmountAtEnd(args) => control::unmount_at_end(args),
         Command::ExecWhenReady(args) => exec_when_ready::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Help(args) => help::run(args),

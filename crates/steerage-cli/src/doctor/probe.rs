@@ -47,6 +47,8 @@ pub(super) struct Probes {
     /// The memory that this process may use in bytes, or `None` if the kernel does not report it.
     pub(super) memory: Option<u64>,
     pub(super) tcpdump: Option<PathBuf>,
+    /// The program that mounts.
+    pub(super) fusermount: Option<PathBuf>,
     pub(super) aes: bool,
     pub(super) gfni: bool,
 }
@@ -61,6 +63,7 @@ impl Probes {
             memlock: getrlimit(Resource::Memlock).current,
             memory: usable_memory(),
             tcpdump: in_path("tcpdump"),
+            fusermount: in_path("fusermount3"),
             aes: FlowHasher::aes(&HashKey::MICROSOFT).is_some(),
             gfni: FlowHasher::toeplitz_gfni(&HashKey::MICROSOFT).is_some(),
         }
@@ -107,6 +110,7 @@ pub(super) mod fake {
             memlock: None,
             memory: None,
             tcpdump: Some(PathBuf::from("/usr/bin/tcpdump")),
+            fusermount: Some(PathBuf::from("/usr/bin/fusermount3")),
             aes: true,
             gfni: true,
         }

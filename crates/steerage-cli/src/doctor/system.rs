@@ -119,7 +119,10 @@ fn filters(probes: &Probes) -> Finding {
 
 fn fuse(host: &Host, probes: &Probes) -> Finding {
     match probes.fuse {
-        Ok(()) => Finding::ok("FUSE", "/dev/fuse can be opened"),
+        Ok(()) if probes.fusermount.is_none() => {
+            Finding::lack("FUSE", "there is no fusermount3 to mount the control tree", "sudo apt-get install fuse3")
+        }
+        Ok(()) => Finding::ok("FUSE", "/dev/fuse can be opened, and there is fusermount3"),
         Err(Errno::NOENT) if host.text("proc/filesystems").is_some_and(|text| text.contains("fuse")) => {
             Finding::lack("FUSE", "there is no /dev/fuse", "give the container the device: --device /dev/fuse")
         }

@@ -33,7 +33,7 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::sandbox::{Confinement, Needs};
 use crate::service::ServiceManager;
-use crate::signals::{self, SignalHandlers};
+use crate::signals::{self, HeldSignals};
 use cpus::CpuSelection;
 
 pub(crate) use cpus::count_cpus;
@@ -83,7 +83,7 @@ pub(crate) struct RunServices {
     /// The control socket and the mounted tree.
     pub(crate) control: ControlTree,
     /// The signals that stop the run or ask for a report.
-    pub(crate) signals: SignalHandlers,
+    pub(crate) signals: HeldSignals,
     /// The service manager, if it wants to know when the run has started.
     pub(crate) service: ServiceManager,
     /// The listener for Prometheus.
@@ -132,8 +132,6 @@ where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
-    // This comes before any other thread starts: a signal could be delivered to another thread
-    // before the handlers are installed.
     let signals = signals::install()?;
     // The command line comes first, so that its mistakes are reported whether the device exists or
     // not.
@@ -187,6 +185,8 @@ where
     // after this.
     let confinement = Confinement::of_files(needs, &args.sandbox)?;
     let make_handler = maker(can_wait)?;
+    // Everything is open that may not answer. The instance starts threads, which inherit this.
+    let signals = signals.hold()?;
     let instance = builder.build(confinement.of_packet_threads(make_handler)?)?;
     if args.cpus.rx_cpu.is_none() && args.cpus.virtual_cpus.is_none() {
         interrupts::poll_where_interrupts_are(&instance);

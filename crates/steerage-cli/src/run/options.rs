@@ -19,7 +19,7 @@ use crate::live_flows::Keys;
 use crate::metrics::Metrics;
 use crate::report::{EndedBy, Printer};
 use crate::service::ServiceManager;
-use crate::signals::SignalHandlers;
+use crate::signals::HeldSignals;
 
 /// How long endless synthetic traffic runs if the command line gives no limit. It is long enough
 /// for a steady rate, and short enough that users need not interrupt a first run.
@@ -46,7 +46,7 @@ pub(crate) struct RunOptions {
     /// The control tree. Users watch and change the run through it.
     pub(crate) control: ControlTree,
     /// The signals that stop the run or ask for a report.
-    pub(crate) signals: SignalHandlers,
+    pub(crate) signals: HeldSignals,
     /// The service manager. It gets a message when the run has started.
     pub(crate) service: ServiceManager,
     /// The counters of `forward`.

@@ -17,6 +17,7 @@ mod export_restarts;
 mod fanout;
 mod filters;
 mod forward;
+mod hangs;
 mod how_tos;
 mod intervals;
 mod live;

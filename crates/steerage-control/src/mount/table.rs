@@ -3,40 +3,42 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The mounts that this process sees in its namespace.
 const TABLE: &str = "/proc/self/mountinfo";
 
 /// The fields of a mount that matter here.
 #[derive(Debug, PartialEq, Eq)]
-struct Mount {
-    at: PathBuf,
-    kind: String,
-    source: String,
+pub(super) struct Mount {
+    id: String,
+    /// The directory on which it is mounted.
+    pub(super) at: PathBuf,
+    pub(super) kind: String,
+    pub(super) source: String,
 }
 
-/// The source of the mount on a directory, if the mount is of that kind. The directory itself is
-/// not opened, since the process that serves it may be stopped.
-pub(super) fn source_at(directory: &Path, kind: &str) -> Option<String> {
-    // Only the parent is resolved: the last name is the mount itself.
-    let parent = fs::canonicalize(directory.parent()?.join(".")).ok()?;
-    let at = parent.join(directory.file_name()?);
-    let table = fs::read(TABLE).ok()?;
-    // The last mount on a directory hides the mounts before it.
-    let mount = table.split(|byte| *byte == b'\n').filter_map(read).rfind(|mount| mount.at == at)?;
-    (mount.kind == kind).then_some(mount.source)
+/// The mount that an open file belongs to. This asks only the kernel, and not the file system.
+pub(super) fn mount_of(opened: BorrowedFd<'_>) -> io::Result<Mount> {
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", opened.as_raw_fd()))?;
+    let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
+    let table = fs::read(TABLE)?;
+    let mut mounts = table.split(|byte| *byte == b'\n').filter_map(read);
+    mounts.find(|mount| Some(mount.id.as_str()) == id).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Reads one line: `36 35 98:0 / /at ro,noatime master:1 - kind source options`. Any number of
 /// fields may precede the dash.
 fn read(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let at = PathBuf::from(OsString::from_vec(unescaped(fields.nth(4)?)));
+    let id = String::from_utf8_lossy(fields.next()?).into_owned();
+    let at = PathBuf::from(OsString::from_vec(unescaped(fields.nth(3)?)));
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let mut text = || Some(String::from_utf8_lossy(&unescaped(rest.next()?)).into_owned());
-    Some(Mount { at, kind: text()?, source: text()? })
+    Some(Mount { id, at, kind: text()?, source: text()? })
 }
 
 /// Decodes spaces and similar characters, which the table has as `\040`.
@@ -59,12 +61,16 @@ mod tests {
     #[test]
     fn a_line_of_the_table() {
         let mount = |line: &str| read(line.as_bytes());
-        let of = |at: &str, kind: &str, source: &str| {
-            Some(Mount { at: at.into(), kind: kind.to_owned(), source: source.to_owned() })
+        let of = |id: &str, at: &str, kind: &str, source: &str| {
+            let [id, kind, source] = [id, kind, source].map(str::to_owned);
+            Some(Mount { id, at: at.into(), kind, source })
         };
-        assert_eq!(mount("36 35 98:0 / / rw master:1 unbindable - ext4 /dev/vda rw"), of("/", "ext4", "/dev/vda"));
+        assert_eq!(
+            mount("36 35 98:0 / / rw master:1 unbindable - ext4 /dev/vda rw"),
+            of("36", "/", "ext4", "/dev/vda")
+        );
         let line = r"61 36 0:41 / /tmp/a\040tree\134x rw - fuse.steerage steerage:4711 rw,user_id=0";
-        assert_eq!(mount(line), of("/tmp/a tree\\x", "fuse.steerage", "steerage:4711"));
+        assert_eq!(mount(line), of("61", "/tmp/a tree\\x", "fuse.steerage", "steerage:4711"));
         assert_eq!((mount(""), mount("1 2 3 4 /x rw -")), (None, None));
     }
 }

@@ -209,7 +209,10 @@ pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         opened => opened.map_err(|why| SocketError::directory(directory, why))?,
     };
-    let mut names = opened.names().map_err(|why| SocketError::directory(directory, why))?;
+    let entries = opened.entries().map_err(|why| SocketError::directory(directory, why))?;
+    // A directory can be a mount whose process is stopped, so it is not asked what it is.
+    let mut names: Vec<OsString> =
+        entries.into_iter().filter(|(_, kind)| !kind.is_dir()).map(|(name, _)| name).collect();
     names.sort();
     let us = geteuid().as_raw();
     let is_found = |name: &OsString| {

@@ -321,12 +321,12 @@ fn operations_take_single_names() {
     assert!(directory.create_new_file(a, 0o600).is_err() && directory.create_dir(a, 0o755).is_err());
     directory.create_dir(b, 0o755).unwrap();
     assert!(directory.rename_unless_taken(a, b).is_err());
-    let mut names = directory.names().unwrap();
-    names.sort();
-    assert_eq!(names, ["a", "b"]);
+    let mut entries = directory.entries().unwrap();
+    entries.sort_by(|one, other| one.0.cmp(&other.0));
+    assert_eq!(entries, [(a.to_owned(), FileType::RegularFile), (b.to_owned(), FileType::Directory)]);
     directory.remove_file(a).unwrap();
     directory.remove_dir(b).unwrap();
-    assert_eq!(directory.names().unwrap(), [""; 0]);
+    assert_eq!(directory.entries().unwrap(), []);
     // A link that is planted under the new name is not followed.
     symlink(ground.at("elsewhere"), ground.at("a")).unwrap();
     assert!(directory.create_new_file(a, 0o600).is_err() && !ground.at("elsewhere").exists());

@@ -135,7 +135,7 @@ fn measure(
         true
     };
     let here = here();
-    let signals = signals::install()?;
+    let signals = signals::install()?.hold()?;
     // This comes before any thread starts. Threads inherit the sandbox.
     let page: Vec<&Path> = args.html.as_deref().into_iter().collect();
     let enter = || sandbox::enter_writing(Needs::of(Confined::Bench).reads_machine(), &page, &args.sandbox);

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use steerage::{Builder, Handle, Hash, Outcome, Running};
 use steerage_apps::Count;
-use steerage_control::{Client, ClientError, CpuView, Listening, Mounted, Options, SETTLE_MAX, Serving, Tree, unmount};
+use steerage_control::{
+    Client, ClientError, CpuView, Listening, Mounted, Options, SETTLE_MAX, ServedFiles, Serving, Tree,
+};
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::skip;
 
@@ -126,6 +128,8 @@ impl Way for BySocket {
 /// Uses files.
 pub(crate) struct ByFiles {
     pub(crate) directory: PathBuf,
+    // Unmounted before the directory is removed.
+    _served: ServedFiles,
     _scratch: Scratch,
 }
 
@@ -136,23 +140,19 @@ impl ByFiles {
         let scratch = Scratch::new();
         let directory = scratch.to_path_buf();
         match Mounted::on(&directory) {
-            Ok(mounted) => mounted.serve(Arc::clone(tree)).unwrap(),
+            Ok(mounted) => {
+                let served = mounted.serve(Arc::clone(tree)).unwrap();
+                Some(Self { directory, _served: served, _scratch: scratch })
+            }
             Err(error) => {
                 skip(&error.to_string());
-                return None;
+                None
             }
         }
-        Some(Self { directory, _scratch: scratch })
     }
 
     pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.directory.join(path)
-    }
-}
-
-impl Drop for ByFiles {
-    fn drop(&mut self) {
-        let _ = unmount(&self.directory);
     }
 }
 

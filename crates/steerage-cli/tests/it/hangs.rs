@@ -193,8 +193,8 @@ const PATHS: [&str; 20] = [
     "parallel synthetic:packets=1 --results {d}/x -- cat",
     "parallel {} -- cat {file}",
     "run {}",
-    "send {} --to pcap:/dev/null",
-    "send synthetic:packets=1 --to pcap:{d}/x",
+    "send pcap:/dev/null {}",
+    "send pcap:{d}/x synthetic:packets=1",
     "set --to {d}/x steerage/policy hash",
     "top --once --to {d}/x",
 ];

@@ -193,8 +193,8 @@ const PATHS: [&str; 20] = [
     "parallel synthetic:packets=1 --results {d}/x -- cat",
     "parallel {} -- cat {file}",
     "run {}",
-    "send {} --to pcap:/dev/null",
-    "send synthetic:packets=1 --to pcap:{d}/x",
+    "send pcap:/dev/null {}",
+    "send pcap:{d}/x synthetic:packets=1",
     "set --to {d}/x steerage/policy hash",
     "top --once --to {d}/x",
 ];
@@ -227,11 +227,11 @@ fn the_second_int_ends_a_run_whose_report_is_never_written() {
         // The kernel learns that the file system does not want to know when a file is closed.
         drop(File::options().write(true).open(&path).unwrap());
         let report = File::options().write(true).open(&path).unwrap();
-        mounted.stop();
         let mut run = command(&["count", "synthetic:rate=1000", "--seconds", "0", "-v"]);
         let mut run = Ends(run.stdout(report).spawn().unwrap());
         let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains("signals are listened to")));
+        mounted.stop();
         // Keeps reading, since a full pipe would block the run.
         let rest = thread::spawn(move || lines.for_each(drop));
         let id = Pid::from_raw(run.id() as i32);

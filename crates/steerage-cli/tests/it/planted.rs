@@ -144,6 +144,7 @@ const NO_PATHS: &[&str] = &[
     "MAC",
     "MASK",
     "N",
+    "NS",
     "POLICY",
     "PORT",
     "PORT:REQ:RESP",
@@ -170,9 +171,10 @@ fn every_option_that_can_be_a_path_has_a_row() {
         };
         rows.map(|line| (cell(line)[1].clone(), cell(line)[2].clone())).collect()
     };
+    // The first `<` begins the name, and the last `>` ends it.
     let value = |option: &str| -> Option<String> {
-        let from = option.find('<').or_else(|| option.find("[<"))?;
-        Some(option[from..].trim_matches(|it| "<>[].".contains(it)).to_owned())
+        let (_, name) = option.split_once('<')?;
+        Some(name.rsplit_once('>')?.0.to_owned())
     };
     let mut found = BTreeSet::new();
     for (option, commands) in cells(options) {
@@ -408,6 +410,8 @@ fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let (mut out, mut err) = (String::new(), String::new());
     child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    // A note, and no error.
+    let err = err.split_inclusive('\n').filter(|line| !line.starts_with("waiting for a reader of ")).collect();
     (Ran { code, out, err }, read)
 }
 

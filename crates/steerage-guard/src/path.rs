@@ -11,7 +11,7 @@
 //! may write to it only if the group is private to the user.
 //!
 //! - Every directory on the way must be ours. A sticky directory of root or of the user, such as
-//!   `/tmp`, will do if the next directory belongs to root or to the user.
+//!   `/tmp`, will do as well, because another user cannot replace a directory of ours there.
 //! - A link is followed if root or the user owns it, and the directory that contains it is ours. A
 //!   sticky directory is not enough, because another user can move a link of root there. The names
 //!   of the link's target are checked in the same way.
@@ -166,7 +166,7 @@ enum Access {
 }
 
 impl Access {
-    fn to(directory: BorrowedFd<'_>, stat: &Stat) -> Self {
+    fn of(directory: BorrowedFd<'_>, stat: &Stat) -> Self {
         if !is_trusted(stat.st_uid) {
             return Self::Others(Who::User(stat.st_uid));
         }
@@ -203,7 +203,7 @@ impl Directory {
     /// # Errors
     /// If another user can change it or a directory on the way, or if it does not exist.
     pub fn open(path: &Path) -> Result<Self, PathError> {
-        Walk::begin(path)?.to_the_end(Missing::Fails)?.not_of_others()
+        Walk::begin(path)?.reach_end(Missing::Fails)?.not_of_others()
     }
 
     /// Opens a directory for a program that resolves the path again. So the directory must be ours,
@@ -218,7 +218,7 @@ impl Directory {
         } else {
             std::env::current_dir().map_err(PathError::System)?.join(path)
         };
-        let directory = Walk::begin(&absolute)?.to_the_end(Missing::Fails)?;
+        let directory = Walk::begin(&absolute)?.reach_end(Missing::Fails)?;
         match directory.access()? {
             Access::Ours => Ok(directory),
             Access::Sticky(by) | Access::Others(by) => {
@@ -232,7 +232,7 @@ impl Directory {
     /// # Errors
     /// As for [`open`](Self::open). Also, if the directory cannot be created.
     pub fn open_or_create(path: &Path, mode: u32) -> Result<Self, PathError> {
-        Walk::begin(path)?.to_the_end(Missing::LastIsCreated(mode))?.not_of_others()
+        Walk::begin(path)?.reach_end(Missing::LastIsCreated(mode))?.not_of_others()
     }
 
     /// Opens a directory in which only new files are created. It may be anybody's, while those on
@@ -241,7 +241,7 @@ impl Directory {
     /// # Errors
     /// If another user can change a directory on the way, or if the directory does not exist.
     pub fn open_for_new_files(path: &Path) -> Result<Self, PathError> {
-        Walk::begin(path)?.to_the_end(Missing::Fails)
+        Walk::begin(path)?.reach_end(Missing::Fails)
     }
 
     /// Like [`open_for_new_files`](Self::open_for_new_files), but creates each missing directory of
@@ -252,7 +252,7 @@ impl Directory {
     /// As for [`open_for_new_files`](Self::open_for_new_files). Also, if a directory cannot be
     /// created.
     pub fn create_all(path: &Path, mode: u32) -> Result<Self, PathError> {
-        Walk::begin(path)?.to_the_end(Missing::IsCreated(mode))
+        Walk::begin(path)?.reach_end(Missing::IsCreated(mode))
     }
 
     /// The directory in which a file with this path is created, and the name of the file in it. If
@@ -263,7 +263,7 @@ impl Directory {
     /// If another user can change a directory on the way, if a directory does not exist, if the
     /// path has no last name, or if it names a descriptor ([`PathError::Descriptor`]).
     pub fn holding(path: &Path) -> Result<(Self, OsString), PathError> {
-        Walk::begin(path)?.to_the_holder(Missing::Fails)
+        Walk::begin(path)?.reach_holder(Missing::Fails)
     }
 
     /// Like [`holding`](Self::holding), but creates each missing directory of the path, as
@@ -272,7 +272,7 @@ impl Directory {
     /// # Errors
     /// As for [`holding`](Self::holding). Also, if a directory cannot be created.
     pub fn holding_created(path: &Path, mode: u32) -> Result<(Self, OsString), PathError> {
-        Walk::begin(path)?.to_the_holder(Missing::IsCreated(mode))
+        Walk::begin(path)?.reach_holder(Missing::IsCreated(mode))
     }
 
     /// Whether only root and the effective user can change what the directory contains.
@@ -431,7 +431,7 @@ impl Directory {
     }
 
     fn access(&self) -> Result<Access, PathError> {
-        Ok(Access::to(self.fd.as_fd(), &rustix::fs::fstat(&self.fd)?))
+        Ok(Access::of(self.fd.as_fd(), &rustix::fs::fstat(&self.fd)?))
     }
 
     fn not_of_others(self) -> Result<Self, PathError> {
@@ -532,7 +532,7 @@ impl Walk {
     }
 
     /// Walks to the directory that all names lead to.
-    fn to_the_end(mut self, missing: Missing) -> Result<Directory, PathError> {
+    fn reach_end(mut self, missing: Missing) -> Result<Directory, PathError> {
         while let Some(name) = self.left.pop() {
             self.step(&name, missing)?;
         }
@@ -540,7 +540,7 @@ impl Walk {
     }
 
     /// Walks to the directory that contains the last name.
-    fn to_the_holder(mut self, missing: Missing) -> Result<(Directory, OsString), PathError> {
+    fn reach_holder(mut self, missing: Missing) -> Result<(Directory, OsString), PathError> {
         loop {
             if let Some(number) = self.descriptor() {
                 return Err(PathError::Descriptor(number));
@@ -609,9 +609,7 @@ impl Walk {
         let path = here.path.join(name);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                if matches!(access, Some(Access::Sticky(_))) && !is_trusted(stat.st_uid) {
-                    return Err(PathError::Changeable { directory: path, by: Who::User(stat.st_uid) });
-                }
+                // If another user can change it, this ends the way when the next name is looked up.
                 self.at.push(Directory { fd: next, path });
                 Ok(())
             }

@@ -148,10 +148,11 @@ fn a_full_directory_of_temporary_files_is_named_and_no_job_gets_a_part() {
         assert!(job["incomplete"].as_str().unwrap().contains("No space left"), "{job}");
     }
 
-    let kept = script.replace("-j 2 --json -- wc -c {file}", "-j 2 -k -q -- cat");
+    let job = "-j 2 -k -q -- sh -c 'cat >/dev/null; yes | head -c 400000'";
+    let kept = script.replace("-j 2 --json -- wc -c {file}", job);
     let ran = Ran::of(Command::new("unshare").args(["-m", "sh", "-c", &kept]).output().unwrap());
-    assert_eq!(ran.code, Some(255), "{ran:?}");
-    assert!(ran.err.contains("cannot keep the output of a job in"), "{ran:?}");
+    assert_eq!(ran.code, Some(255), "{}", ran.err);
+    assert!(ran.err.contains("cannot keep the output of a job in"), "{}", ran.err);
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Ground {
     fn holding_from(&self, working: &str, path: &str) -> Result<String, String> {
         let fd = rustix::fs::openat(CWD, self.at(working), LOOK, Mode::empty()).unwrap();
         let start = Directory { fd, path: PathBuf::from(".") };
-        self.place(Walk::begin_in(start, Path::new(path)).and_then(|walk| walk.to_the_holder(Missing::Fails)))
+        self.place(Walk::begin_in(start, Path::new(path)).and_then(|walk| walk.reach_holder(Missing::Fails)))
     }
 
     fn place(&self, found: Result<(Directory, OsString), PathError>) -> Result<String, String> {
@@ -181,10 +181,9 @@ fn in_a_sticky_directory_plain_directories_of_ours_are_walked() {
     ground.link("tmp/link", me(), "mine");
     ground.link("tmp/their-link", SOMEBODY, "mine");
     assert_eq!(ground.holding("tmp/mine/f"), ok("tmp/mine/f"));
-    assert_eq!(
-        ground.holding("tmp/theirs/f"),
-        ok("tmp/theirs/f").and(refused("user 65534 can change the directory tmp/theirs"))
-    );
+    assert_eq!(ground.holding("tmp/theirs/f"), ok("tmp/theirs/f"));
+    assert_eq!(ground.holding("tmp/theirs/in/f"), refused("user 65534 can change the directory tmp/theirs"));
+    assert!(Directory::open(&ground.at("tmp/theirs")).is_err());
     assert_eq!(ground.holding("tmp/link/f"), refused("every user can change the link tmp/link"));
     assert_eq!(ground.holding("tmp/their-link/f"), refused("user 65534 can change the link tmp/their-link"));
     assert_eq!(ground.holding("tmp/link"), ok("tmp/link"));

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `calls` | system calls, in groups by purpose |
 //! | `files` | restricts access to files with Landlock |
+//! | `sockets` | finds the packet sockets of this process |
 //! | `filter` | compiles groups of system calls to seccomp programs |
 //! | `sys` | the handler that reports a violation |
 //!
@@ -16,6 +17,7 @@
 mod calls;
 mod files;
 mod filter;
+mod sockets;
 #[allow(unsafe_code)]
 mod sys;
 
@@ -29,6 +31,7 @@ use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
 
 pub use calls::Group;
 use files::{Enforced, How, Reach};
+pub use sockets::PacketSockets;
 
 /// The actions that a process still needs. Everything else is denied once [`restrict_files`](Self::restrict_files) and
 /// [`restrict_calls`](Self::restrict_calls) have been called.
@@ -36,13 +39,13 @@ use files::{Enforced, How, Reach};
 /// ```no_run
 /// use std::path::Path;
 ///
-/// use steerage_sandbox::{Group, Sandbox};
+/// use steerage_guard::sandbox::{Group, Sandbox};
 ///
 /// let sandbox = Sandbox::new().reads(Path::new("/sys/devices/system")).calls(&[Group::Threads, Group::Files]);
 /// sandbox.restrict_files()?;
 /// let in_force = sandbox.restrict_calls()?;
 /// eprintln!("in force: {in_force}");
-/// # Ok::<(), steerage_sandbox::SandboxError>(())
+/// # Ok::<(), steerage_guard::sandbox::SandboxError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
@@ -112,7 +115,7 @@ impl Sandbox {
     /// If the kernel has Landlock and refuses the rules.
     pub fn restrict_files(&self) -> Result<(), SandboxError> {
         let has = |group| self.groups.contains(&group);
-        let reach = Reach { tcp: has(Group::Internet), signals: has(Group::Jobs) };
+        let reach = Reach { tcp: has(Group::Internet), signals: has(Group::Signal) };
         self.enforced.set(Some(files::restrict(&self.paths, reach)?));
         Ok(())
     }
@@ -126,7 +129,7 @@ impl Sandbox {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         if let Some(arch) = arch {
             sys::name_violations().map_err(SandboxError::handler)?;
-            let filters = [filter::do_without(arch)?, filter::allow(&self.groups, arch)?];
+            let filters = [filter::do_without(arch)?, filter::allow(&self.groups, &PacketSockets::default(), arch)?];
             filters.iter().try_for_each(|filter| apply_filter_all_threads(filter)).map_err(SandboxError::filter)?;
         }
         Ok(InForce { landlock: self.enforced.get().unwrap_or(Enforced::Nothing), seccomp: arch.is_some() })
@@ -141,12 +144,14 @@ impl Sandbox {
 pub struct ThreadFilter(Option<BpfProgram>);
 
 impl ThreadFilter {
-    /// A filter that allows these groups.
+    /// A filter that allows these groups. Of `sockets`, those that listen cannot send, and none can send to an
+    /// address.
     ///
     /// # Errors
     /// If the filter cannot be compiled.
-    pub fn new(groups: &[Group]) -> Result<Self, SandboxError> {
-        filter::arch().filter(|_| sys::has_seccomp()).map(|arch| filter::allow(groups, arch)).transpose().map(Self)
+    pub fn new(groups: &[Group], sockets: &PacketSockets) -> Result<Self, SandboxError> {
+        let arch = filter::arch().filter(|_| sys::has_seccomp());
+        arch.map(|arch| filter::allow(groups, sockets, arch)).transpose().map(Self)
     }
 
     /// Restricts this thread permanently.
@@ -178,7 +183,7 @@ impl InForce {
         match self.landlock {
             Enforced::All => "full",
             Enforced::Part(_) => "part",
-            Enforced::Nothing => "none",
+            Enforced::Nothing | Enforced::Refused => "none",
         }
     }
 }
@@ -190,6 +195,7 @@ impl fmt::Display for InForce {
             Enforced::All => f.write_str("Landlock"),
             Enforced::Part(version) => write!(f, "Landlock in part (version {version} of this kernel)"),
             Enforced::Nothing => f.write_str("no Landlock here"),
+            Enforced::Refused => f.write_str("Landlock refused"),
         }
     }
 }

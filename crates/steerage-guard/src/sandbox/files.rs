@@ -7,7 +7,7 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
-use super::SandboxError;
+use super::{SandboxError, sys};
 
 /// The newest version of Landlock that is requested. An older kernel enforces the rules that it
 /// knows.
@@ -51,6 +51,9 @@ pub(crate) enum Enforced {
     /// The part that an older kernel enforces. The value is its version of Landlock.
     Part(i32),
     Nothing,
+    /// The kernel may have Landlock, but this process may not use it: a container's filter, for
+    /// example, can deny the system call.
+    Refused,
 }
 
 /// The access without a path that remains.
@@ -64,7 +67,16 @@ pub(crate) struct Reach {
 
 /// Restricts this thread, and the threads that it starts from now on. Paths that do not exist are
 /// skipped.
+///
+/// If the system call is refused, that is reported as a warning: files are not restricted then, and the user may be
+/// able to change it.
 pub(crate) fn restrict(paths: &[(PathBuf, How)], reach: Reach) -> Result<Enforced, SandboxError> {
+    if let Some(error) = sys::landlock_refusal() {
+        tracing::warn!(
+            "files are not restricted: landlock_create_ruleset failed ({error}); a container's seccomp profile may deny it"
+        );
+        return Ok(Enforced::Refused);
+    }
     let scopes = if reach.signals { Scope::AbstractUnixSocket.into() } else { Scope::from_all(ASKED) };
     let ruleset = Ruleset::default().handle_access(AccessFs::from_all(ASKED)).map_err(SandboxError::landlock)?;
     let denied = if reach.tcp { AccessNet::BindTcp.into() } else { AccessNet::from_all(ASKED) };

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem;
+use std::os::fd::RawFd;
 use std::ptr;
 
 use libc::{c_char, c_int, c_void, ucontext_t};
@@ -53,6 +54,30 @@ pub(crate) fn name_violations() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+/// The protocol that a packet socket is bound to. `None` if the descriptor is no packet socket.
+pub(crate) fn packet_protocol(descriptor: RawFd) -> Option<u16> {
+    // SAFETY: all zeros is a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    let mut len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the kernel writes no more than `len` bytes, which are those of `address`. If the descriptor
+    // is no socket, the call fails.
+    let failed = unsafe { libc::getsockname(descriptor, (&raw mut address).cast(), &raw mut len) };
+    (failed == 0 && i32::from(address.sll_family) == libc::AF_PACKET).then(|| u16::from_be(address.sll_protocol))
+}
+
+/// Why the kernel refuses Landlock although it has it. `None` if it does not refuse it, and if the kernel was built or started
+/// without it.
+pub(crate) fn landlock_refusal() -> Option<io::Error> {
+    /// linux/landlock.h.
+    const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
+    // SAFETY: with this flag, the kernel returns its version and reads no memory.
+    let version = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, ptr::null::<c_void>(), 0, LANDLOCK_CREATE_RULESET_VERSION)
+    };
+    let error = (version < 0).then(io::Error::last_os_error)?;
+    (![Some(libc::ENOSYS), Some(libc::EOPNOTSUPP)].contains(&error.raw_os_error())).then_some(error)
 }
 
 /// Whether the kernel has seccomp.

@@ -10,7 +10,7 @@ use std::process;
 use rustix::time::{ClockId, clock_gettime};
 use steerage::{CpuId, Handler};
 use steerage_guard::capabilities::{self, Kept, Needed};
-use steerage_guard::sandbox::{Group, InForce, Sandbox, ThreadFilter};
+use steerage_guard::sandbox::{Group, InForce, PacketSockets, Sandbox, ThreadFilter};
 
 use crate::args::SandboxArgs;
 use crate::error::Error;
@@ -92,31 +92,53 @@ impl Confined {
 
     /// The system calls that the process's threads may make.
     pub(crate) fn groups(self) -> &'static [Group] {
-        use Group::{Clients, Files, Jobs, Netlink, OpenSockets, Terminal, Threads, UnixClient};
+        use Group::{Clients, Files, Netlink, OpenSockets, Receive, Send, SendTo, Signal};
+        use Group::{Terminal, Threads, UnixClient, Wait};
         match self {
             Self::Count | Self::Meter | Self::Explain | Self::Send | Self::Respond => {
-                &[OpenSockets, Threads, Files, Clients]
+                &[Receive, Send, OpenSockets, Threads, Files, Clients]
             }
-            Self::Forward => &[OpenSockets, Threads, Files, Clients, Netlink],
-            Self::Fanout | Self::Parallel => &[OpenSockets, Threads, Files, Clients, Jobs],
-            Self::Get | Self::Set => &[OpenSockets],
-            Self::Top => &[OpenSockets, Threads, Files, UnixClient, Terminal],
-            Self::Bench | Self::BenchRr => &[OpenSockets, Threads, Files],
+            Self::Forward => &[Receive, Send, SendTo, OpenSockets, Threads, Files, Clients, Netlink],
+            Self::Fanout => &[Receive, Send, OpenSockets, Threads, Files, Clients, Wait],
+            Self::Parallel => &[Receive, Send, OpenSockets, Threads, Files, Clients, Wait, Signal],
+            Self::Get | Self::Set => &[Receive, Send, OpenSockets],
+            Self::Top => &[Receive, Send, OpenSockets, Threads, Files, UnixClient, Terminal],
+            Self::Bench | Self::BenchRr => &[Receive, Send, OpenSockets, Threads, Files],
             Self::BenchReport | Self::Man => &[Files],
             Self::Doctor | Self::Help | Self::Completions => &[],
-            Self::Check => &[OpenSockets, Files, UnixClient],
+            Self::Check => &[Receive, Send, OpenSockets, Files, UnixClient],
         }
     }
 
     /// The system calls that packet threads may make, or `None` if the command has no packet
-    /// threads.
+    /// threads. Devices add [what they need](groups_of_device).
     pub(crate) fn packet_groups(self) -> Option<&'static [Group]> {
         match self {
-            Self::Count | Self::Meter | Self::Explain | Self::Send | Self::Respond => Some(&[Group::OpenSockets]),
-            Self::Forward | Self::Fanout | Self::Parallel => Some(&[Group::OpenSockets]),
+            Self::Count | Self::Meter | Self::Explain | Self::Send | Self::Respond => Some(&[Group::Receive]),
+            Self::Forward | Self::Fanout | Self::Parallel => Some(&[Group::Receive]),
             _ => None,
         }
     }
+}
+
+/// The system calls that packet threads make for a device of this kind, besides receiving. An output writes to
+/// a file, a pipe or a TAP by calls that each thread may make.
+fn groups_of_device(kind: &str, direction: Direction) -> &'static [Group] {
+    match (kind, direction) {
+        ("af_xdp", Direction::In) => &[Group::XdpMaps],
+        ("af_xdp", Direction::Out) => &[Group::XdpMaps, Group::Send],
+        ("af_packet", Direction::Out) => &[Group::Send],
+        // Each datagram names its destination.
+        ("udp", Direction::Out) => &[Group::SendTo],
+        _ => &[],
+    }
+}
+
+/// Whether a run receives by a device, or sends by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    In,
+    Out,
 }
 
 /// The permissions that a command still needs once it is set up.
@@ -124,14 +146,15 @@ impl Confined {
 pub(crate) struct Needs<'a> {
     command: Confined,
     written: Vec<&'a Path>,
-    takes: bool,
+    /// The system calls that packet threads may make for the run's devices.
+    devices: Vec<Group>,
     sandbox: Sandbox,
 }
 
 impl<'a> Needs<'a> {
     pub(crate) fn of(command: Confined) -> Self {
         let needs =
-            Self { command, written: Vec::new(), takes: false, sandbox: Sandbox::new().calls(command.groups()) };
+            Self { command, written: Vec::new(), devices: Vec::new(), sandbox: Sandbox::new().calls(command.groups()) };
         if command.packet_groups().is_some() { needs.reads_machine() } else { needs }
     }
 
@@ -148,7 +171,8 @@ impl<'a> Needs<'a> {
 
     /// Allows connections to other hosts if `connects` is true.
     pub(crate) fn connects(self, connects: bool) -> Self {
-        let sandbox = if connects { self.sandbox.calls(&[Group::Internet]) } else { self.sandbox };
+        let groups = [Group::Internet, Group::SendTo];
+        let sandbox = if connects { self.sandbox.calls(&groups) } else { self.sandbox };
         Self { sandbox, ..self }
     }
 
@@ -183,15 +207,16 @@ impl<'a> Needs<'a> {
         Self { sandbox, ..self }
     }
 
-    /// Allows AF_XDP to take packets from an interface, if `takes` is true.
-    pub(crate) fn takes(self, takes: bool) -> Self {
-        let sandbox = if takes { self.sandbox.calls(&[Group::XdpMaps]) } else { self.sandbox };
-        Self { takes, sandbox, ..self }
+    /// Allows receiving or sending by a device of this kind.
+    pub(crate) fn device(mut self, kind: &str, direction: Direction) -> Self {
+        let groups = groups_of_device(kind, direction);
+        self.devices.extend(groups);
+        Self { sandbox: self.sandbox.calls(groups), ..self }
     }
 
     /// Allows waiting for a program that was started before.
     pub(crate) fn waits_for_a_program(self) -> Self {
-        Self { sandbox: self.sandbox.calls(&[Group::Jobs]), ..self }
+        Self { sandbox: self.sandbox.calls(&[Group::Wait]), ..self }
     }
 }
 
@@ -214,7 +239,7 @@ impl Confinement {
     /// more permissions is open.
     pub(crate) fn of_files(needs: Needs<'_>, args: &SandboxArgs) -> Result<Self, Error> {
         let mut packet_groups = needs.command.packet_groups().unwrap_or_default().to_vec();
-        packet_groups.extend(needs.takes.then_some(Group::XdpMaps));
+        packet_groups.extend(&needs.devices);
         if args.no_sandbox {
             tracing::warn!("--no-sandbox: neither files nor system calls are restricted");
             return Ok(Self { packet_groups, sandbox: None });
@@ -237,13 +262,18 @@ impl Confinement {
         Ok(Some(in_force))
     }
 
-    /// Wraps the function that makes each CPU's handler. Each packet thread calls it before its
+    fn filter_of_packet_threads(&self) -> Result<ThreadFilter, Error> {
+        let sockets = PacketSockets::open()?;
+        Ok(ThreadFilter::new(&self.packet_groups, &sockets)?)
+    }
+
+    /// Wraps the function that makes each CPU's handler. Call it when all devices are open. Each packet thread calls it before its
     /// first packet, and enters its filter there.
     pub(crate) fn of_packet_threads<H: Handler>(
         &self,
         make: impl Fn(CpuId) -> H + Send + Sync + 'static,
     ) -> Result<impl Fn(CpuId) -> H + Send + Sync + 'static, Error> {
-        let filter = self.sandbox.as_ref().map(|_| ThreadFilter::new(&self.packet_groups)).transpose()?;
+        let filter = self.sandbox.as_ref().map(|_| self.filter_of_packet_threads()).transpose()?;
         Ok(move |cpu| {
             // After a panic, the thread makes a new handler, but already has its filter.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));

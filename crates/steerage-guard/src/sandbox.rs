@@ -218,6 +218,10 @@ impl SandboxError {
         Self { what: "restrict files", cause: Box::new(cause) }
     }
 
+    fn sockets(cause: io::Error) -> Self {
+        Self { what: "list open sockets in /proc/self/fd", cause: Box::new(cause) }
+    }
+
     fn handler(cause: io::Error) -> Self {
         Self { what: "name violations", cause: Box::new(cause) }
     }

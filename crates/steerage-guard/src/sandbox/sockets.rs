@@ -6,14 +6,13 @@
 //! descriptor. The thread cannot give the socket another number, because it may not duplicate descriptors.
 
 use std::fs;
-use std::io;
 use std::os::fd::RawFd;
 
-use super::sys;
+use super::{SandboxError, sys};
 
-/// The most packet sockets that a filter can name. Each takes up to six instructions in each of five
-/// system calls, and the kernel accepts programs of 4096 instructions (`BPF_MAXINSNS`).
-const SOCKETS_MAX: usize = 100;
+/// The most packet sockets of each kind that a filter can name. Each takes two or three instructions in each
+/// of three system calls, and the kernel accepts programs of 4096 instructions (`BPF_MAXINSNS`).
+const SOCKETS_MAX: usize = 200;
 
 /// The packet sockets (packet(7)) that this process has open. A [`ThreadFilter`](super::ThreadFilter)
 /// does not let its thread send by those that listen.
@@ -37,10 +36,11 @@ impl PacketSockets {
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub fn open() -> io::Result<Self> {
+    pub fn open() -> Result<Self, SandboxError> {
         let mut found = Self::default();
-        for entry in fs::read_dir("/proc/self/fd")? {
-            let Some(descriptor) = entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok()) else {
+        for entry in fs::read_dir("/proc/self/fd").map_err(SandboxError::sockets)? {
+            let name = entry.map_err(SandboxError::sockets)?.file_name();
+            let Some(descriptor) = name.to_str().and_then(|name| name.parse::<RawFd>().ok()) else {
                 continue;
             };
             let Some(protocol) = sys::packet_protocol(descriptor) else { continue };
@@ -49,11 +49,11 @@ impl PacketSockets {
                 found.listening.push(descriptor);
             }
         }
-        if found.all.len() > SOCKETS_MAX {
-            tracing::warn!(
-                "there are more than {SOCKETS_MAX} packet sockets, so the sandbox cannot keep the threads that listen from sending by them"
-            );
-            found = Self::default();
+        for sockets in [&mut found.listening, &mut found.all] {
+            if sockets.len() > SOCKETS_MAX {
+                tracing::warn!("more than {SOCKETS_MAX} packet sockets: packet threads could send by them");
+                sockets.clear();
+            }
         }
         Ok(found)
     }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `calls` | system calls, in groups by purpose |
 //! | `files` | restricts access to files with Landlock |
+//! | `program` | evaluates a compiled program |
 //! | `sockets` | finds the packet sockets of this process |
 //! | `filter` | compiles groups of system calls to seccomp programs |
 //! | `sys` | the handler that reports a violation |
@@ -17,6 +18,7 @@
 mod calls;
 mod files;
 mod filter;
+mod program;
 mod sockets;
 #[allow(unsafe_code)]
 mod sys;
@@ -29,8 +31,9 @@ use std::path::{Path, PathBuf};
 
 use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
 
-pub use calls::Group;
+pub use calls::{Group, call_name};
 use files::{Enforced, How, Reach};
+pub use program::Answer;
 pub use sockets::PacketSockets;
 
 /// The actions that a process still needs. Everything else is denied once [`restrict_files`](Self::restrict_files) and
@@ -152,6 +155,27 @@ impl ThreadFilter {
     pub fn new(groups: &[Group], sockets: &PacketSockets) -> Result<Self, SandboxError> {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         arch.map(|arch| filter::allow(groups, sockets, arch)).transpose().map(Self)
+    }
+
+    /// What the filter says about a system call, by its number. A kernel that cannot restrict system calls
+    /// allows all.
+    ///
+    /// ```
+    /// use steerage_guard::sandbox::{Answer, PacketSockets, ThreadFilter};
+    ///
+    /// let filter = ThreadFilter::new(&[], &PacketSockets::default())?;
+    /// assert_eq!(filter.answer(100_000), Answer::Denied);
+    /// # Ok::<(), steerage_guard::sandbox::SandboxError>(())
+    /// ```
+    pub fn answer(&self, number: u32) -> Answer {
+        self.0.as_ref().map_or(Answer::Allowed, |program| program::answer(program, number))
+    }
+
+    /// Whether the filter allows a system call with these arguments.
+    ///
+    /// [`answer`](Self::answer) has an example.
+    pub fn allows(&self, number: u32, arguments: &[u64; 6]) -> bool {
+        self.0.as_ref().is_none_or(|program| program::allows(program, number, arguments))
     }
 
     /// Restricts this thread permanently.

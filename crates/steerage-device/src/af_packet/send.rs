@@ -190,11 +190,29 @@ struct Send {
 }
 
 impl Send {
-    /// Sends a packet. `first` is the first byte after the header for the kernel.
-    fn attempt(&self, packet: &[&[u8]], first: u8) -> Result<Attempt, DeviceError> {
+    /// Sends a packet in several parts.
+    #[inline(never)]
+    fn attempt_parts<'a>(
+        &self,
+        parts: impl Iterator<Item = &'a [u8]>,
+        before: usize,
+    ) -> Result<Attempt, DeviceError> {
+        let (mut all, mut count): ([&[u8]; PARTS_MAX], _) = ([&[]; PARTS_MAX], 0);
+        for (to, part) in all.iter_mut().zip(parts) {
+            (*to, count) = (part, count + 1);
+        }
+        self.attempt(&all[..count], before)
+    }
+
+    /// Sends a packet. `before` is the number of parts before the packet's first byte.
+    #[inline]
+    fn attempt(&self, packet: &[&[u8]], before: usize) -> Result<Attempt, DeviceError> {
         let socket = match &self.sockets {
             Sockets::Link(socket) => &**socket,
-            Sockets::Ip(sockets) => &sockets[usize::from(first >> 4 == 6)],
+            Sockets::Ip(sockets) => {
+                let version = packet.get(before).and_then(|part| part.first()).map(|first| first >> 4);
+                &sockets[usize::from(version == Some(6))]
+            }
         };
         let send = || socket.send::<PARTS_MAX>(packet);
         // A signal can interrupt the call before the packet is sent.
@@ -269,12 +287,13 @@ impl<'p> Wire<'p> for Sending<'_> {
         }
         let header = self.send.whole.as_ref().map(|_| &header[..]);
         let before = usize::from(header.is_some());
-        let (mut all, mut count): ([&[u8]; PARTS_MAX], _) = ([&[]; PARTS_MAX], 0);
-        for (to, part) in all.iter_mut().zip(header.into_iter().chain(parts)) {
-            (*to, count) = (part, count + 1);
-        }
-        let first = all[before].first().copied().unwrap_or_default();
-        match self.send.attempt(&all[..count], first) {
+        let mut parts = header.into_iter().chain(parts);
+        let one = parts.next().unwrap_or_default();
+        let attempt = match parts.next() {
+            None => self.send.attempt(&[one], before),
+            Some(two) => self.send.attempt_parts([one, two].into_iter().chain(parts), before),
+        };
+        match attempt {
             Ok(Attempt::Is(outcome)) => outcome,
             Ok(Attempt::NoRoom) => {
                 self.full = true;

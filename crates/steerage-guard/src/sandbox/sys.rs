@@ -106,6 +106,9 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
         set_result(context, -libc::EACCES);
         return;
     }
+    if calls::begins_backtrace(call) {
+        abort_without_backtrace();
+    }
     let mut name = [0u8; NAME_BYTES];
     // SAFETY: PR_GET_NAME writes up to 16 bytes, which is the length of `name`.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
@@ -113,7 +116,7 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
     line.push(b"steerage: the sandbox ended this process: thread ");
     line.push_printable(&name[..name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES)]);
     line.push(b" made the system call ");
-    line.push(calls::name_of(call).as_bytes());
+    line.push(calls::call_name(call).as_bytes());
     line.push(b" (");
     line.push_number(info.syscall as u32);
     line.push(b")");
@@ -125,6 +128,19 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
     // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.
     unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len) };
     end();
+}
+
+/// Ends the process as `abort` does. The standard library shows a backtrace here only after it has reported that
+/// memory could not be allocated, and then it aborts. `abort` itself may block signals, which is not possible
+/// in this handler.
+fn abort_without_backtrace() -> ! {
+    let line = b"steerage: the sandbox allows no backtrace; with --no-sandbox there is one\n";
+    // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), libc::SIGABRT) };
+    // SAFETY: the call ends the process, if SIGABRT is blocked.
+    unsafe { libc::_exit(128 + libc::SIGABRT) }
 }
 
 /// Blocks signals for the program like `rt_sigprocmask`, but not SIGSYS. The C library blocks all

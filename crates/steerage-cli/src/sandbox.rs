@@ -257,6 +257,11 @@ impl Confinement {
     pub(crate) fn of_calls(self) -> Result<Option<InForce>, Error> {
         let Some(sandbox) = self.sandbox else { return Ok(None) };
         let in_force = sandbox.restrict_calls()?;
+        if let Some(error) = in_force.landlock_refused() {
+            warn(&format!(
+                "files are not restricted, because landlock_create_ruleset failed ({error}); a container's seccomp profile may deny it"
+            ));
+        }
         without_backtraces();
         tracing::info!("the sandbox is in force: {in_force}");
         Ok(Some(in_force))
@@ -264,6 +269,9 @@ impl Confinement {
 
     fn filter_of_packet_threads(&self) -> Result<ThreadFilter, Error> {
         let sockets = PacketSockets::open()?;
+        if sockets.too_many() {
+            warn("there are so many packet sockets that the sandbox cannot keep packet threads from sending by them");
+        }
         Ok(ThreadFilter::new(&self.packet_groups, &sockets)?)
     }
 
@@ -306,6 +314,12 @@ pub(crate) fn enter_keeping(needs: Needs<'_>, needed: &Needed<'_>, args: &Sandbo
 pub(crate) fn enter_writing<'a>(needs: Needs<'a>, files: &[&'a Path], args: &SandboxArgs) -> Result<Kept, Error> {
     let needed = files.iter().copied().fold(Needed::default(), Needed::written_files);
     enter_keeping(needs.written_files(files), &needed, args)
+}
+
+/// Says in one line that a part of the sandbox is missing.
+fn warn(what: &str) {
+    // An error means that standard error is closed.
+    let _ = writeln!(io::stderr(), "steerage: {what}");
 }
 
 /// Makes panics report only their place. A backtrace needs the program's own file, which no thread

@@ -202,12 +202,22 @@ impl InForce {
         self.seccomp
     }
 
+    /// The error if the kernel refused Landlock, although it was not built or started without it. The user
+    /// may be able to change that: it happens in a container whose seccomp profile denies the system
+    /// call.
+    pub fn landlock_refused(&self) -> Option<io::Error> {
+        match self.landlock {
+            Enforced::Refused(error) => Some(io::Error::from_raw_os_error(error)),
+            _ => None,
+        }
+    }
+
     /// How much of Landlock the kernel enforces: `full`, `part` or `none`.
     pub fn landlock(&self) -> &'static str {
         match self.landlock {
             Enforced::All => "full",
             Enforced::Part(_) => "part",
-            Enforced::Nothing | Enforced::Refused => "none",
+            Enforced::Nothing | Enforced::Refused(_) => "none",
         }
     }
 }
@@ -219,7 +229,7 @@ impl fmt::Display for InForce {
             Enforced::All => f.write_str("Landlock"),
             Enforced::Part(version) => write!(f, "Landlock in part (version {version} of this kernel)"),
             Enforced::Nothing => f.write_str("no Landlock here"),
-            Enforced::Refused => f.write_str("Landlock refused"),
+            Enforced::Refused(_) => f.write_str("Landlock refused"),
         }
     }
 }

@@ -53,7 +53,7 @@ impl Hijacked {
         }
         ptrace::interrupt(id).unwrap();
         assert!(matches!(waited(id), WaitStatus::PtraceEvent(..)));
-        let own = until_system_call(id);
+        let (own, _) = until_system_call(id);
         Some(Self { id, own })
     }
 
@@ -62,11 +62,9 @@ impl Hijacked {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         ptrace::setregs(self.id, user_regs_struct { orig_rax: number, rdi, rsi, rdx, r10, r8, r9, ..self.own }).unwrap();
         ptrace::syscall(self.id, None).unwrap();
-        let outcome = match waited(self.id) {
-            WaitStatus::PtraceSyscall(_) => Outcome::Made(ptrace::getregs(self.id).unwrap().rax as i64),
-            WaitStatus::Stopped(_, Signal::SIGSYS) => Outcome::Denied,
-            other => panic!("{} {arguments:x?}: {other:?}", call_name(number as usize)),
-        };
+        let ended = waited(self.id);
+        assert!(matches!(ended, WaitStatus::PtraceSyscall(_)), "{}: {ended:?}", call_name(number as usize));
+        let result = ptrace::getregs(self.id).unwrap().rax as i64;
         let again = user_regs_struct {
             rip: self.own.rip - INSTRUCTION_BYTES,
             rax: self.own.orig_rax,
@@ -74,8 +72,10 @@ impl Hijacked {
             ..self.own
         };
         ptrace::setregs(self.id, again).unwrap();
-        self.own = until_system_call(self.id);
-        outcome
+        // A denied system call ends too, and its signal arrives then.
+        let (own, is_denied) = until_system_call(self.id);
+        self.own = own;
+        if is_denied { Outcome::Denied } else { Outcome::Made(result) }
     }
 
     #[track_caller]
@@ -104,9 +104,10 @@ fn waited(id: Pid) -> WaitStatus {
     waitpid(id, Some(WaitPidFlag::__WALL)).unwrap()
 }
 
-/// Continues to the start of the thread's next system call. Returns the registers there.
-fn until_system_call(id: Pid) -> user_regs_struct {
-    let mut passed_on = None;
+/// Continues to the start of the thread's next system call. Returns the registers there, and whether a SIGSYS came,
+/// which is not passed on.
+fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
+    let (mut passed_on, mut is_denied) = (None, false);
     loop {
         ptrace::syscall(id, passed_on).unwrap();
         passed_on = match waited(id) {
@@ -114,12 +115,16 @@ fn until_system_call(id: Pid) -> user_regs_struct {
                 let registers = ptrace::getregs(id).unwrap();
                 // The kernel sets the result to this before it begins a system call.
                 if registers.rax as i64 == -i64::from(Errno::ENOSYS as i32) {
-                    return registers;
+                    return (registers, is_denied);
                 }
                 None
             }
-            WaitStatus::Stopped(_, signal) if signal != Signal::SIGTRAP && signal != Signal::SIGSYS => Some(signal),
-            WaitStatus::Stopped(..) | WaitStatus::PtraceEvent(..) => None,
+            WaitStatus::Stopped(_, Signal::SIGSYS) => {
+                is_denied = true;
+                None
+            }
+            WaitStatus::Stopped(_, Signal::SIGTRAP) | WaitStatus::PtraceEvent(..) => None,
+            WaitStatus::Stopped(_, signal) => Some(signal),
             ended => panic!("{ended:?}"),
         };
     }
@@ -215,7 +220,7 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
         libc::F_DUPFD,
         libc::F_DUPFD_CLOEXEC,
         libc::F_SETOWN,
-        libc::F_SETSIG,
+        10, // F_SETSIG
         libc::F_SETLEASE,
         libc::F_NOTIFY,
         15, // F_SETOWN_EX

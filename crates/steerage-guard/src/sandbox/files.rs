@@ -52,8 +52,8 @@ pub(crate) enum Enforced {
     Part(i32),
     Nothing,
     /// The kernel may have Landlock, but this process may not use it: a container's filter, for
-    /// example, can deny the system call.
-    Refused,
+    /// example, can deny the system call. The value is the number of the error.
+    Refused(i32),
 }
 
 /// The access without a path that remains.
@@ -67,15 +67,9 @@ pub(crate) struct Reach {
 
 /// Restricts this thread, and the threads that it starts from now on. Paths that do not exist are
 /// skipped.
-///
-/// If the system call is refused, that is reported as a warning: files are not restricted then, and the user may be
-/// able to change it.
 pub(crate) fn restrict(paths: &[(PathBuf, How)], reach: Reach) -> Result<Enforced, SandboxError> {
     if let Some(error) = sys::landlock_refusal() {
-        tracing::warn!(
-            "files are not restricted: landlock_create_ruleset failed ({error}); a container's seccomp profile may deny it"
-        );
-        return Ok(Enforced::Refused);
+        return Ok(Enforced::Refused(error.raw_os_error().unwrap_or_default()));
     }
     let scopes = if reach.signals { Scope::AbstractUnixSocket.into() } else { Scope::from_all(ASKED) };
     let ruleset = Ruleset::default().handle_access(AccessFs::from_all(ASKED)).map_err(SandboxError::landlock)?;

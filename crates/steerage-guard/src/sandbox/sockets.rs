@@ -28,6 +28,7 @@ pub struct PacketSockets {
     /// The sockets that listen to all protocols of an interface.
     pub(crate) listening: Vec<RawFd>,
     pub(crate) all: Vec<RawFd>,
+    too_many: bool,
 }
 
 impl PacketSockets {
@@ -51,10 +52,16 @@ impl PacketSockets {
         }
         for sockets in [&mut found.listening, &mut found.all] {
             if sockets.len() > SOCKETS_MAX {
-                tracing::warn!("more than {SOCKETS_MAX} packet sockets: packet threads could send by them");
+                found.too_many = true;
                 sockets.clear();
             }
         }
         Ok(found)
+    }
+
+    /// Whether there are more packet sockets than a filter can name. Then it names none, and its thread may send by
+    /// them.
+    pub fn too_many(&self) -> bool {
+        self.too_many
     }
 }

@@ -7,6 +7,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal};
 use rustix::time::{ClockId, clock_gettime};
 use steerage::{CpuId, Handler};
 use steerage_guard::capabilities::{self, Kept, Needed};
@@ -285,10 +287,10 @@ impl Confinement {
         Ok(move |cpu| {
             // After a panic, the thread makes a new handler, but already has its filter.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));
-            if let Some(Err(error)) = enters.map(ThreadFilter::enter) {
+            if let Some(Err(error)) = enters.map(enter_packet_thread) {
                 // No packet is handled outside the sandbox. An error means that standard error is
                 // closed.
-                let _ = writeln!(io::stderr(), "steerage: {}", Error::Sandbox(error));
+                let _ = writeln!(io::stderr(), "steerage: {error}");
                 process::exit(1);
             }
             make(cpu)
@@ -314,6 +316,29 @@ pub(crate) fn enter_keeping(needs: Needs<'_>, needed: &Needed<'_>, args: &Sandbo
 pub(crate) fn enter_writing<'a>(needs: Needs<'a>, files: &[&'a Path], args: &SandboxArgs) -> Result<Kept, Error> {
     let needed = files.iter().copied().fold(Needed::default(), Needed::written_files);
     enter_keeping(needs.written_files(files), &needed, args)
+}
+
+/// Has other threads handle the signals that are sent to this process. A handler wakes another thread with a system call
+/// that packet threads may not make.
+fn leave_signals_to_others() -> Result<(), Errno> {
+    /// What a fault of this thread causes.
+    const OWN: [Signal; 7] = [
+        Signal::SIGSYS,
+        Signal::SIGSEGV,
+        Signal::SIGBUS,
+        Signal::SIGILL,
+        Signal::SIGFPE,
+        Signal::SIGABRT,
+        Signal::SIGTRAP,
+    ];
+    let mut others = SigSet::all();
+    OWN.into_iter().for_each(|signal| others.remove(signal));
+    others.thread_block()
+}
+
+fn enter_packet_thread(filter: &ThreadFilter) -> Result<(), String> {
+    leave_signals_to_others().map_err(|error| format!("cannot block signals in a packet thread: {error}"))?;
+    filter.enter().map_err(|error| Error::Sandbox(error).to_string())
 }
 
 /// Says in one line that a part of the sandbox is missing.

@@ -192,11 +192,7 @@ struct Send {
 impl Send {
     /// Sends a packet in several parts.
     #[inline(never)]
-    fn attempt_parts<'a>(
-        &self,
-        parts: impl Iterator<Item = &'a [u8]>,
-        before: usize,
-    ) -> Result<Attempt, DeviceError> {
+    fn attempt_parts<'a>(&self, parts: impl Iterator<Item = &'a [u8]>, before: usize) -> Result<Attempt, DeviceError> {
         let (mut all, mut count): ([&[u8]; PARTS_MAX], _) = ([&[]; PARTS_MAX], 0);
         for (to, part) in all.iter_mut().zip(parts) {
             (*to, count) = (part, count + 1);

@@ -525,8 +525,25 @@ mod tests {
     #[test]
     fn what_a_packet_thread_does_opens_nothing() {
         let never = [
-            "openat", "open", "openat2", "socket", "connect", "bind", "clone", "kill", "wait4", "waitid", "dup", "dup2",
-            "dup3", "stat", "statx", "newfstatat", "sendfile", "splice", "accept4",
+            "openat",
+            "open",
+            "openat2",
+            "socket",
+            "connect",
+            "bind",
+            "clone",
+            "kill",
+            "wait4",
+            "waitid",
+            "dup",
+            "dup2",
+            "dup3",
+            "stat",
+            "statx",
+            "newfstatat",
+            "sendfile",
+            "splice",
+            "accept4",
         ];
         for group in [Group::Run, Group::Receive, Group::Send, Group::SendTo, Group::XdpMaps] {
             for name in group.names() {

@@ -57,9 +57,7 @@ impl Socket {
         let socket = self.0.as_raw_fd();
         let sent = if let [only] = packet {
             // SAFETY: the kernel reads the bytes of `only`.
-            unsafe {
-                libc::sendto(socket, only.as_ptr().cast(), only.len(), libc::MSG_DONTWAIT, ptr::null(), 0)
-            }
+            unsafe { libc::sendto(socket, only.as_ptr().cast(), only.len(), libc::MSG_DONTWAIT, ptr::null(), 0) }
         } else {
             let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PARTS];
             for (part, bytes) in parts.iter_mut().zip(packet) {

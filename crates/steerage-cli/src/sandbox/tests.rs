@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 
 use steerage::{Batch, Cpu, Handler};
 
+#[cfg(target_arch = "x86_64")]
 use steerage_guard::sandbox::{Answer, call_name};
 
 use super::*;
@@ -189,13 +190,16 @@ fn the_page_of_privileges_is_right() {
 }
 
 /// More than the highest number of a system call, with room for later kernels.
+#[cfg(target_arch = "x86_64")]
 const NUMBERS: u32 = 1024;
 
 /// Numbers that no kernel has: of another architecture's table (x32), and negative ones.
+#[cfg(target_arch = "x86_64")]
 const INVALID: [u32; 4] = [0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX];
 
 /// The threads of a command, and the groups of system calls that they have according to
 /// docs/privileges.md.
+#[cfg(target_arch = "x86_64")]
 fn threads(command: Confined) -> Vec<(String, Vec<Group>, Vec<&'static str>)> {
     let (rows, name) = (rows(), format!("`{}`", command.name()));
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == name).unwrap();

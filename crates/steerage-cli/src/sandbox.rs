@@ -7,11 +7,13 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process;
 
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal};
 use rustix::time::{ClockId, clock_gettime};
 use steerage::{CpuId, Handler};
 use steerage_guard::capabilities::{self, Kept, Needed};
 use steerage_guard::file;
-use steerage_guard::sandbox::{Group, InForce, Sandbox, ThreadFilter};
+use steerage_guard::sandbox::{Group, InForce, PacketSockets, Sandbox, ThreadFilter};
 
 use crate::args::SandboxArgs;
 use crate::error::Error;
@@ -93,31 +95,53 @@ impl Confined {
 
     /// The system calls that the process's threads may make.
     pub(crate) fn groups(self) -> &'static [Group] {
-        use Group::{Clients, Files, Jobs, Netlink, OpenSockets, Terminal, Threads, UnixClient};
+        use Group::{Clients, Files, Netlink, OpenSockets, Receive, Send, SendTo, Signal};
+        use Group::{Terminal, Threads, UnixClient, Wait};
         match self {
             Self::Count | Self::Meter | Self::Explain | Self::Send | Self::Respond => {
-                &[OpenSockets, Threads, Files, Clients]
+                &[Receive, Send, OpenSockets, Threads, Files, Clients]
             }
-            Self::Forward => &[OpenSockets, Threads, Files, Clients, Netlink],
-            Self::Fanout | Self::Parallel => &[OpenSockets, Threads, Files, Clients, Jobs],
-            Self::Get | Self::Set => &[OpenSockets],
-            Self::Top => &[OpenSockets, Threads, Files, UnixClient, Terminal],
-            Self::Bench | Self::BenchRr => &[OpenSockets, Threads, Files],
+            Self::Forward => &[Receive, Send, SendTo, OpenSockets, Threads, Files, Clients, Netlink],
+            Self::Fanout => &[Receive, Send, OpenSockets, Threads, Files, Clients, Wait],
+            Self::Parallel => &[Receive, Send, OpenSockets, Threads, Files, Clients, Wait, Signal],
+            Self::Get | Self::Set => &[Receive, Send, OpenSockets],
+            Self::Top => &[Receive, Send, OpenSockets, Threads, Files, UnixClient, Terminal],
+            Self::Bench | Self::BenchRr => &[Receive, Send, OpenSockets, Threads, Files],
             Self::BenchReport | Self::Man => &[Files],
             Self::Doctor | Self::Help | Self::Completions => &[],
-            Self::Check => &[OpenSockets, Files, UnixClient],
+            Self::Check => &[Receive, Send, OpenSockets, Files, UnixClient],
         }
     }
 
     /// The system calls that packet threads may make, or `None` if the command has no packet
-    /// threads.
+    /// threads. Devices add [what they need](groups_of_device).
     pub(crate) fn packet_groups(self) -> Option<&'static [Group]> {
         match self {
-            Self::Count | Self::Meter | Self::Explain | Self::Send | Self::Respond => Some(&[Group::OpenSockets]),
-            Self::Forward | Self::Fanout | Self::Parallel => Some(&[Group::OpenSockets]),
+            Self::Count | Self::Meter | Self::Explain | Self::Send | Self::Respond => Some(&[Group::Receive]),
+            Self::Forward | Self::Fanout | Self::Parallel => Some(&[Group::Receive]),
             _ => None,
         }
     }
+}
+
+/// The system calls that packet threads make for a device of this kind, besides receiving. An output writes to
+/// a file, a pipe or a TAP by calls that each thread may make.
+fn groups_of_device(kind: &str, direction: Direction) -> &'static [Group] {
+    match (kind, direction) {
+        ("af_xdp", Direction::In) => &[Group::XdpMaps],
+        ("af_xdp", Direction::Out) => &[Group::XdpMaps, Group::Send],
+        ("af_packet", Direction::Out) => &[Group::Send],
+        // Each datagram names its destination.
+        ("udp", Direction::Out) => &[Group::SendTo],
+        _ => &[],
+    }
+}
+
+/// Whether a run receives by a device, or sends by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    In,
+    Out,
 }
 
 /// The permissions that a command still needs once it is set up.
@@ -125,14 +149,15 @@ impl Confined {
 pub(crate) struct Needs<'a> {
     command: Confined,
     written: Vec<&'a Path>,
-    takes: bool,
+    /// The system calls that packet threads may make for the run's devices.
+    devices: Vec<Group>,
     sandbox: Sandbox,
 }
 
 impl<'a> Needs<'a> {
     pub(crate) fn of(command: Confined) -> Self {
         let needs =
-            Self { command, written: Vec::new(), takes: false, sandbox: Sandbox::new().calls(command.groups()) };
+            Self { command, written: Vec::new(), devices: Vec::new(), sandbox: Sandbox::new().calls(command.groups()) };
         if command.packet_groups().is_some() { needs.reads_machine() } else { needs }
     }
 
@@ -149,7 +174,8 @@ impl<'a> Needs<'a> {
 
     /// Allows connections to other hosts if `connects` is true.
     pub(crate) fn connects(self, connects: bool) -> Self {
-        let sandbox = if connects { self.sandbox.calls(&[Group::Internet]) } else { self.sandbox };
+        let groups = [Group::Internet, Group::SendTo];
+        let sandbox = if connects { self.sandbox.calls(&groups) } else { self.sandbox };
         Self { sandbox, ..self }
     }
 
@@ -179,10 +205,11 @@ impl<'a> Needs<'a> {
         Self { sandbox, ..self }
     }
 
-    /// Allows AF_XDP to take packets from an interface, if `takes` is true.
-    pub(crate) fn takes(self, takes: bool) -> Self {
-        let sandbox = if takes { self.sandbox.calls(&[Group::XdpMaps]) } else { self.sandbox };
-        Self { takes, sandbox, ..self }
+    /// Allows receiving or sending by a device of this kind.
+    pub(crate) fn device(mut self, kind: &str, direction: Direction) -> Self {
+        let groups = groups_of_device(kind, direction);
+        self.devices.extend(groups);
+        Self { sandbox: self.sandbox.calls(groups), ..self }
     }
 }
 
@@ -205,7 +232,7 @@ impl Confinement {
     /// more permissions is open.
     pub(crate) fn of_files(needs: Needs<'_>, args: &SandboxArgs) -> Result<Self, Error> {
         let mut packet_groups = needs.command.packet_groups().unwrap_or_default().to_vec();
-        packet_groups.extend(needs.takes.then_some(Group::XdpMaps));
+        packet_groups.extend(&needs.devices);
         if args.no_sandbox {
             tracing::warn!("--no-sandbox: neither files nor system calls are restricted");
             return Ok(Self { packet_groups, sandbox: None });
@@ -224,25 +251,38 @@ impl Confinement {
     pub(crate) fn of_calls(self) -> Result<Option<InForce>, Error> {
         let Some(sandbox) = self.sandbox else { return Ok(None) };
         let in_force = sandbox.restrict_calls()?;
+        if let Some(error) = in_force.landlock_refused() {
+            warn(&format!(
+                "files are not restricted, because landlock_create_ruleset failed ({error}); a container's seccomp profile may deny it"
+            ));
+        }
         without_backtraces();
         tracing::info!("the sandbox is in force: {in_force}");
         Ok(Some(in_force))
     }
 
-    /// Wraps the function that makes each CPU's handler. Each packet thread calls it before its
+    fn filter_of_packet_threads(&self) -> Result<ThreadFilter, Error> {
+        let sockets = PacketSockets::open()?;
+        if sockets.too_many() {
+            warn("there are so many packet sockets that the sandbox cannot keep packet threads from sending by them");
+        }
+        Ok(ThreadFilter::new(&self.packet_groups, &sockets)?)
+    }
+
+    /// Wraps the function that makes each CPU's handler. Call it when all devices are open. Each packet thread calls it before its
     /// first packet, and enters its filter there.
     pub(crate) fn of_packet_threads<H: Handler>(
         &self,
         make: impl Fn(CpuId) -> H + Send + Sync + 'static,
     ) -> Result<impl Fn(CpuId) -> H + Send + Sync + 'static, Error> {
-        let filter = self.sandbox.as_ref().map(|_| ThreadFilter::new(&self.packet_groups)).transpose()?;
+        let filter = self.sandbox.as_ref().map(|_| self.filter_of_packet_threads()).transpose()?;
         Ok(move |cpu| {
             // After a panic, the thread makes a new handler, but already has its filter.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));
-            if let Some(Err(error)) = enters.map(ThreadFilter::enter) {
+            if let Some(Err(error)) = enters.map(enter_packet_thread) {
                 // No packet is handled outside the sandbox. An error means that standard error is
                 // closed.
-                let _ = writeln!(io::stderr(), "steerage: {}", Error::Sandbox(error));
+                let _ = writeln!(io::stderr(), "steerage: {error}");
                 process::exit(1);
             }
             make(cpu)
@@ -268,6 +308,35 @@ pub(crate) fn enter_keeping(needs: Needs<'_>, needed: &Needed<'_>, args: &Sandbo
 pub(crate) fn enter_writing<'a>(needs: Needs<'a>, files: &[&'a Path], args: &SandboxArgs) -> Result<Kept, Error> {
     let needed = files.iter().copied().fold(Needed::default(), Needed::written_files);
     enter_keeping(needs.written_files(files), &needed, args)
+}
+
+/// Has other threads handle the signals that are sent to this process. A handler wakes another thread with a system call
+/// that packet threads may not make.
+fn leave_signals_to_others() -> Result<(), Errno> {
+    /// What a fault of this thread causes.
+    const OWN: [Signal; 7] = [
+        Signal::SIGSYS,
+        Signal::SIGSEGV,
+        Signal::SIGBUS,
+        Signal::SIGILL,
+        Signal::SIGFPE,
+        Signal::SIGABRT,
+        Signal::SIGTRAP,
+    ];
+    let mut others = SigSet::all();
+    OWN.into_iter().for_each(|signal| others.remove(signal));
+    others.thread_block()
+}
+
+fn enter_packet_thread(filter: &ThreadFilter) -> Result<(), String> {
+    leave_signals_to_others().map_err(|error| format!("cannot block signals in a packet thread: {error}"))?;
+    filter.enter().map_err(|error| Error::Sandbox(error).to_string())
+}
+
+/// Says in one line that a part of the sandbox is missing.
+fn warn(what: &str) {
+    // An error means that standard error is closed.
+    let _ = writeln!(io::stderr(), "steerage: {what}");
 }
 
 /// Makes panics report only their place. A backtrace needs the program's own file, which no thread

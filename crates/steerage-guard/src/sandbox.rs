@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `calls` | system calls, in groups by purpose |
 //! | `files` | restricts access to files with Landlock |
+//! | `program` | evaluates a compiled program |
+//! | `sockets` | finds the packet sockets of this process |
 //! | `filter` | compiles groups of system calls to seccomp programs |
 //! | `sys` | the handler that reports a violation |
 //!
@@ -16,6 +18,8 @@
 mod calls;
 mod files;
 mod filter;
+mod program;
+mod sockets;
 #[allow(unsafe_code)]
 mod sys;
 
@@ -29,8 +33,10 @@ use std::sync::Arc;
 
 use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
 
-pub use calls::Group;
+pub use calls::{Group, call_name};
 use files::{Enforced, How, Object, Reach};
+pub use program::Answer;
+pub use sockets::PacketSockets;
 
 /// The actions that a process still needs. Everything else is denied once [`restrict_files`](Self::restrict_files) and
 /// [`restrict_calls`](Self::restrict_calls) have been called.
@@ -111,7 +117,7 @@ impl Sandbox {
     /// If the kernel has Landlock and refuses the rules.
     pub fn restrict_files(&self) -> Result<(), SandboxError> {
         let has = |group| self.groups.contains(&group);
-        let reach = Reach { tcp: has(Group::Internet), signals: has(Group::Jobs) };
+        let reach = Reach { tcp: has(Group::Internet), signals: has(Group::Signal) };
         self.enforced.set(Some(files::restrict(&self.rules, reach)?));
         Ok(())
     }
@@ -125,7 +131,7 @@ impl Sandbox {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         if let Some(arch) = arch {
             sys::name_violations().map_err(SandboxError::handler)?;
-            let filters = [filter::do_without(arch)?, filter::allow(&self.groups, arch)?];
+            let filters = [filter::do_without(arch)?, filter::allow(&self.groups, &PacketSockets::default(), arch)?];
             filters.iter().try_for_each(|filter| apply_filter_all_threads(filter)).map_err(SandboxError::filter)?;
         }
         Ok(InForce { landlock: self.enforced.get().unwrap_or(Enforced::Nothing), seccomp: arch.is_some() })
@@ -140,12 +146,35 @@ impl Sandbox {
 pub struct ThreadFilter(Option<BpfProgram>);
 
 impl ThreadFilter {
-    /// A filter that allows these groups.
+    /// A filter that allows these groups. Of `sockets`, those that listen cannot send, and none can send to an
+    /// address.
     ///
     /// # Errors
     /// If the filter cannot be compiled.
-    pub fn new(groups: &[Group]) -> Result<Self, SandboxError> {
-        filter::arch().filter(|_| sys::has_seccomp()).map(|arch| filter::allow(groups, arch)).transpose().map(Self)
+    pub fn new(groups: &[Group], sockets: &PacketSockets) -> Result<Self, SandboxError> {
+        let arch = filter::arch().filter(|_| sys::has_seccomp());
+        arch.map(|arch| filter::allow(groups, sockets, arch)).transpose().map(Self)
+    }
+
+    /// What the filter says about a system call, by its number. A kernel that cannot restrict system calls
+    /// allows all.
+    ///
+    /// ```
+    /// use steerage_guard::sandbox::{Answer, PacketSockets, ThreadFilter};
+    ///
+    /// let filter = ThreadFilter::new(&[], &PacketSockets::default())?;
+    /// assert_eq!(filter.answer(100_000), Answer::Denied);
+    /// # Ok::<(), steerage_guard::sandbox::SandboxError>(())
+    /// ```
+    pub fn answer(&self, number: u32) -> Answer {
+        self.0.as_ref().map_or(Answer::Allowed, |program| program::answer(program, number))
+    }
+
+    /// Whether the filter allows a system call with these arguments.
+    ///
+    /// [`answer`](Self::answer) has an example.
+    pub fn allows(&self, number: u32, arguments: &[u64; 6]) -> bool {
+        self.0.as_ref().is_none_or(|program| program::allows(program, number, arguments))
     }
 
     /// Restricts this thread permanently.
@@ -172,12 +201,22 @@ impl InForce {
         self.seccomp
     }
 
+    /// The error if the kernel refused Landlock, although it was not built or started without it. The user
+    /// may be able to change that: it happens in a container whose seccomp profile denies the system
+    /// call.
+    pub fn landlock_refused(&self) -> Option<io::Error> {
+        match self.landlock {
+            Enforced::Refused(error) => Some(io::Error::from_raw_os_error(error)),
+            _ => None,
+        }
+    }
+
     /// How much of Landlock the kernel enforces: `full`, `part` or `none`.
     pub fn landlock(&self) -> &'static str {
         match self.landlock {
             Enforced::All => "full",
             Enforced::Part(_) => "part",
-            Enforced::Nothing => "none",
+            Enforced::Nothing | Enforced::Refused(_) => "none",
         }
     }
 }
@@ -189,6 +228,7 @@ impl fmt::Display for InForce {
             Enforced::All => f.write_str("Landlock"),
             Enforced::Part(version) => write!(f, "Landlock in part (version {version} of this kernel)"),
             Enforced::Nothing => f.write_str("no Landlock here"),
+            Enforced::Refused(_) => f.write_str("Landlock refused"),
         }
     }
 }
@@ -209,6 +249,10 @@ impl SandboxError {
 
     fn landlock(cause: impl error::Error + Send + Sync + 'static) -> Self {
         Self { what: "restrict files", cause: Box::new(cause) }
+    }
+
+    fn sockets(cause: io::Error) -> Self {
+        Self { what: "list open sockets in /proc/self/fd", cause: Box::new(cause) }
     }
 
     fn handler(cause: io::Error) -> Self {

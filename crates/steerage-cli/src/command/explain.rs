@@ -22,7 +22,7 @@ use crate::report::explain::{
     self, AdviceBasis, CandidateCpus, Explanation, FlowExplanation, InterfaceQueues, Rate, RateFrom, TrafficExplanation,
 };
 use crate::run::{self, RunOptions, Stopper};
-use crate::sandbox::{Confined, Confinement, Needs};
+use crate::sandbox::{Confined, Confinement, Direction, Needs};
 use crate::service::ServiceManager;
 use crate::signals;
 
@@ -94,8 +94,8 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     let by_default = !live.is_empty() && args.packets.is_none() && args.seconds.is_none();
     let needed = args.what.iter().map(Path::new).fold(Needed::default(), Needed::read_file);
     let kept = capabilities::drop_except(&needed)?;
-    let takes = inputs.iter().any(|input| input.kind == "af_xdp");
-    let needs = args.what.iter().fold(Needs::of(Confined::Explain), Needs::reads).takes(takes);
+    let needs = args.what.iter().fold(Needs::of(Confined::Explain), Needs::reads);
+    let needs = inputs.iter().fold(needs, |needs, input| needs.device(input.kind, Direction::In));
     let confinement = Confinement::of_files(needs, &args.sandbox)?;
     let signals = signals.hold()?;
     let builder = inputs.into_iter().fold(builder, Builder::input);

@@ -31,7 +31,7 @@ use crate::args::{RunArgs, SteeringArgs};
 use crate::control_tree::ControlTree;
 use crate::error::Error;
 use crate::metrics::Metrics;
-use crate::sandbox::{Confinement, Needs};
+use crate::sandbox::{Confinement, Direction, Needs};
 use crate::service::ServiceManager;
 use crate::signals::{self, HeldSignals};
 use cpus::CpuSelection;
@@ -141,7 +141,8 @@ where
     let metrics = Metrics::prepare(args)?;
     let service = ServiceManager::connect();
     let Opened { inputs, capture, .. } = devices::open(args)?;
-    let takes = inputs.iter().any(|input| input.kind == "af_xdp");
+    let kinds: Vec<&str> = inputs.iter().map(|input| input.kind).collect();
+    let takes = kinds.contains(&"af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.capabilities().can_wait);
     let mut builder = builder.check_order(check_order).originated_max(sending.originated);
     if args.live.outer_flows && args.steering.hash.allows_device() {
@@ -174,13 +175,15 @@ where
     let opened = OpenedInputs { queues, capture: capture.clone(), can_wait };
     let outputs = (sending.outputs)(&opened)?;
     let pins = takes || outputs.iter().any(|output| output.kind == "af_xdp");
+    let needs = kinds.into_iter().fold(needs, |needs, kind| needs.device(kind, Direction::In));
+    let needs = outputs.iter().fold(needs, |needs, output| needs.device(output.kind, Direction::Out));
     builder = builder.always_hash(!outputs.is_empty());
     builder = outputs.into_iter().fold(builder, Builder::output);
     let control = ControlTree::prepare(args, masks.off)?;
     let needed = args.devices.iter().map(Path::new).fold(Needed::default().pinned_memory(pins), Needed::read_file);
     let kept = capabilities::drop_except(&needs.written().iter().copied().fold(needed, Needed::written_files))?;
     let needs = args.devices.iter().fold(needs, Needs::reads);
-    let needs = control.needs(needs).takes(pins);
+    let needs = control.needs(needs);
     // Files are restricted before other threads start. Threads that write and open files start
     // after this.
     let confinement = Confinement::of_files(needs, &args.sandbox)?;

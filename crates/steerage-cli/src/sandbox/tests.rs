@@ -10,11 +10,15 @@ use std::process::{Command, Output};
 
 use steerage::{Batch, Cpu, Handler};
 
+#[cfg(target_arch = "x86_64")]
+use steerage_guard::sandbox::{Answer, call_name};
+
 use super::*;
 use crate::args::{self, RunArgs};
 use crate::instance;
 
 const FAULT: &str = "STEERAGE_TEST_FAULT";
+const SIGABRT: i32 = 6;
 const SIGSYS: i32 = 31;
 
 /// A packet function that does something forbidden, or something that must stay possible.
@@ -35,6 +39,7 @@ impl Handler for Faulty {
             "thread" => drop(std::thread::spawn(|| ())),
             // The C library reads a kernel setting when it frees the memory of a thread's heap.
             "memory" => (0..10).for_each(|_| drop((0..400).map(|_| vec![1u8; 100_000]).collect::<Vec<_>>())),
+            "allocation" => drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 62))),
             "panic" => panic!("as it was asked to"),
             other => assert_eq!(other, "nothing"),
         }
@@ -87,6 +92,23 @@ fn what_a_packet_function_must_not_do_ends_the_process_and_is_named() {
     }
 }
 
+/// The standard library reports a failed allocation, shows a backtrace if the user wants one, and aborts.
+#[test]
+fn a_failed_allocation_is_no_violation() {
+    if let Ok(fault) = std::env::var(FAULT) {
+        let make = |_| Ok(move |_cpu| Faulty(fault.clone()));
+        let (instance, _services) = instance::receiving(&run_args(), Needs::of(Confined::Count), make).unwrap();
+        drop(instance.start().unwrap().join());
+        return;
+    }
+    let ended = ran("a_failed_allocation_is_no_violation", "allocation");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.signal(), Some(SIGABRT), "{ended:?}");
+    assert!(said.contains("memory allocation of 4611686018427387904 bytes failed\n"), "{said}");
+    assert!(said.contains("steerage: the sandbox allows no backtrace; with --no-sandbox there is one\n"), "{said}");
+    assert!(!said.contains("ended this process"), "{said}");
+}
+
 /// Other threads may open files, but only files that the run needs.
 #[test]
 fn files_of_others_cannot_be_opened() {
@@ -114,16 +136,26 @@ fn files_of_others_cannot_be_opened() {
     assert!(said.contains("denied: true") || said.contains("landlock: none"), "{said}");
 }
 
+/// docs/privileges.md as rows of its tables.
+fn rows() -> Vec<Vec<&'static str>> {
+    include_str!("../../../../docs/privileges.md")
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect()
+}
+
+/// The system calls of a group in docs/privileges.md.
+fn calls_on_page(rows: &[Vec<&'static str>], group: &str) -> BTreeSet<&'static str> {
+    let row = rows.iter().find(|row| row.len() == 2 && row[0] == group);
+    row.map(|row| row[1].split(", ").collect()).unwrap_or_default()
+}
+
 /// docs/privileges.md lists the same permissions of each command and the same system calls of each
 /// group as the code.
 #[test]
 fn the_page_of_privileges_is_right() {
-    let page = include_str!("../../../../docs/privileges.md");
-    let rows: Vec<Vec<&str>> = page
-        .lines()
-        .filter(|line| line.starts_with("| "))
-        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
-        .collect();
+    let rows = rows();
     let names = |groups: &[Group]| -> String {
         let names: Vec<&str> = [Group::Run].iter().chain(groups).map(|group| group.name()).collect();
         names.join(", ")
@@ -134,16 +166,130 @@ fn the_page_of_privileges_is_right() {
         assert!(rows.iter().any(|it| *it == row), "no such row in docs/privileges.md: | {} |", row.join(" | "));
     }
     let files = rows.iter().find(|row| row.len() == 3 && row[0] == "every run").map_or("", |row| row[1]);
-    let told: Vec<&str> = files.split('`').filter(|part| part.starts_with('/')).collect();
-    assert_eq!(told, MACHINE, "the files of every run in docs/privileges.md");
+    let listed: Vec<&str> = files.split('`').filter(|part| part.starts_with('/')).collect();
+    assert_eq!(listed, MACHINE, "the files of every run in docs/privileges.md");
+    for (kind, direction, label) in [
+        ("af_packet", Direction::Out, "sends by an interface"),
+        ("af_xdp", Direction::In, "receives by AF_XDP"),
+        ("af_xdp", Direction::Out, "sends by AF_XDP"),
+        ("udp", Direction::Out, "sends by UDP"),
+    ] {
+        let names: Vec<&str> = groups_of_device(kind, direction).iter().map(|group| group.name()).collect();
+        let row = [label.to_owned(), names.join(", ")];
+        assert!(rows.iter().any(|it| *it == row), "no such row in docs/privileges.md: | {} |", row.join(" | "));
+    }
     // Other architectures have fewer system calls.
     if cfg!(target_arch = "x86_64") {
         for group in Group::ALL {
             let calls: BTreeSet<&str> = group.names().into_iter().collect();
-            let row = rows.iter().find(|row| row.len() == 2 && row[0] == group.name());
-            let told: BTreeSet<&str> = row.map(|row| row[1].split(", ").collect()).unwrap_or_default();
-            let calls_told = calls.iter().copied().collect::<Vec<_>>().join(", ");
-            assert_eq!(told, calls, "in docs/privileges.md: | {} | {calls_told} |", group.name());
+            let row = calls.iter().copied().collect::<Vec<_>>().join(", ");
+            let listed = calls_on_page(&rows, group.name());
+            assert_eq!(listed, calls, "in docs/privileges.md: | {} | {row} |", group.name());
         }
     }
+}
+
+/// More than the highest number of a system call, with room for later kernels.
+#[cfg(target_arch = "x86_64")]
+const NUMBERS: u32 = 1024;
+
+/// Numbers that no kernel has: of another architecture's table (x32), and negative ones.
+#[cfg(target_arch = "x86_64")]
+const INVALID: [u32; 4] = [0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX];
+
+/// The threads of a command, and the groups of system calls that they have according to
+/// docs/privileges.md.
+#[cfg(target_arch = "x86_64")]
+fn threads(command: Confined) -> Vec<(String, Vec<Group>, Vec<&'static str>)> {
+    let (rows, name) = (rows(), format!("`{}`", command.name()));
+    let row = rows.iter().find(|row| row.len() == 3 && row[0] == name).unwrap();
+    let mut threads = vec![(command.name(), command.groups().to_vec(), row[1].split(", ").collect())];
+    let Some(packet_groups) = command.packet_groups() else { return threads };
+    for (kind, direction, label) in [
+        ("capture", Direction::In, ""),
+        ("af_packet", Direction::Out, "sends by an interface"),
+        ("af_xdp", Direction::In, "receives by AF_XDP"),
+        ("af_xdp", Direction::Out, "sends by AF_XDP"),
+        ("udp", Direction::Out, "sends by UDP"),
+    ] {
+        let groups = [packet_groups, groups_of_device(kind, direction)].concat();
+        let device = rows.iter().find(|row| row.len() == 2 && row[0] == label).map_or("", |row| row[1]);
+        let listed = row[2].split(", ").chain(device.split(", ").filter(|group| !group.is_empty())).collect();
+        threads.push((format!("{name} packets {kind} {direction:?}"), groups, listed));
+    }
+    threads
+}
+
+/// The filter of each command's threads, as it is installed, allows the system calls that docs/privileges.md lists for them,
+/// and denies every other number. The evaluation covers all arguments.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn each_filter_allows_what_the_page_lists_and_nothing_else() {
+    let rows = rows();
+    let limited: BTreeSet<&str> =
+        rows.iter().filter(|row| row.len() == 2 && row[0].starts_with('`')).flat_map(|row| row[0].split('`')).collect();
+    let mut by_arguments = BTreeSet::new();
+    for command in Confined::ALL {
+        for (thread, groups, listed) in threads(command) {
+            let filter = ThreadFilter::new(&groups, &PacketSockets::default()).unwrap();
+            let (mut allowed, mut sometimes) = (BTreeSet::new(), BTreeSet::new());
+            for number in (0..NUMBERS).chain(INVALID) {
+                let name = call_name(number as usize);
+                match filter.answer(number) {
+                    Answer::Denied => continue,
+                    Answer::Allowed => {}
+                    Answer::ByArguments => drop(sometimes.insert(name)),
+                }
+                assert_ne!(name, "unknown", "{thread} may make the system call {number}");
+                allowed.insert(name);
+            }
+            let listed: BTreeSet<&str> = listed.iter().flat_map(|group| calls_on_page(&rows, group)).collect();
+            assert_eq!(allowed, listed, "{thread}");
+            let unlisted: Vec<_> = sometimes.difference(&limited).collect();
+            assert!(unlisted.is_empty(), "{thread}: docs/privileges.md does not limit {unlisted:?}");
+            by_arguments.extend(sometimes);
+        }
+    }
+    let listed: BTreeSet<&str> = limited.into_iter().filter(|name| call_number(name).is_some()).collect();
+    assert_eq!(by_arguments, listed, "the system calls that docs/privileges.md allows with certain arguments");
+}
+
+#[cfg(target_arch = "x86_64")]
+fn call_number(name: &str) -> Option<u32> {
+    (0..NUMBERS).find(|number| call_name(*number as usize) == name)
+}
+
+/// The argument values that a packet thread may use, of all numbers below 4096, all single bits and all ones.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn packet_threads_may_use_few_arguments() {
+    let patterns: Vec<u64> =
+        (0..4096).chain((0..64).map(|bit| 1 << bit)).chain([u64::MAX, 0x8946, 0x8901, 0x8902, 0x5452]).collect();
+    let receives = ThreadFilter::new(&[Group::Receive], &PacketSockets::default()).unwrap();
+    let sends = ThreadFilter::new(&[Group::Receive, Group::Send], &PacketSockets::default()).unwrap();
+    let allowed = |filter: &ThreadFilter, name: &str, place: usize, rest: [u64; 6]| -> BTreeSet<u64> {
+        let number = call_number(name).unwrap();
+        let with = |value| std::array::from_fn(|at| if at == place { value } else { rest[at] });
+        patterns.iter().copied().filter(|value| filter.allows(number, &with(*value))).collect()
+    };
+    let low = |values: BTreeSet<u64>| values.into_iter().filter(|value| *value < 1 << 32).collect::<Vec<u64>>();
+    // F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_SETPIPE_SZ, F_GETPIPE_SZ: no F_SETOWN (8), no F_SETSIG (10), no F_DUPFD (0).
+    assert_eq!(low(allowed(&receives, "fcntl", 1, [0; 6])), [1, 2, 3, 4, 1031, 1032]);
+    // PR_SET_NAME, PR_GET_NAME.
+    assert_eq!(low(allowed(&receives, "prctl", 0, [0; 6])), [15, 16]);
+    // Neither FIOSETOWN (0x8901) nor SIOCSPGRP (0x8902) nor FIOASYNC (0x5452).
+    let requests = allowed(&receives, "ioctl", 1, [0; 6]);
+    assert!(requests.contains(&0x8946) && ![0x8901, 0x8902, 0x5452].iter().any(|one| requests.contains(one)));
+    // At SOL_PACKET (263): PACKET_DROP_MEMBERSHIP to set, PACKET_STATISTICS to read.
+    assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 263, 0, 0, 0, 0])), [2]);
+    assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 263, 0, 0, 0, 0])), [6]);
+    // At SOL_SOCKET (1): SO_ATTACH_FILTER to set, SO_ERROR and SO_MEMINFO to read.
+    assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 1, 0, 0, 0, 0])), [26]);
+    assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 1, 0, 0, 0, 0])), [4, 55]);
+    assert!(allowed(&receives, "sendto", 4, [0; 6]).is_empty());
+    // All 64 bits of the address must be zero.
+    assert_eq!(allowed(&sends, "sendto", 4, [0; 6]), BTreeSet::from([0]));
+    assert!(!sends.allows(call_number("sendmsg").unwrap(), &[0; 6]));
+    // Only this process.
+    assert!(low(allowed(&receives, "tgkill", 0, [0; 6])).iter().all(|id| *id == u64::from(process::id())));
 }

@@ -3,6 +3,7 @@
 //! No test waits for a time to pass. A run ends after a number of packets, or by a signal that is
 //! sent once the program has reported that it listens.
 
+mod attacks;
 mod bench;
 mod bench_report;
 mod captures;

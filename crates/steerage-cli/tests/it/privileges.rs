@@ -270,6 +270,25 @@ fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
     }
 }
 
+/// A container's seccomp profile can deny Landlock although the kernel has it. The user could change that, so a
+/// warning says so, in one line.
+#[test]
+fn landlock_that_is_denied_is_reported_once() {
+    for errno in [libc::EPERM, libc::EACCES, libc::ENOMEM] {
+        let run = |args: &[&str]| run_without(libc::SYS_landlock_create_ruleset, errno, args);
+        let counted = run(&["count", "synthetic:packets=1000", "--json"]);
+        assert_eq!(counted.code, Some(0), "{counted:?}");
+        assert_eq!(counted.report()["sandbox"], json!({ "seccomp": true, "landlock": "none" }));
+        let lines: Vec<&str> = counted.err.lines().collect();
+        assert_eq!(lines.len(), 1, "{counted:?}");
+        let line = "steerage: files are not restricted, because landlock_create_ruleset failed (";
+        assert!(lines[0].starts_with(line), "{counted:?}");
+        let verbose = run(&["count", "synthetic:packets=1000", "-v"]);
+        let line = "sandbox     no capabilities, seccomp, Landlock refused";
+        assert!(verbose.out.lines().any(|said| said == line), "{verbose:?}");
+    }
+}
+
 /// If the kernel has a mechanism but refuses it, the run ends: no packet is handled outside the
 /// sandbox.
 #[test]

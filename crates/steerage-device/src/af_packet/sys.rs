@@ -14,7 +14,7 @@ mod ring;
 mod send;
 
 pub(super) use ring::{Frame, Memory, Shape};
-pub(super) use send::IpAddresses;
+pub(super) use send::{ETH_P_IP, ETH_P_IPV6};
 
 const PACKET_ADD_MEMBERSHIP: c_int = 1;
 const PACKET_DROP_MEMBERSHIP: c_int = 2;
@@ -64,11 +64,12 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// A socket that does not listen yet. With `cooked`, frames come without their link header.
+    /// A socket that does not listen yet, and that never waits. With `cooked`, frames come without their link
+    /// header.
     pub(super) fn new(cooked: bool) -> io::Result<Self> {
         let kind = if cooked { libc::SOCK_DGRAM } else { libc::SOCK_RAW };
         // SAFETY: takes numbers only.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC, 0) };
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use nix::fcntl::OFlag;
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
+use rustix::fs::{FileType, fstat};
 
 use steerage::{DeviceError, LinkType};
 
@@ -122,12 +123,13 @@ impl Files {
 
     fn open(&self, path: &Path) -> Result<Input, DeviceError> {
         let file = match &self.opener {
-            // Standard input is open already.
-            Some(opener) if path.as_os_str() != STANDARD_INPUT => opener.open(path),
-            _ => open(path),
+            Some(opener) => opener.open(path),
+            None => open(path),
         };
         let file = file.map_err(|e| failed(path, e))?;
-        let is_file = file.metadata().map_err(|e| failed(path, e))?.is_file();
+        // `File::metadata` makes a system call that could also take a path, and packet threads may not make it.
+        let stat = fstat(&file).map_err(|e| failed(path, e.into()))?;
+        let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
         match &self.waker {
             Some(waker) if !is_file => Ok(Input::Pipe(Pipe::new(file, Arc::clone(waker)))),
             _ => Ok(Input::File(file)),

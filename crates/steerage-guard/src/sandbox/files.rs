@@ -1,7 +1,7 @@
 //! Restricts access to files with Landlock.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use landlock::{
@@ -11,7 +11,7 @@ use landlock::{
 
 use rustix::fs::FileType;
 
-use super::SandboxError;
+use super::{SandboxError, sys};
 
 /// The newest version of Landlock that is requested. An older kernel enforces the rules that it
 /// knows.
@@ -59,6 +59,9 @@ pub(crate) enum Enforced {
     /// The part that an older kernel enforces. The value is its version of Landlock.
     Part(i32),
     Nothing,
+    /// The kernel may have Landlock, but this process may not use it: a container's filter, for
+    /// example, can deny the system call. The value is the number of the error.
+    Refused(i32),
 }
 
 /// The access without a path that remains.
@@ -73,6 +76,9 @@ pub(crate) struct Reach {
 /// Restricts this thread, and the threads that it starts from now on. Paths that do not exist are
 /// skipped.
 pub(crate) fn restrict(rules: &[(Object, How)], reach: Reach) -> Result<Enforced, SandboxError> {
+    if let Some(error) = sys::landlock_refusal() {
+        return Ok(Enforced::Refused(error.raw_os_error().unwrap_or_default()));
+    }
     let scopes = if reach.signals { Scope::AbstractUnixSocket.into() } else { Scope::from_all(ASKED) };
     let ruleset = Ruleset::default().handle_access(AccessFs::from_all(ASKED)).map_err(SandboxError::landlock)?;
     let denied = if reach.tcp { AccessNet::BindTcp.into() } else { AccessNet::from_all(ASKED) };
@@ -116,9 +122,4 @@ fn is_about_a_pipe(error: &RulesetError) -> bool {
         }
         _ => false,
     }
-}
-
-/// The directory that contains a path.
-pub(crate) fn parent_of(path: &Path) -> PathBuf {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }

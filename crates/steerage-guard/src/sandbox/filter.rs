@@ -1,6 +1,7 @@
 //! Compiles groups of system calls to seccomp programs.
 
 use std::collections::BTreeMap;
+use std::os::fd::RawFd;
 use std::process;
 
 use seccompiler::{
@@ -10,25 +11,33 @@ use syscalls::Sysno;
 
 use super::SandboxError;
 use super::calls::{Call, Group, Only};
+use super::sockets::PacketSockets;
 
 /// The architecture of this machine, if seccompiler supports it.
 pub(crate) fn arch() -> Option<TargetArch> {
     TargetArch::try_from(std::env::consts::ARCH).ok()
 }
 
-/// A program that allows the calls of these groups. Any other call ends the process with SIGSYS.
-pub(crate) fn allow(groups: &[Group], arch: TargetArch) -> Result<BpfProgram, SandboxError> {
+/// A program that allows the calls of these groups, except sending by the packet sockets. Any other
+/// call ends the process with SIGSYS.
+pub(crate) fn allow(groups: &[Group], sockets: &PacketSockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     let mut unlimited = Vec::new();
     for call in [Group::Run].iter().chain(groups).flat_map(|group| group.calls()) {
         let number = call.number.id().into();
-        let conditions = conditions(call)?;
-        if conditions.is_empty() {
-            unlimited.push(number);
+        let barred = barred(call, sockets)?;
+        let mut alternatives = conditions(call)?;
+        if alternatives.is_empty() {
+            if barred.is_empty() {
+                unlimited.push(number);
+            } else {
+                alternatives.push(Vec::new());
+            }
         }
         let rules = rules.entry(number).or_default();
-        for condition in conditions {
-            rules.push(SeccompRule::new(vec![condition]).map_err(SandboxError::filter)?);
+        for mut conditions in alternatives {
+            conditions.extend(barred.iter().cloned());
+            rules.push(SeccompRule::new(conditions).map_err(SandboxError::filter)?);
         }
     }
     // A list without rules allows any arguments.
@@ -55,20 +64,43 @@ fn compile(
     filter.try_into().map_err(SandboxError::filter)
 }
 
-/// The conditions of a call. It is allowed if one of them holds.
-fn conditions(call: Call) -> Result<Vec<SeccompCondition>, SandboxError> {
-    let condition = |argument, length, how, value| {
-        SeccompCondition::new(argument, length, how, value).map_err(SandboxError::filter)
-    };
-    let word = SeccompCmpArgLen::Dword;
+/// The alternatives for the arguments of a call. It is allowed if all conditions of one of them hold, or
+/// if there is no alternative.
+fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
+    let word = |argument, how, value| condition(argument, SeccompCmpArgLen::Dword, how, value);
+    let equal = |argument, value| word(argument, SeccompCmpOp::Eq, value);
     match call.only {
         Only::Any => Ok(Vec::new()),
-        Only::OneOf(argument, values) => {
-            values.iter().map(|value| condition(argument, word.clone(), SeccompCmpOp::Eq, *value)).collect()
-        }
-        Only::Not(argument, value) => Ok(vec![condition(argument, word, SeccompCmpOp::Ne, value)?]),
-        Only::With(argument, bits) => Ok(vec![condition(argument, word, SeccompCmpOp::MaskedEq(bits), bits)?]),
-        Only::Without(argument, bits) => Ok(vec![condition(argument, word, SeccompCmpOp::MaskedEq(bits), 0)?]),
-        Only::Own(argument) => Ok(vec![condition(argument, word, SeccompCmpOp::Eq, process::id().into())?]),
+        Only::OneOf(argument, values) => values.iter().map(|value| Ok(vec![equal(argument, *value)?])).collect(),
+        Only::Pairs(pairs) => pairs.iter().map(|(one, two)| Ok(vec![equal(1, *one)?, equal(2, *two)?])).collect(),
+        Only::Null(argument) => Ok(vec![vec![condition(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?]]),
+        Only::Not(argument, value) => Ok(vec![vec![word(argument, SeccompCmpOp::Ne, value)?]]),
+        Only::With(argument, bits) => Ok(vec![vec![word(argument, SeccompCmpOp::MaskedEq(bits), bits)?]]),
+        Only::Without(argument, bits) => Ok(vec![vec![word(argument, SeccompCmpOp::MaskedEq(bits), 0)?]]),
+        Only::Own(argument) => Ok(vec![vec![equal(argument, process::id().into())?]]),
     }
+}
+
+/// The conditions that keep a call from sending by packet sockets. A call with an address could choose the
+/// interface, so no packet socket may be used for it. Other calls send by the interface that the socket is bound
+/// to, so they may use those that are there to send.
+fn barred(call: Call, sockets: &PacketSockets) -> Result<Vec<SeccompCondition>, SandboxError> {
+    let has_address = !matches!(call.only, Only::Null(_));
+    let sockets = match call.number {
+        Sysno::write | Sysno::writev => &sockets.listening,
+        Sysno::sendto | Sysno::sendmsg | Sysno::sendmmsg if has_address => &sockets.all,
+        Sysno::sendto => &sockets.listening,
+        _ => return Ok(Vec::new()),
+    };
+    let not = |socket: &RawFd| condition(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, *socket as u64);
+    sockets.iter().map(not).collect()
+}
+
+fn condition(
+    argument: u8,
+    length: SeccompCmpArgLen,
+    how: SeccompCmpOp,
+    value: u64,
+) -> Result<SeccompCondition, SandboxError> {
+    SeccompCondition::new(argument, length, how, value).map_err(SandboxError::filter)
 }

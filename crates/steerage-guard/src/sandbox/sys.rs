@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem;
+use std::os::fd::RawFd;
 use std::ptr;
 
 use libc::{c_char, c_int, c_void, ucontext_t};
@@ -55,6 +56,30 @@ pub(crate) fn name_violations() -> io::Result<()> {
     Ok(())
 }
 
+/// The protocol that a packet socket is bound to. `None` if the descriptor is no packet socket.
+pub(crate) fn packet_protocol(descriptor: RawFd) -> Option<u16> {
+    // SAFETY: all zeros is a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    let mut len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the kernel writes no more than `len` bytes, which are those of `address`. If the descriptor
+    // is no socket, the call fails.
+    let failed = unsafe { libc::getsockname(descriptor, (&raw mut address).cast(), &raw mut len) };
+    (failed == 0 && i32::from(address.sll_family) == libc::AF_PACKET).then(|| u16::from_be(address.sll_protocol))
+}
+
+/// Why the kernel refuses Landlock although it has it. `None` if it does not refuse it, and if the kernel was built or started
+/// without it.
+pub(crate) fn landlock_refusal() -> Option<io::Error> {
+    /// linux/landlock.h.
+    const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
+    // SAFETY: with this flag, the kernel returns its version and reads no memory.
+    let version = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, ptr::null::<c_void>(), 0, LANDLOCK_CREATE_RULESET_VERSION)
+    };
+    let error = (version < 0).then(io::Error::last_os_error)?;
+    (![Some(libc::ENOSYS), Some(libc::EOPNOTSUPP)].contains(&error.raw_os_error())).then_some(error)
+}
+
 /// Whether the kernel has seccomp.
 pub(crate) fn has_seccomp() -> bool {
     // SAFETY: PR_GET_SECCOMP takes no pointer.
@@ -81,6 +106,9 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
         set_result(context, -libc::EACCES);
         return;
     }
+    if calls::begins_backtrace(call) {
+        abort_without_backtrace();
+    }
     let mut name = [0u8; NAME_BYTES];
     // SAFETY: PR_GET_NAME writes up to 16 bytes, which is the length of `name`.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
@@ -88,7 +116,7 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
     line.push(b"steerage: the sandbox ended this process: thread ");
     line.push_printable(&name[..name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES)]);
     line.push(b" made the system call ");
-    line.push(calls::name_of(call).as_bytes());
+    line.push(calls::call_name(call).as_bytes());
     line.push(b" (");
     line.push_number(info.syscall as u32);
     line.push(b")");
@@ -100,6 +128,19 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
     // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.
     unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len) };
     end();
+}
+
+/// Ends the process as `abort` does. The standard library shows a backtrace here only after it has reported that
+/// memory could not be allocated, and then it aborts. `abort` itself may block signals, which is not possible
+/// in this handler.
+fn abort_without_backtrace() -> ! {
+    let line = b"steerage: the sandbox allows no backtrace; with --no-sandbox there is one\n";
+    // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), libc::SIGABRT) };
+    // SAFETY: the call ends the process, if SIGABRT is blocked.
+    unsafe { libc::_exit(128 + libc::SIGABRT) }
 }
 
 /// Blocks signals for the program like `rt_sigprocmask`, but not SIGSYS. The C library blocks all

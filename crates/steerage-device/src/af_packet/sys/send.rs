@@ -1,29 +1,18 @@
 //! The system calls for sending by packet sockets.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
+use super::super::program;
 use super::{Socket, checked};
 
 const PACKET_QDISC_BYPASS: c_int = 20;
-const ETH_P_IP: u16 = 0x0800;
-const ETH_P_IPV6: u16 = 0x86dd;
 
-/// The addresses for packets without a link header: an interface, and one of the two IP protocols.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct IpAddresses([libc::sockaddr_ll; 2]);
-
-impl IpAddresses {
-    pub(crate) fn of(interface: u32) -> Self {
-        Self([ETH_P_IP, ETH_P_IPV6].map(|protocol| address(interface, protocol)))
-    }
-
-    fn for_packet(&self, packet: &[u8]) -> &libc::sockaddr_ll {
-        &self.0[usize::from(packet.first().is_some_and(|first| first >> 4 == 6))]
-    }
-}
+/// The protocols of packets without a link header: linux/if_ether.h.
+pub(crate) const ETH_P_IP: u16 = 0x0800;
+pub(crate) const ETH_P_IPV6: u16 = 0x86dd;
 
 fn address(interface: u32, protocol: u16) -> libc::sockaddr_ll {
     libc::sockaddr_ll {
@@ -38,10 +27,13 @@ fn address(interface: u32, protocol: u16) -> libc::sockaddr_ll {
 }
 
 impl Socket {
-    /// Sends through the interface from now on. The socket is bound to no protocol, so it receives
-    /// nothing.
-    pub(crate) fn bind_to_send(&self, interface: u32) -> io::Result<()> {
-        let address = address(interface, 0);
+    /// Sends through the interface from now on. Packets without a link header have `protocol`. A socket that
+    /// is bound to a protocol would also receive, so its filter accepts nothing.
+    pub(crate) fn bind_to_send(&self, interface: u32, protocol: u16) -> io::Result<()> {
+        if protocol != 0 {
+            self.attach(&program::NOTHING)?;
+        }
+        let address = address(interface, protocol);
         let (at, len) = (ptr::from_ref(&address).cast(), size_of_val(&address) as libc::socklen_t);
         // SAFETY: `len` bytes at `at` are the address.
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
@@ -59,41 +51,23 @@ impl Socket {
         self.set(libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)
     }
 
-    /// Sends up to `N` packets with up to `PARTS` parts in total, in order, without waiting.
-    /// Returns how many packets left. An error is that of the first packet. The addresses are for
-    /// packets without a link header. They come with the number of parts before the IP header.
-    pub(crate) fn send_many<const N: usize, const PARTS: usize>(
-        &self,
-        packets: &[&[&[u8]]],
-        addresses: Option<(&IpAddresses, usize)>,
-    ) -> io::Result<usize> {
-        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PARTS];
-        for (part, bytes) in parts.iter_mut().zip(packets.iter().copied().flatten()) {
-            // The kernel only reads the parts.
-            *part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast::<c_void>(), iov_len: bytes.len() };
-        }
-        // SAFETY: a message without name, parts and control data is all zeros.
-        let mut messages: [libc::mmsghdr; N] = [unsafe { std::mem::zeroed() }; N];
-        let (mut rest, mut count) = (&mut parts[..], 0);
-        for (message, packet) in messages.iter_mut().zip(packets) {
-            let Some((own, others)) = rest.split_at_mut_checked(packet.len()) else { break };
-            // C libraries differ in the type of this length.
-            (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (own.as_mut_ptr(), own.len() as _);
-            (rest, count) = (others, count + 1);
-            if let Some((to, before)) = addresses {
-                message.msg_hdr.msg_name =
-                    ptr::from_ref(to.for_packet(packet.get(before).copied().unwrap_or_default()))
-                        .cast_mut()
-                        .cast::<c_void>();
-                message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    /// Sends a packet, without waiting. Neither of the system calls has an address, so that the sandbox can
+    /// forbid calls that have one: they could send by any interface.
+    pub(crate) fn send<const PARTS: usize>(&self, packet: &[&[u8]]) -> io::Result<()> {
+        let socket = self.0.as_raw_fd();
+        let sent = if let [only] = packet {
+            // SAFETY: the kernel reads the bytes of `only`.
+            unsafe { libc::sendto(socket, only.as_ptr().cast(), only.len(), libc::MSG_DONTWAIT, ptr::null(), 0) }
+        } else {
+            let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PARTS];
+            for (part, bytes) in parts.iter_mut().zip(packet) {
+                // The kernel only reads the parts.
+                *part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast::<c_void>(), iov_len: bytes.len() };
             }
-        }
-        // SAFETY: each of the `count` messages names its own parts. The parts and the optional
-        // addresses are borrowed, so they are alive. The kernel reads them, and writes only the
-        // messages' lengths.
-        let sent = unsafe {
-            libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr(), count as c_uint, libc::MSG_DONTWAIT as _)
+            let count = packet.len().min(PARTS) as c_int;
+            // SAFETY: the first `count` parts are bytes of `packet`, which is borrowed.
+            unsafe { libc::writev(socket, parts.as_ptr(), count) }
         };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }

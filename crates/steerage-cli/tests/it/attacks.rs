@@ -1,0 +1,343 @@
+//! What a hijacked thread can do: system calls that are put into the threads of a run with ptrace, as an attacker who
+//! controls the thread would make them. docs/privileges.md lists those that are allowed.
+#![cfg(target_arch = "x86_64")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::thread;
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::libc::{self, user_regs_struct};
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use steerage_fixtures::capture::pcap;
+use steerage_fixtures::namespaces::Namespaces;
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::{HANG, is_root, skip};
+use steerage_guard::sandbox::call_name;
+
+use crate::program::Started;
+
+/// More than the highest number of a system call.
+const NUMBERS: u64 = 512;
+
+/// The size of the instruction `syscall`.
+const INSTRUCTION_BYTES: u64 = 2;
+
+/// System calls that the kernel lets through every filter, because return probes use them: uretprobe and uprobe
+/// (`arch/x86/kernel/uprobes.c`). Elsewhere, the first ends a process by SIGILL and the second fails.
+const PASSED_BY: [u64; 2] = [335, 336];
+
+/// What became of a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// The filter denied it: the thread got SIGSYS, which ends the process if nobody traces it.
+    Denied,
+    /// The kernel carried it out. This is the result.
+    Made(i64),
+}
+
+/// A thread of a run, which is stopped at the start of a system call.
+struct Hijacked {
+    id: Pid,
+    /// The registers at the start of the thread's own system call.
+    own: user_regs_struct,
+}
+
+impl Hijacked {
+    /// `None` if tracing is not allowed. The reason is on standard error.
+    fn new(id: i32) -> Option<Self> {
+        let id = Pid::from_raw(id);
+        if let Err(error) = ptrace::seize(id, ptrace::Options::PTRACE_O_TRACESYSGOOD) {
+            skip(&format!("ptrace: {error}"));
+            return None;
+        }
+        ptrace::interrupt(id).unwrap();
+        assert!(matches!(waited(id), WaitStatus::PtraceEvent(..)));
+        let (own, _) = until_system_call(id);
+        Some(Self { id, own })
+    }
+
+    /// Has the thread make a system call instead of its own, and takes it back to the start of its own.
+    fn make(&mut self, number: u64, arguments: [u64; 6]) -> Outcome {
+        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
+        ptrace::setregs(self.id, user_regs_struct { orig_rax: number, rdi, rsi, rdx, r10, r8, r9, ..self.own })
+            .unwrap();
+        ptrace::syscall(self.id, None).unwrap();
+        let ended = waited(self.id);
+        assert!(matches!(ended, WaitStatus::PtraceSyscall(_)), "{}: {ended:?}", call_name(number as usize));
+        let result = ptrace::getregs(self.id).unwrap().rax as i64;
+        let again = user_regs_struct {
+            rip: self.own.rip - INSTRUCTION_BYTES,
+            rax: self.own.orig_rax,
+            orig_rax: u64::MAX,
+            ..self.own
+        };
+        ptrace::setregs(self.id, again).unwrap();
+        // A denied system call ends too, and its signal arrives then.
+        let (own, is_denied) = until_system_call(self.id);
+        self.own = own;
+        if is_denied { Outcome::Denied } else { Outcome::Made(result) }
+    }
+
+    #[track_caller]
+    fn is_denied(&mut self, name: &str, arguments: [u64; 6]) {
+        let outcome = self.make(number_of(name), arguments);
+        assert_eq!(outcome, Outcome::Denied, "{name} {arguments:x?}");
+    }
+
+    #[track_caller]
+    fn is_allowed(&mut self, name: &str, arguments: [u64; 6]) -> i64 {
+        match self.make(number_of(name), arguments) {
+            Outcome::Made(result) => result,
+            Outcome::Denied => panic!("{name} {arguments:x?} is denied"),
+        }
+    }
+}
+
+impl Drop for Hijacked {
+    fn drop(&mut self) {
+        // The process may have ended.
+        let _ = ptrace::detach(self.id, None);
+    }
+}
+
+fn waited(id: Pid) -> WaitStatus {
+    waitpid(id, Some(WaitPidFlag::__WALL)).unwrap()
+}
+
+/// Continues to the start of the thread's next system call. Returns the registers there, and whether a SIGSYS came,
+/// which is not passed on.
+fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
+    let (mut passed_on, mut is_denied) = (None, false);
+    loop {
+        ptrace::syscall(id, passed_on).unwrap();
+        passed_on = match waited(id) {
+            WaitStatus::PtraceSyscall(_) => {
+                let registers = ptrace::getregs(id).unwrap();
+                // The kernel sets the result to this before it begins a system call.
+                if registers.rax as i64 == -i64::from(Errno::ENOSYS as i32) {
+                    return (registers, is_denied);
+                }
+                None
+            }
+            WaitStatus::Stopped(_, Signal::SIGSYS) => {
+                is_denied = true;
+                None
+            }
+            WaitStatus::Stopped(_, Signal::SIGTRAP) | WaitStatus::PtraceEvent(..) => None,
+            WaitStatus::Stopped(_, signal) => Some(signal),
+            ended => panic!("{ended:?}"),
+        };
+    }
+}
+
+fn number_of(name: &str) -> u64 {
+    (0..NUMBERS).find(|number| call_name(*number as usize) == name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// The rows of the tables in docs/privileges.md.
+fn rows() -> Vec<Vec<&'static str>> {
+    include_str!("../../../../docs/privileges.md")
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect()
+}
+
+/// The system calls that docs/privileges.md allows to the threads of a command: column 1 is for all of them,
+/// column 2 for those that handle packets. `devices` are the rows for the run's devices.
+fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static str> {
+    let rows = rows();
+    let row = rows.iter().find(|row| row.len() == 3 && row[0] == format!("`{command}`")).unwrap();
+    let named = |name: &str| rows.iter().find(|row| row.len() == 2 && row[0] == name).map_or("", |row| row[1]);
+    let groups = row[column].split(", ").chain(devices.iter().flat_map(|device| named(device).split(", ")));
+    groups.flat_map(|group| named(group).split(", ")).collect()
+}
+
+/// The threads of a run: number and name. Waits until all threads that handle packets have their filter.
+fn threads(run: &Started) -> Vec<(i32, String)> {
+    let start = Instant::now();
+    loop {
+        let mut threads = Vec::new();
+        let mut is_ready = true;
+        for task in fs::read_dir(format!("/proc/{}/task", run.id())).unwrap() {
+            let task = task.unwrap();
+            let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };
+            let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or("").trim();
+            let name = field("Name:").to_owned();
+            is_ready &= field("Seccomp_filters:") == if handles_packets(&name) { "3" } else { "2" };
+            threads.push((task.file_name().to_str().unwrap().parse().unwrap(), name));
+        }
+        if is_ready && threads.iter().any(|(_, name)| handles_packets(name)) {
+            return threads;
+        }
+        assert!(start.elapsed() < HANG, "{threads:?}");
+        thread::yield_now();
+    }
+}
+
+fn handles_packets(name: &str) -> bool {
+    name.strip_prefix("steerage/").is_some_and(|cpu| cpu.parse::<u16>().is_ok())
+}
+
+/// Puts each system call that the page does not list into one thread of each name, with several arguments. Then a few
+/// that are allowed, which shows that the thread is as it was.
+fn attack(run: &Started, command: &str, devices: &[&str]) {
+    let mut met = BTreeSet::new();
+    for (id, name) in threads(run) {
+        let kind = if handles_packets(&name) { "packets".to_owned() } else { name.clone() };
+        if !met.insert(kind) {
+            continue;
+        }
+        let allowed = listed(command, 1 + usize::from(handles_packets(&name)), devices);
+        let Some(mut thread) = Hijacked::new(id) else { return };
+        let (process, stack) = (u64::from(run.id()), thread.own.rsp);
+        let patterns =
+            [[0; 6], [u64::MAX; 6], [process, 9, 0, 0, 0, 0], [stack, stack, stack, 64, 0, 0], [1, 1, 1, 1, 1, 1]];
+        let mut denied = 0;
+        for number in (0..NUMBERS).chain([0x4000_0000, 0x4000_0001, 0x8000_0000]) {
+            if !allowed.contains(call_name(number as usize)) && !PASSED_BY.contains(&number) {
+                for arguments in patterns {
+                    let outcome = thread.make(number, arguments);
+                    let call = call_name(number as usize);
+                    assert_eq!(outcome, Outcome::Denied, "{name}: {call} ({number}) {arguments:x?}");
+                }
+                denied += 1;
+            }
+        }
+        assert!(denied > 300, "{name}: {denied}");
+        if handles_packets(&name) {
+            attack_packets(&mut thread, process);
+            // A signal to stop is for other threads: its handler makes a system call that this thread may not make.
+            assert_eq!(thread.is_allowed("tgkill", [process, id as u64, libc::SIGTERM as u64, 0, 0, 0]), 0);
+        }
+        assert_eq!(thread.is_allowed("getpid", [0; 6]), i64::from(run.id()), "{name}");
+        assert_eq!(thread.is_allowed("gettid", [0; 6]), i64::from(id), "{name}");
+    }
+}
+
+/// Arguments of listed system calls that a thread that handles packets may not use.
+fn attack_packets(thread: &mut Hijacked, process: u64) {
+    let stack = thread.own.rsp;
+    for command in [
+        libc::F_DUPFD,
+        libc::F_DUPFD_CLOEXEC,
+        libc::F_SETOWN,
+        10, // F_SETSIG
+        libc::F_SETLEASE,
+        libc::F_NOTIFY,
+        15, // F_SETOWN_EX
+    ] {
+        thread.is_denied("fcntl", [0, command as u64, process, 0, 0, 0]);
+    }
+    for request in [0x8901, 0x8902, 0x5452, 0x5412] {
+        // FIOSETOWN, SIOCSPGRP, FIOASYNC, TIOCSTI.
+        thread.is_denied("ioctl", [0, request, stack, 0, 0, 0]);
+    }
+    let [code, read] = [libc::PROT_EXEC as u64, libc::PROT_READ as u64];
+    let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+    thread.is_denied("mmap", [0, 4096, code | read, private, u64::MAX, 0]);
+    thread.is_denied("mprotect", [stack & !4095, 4096, code, 0, 0, 0]);
+    thread.is_denied("prctl", [libc::PR_SET_DUMPABLE as u64, 1, 0, 0, 0, 0]);
+    thread.is_denied("rt_sigaction", [libc::SIGSYS as u64, 0, 0, 8, 0, 0]);
+    thread.is_denied("tgkill", [1, 1, 0, 0, 0, 0]);
+    thread.is_denied("setsockopt", [0, libc::SOL_SOCKET as u64, libc::SO_MARK as u64, stack, 4, 0]);
+    thread.is_denied("getsockopt", [0, libc::SOL_SOCKET as u64, libc::SO_PEERCRED as u64, stack, stack, 0]);
+    assert_eq!(thread.is_allowed("fcntl", [u64::MAX, libc::F_GETFL as u64, 0, 0, 0, 0]), -i64::from(libc::EBADF));
+}
+
+const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
+
+/// The gate attacks `count`. With the variable STEERAGE_ATTACKS, as in `.ci/full attacks`, all commands that need no
+/// interface.
+#[test]
+fn a_hijacked_thread_makes_no_other_system_call() {
+    let scratch = Scratch::new();
+    let (flows, saved) = (scratch.join("flows.csv"), format!("pcap:{}", scratch.join("a.pcap").display()));
+    let capture = scratch.join("in.pcap");
+    fs::write(&capture, pcap([(1, 0, [0_u8; 60])])).unwrap();
+    let flows = ["--flows", flows.to_str().unwrap()];
+    let to_files = ["--to", &saved, "--to", "exec:cat >/dev/null"];
+    let mut runs: Vec<(&str, Vec<&str>, &[&str])> = vec![("count", ENDLESS.to_vec(), &[])];
+    if std::env::var_os("STEERAGE_ATTACKS").is_some() {
+        runs.push(("meter", [&ENDLESS[..], &flows].concat(), &[]));
+        runs.push(("fanout", [&ENDLESS[..], &to_files].concat(), &[]));
+        runs.push(("fanout", [&ENDLESS[..], &["--to", "udp:127.0.0.1:9"]].concat(), &["sends by UDP"]));
+    }
+    for (command, args, devices) in runs {
+        let run = Started::new(&[&[command][..], &args].concat());
+        attack(&run, command, devices);
+        run.stop(Signal::SIGTERM);
+    }
+}
+
+/// The packet sockets of a run: descriptor, and whether it listens.
+fn packet_sockets(run: &Started) -> Vec<(u64, bool)> {
+    let table = fs::read_to_string(format!("/proc/{}/net/packet", run.id())).unwrap();
+    let rows: Vec<Vec<&str>> = table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    let mut found = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{}/fd", run.id())).unwrap() {
+        let path = entry.unwrap().path();
+        let Ok(target) = fs::read_link(&path) else { continue };
+        let Some(inode) = target.to_str().and_then(|name| name.strip_prefix("socket:[")?.strip_suffix(']')) else {
+            continue;
+        };
+        if let Some(row) = rows.iter().find(|row| row.last() == Some(&inode)) {
+            found.push((path.file_name().unwrap().to_str().unwrap().parse().unwrap(), row[3] == "0003"));
+        }
+    }
+    found
+}
+
+/// A frame of zeros, as the stack of a thread holds it.
+const FRAME_BYTES: u64 = 60;
+
+/// A thread that listens cannot send by its socket, in none of the ways to send. One that sends, sends by its own
+/// interface alone.
+#[test]
+fn a_hijacked_thread_sends_only_what_its_command_sends() {
+    if !is_root() {
+        return;
+    }
+    let Some(namespaces) = Namespaces::new(2) else { return };
+    namespaces.veth((0, "in0"), (1, "far0"));
+    namespaces.veth((0, "out0"), (1, "far1"));
+    let to_wire = ["--virtual-cpus", "1", "--seconds", "0", "--json"];
+    for (command, args) in [("count", vec!["in0"]), ("fanout", vec!["in0", "--to", "out0"])] {
+        let before = [namespaces.received_by(1, "far0"), namespaces.received_by(1, "far1")];
+        let run = namespaces.within(0, || Started::new(&[&[command][..], &args, &to_wire].concat()));
+        let packets: Vec<i32> =
+            threads(&run).into_iter().filter(|(_, name)| handles_packets(name)).map(|(id, _)| id).collect();
+        let Some(mut thread) = Hijacked::new(packets[0]) else { return };
+        let (stack, mut sent) = (thread.own.rsp, 0);
+        let sockets = packet_sockets(&run);
+        assert!(sockets.iter().any(|(_, listens)| *listens), "{sockets:?}");
+        assert_eq!(sockets.iter().any(|(_, listens)| !*listens), command == "fanout", "{sockets:?}");
+        for (socket, listens) in sockets {
+            // With an address, which could name another interface.
+            thread.is_denied("sendto", [socket, stack, FRAME_BYTES, 0, stack, 20]);
+            thread.is_denied("sendmsg", [socket, stack, 0, 0, 0, 0]);
+            thread.is_denied("sendmmsg", [socket, stack, 1, 0, 0, 0]);
+            thread.is_denied("dup", [socket, 0, 0, 0, 0, 0]);
+            thread.is_denied("dup2", [socket, 200, 0, 0, 0, 0]);
+            thread.is_denied("sendfile", [socket, 0, 0, 60, 0, 0]);
+            let send = [socket, stack, FRAME_BYTES, 0, 0, 0];
+            if listens {
+                thread.is_denied("write", send);
+                thread.is_denied("writev", [socket, stack, 1, 0, 0, 0]);
+                thread.is_denied("sendto", send);
+            } else {
+                assert_eq!(thread.is_allowed("sendto", send), FRAME_BYTES as i64);
+                sent += 1;
+            }
+        }
+        drop(thread);
+        run.stop(Signal::SIGTERM);
+        let after = [namespaces.received_by(1, "far0"), namespaces.received_by(1, "far1")];
+        assert_eq!([after[0] - before[0], after[1] - before[1]], [0, sent], "frames that left by each interface");
+    }
+}

@@ -1,0 +1,102 @@
+//! Evaluates a compiled filter without making a system call.
+
+use std::collections::BTreeSet;
+
+use seccompiler::BpfProgram;
+
+/// The instructions that seccompiler generates: linux/bpf_common.h.
+const LOAD: u16 = 0x20;
+const JUMP: u16 = 0x05;
+const JUMP_EQUAL: u16 = 0x15;
+const JUMP_GREATER: u16 = 0x25;
+const JUMP_NOT_LESS: u16 = 0x35;
+const AND: u16 = 0x54;
+const RETURN: u16 = 0x06;
+
+/// `SECCOMP_RET_ALLOW` of linux/seccomp.h.
+const ALLOW: u32 = 0x7fff_0000;
+
+/// Offsets in `struct seccomp_data` of linux/seccomp.h.
+const NUMBER_AT: u32 = 0;
+const ARCH_AT: u32 = 4;
+const ARGUMENTS_AT: u32 = 16;
+
+/// linux/audit.h.
+#[cfg(target_arch = "x86_64")]
+const ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCH: u32 = 0xc000_00b7;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const ARCH: u32 = 0xc000_00f3;
+
+/// What a filter says about a system call.
+///
+/// [`ThreadFilter::answer`](super::ThreadFilter::answer) has an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Allowed with any arguments.
+    Allowed,
+    /// Allowed with certain arguments.
+    ByArguments,
+    /// Denied.
+    Denied,
+}
+
+/// The answer for all arguments.
+pub(crate) fn answer(program: &BpfProgram, number: u32) -> Answer {
+    let answers = returned(program, number, None);
+    match (answers.contains(&ALLOW), answers.len()) {
+        (true, 1) => Answer::Allowed,
+        (true, _) => Answer::ByArguments,
+        (false, _) => Answer::Denied,
+    }
+}
+
+/// Whether the system call is allowed with these arguments.
+pub(crate) fn allows(program: &BpfProgram, number: u32, arguments: &[u64; 6]) -> bool {
+    returned(program, number, Some(arguments)) == BTreeSet::from([ALLOW])
+}
+
+/// The values that the program can return. If the arguments are unknown, each comparison with one of them has both
+/// outcomes.
+fn returned(program: &BpfProgram, number: u32, arguments: Option<&[u64; 6]>) -> BTreeSet<u32> {
+    let load = |at: u32| match at {
+        NUMBER_AT => Some(number),
+        ARCH_AT => Some(ARCH),
+        _ => arguments.map(|arguments| {
+            let at = (at - ARGUMENTS_AT) as usize;
+            let bytes: Vec<u8> = arguments.iter().flat_map(|argument| argument.to_ne_bytes()).collect();
+            bytes[at..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word))
+        }),
+    };
+    let (mut met, mut rest, mut answers) = (BTreeSet::new(), vec![(0, None)], BTreeSet::new());
+    while let Some((at, value)) = rest.pop() {
+        if !met.insert((at, value)) {
+            continue;
+        }
+        let instruction = &program[at];
+        let jump = |is: fn(u32, u32) -> bool| {
+            let (yes, no) = (at + 1 + usize::from(instruction.jt), at + 1 + usize::from(instruction.jf));
+            match value {
+                Some(value) if is(value, instruction.k) => vec![yes],
+                Some(_) => vec![no],
+                None => vec![yes, no],
+            }
+        };
+        let (next, value) = match instruction.code {
+            LOAD => (vec![at + 1], load(instruction.k)),
+            AND => (vec![at + 1], value.map(|value| value & instruction.k)),
+            JUMP => (vec![at + 1 + instruction.k as usize], value),
+            JUMP_EQUAL => (jump(|value, k| value == k), value),
+            JUMP_GREATER => (jump(|value, k| value > k), value),
+            JUMP_NOT_LESS => (jump(|value, k| value >= k), value),
+            RETURN => {
+                answers.insert(instruction.k);
+                continue;
+            }
+            other => panic!("the filter has the unknown instruction {other:#x}"),
+        };
+        rest.extend(next.into_iter().map(|next| (next, value)));
+    }
+    answers
+}

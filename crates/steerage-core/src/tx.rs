@@ -17,11 +17,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::device::{DeviceError, DeviceName, TxCapabilities, TxResources};
-use crate::ids::{DropReason, TxId, TxSource, Verdict};
+use crate::ids::{TxId, TxSource, Verdict};
 use crate::packet::{Actions, Received, Segments, offload, received};
 use steerage_flow::Timestamp;
 use steerage_flow::offload::Offload;
-use steerage_ledger::{OutputInfo, TxAccount, TxLedger};
+use steerage_ledger::{Drops, OutputInfo, TxAccount, TxLedger};
 use steerage_mem::SharedPool;
 use steerage_mem::ring::{Frame, Frames};
 use steerage_mem::{Completion, Kept, Page, Region};
@@ -126,24 +126,6 @@ impl Sent {
     /// All packets were given to the device.
     pub const fn all(packets: u64, bytes: u64) -> Self {
         Self { packets, bytes, too_long: 0, link_type: 0, cut: 0, refused: 0, deferred: 0 }
-    }
-
-    /// Divides `count` packets that were not sent among the reasons of this outcome. Those without a reason found no
-    /// room. A device that reports too many is wrong, but the parts add up to `count` all the same.
-    fn dropped(&self, mut count: u64) -> Dropped {
-        let mut take = |reported: u64| {
-            let taken = reported.min(count);
-            count -= taken;
-            taken
-        };
-        let unsuitable = [
-            (DropReason::TxTooLong, take(self.too_long)),
-            (DropReason::TxLinkType, take(self.link_type)),
-            (DropReason::TxCut, take(self.cut)),
-            (DropReason::TxRefused, take(self.refused)),
-        ];
-        let [too_long, link_type, cut, refused] = unsuitable;
-        [too_long, link_type, cut, refused, (DropReason::TxFull, count)]
     }
 }
 
@@ -286,11 +268,8 @@ pub(crate) struct Fate {
     pub(crate) sent: u64,
     /// Packets that the output accepted and will settle itself.
     pub(crate) deferred: u64,
-    pub(crate) dropped: Dropped,
+    pub(crate) dropped: Drops,
 }
-
-/// Dropped packets by reason.
-type Dropped = [(DropReason, u64); 5];
 
 impl OwnedTx {
     /// Sends the batch's packets to this output; there are `count` of them.
@@ -307,12 +286,9 @@ impl OwnedTx {
         if let Some(account) = self.ledger.deferred.as_ref().filter(|_| deferred > 0) {
             account.take(source, deferred);
         }
-        let left = left - deferred;
-        let dropped = sent.dropped(left);
-        for (reason, packets) in dropped.into_iter().filter(|(_, packets)| *packets > 0) {
-            self.ledger.dropped.add(reason, packets);
-        }
-        Fate { sent: count - deferred - left, deferred, dropped }
+        let dropped = Drops::unsent(left - deferred, [sent.too_long, sent.link_type, sent.cut, sent.refused]);
+        dropped.iter().for_each(|(reason, packets)| self.ledger.dropped.add(reason, packets));
+        Fate { sent: count - left, deferred, dropped }
     }
 
     /// Whether a source that can wait should wait for this output.

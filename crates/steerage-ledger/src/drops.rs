@@ -21,6 +21,21 @@ use crate::reasons::DropReason;
 pub struct Drops([u64; DropReason::ALL.len()]);
 
 impl Drops {
+    /// Divides `count` packets that an output did not send among the reasons that it reported: too long, of another link
+    /// type, cut, and refused. The rest found no room. An output that reports too many is wrong, but the parts add up to
+    /// `count` all the same.
+    pub fn unsent(mut count: u64, reported: [u64; 4]) -> Self {
+        use DropReason::{TxCut, TxLinkType, TxRefused, TxTooLong};
+        let mut drops = Self::default();
+        for (reason, packets) in [TxTooLong, TxLinkType, TxCut, TxRefused].into_iter().zip(reported) {
+            let packets = packets.min(count);
+            drops.add(reason, packets);
+            count -= packets;
+        }
+        drops.add(DropReason::TxFull, count);
+        drops
+    }
+
     /// The packets that were lost for `reason`.
     pub fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]
@@ -103,6 +118,15 @@ impl fmt::Debug for DropCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_output_did_not_send_adds_up() {
+        assert_eq!(
+            Drops::unsent(10, [1, 2, 3, 1]).to_string(),
+            "3 tx_full, 1 tx_too_long, 2 tx_link_type, 3 tx_cut, 1 tx_refused"
+        );
+        assert_eq!(Drops::unsent(4, [1, 9, 9, 9]).to_string(), "1 tx_too_long, 3 tx_link_type");
+    }
 
     #[test]
     fn only_reasons_that_occurred_are_printed() {

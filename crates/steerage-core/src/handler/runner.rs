@@ -281,7 +281,7 @@ fn act(actions: &Actions, backlog: &mut Backlog, outputs: &mut [OwnedTx], when: 
             continue;
         };
         let fate = output.send(packets, &mut Outgoing::of_batch(backlog.consumer.frames(), actions, to, when));
-        fate.dropped.iter().for_each(|(reason, packets)| counts.dropped.add(*reason, *packets));
+        fate.dropped.iter().for_each(|(reason, packets)| counts.dropped.add(reason, packets));
         counts.transmitted.add(fate.sent);
     }
     acted

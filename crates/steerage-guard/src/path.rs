@@ -11,7 +11,10 @@
 //! may write to it only if the group is private to the user.
 //!
 //! - Every directory on the way must be ours. A sticky directory of root or of the user, such as
-//!   `/tmp`, will do as well, because another user cannot replace a directory of ours there.
+//!   `/tmp`, will do as well, because another user cannot replace a directory of ours there. From a
+//!   directory that a group may write to, such as `/var/log` of some distributions, only a plain
+//!   directory of root or of the user may follow: the group can exchange it for nothing but another
+//!   directory of root or of the user that is already beside it.
 //! - A link is followed if root or the user owns it, and the directory that contains it is ours. A
 //!   sticky directory is not enough, because another user can move a link of root there. The names
 //!   of the link's target are checked in the same way.
@@ -218,7 +221,7 @@ impl Directory {
         } else {
             std::env::current_dir().map_err(PathError::System)?.join(path)
         };
-        let directory = Walk::begin(&absolute)?.reach_end(Missing::Fails)?;
+        let directory = Walk { strict: true, ..Walk::begin(&absolute)? }.reach_end(Missing::Fails)?;
         match directory.access()? {
             Access::Ours => Ok(directory),
             Access::Sticky(by) | Access::Others(by) => {
@@ -508,12 +511,14 @@ struct Walk {
     links: usize,
     /// Who can change the working directory, if the walk is in it or below it and it is not ours.
     chosen: Option<Who>,
+    /// Whether the path will be resolved again, so that no group may exchange a directory on it.
+    strict: bool,
 }
 
 impl Walk {
     fn begin(path: &Path) -> Result<Self, PathError> {
         if path.is_absolute() {
-            return Ok(Self { at: vec![root()?], left: names(path), links: 0, chosen: None });
+            return Ok(Self { at: vec![root()?], left: names(path), links: 0, chosen: None, strict: false });
         }
         if path.as_os_str().is_empty() {
             return Err(Errno::NOENT.into());
@@ -528,7 +533,7 @@ impl Walk {
             Access::Ours => None,
             Access::Sticky(by) | Access::Others(by) => Some(by),
         };
-        Ok(Self { at: vec![start], left: names(path), links: 0, chosen })
+        Ok(Self { at: vec![start], left: names(path), links: 0, chosen, strict: false })
     }
 
     /// Walks to the directory that all names lead to.
@@ -601,6 +606,14 @@ impl Walk {
                 let created = here.open_own(name).map_err(|_| changeable(by))?;
                 self.at.push(created);
                 return Ok(());
+            }
+            (Ok(next), _, Some(Access::Others(by @ Who::Group(_)))) => {
+                let stat = rustix::fs::fstat(&next)?;
+                let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+                if self.strict || !is_directory || !is_trusted(stat.st_uid) {
+                    return Err(changeable(by));
+                }
+                next
             }
             (_, _, Some(Access::Others(by))) => return Err(changeable(by)),
             (next, _, _) => next?,

@@ -148,7 +148,7 @@ fn a_directory_of_another_user_ends_the_way_unless_it_is_the_last() {
 }
 
 #[test]
-fn a_directory_that_a_group_or_everybody_may_write_to_ends_the_way() {
+fn a_directory_that_a_group_or_everybody_may_write_to_leads_at_most_to_plain_directories_of_ours() {
     if !is_root() {
         return;
     }
@@ -161,7 +161,11 @@ fn a_directory_that_a_group_or_everybody_may_write_to_ends_the_way() {
         ground.directory(&format!("{name}/in"), me(), 0o755);
         ground.link(&format!("{name}/to-in"), me(), "in");
         let error = refused(&format!("{who} can change the directory {name}"));
-        assert_eq!(ground.holding(&format!("{name}/in/f")), error);
+        ground.directory(&format!("{name}/theirs"), SOMEBODY, 0o755);
+        let in_ours = ground.holding(&format!("{name}/in/f"));
+        assert_eq!(in_ours, if name == "group" { ok("group/in/f") } else { error.clone() });
+        assert!(Directory::open_strict(&ground.at(&format!("{name}/in"))).is_err());
+        assert_eq!(ground.holding(&format!("{name}/theirs/f")), error);
         assert_eq!(ground.holding(&format!("{name}/to-in/f")), error);
         assert_eq!(ground.opened(Directory::open(&ground.at(name))).map(|()| String::new()), error);
         // A last link is not followed there, so that a new file replaces it.

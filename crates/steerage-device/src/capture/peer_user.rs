@@ -94,7 +94,7 @@ mod tests {
         let us = rustix::process::geteuid().as_raw();
         for at in ["127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
             let Ok(listener) = TcpListener::bind(at) else {
-                eprintln!("skipped: this machine has no {at}");
+                steerage_fixtures::skip(&format!("this machine has no {at}"));
                 continue;
             };
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -12,10 +12,12 @@
 //! | `names` | looks for names in packets, if enabled |
 //! | `record`, `row`, `output`, `pattern` | the record of a flow, its columns, its format, and its file's name |
 //! | `writer_state`, `file`, `export` | hand records over to threads that write them |
+//! | `cells` | keeps spreadsheets from taking names for formulas |
 //! | `parquet` | writes records as Parquet |
 //! | `ipfix` | writes records as IPFIX, with a thread that sends them to a collector |
 //! | `totals`, `counts`, `largest` | sum up all CPUs, at the end and during the run |
 
+mod cells;
 mod counts;
 mod export;
 mod file;

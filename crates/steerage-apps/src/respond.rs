@@ -12,6 +12,8 @@
 //! | `cookie` | the answer to a SYN, without state |
 //! | `table` | this CPU's connections by bucket, and the times of their checks |
 //! | `connection`, `stack` | a connection: smoltcp's socket, and the service on it |
+//! | `neighbour` | checks neighbour solicitations |
+//! | `peers` | the number of connections, in all and of each peer, and its limits |
 //! | `refusals` | recently refused connections, so that each counts once |
 //! | `counts` | counts of packets and connections |
 
@@ -20,7 +22,9 @@ mod connection;
 mod cookie;
 mod counts;
 mod in_place;
+mod neighbour;
 mod packet;
+mod peers;
 mod refusals;
 mod stack;
 mod table;
@@ -34,9 +38,10 @@ use steerage::{Batch, BucketId, Cpu, Handler, NoRoom, Packet, Timestamp, TxId};
 
 use connection::{Connection, Opening};
 use cookie::{Cookies, Read};
-use counts::{Connections, Shared};
+use counts::Shared;
 use in_place::Says;
 use packet::{ACK, FIN, Held, Ip, Key, RST, SYN, TCP, Tcp, UDP};
+use peers::Connections;
 use refusals::Refusals;
 use stack::Stack;
 use table::Table;
@@ -262,7 +267,8 @@ impl Respond {
             return Err(Fate::Stray);
         }
         let service = self.shared.config.service(key.local_port);
-        let is_full = || self.shared.connections.are_full(self.shared.config.connections_max as u64);
+        let connections = &self.shared.connections;
+        let is_full = || connections.are_full(&self.shared.config, connections.peer(&key));
         let now_seconds = cpu.now().as_nanos() / 1_000_000_000;
         match service {
             Some(_) if tcp.has(SYN) && tcp.has_none_of(ACK | FIN) => {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::process::geteuid;
 use steerage::{CpuMask, Handle};
-use steerage_control::{CpuView, Listening, Mounted, Options, SETTLE_MAX, ServedFiles, Serving, Tree, find};
+use steerage_control::{Audience, CpuView, Listening, Mounted, Options, SETTLE_MAX, ServedFiles, Serving, Tree, find};
 
 use crate::args::{ControlArgs, RunArgs};
 use crate::error::Error;
@@ -63,11 +63,11 @@ impl ControlTree {
         directory.fold(needs, |needs, directory| needs.removes_in(directory.into()))
     }
 
-    /// Serves the tree. `report` makes the report as JSON.
+    /// Serves the tree. `report` makes the report as JSON, in the form for its audience.
     pub(crate) fn serve(
         &self,
         handle: Handle,
-        report: impl Fn() -> String + Send + Sync + 'static,
+        report: impl Fn(Audience) -> String + Send + Sync + 'static,
     ) -> Result<ServedTree, Error> {
         let Some(prepared) = self.0.borrow_mut().take() else { return Ok(ServedTree::default()) };
         let mut machine = CpuView::new(prepared.nr_cpu_ids).isolated(prepared.isolated);

@@ -23,6 +23,7 @@ impl Metrics {
     /// port in use is reported at once, and before privileges are dropped.
     pub(crate) fn prepare(args: &RunArgs) -> Result<Self, Error> {
         let listener = args.metrics.metrics.map(Listener::bind).transpose().map_err(Error::Metrics)?;
+        let listener = listener.map(|listener| listener.answering_to(&args.metrics.metrics_host));
         // Only this line says which port the kernel chose.
         let asked = args.metrics.metrics.is_some_and(|address| address.port() == 0);
         if let Some(listener) = listener.as_ref().filter(|_| asked || !args.report.quiet) {

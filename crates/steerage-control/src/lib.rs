@@ -9,7 +9,9 @@
 //! | `history` | the changes that were made: [`Event`] |
 //! | [`metrics`] | serves metrics to Prometheus over HTTP |
 //! | `cpu_view` | the CPUs that a mask may name: [`CpuView`] |
-//! | `quota` | shares the places for clients and open files among users |
+//! | `clients` | the clients of a server, and which of them makes way for a new one |
+//! | `quota` | shares the places for clients and open files among users and hosts |
+//! | `audience` | who may see what: [`Audience`] |
 //! | `error` | errors with the kernel's numbers: [`AttributeError`] |
 //! | `limits` | every limit, with its reason |
 //!
@@ -19,6 +21,8 @@
 //! itself.
 #![forbid(unsafe_code)]
 
+mod audience;
+mod clients;
 mod cpu_view;
 mod error;
 #[doc(hidden)]
@@ -31,6 +35,7 @@ mod quota;
 mod socket;
 mod tree;
 
+pub use audience::Audience;
 pub use cpu_view::CpuView;
 pub use error::{AttributeError, ErrorCode};
 pub use history::Event;

@@ -1,14 +1,17 @@
 //! Metrics for Prometheus, served over HTTP: `GET /metrics` and nothing else.
 //!
 //! [`Listener::bind`] binds the socket, which may need a privilege. [`Listener::serve`] starts one thread, which serves
-//! clients until the returned [`Server`] is dropped. The thread reads the ledger for each request, and does not disturb
-//! the data path. It waits for no client: each has a limited buffer and limited time, and if there are too many, the
-//! oldest is disconnected.
+//! clients until the returned [`Server`] is dropped. The thread reads the ledger for requests, and does not disturb
+//! the data path. It waits for no client: each has a limited buffer and limited time, and if there are too many, a
+//! client of the host that has the most makes way.
 //!
 //! docs/metrics.md describes each metric. No metric exists per flow or per bucket, so their number depends only on
 //! queues and CPUs.
+//!
+//! The server answers to addresses and to the names of its machine only. [`Listener::answering_to`] adds names.
 
 mod families;
+mod hosts;
 mod http;
 mod page;
 mod serve;
@@ -137,6 +140,7 @@ impl std::error::Error for BindError {}
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
+    hosts: hosts::Hosts,
 }
 
 impl Listener {
@@ -148,9 +152,18 @@ impl Listener {
         let bound = TcpListener::bind(address).and_then(|socket| {
             socket.set_nonblocking(true)?;
             let address = socket.local_addr()?;
-            Ok(Self { socket, address })
+            Ok(Self { socket, address, hosts: hosts::Hosts::with_own_name(&[]) })
         });
         bound.map_err(|error| BindError { address, error })
+    }
+
+    /// Also answers requests whose header `Host` has one of these names. Other names than these,
+    /// `localhost` and the machine's own are refused, because DNS can lead anybody's name here.
+    /// Addresses are always accepted.
+    #[must_use]
+    pub fn answering_to(mut self, names: &[String]) -> Self {
+        self.hosts = hosts::Hosts::with_own_name(names);
+        self
     }
 
     /// The address at which it listens, with the port that the kernel chose.
@@ -165,7 +178,7 @@ impl Listener {
     pub fn serve(self, source: Source) -> io::Result<Server> {
         let (stop, stopped) = UnixStream::pair()?;
         let thread = thread::Builder::new().name("metrics".to_owned());
-        let thread = thread.spawn(move || serve::run(&self.socket, &stopped, &|| page::of(&source)))?;
+        let thread = thread.spawn(move || serve::run(&self.socket, &stopped, &self.hosts, &|| page::of(&source)))?;
         Ok(Server { stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -189,5 +202,5 @@ impl Drop for Server {
 
 /// Answers the head of an HTTP request, with a page of one metric.
 pub(crate) fn answer(received: &[u8]) -> Option<Vec<u8>> {
-    http::answer(received, &|| "steerage_x 1\n".to_owned())
+    http::answer(received, &hosts::Hosts::new(&[]), &|| "steerage_x 1\n")
 }

@@ -34,7 +34,7 @@ use crate::error::AttributeError;
 use crate::limits::{
     OPEN_FILES_MAX, OPEN_FILES_PER_USER_MAX, OPEN_FILES_RESERVED, WAITING_WRITES_MAX, WRITE_BYTES_MAX,
 };
-use crate::quota::{Quota, QuotaFull};
+use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::{Entry, NodeId, Tree};
 use fusermount::{Failure, Watched};
 
@@ -284,8 +284,8 @@ impl Files {
         let quota = Quota {
             all: OPEN_FILES_MAX,
             reserved: OPEN_FILES_RESERVED,
-            per_user: OPEN_FILES_PER_USER_MAX,
-            owner: tree.uid(),
+            per_party: OPEN_FILES_PER_USER_MAX,
+            owner: Some(tree.uid()),
         };
         let (mounted, open, next) = (SystemTime::now(), Mutex::default(), AtomicU64::new(1));
         Self { tree, mounted, writes, ending, quota, open, next }
@@ -385,9 +385,9 @@ impl Filesystem for Files {
             return reply.error(Errno::EACCES);
         }
         let mut open = self.locked();
-        match self.quota.admit(request.uid(), open.values().map(|file| file.uid)) {
+        match self.quota.admit(Party::User(request.uid()), open.values().map(|file| Party::User(file.uid))) {
             Ok(()) => {}
-            Err(QuotaFull::User) => return reply.error(Errno::EMFILE),
+            Err(QuotaFull::Party) => return reply.error(Errno::EMFILE),
             Err(QuotaFull::All) => return reply.error(Errno::ENFILE),
         }
         let handle = self.next.fetch_add(1, Ordering::Relaxed);

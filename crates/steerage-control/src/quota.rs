@@ -1,5 +1,32 @@
-//! Quotas: a limited number of places is shared among users, so that no user can take them all. The last places are
-//! reserved for root, those before them for root and the instance's owner. Every other user has a limit of its own.
+//! Quotas: a limited number of places is shared among parties, so that no party can take them all. The last places are
+//! reserved for root, those before them for root and the instance's owner. Every other party has a limit of its own.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// The length of the prefix that one IPv6 host has for itself: it can use each of its addresses (RFC 4291, 2.5.4).
+const IPV6_HOST_PREFIX: u32 = 64;
+
+/// The party that takes a place: whoever can take further places under the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Party {
+    /// A user of this machine.
+    User(u32),
+    /// A host: its IPv4 address, or its IPv6 prefix.
+    Host(IpAddr),
+}
+
+impl Party {
+    /// The host that has this address.
+    pub(crate) fn host(address: IpAddr) -> Self {
+        // A socket for both families reports IPv4 clients by mapped addresses.
+        Self::Host(match address.to_canonical() {
+            IpAddr::V6(address) => {
+                IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - IPV6_HOST_PREFIX))))
+            }
+            address => address,
+        })
+    }
+}
 
 /// The quota for one kind of place, such as connections or open files.
 #[derive(Clone, Copy, Debug)]
@@ -8,22 +35,22 @@ pub(crate) struct Quota {
     pub(crate) all: usize,
     /// How many are reserved for root. As many again are reserved for root and the owner.
     pub(crate) reserved: usize,
-    /// The most that any other user may have.
-    pub(crate) per_user: usize,
-    /// The instance's user.
-    pub(crate) owner: u32,
+    /// The most that any other party may have.
+    pub(crate) per_party: usize,
+    /// The instance's user. `None` if the parties are no users.
+    pub(crate) owner: Option<u32>,
 }
 
-/// Why there is no place for a user.
+/// Why there is no place for a party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuotaFull {
-    /// The user has reached its own limit.
-    User,
-    /// All places that this user may have are taken, also by others.
+    /// The party has reached its own limit.
+    Party,
+    /// All places that this party may have are taken, also by others.
     All,
 }
 
-/// The rank of a user. A higher rank may take places that a lower rank may not.
+/// The rank of a party. A higher rank may take places that a lower rank may not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Other,
@@ -32,29 +59,29 @@ pub(crate) enum Rank {
 }
 
 impl Quota {
-    pub(crate) fn rank(&self, uid: u32) -> Rank {
-        match uid {
-            0 => Rank::Root,
-            uid if uid == self.owner => Rank::Owner,
+    pub(crate) fn rank(&self, party: Party) -> Rank {
+        match party {
+            Party::User(0) => Rank::Root,
+            Party::User(uid) if Some(uid) == self.owner => Rank::Owner,
             _ => Rank::Other,
         }
     }
 
-    /// Whether there is a place for the user `uid`, if the users in `taken` have one place each.
-    pub(crate) fn admit(&self, uid: u32, taken: impl Iterator<Item = u32>) -> Result<(), QuotaFull> {
+    /// Whether there is a place for `party`, if the parties in `taken` have one place each.
+    pub(crate) fn admit(&self, party: Party, taken: impl Iterator<Item = Party>) -> Result<(), QuotaFull> {
         let (mut all, mut own) = (0, 0);
-        for user in taken {
+        for other in taken {
             all += 1;
-            own += usize::from(user == uid);
+            own += usize::from(other == party);
         }
-        let rank = self.rank(uid);
+        let rank = self.rank(party);
         let kept = match rank {
             Rank::Root => 0,
             Rank::Owner => self.reserved,
             Rank::Other => 2 * self.reserved,
         };
-        if rank == Rank::Other && own >= self.per_user {
-            Err(QuotaFull::User)
+        if rank == Rank::Other && own >= self.per_party {
+            Err(QuotaFull::Party)
         } else if all + kept >= self.all {
             Err(QuotaFull::All)
         } else {
@@ -68,15 +95,16 @@ mod tests {
     use super::*;
 
     const OWNER: u32 = 1000;
-    const PLACES: Quota = Quota { all: 20, reserved: 2, per_user: 6, owner: OWNER };
+    const PLACES: Quota = Quota { all: 20, reserved: 2, per_party: 6, owner: Some(OWNER) };
 
     /// Admits a user until there is no place left. Returns how many times that worked, and why the
     /// next attempt failed.
-    fn fill(taken: &mut Vec<u32>, uid: u32) -> (usize, QuotaFull) {
+    fn fill(taken: &mut Vec<Party>, uid: u32) -> (usize, QuotaFull) {
         let before = taken.len();
+        let user = Party::User(uid);
         loop {
-            match PLACES.admit(uid, taken.iter().copied()) {
-                Ok(()) => taken.push(uid),
+            match PLACES.admit(user, taken.iter().copied()) {
+                Ok(()) => taken.push(user),
                 Err(full) => return (taken.len() - before, full),
             }
         }
@@ -85,8 +113,8 @@ mod tests {
     #[test]
     fn no_user_takes_all_places() {
         let mut taken = Vec::new();
-        assert_eq!(fill(&mut taken, 1), (6, QuotaFull::User));
-        assert_eq!(fill(&mut taken, 2), (6, QuotaFull::User));
+        assert_eq!(fill(&mut taken, 1), (6, QuotaFull::Party));
+        assert_eq!(fill(&mut taken, 2), (6, QuotaFull::Party));
         assert_eq!(fill(&mut taken, 3), (4, QuotaFull::All));
         assert_eq!(fill(&mut taken, OWNER), (2, QuotaFull::All));
         assert_eq!(fill(&mut taken, 0), (2, QuotaFull::All));
@@ -97,5 +125,15 @@ mod tests {
         let mut taken = Vec::new();
         assert_eq!(fill(&mut taken, OWNER), (18, QuotaFull::All));
         assert_eq!(fill(&mut taken, 0), (2, QuotaFull::All));
+    }
+
+    #[test]
+    fn a_host_is_an_address_or_a_prefix() {
+        let host = |address: &str| Party::host(address.parse().unwrap());
+        assert_ne!(host("192.0.2.1"), host("192.0.2.2"));
+        assert_eq!(host("::ffff:192.0.2.1"), host("192.0.2.1"));
+        assert_ne!(host("::ffff:192.0.2.1"), host("::ffff:192.0.2.2"));
+        assert_eq!(host("2001:db8:0:1::1"), host("2001:db8:0:1:ffff:ffff:ffff:ffff"));
+        assert_ne!(host("2001:db8:0:1::1"), host("2001:db8:0:2::1"));
     }
 }

@@ -1,7 +1,6 @@
 //! The tree over a Unix socket: a request is one line of JSON, and so is its reply. docs/control.md lists them.
 
 mod client;
-mod clients;
 mod directory;
 mod listening;
 mod protocol;
@@ -13,6 +12,6 @@ pub use serving::Serving;
 
 /// Answers one line of a client, with an empty report.
 pub(crate) fn answer(line: &[u8], uid: u32, tree: &crate::tree::Tree) -> String {
-    let report: protocol::Report = Box::new(|| "{}".to_owned());
+    let report: protocol::Report = Box::new(|_| "{}".to_owned());
     protocol::answer(line, uid, tree, &report)
 }

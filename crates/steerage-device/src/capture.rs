@@ -33,6 +33,7 @@ mod opener;
 mod options;
 mod pace;
 mod pcapng;
+mod peer_user;
 mod pipe;
 mod save;
 mod sift;
@@ -58,7 +59,7 @@ use steerage::{
 pub use encode::StreamFormat;
 pub use info::CaptureInfo;
 pub use links::link_name;
-pub use listen::{fifo, listen};
+pub use listen::{Waiting, fifo, listen};
 pub use options::CaptureOptions;
 pub use pace::{Pace, ParsePaceError};
 pub use save::{create, create_when_read};

@@ -8,7 +8,7 @@ use steerage::{DeviceError, Output};
 
 use crate::af_packet::{AfPacketOutput, Named};
 use crate::af_xdp::{self, AfXdpOutput};
-use crate::capture;
+use crate::capture::{self, Waiting};
 use crate::options::SpecError;
 use crate::tap::{self, TapOptions};
 use crate::udp::{self, UdpOptions};
@@ -133,15 +133,14 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
 /// Like [`open_for`], but reports if it waits for the reader of a FIFO or for a TCP client.
 ///
 /// While there is no reader, the function calls `waits` repeatedly. The arguments are the path of
-/// the FIFO or the listening address, and the number of earlier calls. `waits` returns whether to
-/// continue waiting.
+/// the FIFO or the listening address, and what happened. `waits` returns whether to continue waiting.
 ///
 /// # Errors
 /// As for [`open`], which has an example. Also, if `waits` returns false.
 pub fn open_when_read(
     spec: &str,
     cpus: usize,
-    mut waits: impl FnMut(&str, u64) -> bool,
+    mut waits: impl FnMut(&str, Waiting) -> bool,
 ) -> Result<Output, OutputError> {
     if af_xdp::Named::read(spec).is_some() {
         let output: AfXdpOutput = spec.parse().map_err(OutputError::Option)?;
@@ -156,14 +155,15 @@ pub fn open_when_read(
         return udp.map(|udp| udp.output()).map_err(OutputError::Device);
     }
     if let Some(path) = spec.strip_prefix(FIFO).filter(|path| !path.is_empty()) {
-        return capture::fifo(path, |asked| waits(path, asked)).map_err(OutputError::Device);
+        return capture::fifo(path, |before| waits(path, Waiting::Looked { before })).map_err(OutputError::Device);
     }
     if let Some(address) = spec.strip_prefix(TCP_LISTEN).filter(|address| !address.is_empty()) {
-        return capture::listen(address, |asked| waits(address, asked)).map_err(OutputError::Device);
+        return capture::listen(address, |waiting| waits(address, waiting)).map_err(OutputError::Device);
     }
     match spec.strip_prefix(PCAP) {
         Some(path) if !path.is_empty() => {
-            capture::create_when_read(path, |asked| waits(path, asked)).map_err(OutputError::Device)
+            capture::create_when_read(path, |before| waits(path, Waiting::Looked { before }))
+                .map_err(OutputError::Device)
         }
         None if Named::read(spec).is_some() => {
             let output: AfPacketOutput = spec.parse().map_err(OutputError::Option)?;

@@ -10,6 +10,7 @@ use steerage::BucketId;
 use steerage_guard::file::{self, NewFile, Readers};
 use steerage_guard::path::PathError;
 
+use super::cells::Cells;
 use super::flow::{Flow, FlowEnd, Seen};
 use super::ipfix::{Encoder, Statistics};
 use super::key::Key;
@@ -223,7 +224,7 @@ impl FlowFile {
 }
 
 fn as_csv(out: &mut impl Write, records: &[FlowRecord]) -> io::Result<()> {
-    let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(out);
+    let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(Cells::new(out));
     records.iter().try_for_each(|record| csv.serialize(record)).map_err(io::Error::from)?;
     csv.flush()
 }
@@ -256,7 +257,7 @@ fn as_ipfix(
 }
 
 /// The header line: the names of a record's columns in CSV.
-fn header() -> io::Result<Vec<u8>> {
+pub(super) fn header() -> io::Result<Vec<u8>> {
     let flow = Flow::begin(&Seen::of(Key::other()), BucketId { group: 0, bucket: 0 });
     let mut csv = csv::Writer::from_writer(Vec::new());
     csv.serialize(FlowRecord::new(flow, FlowEnd::Forced)).map_err(io::Error::from)?;

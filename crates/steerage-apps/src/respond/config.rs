@@ -18,6 +18,10 @@ pub const ECHO_PORT: u16 = 7;
 /// default buffers they take up to 288 MiB.
 pub const CONNECTIONS_DEFAULT: usize = 16_384;
 
+/// The part of all connections that one peer may have unless [`Config::per_peer_max`] sets another limit. Four peers are
+/// needed to keep others out, and a single load generator still has thousands.
+const PEER_PART: usize = 4;
+
 /// The default time after which a silent peer's connection is reset. An idle connection costs
 /// memory and little else.
 pub const IDLE_DEFAULT: Duration = Duration::from_secs(300);
@@ -72,6 +76,7 @@ pub struct Config {
     pub(super) echo: Vec<u16>,
     pub(super) services: Vec<(u16, Service)>,
     pub(super) connections_max: usize,
+    pub(super) per_peer_max: Option<usize>,
     pub(super) idle: Duration,
     pub(super) buffer: usize,
     pub(super) verifies: bool,
@@ -130,6 +135,7 @@ impl Config {
             echo,
             services,
             connections_max: CONNECTIONS_DEFAULT,
+            per_peer_max: None,
             idle: IDLE_DEFAULT,
             buffer: BUFFER_DEFAULT,
             verifies: true,
@@ -176,6 +182,14 @@ impl Config {
         self
     }
 
+    /// Limits the number of connections of one peer: an IPv4 address, or a /64 prefix of IPv6. Further
+    /// connections of this peer are reset. By default it is a quarter of all connections.
+    #[must_use]
+    pub fn per_peer_max(mut self, most: usize) -> Self {
+        self.per_peer_max = Some(most.max(1));
+        self
+    }
+
     /// Sets the time after which the connection of a silent peer is reset.
     #[must_use]
     pub fn idle(mut self, time: Duration) -> Self {
@@ -202,6 +216,11 @@ impl Config {
     /// The maximum number of connections.
     pub fn connections_most(&self) -> usize {
         self.connections_max
+    }
+
+    /// The maximum number of connections of one peer.
+    pub fn per_peer_most(&self) -> usize {
+        self.per_peer_max.unwrap_or(self.connections_max / PEER_PART).clamp(1, self.connections_max)
     }
 
     /// The maximum memory of one connection, in bytes.

@@ -9,8 +9,9 @@ use smoltcp::wire::IpListenEndpoint;
 use steerage::Timestamp;
 
 use super::config::{CONNECTION_OVERHEAD_BYTES, Config, Service};
-use super::counts::{Connections, End, Responded};
+use super::counts::{End, Responded};
 use super::packet::{ACKNOWLEDGED_AT, IPV4_BYTES, IPV6_BYTES, Key, long};
+use super::peers::{Connections, Peer};
 use super::stack::Stack;
 use crate::addresses::Mac;
 
@@ -61,12 +62,13 @@ pub(super) struct Connection {
 #[derive(Debug)]
 struct Counted {
     connections: Arc<Connections>,
+    peer: Peer,
     end: End,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.connections.end(self.end);
+        self.connections.end(self.peer, self.end);
     }
 }
 
@@ -84,7 +86,7 @@ pub(super) struct Opening {
 
 impl Connection {
     /// Creates a connection whose peer has acknowledged our answer to its SYN. Returns `None` if
-    /// there are too many connections.
+    /// there are too many connections, or too many of this peer.
     pub(super) fn open(
         config: &Config,
         connections: &Arc<Connections>,
@@ -93,11 +95,12 @@ impl Connection {
         opening: &Opening,
         now: Timestamp,
     ) -> Option<Box<Self>> {
-        if !connections.open(config.connections_max as u64) {
+        let peer = connections.peer(key);
+        if !connections.open(config, peer) {
             return None;
         }
         // From here on the connection counts as open.
-        let counted = Counted { connections: Arc::clone(connections), end: End::Lost };
+        let counted = Counted { connections: Arc::clone(connections), peer, end: End::Lost };
         let buffer = || SocketBuffer::new(vec![0; config.buffer]);
         let mut socket = Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);

@@ -129,7 +129,7 @@ impl End {
 }
 
 const FATES: usize = Fate::ALL.len();
-const ENDS: usize = End::ALL.len();
+pub(super) const ENDS: usize = End::ALL.len();
 
 /// The counts of a responder.
 ///
@@ -142,7 +142,7 @@ pub struct Responded {
     pub opened: u64,
     /// Connections that are open now.
     pub open: u64,
-    /// Connections that were refused because there were too many.
+    /// Connections that were refused because there were too many, in all or of their peer.
     pub refused: u64,
     /// Complete requests that were answered, summed over all request services.
     pub transactions: u64,
@@ -198,42 +198,5 @@ impl Shared {
         all.transactions += read(&self.transactions);
         all.tcp_bytes_in += read(&self.tcp_bytes_in);
         all.tcp_bytes_out += read(&self.tcp_bytes_out);
-    }
-}
-
-/// The number of connections on all CPUs. It changes when a connection begins or ends, and packets
-/// do not touch it.
-#[derive(Debug, Default)]
-pub(super) struct Connections {
-    open: AtomicU64,
-    opened: AtomicU64,
-    ends: [AtomicU64; ENDS],
-}
-
-impl Connections {
-    /// Counts one more connection, unless there are already `most`.
-    pub(super) fn open(&self, most: u64) -> bool {
-        // Relaxed, here and below: this is a count, and no other memory depends on it.
-        let more = |open: u64| (open < most).then_some(open + 1);
-        let has_room = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
-        self.opened.fetch_add(u64::from(has_room), Ordering::Relaxed);
-        has_room
-    }
-
-    /// Whether there are already `most` connections.
-    pub(super) fn are_full(&self, most: u64) -> bool {
-        self.open.load(Ordering::Relaxed) >= most
-    }
-
-    pub(super) fn end(&self, end: End) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-        self.ends[end as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn add_to(&self, all: &mut Responded) {
-        // The ends are read first, so that they are never more than the opened connections.
-        all.ends.iter_mut().zip(&self.ends).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
-        all.open = self.open.load(Ordering::Relaxed);
-        all.opened = self.opened.load(Ordering::Relaxed);
     }
 }

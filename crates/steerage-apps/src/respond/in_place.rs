@@ -8,6 +8,7 @@ use steerage::{NoRoom, Packet};
 
 use super::config::Config;
 use super::counts::Fate;
+use super::neighbour::{Broken, SOLICITATION, Solicitation};
 use super::packet::{
     ACK, ETHERNET_BYTES, FIN, ICMPV6, IPV4_BYTES, IPV6_BYTES, Ip, RST, SYN, TCP, TCP_BYTES, Tcp, word,
 };
@@ -19,11 +20,10 @@ pub(super) const HOP_LIMIT: u8 = 64;
 
 /// The length of an ARP packet for IPv4 over Ethernet.
 const ARP_BYTES: usize = 28;
-/// Type, code, checksum, flags and target.
+/// The length of an advertisement without options: type, code, checksum, flags and target.
 const NEIGHBOUR_BYTES: usize = 24;
 /// The option that contains a link address.
 const LINK_OPTION_BYTES: usize = 8;
-const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 /// The flags of an advertisement: solicited, and the link address replaces a known one.
 const SOLICITED: u8 = 0x40;
@@ -71,18 +71,21 @@ pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate
 /// Turns a solicitation for one of our addresses into its advertisement.
 fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
-    let icmp = &frame[ip.payload..ip.end];
-    // A hop limit of 255 proves that the sender is on this link: RFC 4861, 7.1.1.
-    if icmp.len() < NEIGHBOUR_BYTES || icmp[1] != 0 || frame[ip.at + 7] != 255 || ip.at == 0 {
+    // Without a link header there are no link addresses to look for.
+    if ip.at == 0 {
         return Err(Fate::BadHeader);
     }
-    let target: [u8; 16] = icmp[8..].first_chunk().copied().ok_or(Fate::BadHeader)?;
-    config.local(Ipv6Addr::from(target).into()).ok_or(Fate::NotOurs)?;
+    let Solicitation { target, is_probe } =
+        Solicitation::read(&frame[ip.at..ip.end]).map_err(|broken| match broken {
+            Broken::Checksum => Fate::BadChecksum,
+            _ => Fate::BadHeader,
+        })?;
+    config.local(target.into()).ok_or(Fate::NotOurs)?;
+    let target = target.octets();
     let frame = resized(packet, ip.payload + NEIGHBOUR_BYTES + LINK_OPTION_BYTES).map_err(|_| Fate::NoRoom)?;
     turn_link(frame, config);
     let (head, icmp) = frame.split_at_mut(ip.payload);
     let header = &mut head[ip.at..];
-    let is_probe = header[8..24] == [0; 16];
     header.copy_within(8..24, 24);
     header[8..24].copy_from_slice(&target);
     if is_probe {

@@ -329,6 +329,29 @@ fn a_connection_from_beginning_to_end() {
     assert_eq!((counts.get(Fate::Early), counts.opened, counts.open, counts.ended(End::Closed)), (1, 1, 0, 1));
 }
 
+/// One peer opens as many connections as it can. Another peer is served nevertheless, and each connection that was refused
+/// counts.
+#[test]
+fn one_peer_leaves_room_for_others() {
+    const OTHER: [u8; 4] = [10, 0, 0, 3];
+    let responding = Responding::new(config().connections_max(12));
+    let from = |source: [u8; 4], port: u16, flags: &[u8], acknowledged: u32| {
+        let tcp = ethernet().ipv4(source, V4, 64).tcp(port, 7, if flags[0] == SYN { 500 } else { 501 }, 60_000);
+        let tcp = if flags[0] == SYN { tcp.syn() } else { tcp.ack(acknowledged) };
+        written(|frame| tcp.write(frame, &[]))
+    };
+    let ports = 1000..1012;
+    let all: Vec<([u8; 4], u16)> = ports.map(|port| (FROM, port)).chain([(OTHER, 1000)]).collect();
+    let syns = answers_of(&responding, all.iter().map(|(source, port)| from(*source, *port, &[SYN], 0)).collect());
+    let cookie = |nth: usize| u32::from_be_bytes(syns[nth][38..42].try_into().unwrap()) + 1;
+    let acks = all.iter().enumerate().map(|(nth, (source, port))| from(*source, *port, &[ACK], cookie(nth)));
+    let out = answers_of(&responding, acks.collect());
+    // Each reset goes to the peer that has too many.
+    assert!(out.iter().all(|frame| frame[30..34] == FROM && frame[47] & RST == RST) && out.len() == 9);
+    let counts = responding.so_far();
+    assert_eq!((counts.opened, counts.refused), (4, 9));
+}
+
 /// Each SYN of a burst is answered, but there is room for only one connection. Each other
 /// connection counts as refused once, even if its peer sends more segments before the reset
 /// arrives.

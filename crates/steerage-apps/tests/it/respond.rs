@@ -341,7 +341,7 @@ fn a_slow_reader_holds_up_itself_alone() {
 
 #[test]
 fn a_reset_ends_a_connection_and_one_too_many_is_reset() {
-    let Some(net) = Net::new(config().connections_max(10), 2) else { return };
+    let Some(net) = Net::new(config().connections_max(10).per_peer_max(10), 2) else { return };
     net.client(|| {
         let open = || {
             let stream = connect(V4, ECHO).unwrap();

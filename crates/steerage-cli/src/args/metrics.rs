@@ -13,10 +13,25 @@ pub(crate) struct MetricsArgs {
     #[arg(hide_short_help = true, long, value_name = "ADDR:PORT", num_args = 0..=1,
         default_missing_value = DEFAULT, value_parser = address)]
     pub(crate) metrics: Option<SocketAddr>,
+
+    /// Serve metrics to requests for http://NAME too; can be repeated [default: localhost, addresses, this machine's name]
+    #[arg(hide_short_help = true, long, value_name = "NAME", action = clap::ArgAction::Append, requires = "metrics",
+        value_parser = name)]
+    pub(crate) metrics_host: Vec<String>,
 }
 
 /// The value that means [`ADDRESS_DEFAULT`].
 const DEFAULT: &str = "";
+
+/// A name of a host, without a port.
+fn name(text: &str) -> Result<String, &'static str> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    if !text.is_empty() && text.bytes().all(is_name) {
+        Ok(text.to_owned())
+    } else {
+        Err("write the name in Prometheus' target without its port, such as router.example")
+    }
+}
 
 /// An address and a port, or one of them.
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
@@ -35,6 +50,14 @@ fn address(text: &str) -> Result<SocketAddr, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_has_no_port() {
+        assert_eq!(["router", "router.example."].map(|text| name(text).unwrap()), ["router", "router.example."]);
+        for wrong in ["", "router:9000", "http://router", "*.example", "a b"] {
+            assert!(name(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn an_address_a_port_or_both() {

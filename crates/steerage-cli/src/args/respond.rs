@@ -63,6 +63,11 @@ pub(crate) struct HostArgs {
         value_parser = |text: &str| number(text, CONNECTIONS_MAX))]
     pub(crate) max_connections: usize,
 
+    /// Most TCP connections of one peer (IPv6: /64) [default: a quarter of --max-connections]
+    #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true,
+        value_parser = |text: &str| number(text, CONNECTIONS_MAX))]
+    pub(crate) max_per_peer: Option<usize>,
+
     /// Reset a connection whose peer is silent for DURATION
     #[arg(hide_short_help = true, long, value_name = "DURATION", default_value = "300", value_parser = duration)]
     pub(crate) idle: Duration,

@@ -8,7 +8,7 @@ use std::process::{Child, Command};
 
 use steerage::Output;
 use steerage_apps::Fanout;
-use steerage_device::capture::{self, StreamFormat, StreamOptions};
+use steerage_device::capture::{self, StreamFormat, StreamOptions, Waiting};
 use steerage_device::output;
 
 use crate::args::FanoutArgs;
@@ -80,21 +80,42 @@ impl Programs {
     }
 }
 
-/// Opens an output. If a FIFO has no reader, this says so and waits for one. A stop signal ends the program
-/// meanwhile.
+/// Opens an output. If it waits for a reader, or who may read is worth a warning, this says so. A stop signal ends the
+/// program meanwhile.
 pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
-    let waits = |path: &str, asked: u64| {
-        if asked == 0 {
+    let waits = |path: &str, waiting: Waiting| {
+        if let Some(line) = line_of(spec, path, waiting) {
             // An error means that standard error is closed.
-            let path = printable(path);
-            let _ = match spec.starts_with("tcp-listen:") {
-                true => writeln!(io::stderr(), "waiting for a connection to {path}"),
-                false => writeln!(io::stderr(), "waiting for a reader of {path} (FIFO)"),
-            };
+            let _ = writeln!(io::stderr(), "{}", printable(&line));
         }
         true
     };
     output::open_when_read(spec, cpus, waits).map_err(Error::Output)
+}
+
+/// The line for a user who waits.
+fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
+    match waiting {
+        Waiting::Looked { before: 0 } if spec.starts_with("tcp-listen:") => {
+            Some(format!("waiting for a connection to {path}"))
+        }
+        Waiting::Looked { before: 0 } => Some(format!("waiting for a reader of {path} (FIFO)")),
+        Waiting::OpenToOthers(at) => Some(format!(
+            "warning: whoever connects to {at} first gets the packets; listen at 127.0.0.1 if only this machine should"
+        )),
+        // A client may try again and again. There is a line for 1, 2, 4, 8 ... clients.
+        Waiting::Refused { client, uid, count } if count.is_power_of_two() => {
+            let of = uid.map_or("has closed its connection".to_owned(), |uid| format!("belongs to user {uid}"));
+            let only = match rustix::process::geteuid().as_raw() {
+                0 => "root".to_owned(),
+                us => format!("root and user {us}"),
+            };
+            Some(format!(
+                "refused a client of {path} ({count} so far): {client} {of}; only {only} may read the packets"
+            ))
+        }
+        _ => None,
+    }
 }
 
 /// The outputs that `--to` names. None may be an input, and no two may be the same file.

@@ -139,6 +139,7 @@ fn config(host: &HostArgs, mac: [u8; 6], mtu: usize) -> Result<Config, Error> {
     let config = config.networks(&v4_networks(&host.address));
     let config = config.connections_max(host.max_connections).idle(host.idle).verifies(!host.trust_checksums);
     let config = host.buffer.into_iter().fold(config, Config::buffer);
+    let config = host.max_per_peer.into_iter().fold(config, Config::per_peer_max);
     host.rr
         .iter()
         .try_fold(config, |config, rr| config.request_response(rr.port, rr.request, rr.response))

@@ -8,6 +8,7 @@ use steerage_apps::meter::{Collector, FlowCounts, FlowOutput, FlowRecord, Metere
 
 use super::Flows;
 use super::columns::{self, Column};
+use super::private::{Form, Private};
 use crate::terminal;
 use crate::units::{counted, grouped};
 
@@ -50,7 +51,7 @@ impl FlowTotals {
 pub(super) struct FlowsJson<'a> {
     #[serde(flatten)]
     counts: FlowTotals,
-    top: Option<&'a [FlowRecord]>,
+    top: Private<Option<&'a [FlowRecord]>>,
     outputs: Vec<OutputJson<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sample: Option<u32>,
@@ -71,14 +72,14 @@ impl<'a> OutputJson<'a> {
 }
 
 impl<'a> FlowsJson<'a> {
-    pub(super) fn of(flows: &'a Flows) -> Self {
+    pub(super) fn of(flows: &'a Flows, form: &Form) -> Self {
         let top = match flows {
             // The largest active flows. They are not collected if the source can wait.
             Flows::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
             Flows::Ended { metered, .. } => Some(metered.top.as_slice()),
         };
         let outputs = flows.outputs().iter().map(OutputJson::of).collect();
-        Self { counts: FlowTotals::of(flows), top, outputs, sample: flows.sample() }
+        Self { counts: FlowTotals::of(flows), top: form.private("flows.top", top), outputs, sample: flows.sample() }
     }
 }
 

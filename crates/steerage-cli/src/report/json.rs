@@ -11,17 +11,19 @@ use steerage::{
         CpuSnapshot, Drops, MemoryUse, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueSnapshot, Verdicts,
     },
 };
+use steerage_control::Audience;
 use steerage_guard::sandbox::InForce;
 
 use super::flows::FlowsJson;
+use super::private::Form;
 use super::steering::SteeringJson;
 use super::{EndedBy, ForwardReport, Recorded, Report, RespondReport};
 
 pub(super) const SCHEMA: u32 = 1;
 
-/// One line, with its newline.
-pub(super) fn line(report: &Report) -> io::Result<String> {
-    let mut text = serde_json::to_string(&ReportJson::of(report))?;
+/// The report for `audience` in one line, with its newline.
+pub(super) fn report(report: &Report, audience: Audience) -> io::Result<String> {
+    let mut text = serde_json::to_string(&ReportJson::of(report, &Form::of(audience)))?;
     text.push('\n');
     Ok(text)
 }
@@ -59,10 +61,13 @@ struct ReportJson<'a> {
     moves: MovesJson,
     memory: MemoryJson,
     sandbox: Option<SandboxJson>,
+    /// The parts that this form leaves out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    withheld: Vec<&'static str>,
 }
 
 impl<'a> ReportJson<'a> {
-    fn of(report: &'a Report) -> Self {
+    fn of(report: &'a Report, form: &Form) -> Self {
         let snapshot = &report.snapshot;
         let error = report.input_error();
         let handled_bytes =
@@ -90,7 +95,7 @@ impl<'a> ReportJson<'a> {
                 offset: error.and_then(|error| error.offset),
             },
             capture: report.capture.as_ref().map(CaptureJson::of),
-            flows: report.flows.as_ref().map(FlowsJson::of),
+            flows: report.flows.as_ref().map(|flows| FlowsJson::of(flows, form)),
             forward: report.forwarded.as_ref(),
             respond: report.responded.as_ref(),
             steering: snapshot.groups.iter().map(SteeringJson::of).collect(),
@@ -108,6 +113,8 @@ impl<'a> ReportJson<'a> {
                 by_purpose: PurposeJson::of(&snapshot.memory),
             },
             sandbox: report.sandbox.as_ref().map(SandboxJson::of),
+            // All parts have been made by now.
+            withheld: form.withheld(),
         }
     }
 }

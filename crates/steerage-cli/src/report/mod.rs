@@ -6,6 +6,7 @@ pub(crate) mod flows;
 mod forward;
 pub(crate) mod interval;
 mod json;
+mod private;
 mod respond;
 mod steering;
 mod text;
@@ -18,6 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::stats::{DropReason, Drops, QueueError};
 use steerage::{CpuId, Snapshot, WallTime};
 use steerage_apps::meter::{FlowCounts, FlowOutput, FlowRecord, Metered};
+use steerage_control::Audience;
 use steerage_device::capture::{CaptureInfo, link_name};
 use steerage_guard::sandbox::InForce;
 
@@ -151,9 +153,9 @@ impl Report {
         }
     }
 
-    /// The report as one line of JSON without its newline, or an empty object if that fails.
-    pub(crate) fn json(&self) -> String {
-        json::line(self).map_or_else(|_| "{}".to_owned(), |line| line.trim_end().to_owned())
+    /// The report for `audience` as one line of JSON without its newline, or an empty object if that fails.
+    pub(crate) fn json(&self, audience: Audience) -> String {
+        json::report(self, audience).map_or_else(|_| "{}".to_owned(), |line| line.trim_end().to_owned())
     }
 
     /// Prints the final report. Returns an error if the run did not go well.
@@ -248,9 +250,9 @@ impl Printer {
         Self { json, to: To::Stdout }
     }
 
-    /// Writes a report.
+    /// Writes a report, with its private parts: it is for the user of this process.
     pub(crate) fn report(self, report: &Report) -> io::Result<()> {
-        self.write(|| if self.json { json::line(report) } else { Ok(text::page(report)) })
+        self.write(|| if self.json { json::report(report, Audience::Private) } else { Ok(text::page(report)) })
     }
 
     /// Writes an interval report.

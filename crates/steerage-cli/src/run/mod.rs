@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use steerage::{Handle, Handler, Instance, Outcome, Snapshot, stats::DropReason};
 use steerage_apps::meter::{FlowOutput, Metering};
+use steerage_control::Audience;
 
 use crate::error::Error;
 use crate::live_flows::{Asked, Keys};
@@ -110,9 +111,9 @@ fn reports(
     handle: Handle,
     started: SystemTime,
     start: Instant,
-) -> impl Fn() -> String + Send + Sync + 'static {
+) -> impl Fn(Audience) -> String + Send + Sync + 'static {
     let sources = ReportSources::of(options);
-    move || sources.report(started, start, handle.snapshot(), None).json()
+    move |audience| sources.report(started, start, handle.snapshot(), None).json(audience)
 }
 
 /// A run in progress, as the thread that watches it sees it.

@@ -31,6 +31,8 @@ pub(super) struct Snapshot {
     pub(super) moves: Moves,
     pub(super) memory: Memory,
     pub(super) steering: Vec<Steering>,
+    /// The parts that this user may not see.
+    pub(super) withheld: Vec<String>,
 }
 
 impl Snapshot {

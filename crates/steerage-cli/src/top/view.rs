@@ -311,8 +311,10 @@ fn flows(model: &Model) -> Section {
             plural(bytes, "byte")
         ))
     };
+    let is_withheld = model.now.withheld.iter().any(|part| part == "flows.top");
+    let why = is_withheld.then(|| Line::raw("  only root and the user of the run may see which flows there are"));
     let largest = model.now.flows.iter().flat_map(|flows| flows.top.iter().flatten()).map(flow);
-    Section::new("  flows".to_owned(), counts.chain(largest).collect(), FLOWS_MIN)
+    Section::new("  flows".to_owned(), counts.chain(why).chain(largest).collect(), FLOWS_MIN)
 }
 
 fn events(model: &Model, colours: Colours) -> Section {

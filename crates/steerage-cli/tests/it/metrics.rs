@@ -81,6 +81,30 @@ fn the_port_is_told_though_it_is_quiet() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
+/// A browser that another site's name led here gets no metrics. A name that was given does.
+#[test]
+fn a_strange_host_gets_nothing() {
+    let args = ["count", "synthetic:rate=1000", ANY, "--metrics-host", "router.example", "--virtual-cpus", "1"];
+    let run = Started::new(&[&args[..], &["--seconds", "0"]].concat());
+    let address = address(&run);
+    let ask = |host: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    for host in ["router.example", &format!("Router.Example:{}", address.port()), &address.to_string(), own.trim()] {
+        assert!(ask(host).starts_with("HTTP/1.1 200 OK\r\n"), "{host}");
+    }
+    let refused = ask("rebound.example");
+    assert!(refused.starts_with("HTTP/1.1 421 ") && refused.contains("--metrics-host NAME"), "{refused}");
+    assert!(!refused.contains("steerage_received"), "{refused}");
+    run.signal(Signal::SIGINT);
+    assert_eq!(run.end().code, Some(0));
+}
+
 #[test]
 fn a_port_that_is_taken_ends_it_before_anything_else() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -2,12 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use serde_json::json;
 use steerage_fixtures::scratch::Scratch;
-use steerage_fixtures::until;
+use steerage_fixtures::{NOBODY, is_root, skip, until};
 
 use crate::program::{Ran, command, run};
 
@@ -70,10 +70,69 @@ fn a_fifo_is_made_and_waited_for() {
     assert!(ran.code == Some(1) && ran.complaint().contains("no FIFO"), "{ran:?}");
 }
 
+/// Another user of this machine connects first, and gets nothing. A client of the run's own user gets the packets.
+#[test]
+fn another_user_reads_no_capture() {
+    if !is_root() {
+        return;
+    }
+    for at in ["127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
+        let Ok(free) = TcpListener::bind(at) else {
+            skip(&format!("this machine has no {at}"));
+            continue;
+        };
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let to = format!("tcp-listen:{address}");
+        let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();
+        let reads = |address: SocketAddr| {
+            let mut connection = None;
+            until("somebody listens", || {
+                connection = TcpStream::connect(address).ok();
+                connection.is_some()
+            });
+            let mut capture = Vec::new();
+            let _ = connection.unwrap().read_to_end(&mut capture);
+            capture
+        };
+        let stranger = || {
+            let nobody = rustix::thread::Uid::from_raw(NOBODY);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            reads(address)
+        };
+        assert_eq!(thread::scope(|scope| scope.spawn(stranger).join().unwrap()), [0; 0], "{at}");
+        let capture = reads(address);
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!((ran.code, packets(&capture)), (Some(0), 1000), "{ran:?}");
+        let note = format!("belongs to user {NOBODY}; only root may read the packets");
+        assert_eq!(ran.err.lines().filter(|line| line.contains(&note)).count(), 1, "{ran:?}");
+        assert!(!ran.err.contains("whoever connects"), "{ran:?}");
+    }
+}
+
+/// At an address that other machines may reach, one line says so.
+#[test]
+fn an_open_address_is_warned_of() {
+    let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let to = format!("tcp-listen:0.0.0.0:{port}");
+    let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();
+    let mut connection = None;
+    until("somebody listens", || {
+        connection = TcpStream::connect(("127.0.0.1", port)).ok();
+        connection.is_some()
+    });
+    let mut capture = Vec::new();
+    connection.unwrap().read_to_end(&mut capture).unwrap();
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    assert_eq!((ran.code, packets(&capture)), (Some(0), 1000), "{ran:?}");
+    let warning = format!("warning: whoever connects to 0.0.0.0:{port} first gets the packets");
+    assert_eq!(ran.err.lines().filter(|line| line.starts_with(&warning)).count(), 1, "{ran:?}");
+}
+
 #[test]
 fn who_connects_reads_a_capture() {
     // This port was free a moment ago.
-    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = format!("tcp-listen:{address}");
     let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();
     let reader = thread::spawn(move || {

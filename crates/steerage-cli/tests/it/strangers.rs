@@ -1,6 +1,7 @@
 //! `get` and `top` with processes that only seem to be instances, and with users that have no
 //! directory for a socket.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -12,9 +13,11 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
+use steerage_control::Client;
 use steerage_fixtures::scratch::Scratch;
-use steerage_fixtures::{NOBODY, is_root};
+use steerage_fixtures::{NOBODY, is_root, until};
 
+use crate::metrics;
 use crate::program::{Ran, Started, command};
 
 /// Escape sequences that clear a terminal, in both encodings, and text that would overwrite the
@@ -143,6 +146,75 @@ fn an_instance_that_is_stopped_is_said_to_time_out() {
     run.signal(Signal::SIGCONT);
     run.signal(Signal::SIGTERM);
     assert_eq!(run.end().code, Some(0));
+}
+
+/// All attributes below a directory of the tree, one after the other.
+fn attributes(client: &mut Client, directory: &str) -> String {
+    let entries = client.list(directory).unwrap();
+    let text = entries.into_iter().map(|(name, is_directory)| {
+        let path = format!("{directory}/{name}");
+        if is_directory { attributes(client, &path) } else { client.get(&path).unwrap() }
+    });
+    text.collect()
+}
+
+/// Another user sees the counters of root's run, and no address of its traffic: in no reply of the socket, in no
+/// metric, and not by `top`.
+#[test]
+fn flows_are_not_for_other_users() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let program = for_anybody(&place);
+    let socket = place.0.join("meter.sock");
+    let to = socket.to_str().unwrap();
+    let meter = ["meter", "synthetic:rate=20000,flows=50", "--virtual-cpus", "2", "--seconds", "0", "--json"];
+    let run = Started::new(&[&meter[..], &[metrics::ANY, "--socket", to]].concat());
+    let mut client = Client::connect(&socket).unwrap();
+    let mut flows = Vec::new();
+    until("the largest flows are known", || {
+        let all = client.snapshot().unwrap();
+        assert!(all.get("withheld").is_none());
+        flows = all["flows"]["top"].as_array().cloned().unwrap_or_default();
+        !flows.is_empty()
+    });
+    let addresses = |flow: &Value| ["source", "destination"].map(|end| flow[end].as_str().unwrap().to_owned());
+    let secrets: BTreeSet<String> = flows.iter().flat_map(addresses).collect();
+    assert!(secrets.len() > 4, "{flows:?}");
+    let assert_public = |text: &str| {
+        let told: Vec<_> = secrets.iter().filter(|secret| text.contains(secret.as_str())).collect();
+        assert!(told.is_empty(), "{told:?} in {text}");
+    };
+
+    let ask = || {
+        let nobody = rustix::thread::Uid::from_raw(NOBODY);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        let mut client = Client::connect(&socket).unwrap();
+        let report = client.snapshot().unwrap();
+        let others = format!("{} {:?}", client.hello().unwrap(), client.events(0).unwrap());
+        (report, others + &attributes(&mut client, ""))
+    };
+    let (report, others) = std::thread::scope(|scope| scope.spawn(ask).join().unwrap());
+    assert!(report["received"].as_u64().unwrap() > 0 && report["flows"]["total"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!((&report["withheld"], &report["flows"]["top"]), (&json!(["flows.top"]), &Value::Null));
+    assert_public(&report.to_string());
+    assert_public(&others);
+    assert_public(&metrics::get(metrics::address(&run)));
+
+    let top = |args: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(["top", "--once", "--interval", "50ms", "--to", to]).args(args).stdin(Stdio::null());
+        ran(command.uid(NOBODY).gid(NOBODY))
+    };
+    let (table, line) = (top(&[]), top(&["--json"]));
+    assert_eq!((table.code, line.code), (Some(0), Some(0)), "{table:?} {line:?}");
+    let why = |line: &&str| line.contains("only root and the user of the run may see");
+    assert_eq!(table.out.lines().filter(why).count(), 1, "{table:?}");
+    assert!(table.out.contains(" active  "), "{table:?}");
+    assert_public(&table.out);
+    assert_public(&line.out);
+    run.stop(Signal::SIGINT);
 }
 
 /// A copy of the program that every user can run. The build directory may be readable for root

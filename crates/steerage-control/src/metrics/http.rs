@@ -2,6 +2,8 @@
 
 use httparse::{EMPTY_HEADER, Error, Request, Status};
 
+use super::hosts::Hosts;
+
 /// The longest head of a request, in bytes. Prometheus sends an eighth of it.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 
@@ -14,8 +16,12 @@ const PATH: &str = "/metrics";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
+/// The answer to a request for a host that is not ours.
+const MISDIRECTED: &str =
+    "The Host of this request is neither an address nor a name of this server: --metrics-host NAME adds a name.\n";
+
 /// The whole answer, or `None` if the request is not complete yet.
-pub(super) fn answer(received: &[u8], page: &dyn Fn() -> String) -> Option<Vec<u8>> {
+pub(super) fn answer<'p>(received: &[u8], hosts: &Hosts, page: &dyn Fn() -> &'p str) -> Option<Vec<u8>> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
     match request.parse(received) {
@@ -26,12 +32,17 @@ pub(super) fn answer(received: &[u8], page: &dyn Fn() -> String) -> Option<Vec<u
         Err(_) => Some(refusal("400 Bad Request", "", "That is no HTTP/1.1 request.\n")),
         Ok(Status::Complete(_)) => {
             let path = request.path.and_then(|target| target.split('?').next());
+            let mut named = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
+            // A page in a browser reads only what its own name serves. DNS can lead such a name here.
+            if !named.all(|host| hosts.accept(host.value)) {
+                return Some(refusal("421 Misdirected Request", "", MISDIRECTED));
+            }
             Some(match request.method {
                 Some("GET" | "HEAD") if path != Some(PATH) => {
                     refusal("404 Not Found", "", "There is nothing here but /metrics.\n")
                 }
-                Some("GET") => response("200 OK", "", METRICS, &page(), true),
-                Some("HEAD") => response("200 OK", "", METRICS, &page(), false),
+                Some("GET") => response("200 OK", "", METRICS, page(), true),
+                Some("HEAD") => response("200 OK", "", METRICS, page(), false),
                 _ => refusal("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "Only GET and HEAD are answered.\n"),
             })
         }
@@ -57,7 +68,8 @@ mod tests {
     use super::*;
 
     fn asked(request: &str) -> Option<String> {
-        answer(request.as_bytes(), &|| "steerage_x 1\n".to_owned()).map(|bytes| String::from_utf8(bytes).unwrap())
+        answer(request.as_bytes(), &Hosts::new(&["x".to_owned()]), &|| "steerage_x 1\n")
+            .map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
     fn status(request: &str) -> Option<u16> {
@@ -100,5 +112,18 @@ mod tests {
         for wrong in ["\x16\x03\x01\x02\0", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET\r\n\r\n", "\0\0\0\0"] {
             assert_eq!(status(wrong), Some(400), "{wrong:?}");
         }
+    }
+
+    /// A page of another site that the browser reaches by that site's name gets nothing (DNS
+    /// rebinding). Every header counts, since it is not known which one a proxy looked at.
+    #[test]
+    fn only_our_own_names_are_answered() {
+        assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n"), Some(421));
+        assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: x\r\nHOST: rebound.example\r\n\r\n"), Some(421));
+        assert_eq!(status("GET / HTTP/1.1\r\nHost: rebound.example\r\n\r\n"), Some(421));
+        assert_eq!(status("GET /metrics HTTP/1.0\r\n\r\n"), Some(200));
+        let refused = asked("GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n").unwrap();
+        let (_, body) = refused.split_once("\r\n\r\n").unwrap();
+        assert_eq!((body.lines().count(), body.contains("--metrics-host")), (1, true), "{refused}");
     }
 }

@@ -1,7 +1,7 @@
 //! The thread that serves all clients. It keeps the state of each client, so no client waits for
 //! another.
 
-use std::collections::VecDeque;
+use std::cell::OnceCell;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -10,11 +10,22 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::hosts::Hosts;
 use super::http::{self, REQUEST_BYTES_MAX};
+use crate::clients::{Clients, Otherwise, Sharing};
+use crate::quota::{Party, Quota};
 
-/// The most clients at a time. One Prometheus server is one client. If another client connects, the
-/// oldest is disconnected, so clients that only hold their connections keep no others out.
-pub(super) const CLIENTS_MAX: usize = 16;
+/// The most clients at a time. One Prometheus server is one client. If there are more, another
+/// client makes way for the new one, so nobody is kept out.
+const CLIENTS_MAX: usize = 16;
+
+/// How long a client may take to send its request if a new client needs its place. Prometheus sends
+/// it at once, and it takes a fraction of a second around the world.
+const SILENT_MAX: Duration = Duration::from_secs(1);
+
+/// How many clients are accepted before the others have their turn. It is more than the kernel
+/// queues by default (std asks for 128), so a flood does not fill the queue while we serve.
+const ACCEPTED_A_TURN: usize = 256;
 
 /// How long a client may take from connecting to the end of its answer. It is Prometheus' default
 /// timeout.
@@ -28,30 +39,78 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// [`REQUEST_BYTES_MAX`].
 const LEFTOVERS_A_TURN: usize = 16;
 
+/// The metrics server while it runs.
+struct Serve<'a> {
+    clients: Clients<HttpClient>,
+    hosts: &'a Hosts,
+    page: &'a dyn Fn() -> String,
+}
+
 /// Answers clients until the other end of `stopped` is closed.
-pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, page: &dyn Fn() -> String) {
-    let mut clients: VecDeque<HttpClient> = VecDeque::with_capacity(CLIENTS_MAX);
+pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, page: &dyn Fn() -> String) {
+    let quota = Quota { all: CLIENTS_MAX, reserved: 0, per_party: CLIENTS_MAX, owner: None };
+    let sharing = Sharing { quota, silent: SILENT_MAX, otherwise: Otherwise::Replace };
+    let mut serve = Serve { clients: Clients::new(sharing), hosts, page };
     let mut refused_until: Option<Instant> = None;
     loop {
         let now = Instant::now();
-        clients.retain(|client| client.until > now);
+        serve.clients.retain(|client| client.until > now);
         refused_until = refused_until.filter(|until| *until > now);
-        let due = clients.iter().map(|client| client.until).chain(refused_until).min();
-        let Ok(ready) = wait(listener, stopped, &clients, refused_until.is_some(), due.map(|due| due - now)) else {
+        let due = serve.clients.iter().map(|(_, client)| client.until).chain(refused_until).min();
+        let time = due.map(|due| due - now);
+        let Ok(ready) = wait(listener, stopped, &serve.clients, refused_until.is_some(), time) else {
             tracing::error!("the kernel does not say who asks for metrics; they are served no more");
             return;
         };
         if ready.stopped {
             return;
         }
-        let mut nth = 0;
-        clients.retain_mut(|client| {
-            let (is_ready, goes_on) = (ready.clients[nth], nth + 1);
-            nth = goes_on;
-            !is_ready || client.go_on(page)
-        });
-        if ready.listener && admit(listener, &mut clients).is_err() {
+        // All clients of a turn get the same page, so a flood of requests costs little more than one.
+        let page = OnceCell::new();
+        for id in ready.clients {
+            serve.go_on(id, &page);
+        }
+        if ready.listener && serve.admit(listener, &page).is_err() {
             refused_until = Some(Instant::now() + REFUSED_PAUSE);
+        }
+    }
+}
+
+impl Serve<'_> {
+    /// Accepts waiting clients, at most [`ACCEPTED_A_TURN`] in one call. Each is served as far as
+    /// possible at once: the request has often arrived already.
+    fn admit(&mut self, listener: &TcpListener, page: &OnceCell<String>) -> io::Result<()> {
+        for _ in 0..ACCEPTED_A_TURN {
+            let (stream, address) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // The client has gone already, or a signal arrived.
+                Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
+                Err(error) => return Err(error),
+            };
+            stream.set_nonblocking(true)?;
+            let now = Instant::now();
+            let client = HttpClient { stream, until: now + CLIENT_TIME_MAX, state: State::Asks(Vec::new()) };
+            // There is always a client that makes way.
+            if let Ok((id, _gone)) = self.clients.admit(Party::host(address.ip()), now, client) {
+                self.go_on(id, page);
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves a client as far as possible without waiting.
+    fn go_on(&mut self, id: u64, page: &OnceCell<String>) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let page = || page.get_or_init(|| (self.page)()).as_str();
+        let stays = client.go_on(self.hosts, &page);
+        match client.state {
+            State::Asks(_) => {}
+            State::IsTold(..) => drop(self.clients.asks(id)),
+            State::Leaves => self.clients.answered(id, Instant::now()),
+        }
+        if !stays {
+            self.clients.leaves(id);
         }
     }
 }
@@ -59,20 +118,21 @@ pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, page: &dyn Fn() 
 struct Ready {
     stopped: bool,
     listener: bool,
-    clients: Vec<bool>,
+    /// The clients for which there is something to do.
+    clients: Vec<u64>,
 }
 
 /// Waits for a client, for the stop signal, or until `time` has passed.
 fn wait(
     listener: &TcpListener,
     stopped: &UnixStream,
-    clients: &VecDeque<HttpClient>,
+    clients: &Clients<HttpClient>,
     closed: bool,
     time: Option<Duration>,
 ) -> io::Result<Ready> {
     let wanted = if closed { PollFlags::empty() } else { PollFlags::POLLIN };
     let mut fds = vec![PollFd::new(stopped.as_fd(), PollFlags::POLLIN), PollFd::new(listener.as_fd(), wanted)];
-    fds.extend(clients.iter().map(|client| PollFd::new(client.stream.as_fd(), client.wants())));
+    fds.extend(clients.iter().map(|(_, client)| PollFd::new(client.stream.as_fd(), client.wants())));
     let timeout = match time {
         None => PollTimeout::NONE,
         // Rounded up: a wake-up just before the deadline would need a second one.
@@ -86,31 +146,8 @@ fn wait(
     Ok(Ready {
         stopped: is_ready(&fds[0]),
         listener: is_ready(&fds[1]),
-        clients: fds[2..].iter().map(is_ready).collect(),
+        clients: clients.iter().zip(&fds[2..]).filter(|(_, fd)| is_ready(fd)).map(|((id, _), _)| id).collect(),
     })
-}
-
-/// Accepts waiting clients, at most [`CLIENTS_MAX`] in one call.
-fn admit(listener: &TcpListener, clients: &mut VecDeque<HttpClient>) -> io::Result<()> {
-    for _ in 0..CLIENTS_MAX {
-        let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            // The client has gone already, or a signal arrived.
-            Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
-            Err(error) => return Err(error),
-        };
-        stream.set_nonblocking(true)?;
-        if clients.len() == CLIENTS_MAX {
-            clients.pop_front();
-        }
-        clients.push_back(HttpClient {
-            stream,
-            until: Instant::now() + CLIENT_TIME_MAX,
-            state: State::Asks(Vec::new()),
-        });
-    }
-    Ok(())
 }
 
 struct HttpClient {
@@ -135,9 +172,9 @@ impl HttpClient {
     }
 
     /// Serves the client as far as possible without waiting. Returns whether the client stays.
-    fn go_on(&mut self, page: &dyn Fn() -> String) -> bool {
+    fn go_on<'p>(&mut self, hosts: &Hosts, page: &dyn Fn() -> &'p str) -> bool {
         loop {
-            match self.step(page) {
+            match self.step(hosts, page) {
                 Ok(Step::On) => {}
                 Ok(Step::Done) => return false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -146,14 +183,14 @@ impl HttpClient {
         }
     }
 
-    fn step(&mut self, page: &dyn Fn() -> String) -> io::Result<Step> {
+    fn step<'p>(&mut self, hosts: &Hosts, page: &dyn Fn() -> &'p str) -> io::Result<Step> {
         let mut bytes = [0; REQUEST_BYTES_MAX];
         match &mut self.state {
             State::Asks(received) => {
                 let room = REQUEST_BYTES_MAX - received.len();
                 let length = self.stream.read(&mut bytes[..room])?;
                 received.extend(&bytes[..length]);
-                match http::answer(received, page) {
+                match http::answer(received, hosts, page) {
                     Some(answer) => self.state = State::IsTold(answer, 0),
                     None if length == 0 => return Ok(Step::Done),
                     None => {}

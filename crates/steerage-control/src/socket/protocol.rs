@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::audience::Audience;
 use crate::error::{AttributeError, ErrorCode};
 use crate::tree::{Entry, Tree};
 
@@ -49,8 +50,8 @@ impl TryFrom<bool> for True {
     }
 }
 
-/// Makes the report for a snapshot: a JSON object.
-pub(super) type Report = Box<dyn Fn() -> String + Send + Sync>;
+/// Makes the report for a snapshot: a JSON object, in the form for that audience.
+pub(super) type Report = Box<dyn Fn(Audience) -> String + Send + Sync>;
 
 /// The answer to a line of a client that belongs to user `uid`, without a newline.
 pub(super) fn answer(line: &[u8], uid: u32, tree: &Tree, report: &Report) -> String {
@@ -60,7 +61,9 @@ pub(super) fn answer(line: &[u8], uid: u32, tree: &Tree, report: &Report) -> Str
     });
     let answer = match asked {
         // The report is JSON already.
-        Ok(Asked::Snapshot { .. }) => return format!("{{\"snapshot\":{}}}", report()),
+        Ok(Asked::Snapshot { .. }) => {
+            return format!("{{\"snapshot\":{}}}", report(Audience::of(uid, tree.uid())));
+        }
         Ok(asked) => answer_of(&asked, uid, tree),
         Err(error) => Err(error),
     };

@@ -7,13 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::clients::Clients;
 use super::listening::Listening;
 use super::protocol::{self, Report};
+use crate::audience::Audience;
+use crate::clients::{Clients, Otherwise, Sharing};
 use crate::limits::{
-    CLIENT_IDLE_MAX, CLIENT_READS_WITHIN, CLIENTS_MAX, CLIENTS_PER_USER_MAX, CLIENTS_RESERVED, REQUEST_BYTES_MAX,
+    CLIENT_IDLE_MAX, CLIENT_IDLE_SCARCE, CLIENT_READS_WITHIN, CLIENTS_MAX, CLIENTS_PER_USER_MAX, CLIENTS_RESERVED,
+    REQUEST_BYTES_MAX,
 };
-use crate::quota::{Quota, QuotaFull};
+use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::Tree;
 
 /// How long to wait before the next `accept` after the kernel refused one. File descriptors may be
@@ -44,14 +46,19 @@ struct Shared {
 
 impl Listening {
     /// Answers clients on threads of their own. `report` makes the answer to a `snapshot`: a JSON
-    /// object.
+    /// object that this audience may see.
     ///
     /// # Errors
     /// If no thread can be started.
-    pub fn serve(self, tree: Arc<Tree>, report: impl Fn() -> String + Send + Sync + 'static) -> io::Result<Serving> {
-        let quota =
-            Quota { all: CLIENTS_MAX, reserved: CLIENTS_RESERVED, per_user: CLIENTS_PER_USER_MAX, owner: tree.uid() };
-        let all = Arc::new(Mutex::new(All { clients: Clients::new(quota), ended: false }));
+    pub fn serve(
+        self,
+        tree: Arc<Tree>,
+        report: impl Fn(Audience) -> String + Send + Sync + 'static,
+    ) -> io::Result<Serving> {
+        let owner = Some(tree.uid());
+        let quota = Quota { all: CLIENTS_MAX, reserved: CLIENTS_RESERVED, per_party: CLIENTS_PER_USER_MAX, owner };
+        let sharing = Sharing { quota, silent: CLIENT_IDLE_SCARCE, otherwise: Otherwise::Refuse };
+        let all = Arc::new(Mutex::new(All { clients: Clients::new(sharing), ended: false }));
         let serving = Serving { listening: Arc::new(self), all: Arc::clone(&all) };
         let shared = Shared { all, tree, report: Arc::new(Box::new(report)) };
         let listener = serving.listening.listener.try_clone()?;
@@ -104,7 +111,7 @@ fn begin(stream: UnixStream, shared: &Shared) {
     if all.ended {
         return;
     }
-    let admitted = all.clients.admit(uid, Instant::now(), copy);
+    let admitted = all.clients.admit(Party::User(uid), Instant::now(), copy);
     drop(all);
     let id = match admitted {
         Ok((id, silent)) => {
@@ -128,7 +135,7 @@ fn begin(stream: UnixStream, shared: &Shared) {
 
 fn send_away(mut stream: &UnixStream, uid: u32, full: QuotaFull) {
     let why = match full {
-        QuotaFull::User => format!("user {uid} has too many connections: close one, or try again later"),
+        QuotaFull::Party => format!("user {uid} has too many connections: close one, or try again later"),
         QuotaFull::All => "too many clients at a time: try again later".to_owned(),
     };
     // The accepting thread must not wait for a client.

@@ -1,11 +1,13 @@
 //! Metrics as a client sees them: what is served, which clients are served, and when serving ends.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketType};
 use steerage::device::{Capabilities, Completions, DeviceCounts, Opened, Polled, Region, RxQueue};
 use steerage::{
     Builder, CpuId, DeviceError, Input, Instance,
@@ -14,7 +16,7 @@ use steerage::{
 use steerage_control::metrics::{Listener, Metric, Server, Source, names};
 use steerage_control::{CpuView, Options, SETTLE_MAX, Tree};
 use steerage_fixtures::handlers::Nothing;
-use steerage_fixtures::{HANG, exposition};
+use steerage_fixtures::{HANG, exposition, until};
 use steerage_sim::TrafficOptions;
 
 use crate::common::owner;
@@ -214,6 +216,83 @@ fn whoever_holds_connections_keeps_nobody_out() {
     while TcpStream::connect(address).is_ok() {
         assert!(start.elapsed() < HANG, "it is served still");
     }
+}
+
+/// A client of one host connects without a pause and says nothing. A client of another host takes its time to ask, and is
+/// answered each time.
+#[test]
+fn a_host_that_floods_keeps_only_itself_out() {
+    const ROUNDS: usize = 20;
+    /// How many connections the other host makes before the quiet client asks: twice as many as there are places.
+    const MEANWHILE: u64 = 32;
+    /// After this time, a client that has not asked may have to make way. It may take that long to flood on a busy machine.
+    const MAY_BE_SILENT: Duration = Duration::from_secs(1);
+    let instance = instance(vec![traffic("traffic", 1)]);
+    let (address, server) = serve(&instance, Vec::new());
+    let (made, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let start = Instant::now();
+    let flood = || {
+        let mut held = VecDeque::new();
+        while !over.load(Ordering::Relaxed) {
+            held.push_back(connect_from([127, 0, 0, 2], address));
+            made.fetch_add(1, Ordering::Relaxed);
+            if held.len() > CROWD {
+                held.pop_front();
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(flood);
+        let mut rounds = 0;
+        while rounds < ROUNDS {
+            let connected = Instant::now();
+            let mut quiet = connect_from([127, 0, 0, 3], address);
+            let before = made.load(Ordering::Relaxed);
+            until("the flood goes on", || made.load(Ordering::Relaxed) >= before + MEANWHILE);
+            let asked = quiet.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            let mut answer = String::new();
+            let read = asked.and_then(|()| quiet.read_to_string(&mut answer));
+            let is_served = read.is_ok() && answer.starts_with("HTTP/1.1 200 ");
+            if !is_served && connected.elapsed() >= MAY_BE_SILENT {
+                assert!(start.elapsed() < HANG, "the flood is too slow");
+                continue;
+            }
+            // The flood ends in any case.
+            over.store(!is_served, Ordering::Relaxed);
+            assert!(is_served, "after {rounds} rounds: {read:?} {answer}");
+            rounds += 1;
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    drop(server);
+}
+
+/// A client at another address of this machine.
+fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from((from, 0))).unwrap();
+    rustix::net::connect(&socket, &to).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(HANG)).unwrap();
+    stream
+}
+
+/// A request by a strange name is refused, unless the name was given.
+#[test]
+fn a_strange_host_is_refused() {
+    let instance = instance(vec![traffic("traffic", 1)]);
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.address();
+    let listener = listener.answering_to(&["router.example".to_owned()]);
+    let _server = listener.serve(Source { handle: instance.handle(), version: "1.2.3", more: None }).unwrap();
+    let status = |host: &str| {
+        let answer = ask(&mut connect(address), &format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        answer["HTTP/1.1 ".len()..][..3].to_owned()
+    };
+    assert_eq!(
+        ["router.example", "127.0.0.1", "192.0.2.1:9000", "rebound.example"].map(status),
+        ["200", "200", "200", "421"]
+    );
 }
 
 #[test]

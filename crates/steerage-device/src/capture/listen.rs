@@ -2,15 +2,17 @@
 //! TCP (PCAP over IP).
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::geteuid;
 use steerage::{DeviceError, Output};
 use steerage_guard::file::{self, Opened, Readers};
 
 use super::encode::StreamFormat;
+use super::peer_user;
 use super::stream::{StreamOptions, stream};
 
 /// The pause between two looks for a reader.
@@ -56,36 +58,98 @@ pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Resul
     }
 }
 
+/// An event while an output waits for its reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Waiting {
+    /// There is no reader yet.
+    Looked {
+        /// The number of earlier looks.
+        before: u64,
+    },
+    /// The output listens at an address that other machines may reach. Whoever connects first reads
+    /// the traffic.
+    OpenToOthers(SocketAddr),
+    /// A client of this machine was refused: it belongs to another user, who is not root.
+    Refused {
+        /// The address of the client.
+        client: SocketAddr,
+        /// The user of the client. `None` if it has closed its socket already.
+        uid: Option<u32>,
+        /// The number of clients that were refused, with this one.
+        count: u64,
+    },
+}
+
 /// An output that listens at `address`, such as `127.0.0.1:57012`, and sends packets to the first
 /// client, as pcap with nanoseconds. This is PCAP over IP, which Wireshark, Zeek and Arkime read.
-/// The function waits like [`fifo`].
 ///
-/// Any client that connects first reads the traffic, so use an address that only trusted clients
-/// can reach.
+/// Clients of this machine must belong to this process's user or to root. Others are disconnected.
+/// If other machines reach the address, any of their clients that connects first reads the traffic.
+///
+/// This function waits for a client. It calls `waits` for each [`Waiting`], repeatedly while there
+/// is no client, and gives up when `waits` returns false.
 ///
 /// # Errors
-/// [`DeviceError`] if it cannot listen at the address, or if `waits` returns false.
+/// [`DeviceError`] if it cannot listen at the address, if the kernel does not say to whom a client
+/// belongs, or if `waits` returns false.
 ///
 /// ```no_run
-/// let output = steerage_device::capture::listen("127.0.0.1:57012", |asked| asked < 10)?;
+/// use steerage_device::capture::{Waiting, listen};
+///
+/// let output = listen("127.0.0.1:57012", |waiting| !matches!(waiting, Waiting::Looked { before: 10 }))?;
 /// # Ok::<(), steerage::DeviceError>(())
 /// ```
-pub fn listen(address: &str, mut waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
+pub fn listen(address: &str, mut waits: impl FnMut(Waiting) -> bool) -> Result<Output, DeviceError> {
     let failed = |error| {
         let error = DeviceError::new(address, "listen at", error);
         error.advise("write a free address of this machine and a port, such as 127.0.0.1:57012")
     };
+    let given_up = || failed(io::ErrorKind::TimedOut.into());
     let listener = TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
-    let mut asked = 0;
+    let at = listener.local_addr().map_err(failed)?;
+    if !at.ip().to_canonical().is_loopback() && !waits(Waiting::OpenToOthers(at)) {
+        return Err(given_up());
+    }
+    let (mut before, mut count) = (0, 0);
     loop {
         match listener.accept() {
-            Ok((connection, _)) => {
-                return stream(address, connection, StreamOptions::new(FORMAT)).map(|(output, _)| output);
+            Ok((connection, client)) => match allowed(&connection, client).map_err(failed)? {
+                Allowed::Yes => {
+                    return stream(address, connection, StreamOptions::new(FORMAT)).map(|(output, _)| output);
+                }
+                Allowed::No(uid) => {
+                    count += 1;
+                    if !waits(Waiting::Refused { client, uid, count }) {
+                        return Err(given_up());
+                    }
+                }
+            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && waits(Waiting::Looked { before }) => {
+                thread::sleep(READER_LOOK);
+                before += 1;
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && waits(asked) => thread::sleep(READER_LOOK),
+            // The client has gone already.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(failed(error)),
         }
-        asked += 1;
     }
+}
+
+/// Whether a client may read.
+enum Allowed {
+    Yes,
+    /// The client belongs to this user.
+    No(Option<u32>),
+}
+
+/// Other users of this machine may not read what this user captures.
+fn allowed(connection: &TcpStream, client: SocketAddr) -> io::Result<Allowed> {
+    Ok(match peer_user::of(client, connection.local_addr()?)? {
+        Some(uid) if uid == 0 || uid == geteuid().as_raw() => Allowed::Yes,
+        // A client of another machine.
+        None if !client.ip().to_canonical().is_loopback() => Allowed::Yes,
+        uid => Allowed::No(uid),
+    })
 }

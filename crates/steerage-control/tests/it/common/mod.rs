@@ -8,7 +8,7 @@ use std::sync::Arc;
 use steerage::{Builder, Handle, Hash, Outcome, Running};
 use steerage_apps::Count;
 use steerage_control::{
-    Client, ClientError, CpuView, Listening, Mounted, Options, SETTLE_MAX, ServedFiles, Serving, Tree,
+    Audience, Client, ClientError, CpuView, Listening, Mounted, Options, SETTLE_MAX, ServedFiles, Serving, Tree,
 };
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::skip;
@@ -99,11 +99,20 @@ pub(crate) struct BySocket {
     _scratch: Scratch,
 }
 
+/// A report whose flows are private.
+fn report(audience: Audience) -> String {
+    match audience {
+        Audience::Private => r#"{"a":1,"flows":["10.0.0.1"]}"#,
+        Audience::Public => r#"{"a":1}"#,
+    }
+    .to_owned()
+}
+
 impl BySocket {
     pub(crate) fn new(tree: &Arc<Tree>) -> Self {
         let scratch = Scratch::new();
         let path = scratch.join("x.sock");
-        let serving = Listening::bind(&path).unwrap().serve(Arc::clone(tree), || "{\"a\":1}".to_owned()).unwrap();
+        let serving = Listening::bind(&path).unwrap().serve(Arc::clone(tree), report).unwrap();
         Self { client: Client::connect(&path).unwrap(), path, _serving: serving, _scratch: scratch }
     }
 }

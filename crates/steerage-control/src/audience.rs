@@ -1,0 +1,32 @@
+//! Who may see what of a run.
+
+/// Those who read a reply.
+///
+/// Counters are public. The traffic itself (addresses, ports and names of flows) is private, as the files are that flows
+/// are written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// Every user of the machine.
+    Public,
+    /// Root, and the user of the run.
+    Private,
+}
+
+impl Audience {
+    /// The audience that user `uid` belongs to, if the run belongs to user `owner`.
+    pub fn of(uid: u32, owner: u32) -> Self {
+        if uid == 0 || uid == owner { Self::Private } else { Self::Public }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_and_the_owner_see_everything() {
+        assert_eq!([0, 1000, 1001].map(|uid| Audience::of(uid, 1000) == Audience::Private), [true, true, false]);
+        // Root's run.
+        assert_eq!([0, 1000].map(|uid| Audience::of(uid, 0) == Audience::Private), [true, false]);
+    }
+}

@@ -1,0 +1,285 @@
+//! The clients of a server: which client gets a place, and which client has to make way for it.
+//!
+//! The control socket and the metrics server share this. A party is a user there, and a host here.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use crate::quota::{Party, Quota, QuotaFull};
+
+/// How a server shares its places among its clients.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sharing {
+    /// The places.
+    pub(crate) quota: Quota,
+    /// A client that has been silent for this long makes way for a new one.
+    pub(crate) silent: Duration,
+    /// What happens to a new client if no client has been silent for so long.
+    pub(crate) otherwise: Otherwise,
+}
+
+/// What happens to a new client if there is no place, and no client has been silent for long enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Otherwise {
+    /// The new client is refused.
+    Refuse,
+    /// The oldest client of the party with the most clients makes way. So a party that floods
+    /// replaces its own clients.
+    Replace,
+}
+
+/// Clients by number, the oldest first. `C` is the connection of a client.
+#[derive(Debug)]
+pub(crate) struct Clients<C> {
+    sharing: Sharing,
+    taken: BTreeMap<u64, ConnectedClient<C>>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct ConnectedClient<C> {
+    party: Party,
+    /// When its last answer was sent, or when it connected. `None` while a request is being answered.
+    idle_since: Option<Instant>,
+    connection: C,
+}
+
+impl<C> Clients<C> {
+    pub(crate) fn new(sharing: Sharing) -> Self {
+        Self { sharing, taken: BTreeMap::new(), next: 0 }
+    }
+
+    /// Takes a new client of `party` at time `now`, and returns its number. If there is no free
+    /// place, another client may have to make way: [`Sharing`]. Its connection is returned too.
+    pub(crate) fn admit(&mut self, party: Party, now: Instant, connection: C) -> Result<(u64, Option<C>), QuotaFull> {
+        let quota = self.sharing.quota;
+        let others = |but: Option<u64>| {
+            self.taken.iter().filter(move |(id, _)| Some(**id) != but).map(|(_, client)| client.party)
+        };
+        let leaves = match quota.admit(party, others(None)) {
+            Ok(()) => None,
+            Err(full) => {
+                let leaves = self.makes_way(party, full, now).ok_or(full)?;
+                quota.admit(party, others(Some(leaves)))?;
+                Some(leaves)
+            }
+        };
+        let gone = leaves.and_then(|id| self.taken.remove(&id)).map(|client| client.connection);
+        let id = self.next;
+        self.next += 1;
+        self.taken.insert(id, ConnectedClient { party, idle_since: Some(now), connection });
+        Ok((id, gone))
+    }
+
+    /// The client that makes way for a new client of `party`.
+    fn makes_way(&self, party: Party, full: QuotaFull, now: Instant) -> Option<u64> {
+        let quota = self.sharing.quota;
+        let may_go = |client: &ConnectedClient<C>| match full {
+            QuotaFull::Party => client.party == party,
+            QuotaFull::All => quota.rank(client.party) <= quota.rank(party),
+        };
+        let mut of_party: HashMap<Party, usize> = HashMap::new();
+        self.taken.values().for_each(|client| *of_party.entry(client.party).or_default() += 1);
+        let clients = || self.taken.iter().filter(|(_, client)| may_go(client));
+        // Of the party with the most clients, the one whose time is the earliest.
+        let first = |candidates: &mut dyn Iterator<Item = (u64, Party, Option<Instant>)>| {
+            candidates
+                .min_by_key(|(id, party, since)| (std::cmp::Reverse(of_party.get(party).copied()), *since, *id))
+                .map(|(id, ..)| id)
+        };
+        let mut silent = clients().filter_map(|(id, client)| {
+            let since = client.idle_since?;
+            let is_silent = now.saturating_duration_since(since) >= self.sharing.silent;
+            is_silent.then_some((*id, client.party, Some(since)))
+        });
+        first(&mut silent).or_else(|| match self.sharing.otherwise {
+            Otherwise::Refuse => None,
+            Otherwise::Replace => first(&mut clients().map(|(id, client)| (*id, client.party, None))),
+        })
+    }
+
+    /// Records that a client has sent a request. Returns `false` if the client has lost its place.
+    pub(crate) fn asks(&mut self, id: u64) -> bool {
+        self.taken.get_mut(&id).map(|client| client.idle_since = None).is_some()
+    }
+
+    /// Records that a client was answered at time `now`.
+    pub(crate) fn answered(&mut self, id: u64, now: Instant) {
+        if let Some(client) = self.taken.get_mut(&id) {
+            client.idle_since.get_or_insert(now);
+        }
+    }
+
+    /// Removes a client that has gone.
+    pub(crate) fn leaves(&mut self, id: u64) {
+        self.taken.remove(&id);
+    }
+
+    /// The connections with their numbers, the oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &C)> {
+        self.taken.iter().map(|(id, client)| (*id, &client.connection))
+    }
+
+    /// The connection of a client, unless it has lost its place.
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut C> {
+        self.taken.get_mut(&id).map(|client| &mut client.connection)
+    }
+
+    /// Removes the clients for which `stays` returns false.
+    pub(crate) fn retain(&mut self, mut stays: impl FnMut(&C) -> bool) {
+        self.taken.retain(|_, client| stays(&client.connection));
+    }
+
+    /// Removes all clients.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = C> {
+        std::mem::take(&mut self.taken).into_values().map(|client| client.connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::CLIENT_IDLE_SCARCE;
+
+    const OWNER: Party = Party::User(1000);
+    const MALLORY: Party = Party::User(1001);
+    const OTHER: Party = Party::User(1002);
+    const ROOT: Party = Party::User(0);
+
+    fn clients() -> Clients<&'static str> {
+        let quota = Quota { all: 6, reserved: 1, per_party: 2, owner: Some(1000) };
+        Clients::new(Sharing { quota, silent: CLIENT_IDLE_SCARCE, otherwise: Otherwise::Refuse })
+    }
+
+    #[test]
+    fn a_silent_client_makes_way_for_the_next_one_of_its_user() {
+        let start = Instant::now();
+        let mut clients = clients();
+        let (first, _) = clients.admit(MALLORY, start, "first").unwrap();
+        let later = start + Duration::from_secs(1);
+        clients.admit(MALLORY, later, "second").unwrap();
+        // Other users' clients have been silent for longer, and keep their places.
+        clients.admit(OTHER, start, "other").unwrap();
+        assert_eq!(clients.admit(MALLORY, later, "third"), Err(QuotaFull::Party));
+        let scarce = start + CLIENT_IDLE_SCARCE;
+        let (_, gone) = clients.admit(MALLORY, scarce, "third").unwrap();
+        assert_eq!(gone, Some("first"));
+        assert!(!clients.asks(first));
+        assert_eq!(clients.admit(MALLORY, scarce, "fourth"), Err(QuotaFull::Party));
+    }
+
+    #[test]
+    fn a_client_that_is_answered_keeps_its_place() {
+        let start = Instant::now();
+        let mut clients = clients();
+        let ids = ["first", "second"].map(|name| clients.admit(MALLORY, start, name).unwrap().0);
+        assert!(ids.iter().all(|id| clients.asks(*id)));
+        let late = start + CLIENT_IDLE_SCARCE * 10;
+        assert_eq!(clients.admit(MALLORY, late, "third"), Err(QuotaFull::Party));
+        clients.answered(ids[1], late);
+        assert_eq!(clients.admit(MALLORY, late, "third"), Err(QuotaFull::Party));
+        let (_, gone) = clients.admit(MALLORY, late + CLIENT_IDLE_SCARCE, "third").unwrap();
+        assert_eq!(gone, Some("second"));
+    }
+
+    #[test]
+    fn a_client_makes_way_for_a_user_of_its_rank_or_higher() {
+        let start = Instant::now();
+        let mut clients = clients();
+        for name in ["root's", "root's too", "and another", "the last of others'"] {
+            clients.admit(ROOT, start, name).unwrap();
+        }
+        let late = start + CLIENT_IDLE_SCARCE;
+        assert_eq!(clients.admit(MALLORY, late, "mallory's"), Err(QuotaFull::All));
+        clients.admit(OWNER, late, "the owner's").unwrap();
+        clients.admit(ROOT, late, "root's sixth").unwrap();
+        assert_eq!(clients.admit(OWNER, late, "the owner's second"), Err(QuotaFull::All));
+        let (_, gone) = clients.admit(ROOT, late + CLIENT_IDLE_SCARCE, "root's seventh").unwrap();
+        assert!(gone.is_some_and(|name| name != "root's sixth"), "{gone:?}");
+    }
+
+    #[test]
+    fn a_place_is_free_again_when_its_client_leaves() {
+        let start = Instant::now();
+        let mut clients = clients();
+        let (first, _) = clients.admit(MALLORY, start, "first").unwrap();
+        clients.admit(MALLORY, start, "second").unwrap();
+        clients.leaves(first);
+        assert_eq!(clients.admit(MALLORY, start, "third").map(|(_, gone)| gone), Ok(None));
+    }
+
+    /// Four places that hosts share, as the metrics server does.
+    fn hosts() -> Clients<&'static str> {
+        let quota = Quota { all: 4, reserved: 0, per_party: 4, owner: None };
+        Clients::new(Sharing { quota, silent: Duration::from_secs(1), otherwise: Otherwise::Replace })
+    }
+
+    fn host(last: u8) -> Party {
+        Party::host([192, 0, 2, last].into())
+    }
+
+    /// A host connects 440 times a second and says nothing. A client of another host keeps its place
+    /// for the second in which it has to ask.
+    #[test]
+    fn a_host_that_floods_replaces_its_own_clients() {
+        let start = Instant::now();
+        let at = |connection: u32| start + Duration::from_secs(1) * connection / 440;
+        let mut clients = hosts();
+        let (mut quiet, mut gone) = (0, Vec::new());
+        for nth in 0..440 {
+            gone.extend(clients.admit(host(1), at(nth), "flood").unwrap().1);
+            if nth == 10 {
+                let (id, first) = clients.admit(host(2), at(nth), "quiet").unwrap();
+                quiet = id;
+                gone.extend(first);
+            }
+        }
+        assert!(clients.get_mut(quiet).is_some());
+        assert_eq!(gone, ["flood"; 437]);
+    }
+
+    #[test]
+    fn a_silent_client_makes_way_before_a_young_one() {
+        let start = Instant::now();
+        let second = start + Duration::from_secs(1);
+        let mut clients = hosts();
+        clients.admit(host(2), start, "silent").unwrap();
+        let (asking, _) = clients.admit(host(2), start, "asking").unwrap();
+        assert!(clients.asks(asking));
+        for name in ["young", "younger"] {
+            clients.admit(host(1), second, name).unwrap();
+        }
+        // The client that is being answered is as old, and not silent.
+        assert_eq!(clients.admit(host(1), second, "new").unwrap().1, Some("silent"));
+        assert_eq!(clients.admit(host(1), second, "newer").unwrap().1, Some("young"));
+        clients.answered(asking, second);
+        assert_eq!(clients.admit(host(3), second + Duration::from_secs(1), "last").unwrap().1, Some("younger"));
+    }
+
+    /// The host with the most clients makes way first, also among silent clients.
+    #[test]
+    fn the_host_with_the_most_silent_clients_makes_way() {
+        let start = Instant::now();
+        let mut clients = hosts();
+        clients.admit(host(2), start, "single").unwrap();
+        for (name, after) in [("first", 1), ("second", 2), ("third", 3)] {
+            clients.admit(host(1), start + Duration::from_millis(after), name).unwrap();
+        }
+        let later = start + Duration::from_secs(2);
+        assert_eq!(clients.admit(host(3), later, "new").unwrap().1, Some("first"));
+        // Two hosts have one and two clients left. The oldest of the two goes.
+        assert_eq!(clients.admit(host(3), later, "newer").unwrap().1, Some("second"));
+    }
+
+    /// A client that never reads its answer is not silent, and makes way nevertheless.
+    #[test]
+    fn clients_that_do_not_read_make_way() {
+        let start = Instant::now();
+        let mut clients = hosts();
+        for name in ["first", "second", "third", "fourth"] {
+            let (id, _) = clients.admit(host(1), start, name).unwrap();
+            assert!(clients.asks(id));
+        }
+        assert_eq!(clients.admit(host(2), start, "new").unwrap().1, Some("first"));
+    }
+}

@@ -16,6 +16,7 @@ mod export_collectors;
 mod export_restarts;
 mod fanout;
 mod filters;
+mod flow_counts;
 mod forward;
 mod how_tos;
 mod intervals;

@@ -6,8 +6,9 @@ use std::io;
 use super::disk::Disk;
 use super::record_ledger::{Unwritten, Volume};
 
-/// How many bytes are written at a time. A system call then costs almost nothing per record.
-const BUFFER_BYTES: usize = 64 << 10;
+/// How many bytes are written at a time. A system call then costs almost nothing per record. Tests
+/// write more often, so that few records are enough for several writes.
+const BUFFER_BYTES: usize = if cfg!(test) { 4 << 10 } else { 64 << 10 };
 
 /// Bytes for a file or standard output, in parts that may not be divided: a row, a message, or a
 /// group of rows.

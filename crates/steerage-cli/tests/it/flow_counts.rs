@@ -12,9 +12,10 @@ use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use serde_json::Value;
 use steerage_fixtures::scratch::Scratch;
-use steerage_fixtures::skip;
+use steerage_fixtures::{exposition, skip};
 
 use crate::export::{Decoder, messages, output};
+use crate::metrics;
 use crate::program::{Ran, Started, command, run};
 
 /// Checks the equation of each output. Returns the number of records.
@@ -179,13 +180,14 @@ fn datagrams_that_nobody_takes_are_counted() {
     assert_eq!(ran.code, Some(i32::from(counts["lost"].as_u64() > Some(0))), "{ran:?}");
 }
 
-/// The equation holds in each report during the run, and at the end nothing waits.
+/// The equation holds in each report and in the metrics during the run, and at the end nothing
+/// waits.
 #[test]
 fn counts_add_up_during_the_run() {
     let scratch = Scratch::new();
-    let [csv, parquet] = ["flows.csv", "flows.ipfix"].map(|name| scratch.join(name).to_str().unwrap().to_owned());
+    let [csv, ipfix] = ["flows.csv", "flows.ipfix"].map(|name| scratch.join(name).to_str().unwrap().to_owned());
     let args = ["meter", "synthetic:flows=30000,rate=100000", "--max-flows", "2000", "--seconds", "0", "--json"];
-    let args = [&args[..], &["--virtual-cpus", "2", "--flows", &csv, "--export", &parquet]].concat();
+    let args = [&args[..], &["--virtual-cpus", "2", "--flows", &csv, "--export", &ipfix, metrics::ANY]].concat();
     let mut run = Started::new(&args);
     let mut settled = 0;
     while settled < 20_000 {
@@ -193,6 +195,12 @@ fn counts_add_up_during_the_run() {
         let report: Value = serde_json::from_str(&run.line()).unwrap();
         assert_counted(&report);
         settled = report["flows"]["outputs"][0]["written"].as_u64().unwrap();
+        let page = exposition::read(&metrics::get(metrics::address(&run)));
+        let [records, written, lost, waiting] =
+            ["records_total", "records_written_total", "records_lost_total", "records_waiting"]
+                .map(|name| page.get(&format!("steerage_flow_{name}")));
+        assert_eq!(2.0 * records, written + lost + waiting);
+        assert!(written >= settled as f64 && lost == 0.0, "{written} {settled} {lost}");
     }
     run.signal(Signal::SIGINT);
     let ran = run.end();

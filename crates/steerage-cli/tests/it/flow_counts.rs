@@ -55,12 +55,14 @@ fn a_full_disk_has_what_counts_as_written() {
     let scratch = Scratch::new();
     let (small, saved) = (scratch.join("small"), scratch.join("saved"));
     [&small, &saved].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-    // Three outputs share a file system that is too small for any of them.
-    let script = "mount -t tmpfs -o size=1m tmpfs \"$1\" || exit 99
+    // Three outputs, each on a file system that is too small for it.
+    let names = ["a.csv", "b.jsonl", "c.ipfix"];
+    let script = "cd \"$1\" && mkdir a b c || exit 99
+        for each in a b c; do mount -t tmpfs -o size=300k tmpfs $each || exit 99; done
         \"$0\" meter synthetic:packets=200000,flows=50000 --virtual-cpus 2 --json \
-            --flows \"$1/a.csv\" --export \"$1/b.jsonl\" --export \"$1/c.ipfix\"
+            --flows \"$1/a/a.csv\" --export \"$1/b/b.jsonl\" --export \"$1/c/c.ipfix\"
         code=$?
-        cp \"$1\"/* \"$2\"
+        cp */* \"$2\"
         exit $code";
     let ran = Command::new("unshare")
         .args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_steerage")])
@@ -70,8 +72,9 @@ fn a_full_disk_has_what_counts_as_written() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let report = ran.report();
     assert!(assert_counted(&report) > 0);
-    for name in ["a.csv", "b.jsonl", "c.ipfix"] {
-        let counts = output(&report, small.join(name).to_str().unwrap());
+    for name in names {
+        let directory = small.join(&name[..1]);
+        let counts = output(&report, directory.join(name).to_str().unwrap());
         let (part, bytes) = part(&saved, name);
         let lines = || {
             assert_eq!(bytes.last(), Some(&b'\n'), "{name} ends with a whole line");
@@ -92,7 +95,7 @@ fn a_full_disk_has_what_counts_as_written() {
         };
         assert_eq!(counts["written"], records, "{name}: {counts}");
         assert!(counts["lost"].as_u64() > Some(0) && counts["written"].as_u64() > Some(0), "{counts}");
-        assert!(ran.complaint().contains(small.join(part).to_str().unwrap()), "{ran:?}");
+        assert!(ran.complaint().contains(directory.join(part).to_str().unwrap()), "{ran:?}");
     }
     assert_eq!(ran.complaint().matches("No space left on device").count(), 3, "{ran:?}");
 }
@@ -200,12 +203,12 @@ fn counts_add_up_during_the_run() {
             ["records_total", "records_written_total", "records_lost_total", "records_waiting"]
                 .map(|name| page.get(&format!("steerage_flow_{name}")));
         assert_eq!(2.0 * records, written + lost + waiting);
-        assert!(written >= settled as f64 && lost == 0.0, "{written} {settled} {lost}");
+        assert!(written >= settled as f64, "{written} {settled}");
     }
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let report: Value = serde_json::from_str(ran.out.lines().last().unwrap()).unwrap();
-    let total = assert_counted(&report);
-    assert_eq!(fs::read_to_string(&csv).unwrap().lines().count() as u64, total + 1);
+    assert_counted(&report);
+    assert_eq!(output(&report, &csv)["written"], fs::read_to_string(&csv).unwrap().lines().count() - 1);
 }

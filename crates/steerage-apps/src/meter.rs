@@ -11,14 +11,17 @@
 //! | `flow`, `tcp`, `timeouts` | count the packet, and decide when a record ends |
 //! | `names` | looks for names in packets, if enabled |
 //! | `record`, `row`, `output`, `pattern` | the record of a flow, its columns, its format, and its file's name |
-//! | `writer_state`, `file`, `export` | hand records over to threads that write them |
 //! | `cells` | keeps spreadsheets from taking names for formulas |
+//! | `writer_state`, `export` | hand records over to threads that write them |
+//! | `record_ledger`, `record_writer` | count each record as written or lost, as the kernel accepts it |
+//! | `file`, `disk` | files, and the operations on them that can fail |
 //! | `parquet` | writes records as Parquet |
 //! | `ipfix` | writes records as IPFIX, with a thread that sends them to a collector |
 //! | `totals`, `counts`, `largest` | sum up all CPUs, at the end and during the run |
 
 mod cells;
 mod counts;
+mod disk;
 mod export;
 mod file;
 mod flow;
@@ -38,6 +41,8 @@ mod parquet;
 mod pattern;
 mod read;
 mod record;
+mod record_ledger;
+mod record_writer;
 mod row;
 mod table;
 mod tcp;
@@ -203,7 +208,9 @@ impl Metering {
     /// The counts of current and past flows. After the meters are gone, these are the last counts
     /// that they published. May be called from any thread.
     pub fn so_far(&self) -> FlowCounts {
-        self.published.sum(&self.limit, self.exporter.as_ref().map_or(0, Exporter::lost))
+        // The outputs come first: an output never has a record that its meter has not published.
+        let outputs: Vec<OutputCounts> = self.exporter.iter().flat_map(Exporter::counts).collect();
+        self.published.sum(&self.limit, &outputs)
     }
 
     /// The current flows with the most bytes, the largest first, at most [`MeterOptions::top`].

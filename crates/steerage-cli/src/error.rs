@@ -91,7 +91,7 @@ pub(crate) enum Error {
     /// The name of a file or a collector for flows is wrong.
     FlowsName { option: &'static str, name: String, what: String },
     /// Flows could not be written.
-    Flows(ExportError),
+    Flows(Vec<ExportError>),
     /// A run file is wrong.
     RunFile(RunFileError),
     /// The run file that was checked is wrong.
@@ -163,6 +163,11 @@ impl fmt::Display for NoInstance {
 }
 
 impl Error {
+    /// One output of flows cannot be used.
+    pub(crate) fn flows(error: ExportError) -> Self {
+        Self::Flows(vec![error])
+    }
+
     /// The options that the error may be about.
     pub(crate) fn options(&self) -> Vec<&'static str> {
         match self {
@@ -271,7 +276,10 @@ impl fmt::Display for Error {
                 write!(f, "{cpus} CPU(s) did not stop in time: their packets count as in flight")
             }
             Self::FlowsName { option, name, what } => write!(f, "{option} {name}: {what}"),
-            Self::Flows(error) => error.fmt(f),
+            Self::Flows(errors) => {
+                let errors: Vec<String> = errors.iter().map(ExportError::to_string).collect();
+                f.write_str(&errors.join("; "))
+            }
             Self::RunFile(error) => error.fmt(f),
             Self::Refused(why) => f.write_str(why),
             Self::Page { path, error } if error.kind() == io::ErrorKind::NotFound => write!(

@@ -53,7 +53,9 @@ fn flows(counts: &FlowCounts) -> Vec<Metric> {
         Metric::gauge("flows_active", "Flows that go on.", counts.active),
         Metric::counter("flow_records", "Records of flows that ended or were cut.", ended),
         Metric::counter("flow_records_evicted", "Records of flows that had to make room, among these.", counts.evicted),
-        Metric::counter("flow_records_lost", "Records that could not be written or sent.", counts.lost),
+        Metric::counter("flow_records_written", "Records that were written or sent, in all outputs.", counts.written),
+        Metric::counter("flow_records_lost", "Records that could not be written or sent, in all outputs.", counts.lost),
+        Metric::gauge("flow_records_waiting", "Records that are neither written nor lost yet.", counts.waiting),
     ]
 }
 

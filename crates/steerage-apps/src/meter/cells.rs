@@ -24,6 +24,11 @@ impl<W: Write> Cells<W> {
         Self { to, is_quoted: false, at_start: true }
     }
 
+    /// The writer below.
+    pub(super) fn text(&self) -> &W {
+        &self.to
+    }
+
     /// Whether a byte of text is written as `\DDD`. Notes where the next byte is.
     fn is_escaped(&mut self, byte: u8) -> bool {
         let at_start = std::mem::replace(&mut self.at_start, false);

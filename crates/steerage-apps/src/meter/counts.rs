@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::flow_limit::FlowLimit;
 use super::record::FlowRecord;
 use super::totals::Totals;
+use super::writer_state::OutputCounts;
 
 /// The counts of the meters of all CPUs so far.
 ///
@@ -19,8 +20,13 @@ pub struct FlowCounts {
     pub total: u64,
     /// The records in `total` whose flow was evicted to make room for another flow.
     pub evicted: u64,
+    /// Records that were written or sent, summed over all outputs.
+    pub written: u64,
     /// Records that could not be written or sent, summed over all outputs.
     pub lost: u64,
+    /// Records of flows that ended or were cut, and that are neither written nor lost so far,
+    /// summed over all outputs.
+    pub waiting: u64,
 }
 
 /// The counts that one meter has published. Only that meter writes them, when a record ends. They
@@ -80,12 +86,15 @@ impl AllPublished {
 
     /// The sum of all counts, and the number of flows that have slots. The counts are not read at
     /// the same moment, so one count may include a flow that another does not include yet.
-    pub(super) fn sum(&self, limit: &FlowLimit, lost: u64) -> FlowCounts {
-        let mut counts = FlowCounts { active: limit.taken() as u64, lost, ..FlowCounts::default() };
+    /// The counts of outputs were read before this call.
+    pub(super) fn sum(&self, limit: &FlowLimit, outputs: &[OutputCounts]) -> FlowCounts {
+        let (written, lost) = (outputs.iter().map(|of| of.written).sum(), outputs.iter().map(|of| of.lost).sum());
+        let mut counts = FlowCounts { active: limit.taken() as u64, written, lost, ..FlowCounts::default() };
         for published in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             counts.total += published.ended.load(Ordering::Relaxed);
             counts.evicted += published.evicted.load(Ordering::Relaxed);
         }
+        counts.waiting = (outputs.len() as u64 * counts.total).saturating_sub(written + lost);
         counts.total += counts.active;
         counts
     }

@@ -18,8 +18,9 @@ use super::output::{ExportError, FlowFormat, FlowsTo};
 #[cfg(feature = "parquet")]
 use super::parquet::ROWS_OF_ALL_MAX;
 use super::record::FlowRecord;
+use super::record_ledger::{Unwritten, Volume};
 use super::timeouts::nanos;
-use super::writer_state::{FlowOutput, Message, WriterEnd, WriterState};
+use super::writer_state::{Ended, FlowOutput, Message, OutputCounts, WriterEnd, WriterState};
 
 /// The number of records that are handed over together. They take 64 KiB at most, and the cost of a
 /// hand-over per record is negligible.
@@ -68,32 +69,28 @@ impl Exporter {
         self.outlets.iter().for_each(|outlet| outlet.shared.set_sample(sample));
     }
 
-    /// The number of lost records, summed over all outputs.
-    pub(super) fn lost(&self) -> u64 {
-        self.outlets.iter().map(|outlet| FlowOutput(Arc::clone(&outlet.shared)).counts().lost).sum()
+    /// The counts of each output.
+    pub(super) fn counts(&self) -> impl Iterator<Item = OutputCounts> {
+        self.outlets.iter().map(|outlet| outlet.shared.counts())
     }
 
     /// Hands records over. If a queue is full and its source cannot wait, the records are lost.
     pub(super) fn send(&self, records: Vec<FlowRecord>, now: u64) {
-        let records = Arc::new(records);
-        self.outlets.iter().for_each(|outlet| outlet.send(&records, now));
+        let (volume, records) = (Volume::of(&records), Arc::new(records));
+        self.outlets.iter().for_each(|outlet| outlet.send(&records, volume, now));
     }
 }
 
 impl Outlet {
-    fn send(&self, records: &Arc<Vec<FlowRecord>>, now: u64) {
-        let message = Message::Ended(Arc::clone(records), now);
-        let is_taken = if self.waits {
-            // Sending fails only after the writer failed or was given up, and then the whole run
-            // fails.
-            self.to.send(message).is_ok()
+    fn send(&self, records: &Arc<Vec<FlowRecord>>, volume: Volume, now: u64) {
+        let (records, unwritten) = (Arc::clone(records), self.shared.ledger().take(volume));
+        let message = Message::Ended(Ended { records, now, unwritten });
+        // A message that is not taken is dropped, and its records count as lost. If a source waits,
+        // this happens only after the writer failed or was given up.
+        if self.waits {
+            drop(self.to.send(message));
         } else {
-            self.to.try_send(message).is_ok()
-        };
-        if is_taken {
-            self.shared.note_handed(records.len());
-        } else {
-            self.shared.note_refused(records);
+            drop(self.to.try_send(message));
         }
     }
 }
@@ -158,10 +155,7 @@ impl FlowWriter {
     ) -> Result<Self, ExportError> {
         Self::spawn(collector.name(), WAITING_FOR_COLLECTOR_MAX, on_failure, |shared| {
             let mut export = Export::new(collector, must_arrive, ignored, shared)?;
-            Ok(move || {
-                export.run();
-                Ok(())
-            })
+            Ok(move || export.run())
         })
     }
 
@@ -215,18 +209,18 @@ impl FlowWriter {
     /// # Errors
     /// If anything could not be written.
     pub fn finish(self, rest: impl Into<Arc<Vec<FlowRecord>>>) -> Result<(), ExportError> {
-        let rest = rest.into();
-        let end = rest.iter().map(|record| record.last().as_nanos()).max().unwrap_or(0);
-        self.shared.note_handed(rest.len());
-        // If sending fails, `ended` has the reason.
-        let _ = self.to.send(Message::Ended(rest, end));
+        let records = rest.into();
+        let now = records.iter().map(|record| record.last().as_nanos()).max().unwrap_or(0);
+        let unwritten = self.shared.ledger().take(Volume::of(&records));
+        // If sending fails, the records are lost, and `ended` has the reason.
+        let _ = self.to.send(Message::Ended(Ended { records, now, unwritten }));
         let _ = self.to.send(Message::End);
         match self.ended.recv() {
             Ok(WriterEnd::Itself(Ok(result))) => result,
             Ok(WriterEnd::Itself(Err(panic))) => resume_unwind(panic),
             Ok(WriterEnd::GivenUp) | Err(_) => {
-                let left = self.shared.left();
-                let cause = io::Error::other(format!("its reader stopped reading, and {left} flows were not written"));
+                let lost = self.shared.counts().lost;
+                let cause = io::Error::other(format!("its reader stopped reading, and {lost} flows were not written"));
                 let error = ExportError::new("write flows to", self.shared.name(), cause);
                 Err(error.with_advice("let its reader read on, or write to a file"))
             }
@@ -254,11 +248,23 @@ struct Sink {
     from: u64,
     /// The names that files have or will have.
     names: HashSet<PathBuf>,
+    /// The maximum number of rows that all open files together hold in memory.
+    #[cfg(feature = "parquet")]
+    rows_max: usize,
 }
 
 impl Sink {
     fn new(to: FlowsTo, format: FlowFormat, shared: Arc<WriterState>) -> Result<Self, ExportError> {
-        let mut sink = Self { shared, to, format, open: BTreeMap::new(), from: 0, names: HashSet::new() };
+        let mut sink = Self {
+            shared,
+            to,
+            format,
+            open: BTreeMap::new(),
+            from: 0,
+            names: HashSet::new(),
+            #[cfg(feature = "parquet")]
+            rows_max: ROWS_OF_ALL_MAX,
+        };
         match &sink.to {
             FlowsTo::Stdout => drop(sink.open.insert(0, FlowFile::stdout(format, &sink.shared)?)),
             FlowsTo::Files { name, .. } if !name.has_time() => drop(sink.file(0, 0)?),
@@ -267,20 +273,30 @@ impl Sink {
         Ok(sink)
     }
 
+    /// Writes records until no more follow. If that fails, the files that are not complete stay
+    /// under their temporary names, and the error names them.
     fn write_all(&mut self) -> Result<(), ExportError> {
-        while let Ok(Message::Ended(records, now)) = self.shared.next() {
-            self.write(&records, now)?;
+        let result = self.write_records();
+        let (open, sample) = (std::mem::take(&mut self.open), self.shared.sample());
+        let parts = open.into_values().filter_map(|file| file.leave(sample)).collect();
+        result.map_err(|error| error.with_parts(parts))
+    }
+
+    fn write_records(&mut self) -> Result<(), ExportError> {
+        while let Ok(Message::Ended(ended)) = self.shared.next() {
+            self.write(ended)?;
         }
-        while let Some((_, file)) = self.open.pop_first() {
-            file.finish(self.shared.sample())?;
+        while !self.open.is_empty() {
+            self.finish_first()?;
         }
         Ok(())
     }
 
-    fn write(&mut self, records: &[FlowRecord], now: u64) -> Result<(), ExportError> {
+    fn write(&mut self, ended: Ended) -> Result<(), ExportError> {
+        let Ended { records, now, mut unwritten } = ended;
         let FlowsTo::Files { rotate: Some(rotate), .. } = self.to else {
             let Some(time) = records.iter().map(|record| record.first().as_nanos()).min() else { return Ok(()) };
-            return self.put(0, time, records);
+            return self.put(0, time, &records, &mut unwritten);
         };
         let (period, late) = (nanos(rotate.period).max(1), rotate.late());
         // A record of an earlier period goes to the first file that is not complete.
@@ -291,27 +307,40 @@ impl Sink {
         let from = self.from;
         for records in records.chunk_by(|one, next| start(one, from) == start(next, from)) {
             let start = start(&records[0], from);
-            self.put(start, start, records)?;
+            self.put(start, start, records, &mut unwritten)?;
         }
-        while let Some(file) = self.open.first_entry() {
-            let end = file.key().saturating_add(period);
+        while let Some(first) = self.open.first_key_value() {
+            let end = first.0.saturating_add(period);
             if end.saturating_add(late) > now && self.open.len() <= OPEN_MAX {
                 break;
             }
-            if let Some((_, file)) = self.open.pop_first() {
-                file.finish(self.shared.sample())?;
-            }
+            self.finish_first()?;
             self.from = end;
         }
         Ok(())
     }
 
+    /// Completes the file of the earliest period.
+    fn finish_first(&mut self) -> Result<(), ExportError> {
+        let Some(mut file) = self.open.first_entry() else { return Ok(()) };
+        file.get_mut().finish(self.shared.sample())?;
+        file.remove();
+        Ok(())
+    }
+
     /// Writes records to the file of a period. It writes them in chunks, so that the counts show
     /// the progress.
-    fn put(&mut self, start: u64, time: u64, records: &[FlowRecord]) -> Result<(), ExportError> {
+    fn put(
+        &mut self,
+        start: u64,
+        time: u64,
+        records: &[FlowRecord],
+        unwritten: &mut Unwritten,
+    ) -> Result<(), ExportError> {
         for records in records.chunks(RECORDS_AT_A_TIME) {
-            self.file(start, time)?.write(records)?;
-            self.shared.note_written(records.len());
+            let these = unwritten.split(Volume::of(records));
+            self.file(start, time)?.write(records, these)?;
+            self.shared.note_taken();
             #[cfg(feature = "parquet")]
             self.bound_rows()?;
         }
@@ -323,7 +352,7 @@ impl Sink {
     #[cfg(feature = "parquet")]
     fn bound_rows(&mut self) -> Result<(), ExportError> {
         let all: usize = self.open.values().map(FlowFile::rows).sum();
-        if all <= ROWS_OF_ALL_MAX {
+        if all <= self.rows_max {
             return Ok(());
         }
         self.open.values_mut().max_by_key(|file| file.rows()).map_or(Ok(()), FlowFile::write_rows)
@@ -344,9 +373,12 @@ impl Sink {
             let error = ExportError::new("write flows to", path, cause);
             return Err(error.with_advice("put more of the time into the name, such as %Y%m%d-%H%M"));
         }
-        Ok(entry.insert(FlowFile::create(path, name.has_time(), self.format)?))
+        Ok(entry.insert(FlowFile::create(path, name.has_time(), self.format, &self.shared)?))
     }
 }
+
+#[cfg(test)]
+mod faults;
 
 #[cfg(test)]
 mod tests {
@@ -361,11 +393,11 @@ mod tests {
     use super::super::pattern::FilePattern;
     use super::*;
 
-    const S: u64 = 1_000_000_000;
+    pub(super) const S: u64 = 1_000_000_000;
     /// 2023-11-14 22:10:00 UTC.
-    const START: u64 = 1_699_999_800;
+    pub(super) const START: u64 = 1_699_999_800;
 
-    fn records(seconds: &[u64]) -> Vec<FlowRecord> {
+    pub(super) fn records(seconds: &[u64]) -> Vec<FlowRecord> {
         let record = |second: &u64| {
             let seen = Seen { time: (START + second) * S, ..Seen::of(Key::v4((1, 2), (3, 4), 17)) };
             let mut flow = Flow::begin(&seen, BucketId { group: 0, bucket: 0 });
@@ -373,6 +405,12 @@ mod tests {
             FlowRecord::new(flow, FlowEnd::Idle)
         };
         seconds.iter().map(record).collect()
+    }
+
+    fn ended(state: &Arc<WriterState>, seconds: &[u64], now: u64) -> Ended {
+        let records = Arc::new(records(seconds));
+        let unwritten = state.ledger().take(Volume::of(&records));
+        Ended { records, now: (START + now) * S, unwritten }
     }
 
     fn shared() -> (SyncSender<Message>, Arc<WriterState>) {
@@ -388,7 +426,9 @@ mod tests {
         let name = FilePattern::parse(pattern.to_str().expect("a path that is text")).expect("a pattern");
         let rotate = Rotation { period: Duration::from_secs(300), inactive: Duration::from_secs(60) };
         let (end, shared) = shared();
-        let mut sink = Sink::new(FlowsTo::Files { name, rotate: Some(rotate) }, FlowFormat::JsonLines, shared).unwrap();
+        let mut sink =
+            Sink::new(FlowsTo::Files { name, rotate: Some(rotate) }, FlowFormat::JsonLines, Arc::clone(&shared))
+                .unwrap();
         let names = || {
             let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
             let mut names: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| name(entry.unwrap())).collect();
@@ -401,16 +441,16 @@ mod tests {
         };
         let lines = |name: &str| fs::read_to_string(directory.join(name)).unwrap().lines().count();
 
-        sink.write(&records(&[1, 299, 300, 2]), (START + 400) * S).unwrap();
+        sink.write(ended(&shared, &[1, 299, 300, 2], 400)).unwrap();
         let [first, second] = <[String; 2]>::try_from(names()).unwrap();
         assert!(is_part(&first, "2210.jsonl") && is_part(&second, "2215.jsonl"), "{first} {second}");
         // The first file is open for its period of 300 s and for `Rotation::late` after that.
-        sink.write(&records(&[3]), (START + 721) * S).unwrap();
+        sink.write(ended(&shared, &[3], 721)).unwrap();
         assert_eq!(names(), [first, second.clone()]);
-        sink.write(&records(&[4]), (START + 722) * S).unwrap();
+        sink.write(ended(&shared, &[4], 722)).unwrap();
         assert_eq!(names(), ["2210.jsonl", &second]);
         // A record for a period whose file is complete goes to the first file that is open.
-        sink.write(&records(&[5, 301]), (START + 722) * S).unwrap();
+        sink.write(ended(&shared, &[5, 301], 722)).unwrap();
         end.send(Message::End).unwrap();
         sink.write_all().unwrap();
         assert_eq!(names(), ["2210.jsonl", "2215.jsonl"]);
@@ -425,9 +465,11 @@ mod tests {
         let pattern = directory.join("%s.csv");
         let name = FilePattern::parse(pattern.to_str().expect("a path that is text")).expect("a pattern");
         let rotate = Rotation { period: Duration::from_secs(1), inactive: Duration::from_secs(3600) };
-        let mut sink = Sink::new(FlowsTo::Files { name, rotate: Some(rotate) }, FlowFormat::Csv, shared().1).unwrap();
+        let shared = shared().1;
+        let to = FlowsTo::Files { name, rotate: Some(rotate) };
+        let mut sink = Sink::new(to, FlowFormat::Csv, Arc::clone(&shared)).unwrap();
         for second in 0..2 * OPEN_MAX as u64 {
-            sink.write(&records(&[second]), (START + second) * S).unwrap();
+            sink.write(ended(&shared, &[second], second)).unwrap();
             assert!(sink.open.len() <= OPEN_MAX);
         }
         fs::remove_dir_all(&directory).unwrap();

@@ -1,16 +1,17 @@
 //! A file of records. It gets its name when it is complete.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Stdout, Write};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use steerage::BucketId;
-use steerage_guard::file::{self, NewFile, Readers};
+use steerage_guard::file;
 use steerage_guard::path::PathError;
 
 use super::cells::Cells;
+use super::disk::Disk;
 use super::flow::{Flow, FlowEnd, Seen};
 use super::ipfix::{Encoder, Statistics};
 use super::key::Key;
@@ -18,10 +19,9 @@ use super::output::{ExportError, FlowFormat};
 #[cfg(feature = "parquet")]
 use super::parquet::Parquet;
 use super::record::FlowRecord;
+use super::record_ledger::{Unwritten, Volume};
+use super::record_writer::RecordWriter;
 use super::writer_state::WriterState;
-
-/// The size of the write buffer.
-const BUFFER_BYTES: usize = 64 << 10;
 
 /// The observation domain of an IPFIX file, and the maximum size of its messages.
 const DOMAIN: u32 = 1;
@@ -31,10 +31,12 @@ const MESSAGE_BYTES: usize = 16 << 10;
 pub(super) const STDOUT: &str = "standard output";
 
 pub(super) struct FlowFile {
-    out: Out,
+    out: RecordWriter,
     format: Format,
-    /// The new file and its final name. `None` for standard output.
-    named: Option<(NewFile, PathBuf)>,
+    /// The final name. `None` for standard output.
+    path: Option<PathBuf>,
+    /// Whether everything is written, and only the name is missing.
+    has_ended: bool,
 }
 
 /// The format, with the state of its encoder.
@@ -68,92 +70,37 @@ impl Format {
     }
 }
 
-enum Out {
-    File(BufWriter<File>),
-    Stdout(BufWriter<Watched>),
-}
-
-/// The maximum size of one write to a pipe. Small writes show the progress when a slow reader takes
-/// some bytes. A pipe takes this size completely or not at all (PIPE_BUF).
-const PIECE_BYTES: usize = 4096;
-
-/// Standard output. It notes in the writer state when bytes are taken.
-struct Watched {
-    out: Stdout,
-    shared: Arc<WriterState>,
-}
-
-impl Write for Watched {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.out.write(&bytes[..bytes.len().min(PIECE_BYTES)]);
-        self.shared.note_taken();
-        written
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
-}
-
-impl Write for Out {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::File(out) => out.write(bytes),
-            Self::Stdout(out) => out.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::File(out) => out.flush(),
-            Self::Stdout(out) => out.flush(),
-        }
-    }
-}
-
 /// Builds the error. A missing directory is an error, because a silently created directory would
 /// hide the flows if its name was mistyped.
 fn cannot_write(path: &Path, cause: io::Error) -> ExportError {
-    let is_missing = cause.kind() == io::ErrorKind::NotFound;
-    let advice = match cause.get_ref().and_then(|inner| inner.downcast_ref::<PathError>()) {
-        Some(PathError::Descriptor(_)) => "write - for standard output",
+    let kind = cause.kind();
+    let advice = match (cause.get_ref().and_then(|inner| inner.downcast_ref::<PathError>()), kind) {
+        (Some(PathError::Descriptor(_)), _) => "write - for standard output",
         // The message contains the advice.
-        Some(_) => "",
-        None if is_missing => "make the directory with mkdir -p, or name another directory",
-        None => return ExportError::new("write flows to", path, cause),
+        (Some(_), _) => "",
+        (None, io::ErrorKind::NotFound) => "make the directory with mkdir -p, or name another directory",
+        (None, io::ErrorKind::StorageFull) => "make room on the disk, or name a file on another one",
+        (None, _) => return ExportError::new("write flows to", path, cause),
     };
     ExportError::new("write flows to", path, cause).with_advice(advice)
 }
 
 impl FlowFile {
-    pub(super) fn stdout(format: FlowFormat, shared: &Arc<WriterState>) -> Result<Self, ExportError> {
-        let watched = Watched { out: io::stdout(), shared: Arc::clone(shared) };
-        let out = Out::Stdout(BufWriter::with_capacity(BUFFER_BYTES, watched));
-        let format = Format::new(format).map_err(|cause| ExportError::new("write flows to", STDOUT, cause))?;
-        Self { out, format, named: None }.begin()
+    pub(super) fn stdout(format: FlowFormat, state: &Arc<WriterState>) -> Result<Self, ExportError> {
+        let make = || Self::new(Disk::stdout(state)?, format, None, state);
+        make().map_err(|cause| ExportError::new("write flows to", STDOUT, cause))
     }
 
     /// Creates the file under a temporary name. With `dated`, missing directories are created,
     /// because their names are times.
-    pub(super) fn create(path: PathBuf, dated: bool, format: FlowFormat) -> Result<Self, ExportError> {
-        let make = || -> io::Result<(NewFile, File, Format)> {
-            let state = Format::new(format)?;
-            let mut new = if dated {
-                NewFile::create_with_directories(&path, Readers::Group)?
-            } else {
-                NewFile::create(&path, Readers::Group)?
-            };
-            // If writing fails, the records so far are kept. A Parquet file is unreadable without
-            // its footer, which describes the contents.
-            if format != FlowFormat::Parquet {
-                new = new.kept();
-            }
-            let file = new.file().try_clone()?;
-            Ok((new, file, state))
-        };
-        let (new, file, format) = make().map_err(|cause| cannot_write(&path, cause))?;
-        let out = Out::File(BufWriter::with_capacity(BUFFER_BYTES, file));
-        Self { out, format, named: Some((new, path)) }.begin()
+    pub(super) fn create(
+        path: PathBuf,
+        dated: bool,
+        format: FlowFormat,
+        state: &Arc<WriterState>,
+    ) -> Result<Self, ExportError> {
+        let make = || Self::new(Disk::create(&path, dated)?, format, Some(path.clone()), state);
+        make().map_err(|cause| cannot_write(&path, cause))
     }
 
     /// Checks whether files can be created in the directory of a name with times in it. The check
@@ -162,15 +109,24 @@ impl FlowFile {
         file::probe(Path::new(name)).map_err(|cause| cannot_write(Path::new(name), cause))
     }
 
-    fn begin(mut self) -> Result<Self, ExportError> {
-        if matches!(self.format, Format::Csv) {
-            let header = header().map_err(|cause| self.error("write flows to", cause))?;
-            self.out.write_all(&header).map_err(|cause| self.error("write flows to", cause))?;
+    /// A file with this name, or standard output.
+    pub(super) fn new(
+        disk: Disk,
+        format: FlowFormat,
+        path: Option<PathBuf>,
+        state: &Arc<WriterState>,
+    ) -> io::Result<Self> {
+        let mut out = RecordWriter::new(disk, state.ledger().take(Volume::NONE));
+        let format = Format::new(format)?;
+        if matches!(format, Format::Csv) {
+            out.part(Volume::NONE, &header()?)?;
         }
-        Ok(self)
+        Ok(Self { out, format, path, has_ended: false })
     }
 
-    pub(super) fn write(&mut self, records: &[FlowRecord]) -> Result<(), ExportError> {
+    /// Writes records. `unwritten` has these records.
+    pub(super) fn write(&mut self, records: &[FlowRecord], unwritten: Unwritten) -> Result<(), ExportError> {
+        self.out.take(unwritten);
         let result = match &mut self.format {
             Format::Csv => as_csv(&mut self.out, records),
             Format::JsonLines => as_json(&mut self.out, records),
@@ -179,8 +135,8 @@ impl FlowFile {
             Format::Parquet(parquet) => parquet.add(&mut self.out, records),
         };
         // Standard output is flushed at once for the reader of a pipe.
-        let flushed = result.and_then(|()| if self.named.is_none() { self.out.flush() } else { Ok(()) });
-        flushed.map_err(|cause| self.error("write flows to", cause))
+        let flushed = result.and_then(|()| if self.path.is_none() { self.out.flush() } else { Ok(()) });
+        flushed.map_err(|cause| self.error(cause))
     }
 
     /// The number of records in memory. They are written together as a row group.
@@ -193,65 +149,89 @@ impl FlowFile {
     #[cfg(feature = "parquet")]
     pub(super) fn write_rows(&mut self) -> Result<(), ExportError> {
         let Format::Parquet(parquet) = &mut self.format else { return Ok(()) };
-        parquet.end_group(&mut self.out).map_err(|cause| self.error("write flows to", cause))
+        parquet.end_group(&mut self.out).map_err(|cause| self.error(cause))
     }
 
     /// Completes the file and gives it its name. `sample` says that one flow of so many was
     /// metered.
-    pub(super) fn finish(mut self, sample: u32) -> Result<(), ExportError> {
-        let ended = match std::mem::replace(&mut self.format, Format::Csv) {
-            Format::Csv | Format::JsonLines => Ok(()),
-            Format::Ipfix { mut encoder, statistics } => {
-                encoder.encode_statistics(&Statistics { sample, ..statistics }, SystemTime::now());
-                self.out.write_all(encoder.message())
+    pub(super) fn finish(&mut self, sample: u32) -> Result<(), ExportError> {
+        self.end(sample).map_err(|cause| self.error(cause))?;
+        let Some(path) = &self.path else { return Ok(()) };
+        self.out.finish().map_err(|cause| ExportError::new("give flows the name", path, cause))
+    }
+
+    /// Ends a file after the output has failed. If the file has records, it is readable, and stays
+    /// under its temporary name, which is returned.
+    pub(super) fn leave(mut self, sample: u32) -> Option<PathBuf> {
+        // Records that still cannot be written count as lost. If it was a row group of Parquet that
+        // could not be written, the second attempt writes what makes the earlier groups readable.
+        if !self.has_ended && self.end(sample).is_err() {
+            let _ = self.end(sample);
+        }
+        let is_kept = self.path.is_some() && self.out.records() > 0;
+        is_kept.then(|| self.out.disk().part().to_owned())
+    }
+
+    /// Writes what is left, and the end that the format requires.
+    fn end(&mut self, sample: u32) -> io::Result<()> {
+        match &mut self.format {
+            Format::Csv | Format::JsonLines => {}
+            Format::Ipfix { encoder, statistics } if !self.out.has_failed() => {
+                encoder.encode_statistics(&Statistics { sample, ..*statistics }, SystemTime::now());
+                self.out.part(Volume::NONE, encoder.message())?;
             }
+            // The statistics would count messages that were not written.
+            Format::Ipfix { .. } => {}
             #[cfg(feature = "parquet")]
-            Format::Parquet(parquet) => parquet.finish(&mut self.out, sample),
-        };
-        ended.and_then(|()| self.out.flush()).map_err(|cause| self.error("write flows to", cause))?;
-        let Some((new, path)) = self.named.take() else { return Ok(()) };
-        let part = new.part().to_string_lossy().into_owned();
-        let named = new.finish().map(drop);
-        named.map_err(|cause| {
-            let cause = io::Error::new(cause.kind(), format!("{cause}; they are in {part} beside it"));
-            ExportError::new("give flows the name", path, cause)
-        })
+            Format::Parquet(parquet) => parquet.end(&mut self.out, sample)?,
+        }
+        self.out.flush()?;
+        self.has_ended = true;
+        Ok(())
     }
 
-    fn error(&self, operation: &'static str, cause: io::Error) -> ExportError {
-        ExportError::new(operation, self.named.as_ref().map_or(Path::new(STDOUT), |(_, path)| path), cause)
+    fn error(&self, cause: io::Error) -> ExportError {
+        cannot_write(self.path.as_deref().unwrap_or(Path::new(STDOUT)), cause)
     }
 }
 
-fn as_csv(out: &mut impl Write, records: &[FlowRecord]) -> io::Result<()> {
-    let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(Cells::new(out));
-    records.iter().try_for_each(|record| csv.serialize(record)).map_err(io::Error::from)?;
-    csv.flush()
-}
-
-fn as_json(out: &mut impl Write, records: &[FlowRecord]) -> io::Result<()> {
+fn as_csv(out: &mut RecordWriter, records: &[FlowRecord]) -> io::Result<()> {
+    let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(Cells::new(Vec::new()));
     for record in records {
-        serde_json::to_writer(&mut *out, record)?;
-        out.write_all(b"\n")?;
+        let start = csv.get_ref().text().len();
+        csv.serialize(record).map_err(io::Error::from)?;
+        csv.flush()?;
+        out.part(Volume::of(slice::from_ref(record)), &csv.get_ref().text()[start..])?;
+    }
+    Ok(())
+}
+
+fn as_json(out: &mut RecordWriter, records: &[FlowRecord]) -> io::Result<()> {
+    let mut line = Vec::new();
+    for record in records {
+        line.clear();
+        serde_json::to_writer(&mut line, record)?;
+        line.push(b'\n');
+        out.part(Volume::of(slice::from_ref(record)), &line)?;
     }
     Ok(())
 }
 
 /// Writes IPFIX messages one after the other (RFC 5655).
 fn as_ipfix(
-    out: &mut impl Write,
+    out: &mut RecordWriter,
     encoder: &mut Encoder,
     statistics: &mut Statistics,
     mut records: &[FlowRecord],
 ) -> io::Result<()> {
     while !records.is_empty() {
-        let count = encoder.encode(records, SystemTime::now());
-        out.write_all(encoder.message())?;
+        let (now, later) = records.split_at(encoder.encode(records, SystemTime::now()));
+        out.part(Volume::of(now), encoder.message())?;
         statistics.messages += 1;
         statistics.bytes += encoder.message().len() as u64;
         statistics.records += u64::from(encoder.data_records());
         encoder.sent();
-        records = &records[count..];
+        records = later;
     }
     Ok(())
 }

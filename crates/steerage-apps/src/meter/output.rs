@@ -89,16 +89,24 @@ pub struct ExportError {
     path: PathBuf,
     cause: io::Error,
     advice: &'static str,
+    /// The files that have the records which were written.
+    parts: Vec<PathBuf>,
 }
 
 impl ExportError {
     pub(super) fn new(operation: &'static str, path: impl Into<PathBuf>, cause: io::Error) -> Self {
-        Self { operation, path: path.into(), cause, advice: "name another file or directory" }
+        let (path, advice, parts) = (path.into(), "name another file or directory", Vec::new());
+        Self { operation, path, cause, advice, parts }
     }
 
     /// The error with other advice.
     pub(super) fn with_advice(self, advice: &'static str) -> Self {
         Self { advice, ..self }
+    }
+
+    /// The error with the files that have the records which were written.
+    pub(super) fn with_parts(self, parts: Vec<PathBuf>) -> Self {
+        Self { parts, ..self }
     }
 
     pub(super) fn is_closed_pipe(&self) -> bool {
@@ -109,6 +117,14 @@ impl ExportError {
 impl fmt::Display for ExportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot {} {}: {}", self.operation, self.path.display(), self.cause)?;
+        if let Some((first, more)) = self.parts.split_first() {
+            write!(f, "; what was written is in {}", first.display())?;
+            match more {
+                [] => {}
+                [second] => write!(f, " and {}", second.display())?,
+                more => write!(f, " and {} other files whose names end in .part", more.len())?,
+            }
+        }
         if self.advice.is_empty() { Ok(()) } else { write!(f, "; {}", self.advice) }
     }
 }

@@ -10,13 +10,15 @@ use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::KeyValue;
+use parquet::file::metadata::{FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataWriter, RowGroupMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
-use parquet::schema::types::{ColumnPath, Type};
+use parquet::schema::types::{ColumnPath, SchemaDescriptor, Type};
 use steerage::WallTime;
 
 use super::record::FlowRecord;
+use super::record_ledger::Volume;
+use super::record_writer::RecordWriter;
 use super::row::{Address, Row};
 
 /// The maximum number of rows per group. DuckDB's own groups have the same size, and each group can
@@ -25,6 +27,12 @@ pub(super) const ROWS_MAX: usize = 122_880;
 
 /// The maximum number of rows that all open files together hold in memory: two groups, 50 MB.
 pub(super) const ROWS_OF_ALL_MAX: usize = 2 * ROWS_MAX;
+
+/// The first bytes of a file.
+const MAGIC: &[u8] = b"PAR1";
+
+/// The program that the file names as its writer.
+const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"));
 
 /// The metadata key for the sampling of flows.
 const SAMPLE: &str = "steerage.sample";
@@ -309,12 +317,23 @@ impl Columns for Adding<'_> {
 }
 
 /// Encodes a Parquet file.
+///
+/// A file is unreadable without the footer, which describes the groups. So the rows are written
+/// when the footer is, and the footer has the groups that are completely in the file.
 pub(super) struct Parquet {
     /// The writer writes to memory. Each complete group is copied from there to the file.
     writer: SerializedFileWriter<Vec<u8>>,
     columns: Vec<Column>,
     /// The number of rows in the open group.
     rows: usize,
+    /// The records in the open group, and in the groups that are in the file.
+    open: Volume,
+    complete: Volume,
+    /// The number of groups in the file.
+    groups: usize,
+    /// Whether a group could not be written. No other can follow, because the positions of groups
+    /// are in the footer.
+    has_failed: bool,
 }
 
 impl Parquet {
@@ -322,7 +341,7 @@ impl Parquet {
         let schema = Schema::of_rows().map_err(broken)?;
         let columns = schema.get_fields().iter().map(|field| Column::of(field)).collect();
         let mut properties = WriterProperties::builder()
-            .set_created_by(concat!("steerage version ", env!("CARGO_PKG_VERSION")).to_owned())
+            .set_created_by(CREATED_BY.to_owned())
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
             .set_statistics_enabled(EnabledStatistics::Chunk)
             .set_max_row_group_row_count(Some(ROWS_MAX));
@@ -334,7 +353,8 @@ impl Parquet {
                 .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
         }
         let writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties.build()));
-        Ok(Self { writer: writer.map_err(broken)?, columns, rows: 0 })
+        let (open, complete) = (Volume::NONE, Volume::NONE);
+        Ok(Self { writer: writer.map_err(broken)?, columns, rows: 0, open, complete, groups: 0, has_failed: false })
     }
 
     /// The number of rows in memory.
@@ -343,12 +363,13 @@ impl Parquet {
     }
 
     /// Adds records. Complete groups are written.
-    pub(super) fn add(&mut self, out: &mut impl Write, mut records: &[FlowRecord]) -> io::Result<()> {
+    pub(super) fn add(&mut self, out: &mut RecordWriter, mut records: &[FlowRecord]) -> io::Result<()> {
         while !records.is_empty() {
             let (now, later) = records.split_at(records.len().min(ROWS_MAX - self.rows));
             let rows: Vec<Row<'_>> = now.iter().map(Row::of).collect();
             columns(&mut Adding { rows: &rows, columns: self.columns.iter_mut() });
             self.rows += rows.len();
+            self.open.add(Volume::of(now));
             if self.rows == ROWS_MAX {
                 self.end_group(out)?;
             }
@@ -358,16 +379,28 @@ impl Parquet {
     }
 
     /// Writes the open group.
-    pub(super) fn end_group(&mut self, out: &mut impl Write) -> io::Result<()> {
-        if self.rows > 0 {
-            self.write_group().map_err(broken)?;
-            self.rows = 0;
+    pub(super) fn end_group(&mut self, out: &mut RecordWriter) -> io::Result<()> {
+        let open = std::mem::take(&mut self.open);
+        if std::mem::take(&mut self.rows) == 0 || self.has_failed {
+            return Ok(());
         }
-        self.writer.flush()?;
-        out.write_all(&std::mem::take(self.writer.inner_mut()))
+        let written = self.write_group(out);
+        self.has_failed = written.is_err();
+        written?;
+        self.complete.add(open);
+        self.groups += 1;
+        Ok(())
     }
 
-    fn write_group(&mut self) -> Result<(), ParquetError> {
+    fn write_group(&mut self, out: &mut RecordWriter) -> io::Result<()> {
+        self.encode_group().map_err(broken)?;
+        self.writer.flush()?;
+        let group = std::mem::take(self.writer.inner_mut());
+        out.part(Volume::NONE, &group)?;
+        out.flush()
+    }
+
+    fn encode_group(&mut self) -> Result<(), ParquetError> {
         let mut group = self.writer.next_row_group()?;
         for column in &mut self.columns {
             if let Some(mut writer) = group.next_column()? {
@@ -379,15 +412,30 @@ impl Parquet {
     }
 
     /// Writes the remaining rows and the footer. `sample` says that one flow of so many was
-    /// metered.
-    pub(super) fn finish(mut self, out: &mut impl Write, sample: u32) -> io::Result<()> {
+    /// metered. If a group could not be written, the footer describes those before it.
+    pub(super) fn end(&mut self, out: &mut RecordWriter, sample: u32) -> io::Result<()> {
         self.end_group(out)?;
-        if sample > 1 {
-            self.writer.append_key_value_metadata(KeyValue::new(SAMPLE.to_owned(), format!("1:{sample}")));
-        }
-        self.writer.finish().map_err(broken)?;
-        self.writer.flush()?;
-        out.write_all(self.writer.inner())
+        // The first group begins with these bytes. A file without a group needs them too.
+        let start = if self.groups == 0 { MAGIC } else { &[] };
+        let footer = self.footer(sample).map_err(broken)?;
+        out.part(self.complete, &[start, &footer].concat())
+    }
+
+    fn footer(&self, sample: u32) -> Result<Vec<u8>, ParquetError> {
+        let sample = (sample > 1).then(|| vec![KeyValue::new(SAMPLE.to_owned(), format!("1:{sample}"))]);
+        let groups = self.writer.flushed_row_groups()[..self.groups].to_vec();
+        let schema = SchemaDescriptor::new(self.writer.schema_descr().root_schema_ptr());
+        let file = FileMetaData::new(
+            self.writer.properties().writer_version().as_num(),
+            groups.iter().map(RowGroupMetaData::num_rows).sum(),
+            Some(CREATED_BY.to_owned()),
+            sample,
+            Arc::new(schema),
+            None,
+        );
+        let mut footer = Vec::new();
+        ParquetMetaDataWriter::new(&mut footer, &ParquetMetaData::new(file, groups)).finish()?;
+        Ok(footer)
     }
 }
 

@@ -18,6 +18,7 @@ use steerage::limits::DRAIN_MAX;
 use super::ipfix::Statistics;
 use super::output::ExportError;
 use super::record::FlowRecord;
+use super::record_ledger::{RecordLedger, Unwritten};
 
 /// The interval between two checks.
 const LOOK: Duration = Duration::from_millis(50);
@@ -30,11 +31,20 @@ const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 /// A message to the writer.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// Records that ended, and the time at which they were handed over, in nanoseconds since 1970.
-    /// Several writers can share them.
-    Ended(Arc<Vec<FlowRecord>>, u64),
+    Ended(Ended),
     /// No more records follow.
     End,
+}
+
+/// Records that ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Several writers can share the records.
+    pub(super) records: Arc<Vec<FlowRecord>>,
+    /// The time at which they were handed over, in nanoseconds since 1970.
+    pub(super) now: u64,
+    /// The same records in this output's ledger.
+    pub(super) unwritten: Unwritten,
 }
 
 /// How the writer ended.
@@ -54,16 +64,8 @@ pub(super) struct WriterState {
     /// The queue that the writer reads. It is dropped when the writer ends, so that no meter waits for the writer.
     messages: Mutex<Option<Receiver<Message>>>,
     ended: Sender<WriterEnd>,
+    ledger: Arc<RecordLedger>,
     // Relaxed throughout: these are counters, and no other memory depends on them.
-    handed: AtomicU64,
-    written: AtomicU64,
-    /// Records that were handed over, and could not be written.
-    unsent: AtomicU64,
-    /// Records that found no room in the queue.
-    refused: AtomicU64,
-    /// The packets and bytes of all records that were not written.
-    lost_packets: AtomicU64,
-    lost_bytes: AtomicU64,
     /// The counts of an export: messages, their bytes, connections, and datagrams that the collector's host refused.
     messages_sent: AtomicU64,
     message_bytes: AtomicU64,
@@ -83,12 +85,7 @@ impl WriterState {
             name,
             messages: Mutex::new(Some(messages)),
             ended,
-            handed: zero(),
-            written: zero(),
-            unsent: zero(),
-            refused: zero(),
-            lost_packets: zero(),
-            lost_bytes: zero(),
+            ledger: Arc::default(),
             messages_sent: zero(),
             message_bytes: zero(),
             connections: zero(),
@@ -140,36 +137,8 @@ impl WriterState {
         let _ = self.ended.send(ended);
     }
 
-    pub(super) fn note_handed(&self, records: usize) {
-        self.handed.fetch_add(records as u64, Ordering::Relaxed);
-    }
-
-    pub(super) fn note_written(&self, records: usize) {
-        self.written.fetch_add(records as u64, Ordering::Relaxed);
-        self.note_taken();
-    }
-
-    /// Counts records that were handed over and then lost.
-    pub(super) fn note_unsent(&self, records: &[FlowRecord]) {
-        self.unsent.fetch_add(records.len() as u64, Ordering::Relaxed);
-        self.note_lost(records);
-    }
-
-    /// Counts records that could not be handed over and are lost.
-    pub(super) fn note_refused(&self, records: &[FlowRecord]) {
-        self.refused.fetch_add(records.len() as u64, Ordering::Relaxed);
-        self.note_lost(records);
-    }
-
-    fn note_lost(&self, records: &[FlowRecord]) {
-        let (mut packets, mut bytes) = (0, 0);
-        for record in records {
-            let (forth, back) = (record.forth(), record.back());
-            packets += forth.packets + back.packets;
-            bytes += forth.ip_bytes + back.ip_bytes;
-        }
-        self.lost_packets.fetch_add(packets, Ordering::Relaxed);
-        self.lost_bytes.fetch_add(bytes, Ordering::Relaxed);
+    pub(super) fn ledger(&self) -> &Arc<RecordLedger> {
+        &self.ledger
     }
 
     pub(super) fn note_messages(&self, messages: usize, bytes: usize) {
@@ -192,22 +161,24 @@ impl WriterState {
     /// The exporter's statistics, as far as this state has them.
     pub(super) fn statistics(&self) -> Statistics {
         let counts = self.counts();
+        let (lost_packets, lost_bytes) = self.ledger.lost_traffic();
         Statistics {
             messages: counts.messages,
             bytes: counts.bytes,
             lost: counts.lost,
-            lost_packets: self.lost_packets.load(Ordering::Relaxed),
-            lost_bytes: self.lost_bytes.load(Ordering::Relaxed),
+            lost_packets,
+            lost_bytes,
             sample: self.sample(),
             ..Statistics::default()
         }
     }
 
-    fn counts(&self) -> OutputCounts {
+    pub(super) fn counts(&self) -> OutputCounts {
+        let (written, lost) = self.ledger.counts();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         OutputCounts {
-            written: count(&self.written),
-            lost: count(&self.unsent) + count(&self.refused),
+            written,
+            lost,
             messages: count(&self.messages_sent),
             bytes: count(&self.message_bytes),
             connections: count(&self.connections),
@@ -217,12 +188,6 @@ impl WriterState {
 
     pub(super) fn note_taken(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The number of records that were handed over and not written.
-    pub(super) fn left(&self) -> u64 {
-        let gone = self.written.load(Ordering::Relaxed) + self.unsent.load(Ordering::Relaxed);
-        self.handed.load(Ordering::Relaxed).saturating_sub(gone)
     }
 
     /// Waits until the writer ends, or gives it up if the reader has taken nothing for too long.
@@ -237,6 +202,7 @@ impl WriterState {
                     looks += 1;
                     if looks == LOOKS {
                         messages.take();
+                        self.ledger.close();
                         let _ = self.ended.send(WriterEnd::GivenUp);
                         return;
                     }
@@ -255,9 +221,10 @@ impl WriterState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct OutputCounts {
-    /// Records that were written or sent.
+    /// Records that were written or sent: the kernel has accepted all of their bytes. Those of a
+    /// Parquet file count when the file is complete.
     pub written: u64,
-    /// Records that found no room in the output's queue, or could not be sent.
+    /// Records that found no room in the output's queue, or could not be written or sent.
     pub lost: u64,
     /// Messages that were sent to a collector.
     pub messages: u64,

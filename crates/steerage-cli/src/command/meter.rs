@@ -12,7 +12,7 @@ use crate::args::MeterArgs;
 use crate::error::Error;
 use crate::instance;
 use crate::live_flows::Keys;
-use crate::report::{EndedBy, Flows, Printer, Report};
+use crate::report::{EndedBy, FlowOutputReport, Flows, Printer, Report};
 use crate::run::{self, RunOptions, Stopper};
 use crate::sandbox::{Confined, Needs};
 use outputs::{Outputs, Writers};
@@ -71,6 +71,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let (metered, open) = Metered::of(reports.into_iter().map(|(_cpu, report)| report), flows.top);
     let written = writers.finish(open);
     let ended_by = if written.is_err() { Some(EndedBy::Error) } else { ended.report.ended_by };
+    let outputs = FlowOutputReport::of_all(&outputs);
     let flows = Some(Flows::Ended { metered, outputs, sample: sampled(flows.sample) });
     let report = Report { handled_bytes, ended_by, flows, ..ended.report };
     let reported = report.finish(printer, args.run.report.strict, left_behind, &failed);

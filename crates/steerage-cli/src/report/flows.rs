@@ -27,7 +27,7 @@ pub(super) struct FlowTotals {
 impl FlowTotals {
     pub(super) fn of(flows: &Flows) -> Self {
         match flows {
-            Flows::SoFar { counts, .. } => Self::so_far(counts),
+            Flows::SoFar { counts, outputs, .. } => Self { lost: lost(outputs), ..Self::so_far(counts) },
             // The end of the run ended all flows.
             Flows::Ended { metered: Metered { total, evicted, .. }, outputs, .. } => {
                 Self { active: 0, total: *total, evicted: *evicted, lost: lost(outputs) }
@@ -60,14 +60,26 @@ pub(super) struct FlowsJson<'a> {
 /// An output of flows in the JSON report.
 #[derive(Serialize)]
 struct OutputJson<'a> {
-    to: &'a str,
+    #[serde(flatten)]
+    output: &'a FlowOutputReport,
+    /// Records that are neither written nor lost so far. They are the difference to the records of
+    /// the meters, so at the end of a run any number but 0 would show that some were forgotten.
+    waiting: u64,
+}
+
+/// The counts of an output at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct FlowOutputReport {
+    to: String,
     #[serde(flatten)]
     counts: OutputCounts,
 }
 
-impl<'a> OutputJson<'a> {
-    fn of(output: &'a FlowOutput) -> Self {
-        Self { to: output.name(), counts: output.counts() }
+impl FlowOutputReport {
+    /// The counts so far. During a run, read them before those of the meters: an output then has no
+    /// record that the meters do not count.
+    pub(crate) fn of_all(outputs: &[FlowOutput]) -> Vec<Self> {
+        outputs.iter().map(|output| Self { to: output.name().to_owned(), counts: output.counts() }).collect()
     }
 }
 
@@ -78,15 +90,20 @@ impl<'a> FlowsJson<'a> {
             Flows::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
             Flows::Ended { metered, .. } => Some(metered.top.as_slice()),
         };
-        let outputs = flows.outputs().iter().map(OutputJson::of).collect();
-        Self { counts: FlowTotals::of(flows), top: form.private("flows.top", top), outputs, sample: flows.sample() }
+        let counts = FlowTotals::of(flows);
+        let output = |output: &'a FlowOutputReport| {
+            let OutputCounts { written, lost, .. } = output.counts;
+            OutputJson { output, waiting: (counts.total - counts.active).saturating_sub(written + lost) }
+        };
+        let outputs = flows.outputs().iter().map(output).collect();
+        Self { counts, top: form.private("flows.top", top), outputs, sample: flows.sample() }
     }
 }
 
 /// The text of the flows: one line of counts, and, if the run has ended, a table of the largest flows.
 pub(super) fn page(flows: &Flows) -> String {
     let metered = match flows {
-        Flows::SoFar { counts, .. } => return FlowTotals::so_far(counts).text() + "\n",
+        Flows::SoFar { .. } => return FlowTotals::of(flows).text() + "\n",
         Flows::Ended { metered, .. } => metered,
     };
     let mut page = head(metered, lost(flows.outputs()), flows.sample());
@@ -103,18 +120,18 @@ pub(super) fn page(flows: &Flows) -> String {
 
 /// One line for each collector: how many flows it got.
 pub(super) fn exported(flows: &Flows) -> Vec<String> {
-    let collectors = flows.outputs().iter().filter(|output| Collector::is_address(output.name()));
-    let line = |output: &FlowOutput| {
-        let counts = output.counts();
+    let collectors = flows.outputs().iter().filter(|output| Collector::is_address(&output.to));
+    let line = |output: &FlowOutputReport| {
+        let counts = &output.counts;
         let (records, messages) = (counted(counts.written, "flow"), counted(counts.messages, "message"));
-        format!("{records} in {messages} to {}, {} lost", output.name(), grouped(counts.lost))
+        format!("{records} in {messages} to {}, {} lost", output.to, grouped(counts.lost))
     };
     collectors.map(line).collect()
 }
 
 /// The number of records that were lost, over all outputs.
-fn lost(outputs: &[FlowOutput]) -> u64 {
-    outputs.iter().map(|output| output.counts().lost).sum()
+fn lost(outputs: &[FlowOutputReport]) -> u64 {
+    outputs.iter().map(|output| output.counts.lost).sum()
 }
 
 fn head(metered: &Metered, lost: u64, sample: Option<u32>) -> String {
@@ -135,7 +152,7 @@ fn head(metered: &Metered, lost: u64, sample: Option<u32>) -> String {
 }
 
 fn not_written(lost: u64) -> String {
-    if lost > 0 { format!(", {} not written in time", grouped(lost)) } else { String::new() }
+    if lost > 0 { format!(", {} not written", grouped(lost)) } else { String::new() }
 }
 
 /// A line for each flow below a line of headings. Numbers have no separators and no units, so that

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::stats::{DropReason, Drops, QueueError};
 use steerage::{CpuId, Snapshot, WallTime};
-use steerage_apps::meter::{FlowCounts, FlowOutput, FlowRecord, Metered};
+use steerage_apps::meter::{FlowCounts, FlowRecord, Metered};
 use steerage_control::Audience;
 use steerage_device::capture::{CaptureInfo, link_name};
 use steerage_guard::sandbox::InForce;
@@ -26,6 +26,7 @@ use steerage_guard::sandbox::InForce;
 use crate::args::ReportArgs;
 use crate::error::Error;
 
+pub(crate) use flows::FlowOutputReport;
 pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
 pub(crate) use respond::RespondReport;
@@ -84,9 +85,9 @@ impl Recorded {
 #[derive(Debug)]
 pub(crate) enum Flows {
     /// The run goes on.
-    SoFar { counts: FlowCounts, largest: Vec<FlowRecord>, outputs: Vec<FlowOutput>, sample: Option<u32> },
+    SoFar { counts: FlowCounts, largest: Vec<FlowRecord>, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
     /// The run has ended.
-    Ended { metered: Metered, outputs: Vec<FlowOutput>, sample: Option<u32> },
+    Ended { metered: Metered, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
 }
 
 impl Flows {
@@ -98,7 +99,7 @@ impl Flows {
     }
 
     /// The files and collectors that the flows go to.
-    fn outputs(&self) -> &[FlowOutput] {
+    fn outputs(&self) -> &[FlowOutputReport] {
         match self {
             Self::SoFar { outputs, .. } | Self::Ended { outputs, .. } => outputs,
         }

@@ -13,7 +13,7 @@ use steerage_guard::sandbox::InForce;
 
 use super::RunOptions;
 use crate::metrics;
-use crate::report::{EndedBy, Flows, ForwardReport, Recorded, Report, RespondReport};
+use crate::report::{EndedBy, FlowOutputReport, Flows, ForwardReport, Recorded, Report, RespondReport};
 
 /// The sources of a report besides the ledger.
 pub(super) struct ReportSources {
@@ -59,7 +59,8 @@ impl ReportSources {
         let forwarded = self.forwarding.as_deref().map(ForwardReport::of);
         let responded = self.responding.as_deref().map(|responding| RespondReport::of(responding, &snapshot));
         let so_far = |meters: &Metering| {
-            let outputs = self.flow_outputs.clone();
+            // First the outputs: see there.
+            let outputs = FlowOutputReport::of_all(&self.flow_outputs);
             Flows::SoFar { counts: meters.so_far(), largest: meters.largest_so_far(), outputs, sample: self.sample }
         };
         let flows = self.meters.as_ref().map(so_far);

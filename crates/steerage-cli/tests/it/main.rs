@@ -17,6 +17,7 @@ mod export_collectors;
 mod export_restarts;
 mod fanout;
 mod filters;
+mod flow_counts;
 mod forward;
 mod hangs;
 mod how_tos;

@@ -82,7 +82,7 @@ pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, f
     let mut unwritten = Some(file);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();
-        let save = Save { file: Arc::clone(&shared), lane, interfaces: Vec::new() };
+        let save = Save { file: Arc::clone(&shared), lane, interfaces: Vec::new(), failed: None };
         if let Some(file) = unwritten.take() {
             shared.writer.start(file, written)?;
         }
@@ -157,6 +157,9 @@ struct Save {
     lane: Arc<Lane>,
     /// The file's interfaces that this CPU knows. `None` for link types that are refused.
     interfaces: Vec<(Interface, Option<u32>)>,
+    /// An error in a batch of which the file has some packets already. The next flush returns it,
+    /// because an error from `send` means that no packet of the batch was taken.
+    failed: Option<DeviceError>,
 }
 
 impl TxQueue for Save {
@@ -180,11 +183,17 @@ impl TxQueue for Save {
         if !self.file.writer.takes(&self.lane) {
             return Ok(sent);
         }
-        let Self { file, lane, interfaces } = self;
+        let Self { file, lane, interfaces, .. } = self;
         let (format, unwrap) = (file.format, file.unwrap);
         let (handled, source) = (file.epoch.as_nanos() + packets.now().as_nanos(), packets.source());
         let (mut entry, mut failed): (Option<Entry<'_>>, _) = (None, false);
+        // The packets after an error are refused.
+        let mut error = None;
         while let Some(packet) = packets.next_packet() {
+            if error.is_some() {
+                sent.refused += 1;
+                continue;
+            }
             let Received { data, total_len, link, time, wire_len, .. } = packet.received();
             let nanos = time.map_or(handled, WallTime::as_nanos);
             let inner = unwrap.and_then(|unwrap| unwrap(data, link));
@@ -209,11 +218,11 @@ impl TxQueue for Save {
                     // The end of a reader is not an error of the run. The code that started the
                     // reader reports it.
                     Err(_) if file.seen.is_some() => failed = true,
-                    Err(error) => return Err(error),
+                    Err(cause) => error = Some(cause),
                 }
             }
             if number.is_none() && file.seen.is_none() {
-                return Err(file.writer.several_links());
+                error = Some(file.writer.several_links());
             }
             if number.is_none() {
                 sent.link_type += 1;
@@ -243,12 +252,19 @@ impl TxQueue for Save {
                 sent.refused += 1;
             }
         }
-        Ok(sent)
+        drop(entry);
+        match error {
+            Some(error) if sent.deferred == 0 => Err(error),
+            error => {
+                self.failed = error;
+                Ok(sent)
+            }
+        }
     }
 
     fn flush(&mut self) -> Result<(), DeviceError> {
         self.file.writer.flush();
-        Ok(())
+        self.failed.take().map_or(Ok(()), Err)
     }
 }
 
@@ -258,7 +274,7 @@ impl Drop for Save {
         let format = self.file.format;
         let needs_head = !format.takes_several_links() && self.file.seen.is_none();
         let head = if needs_head { format.interface_head(format.interface(LinkType::ETHERNET, 0)) } else { Vec::new() };
-        self.file.writer.leave(&head);
+        self.file.writer.leave(&self.lane, &head);
     }
 }
 

@@ -10,6 +10,8 @@
 //! pipe. If the output fails, or its reader takes nothing until the run gives up, a file is cut
 //! after its last complete packet. Packets that were not written count as lost (`tx_lost`).
 
+#[cfg(test)]
+mod faults;
 mod thread;
 
 use std::collections::VecDeque;
@@ -87,6 +89,8 @@ struct Sent {
 struct Chunk {
     bytes: Vec<u8>,
     sent: Vec<Sent>,
+    /// The end of each head of the file or of an interface, which is not part of a batch.
+    heads: Vec<usize>,
 }
 
 /// A batch that is being appended. The buffer stays locked meanwhile. Dropping this value passes
@@ -247,19 +251,19 @@ impl Writer {
     /// Notes that a CPU sends no more. If it is the last one and nothing was appended, `head` makes
     /// the file a capture without packets. It is written here, because a run without packets does not
     /// wait for the thread.
-    pub(super) fn leave(&self, head: &[u8]) {
+    pub(super) fn leave(&self, lane: &Lane, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
         if buffer.senders == 0 && !buffer.begun {
             let written = self.file().as_deref().map_or(Ok(()), |mut file| file.write_all(head));
             match written {
-                Ok(()) => self.written.fetch_add(head.len() as u64, Ordering::Relaxed),
+                Ok(()) => drop(self.written.fetch_add(head.len() as u64, Ordering::Relaxed)),
                 Err(cause) => {
                     let error = self.error(cause);
                     tracing::error!(device = %self.name, "{error}");
-                    0
+                    lane.account.get().iter().for_each(|account| account.failed(&error));
                 }
-            };
+            }
         }
         self.wake_writer(&mut buffer);
     }
@@ -410,7 +414,9 @@ impl Lane {
 impl Buffer {
     /// Appends bytes that do not belong to a packet.
     fn append(&mut self, bytes: &[u8]) {
-        self.chunk_for(bytes.len()).bytes.extend_from_slice(bytes);
+        let chunk = self.chunk_for(bytes.len());
+        chunk.bytes.extend_from_slice(bytes);
+        chunk.heads.push(chunk.bytes.len());
         self.bytes += bytes.len();
     }
 
@@ -419,7 +425,7 @@ impl Buffer {
         let fits = self.waiting.back().is_some_and(|chunk| chunk.bytes.len() + bytes <= WRITE_BYTES);
         if !fits {
             let spare = self.spare.pop();
-            let new = || Chunk { bytes: Vec::with_capacity(WRITE_BYTES), sent: Vec::new() };
+            let new = || Chunk { bytes: Vec::with_capacity(WRITE_BYTES), ..Chunk::default() };
             self.waiting.push_back(spare.unwrap_or_else(new));
         }
         // A last chunk exists: it has room, or was pushed above.
@@ -478,15 +484,29 @@ impl Chunk {
         self.sent.first().and_then(|sent| sent.lane.account.get()).is_some_and(TxAccount::is_over)
     }
 
+    /// Finds the last complete packet or head within the first `at` bytes, and returns the position
+    /// after it.
+    fn whole(&self, at: usize, format: StreamFormat) -> usize {
+        let head = self.heads.iter().copied().filter(|end| *end <= at).max().unwrap_or(0);
+        let of_batch = |sent: &Sent| sent.start() + format.whole(&self.bytes[sent.start()..at.min(sent.end)]).len;
+        self.sent.iter().rfind(|sent| sent.start() <= at).map_or(0, of_batch).max(head)
+    }
+
     /// The chunk, emptied for reuse. `None` if an unusually long batch has made it unusually large.
     fn emptied(mut self) -> Option<Self> {
         self.bytes.clear();
         self.sent.clear();
+        self.heads.clear();
         (self.bytes.capacity() <= 2 * WRITE_BYTES).then_some(self)
     }
 }
 
 impl Sent {
+    /// The start of the packets in the chunk.
+    fn start(&self) -> usize {
+        self.end - self.len
+    }
+
     fn count_sent(&self, packets: u64, bytes: u64) {
         if let Some(account) = self.lane.account.get().filter(|_| packets > 0) {
             account.sent(self.source, packets, bytes);
@@ -512,10 +532,10 @@ mod tests {
         let writer = Writer::new("test".to_owned(), options);
         *writer.file() = Some(Arc::new(File::create(&path).unwrap()));
         // The thread was not started, so it writes nothing.
-        let _lanes = [writer.lane(), writer.lane()];
-        writer.leave(b"head");
+        let [first, last] = [writer.lane(), writer.lane()];
+        writer.leave(&first, b"head");
         assert_eq!(std::fs::read(&path).unwrap(), b"");
-        writer.leave(b"head");
+        writer.leave(&last, b"head");
         assert_eq!(std::fs::read(&path).unwrap(), b"head");
         std::fs::remove_file(&path).unwrap();
     }

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::super::output::ExportError;
 use super::super::record::FlowRecord;
-use super::super::writer_state::{Message, WriterState};
+use super::super::record_ledger::{Unwritten, Volume};
+use super::super::writer_state::{Ended, Message, WriterState};
 use super::collector::Collector;
 use super::message::{Encoder, Statistics};
 use super::transport::{Sent, Train, Way};
@@ -40,6 +41,8 @@ pub(in super::super) struct Export {
     refresh_at: Instant,
     /// The time when the next message may be sent, if there is a rate limit.
     next_at: Instant,
+    /// Whether it is an error if records are lost, because their source waits for the collector.
+    must_arrive: bool,
 }
 
 /// A collector with an open socket.
@@ -85,38 +88,46 @@ impl fmt::Debug for Export {
 }
 
 impl Export {
-    /// Creates the thread's state. With `must_answer`, a collector that does not answer is an
-    /// error. Otherwise the thread tries again.
+    /// Creates the thread's state. With `must_arrive`, a collector that does not answer is an
+    /// error, and so are lost records. Otherwise the thread tries again.
     pub(in super::super) fn new(
         opened: OpenCollector,
-        must_answer: bool,
+        must_arrive: bool,
         ignored: Ignored,
         shared: Arc<WriterState>,
     ) -> Result<Self, ExportError> {
         let OpenCollector { collector, way, refused } = opened;
-        if let Some(cause) = refused.filter(|_| must_answer) {
+        if let Some(cause) = refused.filter(|_| must_arrive) {
             return Err(cannot_export(&collector, cause));
         }
         let encoder = Encoder::new(collector.domain, collector.biflows, way.message_max(collector.mtu));
         let now = Instant::now();
         let refresh_at = now + collector.refresh;
         let train = Train::default();
-        Ok(Self { shared, collector, way, encoder, train, ignored, records: 0, refresh_at, next_at: now })
+        Ok(Self { shared, collector, way, encoder, train, ignored, records: 0, refresh_at, next_at: now, must_arrive })
     }
 
     /// Sends records until the end of the run.
-    pub(in super::super) fn run(&mut self) {
+    pub(in super::super) fn run(&mut self) -> Result<(), ExportError> {
         loop {
             // While the collector is away, records wait in the queue.
             self.reconnect();
             match self.shared.next_until(self.refresh_at) {
-                Ok(Some(Message::Ended(records, _))) => self.send(&records),
+                Ok(Some(Message::Ended(Ended { records, unwritten, .. }))) => self.send(&records, unwritten),
                 Ok(Some(Message::End)) | Err(_) => break,
                 Ok(None) => {}
             }
             self.refresh_if_due();
         }
         self.send_statistics();
+        match self.shared.counts().lost {
+            lost if lost > 0 && self.must_arrive => {
+                let cause = self.way.take_error().unwrap_or_else(|| io::ErrorKind::NotConnected.into());
+                let cause = io::Error::new(cause.kind(), format!("{cause}, and {lost} flows were not sent"));
+                Err(cannot_export(&self.collector, cause))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// If the connection is down, waits until there is a new connection, or until it has been down
@@ -125,7 +136,7 @@ impl Export {
         while let (Some(since), Some(retry_at)) = (self.way.down_since(), self.way.retry_at()) {
             let hurried = self.shared.is_hurried();
             let now = Instant::now();
-            if !hurried && now >= retry_at && self.way.connect().is_ok() {
+            if !hurried && now >= retry_at && self.way.connect() {
                 self.encoder.begin_session();
                 self.shared.note_connection();
                 return true;
@@ -138,11 +149,9 @@ impl Export {
         true
     }
 
-    fn send(&mut self, mut records: &[FlowRecord]) {
-        while !records.is_empty() {
-            if !self.reconnect() {
-                return self.shared.note_unsent(records);
-            }
+    /// Sends records. Those that remain in `unwritten` are lost.
+    fn send(&mut self, mut records: &[FlowRecord], mut unwritten: Unwritten) {
+        while !records.is_empty() && self.reconnect() {
             self.refresh_if_due();
             let sequence = self.encoder.sequence();
             let (count, is_alone) = self.load_train(records);
@@ -151,7 +160,8 @@ impl Export {
             let sent = self.send_train();
             if let Sent::Yes | Sent::AfterRefusal = sent {
                 self.records += self.train.records();
-                self.shared.note_written(count);
+                unwritten.written(Volume::of(these));
+                self.shared.note_taken();
                 if is_alone {
                     self.encoder.sent();
                 }
@@ -176,7 +186,7 @@ impl Export {
                 }
                 // The collector received no complete message, so the records are sent again.
                 Sent::Broken | Sent::NotTogether => continue,
-                Sent::TooLong | Sent::No => self.shared.note_unsent(these),
+                Sent::TooLong | Sent::No => drop(unwritten.split(Volume::of(these))),
             }
             records = rest;
         }

@@ -34,6 +34,8 @@ pub(super) struct Way {
     open: Open,
     /// Whether the kernel takes several datagrams at a time, as far as is known.
     takes_trains: bool,
+    /// The last error that kept messages from being sent.
+    error: Option<io::Error>,
 }
 
 /// Messages that are sent together: one after the other, all of the first one's length, and the last
@@ -125,11 +127,12 @@ impl Way {
         match collector.transport {
             Transport::Udp => {
                 let open = Open::Udp(udp(&addresses)?);
-                Ok((Self { addresses, open, takes_trains: true }, None))
+                Ok((Self { addresses, open, takes_trains: true, error: None }, None))
             }
             Transport::Tcp => {
-                let mut way = Self { addresses, open: Open::down(Instant::now()), takes_trains: false };
-                let refused = way.connect().err();
+                let open = Open::down(Instant::now());
+                let mut way = Self { addresses, open, takes_trains: false, error: None };
+                let refused = if way.connect() { None } else { way.take_error() };
                 Ok((way, refused))
             }
         }
@@ -172,9 +175,14 @@ impl Way {
         matches!(self.open, Open::Udp(_))
     }
 
-    /// Tries to connect to each address of the collector.
-    pub(super) fn connect(&mut self) -> io::Result<()> {
-        let Open::Down { since, wait, .. } = self.open else { return Ok(()) };
+    /// The last error that kept messages from being sent, if it was not taken before.
+    pub(super) fn take_error(&mut self) -> Option<io::Error> {
+        self.error.take()
+    }
+
+    /// Tries to connect to each address of the collector. Returns whether there is a connection.
+    pub(super) fn connect(&mut self) -> bool {
+        let Open::Down { since, wait, .. } = self.open else { return true };
         let mut error = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
         for address in &self.addresses {
             let connected = TcpStream::connect_timeout(address, CONNECT_MAX).and_then(|stream| {
@@ -186,13 +194,14 @@ impl Way {
             match connected {
                 Ok(stream) => {
                     self.open = Open::Tcp(stream);
-                    return Ok(());
+                    return true;
                 }
                 Err(cause) => error = cause,
             }
         }
         self.open = Open::Down { since, retry_at: Instant::now() + wait, wait: (2 * wait).min(RETRY_MAX) };
-        Err(error)
+        self.error = Some(error);
+        false
     }
 
     /// Whether a train of several messages can be sent.
@@ -205,13 +214,14 @@ impl Way {
     pub(super) fn send(&mut self, train: &Train, mut progress: impl FnMut(bool)) -> Sent {
         match &mut self.open {
             Open::Udp(socket) => {
-                let sent = send_datagrams(socket, train);
+                let sent = send_datagrams(socket, train, &mut self.error);
                 self.takes_trains &= !matches!(sent, Sent::NotTogether);
                 sent
             }
             Open::Tcp(stream) => match check(stream).and_then(|()| write_all(stream, &train.bytes, &mut progress)) {
                 Ok(()) => Sent::Yes,
-                Err(_) => {
+                Err(error) => {
+                    self.error = Some(error);
                     self.open = Open::down(Instant::now());
                     Sent::Broken
                 }
@@ -243,7 +253,8 @@ fn udp(addresses: &[SocketAddr]) -> io::Result<UdpSocket> {
     Err(error)
 }
 
-fn send_datagrams(socket: &UdpSocket, train: &Train) -> Sent {
+/// Sends the messages of a train. If that fails for good, `why` has the reason.
+fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>) -> Sent {
     let length = train.length as u16;
     let cut = [ControlMessage::UdpGsoSegments(&length)];
     let cut = if train.messages > 1 { &cut[..] } else { &[] };
@@ -256,15 +267,20 @@ fn send_datagrams(socket: &UdpSocket, train: &Train) -> Sent {
         Err(Errno::ECONNREFUSED) if train.messages > 1 => Sent::Refused,
         Err(Errno::ECONNREFUSED) => match send() {
             Ok(_) => Sent::AfterRefusal,
-            Err(_) => Sent::No,
+            Err(error) => {
+                *why = Some(error.into());
+                Sent::No
+            }
         },
         // Before 6.11, the interface has to make checksums (EIO). The others are what versions say to
         // datagrams that are too long, too many or unknown.
         Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP) if train.messages > 1 => {
             Sent::NotTogether
         }
-        Err(Errno::EMSGSIZE) => Sent::TooLong,
-        Err(_) => Sent::No,
+        Err(error) => {
+            *why = Some(error.into());
+            if error == Errno::EMSGSIZE { Sent::TooLong } else { Sent::No }
+        }
     }
 }
 
@@ -328,7 +344,7 @@ mod tests {
         let messages: Vec<Vec<u8>> = (1..=13).map(|nth| vec![nth; if nth < 13 { 1400 } else { 300 }]).collect();
         let mut train = Train::default();
         assert!(messages.iter().all(|message| train.add(message, 1)));
-        let sent = send_datagrams(&sender, &train);
+        let sent = send_datagrams(&sender, &train, &mut None);
         assert!(matches!(sent, Sent::Yes), "{sent:?}");
         for message in &messages {
             let mut got = [0; 2000];

@@ -1,13 +1,19 @@
 //! Tests that write Parquet files and read them back.
 
+use std::fs;
+use std::sync::mpsc;
+
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use steerage::BucketId;
+use steerage_fixtures::scratch::Scratch;
 
 use super::*;
+use crate::meter::disk::Disk;
 use crate::meter::flow::{Flow, FlowEnd, Seen};
 use crate::meter::key::Key;
 use crate::meter::tcp::Segment;
+use crate::meter::writer_state::WriterState;
 
 /// Builds records of all kinds.
 fn record(nth: u32) -> FlowRecord {
@@ -59,18 +65,27 @@ fn expected(records: &[FlowRecord]) -> Vec<Vec<String>> {
     rows.map(Result::unwrap).zip(records).map(row).collect()
 }
 
+/// An encoder that writes to a file without a ledger of interest.
+fn file() -> (Scratch, RecordWriter) {
+    let (scratch, (_, messages)) = (Scratch::new(), mpsc::sync_channel(1));
+    let state = WriterState::new("test".to_owned(), messages, mpsc::channel().0);
+    let disk = Disk::special(fs::File::create(scratch.join("file")).unwrap(), &state);
+    (scratch, RecordWriter::new(disk, state.ledger().take(Volume::NONE)))
+}
+
 #[test]
 fn what_is_written_is_read() {
     let records: Vec<FlowRecord> = (0..ROWS_MAX as u32 + 1000).map(record).collect();
-    let (mut parquet, mut file) = (Parquet::new().unwrap(), Vec::new());
+    let (mut parquet, (scratch, mut out)) = (Parquet::new().unwrap(), file());
     for records in records.chunks(7001) {
-        parquet.add(&mut file, records).unwrap();
+        parquet.add(&mut out, records).unwrap();
         assert!(parquet.rows() < ROWS_MAX);
     }
-    parquet.end_group(&mut file).unwrap();
-    parquet.add(&mut file, &records[..3]).unwrap();
-    parquet.finish(&mut file, 100).unwrap();
-    let (groups, rows) = read(file);
+    parquet.end_group(&mut out).unwrap();
+    parquet.add(&mut out, &records[..3]).unwrap();
+    parquet.end(&mut out, 100).unwrap();
+    out.flush().unwrap();
+    let (groups, rows) = read(fs::read(scratch.join("file")).unwrap());
     assert_eq!(groups, [ROWS_MAX as i64, 1000, 3]);
     let expected = expected(&[&records[..], &records[..3]].concat());
     assert_eq!(rows.len(), expected.len());
@@ -81,9 +96,10 @@ fn what_is_written_is_read() {
 
 #[test]
 fn a_file_without_rows_is_one() {
-    let mut file = Vec::new();
-    Parquet::new().unwrap().finish(&mut file, 1).unwrap();
-    assert_eq!(read(file), (vec![], vec![]));
+    let (scratch, mut out) = file();
+    Parquet::new().unwrap().end(&mut out, 1).unwrap();
+    out.flush().unwrap();
+    assert_eq!(read(fs::read(scratch.join("file")).unwrap()), (vec![], vec![]));
 }
 
 fn say(text: std::fmt::Arguments<'_>) {
@@ -99,16 +115,17 @@ fn rows_per_second() {
     let records: Vec<FlowRecord> = (0..1 << 20).map(record).collect();
     for round in 0..5 {
         let start = std::time::Instant::now();
-        let (mut parquet, mut file) = (Parquet::new().unwrap(), Vec::with_capacity(200 << 20));
+        let (mut parquet, (scratch, mut out)) = (Parquet::new().unwrap(), file());
         for records in records.chunks(256) {
-            parquet.add(&mut file, records).unwrap();
+            parquet.add(&mut out, records).unwrap();
         }
-        parquet.finish(&mut file, 1).unwrap();
+        parquet.end(&mut out, 1).unwrap();
+        out.flush().unwrap();
         let seconds = start.elapsed().as_secs_f64();
         say(format_args!(
             "{round}: {:.2} million rows per second, {} bytes",
             records.len() as f64 / seconds / 1e6,
-            file.len()
+            fs::metadata(scratch.join("file")).unwrap().len()
         ));
     }
     let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());

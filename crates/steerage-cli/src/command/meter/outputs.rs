@@ -70,7 +70,7 @@ impl Outputs {
     /// Opens the sockets. This comes before privileges are given up, and before there are threads.
     pub(super) fn open(self) -> Result<OpenOutputs, Error> {
         let collectors = self.collectors.into_iter().map(Collector::open).collect::<Result<_, _>>();
-        Ok(OpenOutputs { files: self.files, collectors: collectors.map_err(Error::Flows)? })
+        Ok(OpenOutputs { files: self.files, collectors: collectors.map_err(Error::flows)? })
     }
 }
 
@@ -90,12 +90,12 @@ impl OpenOutputs {
         };
         let mut writers = Vec::new();
         for (to, format) in self.files {
-            writers.push(FlowWriter::start(to, format, stop()).map_err(Error::Flows)?);
+            writers.push(FlowWriter::start(to, format, stop()).map_err(Error::flows)?);
         }
         for collector in self.collectors {
             let run = stopper.clone();
             let dropped = Box::new(move || run.dropped());
-            writers.push(FlowWriter::export(collector, can_wait, dropped, stop()).map_err(Error::Flows)?);
+            writers.push(FlowWriter::export(collector, can_wait, dropped, stop()).map_err(Error::flows)?);
         }
         Ok(Writers(writers))
     }
@@ -115,15 +115,17 @@ impl Writers {
         self.0.iter().map(FlowWriter::output).collect()
     }
 
-    /// Hands over the records of the flows that are still open, and waits until all threads are done. Returns the first error.
+    /// Hands over the records of the flows that are still open, and waits until all threads are done.
+    /// The error names all outputs that failed.
     pub(super) fn finish(self, open: OpenFlows) -> Result<(), Error> {
         // Only writers read the records, which need more memory than the flows.
         if self.0.is_empty() {
             return Ok(());
         }
         let rest = std::sync::Arc::new(open.into_records());
-        let ends: Vec<_> = self.0.into_iter().map(|writer| writer.finish(rest.clone())).collect();
-        ends.into_iter().collect::<Result<(), _>>().map_err(Error::Flows)
+        let ends = self.0.into_iter().map(|writer| writer.finish(rest.clone()));
+        let errors: Vec<_> = ends.filter_map(Result::err).collect();
+        if errors.is_empty() { Ok(()) } else { Err(Error::Flows(errors)) }
     }
 }
 

@@ -74,7 +74,7 @@ impl Writing {
             } else if writer.is_abandoned() {
                 Err(io::ErrorKind::BrokenPipe.into())
             } else {
-                (&*self.file).write(&chunk.bytes[at..])
+                self.write_some(&chunk.bytes[at..])
             };
             match result {
                 Ok(0) => return Err(Stopped { at, settled, cause: io::ErrorKind::WriteZero.into() }),
@@ -136,6 +136,16 @@ impl Writing {
         }
     }
 
+    fn write_some(&self, bytes: &[u8]) -> io::Result<usize> {
+        let length = fault::before_write(bytes.len())?;
+        (&*self.file).write(&bytes[..length])
+    }
+
+    fn cut(&self, length: u64) -> io::Result<()> {
+        fault::before()?;
+        self.file.set_len(length)
+    }
+
     fn too_late(&self) -> io::Error {
         let why = if self.can_be_cut { "it is too slow" } else { "its reader takes nothing any more" };
         io::Error::new(io::ErrorKind::TimedOut, format!("{why}; what was left is lost"))
@@ -146,8 +156,8 @@ impl Writing {
     fn give_up(&mut self, chunk: Chunk, stopped: Stopped, writer: &Writer) {
         let Stopped { mut at, settled, cause } = stopped;
         if self.can_be_cut {
-            let whole = whole_packets_end(&chunk, at, writer);
-            if let Err(error) = self.file.set_len(self.written + whole as u64) {
+            let whole = chunk.whole(at, writer.options.format) as u64;
+            if let Err(error) = self.cut(self.written + whole) {
                 tracing::error!(device = %writer.name, "cannot cut it after its last whole packet: {error}");
             }
         }
@@ -162,24 +172,63 @@ impl Writing {
     }
 }
 
-/// Where the last packet ends that is complete within the first `at` bytes of a chunk. The bytes before
-/// a batch may be the head of the file, or of an interface.
-fn whole_packets_end(chunk: &Chunk, at: usize, writer: &Writer) -> usize {
-    let begun = chunk.sent.iter().rev().find(|sent| sent.end - sent.len <= at);
-    begun.map_or(0, |sent| {
-        let start = sent.end - sent.len;
-        start + writer.options.format.whole(&chunk.bytes[start..at.min(sent.end)]).len
-    })
-}
-
 /// Counts the packets of a chunk from the batch `from` on. Packets that are complete within the
 /// first `at` bytes count as sent, and the others as lost.
 fn settle(chunk: &Chunk, from: usize, at: usize, writer: &Writer) {
     for sent in chunk.sent.get(from..).unwrap_or_default() {
-        let start = sent.end - sent.len;
+        let start = sent.start();
         let within = chunk.bytes.get(start..at.clamp(start, sent.end)).unwrap_or_default();
         let Whole { packets, bytes, .. } = writer.options.format.whole(within);
         sent.count_sent(packets, bytes);
         sent.count_lost(sent.packets - packets);
+    }
+}
+
+#[cfg(not(test))]
+mod fault {
+    //! In the program, no operation is made to fail.
+
+    use std::io;
+
+    #[inline(always)]
+    pub(super) fn before() -> io::Result<()> {
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(super) fn before_write(bytes: usize) -> io::Result<usize> {
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod fault {
+    //! Makes writes of the test's thread fail.
+
+    use std::cell::Cell;
+    use std::io;
+
+    thread_local! {
+        /// How many bytes are still taken, and whether all later operations fail.
+        static ROOM: Cell<(usize, bool)> = const { Cell::new((usize::MAX, false)) };
+    }
+
+    /// After this many bytes, writes fail with ENOSPC. If `for_good` is set, the file cannot be cut
+    /// either.
+    pub(in super::super) fn fill_after(bytes: usize, for_good: bool) {
+        ROOM.set((bytes, for_good));
+    }
+
+    pub(super) fn before() -> io::Result<()> {
+        if ROOM.get().1 { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+    }
+
+    pub(super) fn before_write(bytes: usize) -> io::Result<usize> {
+        let (room, for_good) = ROOM.get();
+        if room == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        ROOM.set((room - bytes.min(room), for_good));
+        Ok(bytes.min(room))
     }
 }

@@ -1,0 +1,183 @@
+//! Counts what becomes of the records that an output gets. Each record is either unwritten,
+//! written or lost.
+//!
+//! An output gets records only as [`Unwritten`], from [`RecordLedger::take`]. Records leave an
+//! `Unwritten` only by [`Unwritten::written`]. If it is dropped, its records count as lost, no
+//! matter whether a queue was full, a write failed or a thread panicked. So no path through an
+//! output can forget a record or count it twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::record::FlowRecord;
+
+/// This bit of [`RecordLedger::written`] says that the ledger is closed. The count in the other
+/// bits cannot reach it.
+const CLOSED: u64 = 1 << 63;
+
+/// A number of records, with their packets and IP bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Volume {
+    pub(super) records: u64,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+}
+
+impl Volume {
+    pub(super) const NONE: Self = Self { records: 0, packets: 0, bytes: 0 };
+
+    pub(super) fn of(records: &[FlowRecord]) -> Self {
+        let mut volume = Self { records: records.len() as u64, ..Self::NONE };
+        for record in records {
+            let (forth, back) = (record.forth(), record.back());
+            volume.packets += forth.packets + back.packets;
+            volume.bytes += forth.ip_bytes + back.ip_bytes;
+        }
+        volume
+    }
+
+    pub(super) fn add(&mut self, more: Self) {
+        self.records += more.records;
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+    }
+
+    /// Subtracts `part`, and returns what was subtracted: never more than there is.
+    fn remove(&mut self, part: Self) -> Self {
+        let Self { records, packets, bytes } = *self;
+        let part = Self {
+            records: part.records.min(records),
+            packets: part.packets.min(packets),
+            bytes: part.bytes.min(bytes),
+        };
+        *self = Self { records: records - part.records, packets: packets - part.packets, bytes: bytes - part.bytes };
+        part
+    }
+}
+
+/// The counts of one output.
+///
+/// Additions are `Release` and loads are `Acquire`. A meter publishes the number of its ended
+/// records before it hands them over. So whoever loads these counts first and the meters' counts
+/// afterwards never sees a record here that the meters do not count yet.
+#[derive(Debug, Default)]
+pub(super) struct RecordLedger {
+    /// Records that the output was given.
+    taken: AtomicU64,
+    /// Records that were written, and [`CLOSED`].
+    written: AtomicU64,
+    lost: AtomicU64,
+    // Relaxed: they go into statistics only, and publish no other memory.
+    lost_packets: AtomicU64,
+    lost_bytes: AtomicU64,
+}
+
+impl RecordLedger {
+    /// Takes records over from a meter.
+    pub(super) fn take(self: &Arc<Self>, volume: Volume) -> Unwritten {
+        self.taken.fetch_add(volume.records, Ordering::Release);
+        Unwritten { ledger: Arc::clone(self), volume }
+    }
+
+    /// Closes the ledger: from now on, all records that are not written count as lost, even while a
+    /// thread that is stuck in a write still holds them.
+    pub(super) fn close(&self) {
+        self.written.fetch_or(CLOSED, Ordering::Release);
+    }
+
+    /// The numbers of written and of lost records.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        let written = self.written.load(Ordering::Acquire);
+        if written & CLOSED == 0 {
+            return (written, self.lost.load(Ordering::Acquire));
+        }
+        let written = written & !CLOSED;
+        (written, self.taken.load(Ordering::Acquire) - written)
+    }
+
+    /// The packets and bytes of the lost records.
+    pub(super) fn lost_traffic(&self) -> (u64, u64) {
+        (self.lost_packets.load(Ordering::Relaxed), self.lost_bytes.load(Ordering::Relaxed))
+    }
+}
+
+/// Records that an output has, and has not written yet. They count as lost if this value is
+/// dropped.
+#[derive(Debug)]
+#[must_use = "records count as lost if this is dropped"]
+pub(super) struct Unwritten {
+    ledger: Arc<RecordLedger>,
+    volume: Volume,
+}
+
+impl Unwritten {
+    /// Separates a part of the records.
+    pub(super) fn split(&mut self, part: Volume) -> Self {
+        Self { ledger: Arc::clone(&self.ledger), volume: self.volume.remove(part) }
+    }
+
+    /// Adds other records of the same output.
+    pub(super) fn add(&mut self, mut more: Self) {
+        self.volume.add(std::mem::take(&mut more.volume));
+    }
+
+    /// Counts a part of the records as written. If the ledger is closed, they stay lost.
+    pub(super) fn written(&mut self, part: Volume) {
+        let part = self.volume.remove(part);
+        let add = |written: u64| (written & CLOSED == 0).then(|| written + part.records);
+        // An error means that the ledger is closed.
+        let _ = self.ledger.written.fetch_update(Ordering::Release, Ordering::Relaxed, add);
+    }
+}
+
+impl Drop for Unwritten {
+    fn drop(&mut self) {
+        let Volume { records, packets, bytes } = self.volume;
+        if records > 0 {
+            self.ledger.lost_packets.fetch_add(packets, Ordering::Relaxed);
+            self.ledger.lost_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.ledger.lost.fetch_add(records, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(records: u64) -> Volume {
+        Volume { records, packets: 3 * records, bytes: 100 * records }
+    }
+
+    #[test]
+    fn a_record_is_written_or_lost_once() {
+        let ledger = Arc::<RecordLedger>::default();
+        let mut all = ledger.take(of(10));
+        let mut some = all.split(of(6));
+        some.written(of(2));
+        assert_eq!(ledger.counts(), (2, 0));
+        all.add(some.split(of(1)));
+        drop(some);
+        assert_eq!((ledger.counts(), ledger.lost_traffic()), ((2, 3), (9, 300)));
+        // More than there is cannot be written.
+        all.written(of(100));
+        drop(all);
+        assert_eq!(ledger.counts(), (7, 3));
+    }
+
+    #[test]
+    fn what_a_stuck_thread_holds_is_lost_once_the_ledger_is_closed() {
+        let ledger = Arc::<RecordLedger>::default();
+        let (mut stuck, refused) = (ledger.take(of(5)), ledger.take(of(2)));
+        stuck.written(of(1));
+        drop(refused);
+        ledger.close();
+        assert_eq!(ledger.counts(), (1, 6));
+        // The thread goes on after all.
+        stuck.written(of(4));
+        drop(ledger.take(of(3)));
+        assert_eq!(ledger.counts(), (1, 9));
+        drop(stuck);
+        assert_eq!(ledger.counts(), (1, 9));
+    }
+}

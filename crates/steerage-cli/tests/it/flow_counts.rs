@@ -1,0 +1,214 @@
+//! The counts of `meter` if flows cannot be written: each record is written or lost, in each output,
+//! and the files have exactly what was written.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::net::{TcpListener, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
+use serde_json::Value;
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::{exposition, skip};
+
+use crate::export::{Decoder, messages, output};
+use crate::metrics;
+use crate::program::{Ran, Started, command, run};
+
+/// Checks the equation of each output. Returns the number of records.
+fn assert_counted(report: &Value) -> u64 {
+    let flows = &report["flows"];
+    let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));
+    let outputs = flows["outputs"].as_array().unwrap();
+    let total = count(flows, "total");
+    for output in outputs {
+        let settled = count(output, "written") + count(output, "lost");
+        assert_eq!(total, count(flows, "active") + count(output, "waiting") + settled, "{flows}");
+        assert!(report["ended_by"].is_null() || count(output, "waiting") == 0, "{flows}");
+    }
+    assert_eq!(count(flows, "lost"), outputs.iter().map(|output| count(output, "lost")).sum::<u64>());
+    total
+}
+
+/// The report of a run whose flows go to standard output.
+fn report_of(err: &str) -> Value {
+    let line = err.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{err}"));
+    serde_json::from_str(line).unwrap()
+}
+
+/// The only file in the directory whose name begins with `name`, and its name.
+fn part(directory: &Path, name: &str) -> (String, Vec<u8>) {
+    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: Vec<String> = names.filter(|file| file.starts_with(name)).collect();
+    assert!(matches!(&names[..], [part] if part.ends_with(".part")), "{name}: {names:?}");
+    (names[0].clone(), fs::read(directory.join(&names[0])).unwrap())
+}
+
+#[test]
+fn a_full_disk_has_what_counts_as_written() {
+    if !geteuid().is_root() {
+        return skip("mounting takes root");
+    }
+    let scratch = Scratch::new();
+    let (small, saved) = (scratch.join("small"), scratch.join("saved"));
+    [&small, &saved].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+    // Three outputs, each on a file system that is too small for it.
+    let names = ["a.csv", "b.jsonl", "c.ipfix"];
+    let script = "cd \"$1\" && mkdir a b c || exit 99
+        for each in a b c; do mount -t tmpfs -o size=300k tmpfs $each || exit 99; done
+        \"$0\" meter synthetic:packets=200000,flows=50000 --virtual-cpus 2 --json \
+            --flows \"$1/a/a.csv\" --export \"$1/b/b.jsonl\" --export \"$1/c/c.ipfix\"
+        code=$?
+        cp */* \"$2\"
+        exit $code";
+    let ran = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_steerage")])
+        .args([&small, &saved])
+        .output();
+    let ran = Ran::of(ran.unwrap());
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let report = ran.report();
+    assert!(assert_counted(&report) > 0);
+    for name in names {
+        let directory = small.join(&name[..1]);
+        let counts = output(&report, directory.join(name).to_str().unwrap());
+        let (part, bytes) = part(&saved, name);
+        let lines = || {
+            assert_eq!(bytes.last(), Some(&b'\n'), "{name} ends with a whole line");
+            bytes.iter().filter(|byte| **byte == b'\n').count()
+        };
+        let records = match name {
+            "a.csv" => lines() - 1,
+            "b.jsonl" => {
+                let text = std::str::from_utf8(&bytes).unwrap();
+                assert!(text.lines().all(|line| serde_json::from_str::<Value>(line).unwrap()["first"].is_string()));
+                lines()
+            }
+            _ => {
+                let (all, mut decoder) = (messages(&bytes), Decoder::default());
+                assert_eq!(all.iter().map(|(header, _)| header.length).sum::<usize>(), bytes.len());
+                all.iter().map(|(_, sets)| decoder.records(sets).0).sum()
+            }
+        };
+        assert_eq!(counts["written"], records, "{name}: {counts}");
+        assert!(counts["lost"].as_u64() > Some(0) && counts["written"].as_u64() > Some(0), "{counts}");
+        assert!(ran.complaint().contains(directory.join(part).to_str().unwrap()), "{ran:?}");
+    }
+    assert_eq!(ran.complaint().matches("No space left on device").count(), 3, "{ran:?}");
+}
+
+#[test]
+fn a_full_device_has_nothing() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let args = ["meter", "synthetic:packets=50000,flows=20000", "--virtual-cpus", "2", "--flows", "-", "--json"];
+    let ran = Ran::of(command(&args).stdout(Stdio::from(full)).output().unwrap());
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let report = report_of(&ran.err);
+    let total = assert_counted(&report);
+    let counts = output(&report, "standard output");
+    assert_eq!((&counts["written"], &counts["lost"]), (&0.into(), &total.into()), "{counts}");
+    assert!(ran.err.contains("cannot write flows to standard output: No space left on device"), "{ran:?}");
+}
+
+/// A file that standard output leads to is cut after the last whole line, like other files.
+#[test]
+fn a_full_disk_at_standard_output() {
+    if !geteuid().is_root() {
+        return skip("mounting takes root");
+    }
+    let scratch = Scratch::new();
+    let script = "mount -t tmpfs -o size=64k tmpfs \"$1\" || exit 99
+        \"$0\" meter synthetic:packets=50000,flows=20000 --virtual-cpus 2 --json --flows - > \"$1/flows\"
+        code=$?
+        cat \"$1/flows\"
+        exit $code";
+    let mut shell = Command::new("unshare");
+    shell.args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_steerage")]).arg(&*scratch);
+    let ran = Ran::of(shell.output().unwrap());
+    assert_eq!(ran.code, Some(1), "{}", ran.err);
+    let report = report_of(&ran.err);
+    assert_counted(&report);
+    let counts = output(&report, "standard output");
+    assert!(ran.out.ends_with('\n') && counts["lost"].as_u64() > Some(0), "{counts}");
+    assert_eq!(counts["written"], ran.out.lines().count(), "{counts}");
+}
+
+#[test]
+fn a_reader_that_has_enough_leaves_the_rest_lost() {
+    let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "1"];
+    let mut run = Started::new(&[&args[..], &["--flows", "-", "--json"]].concat());
+    assert!(run.line().starts_with('{'));
+    let ran = run.close_out().end();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let report = report_of(&ran.err);
+    let total = assert_counted(&report);
+    let counts = output(&report, "standard output");
+    assert!(counts["written"].as_u64() > Some(0) && counts["lost"].as_u64() > Some(0), "{counts} {total}");
+}
+
+/// A collector goes away for good while a source waits for it. The run says so and fails.
+#[test]
+fn a_collector_that_goes_away_leaves_the_rest_lost() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("ipfix+tcp://{}", listener.local_addr().unwrap());
+    let collector = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 20_000]).unwrap();
+    });
+    let ran = run(&["meter", "synthetic:packets=200000,flows=50000", "--virtual-cpus", "2", "--json", "--export", &to]);
+    collector.join().unwrap();
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let report = ran.report();
+    assert_counted(&report);
+    let lost = output(&report, &to)["lost"].as_u64().unwrap();
+    assert!(lost > 0, "{report}");
+    let complaint = ran.complaint();
+    assert!(complaint.contains(&format!("cannot export flows to {to}: Connection refused")), "{complaint}");
+    assert!(complaint.contains(&format!("and {lost} flows were not sent")), "{complaint}");
+}
+
+/// Over UDP, only the collector's host can say that no program listens.
+#[test]
+fn datagrams_that_nobody_takes_are_counted() {
+    let nowhere = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let to = format!("ipfix://{nowhere}");
+    let ran = run(&["meter", "synthetic:packets=50000,flows=20000", "--virtual-cpus", "2", "--json", "--export", &to]);
+    let report = ran.report();
+    assert_counted(&report);
+    let counts = output(&report, &to);
+    assert!(counts["refusals"].as_u64() > Some(0), "{counts}");
+    assert_eq!(ran.code, Some(i32::from(counts["lost"].as_u64() > Some(0))), "{ran:?}");
+}
+
+/// The equation holds in each report and in the metrics during the run, and at the end nothing
+/// waits.
+#[test]
+fn counts_add_up_during_the_run() {
+    let scratch = Scratch::new();
+    let [csv, ipfix] = ["flows.csv", "flows.ipfix"].map(|name| scratch.join(name).to_str().unwrap().to_owned());
+    let args = ["meter", "synthetic:flows=30000,rate=100000", "--max-flows", "2000", "--seconds", "0", "--json"];
+    let args = [&args[..], &["--virtual-cpus", "2", "--flows", &csv, "--export", &ipfix, metrics::ANY]].concat();
+    let mut run = Started::new(&args);
+    let mut settled = 0;
+    while settled < 20_000 {
+        run.signal(Signal::SIGUSR1);
+        let report: Value = serde_json::from_str(&run.line()).unwrap();
+        assert_counted(&report);
+        settled = report["flows"]["outputs"][0]["written"].as_u64().unwrap();
+        let page = exposition::read(&metrics::get(metrics::address(&run)));
+        let [records, written, lost, waiting] =
+            ["records_total", "records_written_total", "records_lost_total", "records_waiting"]
+                .map(|name| page.get(&format!("steerage_flow_{name}")));
+        assert_eq!(2.0 * records, written + lost + waiting);
+        assert!(written >= settled as f64, "{written} {settled}");
+    }
+    run.signal(Signal::SIGINT);
+    let ran = run.end();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let report: Value = serde_json::from_str(ran.out.lines().last().unwrap()).unwrap();
+    assert_counted(&report);
+    assert_eq!(output(&report, &csv)["written"], fs::read_to_string(&csv).unwrap().lines().count() - 1);
+}

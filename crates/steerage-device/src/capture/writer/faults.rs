@@ -1,0 +1,85 @@
+//! Fills the disk after any number of bytes: packets count as sent or as lost, and the file has
+//! exactly those that count as sent.
+
+use steerage::LinkType;
+use steerage_fixtures::scratch::Scratch;
+use steerage_ledger::TxLedger;
+
+use super::super::encode::PacketHead;
+use super::thread::fault;
+use super::*;
+
+/// The lengths of the packets in a batch.
+const LENGTHS: [usize; 5] = [60, 0, 1, 150, 33];
+const BATCHES: u64 = 2;
+
+fn options(format: StreamFormat) -> WriterOptions {
+    WriterOptions { format, buffer_bytes: 1 << 20, patient: false, watched: false }
+}
+
+/// Writes a capture until the disk is full. Returns the bytes of the file and the number of packets
+/// that count as sent.
+fn write(format: StreamFormat, room: usize, for_good: bool) -> (Vec<u8>, u64) {
+    let scratch = Scratch::new();
+    let file = Arc::new(File::create(scratch.join("file")).unwrap());
+    let (writer, ledger) = (Writer::new("test".to_owned(), options(format)), Arc::new(TxLedger::deferring(1)));
+    let lane = writer.lane();
+    lane.set_account(TxAccount::new(&ledger));
+    let interface = format.interface(LinkType::ETHERNET, 1);
+    writer.append(&format.file_head());
+    writer.append(&format.interface_head(interface));
+    let source = TxSource::queue(0);
+    for _ in 0..BATCHES {
+        let mut entry = writer.begin(&lane, source).unwrap();
+        for captured in LENGTHS {
+            let head = PacketHead { interface: (0, interface), nanos: 1, captured, wire: captured };
+            assert!(format.packet(entry.blocks(), head, [&vec![7; captured][..]].into_iter()));
+            entry.count(captured as u64);
+        }
+    }
+    let packets = BATCHES * LENGTHS.len() as u64;
+    ledger.deferred.as_ref().unwrap().take(source, packets);
+    writer.leave(&lane, b"");
+
+    fault::fill_after(room, for_good);
+    Writing::new(file, 0, false).run(&writer);
+    fault::fill_after(usize::MAX, false);
+    let settled = ledger.deferred.as_ref().unwrap().settled()[0];
+    assert_eq!((settled.packets + settled.dropped.total(), ledger.held()), (packets, 0), "{format:?} {room}");
+    assert_eq!(lane.held.load(Ordering::Relaxed), 0);
+    assert_eq!(writer.failure().is_some(), settled.packets < packets, "{format:?} {room}");
+    (std::fs::read(scratch.join("file")).unwrap(), settled.packets)
+}
+
+#[test]
+fn a_file_has_the_packets_that_count_as_sent() {
+    for format in [StreamFormat::Pcap, StreamFormat::PcapNanos, StreamFormat::PcapngMicros, StreamFormat::Pcapng] {
+        let (all, _) = write(format, usize::MAX, false);
+        let interface = format.interface_head(format.interface(LinkType::ETHERNET, 1));
+        let head = format.file_head().len() + interface.len();
+        for room in 0..all.len() {
+            let (bytes, sent) = write(format, room, false);
+            assert_eq!(bytes, all[..bytes.len()], "{format:?} {room}");
+            // A head that does not fit is not there at all.
+            let packets = bytes.get(head..).unwrap_or_default();
+            let whole = format.whole(packets);
+            assert_eq!((whole.packets, whole.len), (sent, packets.len()), "{format:?} {room}");
+            assert_eq!(bytes.len() >= head, room >= head, "{format:?} {room}");
+            // What cannot be cut off stays.
+            let (uncut, counted) = write(format, room, true);
+            assert_eq!((uncut.len(), counted), (room, sent));
+        }
+    }
+}
+
+/// A capture without packets still needs its head.
+#[test]
+fn a_head_that_cannot_be_written_is_an_error() {
+    let writer = Writer::new("test".to_owned(), options(StreamFormat::Pcap));
+    let ledger = Arc::new(TxLedger::deferring(1));
+    *writer.file() = Some(Arc::new(File::options().write(true).open("/dev/full").unwrap()));
+    let lane = writer.lane();
+    lane.set_account(TxAccount::new(&ledger));
+    writer.leave(&lane, b"head");
+    assert!(ledger.error().is_some_and(|error| error.contains("No space left")));
+}

@@ -35,8 +35,6 @@ pub const INSTRUCTIONS_MAX: usize = 4096;
 const SHOWN_CHARS_MAX: usize = 64;
 
 /// One instruction of classic BPF, with the layout of the kernel's `struct sock_filter`.
-///
-/// [`Filter`] has an example.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {

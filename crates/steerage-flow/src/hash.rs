@@ -56,7 +56,6 @@ pub(crate) type PortPairs = [[[u8; 2]; 2]; 8];
 /// The hash of a flow: 32 bits. If the hasher is keyed, all bits are equally good.
 ///
 /// It is displayed as eight hexadecimal digits, most significant first, as the RSS verification suite prints them.
-/// [`FlowHasher`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct FlowHash(pub u32);
 

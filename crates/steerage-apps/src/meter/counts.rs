@@ -8,8 +8,6 @@ use super::record::FlowRecord;
 use super::totals::Totals;
 
 /// The counts of the meters of all CPUs so far.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowCounts {

@@ -83,8 +83,6 @@ impl Seen {
 }
 
 /// The amount of traffic in one direction.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// The number of packets.
@@ -107,8 +105,6 @@ impl std::ops::AddAssign for Traffic {
 }
 
 /// Why a record ends: IPFIX's flowEndReason (RFC 5102), with its numbers.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowEnd {

@@ -20,7 +20,6 @@ use super::tcp::TcpHealth;
 /// are in one record (RFC 5103).
 ///
 /// Its serialization is a flat row, for both CSV and JSON. `docs/meter.md` lists the columns.
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
     flow: Flow,

@@ -235,8 +235,6 @@ impl TcpState {
 }
 
 /// The health of a TCP connection.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpHealth {
@@ -253,8 +251,6 @@ pub struct TcpHealth {
 }
 
 /// Counts of the segments that one side of a TCP connection sent.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpDirection {
@@ -269,8 +265,6 @@ pub struct TcpDirection {
 }
 
 /// The side that closed a TCP connection.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClosedBy {

@@ -33,20 +33,11 @@ const FACADE_NAMES_MAX: usize = 40;
 
 /// Circles that have still to be untied. A circle that is gone must leave this list.
 const KNOWN_CIRCLES: &[&str] = &[
-    "steerage-apps: meter::flow meter::tcp",
     "steerage-apps: meter::ipfix meter::writer_state",
-    "steerage-apps: meter::names::http meter::names::tls meter::names::watch",
-    "steerage-apps: meter::record meter::row",
-    "steerage-cli: top::events top::model",
     "steerage-control: socket::directory socket::listening",
-    "steerage-control: tree::paths tree::statistics",
     "steerage-device: af_xdp::device af_xdp::lines",
-    "steerage-device: capture::files capture::opener",
     "steerage-device: capture::save capture::stream",
-    "steerage-device: filter::for_files filter::tcpdump",
-    "steerage-flow: dissect::network dissect::walk",
     "steerage-flow: hash::aes hash::plain_frames",
-    "steerage-flow: hash::hash_key hash::sip",
 ];
 
 fn main() -> ExitCode {

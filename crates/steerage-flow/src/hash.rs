@@ -23,6 +23,7 @@ mod hash_kind;
 #[cfg(target_arch = "x86_64")]
 mod plain_frames;
 mod sip;
+mod siphash;
 #[cfg(test)]
 mod tests;
 mod toeplitz;

@@ -4,14 +4,8 @@ use steerage::BucketId;
 use steerage::flow::{HeaderKind, Tunnel};
 
 use super::key::{Directed, Key};
-use super::tcp::{Segment, TcpHealth, TcpState};
+use super::tcp::{ACK, FIN, RST, SYN, Segment, TcpHealth, TcpState};
 use super::timeouts::Timeouts;
-
-/// TCP flags (RFC 9293).
-pub(super) const FIN: u16 = 0x01;
-pub(super) const SYN: u16 = 0x02;
-pub(super) const RST: u16 = 0x04;
-pub(super) const ACK: u16 = 0x10;
 
 /// The packet has no VLAN tag. VLAN ids have 12 bits.
 const NO_VLAN: u16 = u16::MAX;

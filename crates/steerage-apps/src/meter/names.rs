@@ -13,6 +13,7 @@
 
 mod dns;
 mod http;
+mod outcome;
 mod text;
 mod tls;
 mod watch;

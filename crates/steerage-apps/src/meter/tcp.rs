@@ -6,7 +6,11 @@
 
 use serde::Serialize;
 
-use super::flow::{ACK, FIN, RST, SYN};
+/// TCP flags (RFC 9293).
+pub(super) const FIN: u16 = 0x01;
+pub(super) const SYN: u16 = 0x02;
+pub(super) const RST: u16 = 0x04;
+pub(super) const ACK: u16 = 0x10;
 
 /// The limit that distinguishes out-of-order segments from retransmissions, in nanoseconds, if the
 /// round-trip time is unknown. A segment that arrives within this time after the highest one was

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
+use std::slice;
 
 use proc_macro2::{Delimiter, Group, LexError, TokenStream, TokenTree};
 use quote::ToTokens as _;
@@ -146,10 +147,10 @@ impl Crate {
                 "self" => {}
                 "super" => drop(at.pop()),
                 _ if hops == HOPS_MAX => return None,
-                _ if self.modules.contains_key(&[&at[..], &[name.clone()]].concat()) => at.push(name.clone()),
+                _ if self.modules.contains_key(&[&at[..], slice::from_ref(name)].concat()) => at.push(name.clone()),
                 _ if here.items.contains(name) => return Some(here.file),
                 _ if here.aliases.contains_key(name) => return goes_on(&here.aliases[name]),
-                _ => return here.globs.iter().find_map(|glob| goes_on(&[&glob[..], &[name.clone()]].concat())),
+                _ => return here.globs.iter().find_map(|glob| goes_on(&[&glob[..], slice::from_ref(name)].concat())),
             }
         }
         None

@@ -15,8 +15,6 @@ use steerage::{
 pub const ANALYSIS_FLOWS_MAX: usize = 1 << 20;
 
 /// An amount of traffic.
-///
-/// [`Analyze`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
     /// The number of packets.
@@ -35,7 +33,6 @@ impl AddAssign for Volume {
 /// A flow: all packets with the same key. Steering never separates these packets.
 ///
 /// A flow is one direction of a conversation or both, depending on [`Analysis::affinity`].
-/// [`Analyze`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct AnalyzedFlow {
     /// The flow of the first packet, in the direction in which that packet was sent.
@@ -54,8 +51,6 @@ pub struct AnalyzedFlow {
 }
 
 /// Everything that is known about one packet.
-///
-/// [`Analyze`] has an example.
 #[derive(Clone, Debug)]
 pub struct PacketDetail {
     /// The packet's bytes, as far as they were captured.
@@ -72,7 +67,7 @@ pub struct PacketDetail {
     pub key: FlowKey,
 }
 
-/// The result of [`Analyze`], which has an example.
+/// The result of [`Analyze`].
 #[derive(Debug)]
 pub struct Analysis {
     /// The packets that steering keeps together. This defines what a flow is.

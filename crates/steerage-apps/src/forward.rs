@@ -129,7 +129,7 @@ impl Forwarding {
     }
 }
 
-/// The packet function. [`Forwarding::handler`] creates it, and [`Forwarding`] has an example.
+/// The packet function. [`Forwarding::handler`] creates it.
 #[derive(Debug)]
 pub struct Forward {
     shared: Arc<Forwarding>,

@@ -123,8 +123,6 @@ const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(250);
 
 /// The options of a meter.
-///
-/// [`Metering::new`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct MeterOptions {
     /// The active timeout: how long a flow lasts before its record is cut.
@@ -167,8 +165,6 @@ impl Default for MeterOptions {
 }
 
 /// The state that the meters of all CPUs share. It also creates the meters.
-///
-/// [`Metering::new`] has an example.
 #[derive(Clone, Debug)]
 pub struct Metering {
     options: MeterOptions,
@@ -249,8 +245,6 @@ impl Metering {
 }
 
 /// The packet function. It meters the flows of one CPU.
-///
-/// [`Metering::new`] has an example.
 pub struct Meter {
     layers: Layers,
     can_wait: bool,
@@ -287,8 +281,6 @@ impl fmt::Debug for Meter {
 }
 
 /// The flows of a bucket that moves to another CPU.
-///
-/// [`Metering::new`] has an example.
 #[derive(Debug)]
 pub struct MovedFlows {
     flows: Option<Departed>,

@@ -62,8 +62,6 @@ impl SplitOptions {
 }
 
 /// The count of packets that were handed on to jobs.
-///
-/// [`SplitOptions`] has an example.
 #[derive(Debug, Default)]
 pub struct HandedOn {
     // Relaxed: this is a count, and no other memory depends on it.

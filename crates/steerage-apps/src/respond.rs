@@ -125,7 +125,7 @@ impl Responding {
     }
 }
 
-/// The packet function. [`Responding::handler`] creates it, and [`Responding`] has an example.
+/// The packet function. [`Responding::handler`] creates it.
 #[derive(Debug)]
 pub struct Respond {
     shared: Arc<Responding>,
@@ -140,8 +140,6 @@ pub struct Respond {
 }
 
 /// The connections of a bucket that moves to another CPU.
-///
-/// [`Responding`] has an example.
 #[derive(Debug)]
 pub struct Moved(table::Bucket);
 

@@ -5,6 +5,7 @@
 //! also computed then, since an interface may be renamed.
 
 mod buckets;
+mod devices;
 mod interface;
 mod masks;
 mod numbers;
@@ -22,12 +23,12 @@ use crate::cpu_view::CpuView;
 use crate::error::{AttributeError, ErrorCode};
 use crate::history::{Event, History};
 use crate::limits::WRITE_BYTES_MAX;
+use devices::Device;
 use masks::{Form, Masks};
 use numbers::Number;
-use paths::Device;
 use statistics::{QueueCount, Statistic};
 
-pub use paths::directory_names;
+pub use devices::directory_names;
 
 /// The facts about an instance that its handle does not have.
 #[derive(Debug)]
@@ -149,7 +150,7 @@ impl Tree {
     /// The tree of the instance behind `handle`.
     pub fn new(handle: Handle, options: Options) -> Self {
         let snapshot = handle.snapshot();
-        let devices = paths::devices(&snapshot);
+        let devices = devices::devices(&snapshot);
         let mut tree = Self {
             masks: Mutex::new(Masks::new(&snapshot, &options.queues_off)),
             machine: options.machine,
@@ -164,7 +165,7 @@ impl Tree {
         for (path, attribute) in paths::attributes(&tree.devices, &snapshot) {
             tree.insert(&path, attribute);
         }
-        for (nth, directory) in paths::directories(&tree.devices, &snapshot).iter().enumerate() {
+        for (nth, directory) in devices::directories(&tree.devices, &snapshot).iter().enumerate() {
             let directory = tree.find(&format!("{}/{directory}", paths::NET)).expect("each device has a directory");
             tree.nodes[directory.0].name = Name::Device(nth);
         }
@@ -338,7 +339,7 @@ impl Tree {
 
     /// The current names of the devices' directories.
     fn directories(&self) -> Vec<String> {
-        paths::directories(&self.devices, &self.handle.snapshot())
+        devices::directories(&self.devices, &self.handle.snapshot())
     }
 
     fn attribute(&self, id: NodeId) -> Result<&Attribute, AttributeError> {

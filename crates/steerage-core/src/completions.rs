@@ -60,7 +60,6 @@ fn on_the_wire(claimed: usize) -> u64 {
 }
 
 /// Takes the frames that a poll received, and supplies pages for them.
-/// [`RxQueue`](crate::rx::RxQueue) has an example.
 #[derive(Debug)]
 pub struct Completions<'a> {
     frames: &'a mut Vec<Completion>,

@@ -33,7 +33,7 @@ pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> R
 }
 
 /// Changes, reads and stops an instance. It works from any thread, while the instance runs and after.
-/// The `Handle` of the crate `steerage` dereferences to it, and has an example.
+/// The `Handle` of the crate `steerage` dereferences to it.
 #[derive(Clone)]
 pub struct Handle(pub(crate) Arc<Shared>);
 

@@ -136,7 +136,6 @@ impl Opened {
 }
 
 /// The needs and actions of a queue to an output: see [`TxQueue::capabilities`](crate::tx::TxQueue::capabilities).
-/// [`TxResources`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TxCapabilities {

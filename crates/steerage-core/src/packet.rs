@@ -112,8 +112,6 @@ pub(crate) struct Tally {
 const _: () = assert!(HANDLE_BUDGET <= u8::MAX as usize && OUTPUTS_MAX > u8::MAX as usize);
 
 /// Up to [`HANDLE_BUDGET`] packets of one queue, in the order in which they arrived.
-///
-/// [`Handler`](crate::handler::Handler) has an example.
 pub struct Batch<'a> {
     frames: &'a mut Consumer,
     actions: &'a mut Actions,
@@ -227,7 +225,6 @@ impl Positions {
 
 /// Iterates over the packets of a batch.
 /// [`Batch::iter_mut`] makes it.
-/// [`Packet`] has an example.
 pub struct Packets<'a> {
     frames: Frames<'a>,
     verdicts: std::slice::IterMut<'a, Verdict>,
@@ -319,7 +316,6 @@ impl fmt::Debug for Packet<'_> {
 }
 
 /// Everything that can be read of a packet: see [`Packet::received`].
-/// [`Positions`] has an example.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Received<'p> {

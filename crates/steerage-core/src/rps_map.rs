@@ -40,7 +40,6 @@ pub const fn hash_of_bucket(bucket: u16) -> FlowHash {
 
 /// The CPU of `bucket`, as an index from 0 to `cpus` - 1, if the buckets are cut into `cpus` equal stretches. Every
 /// mask begins with this map: `hash * cpus >> 32`, as in Linux. Returns 0 if `cpus` is 0.
-/// [`bucket_of`] has an example.
 #[must_use]
 pub const fn even_share(bucket: u16, cpus: usize) -> usize {
     steerage_moves::even_share(bucket as usize, cpus, BUCKETS)

@@ -90,7 +90,6 @@ pub trait RxQueue: Send {
 }
 
 /// The result of a poll, besides the frames that it pushed.
-/// [`RxQueue`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polled {

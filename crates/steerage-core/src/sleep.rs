@@ -23,7 +23,6 @@ use crate::rx::Polled;
 use crate::shared::Shared;
 
 /// Whether a CPU may go to sleep.
-/// [`Softnet`](crate::softnet::Softnet) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
     /// It may sleep until its event file descriptor is readable or this time has come. From now on, other CPUs that

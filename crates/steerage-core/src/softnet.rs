@@ -31,7 +31,6 @@ use steerage_ledger::CpuLedger;
 use steerage_moves::Event;
 
 /// The outcome of one round.
-/// [`Softnet`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stepped {
     /// It did something: step again.
@@ -63,8 +62,7 @@ pub enum Phase {
 }
 
 /// One CPU's part of an instance, before the thread that runs it starts.
-/// `Instance::split` of the crate `steerage` makes it, and has an example.
-/// [`Softnet`] has one with an event loop.
+/// `Instance::split` of the crate `steerage` makes it.
 pub struct CpuPart<H: Handler> {
     pub(crate) index: CpuIndex,
     pub(crate) make: MakeHandler<H>,

@@ -101,7 +101,6 @@ pub trait TxQueue: Send {
 }
 
 /// The outcome of a [`TxQueue::send`]. Packets that are in none of the counts found no room.
-/// [`TxQueue`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
@@ -133,7 +132,6 @@ impl Sent {
 pub type OpenTx = Box<dyn FnMut(CpuId) -> Result<Box<dyn TxQueue>, DeviceError> + Send>;
 
 /// A device to send to, as given to the builder.
-/// [`TxQueue`] has an example.
 #[non_exhaustive]
 pub struct Output {
     /// The name that the user gave it, or its current name if it was renamed.
@@ -162,7 +160,6 @@ impl fmt::Debug for Output {
 }
 
 /// The packets of a batch that go to one output.
-/// [`TxQueue`] has an example.
 pub struct Outgoing<'a> {
     pub(crate) frames: Frames<'a>,
     pub(crate) verdicts: std::slice::Iter<'a, Verdict>,
@@ -214,7 +211,6 @@ impl<'a> Outgoing<'a> {
 }
 
 /// A packet on its way out.
-/// [`TxQueue`] has an example.
 #[derive(Debug)]
 pub struct OutgoingPacket<'a> {
     frame: Frame<'a>,

@@ -97,8 +97,6 @@ const _: () = assert!(BLOCK_BYTES_MIN.is_power_of_two() && BLOCK_BYTES_MAX.is_po
 const PERMISSION: &str = "it takes CAP_NET_RAW: run it with sudo, or once: sudo setcap cap_net_raw+ep PROGRAM";
 
 /// The direction of the wanted frames.
-///
-/// [`AfPacketOptions`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// Frames that the interface receives.
@@ -152,8 +150,6 @@ pub struct AfPacketOptions {
 }
 
 /// An interface that is open for listening.
-///
-/// [`AfPacketOptions`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AfPacket {

@@ -72,8 +72,6 @@ const LINK_BYTES: usize = 14 + 2 * 4;
 const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON and CAP_IPC_LOCK: run it with sudo";
 
 /// Where and how the kernel takes frames.
-///
-/// [`AfXdpOptions`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
@@ -122,8 +120,6 @@ pub struct AfXdpOptions {
 }
 
 /// An interface from which packets are taken.
-///
-/// [`AfXdpOptions`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AfXdp {

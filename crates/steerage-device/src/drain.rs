@@ -18,8 +18,6 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// The destination of the frames, for which an input waits. The polling CPUs call its methods,
 /// which must not block.
-///
-/// [`Drain`] has an example.
 pub trait Downstream: Send + Sync {
     /// Whether the input may end after it has handed over this many frames. The queues ask every 2
     /// ms when their frames have ended.

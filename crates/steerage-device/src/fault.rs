@@ -82,8 +82,6 @@ impl Faults {
 
 /// Counts the faults of each kind over all queues. Any thread can call [`read`](Self::read), which
 /// returns the counts so far.
-///
-/// [`Faults`] has an example.
 #[derive(Debug, Default)]
 pub struct FaultCounts {
     lost: AtomicU64,
@@ -108,7 +106,7 @@ impl FaultCounts {
     }
 }
 
-/// How many frames each fault has hit: see [`FaultCounts::read`]. [`Faults`] has an example.
+/// How many frames each fault has hit: see [`FaultCounts::read`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultTotals {
@@ -134,8 +132,6 @@ struct Held {
 }
 
 /// One queue of a device with faults.
-///
-/// [`Faults`] has an example.
 pub struct Fault {
     queue: Box<dyn RxQueue>,
     faults: Faults,

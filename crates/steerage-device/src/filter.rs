@@ -9,6 +9,7 @@
 
 mod check;
 mod for_files;
+mod kinds;
 mod numbers;
 mod run;
 mod tcpdump;
@@ -20,7 +21,8 @@ use std::io::{self, Read};
 
 use steerage::LinkType;
 
-pub(crate) use for_files::{FileFilters, FrameKind};
+pub(crate) use for_files::FileFilters;
+pub(crate) use kinds::FrameKind;
 pub use run::FrameFilter;
 
 /// The longest text of a filter, in bytes. It is longer than the kernel's longest program as
@@ -35,8 +37,6 @@ pub const INSTRUCTIONS_MAX: usize = 4096;
 const SHOWN_CHARS_MAX: usize = 64;
 
 /// One instruction of classic BPF, with the layout of the kernel's `struct sock_filter`.
-///
-/// [`Filter`] has an example.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {

@@ -183,8 +183,6 @@ pub fn is_synthetic(spec: &str) -> bool {
 }
 
 /// The devices that [`open_all`] opened.
-///
-/// [`open_all_with`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Opened {

@@ -125,7 +125,7 @@ pub fn open(spec: &str) -> Result<Output, OutputError> {
 /// are opened.
 ///
 /// # Errors
-/// As for [`open`], which has an example.
+/// As for [`open`].
 pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
     open_when_read(spec, cpus, |_, _| true)
 }
@@ -136,7 +136,7 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
 /// the FIFO or the listening address, and what happened. `waits` returns whether to continue waiting.
 ///
 /// # Errors
-/// As for [`open`], which has an example. Also, if `waits` returns false.
+/// As for [`open`]. Also, if `waits` returns false.
 pub fn open_when_read(
     spec: &str,
     cpus: usize,

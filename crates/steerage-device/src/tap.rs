@@ -74,8 +74,6 @@ const OTHER: &str =
     "there is one of that name and of another kind (ip -d link show NAME): choose another name, or make it multi_queue";
 
 /// The first header of an interface's packets.
-///
-/// [`TapOptions`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// An Ethernet header.
@@ -144,8 +142,6 @@ pub struct TapOptions {
 }
 
 /// A TUN or TAP interface.
-///
-/// [`TapOptions`] has an example.
 #[derive(Clone, Debug)]
 pub struct Tap(Arc<Shared>);
 

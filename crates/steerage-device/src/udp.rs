@@ -85,8 +85,6 @@ pub struct UdpOptions {
 }
 
 /// UDP sockets that share an address.
-///
-/// [`UdpOptions`] has an example.
 #[derive(Clone, Debug)]
 pub struct Udp(Arc<Shared>);
 

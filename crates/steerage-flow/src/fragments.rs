@@ -56,7 +56,6 @@ impl Entry {
 }
 
 /// How often a queue's table could not remember a datagram.
-/// [`FragmentTable`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FragmentCounts {

@@ -144,17 +144,14 @@ pub trait KeyRule: Send + Sync {
 }
 
 /// Hashes both directions of a flow alike.
-/// [`KeyRule`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct BothDirections;
 
 /// Hashes each direction of a flow by itself.
-/// [`KeyRule`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct OneDirection;
 
 /// Asks a function of the program for the key, and another rule if that function returns none.
-/// [`KeyRule`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct CustomKey<F, K>(pub F, pub K);
 
@@ -195,7 +192,6 @@ impl<F: Fn(&[u8], LinkType) -> Option<FlowKey> + Send + Sync, K: KeyRule> KeyRul
 }
 
 /// Hashes frames by one rule.
-/// [`KeyRule`] has an example.
 #[derive(Debug)]
 pub struct FrameHasher<K> {
     hasher: FlowHasher,

@@ -23,6 +23,7 @@ mod hash_kind;
 #[cfg(target_arch = "x86_64")]
 mod plain_frames;
 mod sip;
+mod siphash;
 #[cfg(test)]
 mod tests;
 mod toeplitz;
@@ -56,7 +57,6 @@ pub(crate) type PortPairs = [[[u8; 2]; 2]; 8];
 /// The hash of a flow: 32 bits. If the hasher is keyed, all bits are equally good.
 ///
 /// It is displayed as eight hexadecimal digits, most significant first, as the RSS verification suite prints them.
-/// [`FlowHasher`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct FlowHash(pub u32);
 

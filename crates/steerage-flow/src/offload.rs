@@ -43,7 +43,6 @@ pub const HEADER_BYTES_MAX: usize = 192;
 pub const SEGMENTS_MAX: usize = 4096;
 
 /// The contents of a super-frame.
-/// [`Offload`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffloadKind {
     /// One packet. Only its checksum was left to do.
@@ -55,7 +54,6 @@ pub enum OffloadKind {
 }
 
 /// The state of a frame's transport checksum.
-/// [`Offload`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumState {
     /// The checksum is in the packet, as on any wire. In a super-frame it has no use, because each

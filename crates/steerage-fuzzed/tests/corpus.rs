@@ -1,35 +1,54 @@
-//! Runs each target once over each file of its corpus, so that past findings of the fuzzer stay
+//! Runs each target once over each input of its corpus, so that past findings of the fuzzer stay
 //! covered.
 
 use std::fs;
 use std::panic;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use steerage_fuzzed::TARGETS;
 
+/// Archives are made of blocks of this size.
+const BLOCK: usize = 512;
+
+fn corpora() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus")
+}
+
+/// The files in a tar archive (POSIX ustar): their names and contents.
+fn files(archive: &[u8]) -> Vec<(String, &[u8])> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.iter().copied().take_while(|byte| *byte != 0).collect()).unwrap();
+    let (mut rest, mut found) = (archive, Vec::new());
+    while let Some((header, after)) = rest.split_at_checked(BLOCK).filter(|(header, _)| header[0] != 0) {
+        let size = usize::from_str_radix(text(&header[124..136]).trim(), 8).unwrap();
+        // The type `0` is a regular file.
+        if header[156] == b'0' {
+            found.push((text(&header[..100]), &after[..size]));
+        }
+        rest = &after[size.next_multiple_of(BLOCK)..];
+    }
+    found
+}
+
 #[test]
-fn every_file_of_every_corpus() {
-    let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+fn every_input_of_every_corpus() {
     for (name, check) in TARGETS {
-        let directory = corpora.join(name);
-        let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
-        let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-        files.sort();
-        assert!(!files.is_empty(), "{} is empty", directory.display());
-        for file in &files {
-            let bytes = fs::read(file).unwrap();
-            assert!(panic::catch_unwind(|| check(&bytes)).is_ok(), "{}", file.display());
+        let path = corpora().join(format!("{name}.tar"));
+        let archive = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let files = files(&archive);
+        assert!(!files.is_empty(), "{} is empty", path.display());
+        for (file, bytes) in files {
+            assert!(panic::catch_unwind(|| check(bytes)).is_ok(), "{file} in {}", path.display());
         }
         check(&[]);
     }
 }
 
-/// A directory without a target would never be run.
+/// An archive without a target would never be run.
 #[test]
 fn every_corpus_has_a_target() {
-    let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-    for entry in fs::read_dir(corpora).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        assert!(TARGETS.iter().any(|(target, _)| *target == name), "{name}");
+    for entry in fs::read_dir(corpora()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        assert!(TARGETS.iter().any(|(target, _)| *target == name), "{}", path.display());
     }
 }

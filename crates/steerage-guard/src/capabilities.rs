@@ -67,7 +67,7 @@ const PIN: CapabilitySet = CapabilitySet::IPC_LOCK;
 ///
 /// # Errors
 /// [`PrivilegesError`] if the kernel refuses. Do not start the instance in that case, since it
-/// would have privileges. The [module](self) has an example.
+/// would have privileges.
 pub fn drop_all() -> Result<(), PrivilegesError> {
     forbid_new()?;
     set(CapabilitySet::empty(), CapabilitySet::empty())
@@ -108,8 +108,6 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
 }
 
 /// The operations that a run still needs after its devices are open. By default there are none.
-///
-/// [`drop_except`] has an example.
 #[derive(Clone, Debug, Default)]
 pub struct Needed<'a> {
     read: Vec<&'a Path>,
@@ -146,8 +144,6 @@ impl<'a> Needed<'a> {
 }
 
 /// The capabilities that are kept for the start-up.
-///
-/// [`drop_except`] has an example.
 #[derive(Debug)]
 #[must_use = "call drop_start_up"]
 pub struct Kept {
@@ -166,8 +162,6 @@ impl Kept {
 }
 
 /// Privileges could not be dropped. The message is one line.
-///
-/// [`drop_except`] has an example.
 #[derive(Debug)]
 pub struct PrivilegesError {
     operation: &'static str,

@@ -140,8 +140,6 @@ impl Sandbox {
 
 /// A filter for a thread that does less than its process. It is compiled in advance, so that a
 /// thread can enter it at once.
-///
-/// [`Sandbox`] has an example.
 #[derive(Clone, Debug)]
 pub struct ThreadFilter(Option<BpfProgram>);
 
@@ -187,8 +185,6 @@ impl ThreadFilter {
 }
 
 /// The restrictions that are in force.
-///
-/// [`Sandbox`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InForce {
     landlock: Enforced,
@@ -234,8 +230,6 @@ impl fmt::Display for InForce {
 }
 
 /// The sandbox could not be entered. The message is one line.
-///
-/// [`Sandbox`] has an example.
 #[derive(Debug)]
 pub struct SandboxError {
     what: &'static str,

@@ -234,7 +234,6 @@ pub struct CpuLedger {
 }
 
 /// The error that ended a queue.
-/// [`Snapshot`](crate::Snapshot) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueError {

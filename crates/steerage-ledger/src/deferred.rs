@@ -12,7 +12,6 @@ use crate::drops::Drops;
 use crate::reasons::DropReason;
 
 /// Where the packets of a batch came from. An output that finishes them later passes it to its account.
-/// [`TxAccount`](crate::TxAccount) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxSource(u32);
 

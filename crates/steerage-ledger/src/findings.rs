@@ -6,7 +6,6 @@ use steerage_flow::FlowKey;
 use steerage_topology::CpuId;
 
 /// The findings of a policy.
-/// [`Snapshot`](crate::Snapshot) has an example.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Findings {
@@ -34,7 +33,6 @@ pub struct Findings {
 }
 
 /// The cost of one step per packet, as a policy estimates it.
-/// [`Snapshot`](crate::Snapshot) has an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct CostEstimate {
@@ -54,7 +52,6 @@ impl CostEstimate {
 }
 
 /// The value of a regime, as a policy estimates it.
-/// [`Snapshot`](crate::Snapshot) has an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RegimeEstimate {
@@ -78,7 +75,6 @@ impl RegimeEstimate {
 }
 
 /// How a steering group is steered.
-/// [`Snapshot`](crate::Snapshot) has an example.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct GroupSnapshot {
@@ -108,7 +104,6 @@ impl GroupSnapshot {
 }
 
 /// A bucket that takes much of a CPU.
-/// [`Snapshot`](crate::Snapshot) has an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Elephant {

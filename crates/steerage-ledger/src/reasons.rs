@@ -3,7 +3,6 @@
 use std::fmt;
 
 /// Why a packet was lost. Each lost packet adds one to exactly one of these.
-/// [`Drops`](crate::Drops) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DropReason {
@@ -87,7 +86,6 @@ impl fmt::Display for DropReason {
 }
 
 /// Why a bucket changed its CPU.
-/// [`MoveCounts`](crate::MoveCounts) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum MoveCause {

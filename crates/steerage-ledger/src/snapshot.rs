@@ -40,7 +40,6 @@ impl BucketSnapshot {
 }
 
 /// The outcomes of delivered packets.
-/// [`Snapshot`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verdicts {
@@ -70,7 +69,6 @@ impl Verdicts {
 }
 
 /// One receive queue's part of the ledger.
-/// [`Snapshot`] has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueueSnapshot {
@@ -123,7 +121,6 @@ pub struct QueueSnapshot {
 }
 
 /// The counters of a queue's page pool, in pages. They have the names of ENA's driver and of the kernel's page_pool.
-/// [`Snapshot`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolSnapshot {
@@ -153,7 +150,6 @@ pub struct PoolSnapshot {
 }
 
 /// One CPU's part of the ledger.
-/// [`Snapshot`] has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CpuSnapshot {
@@ -202,7 +198,6 @@ pub struct CpuSnapshot {
 }
 
 /// One output's part of the ledger.
-/// [`Snapshot`] has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OutputSnapshot {

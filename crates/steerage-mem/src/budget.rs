@@ -33,7 +33,7 @@ const GROWTH: usize = 16;
 /// The smallest parking lot, in slots.
 const LOT_LEAST: usize = 128;
 
-/// The needs of one queue. [`Needs`] has an example.
+/// The needs of one queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueNeeds {
     /// The pages of the queue's longest frame.
@@ -103,7 +103,7 @@ pub struct Needs {
     pub other_bytes: usize,
 }
 
-/// How the memory is divided. [`Needs`] has an example.
+/// How the memory is divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// How many frames may wait for a CPU.

@@ -11,8 +11,6 @@
 ///
 /// The header does not travel through the rings. It is read in place, from the cache line of the
 /// frame's first bytes or the line before.
-///
-/// [`Spot`](crate::Spot) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// When the frame was received: nanoseconds since 1970-01-01 00:00 UTC, or [`NO_TIME`](Self::NO_TIME).

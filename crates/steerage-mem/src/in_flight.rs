@@ -86,7 +86,6 @@ impl fmt::Debug for InFlight {
 }
 
 /// The end that takes the device's reports. Only one exists.
-/// [`InFlight`] has an example.
 #[derive(Debug)]
 pub struct Reaper(Arc<InFlight>);
 

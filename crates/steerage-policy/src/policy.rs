@@ -15,7 +15,6 @@ use steerage_flow::Timestamp;
 use crate::limits::LOOK_EVERY;
 
 /// The load of one CPU. Times are shares of the interval: 1 is all of it.
-/// [`Policy`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CpuLoad {
@@ -40,7 +39,6 @@ pub struct CpuLoad {
 }
 
 /// A measurement that is long enough to compare buckets. No bucket moved during it.
-/// [`Policy`] has an example.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Window<'a> {
@@ -53,7 +51,6 @@ pub struct Window<'a> {
 }
 
 /// A steering group as its policy sees it. CPUs are identified by their index among the instance's CPUs, from 0.
-/// [`Policy`] has an example.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GroupLoad<'a> {
@@ -104,7 +101,6 @@ impl<'a> GroupLoad<'a> {
 }
 
 /// A steering group that begins, or that gets another policy. CPUs are identified by their index among the instance's CPUs, from 0.
-/// [`Policy`] has an example.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Beginning<'a> {
@@ -129,7 +125,6 @@ impl<'a> Beginning<'a> {
 }
 
 /// The map that a policy wants.
-/// [`Policy`] has an example.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Wish {

@@ -154,7 +154,6 @@ impl RxQueue for Queue {
 }
 
 /// The packets that an output was given. Clones share them.
-/// [`output`] has an example.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded(Arc<Mutex<Vec<Frame>>>);
 

@@ -23,7 +23,6 @@ const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
 const SHOWN_CHARS_MAX: usize = 32;
 
 /// A logical CPU, identified by the kernel's number.
-/// [`CpuMask`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuId(pub u16);
 
@@ -264,7 +263,6 @@ pub fn pin(cpu: CpuId) -> io::Result<()> {
 }
 
 /// Pins another thread to a CPU, by its thread identifier. 0 is the calling thread.
-/// [`pin`] has an example.
 ///
 /// # Errors
 /// The errors of [`pin`], and `ESRCH` if there is no such thread.
@@ -360,7 +358,6 @@ fn number(text: &str, nr: usize) -> Option<usize> {
 }
 
 /// The error number that the kernel would return.
-/// [`MaskError`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MaskErrorKind {

@@ -61,7 +61,6 @@ pub struct Place {
 }
 
 /// A cache, and the CPUs that share it.
-/// [`Place`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedCache {

@@ -63,7 +63,6 @@ pub struct CpuWatch {
 }
 
 /// The result of [`CpuWatch::poll`].
-/// [`CpuWatch`] has an example.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct CpusFound {

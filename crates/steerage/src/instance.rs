@@ -18,7 +18,6 @@ use steerage_topology::{CpuId, CpuWatch, PinnedThreads};
 use crate::handle::Handle;
 
 /// An instance that has been built and does not run yet.
-/// [`Builder`](crate::Builder) has an example.
 pub struct Instance<H: Handler> {
     parts: Vec<CpuPart<H>>,
     handle: Handle,
@@ -168,7 +167,6 @@ impl Drop for StopsWhenDropped {
 }
 
 /// The outcome of a run.
-/// [`Builder`](crate::Builder) has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Outcome<R> {

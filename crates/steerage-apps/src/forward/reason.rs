@@ -3,8 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The fate of a packet: forwarded, left to the kernel, or dropped for a reason.
-///
-/// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Fate {
@@ -114,8 +112,6 @@ impl Fate {
 const FATES: usize = Fate::ALL.len();
 
 /// The counts of forwarding.
-///
-/// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forwarded {
     fates: [u64; FATES],

@@ -17,8 +17,6 @@ use crate::addresses::Mac;
 
 /// An interface that packets arrive on and leave by. Other types refer to it by its index in
 /// [`Table::interfaces`].
-///
-/// [`Routes`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// The output for packets that leave by the interface.
@@ -39,8 +37,6 @@ pub struct Interface {
 }
 
 /// A next hop of a route.
-///
-/// [`Routes`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hop {
     /// The index of the outgoing interface.
@@ -52,8 +48,6 @@ pub struct Hop {
 }
 
 /// The action of a route.
-///
-/// [`Routes`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// Forward by one of these hops. The flow's hash selects the hop. The list has at least one.
@@ -146,8 +140,6 @@ impl Routes {
 }
 
 /// A neighbour, as the kernel knows it.
-///
-/// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Debug)]
 pub struct Neighbour {
     /// The neighbour's link address. `None`: the kernel tried to resolve it, and the neighbour does
@@ -185,8 +177,6 @@ impl Neighbour {
 pub type Neighbours = HashMap<(u16, IpAddr), Arc<Neighbour>>;
 
 /// The data that forwarding decisions depend on.
-///
-/// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     /// The interfaces that take part in forwarding.
@@ -198,8 +188,6 @@ pub struct Table {
 }
 
 /// The current table, shared by all CPUs.
-///
-/// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Debug, Default)]
 pub struct Shown {
     /// Incremented by each new table.

@@ -16,8 +16,6 @@ pub const WANTED_MAX: usize = 64;
 pub type Wish = (u16, IpAddr);
 
 /// The neighbours that all CPUs ask for.
-///
-/// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Debug)]
 pub struct Wanted {
     wishes: Mutex<Vec<Wish>>,

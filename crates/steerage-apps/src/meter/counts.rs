@@ -9,8 +9,6 @@ use super::totals::Totals;
 use super::writer_state::OutputCounts;
 
 /// The counts of the meters of all CPUs so far.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowCounts {

@@ -41,8 +41,6 @@ const _: () = assert!(size_of::<FlowRecord>() <= 256);
 const OPEN_MAX: usize = 128;
 
 /// The outputs that a meter hands its records to.
-///
-/// [`FlowWriter`] has an example.
 #[derive(Clone, Debug)]
 pub struct Exporter {
     outlets: Vec<Outlet>,

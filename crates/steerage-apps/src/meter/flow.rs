@@ -4,14 +4,8 @@ use steerage::BucketId;
 use steerage::flow::{HeaderKind, Tunnel};
 
 use super::key::{Directed, Key};
-use super::tcp::{Segment, TcpHealth, TcpState};
+use super::tcp::{ACK, FIN, RST, SYN, Segment, TcpHealth, TcpState};
 use super::timeouts::Timeouts;
-
-/// TCP flags (RFC 9293).
-pub(super) const FIN: u16 = 0x01;
-pub(super) const SYN: u16 = 0x02;
-pub(super) const RST: u16 = 0x04;
-pub(super) const ACK: u16 = 0x10;
 
 /// The packet has no VLAN tag. VLAN ids have 12 bits.
 const NO_VLAN: u16 = u16::MAX;
@@ -83,8 +77,6 @@ impl Seen {
 }
 
 /// The amount of traffic in one direction.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// The number of packets.
@@ -107,8 +99,6 @@ impl std::ops::AddAssign for Traffic {
 }
 
 /// Why a record ends: IPFIX's flowEndReason (RFC 5102), with its numbers.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowEnd {

@@ -13,6 +13,7 @@
 
 mod dns;
 mod http;
+mod outcome;
 mod text;
 mod tls;
 mod watch;
@@ -53,7 +54,7 @@ const DNS_PORT: u16 = 53;
 /// connection.
 ///
 /// Bytes that are not printable, spaces, commas and backslashes are written as `\DDD`. A text ends
-/// after 255 bytes. [`Metering::new`](super::Metering::new) has an example.
+/// after 255 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowNames {

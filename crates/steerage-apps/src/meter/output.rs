@@ -9,8 +9,6 @@ use super::pattern::FilePattern;
 use super::timeouts::{LATE_MAX, nanos};
 
 /// The format of records.
-///
-/// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowFormat {
     /// RFC 4180, with a header line. Lines end with a line feed only.
@@ -44,8 +42,6 @@ impl FlowFormat {
 }
 
 /// The destination of records.
-///
-/// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Debug)]
 pub enum FlowsTo {
     /// Standard output.
@@ -61,8 +57,6 @@ pub enum FlowsTo {
 
 /// Rotation: one file per period. Each record is in the file of the period that has the flow's last
 /// packet.
-///
-/// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation {
     /// The length of a period. Periods begin at multiples of it since 1970.
@@ -81,8 +75,6 @@ impl Rotation {
 }
 
 /// The error for records that could not be written.
-///
-/// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Debug)]
 pub struct ExportError {
     operation: &'static str,

@@ -16,10 +16,11 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{ColumnPath, SchemaDescriptor, Type};
 use steerage::WallTime;
 
+use super::record::Address;
 use super::record::FlowRecord;
 use super::record_ledger::Volume;
 use super::record_writer::RecordWriter;
-use super::row::{Address, Row};
+use super::row::Row;
 
 /// The maximum number of rows per group. DuckDB's own groups have the same size, and each group can
 /// be read by its own thread.

@@ -23,8 +23,6 @@ use steerage::WallTime;
 pub struct FilePattern(String);
 
 /// The error for an unknown placeholder.
-///
-/// [`FilePattern`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsePatternError(String);
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
@@ -11,16 +11,14 @@ use steerage::flow::Tunnel;
 use steerage::{FlowKey, WallTime, flow::protocol};
 
 use super::flow::{Flow, FlowEnd, Traffic};
-use super::key::{Key, Kind};
+use super::key::{Key, Kind, stations};
 use super::names::FlowNames;
-use super::row::{Address, Row};
 use super::tcp::TcpHealth;
 
 /// The record of a flow that has ended, or of the part between two active timeouts. Both directions
 /// are in one record (RFC 5103).
 ///
 /// Its serialization is a flat row, for both CSV and JSON. `docs/meter.md` lists the columns.
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
     flow: Flow,
@@ -120,14 +118,26 @@ impl FlowRecord {
     /// The source as text: `10.0.0.1:80`, `[fd00::1]:80`, the address alone if there is no port, or
     /// a MAC address. `-` if the frame was not read. ICMP has no ports.
     pub fn source(&self) -> String {
-        let row = Row::of(self);
-        self.end_of(&row.source, row.source_port)
+        let [(address, port), _] = self.endpoints();
+        self.end_of(&address, port)
     }
 
     /// The destination as text, like [`source`](Self::source).
     pub fn destination(&self) -> String {
-        let row = Row::of(self);
-        self.end_of(&row.destination, row.destination_port)
+        let [_, (address, port)] = self.endpoints();
+        self.end_of(&address, port)
+    }
+
+    /// The source and the destination, each with its port.
+    pub(super) fn endpoints(&self) -> [(Address, Option<u16>); 2] {
+        let (low, high) = self.flow.key.addresses();
+        let (from, to) = if self.flow.is_turned() { (high, low) } else { (low, high) };
+        let end = |end: Option<SocketAddr>, number: u128| match (end, self.flow.key.kind()) {
+            (Some(end), _) => (Address::Ip(end.ip()), Some(end.port())),
+            (None, Kind::Link | Kind::Mpls) => (Address::Station(stations(number)), None),
+            (None, _) => (Address::None, None),
+        };
+        [end(self.key().source(), from), end(self.key().destination(), to)]
     }
 
     fn end_of(&self, address: &Address, port: Option<u16>) -> String {
@@ -242,8 +252,21 @@ impl fmt::Display for FlowEnd {
     }
 }
 
-impl Serialize for FlowRecord {
+/// The address of an endpoint.
+pub(super) enum Address {
+    Ip(IpAddr),
+    Station([u8; 6]),
+    None,
+}
+
+impl Serialize for Address {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Row::of(self).serialize(serializer)
+        match self {
+            Self::Ip(address) => serializer.collect_str(address),
+            Self::Station([a, b, c, d, e, f]) => {
+                serializer.collect_str(&format_args!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"))
+            }
+            Self::None => serializer.serialize_none(),
+        }
     }
 }

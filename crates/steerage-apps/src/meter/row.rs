@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
 
 use serde::{Serialize, Serializer};
 use steerage::WallTime;
 
 use super::flow::FlowEnd;
-use super::key::{Kind, stations};
-use super::record::FlowRecord;
+use super::key::Kind;
+use super::record::{Address, FlowRecord};
 use super::tcp::ClosedBy;
 
 /// The columns of a record and their values.
@@ -64,14 +63,7 @@ pub(super) struct Row<'a> {
 impl<'a> Row<'a> {
     pub(super) fn of(record: &'a FlowRecord) -> Self {
         let key = &record.flow().key;
-        let (low, high) = key.addresses();
-        let (from, to) = if record.flow().is_turned() { (high, low) } else { (low, high) };
-        let (source, destination) = (record.key().source(), record.key().destination());
-        let address = |end: Option<SocketAddr>, number: u128| match (end, key.kind()) {
-            (Some(end), _) => Address::Ip(end.ip()),
-            (None, Kind::Link | Kind::Mpls) => Address::Station(stations(number)),
-            (None, _) => Address::None,
-        };
+        let [(source, source_port), (destination, destination_port)] = record.endpoints();
         let (forth, back) = record.flow().traffic();
         let [vlan, vlan_inner] = record.vlans();
         let (health, names) = (record.tcp_health(), record.names());
@@ -81,10 +73,10 @@ impl<'a> Row<'a> {
             last: record.last(),
             kind: record.kind(),
             protocol: record.protocol(),
-            source: address(source, from),
-            source_port: source.map(|end| end.port()),
-            destination: address(destination, to),
-            destination_port: destination.map(|end| end.port()),
+            source,
+            source_port,
+            destination,
+            destination_port,
             ethertype: (key.kind() == Kind::Link).then_some(key.ports().0),
             packets: forth.packets,
             bytes: forth.bytes,
@@ -122,22 +114,9 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The address of an endpoint.
-pub(super) enum Address {
-    Ip(IpAddr),
-    Station([u8; 6]),
-    None,
-}
-
-impl Serialize for Address {
+impl Serialize for FlowRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Ip(address) => serializer.collect_str(address),
-            Self::Station([a, b, c, d, e, f]) => {
-                serializer.collect_str(&format_args!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"))
-            }
-            Self::None => serializer.serialize_none(),
-        }
+        Row::of(self).serialize(serializer)
     }
 }
 

@@ -6,7 +6,11 @@
 
 use serde::Serialize;
 
-use super::flow::{ACK, FIN, RST, SYN};
+/// TCP flags (RFC 9293).
+pub(super) const FIN: u16 = 0x01;
+pub(super) const SYN: u16 = 0x02;
+pub(super) const RST: u16 = 0x04;
+pub(super) const ACK: u16 = 0x10;
 
 /// The limit that distinguishes out-of-order segments from retransmissions, in nanoseconds, if the
 /// round-trip time is unknown. A segment that arrives within this time after the highest one was
@@ -235,8 +239,6 @@ impl TcpState {
 }
 
 /// The health of a TCP connection.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpHealth {
@@ -253,8 +255,6 @@ pub struct TcpHealth {
 }
 
 /// Counts of the segments that one side of a TCP connection sent.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpDirection {
@@ -269,8 +269,6 @@ pub struct TcpDirection {
 }
 
 /// The side that closed a TCP connection.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClosedBy {

@@ -115,8 +115,6 @@ impl Totals {
 }
 
 /// The report of one CPU at the end: its counts, and its current flows.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Debug)]
 pub struct MeterReport {
     pub(super) totals: Totals,
@@ -131,8 +129,6 @@ pub struct MeterReport {
 }
 
 /// The results of all CPUs.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Debug)]
 pub struct Metered {
     /// The number of records, including those of flows that were still open at the end.
@@ -148,8 +144,6 @@ pub struct Metered {
 }
 
 /// The flows that were still open at the end of the run, or closed without a record so far.
-///
-/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Debug)]
 pub struct OpenFlows {
     tables: Vec<HugeVec<Flow>>,

@@ -216,8 +216,6 @@ impl WriterState {
 }
 
 /// The counts of the records that were handed to an output.
-///
-/// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct OutputCounts {
@@ -239,8 +237,6 @@ pub struct OutputCounts {
 }
 
 /// An output of flows, for other threads: its name, its counts, and a way to hurry it.
-///
-/// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Debug)]
 pub struct FlowOutput(pub(super) Arc<WriterState>);
 

@@ -71,8 +71,6 @@ fn hosts(flow: FlowKey, source: bool, destination: bool) -> FlowKey {
 }
 
 /// The error for an unknown name of a choice.
-///
-/// [`Together`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownTogether;
 

@@ -45,8 +45,6 @@ pub const BUFFER_MAX: usize = u16::MAX as usize;
 const MTU_MIN: usize = 1280;
 
 /// The service at a TCP port.
-///
-/// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// All bytes are sent back.
@@ -62,8 +60,6 @@ pub enum Service {
 }
 
 /// The configuration of a responder.
-///
-/// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The addresses that the responder answers for. No other host may have them.
@@ -83,8 +79,6 @@ pub struct Config {
 }
 
 /// The error for an invalid configuration. Its text is one line.
-///
-/// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 

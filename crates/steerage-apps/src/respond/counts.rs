@@ -3,8 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The fate of a packet.
-///
-/// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Fate {
@@ -94,8 +92,6 @@ impl Fate {
 }
 
 /// The reason why a connection ended.
-///
-/// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum End {
@@ -132,8 +128,6 @@ const FATES: usize = Fate::ALL.len();
 pub(super) const ENDS: usize = End::ALL.len();
 
 /// The counts of a responder.
-///
-/// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Responded {
     pub(super) fates: [u64; FATES],

@@ -5,10 +5,18 @@ use std::time::Duration;
 
 use steerage::policy::is_same_distance;
 
-use super::model::Event;
 use super::snapshot::{ByName, Snapshot};
 use crate::terminal::printable;
 use crate::units::counted;
+
+/// An event, with its time in the run.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Event {
+    pub(super) seconds: f64,
+    pub(super) what: String,
+    /// Whether packets were lost because of the event, or will be.
+    pub(super) is_bad: bool,
+}
 
 /// The drop reasons that belong to a queue. The others are reported for the CPU, which says more.
 const OF_QUEUES: [&str; 3] = ["device", "no_page", "moving"];

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::events;
+use super::events::{self, Event};
 use super::snapshot::{ByName, Cpu, Output, Queue, Snapshot};
 
 /// The most events that are kept. No screen shows more.
@@ -31,15 +31,6 @@ pub(super) struct Bucket {
     pub(super) cpu: u16,
     /// The approximate number of packets so far.
     pub(super) packets: u64,
-}
-
-/// An event, with its time in the run.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Event {
-    pub(super) seconds: f64,
-    pub(super) what: String,
-    /// Whether packets were lost because of the event, or will be.
-    pub(super) is_bad: bool,
 }
 
 impl Model {

@@ -318,7 +318,7 @@ fn flows(model: &Model) -> Section {
 }
 
 fn events(model: &Model, colours: Colours) -> Section {
-    let row = |event: &super::model::Event| {
+    let row = |event: &super::events::Event| {
         let at = std::time::Duration::try_from_secs_f64(event.seconds).unwrap_or_default();
         let sign = if event.is_bad { "!" } else { " " };
         Line::styled(format!("{sign} {:>12}  {}", time(at), event.what), colours.bad(event.is_bad))

@@ -2,87 +2,13 @@
 
 use steerage::Snapshot;
 
+use super::devices::{Device, directories};
 use super::masks::Form;
 use super::numbers::{Number, SYSCTLS};
 use super::{Attribute, interface, statistics};
 
 /// The directory of the devices' directories.
 pub(super) const NET: &str = "sys/class/net";
-
-/// A device, with its queues and outputs of the instance.
-#[derive(Debug)]
-pub(super) struct Device {
-    pub(super) is_interface: bool,
-    kind: &'static str,
-    pub(super) queues: Vec<usize>,
-    pub(super) outputs: Vec<usize>,
-}
-
-/// The kinds of devices that are network interfaces. The kernel chooses their names.
-const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
-
-/// The instance's devices: first the inputs, then the devices that are only outputs.
-pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
-    let mut devices: Vec<Device> = Vec::new();
-    for (at, queue) in snapshot.queues.iter().enumerate() {
-        // If two devices have the same name, the second one starts again at queue 0.
-        match devices.last_mut().filter(|last| last.name(snapshot) == queue.device && queue.queue > 0) {
-            Some(device) => device.queues.push(at),
-            None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind) }),
-        }
-    }
-    for (at, output) in snapshot.outputs.iter().enumerate() {
-        let is_it = |device: &&mut Device| device.is_interface && device.name(snapshot) == output.device;
-        match devices.iter_mut().find(is_it).filter(|_| INTERFACES.contains(&output.kind)) {
-            Some(device) => device.outputs.push(at),
-            None => devices.push(Device { outputs: vec![at], ..Device::new(output.kind) }),
-        }
-    }
-    devices
-}
-
-/// The names of the devices' directories. An interface's directory has the kernel's name.
-pub(super) fn directories(devices: &[Device], snapshot: &Snapshot) -> Vec<String> {
-    directory_names(devices.iter().map(|device| (device.kind, device.name(snapshot))))
-}
-
-/// The names of the directories of devices with these kinds and names, in the instance's order: inputs first.
-pub fn directory_names<'n>(devices: impl IntoIterator<Item = (&'n str, &'n str)>) -> Vec<String> {
-    let mut directories: Vec<String> = Vec::new();
-    for (kind, name) in devices {
-        let directory = if INTERFACES.contains(&kind) { name.to_owned() } else { directory_name(name) };
-        let numbered = (2..).map(|nth| format!("{directory}.{nth}"));
-        let free = std::iter::once(directory.clone()).chain(numbered).find(|name| !directories.contains(name));
-        directories.push(free.expect("one of endlessly many is free"));
-    }
-    directories
-}
-
-impl Device {
-    fn new(kind: &'static str) -> Self {
-        Self { is_interface: INTERFACES.contains(&kind), kind, queues: Vec::new(), outputs: Vec::new() }
-    }
-
-    /// The name of the device in `snapshot`.
-    pub(super) fn name<'s>(&self, snapshot: &'s Snapshot) -> &'s str {
-        let of_queue = self.queues.first().map(|at| &snapshot.queues[*at].device);
-        of_queue.or_else(|| self.outputs.first().map(|at| &snapshot.outputs[*at].device)).map_or("", String::as_str)
-    }
-}
-
-/// Turns a device's name into the name of a directory. Synthetic traffic loses its options, a file
-/// loses its directory.
-fn directory_name(name: &str) -> String {
-    let name = if name.starts_with("synthetic") { name.split(':').next().unwrap_or(name) } else { name };
-    let name = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);
-    let plain: String =
-        name.chars().map(|c| if c.is_whitespace() || c.is_control() { '_' } else { c }).take(64).collect();
-    match plain.as_str() {
-        "" | "." | ".." => "_".to_owned(),
-        "-" => "stdin".to_owned(),
-        _ => plain,
-    }
-}
 
 /// Every attribute, by its path.
 pub(super) fn attributes(devices: &[Device], snapshot: &Snapshot) -> Vec<(String, Attribute)> {
@@ -163,23 +89,5 @@ fn of_device(
         }
         add(&format!("{queue}/cpu"), Attribute::PolledBy(at));
         add(&format!("{queue}/hash"), Attribute::HashSource(at));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn directories_have_plain_names() {
-        for (name, directory) in [
-            ("synthetic:rate=1000,flows=3", "synthetic"),
-            ("/var/tmp/a b.pcap", "a_b.pcap"),
-            ("-", "stdin"),
-            ("..", "_"),
-            ("dir/", "dir"),
-        ] {
-            assert_eq!(directory_name(name), directory);
-        }
     }
 }

@@ -9,7 +9,7 @@ use steerage::{
     stats::{DropReason, Drops, QueueSnapshot},
 };
 
-use super::paths::Device;
+use super::devices::Device;
 
 /// One of the statistics.
 #[derive(Clone, Copy, Debug)]

@@ -102,8 +102,6 @@ impl Prefix {
 }
 
 /// Why a text is not a valid expression.
-///
-/// [`Take`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakeError(String);
 

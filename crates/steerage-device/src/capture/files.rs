@@ -2,14 +2,12 @@
 //! each is opened when its turn comes.
 
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, IsTerminal};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::fcntl::OFlag;
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use rustix::fs::{FileType, fstat};
 
@@ -17,15 +15,14 @@ use steerage::{DeviceError, LinkType};
 
 use super::encode::StreamFormat;
 use super::info::CaptureInfo;
-use super::opener::Opener;
+use super::opener::{Opener, STANDARD_INPUT, open};
 use super::pcapng::Pcapng;
 use super::source::{Input, Pipe, Source};
 use super::walk::Wrong;
 use super::{CUT, DAMAGED, Format, GIVE, classic, recognise};
 use crate::filter::FrameKind;
 
-/// The name of standard input on the command line. The next constant is its name in messages.
-const STANDARD_INPUT: &str = "-";
+/// The name of standard input in messages.
 const STANDARD_INPUT_NAME: &str = "standard input";
 
 /// Usually, the interfaces of a pcapng file are described within this many bytes.
@@ -148,14 +145,6 @@ impl Files {
 /// The name of a file in messages.
 pub(super) fn name(path: &Path) -> String {
     if path.as_os_str() == STANDARD_INPUT { STANDARD_INPUT_NAME.to_owned() } else { path.display().to_string() }
-}
-
-pub(super) fn open(path: &Path) -> io::Result<File> {
-    if path.as_os_str() == STANDARD_INPUT {
-        return io::stdin().as_fd().try_clone_to_owned().map(File::from);
-    }
-    // Opening a FIFO waits for a writer unless this flag is set. Regular files ignore the flag.
-    OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
 }
 
 /// The size of a file. `None` for pipes and similar inputs, which have no size.

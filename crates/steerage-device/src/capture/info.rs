@@ -11,8 +11,6 @@ use super::walk::Met;
 
 /// Information about a capture device so far. The queue updates it once per poll or less often, and
 /// any thread can read it.
-///
-/// [`Capture`](super::Capture) has an example.
 #[derive(Debug)]
 pub struct CaptureInfo {
     // Relaxed throughout: each field is a separate number that only the queue changes, and no other

@@ -39,8 +39,6 @@ impl Pace {
 }
 
 /// The error for an invalid pace.
-///
-/// [`Pace`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParsePaceError;
 

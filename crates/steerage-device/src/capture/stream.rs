@@ -109,8 +109,6 @@ impl LinksSeen {
 }
 
 /// Options for writing a stream.
-///
-/// [`stream()`] has an example.
 #[derive(Clone, Debug)]
 pub struct StreamOptions {
     format: StreamFormat,

@@ -108,8 +108,6 @@ impl Filter {
     /// # Errors
     /// [`FilterError::KernelOnly`] if it uses information that only the kernel has. A filter that
     /// tcpdump compiled for an interface may do so.
-    ///
-    /// [`FrameFilter`] has an example.
     pub fn for_frames(&self) -> Result<FrameFilter, FilterError> {
         let decoded = self.instructions.iter().enumerate();
         let operations = decoded.map(|(at, one)| Operation::decode(one).ok_or(FilterError::KernelOnly { at }));

@@ -43,8 +43,6 @@ const TO_V6: [u16; 8] = [0x2001, 0xdb8, 0, 2, 0, 0, 0, 1];
 const PORT_DISCARD: u16 = 9;
 
 /// A kind of flow.
-///
-/// [`SyntheticOptions`](super::SyntheticOptions) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {

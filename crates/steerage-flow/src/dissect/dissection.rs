@@ -112,7 +112,6 @@ impl Dissection {
 }
 
 /// An IP header.
-/// [`dissect`](super::dissect()) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IpLayer {
@@ -128,7 +127,6 @@ pub struct IpLayer {
 }
 
 /// A fragment of a datagram.
-/// [`FragmentTable`](crate::FragmentTable) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fragment {
@@ -196,7 +194,6 @@ impl Tunnel {
 }
 
 /// A header and its offset.
-/// [`dissect`](super::dissect()) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Header {
@@ -207,7 +204,6 @@ pub struct Header {
 }
 
 /// Kinds of headers.
-/// [`dissect`](super::dissect()) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each is the name of a header")]
@@ -321,7 +317,6 @@ impl fmt::Display for HeaderKind {
 }
 
 /// Why reading ended.
-/// [`dissect`](super::dissect()) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum End {

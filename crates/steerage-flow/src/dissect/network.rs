@@ -4,13 +4,10 @@ use crate::flow_key::FlowKey;
 
 use super::bytes::{be16, be32};
 use super::dissection::{End, Fragment, HeaderKind, IpLayer};
-use super::numbers::number;
+use super::numbers::{IPV4_LEN, IPV6_LEN, number};
 use super::walk::{Flow, Step, Walk};
 use crate::limits::{IP_LAYERS_MAX, IPV6_EXTENSIONS_MAX};
 
-/// The length without options.
-pub(super) const IPV4_LEN: usize = 20;
-pub(super) const IPV6_LEN: usize = 40;
 /// The bits of the IPv4 flags and offset field that mark a fragment. The third flag, don't fragment, does not matter.
 pub(super) const IPV4_FRAGMENT: u16 = IPV4_MORE | IPV4_OFFSET;
 const IPV4_MORE: u16 = 0x2000;

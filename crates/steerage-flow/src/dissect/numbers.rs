@@ -1,5 +1,9 @@
 //! The assigned numbers that the dissector knows, one module for each registry.
 
+/// The length of an IP header without options.
+pub(super) const IPV4_LEN: usize = 20;
+pub(super) const IPV6_LEN: usize = 40;
+
 /// EtherTypes (IEEE registration authority).
 pub(super) mod ethertype {
     pub(crate) const IPV4: u16 = 0x0800;

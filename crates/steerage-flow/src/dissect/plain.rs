@@ -4,8 +4,8 @@ use crate::flow_key::{FlowKey, protocol};
 
 use super::bytes::{be16, be32, be128};
 use super::dissection::Layers;
-use super::network::{IPV4_FRAGMENT, IPV4_LEN, IPV6_LEN};
-use super::numbers::{ethertype, port};
+use super::network::IPV4_FRAGMENT;
+use super::numbers::{IPV4_LEN, IPV6_LEN, ethertype, port};
 use super::transport::PORTS_LEN;
 
 /// Two addresses and an EtherType.

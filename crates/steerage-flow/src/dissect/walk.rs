@@ -9,8 +9,7 @@ use crate::flow_key::{FlowKey, protocol};
 
 use super::bytes::{be32, be128};
 use super::dissection::{Dissection, End, HeaderKind, Layers, Tunnel};
-use super::network::{IPV4_LEN, IPV6_LEN};
-use super::numbers::number;
+use super::numbers::{IPV4_LEN, IPV6_LEN, number};
 use crate::link_type::LinkType;
 
 /// How to read the next header.

@@ -18,14 +18,19 @@
 //! can be marked `target_feature` or `inline(always)`, but not both, and the compiler does not always follow the hint
 //! `inline`.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
 use super::{HashKey, Hashing, Kernel, PlainFrames, PortPairs};
 use crate::flow_key::FlowKey;
 
-#[cfg_attr(target_arch = "x86_64", path = "aes/x86_64.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "aes/aarch64.rs")]
-mod instructions;
-
+#[cfg(target_arch = "aarch64")]
+use aarch64 as instructions;
 use instructions::{Block, block, low, round, xor, zero};
+#[cfg(target_arch = "x86_64")]
+use x86_64 as instructions;
 
 /// The number of rounds per block.
 const ROUNDS: usize = 4;

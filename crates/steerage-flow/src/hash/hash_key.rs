@@ -1,6 +1,6 @@
 //! The 40-byte key of a flow hash: its text form, and the key material that the kernels derive from it.
 
-use super::sip::siphash;
+use super::siphash::siphash;
 use std::fs::File;
 use std::io::{self, Read};
 use std::{fmt, str::FromStr};

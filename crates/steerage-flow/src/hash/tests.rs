@@ -1,7 +1,7 @@
 //! Checks the hashes against independent references: the RSS verification suite, the standard library's SipHash, AES
 //! in software, and Toeplitz bit by bit.
 
-use super::sip::siphash;
+use super::siphash::siphash;
 use super::*;
 use crate::flow_key::{FlowParts, protocol};
 use proptest::prelude::*;

@@ -26,7 +26,7 @@ pub fn sum(bytes: &[u8], sum: u64) -> u64 {
     sum + folded + words.sum::<u64>() + last.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
-/// Folds the sum to 16 bits. [`sum`](fn@sum) has an example.
+/// Folds the sum to 16 bits.
 pub fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -34,7 +34,7 @@ pub fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// The checksum for this sum. [`sum`](fn@sum) has an example.
+/// The checksum for this sum.
 pub fn finish(sum: u64) -> u16 {
     !fold(sum)
 }

@@ -48,7 +48,6 @@ impl Topology {
 }
 
 /// The distances of the CPUs of an instance from those that receive. CPUs are named by their indices.
-/// [`nearness`](fn@nearness) has an example.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nearness {
     /// For each CPU that receives, the other CPUs in the order in which they should join it. Empty

@@ -52,8 +52,6 @@ pub struct Collector {
 }
 
 /// The error for an invalid collector address.
-///
-/// [`Collector`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseCollectorError(String);
 

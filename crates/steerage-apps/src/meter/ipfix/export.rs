@@ -48,7 +48,6 @@ pub(in super::super) struct Export {
 /// A collector with an open socket.
 ///
 /// A program that drops privileges opens the socket first, and starts the thread afterwards.
-/// [`FlowWriter`](super::super::FlowWriter) has an example.
 #[derive(Debug)]
 pub struct OpenCollector {
     collector: Collector,

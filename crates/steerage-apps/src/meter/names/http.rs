@@ -1,7 +1,7 @@
 //! Reads the host in HTTP/1 requests (RFC 9112).
 
+use super::outcome::Read;
 use super::text::Text;
-use super::watch::Read;
 
 /// The length of the longest known method: UPDATEREDIRECTREF (RFC 4437).
 const METHOD_MAX: usize = 17;

@@ -1,8 +1,8 @@
 //! Reads the ClientHello of TLS (RFC 8446, section 4.1.2): the server name (RFC 6066) and the
 //! offered protocols (RFC 7301).
 
+use super::outcome::Read;
 use super::text::Text;
-use super::watch::Read;
 
 /// The types of records, messages and extensions.
 const HANDSHAKE: u8 = 22;

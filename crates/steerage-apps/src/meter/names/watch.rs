@@ -2,18 +2,8 @@
 
 use std::sync::Arc;
 
+use super::outcome::Read;
 use super::{FlowNames, LOOKS_MAX, STREAM_MAX, dns, http, tls};
-
-/// The result of reading the beginning of a stream.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Read<T> {
-    /// It is a complete message.
-    Whole(T),
-    /// It may be the beginning of a message.
-    Part,
-    /// It is something else.
-    Other,
-}
 
 /// The data of a packet.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,145 @@
+# The steps of .ci/full, in the order in which they run. Each recipe is one bash script (`set -euo pipefail`), which .ci/step runs with
+# the functions of .ci/functions. `skip REASON` ends a step that cannot run here.
+
+STAMPS ?= target/full/none
+FUZZ := $(patsubst fuzz/fuzz_targets/%.rs,fuzz/%,$(wildcard fuzz/fuzz_targets/*.rs))
+ARM := $(addprefix arm/,$(shell .ci/arm --list))
+MUTANTS := mutants/1 mutants/2
+MUTANTS_OF_MOVES := mutants_of_moves/1 mutants_of_moves/2
+STEPS := gate packages deny semver parquet collectors attacks debian static_binaries reproducible $(ARM) wireguard moves rounds other_kernel \
+    mistakes simulator loom miri thread_sanitizer $(FUZZ) $(MUTANTS_OF_MOVES) $(MUTANTS)
+
+SHELL := .ci/step
+.SHELLFLAGS = $@
+.ONESHELL:
+.SUFFIXES:
+.PHONY: all list $(STEPS) arm fuzz mutants mutants_of_moves
+
+all: $(STEPS)
+arm: $(ARM)
+fuzz: $(FUZZ)
+mutants: $(MUTANTS)
+mutants_of_moves: $(MUTANTS_OF_MOVES)
+$(STEPS): %: $(STAMPS)/%
+list: # each step on a line
+	@: $(foreach step,$(STEPS),$(info $(step)))
+
+# In a bare root, if this machine can make one.
+$(STAMPS)/gate:
+	@if ((EUID == 0)) && command -v debootstrap >/dev/null; then .ci/bare; else bash .ci/run; fi
+
+# Builds each package as crates.io would get it, out of packages alone.
+$(STAMPS)/packages:
+	@cargo publish --workspace --dry-run --locked --allow-dirty
+
+# Licences and sources of all crates, and which of our crates imports which. Tests may import what they like.
+$(STAMPS)/deny:
+	@cargo_program cargo-deny 0.20.2 cargo deny --version
+	cargo deny --exclude-dev check --hide-inclusion-graph bans
+	cargo deny check --hide-inclusion-graph licenses sources
+
+# The public interface against that of the last release.
+$(STAMPS)/semver:
+	@tag=$$(git describe --tags --abbrev=0 --match 'v*' 2>/dev/null) || skip "nothing is released yet"
+	cargo semver-checks --version >/dev/null 2>&1 || skip "no cargo-semver-checks here (cargo install --locked cargo-semver-checks)"
+	cargo semver-checks --workspace --baseline-rev "$$tag"
+
+# Parquet is off in the gate, because its crates take longer to build than all of steerage. The readers come from PyPI.
+$(STAMPS)/parquet:
+	@python3 -m venv target/parquet-readers && target/parquet-readers/bin/pip install --quiet duckdb pyarrow polars pytz ||
+	    skip "no venv, or no PyPI here (Debian: python3-venv)"
+	cargo clippy -p steerage-apps -p steerage-cli --features steerage-cli/parquet --all-targets --locked -- -D warnings
+	cargo test -p steerage-apps --features parquet --locked parquet
+	cargo build --profile test -p steerage-cli --features parquet --locked
+	target/parquet-readers/bin/python .ci/parquet target/debug/steerage
+
+# Ten minutes in which a collector is restarted every 10 s. The gate takes a few seconds.
+$(STAMPS)/collectors:
+	@STEERAGE_EXPORT_SECONDS=600 cargo test -p steerage-cli --test it --locked export_restarts -- --nocapture --test-threads 1
+
+# Puts every forbidden system call into the threads of the commands. The gate does it for `count`.
+$(STAMPS)/attacks:
+	@((EUID == 0)) || skip "it takes root"
+	STEERAGE_ATTACKS=1 CI=true cargo test -p steerage-cli --test it --locked attacks
+
+# The Debian package, in a bare root and under systemd.
+$(STAMPS)/debian:
+	@((EUID == 0)) || skip "it takes root"
+	needs debootstrap:debootstrap systemd-nspawn:systemd-container dpkg-shlibdeps:dpkg-dev
+	packaging/deb
+	packaging/tests/bare-root
+	packaging/tests/systemd
+
+# The static binaries, and the image of a container, by podman too if it is here. Needs the nightly that packaging/static names.
+$(STAMPS)/static_binaries:
+	@needs musl-gcc:musl-tools aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64-static:qemu-user-static
+	packaging/static x86_64 aarch64
+	qemu-aarch64-static target/static/aarch64/steerage meter examples/demo.pcapng -t 1
+	packaging/tests/container x86_64
+	if command -v podman >/dev/null; then packaging/tests/podman x86_64; fi
+
+# Two builds of one commit, in two folders, have the same bytes.
+$(STAMPS)/reproducible:
+	@packaging/reproduce deb
+	packaging/reproduce static x86_64
+
+# The tests on 64-bit Arm, by qemu. Needs nightly with rust-src.
+$(addprefix $(STAMPS)/,$(ARM)):
+	@needs aarch64-linux-gnu-gcc:"gcc-aarch64-linux-gnu libc6-dev-arm64-cross" qemu-aarch64-static:qemu-user-static
+	.ci/arm $(@F)
+
+# The example is a workspace of its own. Its test installs nothing: wireguard-go is built below target/.
+$(STAMPS)/wireguard:
+	@command -v go >/dev/null && ((EUID == 0)) || skip "wireguard-go takes Go, and network namespaces take root"
+	GOBIN=$$PWD/target/tools/bin go install golang.zx2c4.com/wireguard@latest
+	cargo fmt --manifest-path examples/wireguard/Cargo.toml --check
+	cargo clippy --manifest-path examples/wireguard/Cargo.toml --all-targets --locked -- -D warnings
+	CI=true cargo test --release --manifest-path examples/wireguard/Cargo.toml --locked
+
+# Each queue of the model has three packets instead of two.
+$(STAMPS)/moves:
+	@STEERAGE_MOVES_PACKETS=3 timeout --foreground 1h cargo test -p steerage-moves --locked -- --nocapture
+	STEERAGE_CASES=1000000 timeout --foreground 1h cargo test --release -p steerage-moves --locked random
+
+# A minute, where the gate takes three seconds.
+$(STAMPS)/rounds:
+	@STEERAGE_SECONDS=60 cargo test -p steerage --test rounds --locked
+
+# Another kernel than this machine's, which has VLAN interfaces.
+$(STAMPS)/other_kernel:
+	@needs qemu-system-x86_64:qemu-system-x86 busybox:busybox-static depmod:kmod cpio:cpio tcpdump:tcpdump
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$$PWD/.ci/other-kernel CI=true STEERAGE_VLANS=1 \
+	    cargo test -p steerage-cli --test it --locked -- offloads::
+
+$(STAMPS)/mistakes:
+	@bash .ci/mistakes
+
+# Each test that goes by seeds runs the first 1,500, where the gate runs 40 to 1,000. With 5,000 it takes about two hours.
+$(STAMPS)/simulator:
+	@STEERAGE_SEEDS=$${STEERAGE_SEEDS:-1500} timeout --foreground 3h cargo test -p steerage-sim --tests --locked
+
+# One preemption more than in the gate.
+$(STAMPS)/loom:
+	@CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=4 \
+	    timeout --foreground 2h cargo test -p steerage-mem --test '*' --profile loom --locked
+
+$(STAMPS)/miri:
+	@cargo +nightly miri --version >/dev/null 2>&1 || skip "no Miri here (rustup component add miri rust-src --toolchain nightly)"
+	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=3 CARGO_TARGET_DIR=target/miri \
+	    cargo +nightly miri test -p steerage-mem --lib --
+
+# One test reserves more address space than the sanitizer leaves.
+$(STAMPS)/thread_sanitizer:
+	@[[ -d $$(rustc +nightly --print sysroot 2>/dev/null)/lib/rustlib/src/rust/library ]] ||
+	    skip "no source of the standard library (rustup component add rust-src --toolchain nightly)"
+	RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=target/tsan \
+	    cargo +nightly test -Zbuild-std --target "$$(uname -m)-unknown-linux-gnu" -p steerage-mem --lib -- --skip room_costs_nothing
+
+$(addprefix $(STAMPS)/,$(FUZZ)):
+	@.ci/fuzz $(@F) $@
+
+$(addprefix $(STAMPS)/,$(MUTANTS_OF_MOVES)):
+	@MUTANTS_SHARD=$(@F)/$(words $(MUTANTS_OF_MOVES)) bash .ci/mutants moves
+
+$(addprefix $(STAMPS)/,$(MUTANTS)):
+	@MUTANTS_SHARD=$(@F)/$(words $(MUTANTS)) bash .ci/mutants

@@ -1,0 +1,151 @@
+//! The walls of the workspace that the compiler does not build: no circle of imports between the files of a crate, only
+//! those imports between crates that deny.toml permits, and the sizes of the core and of the facade.
+//!
+//! ```sh
+//! cargo run -p xtask                   # check
+//! cargo run -p xtask -- lines          # print the lines of code of each crate, and of each file of steerage-core
+//! cargo run -p xtask -- strict-path    # print the files of the strict path
+//! ```
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the output of a tool")]
+
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::ExitCode;
+use std::{env, fs};
+
+use source::{Crate, File};
+
+/// The modules of the core that a packet passes, in the order in which it meets them.
+const STRICT_PATH: &[&str] =
+    &["rx", "completions", "pool", "steer", "queue", "backlog", "packet", "handler", "tx", "softnet"];
+/// One person reads this much in an afternoon.
+const STRICT_PATH_LINES_MAX: usize = 2_700;
+const CORE_LINES_MAX: usize = 5_000;
+/// The facade assembles and re-exports. Anything longer belongs in another crate.
+const FACADE_LINES_MAX: usize = 500;
+/// The names on its first page of documentation. Further ones belong in its modules.
+const FACADE_NAMES_MAX: usize = 40;
+
+/// Circles that have still to be untied. A circle that is gone must leave this list.
+const KNOWN_CIRCLES: &[&str] = &[
+    "steerage-apps: meter::ipfix meter::writer_state",
+    "steerage-control: socket::directory socket::listening",
+    "steerage-device: af_xdp::device af_xdp::lines",
+    "steerage-device: capture::save capture::stream",
+    "steerage-flow: hash::aes hash::plain_frames",
+];
+
+fn main() -> ExitCode {
+    let result = Workspace::read(Path::new("")).and_then(|workspace| match env::args().nth(1).as_deref() {
+        None => workspace.check(KNOWN_CIRCLES),
+        Some("lines") => Ok(workspace.line_table()),
+        Some("strict-path") => Ok(workspace.strict_path().map(|file| format!("{}\n", file.path)).collect()),
+        Some(_) => Err("usage: cargo run -p xtask [-- lines | strict-path]".to_owned()),
+    });
+    match result {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(text) => {
+            eprintln!("xtask: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Workspace {
+    crates: BTreeMap<String, Crate>,
+    /// Each crate with one of ours that it imports outside of its tests.
+    arrows: Vec<(String, String)>,
+    /// Each line of deny.toml that names crates of ours: the first may be imported by the others alone.
+    rules: Vec<Vec<String>>,
+}
+
+impl Workspace {
+    fn read(root: &Path) -> Result<Self, String> {
+        let (mut crates, mut arrows) = (BTreeMap::new(), Vec::new());
+        let folders = fs::read_dir(root.join("crates")).map_err(|error| format!("cannot read crates/: {error}"))?;
+        for folder in folders.filter_map(|entry| Some(entry.ok()?.path())) {
+            // A folder whose crate was moved away keeps nothing to check.
+            let Ok(manifest) = fs::read_to_string(folder.join("Cargo.toml")) else { continue };
+            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let mut section = "";
+            for line in manifest.lines() {
+                if line.starts_with('[') {
+                    section = line.trim_matches(['[', ']']);
+                }
+                let key = line.split(['.', ' ', '=']).next().unwrap_or_default();
+                if key.starts_with("steerage") && section.rsplit('.').next() == Some("dependencies") {
+                    arrows.push((name.clone(), key.to_owned()));
+                }
+            }
+            let lib = folder.join("src/lib.rs");
+            crates.insert(name, Crate::read(if lib.exists() { lib } else { folder.join("src/main.rs") })?);
+        }
+        let deny =
+            fs::read_to_string(root.join("deny.toml")).map_err(|error| format!("cannot read deny.toml: {error}"))?;
+        let lines = deny.lines().filter(|line| line.contains("wrappers = ["));
+        let rules = lines.map(|line| line.split('"').skip(1).step_by(2).map(str::to_owned).collect()).collect();
+        Ok(Self { crates, arrows, rules })
+    }
+
+    fn strict_path(&self) -> impl Iterator<Item = &File> {
+        self.crates.get("steerage-core").into_iter().flat_map(|core| &core.files).filter(|file| {
+            let name = file.path.split_once("/src/").map_or("", |(_, name)| name);
+            STRICT_PATH.contains(&name.split(['/', '.']).next().unwrap_or_default())
+        })
+    }
+
+    fn check(&self, known: &[&str]) -> Result<String, String> {
+        let mut faults = Vec::new();
+        for (from, to) in &self.arrows {
+            if self.rules.iter().any(|rule| rule[0] == *to && !rule[1..].contains(from)) {
+                faults.push(format!("{from} imports {to}, which deny.toml does not permit"));
+            }
+        }
+        let mut known: BTreeSet<String> = known.iter().map(|circle| (*circle).to_owned()).collect();
+        for (name, krate) in &self.crates {
+            for (modules, text) in krate.circles() {
+                if !known.remove(&format!("{name}: {modules}")) {
+                    faults.push(format!("{name}: {modules} import each other: move what both need below both\n{text}"));
+                }
+            }
+        }
+        faults.extend(known.iter().map(|circle| format!("{circle} is no circle: remove it from KNOWN_CIRCLES")));
+        let lines = |name| self.crates.get(name).map_or(0, Crate::lines);
+        let names = self.crates.get("steerage").map(Crate::root_names).unwrap_or_default();
+        let strict = self.strict_path().map(|file| file.lines).sum();
+        for (what, count, limit) in [
+            ("lines of steerage-core", lines("steerage-core"), CORE_LINES_MAX),
+            ("lines of its strict path", strict, STRICT_PATH_LINES_MAX),
+            ("lines of the facade steerage", lines("steerage"), FACADE_LINES_MAX),
+            ("names in the root of the facade", names.len(), FACADE_NAMES_MAX),
+            ("globs in the root of the facade", usize::from(names.contains("*")), 0),
+        ] {
+            if count > limit {
+                faults.push(format!("{count} {what}, and at most {limit} are allowed"));
+            }
+        }
+        if faults.is_empty() {
+            Ok(format!("xtask: the walls of {} crates stand\n", self.crates.len()))
+        } else {
+            Err(faults.join("\nxtask: "))
+        }
+    }
+
+    fn line_table(&self) -> String {
+        let row = |lines: usize, what: &str| format!("{lines:7}  {what}\n");
+        let core = self.crates.get("steerage-core").into_iter().flat_map(|core| &core.files);
+        let all = self.crates.values().map(Crate::lines).sum();
+        let crates = self.crates.iter().map(|(name, krate)| row(krate.lines(), name));
+        let strict = self.strict_path().map(|file| file.lines).sum();
+        let ends = [row(all, "all crates"), row(strict, "strict path of steerage-core")];
+        crates.chain(ends).chain(core.map(|file| row(file.lines, &file.path))).collect()
+    }
+}

@@ -1,0 +1,115 @@
+//! Each test writes a small workspace and checks it.
+
+use std::path::PathBuf;
+use std::{env, fs, process};
+
+use super::{CORE_LINES_MAX, FACADE_NAMES_MAX, Workspace};
+
+/// A workspace in a folder that is deleted at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str, files: &[(&str, &str)]) -> Self {
+        let root = env::temp_dir().join(format!("xtask-{}-{name}", process::id()));
+        let rule = "    { crate = \"steerage-mem\", wrappers = [\"steerage-core\"] },\n";
+        for (path, text) in [("deny.toml", rule)].iter().chain(files) {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Self(root)
+    }
+
+    fn check(&self, known: &[&str]) -> Result<String, String> {
+        Workspace::read(&self.0).and_then(|workspace| workspace.check(known))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The check of one crate with these files in its `src`.
+fn check_crate(name: &str, files: &[(&str, &str)], known: &[&str]) -> Result<String, String> {
+    let paths: Vec<String> = files.iter().map(|(path, _)| format!("crates/steerage-a/src/{path}")).collect();
+    let mut all = vec![("crates/steerage-a/Cargo.toml", "[package]\nname = \"steerage-a\"\n")];
+    all.extend(paths.iter().map(String::as_str).zip(files.iter().map(|(_, text)| *text)));
+    Folder::new(name, &all).check(known)
+}
+
+#[test]
+fn files_that_import_each_other_are_a_circle() {
+    let files = [
+        ("lib.rs", "mod folder;"),
+        ("folder.rs", "mod one;\nmod other;"),
+        ("folder/one.rs", "use super::other::B;\npub struct A(B);"),
+        ("folder/other.rs", "pub struct B;\nfn f() {\n    g!(super::one::A);\n}"),
+    ];
+    let fault = check_crate("circle", &files, &[]).unwrap_err();
+    assert!(fault.contains("steerage-a: folder::one folder::other import each other"), "{fault}");
+    assert!(fault.contains("folder/other.rs:3 imports"), "{fault}");
+    // A known circle passes, and must go from the list when it is gone.
+    check_crate("known", &files, &["steerage-a: folder::one folder::other"]).unwrap();
+    let fault = check_crate("gone", &[("lib.rs", "")], &["steerage-a: x y"]).unwrap_err();
+    assert!(fault.contains("steerage-a: x y is no circle"), "{fault}");
+}
+
+/// By way of a name that a third file passes on, and by way of files inside of the two modules.
+#[test]
+fn re_exports_and_folders_hide_no_circle() {
+    let files = [
+        ("lib.rs", "mod a;\nmod b;\npub use a::inner::A;"),
+        ("a/mod.rs", "pub mod inner;"),
+        ("a/inner.rs", "use crate::b::*;\npub struct A(B);"),
+        ("b.rs", "mod inner;\npub struct B;"),
+        ("b/inner.rs", "fn f(_: crate::A) {}"),
+    ];
+    let fault = check_crate("through", &files, &[]).unwrap_err();
+    assert!(fault.contains("steerage-a: a b import each other"), "{fault}");
+}
+
+#[test]
+fn tests_comments_and_parents_are_free() {
+    let files = [
+        ("lib.rs", "mod a;\nmod b;\npub struct Root;"),
+        (
+            "a.rs",
+            "//! crate::b::B\n#[derive(Debug)]\n#[cfg(test)]\nuse crate::b::{B};\n/// [`B`](crate::b::B)\npub struct A(crate::Root);",
+        ),
+        ("b.rs", "use crate::a::A;\npub struct B(A);\n#[cfg(all(test, not(loom)))]\nmod tests;"),
+    ];
+    check_crate("free", &files, &[]).unwrap();
+}
+
+#[test]
+fn deny_toml_permits_imports() {
+    let manifest = |section| format!("[package]\n[{section}]\nsteerage-mem.workspace = true\n");
+    for (section, is_right) in
+        [("dependencies", false), ("target.'cfg(x)'.dependencies", false), ("dev-dependencies", true)]
+    {
+        let files = [("crates/steerage-a/Cargo.toml", &*manifest(section)), ("crates/steerage-a/src/lib.rs", "")];
+        assert_eq!(Folder::new("arrow", &files).check(&[]).is_ok(), is_right, "{section}");
+    }
+    let files =
+        [("crates/steerage-core/Cargo.toml", &*manifest("dependencies")), ("crates/steerage-core/src/lib.rs", "")];
+    Folder::new("permitted", &files).check(&[]).unwrap();
+}
+
+#[test]
+fn the_core_and_the_facade_have_limits() {
+    let check = |name: &str, text: &str| {
+        let (manifest, lib) = (format!("crates/{name}/Cargo.toml"), format!("crates/{name}/src/lib.rs"));
+        Folder::new(name, &[(manifest.as_str(), ""), (lib.as_str(), text)]).check(&[])
+    };
+    let code = "fn f() {}\n// A comment, and a blank line.\n\n".repeat(CORE_LINES_MAX);
+    check("steerage-core", &code).unwrap();
+    let fault = check("steerage-core", &format!("{code}fn g() {{}}")).unwrap_err();
+    assert!(fault.contains("5001 lines of steerage-core"), "{fault}");
+
+    let names: String = (0..FACADE_NAMES_MAX).map(|n| format!("pub struct N{n};\npub(crate) struct P{n};")).collect();
+    check("steerage", &names).unwrap();
+    assert!(check("steerage", &format!("{names} pub use x::{{A as B}};")).unwrap_err().contains("41 names"));
+    assert!(check("steerage", "pub use x::*;").unwrap_err().contains("globs"));
+}

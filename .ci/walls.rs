@@ -58,7 +58,6 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "steerage",
         ],
     ),
-    ("steerage-bench", &["steerage-mem", "steerage-flow", "steerage", "steerage-device", "steerage-apps"]),
     (
         "steerage-cli",
         &[
@@ -74,7 +73,6 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "steerage-apps",
             "steerage-control",
             "steerage-sim",
-            "steerage-bench",
         ],
     ),
     // For fuzz targets and tests alone.

@@ -9,7 +9,7 @@ use std::thread;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
-use steerage_bench::error::BenchError;
+use steerage_lab::error::BenchError;
 
 /// An end of the veth pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use steerage_bench::runner::Progress;
+use steerage_lab::runner::Progress;
 
 use crate::terminal;
 use crate::units::time;

@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::cpu_time::CpuTime;
 use crate::error::Error;
-use steerage_bench::histogram::Histogram;
+use steerage_lab::histogram::Histogram;
 
 /// How long connecting may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use steerage::{CpuId, CpuMask};
-use steerage_bench::benchmark::{Benchmark, Description, Settings};
-use steerage_bench::error::BenchError;
-use steerage_bench::measurement::Measurement;
-use steerage_bench::placement::pin;
-use steerage_bench::published::RPS;
-use steerage_bench::report::ChartKind;
+use steerage_lab::benchmark::{Benchmark, Description, Settings};
+use steerage_lab::error::BenchError;
+use steerage_lab::measurement::Measurement;
+use steerage_lab::placement::pin;
+use steerage_lab::published::RPS;
+use steerage_lab::report::ChartKind;
 
 use super::namespaces::{End, NamespacePair, SERVER_ADDRESS};
 use super::rr::{self, Load, OTHER_FILES};

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use steerage_bench::merge::Merger;
-use steerage_bench::report::Report;
-use steerage_bench::{html, table};
+use steerage_lab::merge::Merger;
+use steerage_lab::report::Report;
+use steerage_lab::{html, table};
 use steerage_guard::capabilities::Needed;
 
 use crate::args::BenchReportArgs;

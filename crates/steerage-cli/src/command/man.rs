@@ -17,7 +17,7 @@ use crate::stdout;
 /// A command and the names of its page.
 struct Page {
     command: Command,
-    /// `steerage-bench-rr`.
+    /// `steerage-lab-rr`.
     name: String,
     /// The pages that it refers to.
     see_also: Vec<String>,

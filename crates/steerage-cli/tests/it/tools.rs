@@ -126,13 +126,13 @@ fn manual_pages_are_whole_and_sound() {
     let mut expected: Vec<String> = commands().iter().map(|command| format!("steerage-{command}.1")).collect();
     let benches =
         ["all", "rps", "delay", "handoff", "late-metadata", "page-cache", "path", "hash", "meter", "rr", "report"];
-    expected.extend(benches.map(|bench| format!("steerage-bench-{bench}.1")));
+    expected.extend(benches.map(|bench| format!("steerage-lab-{bench}.1")));
     expected.push("steerage.1".to_owned());
     expected.sort();
     assert_eq!(names, expected);
     assert_eq!(fs::read_to_string(directory.join("steerage.1")).unwrap(), run(&["man"]).out);
     assert_eq!(fs::read_to_string(directory.join("steerage-meter.1")).unwrap(), run(&["man", "meter"]).out);
-    assert_eq!(fs::read_to_string(directory.join("steerage-bench-rr.1")).unwrap(), run(&["man", "bench", "rr"]).out);
+    assert_eq!(fs::read_to_string(directory.join("steerage-lab-rr.1")).unwrap(), run(&["man", "bench", "rr"]).out);
     assert!(run(&["man", "metre"]).complaint().contains("there is no manual page for metre"));
 
     for command in commands() {

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use steerage::CpuMask;
-use steerage_bench::benchmark::{Benchmark, Settings};
-use steerage_bench::experiments::{benchmarks, names};
-use steerage_bench::report::{Experiment, Machine, Report, SCHEMA};
-use steerage_bench::summary::summary;
-use steerage_bench::{html, runner};
+use steerage_lab::benchmark::{Benchmark, Settings};
+use steerage_lab::experiments::{benchmarks, names};
+use steerage_lab::report::{Experiment, Machine, Report, SCHEMA};
+use steerage_lab::summary::summary;
+use steerage_lab::{html, runner};
 
 use crate::args::{ExperimentArgs, PathArgs, RrArgs};
 use crate::bench::html_page;

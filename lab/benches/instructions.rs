@@ -1,7 +1,7 @@
 //! Counts instructions per packet, and checks that they do not become more. The noise of the machine does not
 //! change them.
 //!
-//! `cargo bench -p steerage-bench --bench instructions`, with valgrind and, by `cargo install gungraun-runner --version 0.18.2
+//! `cargo bench -p steerage-lab --bench instructions`, with valgrind and, by `cargo install gungraun-runner --version 0.18.2
 //! --locked`, the runner. All CPUs of an instance are stepped in turn by one thread, on a clock that goes on by itself, so each run
 //! is the same. Instructions of receiver and workers together, for [`PACKETS`] packets of 64 bytes in 65,536 flows; and for as many from a
 //! capture, counted and metered.
@@ -23,9 +23,9 @@ use steerage::{
 };
 use steerage_apps::Count;
 use steerage_apps::meter::{Meter, MeterOptions, Metering};
-use steerage_bench::capture::capture;
-use steerage_bench::frames::{FLOWS, FrameOptions, Mix};
-use steerage_bench::runs::ReadsHeaders;
+use steerage_lab::capture::capture;
+use steerage_lab::frames::{FLOWS, FrameOptions, Mix};
+use steerage_lab::runs::ReadsHeaders;
 use steerage_device::capture::Capture;
 
 /// Enough that beginning and ending do not count.

@@ -1,7 +1,7 @@
 //! The CPU time that one packet of a capture file costs in three cases: a bare loop that reads and
 //! walks the file, polling only, and polling with steering and counting.
 //!
-//! `cargo bench -p steerage-bench --bench capture [-- ROUNDS [FILE]]`. Without a FILE, the
+//! `cargo bench -p steerage-lab --bench capture [-- ROUNDS [FILE]]`. Without a FILE, the
 //! benchmark creates one of 2,000,000 frames of 60 bytes. In both cases the file is in the page
 //! cache when the measurement starts. The cases run in turn, A B C A B C ...
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
@@ -14,8 +14,8 @@ use std::time::Instant;
 use steerage::testing::QueueTester;
 use steerage::{Builder, Timestamp, device::Polled, limits::POLL_BUDGET, threads::Stepped};
 use steerage_apps::Count;
-use steerage_bench::capture::capture as bytes;
-use steerage_bench::placement::pin;
+use steerage_lab::capture::capture as bytes;
+use steerage_lab::placement::pin;
 use steerage_device::capture;
 
 const FRAMES: u32 = 2_000_000;
@@ -81,7 +81,7 @@ fn main() {
     let given = args.next().map(PathBuf::from);
     pin(0).expect("a CPU");
     let path = given.clone().unwrap_or_else(|| {
-        let path = std::env::temp_dir().join(format!("steerage-bench-{}.pcap", std::process::id()));
+        let path = std::env::temp_dir().join(format!("steerage-lab-{}.pcap", std::process::id()));
         fs::write(&path, bytes(FRAMES, FLOWS)).expect("a temporary file");
         path
     });

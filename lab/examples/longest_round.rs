@@ -2,7 +2,7 @@
 //! second, and a reader of snapshots in a loop.
 //!
 //! ```sh
-//! cargo run --release -p steerage-bench --example longest_round -- 10 # seconds
+//! cargo run --release -p steerage-lab --example longest_round -- 10 # seconds
 //! ```
 //!
 //! One thread steps two CPUs in turn and times each round. Control runs in a second thread, so on a

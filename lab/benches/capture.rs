@@ -14,9 +14,9 @@ use std::time::Instant;
 use steerage::testing::QueueTester;
 use steerage::{Builder, Timestamp, device::Polled, limits::POLL_BUDGET, threads::Stepped};
 use steerage_apps::Count;
+use steerage_device::capture;
 use steerage_lab::capture::capture as bytes;
 use steerage_lab::placement::pin;
-use steerage_device::capture;
 
 const FRAMES: u32 = 2_000_000;
 const FLOWS: u32 = 65_536;

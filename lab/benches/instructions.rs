@@ -23,10 +23,10 @@ use steerage::{
 };
 use steerage_apps::Count;
 use steerage_apps::meter::{Meter, MeterOptions, Metering};
+use steerage_device::capture::Capture;
 use steerage_lab::capture::capture;
 use steerage_lab::frames::{FLOWS, FrameOptions, Mix};
 use steerage_lab::runs::ReadsHeaders;
-use steerage_device::capture::Capture;
 
 /// Enough that beginning and ending do not count.
 const PACKETS: u64 = 64_000;

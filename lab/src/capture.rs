@@ -14,7 +14,7 @@ const RECORD_BYTES: usize = 16;
 const PACKETS_A_SECOND: u32 = 1_000_000;
 
 /// The flow of a packet: random, so that no cache can predict it. This is SplitMix64, since the flow of any packet can be computed
-/// by itself, and `peers/capture/generate.c` makes the same captures.
+/// by itself, and `lab/peers/capture/generate.c` makes the same captures.
 fn flow_of(nth: u32, flows: u32) -> u32 {
     let mut mixed = u64::from(nth).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

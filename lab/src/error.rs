@@ -1,13 +1,15 @@
 //! The reasons why a measurement failed, each as one line of text.
 
 use std::fmt;
+use std::io;
 
 use steerage::BuildError;
 
-/// The reason why a run failed.
-#[derive(Debug)]
-pub enum BenchError {
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
     /// A thread cannot be pinned to a CPU.
+    #[error("cannot run on CPU {cpu}: {error}; name CPUs that this process may use (taskset -cp $$)")]
     Pin {
         /// The CPU.
         cpu: usize,
@@ -15,8 +17,10 @@ pub enum BenchError {
         error: nix::Error,
     },
     /// The instance cannot be built.
-    Build(BuildError),
+    #[error("cannot set up a run: {0}")]
+    Build(#[from] BuildError),
     /// Something else that a run needs is missing.
+    #[error("cannot get {what}: {why}")]
     SetUp {
         /// The missing thing.
         what: &'static str,
@@ -24,6 +28,7 @@ pub enum BenchError {
         why: String,
     },
     /// Packets were lost in a run that must not lose any, so its measurements mean nothing.
+    #[error("{} of {sent} packets were lost where none may be", sent.saturating_sub(*delivered))]
     Lost {
         /// The number of packets that arrived.
         delivered: u64,
@@ -31,6 +36,7 @@ pub enum BenchError {
         sent: u64,
     },
     /// A run had a wrong result, so its measurements mean nothing.
+    #[error("{seen} {what} where {expected} have to be")]
     Wrong {
         /// The things that were counted.
         what: &'static str,
@@ -40,37 +46,19 @@ pub enum BenchError {
         expected: u64,
     },
     /// A thread of the run panicked.
+    #[error("a thread of the run panicked: this is a bug, please report it")]
     Panicked,
+    /// No case could run.
+    #[error("nothing was measured: {0}")]
+    Nothing(String),
+    /// The output cannot be written.
+    #[error("cannot write the output: {0}; is the reader gone?")]
+    Output(io::Error),
 }
 
-impl BenchError {
+impl LabError {
     /// An error about a missing thing, with the reason as text.
     pub fn set_up(what: &'static str, why: impl fmt::Display) -> Self {
         Self::SetUp { what, why: why.to_string() }
-    }
-}
-
-impl fmt::Display for BenchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pin { cpu, error } => {
-                write!(f, "cannot run on CPU {cpu}: {error}; name CPUs that this process may use (taskset -cp $$)")
-            }
-            Self::Build(error) => write!(f, "cannot set up a run: {error}"),
-            Self::SetUp { what, why } => write!(f, "cannot get {what}: {why}"),
-            Self::Lost { delivered, sent } => {
-                write!(f, "{} of {sent} packets were lost where none may be", sent.saturating_sub(*delivered))
-            }
-            Self::Wrong { what, seen, expected } => write!(f, "{seen} {what} where {expected} have to be"),
-            Self::Panicked => f.write_str("a thread of the run panicked: this is a bug, please report it"),
-        }
-    }
-}
-
-impl std::error::Error for BenchError {}
-
-impl From<BuildError> for BenchError {
-    fn from(error: BuildError) -> Self {
-        Self::Build(error)
     }
 }

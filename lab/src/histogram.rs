@@ -1,4 +1,4 @@
-//! A histogram of times, and the steps in which a report holds it.
+//! A histogram of times.
 
 /// The longest time that the histogram distinguishes: 2^40 ns, about 18 minutes. Longer times count
 /// as this.
@@ -6,9 +6,6 @@ const NANOS_MAX: u64 = (1 << 40) - 1;
 
 /// Significant decimal digits of each time: a percentile is right to within 1 %.
 const DIGITS: u8 = 2;
-
-/// A report has eight steps per doubling of the time.
-const STEPS_BITS: u32 = 3;
 
 /// A histogram of times in nanoseconds. The mean and the longest time are exact.
 #[derive(Clone, Debug)]
@@ -59,28 +56,6 @@ impl Histogram {
     pub fn permille(&self, permille: u64) -> u64 {
         self.counts.value_at_quantile(permille as f64 / 1000.0).min(self.max)
     }
-
-    /// The histogram in steps, in rising order, as
-    /// [`Sample::latencies`](crate::report::Sample::latencies) requires. A step is a time in
-    /// nanoseconds, and the number of times that are at most that long but longer than the step
-    /// before.
-    pub fn latencies(&self) -> Vec<(u64, u64)> {
-        let mut steps: Vec<(u64, u64)> = Vec::new();
-        for recorded in self.counts.iter_recorded() {
-            let (step, count) = (step_of(recorded.value_iterated_to()), recorded.count_at_value());
-            match steps.last_mut() {
-                Some(last) if last.0 == step => last.1 += count,
-                _ => steps.push((step, count)),
-            }
-        }
-        steps
-    }
-}
-
-/// The longest time of the step that `nanos` is in. The shortest steps are 8 ns wide.
-fn step_of(nanos: u64) -> u64 {
-    let width_bits = nanos.checked_ilog2().unwrap_or(0).saturating_sub(STEPS_BITS).max(STEPS_BITS);
-    nanos | ((1 << width_bits) - 1)
 }
 
 impl Default for Histogram {
@@ -104,7 +79,6 @@ mod tests {
         let mut histogram = Histogram::new();
         histogram.add(u64::MAX);
         assert_eq!(histogram.permille(1000), NANOS_MAX);
-        assert_eq!(histogram.latencies(), [(NANOS_MAX, 1)]);
     }
 
     #[test]
@@ -124,25 +98,5 @@ mod tests {
         assert_eq!((histogram.max(), histogram.count()), (*times.last().unwrap(), 10_000));
         assert_eq!(histogram.mean(), times.iter().sum::<u64>() / 10_000);
         assert_eq!(Histogram::new().permille(500), 0);
-    }
-
-    #[test]
-    fn steps_rise_and_hold_all() {
-        let mut histogram = Histogram::new();
-        (0..1000).for_each(|nth: u64| histogram.add(nth * nth));
-        let latencies = histogram.latencies();
-        assert!(latencies.is_sorted_by(|one, other| one.0 < other.0), "{latencies:?}");
-        assert_eq!(latencies.iter().map(|(_, count)| count).sum::<u64>(), 1000);
-        let below: u64 = latencies.iter().filter(|(nanos, _)| *nanos <= 250_000).map(|(_, count)| count).sum();
-        assert!(below.abs_diff(500) < 40, "{below}");
-    }
-
-    #[test]
-    fn there_are_eight_steps_per_doubling() {
-        let mut histogram = Histogram::new();
-        (0..256).for_each(|nanos| histogram.add(nanos));
-        let steps: Vec<u64> = histogram.latencies().into_iter().map(|(step, _)| step).collect();
-        let narrow = (1..=16).map(|nth| 8 * nth - 1);
-        assert_eq!(steps, narrow.chain((1..=8).map(|nth| 127 + 16 * nth)).collect::<Vec<_>>());
     }
 }

@@ -1,49 +1,36 @@
-//! The experiments of `steerage bench`: what they run, the report that their measurements make, and how that report is shown.
+//! The experiments of `steerage-lab`: what they run, and the devices and packet functions that they measure.
 //!
 //! Modules import only modules further up in this table:
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `error`, `measurement` | why a run failed; what a run measured |
+//! | `error`, `measurement`, `histogram` | why a run failed; what a run measured |
 //! | `placement` | pins threads, and measures how far CPUs are apart |
-//! | `published` | what was published, in words and figures |
-//! | `report` | the report: machine, experiments, charts, samples; its JSON form |
-//! | `histogram` | a histogram of times |
-//! | `frames`, `traffic`, `capture`, `nic`, `router`, `load` | the devices and packet functions that are measured |
+//! | `bare` | the least that handing a frame to another CPU takes; all `unsafe` of this crate |
+//! | `frames`, `capture`, `nic`, `router`, `load` | the devices and packet functions that are measured |
 //! | `runs` | one run on one or two CPUs |
-//! | `benchmark` | a benchmark: its description, its settings, its cases |
-//! | `runner` | runs the cases of a benchmark in turn |
-//! | `experiments` | each experiment, and all of them by name |
-//! | `stats`, `compare` | medians of runs; whether two series differ |
-//! | `summary` | the receive path in short, beside its aims |
-//! | `format` | numbers and text for people |
-//! | `merge` | makes one report of several |
-//! | `table`, `charts`, `html` | the report as text and as a page |
-#![forbid(unsafe_code)]
+//! | `experiment` | an experiment: its settings, its cases |
+//! | `respond`, `host` | a host that answers packets, and the command around it |
+//! | `rr` | requests and responses: the client, both servers, the experiment |
+//! | `experiments` | all experiments by name |
+//! | `runner` | runs the cases of an experiment in turn, and prints a line for each run |
+#![deny(unsafe_code)]
 
-pub mod benchmark;
+#[allow(unsafe_code, reason = "it hands memory over between two threads, as the path itself does")]
+pub mod bare;
 pub mod capture;
-mod charts;
-pub mod compare;
 pub mod error;
+pub mod experiment;
 pub mod experiments;
-mod format;
 pub mod frames;
 pub mod histogram;
-pub mod html;
+pub mod host;
 pub mod load;
 pub mod measurement;
-pub mod merge;
 pub mod nic;
 pub mod placement;
-pub mod published;
-pub mod report;
+pub mod respond;
 pub mod router;
+pub mod rr;
 pub mod runner;
 pub mod runs;
-pub mod stats;
-pub mod summary;
-pub mod table;
-#[cfg(test)]
-mod test_report;
-pub mod traffic;

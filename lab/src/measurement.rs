@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-/// The values that one run measured, by metric, and the latencies of its packets.
-#[derive(Clone, Debug, Default)]
+use serde::Serialize;
+
+/// The values that one run measured, by metric.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
 pub struct Measurement {
     /// The values by metric.
     pub values: BTreeMap<String, f64>,
-    /// In the form of `Sample::latencies` in [`report`](crate::report).
-    pub latencies: Vec<(u64, u64)>,
 }
 
 impl Measurement {

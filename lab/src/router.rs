@@ -10,7 +10,7 @@ use steerage::{
 };
 use steerage_apps::forward::{Forwarding, Hop, Interface, Neighbour, Neighbours, Routes, Table, Target};
 
-use crate::error::BenchError;
+use crate::error::LabError;
 
 const FRAME_BYTES: usize = 64;
 /// The number of networks, each with 256 addresses. They are reached through `ROUTERS` next
@@ -83,7 +83,7 @@ impl TxQueue for Sink {
     }
 }
 
-fn table() -> Result<Table, BenchError> {
+fn table() -> Result<Table, LabError> {
     let ours = [2, 0, 0, 0, 0, 0];
     let interface = Interface {
         output: TxId(0),
@@ -101,7 +101,7 @@ fn table() -> Result<Table, BenchError> {
     for nth in 0..ROUTES {
         let [_, _, high, low] = nth.to_be_bytes();
         let prefix = format!("100.{high}.{low}.0/24");
-        let prefix = prefix.parse().map_err(|error| BenchError::set_up("a route", error))?;
+        let prefix = prefix.parse().map_err(|error| LabError::set_up("a route", error))?;
         routes.insert(prefix, Target::Via(vec![Hop { interface: 0, gateway: Some(router(nth)), weight: 1 }]));
     }
     let neighbours = (0..ROUTERS).map(|nth| {
@@ -119,8 +119,8 @@ fn table() -> Result<Table, BenchError> {
 ///
 /// # Errors
 /// If the system cannot provide a socket for the router.
-pub fn router(packets: u64) -> Result<(Arc<Forwarding>, Input, Output), BenchError> {
-    let forwarding = Forwarding::new(vec![0]).map_err(|error| BenchError::set_up("a socket for the router", error))?;
+pub fn router(packets: u64) -> Result<(Arc<Forwarding>, Input, Output), LabError> {
+    let forwarding = Forwarding::new(vec![0]).map_err(|error| LabError::set_up("a socket for the router", error))?;
     forwarding.show(table()?);
     let input = Input::new("packets", "bench", vec![Box::new(Packets { left: packets, rng: Rng::with_seed(1) })]);
     let output = Output::new("sink", "bench", |_| Ok(Box::new(Sink(0))));

@@ -10,9 +10,8 @@ use steerage::{
     threads::{CpuPart, Machine, Softnet, Stepped},
 };
 
-use steerage_mem::bare;
-
-use crate::error::BenchError;
+use crate::bare;
+use crate::error::LabError;
 use crate::frames::FrameOptions;
 use crate::measurement::Measurement;
 use crate::placement::pin;
@@ -73,7 +72,7 @@ impl Times {
     ///
     /// # Errors
     /// If packets were lost.
-    pub fn of_all(self, sent: u64) -> Result<Self, BenchError> {
+    pub fn of_all(self, sent: u64) -> Result<Self, LabError> {
         none_lost(self.delivered, sent).map(|()| self)
     }
 
@@ -125,7 +124,7 @@ pub fn run<H, F>(
     frames: u64,
     targets: usize,
     make: F,
-) -> Result<Times, BenchError>
+) -> Result<Times, LabError>
 where
     H: Handler,
     F: Fn() -> H + Send + Sync + 'static,
@@ -151,7 +150,7 @@ where
     });
     let mut cpu = receiver.enter_machine();
     if is_ready.recv().is_err() {
-        return joined(worker).and(Err(BenchError::Panicked));
+        return joined(worker).and(Err(LabError::Panicked));
     }
     let whole = Instant::now();
     let mut busy = Busy::default();
@@ -170,9 +169,9 @@ where
 ///
 /// # Errors
 /// If the run cannot be set up.
-pub fn run_bare(on: CpuPair, frames: FrameOptions, prefetches: bool) -> Result<Times, BenchError> {
+pub fn run_bare(on: CpuPair, frames: FrameOptions, prefetches: bool) -> Result<Times, LabError> {
     let (mut writer, mut reader) =
-        bare::bare(prefetches).map_err(|error| BenchError::set_up("memory for the bare loop", error))?;
+        bare::bare(prefetches).map_err(|error| LabError::set_up("memory for the bare loop", error))?;
     let batches = frames.frames.div_ceil(bare::BATCH as u64);
     let total = batches * bare::BATCH as u64;
     pin(on.receive)?;
@@ -195,7 +194,7 @@ pub fn run_bare(on: CpuPair, frames: FrameOptions, prefetches: bool) -> Result<T
         Ok(busy.time())
     });
     if is_ready.recv().is_err() {
-        return joined(worker).and(Err(BenchError::Panicked));
+        return joined(worker).and(Err(LabError::Panicked));
     }
     let mut source = frames.writer();
     let (whole, mut busy, mut written) = (Instant::now(), Busy::default(), 0);
@@ -245,7 +244,7 @@ pub fn run_alone<H, F>(
     input: Input,
     frames: u64,
     make: F,
-) -> Result<(Times, H::Report), BenchError>
+) -> Result<(Times, H::Report), LabError>
 where
     H: Handler,
     F: Fn() -> H + Send + Sync + 'static,
@@ -264,7 +263,7 @@ pub fn run_alone_at_rate<H, F>(
     input: Input,
     frames: u64,
     make: F,
-) -> Result<(Times, H::Report), BenchError>
+) -> Result<(Times, H::Report), LabError>
 where
     H: Handler,
     F: Fn() -> H + Send + Sync + 'static,
@@ -289,14 +288,14 @@ where
 ///
 /// # Errors
 /// If some did not.
-pub fn none_lost(delivered: u64, sent: u64) -> Result<(), BenchError> {
-    if delivered == sent { Ok(()) } else { Err(BenchError::Lost { delivered, sent }) }
+pub fn none_lost(delivered: u64, sent: u64) -> Result<(), LabError> {
+    if delivered == sent { Ok(()) } else { Err(LabError::Lost { delivered, sent }) }
 }
 
 /// Waits for a thread, and returns its result.
 ///
 /// # Errors
 /// The thread's own error, or that it panicked.
-pub fn joined<T>(thread: thread::JoinHandle<Result<T, BenchError>>) -> Result<T, BenchError> {
-    thread.join().unwrap_or(Err(BenchError::Panicked))
+pub fn joined<T>(thread: thread::JoinHandle<Result<T, LabError>>) -> Result<T, LabError> {
+    thread.join().unwrap_or(Err(LabError::Panicked))
 }

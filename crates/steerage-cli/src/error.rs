@@ -71,10 +71,6 @@ pub(crate) enum Error {
     SameFile { spec: String, what: &'static str },
     /// The command line does not allow forwarding. The text is the whole message.
     Forward(String),
-    /// The command line does not allow answering. The text is the whole message.
-    Respond(String),
-    /// The measurement failed. The text is the whole message.
-    Bench(String),
     /// The instance cannot be built.
     Build(BuildError),
     /// Metrics cannot be served at the address.
@@ -254,9 +250,7 @@ impl fmt::Display for Error {
             Self::Build(error) => error.fmt(f),
             Self::Metrics(error) => error.fmt(f),
             Self::System { operation, error } => write!(f, "cannot {operation}: {error}"),
-            Self::Device(message) | Self::Forward(message) | Self::Respond(message) | Self::Bench(message) => {
-                f.write_str(message)
-            }
+            Self::Device(message) | Self::Forward(message) => f.write_str(message),
             Self::Panicked(cpus) => {
                 let cpus: CpuMask = cpus.iter().copied().collect();
                 write!(

@@ -12,13 +12,13 @@ macro_rules! pages {
 
 const PAGES: [(&str, &str); PAGE_COUNT] = pages! {
     "install" "first-capture" "first-interface" "write-an-ids"
-    "parallel" "tunnels" "meter" "explain" "interfaces" "af_xdp" "captures" "filters" "outputs" "forward" "respond" "top" "control"
-    "run-files" "doctor" "bench" "bench-report" "devices" "functions"
+    "parallel" "tunnels" "meter" "explain" "interfaces" "af_xdp" "captures" "filters" "outputs" "forward" "top" "control"
+    "run-files" "doctor" "devices" "functions"
     "options" "report" "metrics" "flows" "privileges" "memory" "glossary"
     "steering" "balance" "topology" "performance"
 };
 
-const PAGE_COUNT: usize = 34;
+const PAGE_COUNT: usize = 31;
 
 /// The text of a page.
 pub(crate) fn page(name: &str) -> Option<&'static str> {

@@ -38,7 +38,6 @@ pub(crate) enum Confined {
     Meter,
     Explain,
     Send,
-    Respond,
     Forward,
     Fanout,
     Parallel,
@@ -47,11 +46,6 @@ pub(crate) enum Confined {
     Top,
     Doctor,
     Check,
-    /// The experiments on generated packets.
-    Bench,
-    /// The load against a server.
-    BenchRr,
-    BenchReport,
     Help,
     Man,
     Completions,
@@ -59,12 +53,11 @@ pub(crate) enum Confined {
 
 impl Confined {
     #[cfg(test)]
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 15] = [
         Self::Count,
         Self::Meter,
         Self::Explain,
         Self::Send,
-        Self::Respond,
         Self::Forward,
         Self::Fanout,
         Self::Parallel,
@@ -73,9 +66,6 @@ impl Confined {
         Self::Top,
         Self::Doctor,
         Self::Check,
-        Self::Bench,
-        Self::BenchRr,
-        Self::BenchReport,
         Self::Help,
         Self::Man,
         Self::Completions,
@@ -83,26 +73,19 @@ impl Confined {
 
     #[cfg(test)]
     fn name(self) -> String {
-        match self {
-            Self::BenchRr => "bench rr TARGET".to_owned(),
-            Self::BenchReport => "bench report".to_owned(),
-            _ => format!("{self:?}").to_lowercase(),
-        }
+        format!("{self:?}").to_lowercase()
     }
 
     /// The system calls that the process's threads may make.
     pub(crate) fn groups(self) -> &'static [Group] {
         use Group::{Clients, Files, Jobs, Netlink, OpenSockets, Terminal, Threads, UnixClient};
         match self {
-            Self::Count | Self::Meter | Self::Explain | Self::Send | Self::Respond => {
-                &[OpenSockets, Threads, Files, Clients]
-            }
+            Self::Count | Self::Meter | Self::Explain | Self::Send => &[OpenSockets, Threads, Files, Clients],
             Self::Forward => &[OpenSockets, Threads, Files, Clients, Netlink],
             Self::Fanout | Self::Parallel => &[OpenSockets, Threads, Files, Clients, Jobs],
             Self::Get | Self::Set => &[OpenSockets],
             Self::Top => &[OpenSockets, Threads, Files, UnixClient, Terminal],
-            Self::Bench | Self::BenchRr => &[OpenSockets, Threads, Files],
-            Self::BenchReport | Self::Man => &[Files],
+            Self::Man => &[Files],
             Self::Doctor | Self::Help | Self::Completions => &[],
             Self::Check => &[OpenSockets, Files, UnixClient],
         }
@@ -112,7 +95,7 @@ impl Confined {
     /// threads.
     pub(crate) fn packet_groups(self) -> Option<&'static [Group]> {
         match self {
-            Self::Count | Self::Meter | Self::Explain | Self::Send | Self::Respond => Some(&[Group::OpenSockets]),
+            Self::Count | Self::Meter | Self::Explain | Self::Send => Some(&[Group::OpenSockets]),
             Self::Forward | Self::Fanout | Self::Parallel => Some(&[Group::OpenSockets]),
             _ => None,
         }

@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 rounds=${1:-3} packets=${2:-1000000} flows=${3:-1000} bytes=${4:-60} rate=${5:-0}
 send_cpus=${SEND_CPUS:-0} one=${RECEIVE_CPUS:-1} two=${RECEIVE_CPUS_2:-0-1}
-steerage=${STEERAGE:-../../target/release/steerage}
+steerage=${STEERAGE:-../../../target/release/steerage}
 netring=${NETRING:-../netring/target/release/netring-peer}
 cpumap=../kernel/cpumap
 sender=./send

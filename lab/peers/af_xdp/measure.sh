@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 rounds=${1:-3} packets=${2:-1000000} flows=${3:-1000} bytes=${4:-60} rate=${5:-0}
 send_cpus=${SEND_CPUS:-0} one=${RECEIVE_CPUS:-1} two=${RECEIVE_CPUS_2:-0-1}
-steerage=${STEERAGE:-../../target/release/steerage}
+steerage=${STEERAGE:-../../../target/release/steerage}
 sender=../af_packet/send
 [[ -x $sender ]] || { echo "no $sender: run make in ../af_packet" >&2; exit 1; }
 [[ -x $steerage ]] || { echo "no $steerage: cargo build --release -p steerage-cli" >&2; exit 1; }

@@ -10,7 +10,7 @@ flows=("${@:3}")
 # tshark takes seconds for what takes others tenths.
 tshark_packets=$((packets / 8))
 cpu_a=${METER_CPU:-0} cpu_b=${METER_CPU_2:-1}
-steerage=${STEERAGE:-../../target/release/steerage}
+steerage=${STEERAGE:-../../../target/release/steerage}
 # A Python that has nfstream: PYTHON=venv/bin/python.
 python=${PYTHON:-python3}
 nfstream='

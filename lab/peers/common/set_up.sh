@@ -1,8 +1,7 @@
 # shellcheck shell=bash
-# For peers/run, which sources it: CPUs, packages, programs and huge pages.
-# shellcheck disable=SC2154,SC2034 # peers/run sets some, and reads some
+# For lab/peers/run, which sources it: CPUs, packages, programs and huge pages.
+# shellcheck disable=SC2154,SC2034 # lab/peers/run sets some, and reads some
 
-command_line="peers/run${*:+ $*}"
 no_namespaces='' no_dpdk='' eal=() nice=() huge_pages_before=''
 
 choose_cpus() {
@@ -26,7 +25,7 @@ choose_cpus() {
 wants_dpdk() { wants rps || wants path || wants handoff || wants page-cache; }
 
 packages_for_parts() {
-    echo jq gcc make libc6-dev util-linux
+    echo jq python3 gcc make libc6-dev util-linux
     if wants_dpdk; then echo pkg-config libdpdk-dev; fi
     if wants meter; then echo nfdump softflowd tshark; fi
     if wants listen || wants forward; then echo iproute2 ethtool procps linux-libc-dev; fi
@@ -68,8 +67,16 @@ build() {
         cargo build --quiet --release --manifest-path "$root/Cargo.toml" -p steerage-cli ||
             refuse "steerage cannot be built; name one in STEERAGE"
     fi
+    lab=${STEERAGE_LAB:-}
+    if [[ -z $lab ]]; then
+        lab=${target:-$root/target}/release/steerage-lab
+        cargo build --quiet --release --manifest-path "$root/Cargo.toml" -p steerage-lab ||
+            refuse "steerage-lab cannot be built; name one in STEERAGE_LAB"
+    fi
     [[ $steerage == /* ]] || steerage=$PWD/$steerage
+    [[ $lab == /* ]] || lab=$PWD/$lab
     [[ -x $steerage ]] || refuse "$steerage: no such program"
+    [[ -x $lab ]] || refuse "$lab: no such program"
     tell "building the peers"
     make_one common capture
     : >"$scratch/beside"
@@ -77,7 +84,7 @@ build() {
         dpdk=$(pkg-config --modversion libdpdk 2>/dev/null) || no_dpdk="DPDK is not installed: apt-get install libdpdk-dev"
         [[ -n $no_dpdk ]] || make -s -C "$peers/dpdk" >"$scratch/made" 2>&1 ||
             no_dpdk="it cannot be built: $(grep -m 1 error "$scratch/made")"
-        [[ -n $no_dpdk ]] || beside "DPDK $dpdk, peers/dpdk"
+        [[ -n $no_dpdk ]] || beside "DPDK $dpdk, lab/peers/dpdk"
     fi
     if wants meter; then
         beside_package nfdump nfpcapd
@@ -89,7 +96,7 @@ build() {
         if wants listen && ! cargo build --quiet --release --manifest-path "$peers/netring/Cargo.toml" 2>"$scratch/made"; then
             tell "netring cannot be built: $(grep -m 1 '^error' "$scratch/made")"
         elif wants listen; then
-            beside "netring $(grep -A 1 '^name = "netring"$' "$peers/netring/Cargo.lock" | sed -n 's/^version = "\(.*\)"/\1/p'), peers/netring"
+            beside "netring $(grep -A 1 '^name = "netring"$' "$peers/netring/Cargo.lock" | sed -n 's/^version = "\(.*\)"/\1/p'), lab/peers/netring"
         fi
     fi
 }
@@ -97,7 +104,7 @@ build() {
 make_one() { # DIRECTORY...
     local directory
     for directory in "$@"; do
-        make -s -C "$peers/$directory" || refuse "peers/$directory cannot be built"
+        make -s -C "$peers/$directory" || refuse "lab/peers/$directory cannot be built"
     done
 }
 
@@ -106,7 +113,7 @@ beside() { jq -cn --arg b "$1" '{beside: $b}' >>"$scratch/beside"; }
 beside_package() { # PACKAGE PROGRAM
     local version
     version=$(dpkg-query -W -f '${Version}' "$1" 2>/dev/null) || return 0
-    beside "$2 ($1 $version), peers/capture"
+    beside "$2 ($1 $version), lab/peers/capture"
 }
 
 # 256 MiB, half of which is asked for. DPDK wants pages of 2 MiB; with small ones it works as well, and more slowly.

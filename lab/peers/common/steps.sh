@@ -1,22 +1,22 @@
 # shellcheck shell=bash
-# For peers/run, which sources it: what is run in turn, how, and what becomes of what it says.
-# shellcheck disable=SC2154 # peers/run sets them
+# For lab/peers/run, which sources it: what is run in turn, how, and what becomes of what it says.
+# shellcheck disable=SC2154 # lab/peers/run sets them
 
 # Longer than any of them takes: it is stuck.
 step_seconds_max=300
 # What a step takes, in seconds, until it has been seen; those that are not named take less.
 declare -A step_seconds=(
-    [steerage bench rps]=25 [steerage bench delay]=15 [DPDK ring]=5 [steerage bench handoff]=12 [capture/measure.sh]=18 [steerage bench rr]=24
+    [steerage-lab rps]=25 [steerage-lab delay]=15 [DPDK ring]=5 [steerage-lab handoff]=12 [capture/measure.sh]=18 [steerage-lab rr]=24
     [af_packet/measure.sh]=27 [kernel/forward.sh]=33
 )
 step_seconds_others=4
 
 refuse() {
-    echo "peers/run: $1" >&2
+    echo "lab/peers/run: $1" >&2
     exit 2
 }
 
-tell() { echo "peers/run: $1" >&2; }
+tell() { echo "lab/peers/run: $1" >&2; }
 
 # Each step by its number: of which experiment it is, its name, its command, and how long it last took.
 experiments=() labels=() commands=() took=() failed=()
@@ -124,50 +124,23 @@ run_rounds() {
 
 # ---- the report
 
-# What is measured with what, for people, where steerage's own reports don't say it: see experiments.json. Its experiments are those of which
-# there is something.
-declare_experiments() {
-    jq -cn --slurpfile declared "$peers/experiments.json" --slurpfile machine "$scratch/machine" '
-        [inputs] as $all
-        | ([$all[] | .experiments // empty | .[]] | group_by(.name) | map(.[0])) as $known
-        | ([$all[] | .experiment // empty] | unique) as $named
-        | $machine[0] + {experiments: (
-            [$declared[0].whole[] | select(.name as $n | $named | index($n))]
-            + [$known[] | .name as $n | $declared[0].compared[$n] as $pairs | select($pairs)
-               | . + {samples: [], charts: [], skipped: [], compared: $pairs}]
-          )}
-        | .machine.seconds = $seconds - ([$all[] | .machine.seconds // 0] | add) | .machine.command = $command' \
-        --arg command "$command_line" --argjson seconds "$SECONDS" "$lines" "$scratch/skipped"
-}
-
 # A series that has another name by now would be compared with nothing, and nobody would notice.
 miss_series() {
-    jq -nr --slurpfile declared "$peers/experiments.json" '
-        [inputs] as $all
-        | ($all | map(.experiments // empty | .[] | .samples[]) + ($all | map(select(.series)))) as $samples
-        | $declared[0].compared | to_entries[] | .key as $name
-        | select(any($all[]; .experiments // [] | any(.name == $name)))
-        | .value[].of as $of | select(all($samples[]; .experiment != $name or .series != $of))
-        | "\($name) has no series \($of), which experiments.json compares: it was left out, or has another name"' "$lines" |
+    jq -nr --slurpfile described "$root/lab/experiments.json" '
+        [inputs | select(.values)] as $runs
+        | ([$runs[].experiment] | unique[]) as $name
+        | ([$runs[] | select(.experiment == $name).series] | unique) as $seen
+        | $described[0][$name].compared[][0]
+        | select(. as $of | $seen | index($of) | not)
+        | "\($name) has no series \(.), which experiments.json compares: it was left out, or has another name"' "$lines" |
         sort -u | while IFS= read -r line; do tell "$line"; done
 }
 
 report() {
-    local options=()
     touch "$scratch/skipped"
     [[ -s $lines ]] || { tell "nothing was measured"; exit 1; }
     [[ -n $stopping ]] || miss_series
-    declare_experiments >"$scratch/declared"
-    # An experiment of which everything was left out is in no report.
-    jq -c --slurpfile declared "$scratch/declared" \
-        'select(.experiment as $e | $declared[0].experiments | any(.name == $e))' "$scratch/skipped" | sort -u >"$scratch/told"
-    cat "$scratch/beside" "$scratch/declared" "$scratch/told" >>"$lines"
-    [[ -z $html ]] || options+=(--html "$html")
-    if [[ $json == - ]]; then
-        "$steerage" bench report "$lines" "${options[@]}" --json
-        return
-    fi
-    "$steerage" bench report "$lines" "${options[@]}"
-    [[ -z $json ]] || "$steerage" bench report "$lines" --json >"$json.part"
-    [[ -z $json ]] || mv "$json.part" "$json"
+    sort -u "$scratch/skipped" | cat "$scratch/beside" - >>"$lines"
+    [[ -z $json ]] || cp "$lines" "$json"
+    python3 "$root/lab/page.py" "$lines" ${page:+-o "$page"}
 }

@@ -54,13 +54,13 @@ struct value {
 	double value; /* NAN: not to be had */
 };
 
-/* x: NAN for none. before, after: how far apart the CPUs were, in nanoseconds. steerage bench-report decides by the times of all
+/* x: NAN for none. before, after: how far apart the CPUs were, in nanoseconds. lab/page.py decides by the times of all
  * runs what is near and what is far. */
 static void print_sample(const char *series, double x, double before, double after, const struct value *values)
 {
 	printf("{\"experiment\":\"%s\",\"series\":\"%s\",", asked.experiment, series);
 	printf(isnan(x) ? "\"x\":null," : "\"x\":%.1f,", x);
-	printf("\"round\":%d,\"placement\":\"alone\",\"apart_ns\":[%.1f,%.1f],\"values\":{", asked.round, before, after);
+	printf("\"round\":%d,\"apart_ns\":[%.1f,%.1f],\"values\":{", asked.round, before, after);
 	for (const char *comma = ""; values->name; values++) {
 		if (isnan(values->value))
 			continue;

@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 rounds=${1:-3} packets=${2:-2000000} flows=${3:-1000}
 send_cpu=${SEND_CPU:-0} one=${FORWARD_CPU:-1}
-steerage=${STEERAGE:-../../target/release/steerage}
+steerage=${STEERAGE:-../../../target/release/steerage}
 [[ -x $steerage ]] || { echo "no $steerage: cargo build --release -p steerage-cli, or name another in STEERAGE" >&2; exit 1; }
 [[ -x cpumap ]] || { echo "no cpumap: run make" >&2; exit 1; }
 cpu_a=$send_cpu cpu_b=$one

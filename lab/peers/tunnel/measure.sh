@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 rounds=${1:-3} seconds=${2:-3} only=${3:-.}
-target=${TARGET:-../../target/release}
+target=${TARGET:-../../../target/release}
 for needed in ./bridge ./udp "$target/steerage" "$target/examples/tun_bridge"; do
     [[ -x $needed ]] || { echo "no $needed: see README.md" >&2; exit 1; }
 done

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 rounds=${1:-5} seconds=${2:-2} port=7790
-target=${TARGET:-../../target/release}
+target=${TARGET:-../../../target/release}
 scratch=$(mktemp -d)
 receiver=''
 trap '[[ -z $receiver ]] || kill "$receiver" 2>/dev/null || true; rm -rf "$scratch"' EXIT

@@ -11,25 +11,12 @@ use steerage_apps::Count;
 use steerage_apps::meter::{MeterOptions, Metered, Metering};
 use steerage_device::capture::Capture;
 
-use crate::benchmark::{Benchmark, Description, Settings};
 use crate::capture::{RepeatedCapture, capture, count_by_flow, flows_in};
-use crate::error::BenchError;
+use crate::error::LabError;
+use crate::experiment::{Experiment, Settings};
 use crate::measurement::Measurement;
 use crate::placement::pin;
-use crate::report::ChartKind;
 use crate::runs::{none_lost, run_alone};
-
-const DESCRIPTION: Description = Description {
-    name: "meter",
-    title: "Metering a capture: packets per second, by flows",
-    question: "A capture of UDP packets of 60 bytes in memory is read and metered: both directions of each flow, with timeouts and \
-               records, on one CPU, and on two that share the work as balance has it or by hash. Beside it what only counts packets, and a \
-               plain loop of one thread: it counts packets and bytes by flow in a hash table, and knows neither fragments nor tunnels, \
-               neither timeouts nor records.",
-    published: None,
-    x: "flows",
-    rounds: 5,
-};
 
 const FLOWS: [u32; 2] = [1024, 65_536];
 
@@ -61,13 +48,8 @@ impl Traffic {
     }
 }
 
-pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
-    let mut benchmark = Benchmark::new(DESCRIPTION, settings)
-        .metric("mpps", "metered", "Mpps", true)
-        .compare(ONE, LOOP)
-        .compare(ONE, COUNT)
-        .compare(TWO, ONE)
-        .chart(ChartKind::Bars, "mpps", "Packets metered, by flows");
+pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
+    let mut experiment = Experiment::new("meter", 5, settings);
     let on = settings.pair();
     for flows in FLOWS {
         let packets = settings.frames(NANOS).min(PACKETS_MAX) as u32;
@@ -78,19 +60,19 @@ pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
         {
             let warm_up = settings.warm_up_of(balances);
             let run = Run { cpus, balances, warm_up, measured: settings.measured };
-            benchmark.takes(warm_up + settings.measured);
+            experiment.takes(warm_up + settings.measured);
             let (traffic, x) = of();
-            benchmark.case(name, x, run.cpus.len(), move || run.once(&traffic));
+            experiment.case(name, x, run.cpus.len(), move || run.once(&traffic));
         }
         let (traffic, x) = of();
-        benchmark.case(COUNT, x, 1, move || {
+        experiment.case(COUNT, x, 1, move || {
             let input = Capture::from_reader("bench", Cursor::new(traffic.get().0)).into_input();
             let packets = u64::from(traffic.packets);
             let (times, _) = run_alone(on.receive, Builder::new(), input, packets, Count::default)?;
             Ok(Measurement::of("mpps", 1e3 / times.whole))
         });
         let (traffic, x) = of();
-        benchmark.case(LOOP, x, 1, move || {
+        experiment.case(LOOP, x, 1, move || {
             pin(on.receive)?;
             let (file, expected) = traffic.get();
             let start = Instant::now();
@@ -101,11 +83,11 @@ pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
             Ok(Measurement::of("mpps", packets as f64 / time.as_secs_f64() / 1e6))
         });
     }
-    vec![benchmark]
+    vec![experiment]
 }
 
-fn each_is_one(seen: u64, expected: u64) -> Result<(), BenchError> {
-    if seen == expected { Ok(()) } else { Err(BenchError::Wrong { what: "flows", seen, expected }) }
+fn each_is_one(seen: u64, expected: u64) -> Result<(), LabError> {
+    if seen == expected { Ok(()) } else { Err(LabError::Wrong { what: "flows", seen, expected }) }
 }
 
 /// Meters a capture repeatedly.
@@ -118,7 +100,7 @@ struct Run {
 }
 
 impl Run {
-    fn once(&self, traffic: &Traffic) -> Result<Measurement, BenchError> {
+    fn once(&self, traffic: &Traffic) -> Result<Measurement, LabError> {
         let (file, expected) = traffic.get();
         // A flow may last for any number of laps, so no record is cut.
         let metering = Metering::new(MeterOptions { active: Duration::MAX, ..MeterOptions::default() }, None);
@@ -136,7 +118,7 @@ impl Run {
         handle.stop();
         let outcome = running.join();
         if !outcome.failed.is_empty() {
-            return Err(BenchError::Panicked);
+            return Err(LabError::Panicked);
         }
         let delivered = after.delivered() - before.delivered();
         if after.delivered() >= u64::from(traffic.packets) {

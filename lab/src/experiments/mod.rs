@@ -1,29 +1,28 @@
 //! The experiments, in one file each. Each repeats the shape of an experiment that was published.
 
 mod handoff;
-mod hash;
 mod late_metadata;
 mod meter;
 mod page_cache;
 mod path;
 mod rps;
 
-use crate::benchmark::{Benchmark, Settings};
-pub(crate) use path::series as path_series;
+use crate::experiment::{Experiment, Settings};
+use crate::rr;
 
-/// A name on the command line, and the function that makes its benchmarks. Some experiments have several parts.
-type Named = (&'static str, fn(&Settings) -> Vec<Benchmark>);
+/// A name on the command line, and the function that plans its experiments. Some have several parts.
+type Named = (&'static str, fn(&Settings) -> Vec<Experiment>);
 
 /// All experiments, in the order in which they run.
 const ALL: [Named; 8] = [
-    ("rps", rps::benchmarks),
+    ("rps", rps::plan),
     ("delay", rps::delay),
-    ("handoff", handoff::benchmarks),
-    ("late-metadata", late_metadata::benchmarks),
-    ("page-cache", page_cache::benchmarks),
-    ("path", path::benchmarks),
-    ("hash", hash::benchmarks),
-    ("meter", meter::benchmarks),
+    ("handoff", handoff::plan),
+    ("late-metadata", late_metadata::plan),
+    ("page-cache", page_cache::plan),
+    ("path", path::plan),
+    ("meter", meter::plan),
+    ("rr", rr::plan),
 ];
 
 /// The names of all experiments.
@@ -31,7 +30,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|(name, _)| *name)
 }
 
-/// The benchmarks of the experiment with this name; none if there is no such experiment.
-pub fn benchmarks(name: &str, settings: &Settings) -> Vec<Benchmark> {
-    ALL.iter().find(|(known, _)| *known == name).map_or_else(Vec::new, |(_, benchmarks)| benchmarks(settings))
+/// The parts of the experiment with this name; none if there is no such experiment.
+pub fn plan(name: &str, settings: &Settings) -> Vec<Experiment> {
+    ALL.iter().find(|(known, _)| *known == name).map_or_else(Vec::new, |(_, plan)| plan(settings))
 }

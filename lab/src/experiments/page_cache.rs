@@ -13,58 +13,11 @@ use steerage::limits::{LPC_PAGES_PER_CPU, POLL_BUDGET};
 use steerage::testing::PageLoop;
 use steerage_mem::ring::Consumer;
 
-use crate::benchmark::{Benchmark, Description, Settings};
-use crate::error::BenchError;
+use crate::error::LabError;
+use crate::experiment::{Experiment, Settings};
 use crate::measurement::Measurement;
 use crate::placement::pin;
-use crate::published::LOCAL_PAGE_CACHE;
-use crate::report::ChartKind;
 use crate::runs::{Busy, CpuPair};
-
-const DESCRIPTION: Description = Description {
-    name: "page-cache",
-    title: "The local page cache: queues that contend for pages",
-    question: "Pages go round in polls of 64, and nobody touches their bytes. The queues are spread over the CPUs. Each CPU takes pages \
-               for its own queues and gives them back, so the CPUs share only the pool. What does a page cost with a cache local to \
-               each queue, and without? Across: one CPU takes pages and hands them over, another gives them back.",
-    published: Some(&LOCAL_PAGE_CACHE),
-    x: "queues",
-    rounds: 5,
-};
-
-const FRAMES: Description = Description {
-    name: "page-cache-frames",
-    title: "The local page cache: frames of 1,500 bytes",
-    question: "The same, with a frame of 1,500 bytes in each page: it is written whole when the page is taken, as a network card does, and \
-               read whole before the page is given back. How much CPU time does a frame take? Inline: a poll's frames are \
-               finished before the next poll, so few pages are under way. Otherwise 8 polls of each queue are.",
-    published: Some(&LOCAL_PAGE_CACHE),
-    x: "queues",
-    rounds: 5,
-};
-
-const SIZES: Description = Description {
-    name: "page-cache-size",
-    title: "The local page cache: how large it has to be",
-    question: "The same frames, but pages come back in bursts: each queue sends 15 polls before the first of them is finished, nearly a \
-               full backlog, as when a CPU was away for a moment. What CPU time does a frame take with caches of several sizes? \
-               The control is the same as without a cache: the ratio of the two shows how exact the others are.",
-    published: None,
-    x: "queues",
-    rounds: 5,
-};
-
-const PATH: Description = Description {
-    name: "page-cache-path",
-    title: "The local page cache: the whole path with many queues",
-    question: "Queues that always have frames, spread over the CPUs; all CPUs handle the packets of all queues, by hash, and read the \
-               headers. What does a packet cost with the cache and without? A queue takes pages home when its cache runs short. So \
-               a large cache goes through many pages, which the CPU's own caches may not hold, and without one the pool gives \
-               out the pages that came home last.",
-    published: Some(&LOCAL_PAGE_CACHE),
-    x: "queues",
-    rounds: 5,
-};
 
 /// How many polls of a queue are under way before its worker finishes the first one.
 const POLLS_UNDER_WAY: usize = 8;
@@ -101,131 +54,80 @@ const CONTROL: &str = "control, off as well";
 /// A queue, and the end of its ring through which the worker returns pages.
 type Queue = (PageLoop, Consumer);
 
-pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
+pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     vec![pages(settings), frames(settings), sizes(settings), whole_path(settings)]
 }
 
-fn whole_path(settings: &Settings) -> Benchmark {
+fn whole_path(settings: &Settings) -> Experiment {
     let count = settings.cpus.len();
-    let mut benchmark = Benchmark::new(PATH, settings)
-        .on_this_machine(&here(count))
-        .metric("mpps", "handled", "Mpps", true)
-        .metric("cpu_ns", "all CPUs, busy", "ns a packet", false)
-        .chart(ChartKind::Bars, "cpu_ns", "Cost of a packet, by queues");
-    let off = CACHES[1].0;
-    for (name, lpc_pages) in LPC_PAGES {
-        if lpc_pages > 0 {
-            benchmark = benchmark.compare_by("cpu_ns", name, off);
-        }
-    }
-    benchmark = benchmark.compare_by("cpu_ns", CONTROL, off);
+    let mut experiment = Experiment::new("page-cache-path", 5, settings);
     let (warm_up, time) = (settings.warm_up / 4, settings.measured);
-    benchmark.takes(warm_up + time);
+    experiment.takes(warm_up + time);
     for queues in settings.points(&MANY_QUEUES) {
         for (name, lpc_pages) in LPC_PAGES.into_iter().chain([(CONTROL, 0)]) {
             let on = settings.cpus.clone();
             let run = move || path::once(&on, queues as usize, lpc_pages, warm_up, time);
-            benchmark.case(name, Some(queues.into()), count.max(2), run);
+            experiment.case(name, Some(queues.into()), count.max(2), run);
         }
     }
-    benchmark
+    experiment
 }
 
-fn pages(settings: &Settings) -> Benchmark {
-    let mut benchmark = with_metrics(Benchmark::new(DESCRIPTION, settings), settings)
-        .metric("receive_ns", "receiving CPU", "ns a page", false)
-        .metric("work_ns", "worker", "ns a page", false)
-        .compare("cache on", "cache off")
-        .beside(&LOCAL_PAGE_CACHE)
-        .compare_by("cpu_ns", "cache on", "cache off")
-        .compare("across, cache on", "across, cache off")
-        .chart(ChartKind::Bars, "page_ns", "Cost of a page's round, by queues");
+fn pages(settings: &Settings) -> Experiment {
+    let mut experiment = Experiment::new("page-cache", 5, settings);
     let pages = settings.frames(NANOS) as usize;
     for queues in settings.points(&QUEUES) {
         for (name, cache_pages) in CACHES {
-            add(&mut benchmark, settings, name, Shape::pages(queues, cache_pages), pages);
+            add(&mut experiment, settings, name, Shape::pages(queues, cache_pages), pages);
         }
     }
     let on = settings.pair();
     for (name, cache_pages) in CACHES {
         let run = move || across(on, Shape::pages(1, cache_pages).queues()?, pages);
-        benchmark.case(format!("across, {name}"), Some(1.0), 2, run);
+        experiment.case(format!("across, {name}"), Some(1.0), 2, run);
     }
-    benchmark
+    experiment
 }
 
 /// The cost of a page that one CPU takes and hands over, and the other CPU gives back.
-pub(super) fn there_and_back(on: CpuPair, pages: usize) -> Result<Measurement, BenchError> {
+pub(super) fn there_and_back(on: CpuPair, pages: usize) -> Result<Measurement, LabError> {
     across(on, Shape::pages(1, CACHE_PAGES).queues()?, pages)
 }
 
-fn frames(settings: &Settings) -> Benchmark {
-    let mut benchmark = with_metrics(Benchmark::new(FRAMES, settings), settings)
-        .compare("cache on", "cache off")
-        .beside(&LOCAL_PAGE_CACHE)
-        .compare_by("cpu_ns", "cache on", "cache off")
-        .compare_by("cpu_ns", "inline, cache on", "inline, cache off")
-        .chart(ChartKind::Bars, "page_ns", "Cost of a frame's round, by queues")
-        .chart(ChartKind::Bars, "cpu_ns", "CPU time of a frame, by queues");
+fn frames(settings: &Settings) -> Experiment {
+    let mut experiment = Experiment::new("page-cache-frames", 5, settings);
     let pages = settings.frames(FRAME_NANOS) as usize;
     for queues in settings.points(&MANY_QUEUES) {
         for (name, cache_pages) in CACHES {
             let shape = Shape { frame_bytes: FRAME_BYTES, ..Shape::pages(queues, cache_pages) };
-            add(&mut benchmark, settings, name, shape, pages);
+            add(&mut experiment, settings, name, shape, pages);
             let inline = Shape { comes_home: ComesHome::Inline, ..shape };
-            add(&mut benchmark, settings, &format!("inline, {name}"), inline, pages);
+            add(&mut experiment, settings, &format!("inline, {name}"), inline, pages);
         }
     }
-    benchmark
+    experiment
 }
 
-fn sizes(settings: &Settings) -> Benchmark {
+fn sizes(settings: &Settings) -> Experiment {
     let name = |pages: usize| if pages == 0 { CACHES[1].0.to_owned() } else { format!("{pages} pages") };
-    let mut benchmark = with_metrics(Benchmark::new(SIZES, settings), settings)
-        .chart(ChartKind::Bars, "cpu_ns", "CPU time of a frame, by size of the cache")
-        .chart(ChartKind::Ratio, "cpu_ns", "Gain of a cache in CPU time, by queues");
-    for pages in CACHE_SIZES.iter().rev().filter(|pages| **pages > 0) {
-        benchmark = benchmark.compare_by("cpu_ns", &name(*pages), &name(0));
-    }
-    benchmark = benchmark.compare_by("cpu_ns", CONTROL, &name(0));
+    let mut experiment = Experiment::new("page-cache-size", 5, settings);
     let pages = settings.frames(FRAME_NANOS) as usize;
     for queues in settings.points(&MANY_QUEUES) {
         let cases = CACHE_SIZES.map(|cache_pages| (name(cache_pages), cache_pages));
         for (name, cache_pages) in cases.into_iter().chain([(CONTROL.to_owned(), 0)]) {
             let frames = Shape { frame_bytes: FRAME_BYTES, ..Shape::pages(queues, cache_pages) };
             let shape = Shape { comes_home: ComesHome::InBursts, ..frames };
-            add(&mut benchmark, settings, &name, shape, pages);
+            add(&mut experiment, settings, &name, shape, pages);
         }
     }
-    benchmark
-}
-
-/// Adds the metrics of contending queues, and says how many CPUs they run on.
-fn with_metrics(benchmark: Benchmark, settings: &Settings) -> Benchmark {
-    benchmark
-        .on_this_machine(&here(settings.cpus.len()))
-        .metric("page_ns", "a page's round", "ns", false)
-        .metric("cpu_ns", "CPU time", "ns a page", false)
-        .metric("cpus", "CPUs that ran", "CPUs", true)
-        .metric("cached_percent", "from the cache", "%", true)
-}
-
-/// Says how many CPUs run.
-fn here(cpus: usize) -> String {
-    match cpus {
-        1 => "Here: 1 CPU, so nothing contends.".to_owned(),
-        _ => format!(
-            "Here: at most {cpus} CPUs run at once, so with 64 queues each CPU has {} of them.",
-            64_usize.div_ceil(cpus)
-        ),
-    }
+    experiment
 }
 
 /// Adds a case of queues that contend.
-fn add(benchmark: &mut Benchmark, settings: &Settings, name: &str, shape: Shape, pages: usize) {
+fn add(experiment: &mut Experiment, settings: &Settings, name: &str, shape: Shape, pages: usize) {
     let cpus = shape.cpus(settings.cpus.len());
     let on: Vec<usize> = settings.cpus.iter().copied().take(cpus).collect();
-    benchmark.case(name, Some(shape.queues as f64), cpus, move || contend(&on, shape, pages));
+    experiment.case(name, Some(shape.queues as f64), cpus, move || contend(&on, shape, pages));
 }
 
 /// When the pages of a queue come back.
@@ -261,9 +163,9 @@ impl Shape {
         self.queues.min(there_are.max(2))
     }
 
-    fn queues(&self) -> Result<Vec<Queue>, BenchError> {
+    fn queues(&self) -> Result<Vec<Queue>, LabError> {
         let made = PageLoop::new(self.queues, self.cache_pages);
-        made.map_err(|error| BenchError::set_up("memory for the pages", error))
+        made.map_err(|error| LabError::set_up("memory for the pages", error))
     }
 
     fn send(&self, (queue, _): &mut Queue) -> usize {
@@ -296,7 +198,7 @@ impl Shape {
     }
 
     /// Gives each queue its turn until this many pages have gone around.
-    fn go_round(&self, queues: &mut [Queue], pages: usize) -> Result<Round, BenchError> {
+    fn go_round(&self, queues: &mut [Queue], pages: usize) -> Result<Round, LabError> {
         if self.comes_home == ComesHome::Steadily {
             for queue in &mut *queues {
                 (1..POLLS_UNDER_WAY).for_each(|_| {
@@ -335,13 +237,13 @@ fn sum(frame: &[u8]) -> u64 {
     words.fold(0, u64::wrapping_add)
 }
 
-fn thread_cpu_time() -> Result<Duration, BenchError> {
+fn thread_cpu_time() -> Result<Duration, LabError> {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
-    time.map(Duration::from).map_err(|error| BenchError::set_up("the CPU time of a thread", error))
+    time.map(Duration::from).map_err(|error| LabError::set_up("the CPU time of a thread", error))
 }
 
 /// Runs the queues on these CPUs, each CPU with its own queues.
-fn contend(cpus: &[usize], shape: Shape, pages: usize) -> Result<Measurement, BenchError> {
+fn contend(cpus: &[usize], shape: Shape, pages: usize) -> Result<Measurement, LabError> {
     let mut queues = shape.queues()?;
     let start = Barrier::new(cpus.len());
     let rounds: Vec<Round> = thread::scope(|scope| {
@@ -355,7 +257,7 @@ fn contend(cpus: &[usize], shape: Shape, pages: usize) -> Result<Measurement, Be
                 pinned.and_then(|()| shape.go_round(&mut own, pages))
             }));
         }
-        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(BenchError::Panicked))).collect::<Result<_, _>>()
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(LabError::Panicked))).collect::<Result<_, _>>()
     })?;
     let longest = rounds.iter().map(|round| round.took).max().unwrap_or_default();
     let cpu: Duration = rounds.iter().map(|round| round.cpu).sum();
@@ -369,7 +271,7 @@ fn contend(cpus: &[usize], shape: Shape, pages: usize) -> Result<Measurement, Be
 }
 
 /// Runs one queue whose pages go from one CPU to another.
-fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Result<Measurement, BenchError> {
+fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Result<Measurement, LabError> {
     let each = |time: Duration| time.as_nanos() as f64 / pages as f64;
     let Some((mut queue, consumer)) = loops.pop() else { return Ok(Measurement::default()) };
     pin(on.receive)?;
@@ -384,7 +286,7 @@ fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Re
             Ok(give_back(consumer, pages))
         });
         if is_ready.recv().is_err() {
-            return worker.join().unwrap_or(Err(BenchError::Panicked)).and(Err(BenchError::Panicked));
+            return worker.join().unwrap_or(Err(LabError::Panicked)).and(Err(LabError::Panicked));
         }
         let (begin, mut busy, mut sent) = (Instant::now(), Busy::default(), 0);
         while sent < pages {
@@ -394,7 +296,7 @@ fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Re
                 count > 0
             });
         }
-        let work = worker.join().unwrap_or(Err(BenchError::Panicked))?;
+        let work = worker.join().unwrap_or(Err(LabError::Panicked))?;
         let whole = Measurement::of("page_ns", each(begin.elapsed()));
         Ok(whole.and("receive_ns", each(busy.time())).and("work_ns", each(work)))
     })
@@ -418,7 +320,6 @@ fn give_back(mut consumer: Consumer, pages: usize) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runner::run;
 
     /// Enough pages that warming up takes only a small part of the time.
     const PAGES: usize = 200_000;
@@ -454,9 +355,9 @@ mod tests {
     #[test]
     fn all_numbers_of_queues_and_sizes_are_there() {
         let quick = Settings { ends_only: false, ..Settings::quick(vec![0, 1]) };
-        let [pages, frames, sizes, path] = &benchmarks(&quick)[..] else { panic!("four parts") };
-        let points = |benchmark: &Benchmark, series: &str| {
-            let of = benchmark.cases.iter().filter(|case| case.series == series);
+        let [pages, frames, sizes, path] = &plan(&quick)[..] else { panic!("four parts") };
+        let points = |experiment: &Experiment, series: &str| {
+            let of = experiment.cases.iter().filter(|case| case.series == series);
             of.filter_map(|case| case.x).collect::<Vec<_>>()
         };
         for series in ["cache on", "cache off"] {
@@ -469,19 +370,6 @@ mod tests {
         }
         for series in ["cache on", "1024 pages", "cache off", CONTROL] {
             assert_eq!(points(path, series), [8.0, 32.0, 64.0], "{series}");
-        }
-        assert!(frames.experiment.question.contains("at most 2 CPUs run at once, so with 64 queues each CPU has 32"));
-        let ratio = frames.experiment.compared[0].published[0].ratio;
-        assert!((1.26..1.28).contains(&ratio), "{ratio}");
-    }
-
-    #[test]
-    fn one_cpu_contends_with_nobody_and_says_so() {
-        for benchmark in benchmarks(&Settings::quick(vec![0])) {
-            let experiment = run(benchmark, |_| true);
-            assert!(experiment.question.contains("1 CPU, so nothing contends"), "{}", experiment.question);
-            assert!(experiment.samples.iter().all(|sample| sample.x == Some(1.0)), "{experiment:?}");
-            assert!(experiment.skipped.iter().all(|line| line.contains("it takes 2 CPUs")), "{:?}", experiment.skipped);
         }
     }
 }

@@ -6,7 +6,6 @@ pub(crate) mod flows;
 mod forward;
 pub(crate) mod interval;
 mod json;
-mod respond;
 mod steering;
 mod text;
 
@@ -25,7 +24,6 @@ use crate::error::Error;
 
 pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
-pub(crate) use respond::RespondReport;
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -121,8 +119,6 @@ pub(crate) struct Report {
     pub(crate) flows: Option<Flows>,
     /// The counts of `forward`.
     pub(crate) forwarded: Option<ForwardReport>,
-    /// The counts of `respond`.
-    pub(crate) responded: Option<RespondReport>,
     /// The sandbox that is in force, if there is one.
     pub(crate) sandbox: Option<InForce>,
     /// Whether the text says more (`-v`).
@@ -143,7 +139,6 @@ impl Report {
             capture: None,
             flows: None,
             forwarded: None,
-            responded: None,
             sandbox: None,
             verbose: false,
             last: None,

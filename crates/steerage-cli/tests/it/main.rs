@@ -3,8 +3,6 @@
 //! No test waits for a time to pass. A run ends after a number of packets, or by a signal that is
 //! sent once the program has reported that it listens.
 
-mod bench;
-mod bench_report;
 mod captures;
 mod control;
 mod demo;
@@ -34,7 +32,6 @@ mod predictions;
 mod privileges;
 mod program;
 mod readme;
-mod respond;
 mod run_files;
 mod runs;
 mod send;

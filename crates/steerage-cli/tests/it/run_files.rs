@@ -204,7 +204,7 @@ fn a_mistake_is_told_with_its_line() {
 
     assert_eq!(
         wrong("command = \"explain\"", &[]),
-        "wrong.toml:1: command: write command = \"count\" or command = \"meter\" or command = \"parallel\" or command = \"fanout\" or command = \"forward\" or command = \"respond\""
+        "wrong.toml:1: command: write command = \"count\" or command = \"meter\" or command = \"parallel\" or command = \"fanout\" or command = \"forward\""
     );
     assert!(wrong("", &[]).starts_with("wrong.toml: it does not say which command it is for: write command = "));
 }

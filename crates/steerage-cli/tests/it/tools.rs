@@ -124,15 +124,11 @@ fn manual_pages_are_whole_and_sound() {
         fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     let mut expected: Vec<String> = commands().iter().map(|command| format!("steerage-{command}.1")).collect();
-    let benches =
-        ["all", "rps", "delay", "handoff", "late-metadata", "page-cache", "path", "hash", "meter", "rr", "report"];
-    expected.extend(benches.map(|bench| format!("steerage-lab-{bench}.1")));
     expected.push("steerage.1".to_owned());
     expected.sort();
     assert_eq!(names, expected);
     assert_eq!(fs::read_to_string(directory.join("steerage.1")).unwrap(), run(&["man"]).out);
     assert_eq!(fs::read_to_string(directory.join("steerage-meter.1")).unwrap(), run(&["man", "meter"]).out);
-    assert_eq!(fs::read_to_string(directory.join("steerage-lab-rr.1")).unwrap(), run(&["man", "bench", "rr"]).out);
     assert!(run(&["man", "metre"]).complaint().contains("there is no manual page for metre"));
 
     for command in commands() {
@@ -174,7 +170,7 @@ fn help_has_pages_and_commands() {
     let page = run(&["help", "report"]).out;
     assert!(page.contains("ended_by") && !page.contains("]("), "{page}");
     assert!(page.lines().all(|line| line.len() <= 80 || line.starts_with("    ")), "{page}");
-    assert_eq!(run(&["help", "bench", "rr"]).out, run(&["bench", "rr", "--help"]).out);
+    assert_eq!(run(&["help", "count"]).out, run(&["count", "--help"]).out);
     let wrong = run(&["help", "reprot"]);
     assert_eq!(wrong.code, Some(2));
     assert!(wrong.complaint().ends_with("a similar one exists: report; `steerage help` lists all"), "{wrong:?}");

@@ -10,7 +10,7 @@ use steerage::{
 };
 
 use super::FRAME_BYTES;
-use crate::error::BenchError;
+use crate::error::LabError;
 use crate::frames::{FLOWS, UDP4};
 use crate::measurement::Measurement;
 use crate::runs::ReadsHeaders;
@@ -44,7 +44,7 @@ pub(super) fn once(
     lpc_pages: usize,
     warm_up: Duration,
     time: Duration,
-) -> Result<Measurement, BenchError> {
+) -> Result<Measurement, LabError> {
     let cpus: CpuMask = on.iter().map(|cpu| CpuId(*cpu as u16)).collect();
     let rx: Vec<CpuId> = on.iter().cycle().take(queues).map(|cpu| CpuId(*cpu as u16)).collect();
     let all = (0..queues as u64).map(|seed| Box::new(Frames(Rng::with_seed(seed))) as Box<dyn RxQueue>).collect();
@@ -58,7 +58,7 @@ pub(super) fn once(
     let after = handle.snapshot();
     handle.stop();
     if !running.join().failed.is_empty() {
-        return Err(BenchError::Panicked);
+        return Err(LabError::Panicked);
     }
     let busy = |snapshot: &steerage::Snapshot| snapshot.cpus.iter().map(|cpu| cpu.busy).sum::<Duration>();
     let (packets, busy) = ((after.delivered() - before.delivered()) as f64, busy(&after).saturating_sub(busy(&before)));

@@ -22,6 +22,7 @@ import html
 import json
 import math
 import pathlib
+import signal
 import statistics
 import sys
 from collections import defaultdict
@@ -341,6 +342,7 @@ def main():
     parser.add_argument("--performance", action="store_true", help="draw docs/performance.svg")
     parser.add_argument("--check", action="store_true", help="with --performance: fail if the picture is out of date")
     args = parser.parse_args()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader such as `head` may leave
     if args.performance:
         performance(args.check)
     elif args.files:

@@ -54,6 +54,9 @@ const CONNECTIONS_QUICK: usize = 16;
 /// The fewest frames of a run: a few full rings.
 const FRAMES_MIN: f64 = 20_000.0;
 
+/// The fewest frames of a run that is too short for figures.
+const FRAMES_MIN_QUICK: f64 = 2_000.0;
+
 impl Settings {
     /// The settings that the experiments are designed for.
     pub fn new(cpus: Vec<usize>) -> Self {
@@ -92,7 +95,8 @@ impl Settings {
 
     /// The number of frames in a run if each takes `nanos_each`.
     pub fn frames(&self, nanos_each: f64) -> u64 {
-        (self.measured.as_nanos() as f64 / nanos_each).max(FRAMES_MIN) as u64
+        let least = if self.ends_only { FRAMES_MIN_QUICK } else { FRAMES_MIN };
+        (self.measured.as_nanos() as f64 / nanos_each).max(least) as u64
     }
 
     /// The CPUs of a run on two CPUs. If there is only one CPU, both are the same, and the cases

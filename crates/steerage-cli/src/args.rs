@@ -206,8 +206,6 @@ fn groups(program: &clap::Command) -> String {
 
 /// Gives `-h` the first examples, and `--help` the whole text below the options.
 fn with_short_help(command: clap::Command) -> clap::Command {
-    let subcommands: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
-    let command = subcommands.iter().fold(command, |command, name| command.mut_subcommand(name, with_short_help));
     let Some(long) = command.get_after_help().map(ToString::to_string) else { return command };
     let examples = long.split_once("Examples:\n").map_or("", |(_, examples)| examples);
     let mut short = String::from("Examples:");

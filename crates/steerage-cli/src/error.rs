@@ -99,8 +99,6 @@ pub(crate) enum Error {
     NoTopic { topic: String, nearest: Option<&'static str> },
     /// An input is a filter that was written without `-f`.
     BareFilter { filter: String },
-    /// The bundle of doctor could not be written.
-    Bundle { path: PathBuf, error: io::Error },
     /// The socket for the control tree cannot be created.
     Socket(SocketError),
     /// The user named the socket, but there is no directory for sockets.
@@ -283,9 +281,6 @@ impl fmt::Display for Error {
             }
             Self::BareFilter { filter } => {
                 write!(f, "{filter} is a filter, not an input: write -f {} after the input", shell_word(filter))
-            }
-            Self::Bundle { path, error } => {
-                write!(f, "--bundle: cannot write {}: {error}; name another file", path.display())
             }
             Self::Socket(error) => write!(f, "--socket: {error}"),
             Self::NoRuntimeDirectory { name } => {

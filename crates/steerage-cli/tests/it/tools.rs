@@ -168,8 +168,7 @@ fn help_has_pages_and_commands() {
     assert_eq!((overview.code, overview.err.as_str()), (Some(0), ""));
     assert!(overview.out.contains("Steer packets:\n") && overview.out.contains("\n  report "), "{overview:?}");
     let page = run(&["help", "report"]).out;
-    assert!(page.contains("ended_by") && !page.contains("]("), "{page}");
-    assert!(page.lines().all(|line| line.len() <= 80 || line.starts_with("    ")), "{page}");
+    assert!(page.starts_with("# ") && page.contains("ended_by"), "{page}");
     assert_eq!(run(&["help", "count"]).out, run(&["count", "--help"]).out);
     let wrong = run(&["help", "reprot"]);
     assert_eq!(wrong.code, Some(2));

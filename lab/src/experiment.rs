@@ -160,7 +160,7 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// An experiment without cases, each of which will run `rounds` times by default.
+    /// An experiment without cases. Each case will run `rounds` times by default.
     pub fn new(name: &'static str, rounds: usize, settings: &Settings) -> Self {
         Self {
             name,

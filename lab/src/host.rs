@@ -188,7 +188,7 @@ fn config(args: &HostArgs, interface: &str, is_tap: bool) -> Result<Config, LabE
     args.rr.iter().try_fold(config, with).map_err(|error| wrong(&error))
 }
 
-/// What was counted: packets by fate, connections by their end.
+/// The counts of packets by fate, and of connections by their end.
 fn counts(responding: &Responding) -> Value {
     let counts = responding.so_far();
     let fates = |is_served: bool| -> Value {

@@ -125,7 +125,7 @@ fn examples_run_in_a_clone() {
     }
     let _ = writeln!(io::stderr(), "docs/: {ran} commands ran, and these did not: {kept:?}");
     assert!(faults.is_empty(), "{}", faults.join("\n\n"));
-    assert!(ran >= 50, "only {ran} commands ran");
+    assert!(ran >= 45, "only {ran} commands ran");
 }
 
 #[test]

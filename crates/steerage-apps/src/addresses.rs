@@ -1,11 +1,9 @@
-//! Addresses, and which of them a packet may come from and go to. `forward` and `respond` share these rules.
+//! Addresses, and which of them a packet may come from and go to. `forward` and the host of lab/ share these rules.
 //!
 //! The rules are those of RFC 1122 (3.2.1.3) for hosts, RFC 1812 (4.2.2.11, 5.3.7) for routers, and
 //! RFC 4291 (2.5.2, 2.5.3, 2.5.5.2, 2.7) for IPv6.
 
-#[cfg(any(test, feature = "respond"))]
-use std::net::IpAddr;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::Ipv4Net;
 
@@ -17,7 +15,7 @@ pub type Mac = [u8; 6];
 /// These ranges belong to no host: 0/8 ("this network") and 127/8 (loopback). Nor do 224/4
 /// (multicast) and 240/4 (reserved, with the limited broadcast address).
 #[inline]
-pub(crate) fn is_of_a_host_v4(address: Ipv4Addr) -> bool {
+pub fn is_of_a_host_v4(address: Ipv4Addr) -> bool {
     !matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
@@ -25,13 +23,12 @@ pub(crate) fn is_of_a_host_v4(address: Ipv4Addr) -> bool {
 ///
 /// Unspecified, loopback, multicast and IPv4-mapped addresses belong to no host.
 #[inline]
-pub(crate) fn is_of_a_host_v6(address: Ipv6Addr) -> bool {
+pub fn is_of_a_host_v6(address: Ipv6Addr) -> bool {
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.to_ipv4_mapped().is_some())
 }
 
 /// Like [`is_of_a_host_v4`] and [`is_of_a_host_v6`], for an address of either family.
-#[cfg(any(test, feature = "respond"))]
-pub(crate) fn is_of_a_host(address: IpAddr) -> bool {
+pub fn is_of_a_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_of_a_host_v4(address),
         IpAddr::V6(address) => is_of_a_host_v6(address),
@@ -40,7 +37,7 @@ pub(crate) fn is_of_a_host(address: IpAddr) -> bool {
 
 /// Whether a packet may have the source address, if the link has these broadcast addresses.
 #[inline]
-pub(crate) fn is_source_v4(address: Ipv4Addr, broadcasts: &[Ipv4Addr]) -> bool {
+pub fn is_source_v4(address: Ipv4Addr, broadcasts: &[Ipv4Addr]) -> bool {
     is_of_a_host_v4(address) && !broadcasts.contains(&address)
 }
 

@@ -1,14 +1,14 @@
 //! The Internet checksum (RFC 1071), and its update when a word changes (RFC 1624).
 
 /// Adds the 16-bit words of `bytes` to `sum`. A single last byte counts as if a zero byte followed.
-pub(crate) fn sum(bytes: &[u8], sum: u64) -> u64 {
+pub fn sum(bytes: &[u8], sum: u64) -> u64 {
     let (pairs, last) = bytes.split_at(bytes.len() & !1);
     let words = pairs.chunks_exact(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])));
     sum + words.sum::<u64>() + last.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
 /// The checksum that belongs to `sum`.
-pub(crate) fn finish(mut sum: u64) -> u16 {
+pub fn finish(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -16,7 +16,7 @@ pub(crate) fn finish(mut sum: u64) -> u16 {
 }
 
 /// The checksum after a covered word changed from `old` to `new`: RFC 1624, equation 3.
-pub(crate) fn adjusted(checksum: u16, old: u16, new: u16) -> u16 {
+pub fn adjusted(checksum: u16, old: u16, new: u16) -> u16 {
     finish(u64::from(!checksum) + u64::from(!old) + u64::from(new))
 }
 

@@ -6,8 +6,6 @@
 //! A doc comment on a field is that option's help, so it is written for the program's users.
 //! [`program`] adds what clap cannot derive: the groups of commands, and a short help for `-h`.
 
-mod bench;
-mod bench_report;
 mod control;
 mod count;
 mod cpus;
@@ -20,7 +18,6 @@ mod memory;
 mod meter;
 mod metrics;
 mod parallel;
-mod respond;
 mod route;
 mod run;
 mod sandbox;
@@ -34,8 +31,6 @@ mod values;
 use clap::builder::Resettable;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub(crate) use bench::{Bench, BenchArgs, ExperimentArgs, PathArgs, RrArgs};
-pub(crate) use bench_report::BenchReportArgs;
 pub(crate) use control::{ControlArgs, GetArgs, SetArgs, ToArgs};
 pub(crate) use count::CountArgs;
 pub(crate) use cpus::CpuArgs;
@@ -48,7 +43,6 @@ pub(crate) use memory::MemoryArgs;
 pub(crate) use meter::MeterArgs;
 pub(crate) use metrics::MetricsArgs;
 pub(crate) use parallel::{ExecWhenReadyArgs, FormatArg, ParallelArgs};
-pub(crate) use respond::{HostArgs, RespondArgs};
 pub(crate) use route::{NextHopArg, ROUTE_SYNTAX, RouteArg};
 pub(crate) use run::{HabitArgs, ReportArgs, RunArgs};
 pub(crate) use sandbox::SandboxArgs;
@@ -107,10 +101,6 @@ pub(crate) enum Command {
     #[command(after_help = forward::FORWARD_HELP)]
     Forward(ForwardArgs),
 
-    /// Answer as a host: ping, echo, requests over TCP
-    #[command(after_help = respond::RESPOND_HELP)]
-    Respond(RespondArgs),
-
     /// Send generated packets or capture files
     #[command(after_help = send::SEND_HELP)]
     Send(SendArgs),
@@ -139,10 +129,6 @@ pub(crate) enum Command {
     #[command(after_help = doctor::DOCTOR_HELP)]
     Doctor(DoctorArgs),
 
-    /// Repeat published experiments on this machine
-    #[command(after_help = bench::BENCH_HELP)]
-    Bench(BenchArgs),
-
     /// Print a page of the guide, or the help of a command
     #[command(after_help = tools::HELP_HELP)]
     Help(HelpArgs),
@@ -161,11 +147,10 @@ pub(crate) enum Command {
 }
 
 /// The commands by purpose, as the program's help lists them.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 4] = [
     ("Look at traffic", &["count", "meter", "explain"]),
-    ("Steer packets", &["parallel", "fanout", "forward", "respond", "send"]),
+    ("Steer packets", &["parallel", "fanout", "forward", "send"]),
     ("Operate", &["top", "get", "set", "run", "check", "doctor"]),
-    ("Measure", &["bench"]),
     ("Help", &["help", "man", "completions"]),
 ];
 
@@ -182,8 +167,8 @@ pub(crate) fn program() -> clap::Command {
     for name in names {
         program =
             program.mut_subcommand(&name, |command| match name.as_str() {
-                // Endless synthetic traffic makes no sense as an input of a router or a host.
-                "forward" | "respond" => with_short_help(command.mut_arg("devices", |arg| {
+                // Endless synthetic traffic makes no sense as an input of a router.
+                "forward" => with_short_help(command.mut_arg("devices", |arg| {
                     arg.required(true).default_value(Resettable::<clap::builder::OsStr>::Reset)
                 })),
                 _ => with_short_help(command),
@@ -217,8 +202,6 @@ fn groups(program: &clap::Command) -> String {
 
 /// Gives `-h` the first examples, and `--help` the whole text below the options.
 fn with_short_help(command: clap::Command) -> clap::Command {
-    let subcommands: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
-    let command = subcommands.iter().fold(command, |command, name| command.mut_subcommand(name, with_short_help));
     let Some(long) = command.get_after_help().map(ToString::to_string) else { return command };
     let examples = long.split_once("Examples:\n").map_or("", |(_, examples)| examples);
     let mut short = String::from("Examples:");

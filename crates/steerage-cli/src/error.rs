@@ -72,10 +72,6 @@ pub(crate) enum Error {
     SameFile { spec: String, what: &'static str },
     /// The command line does not allow forwarding. The text is the whole message.
     Forward(String),
-    /// The command line does not allow answering. The text is the whole message.
-    Respond(String),
-    /// The measurement failed. The text is the whole message.
-    Bench(String),
     /// The instance cannot be built.
     Build(BuildError),
     /// Metrics cannot be served at the address.
@@ -104,8 +100,6 @@ pub(crate) enum Error {
     NoTopic { topic: String, nearest: Option<&'static str> },
     /// An input is a filter that was written without `-f`.
     BareFilter { filter: String },
-    /// The bundle of doctor could not be written.
-    Bundle { path: PathBuf, error: io::Error },
     /// The socket for the control tree cannot be created.
     Socket(SocketError),
     /// The user named the socket, but there is no directory for sockets.
@@ -262,9 +256,7 @@ impl fmt::Display for Error {
             Self::Build(error) => error.fmt(f),
             Self::Metrics(error) => error.fmt(f),
             Self::System { operation, error } => write!(f, "cannot {operation}: {error}"),
-            Self::Device(message) | Self::Forward(message) | Self::Respond(message) | Self::Bench(message) => {
-                f.write_str(message)
-            }
+            Self::Device(message) | Self::Forward(message) => f.write_str(message),
             Self::Panicked(cpus) => {
                 let cpus: CpuMask = cpus.iter().copied().collect();
                 write!(
@@ -300,9 +292,6 @@ impl fmt::Display for Error {
             }
             Self::BareFilter { filter } => {
                 write!(f, "{filter} is a filter, not an input: write -f {} after the input", shell_word(filter))
-            }
-            Self::Bundle { path, error } => {
-                write!(f, "--bundle: cannot write {}: {error}; name another file", path.display())
             }
             Self::Socket(error) => write!(f, "--socket: {error}"),
             Self::NoRuntimeDirectory { name } => {

@@ -1,8 +1,6 @@
 //! The pages of the guide. They are built into the program, since an installed program has no docs/
 //! directory.
 
-mod markdown;
-
 /// The pages, each with its name and its text.
 macro_rules! pages {
     ($($name:literal)*) => {
@@ -12,13 +10,13 @@ macro_rules! pages {
 
 const PAGES: [(&str, &str); PAGE_COUNT] = pages! {
     "install" "first-capture" "first-interface" "write-an-ids"
-    "parallel" "tunnels" "meter" "explain" "interfaces" "af_xdp" "captures" "filters" "outputs" "forward" "respond" "top" "control"
-    "run-files" "doctor" "bench" "bench-report" "devices" "functions"
+    "parallel" "tunnels" "meter" "explain" "interfaces" "af_xdp" "captures" "filters" "outputs" "forward" "top" "control"
+    "run-files" "doctor" "devices" "functions"
     "options" "report" "metrics" "flows" "privileges" "memory" "glossary"
     "steering" "balance" "topology" "performance"
 };
 
-const PAGE_COUNT: usize = 34;
+const PAGE_COUNT: usize = 31;
 
 /// The text of a page.
 pub(crate) fn page(name: &str) -> Option<&'static str> {
@@ -28,11 +26,6 @@ pub(crate) fn page(name: &str) -> Option<&'static str> {
 /// The names and titles of all pages.
 pub(crate) fn titles() -> impl Iterator<Item = (&'static str, &'static str)> {
     PAGES.iter().map(|(name, text)| (*name, text.lines().next().unwrap_or_default().trim_start_matches("# ")))
-}
-
-/// A page as text for a terminal of this width.
-pub(crate) fn render(page: &str, width: usize) -> String {
-    markdown::render(page, width, |target| PAGES.iter().map(|(name, _)| *name).find(|name| *name == target))
 }
 
 /// The page or command whose name is most similar to `words`.
@@ -64,19 +57,5 @@ mod tests {
         built_in.sort_unstable();
         assert_eq!(built_in, names);
         assert!(titles().all(|(_, title)| !title.is_empty()));
-    }
-
-    #[test]
-    fn pages_fit_80_columns() {
-        for (name, text) in PAGES {
-            let rendered = render(text, 80);
-            let mut lines = rendered.lines();
-            // Examples and transcripts keep their lines. A word that is longer than a line cannot
-            // be broken.
-            let breaks = |line: &str| line.split_whitespace().all(|word| word.chars().count() < 40);
-            let is_long = |line: &&str| line.chars().count() > 80 && !line.starts_with("    ") && breaks(line);
-            let long = lines.find(is_long);
-            assert_eq!(long, None, "{name}");
-        }
     }
 }

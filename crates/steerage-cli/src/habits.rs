@@ -116,11 +116,6 @@ fn no_dashes(words: &[&str]) -> Option<String> {
 fn no_input(words: &[&str]) -> Option<String> {
     match words {
         ["forward"] => Some("name the interfaces to forward between: steerage forward eth1 eth2".to_owned()),
-        ["respond", options @ ..]
-            if options.iter().all(|word| word.starts_with('-')) || options.contains(&"--address") =>
-        {
-            Some("name an interface to answer at: steerage respond eth1 --address 10.0.0.2".to_owned())
-        }
         _ => None,
     }
 }

@@ -88,12 +88,6 @@ pub(crate) fn socket_of(to: Option<&str>) -> Result<InstanceSocket, Error> {
     }
 }
 
-/// The sockets of all instances that this user may ask.
-pub(crate) fn all() -> Result<Vec<InstanceSocket>, Error> {
-    let found = |path| InstanceSocket { path, was_found: true };
-    Ok(instances()?.into_iter().map(found).collect())
-}
-
 /// The sockets of this user's instances and of root's. Any user may read from root's instances.
 fn instances() -> Result<Vec<PathBuf>, Error> {
     let own = runtime_directory();

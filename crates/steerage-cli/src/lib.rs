@@ -10,11 +10,11 @@
 //! | `command` | runs the command of the command line: a file for each command |
 //! | `run` | runs an instance from its start to its end, with reports, signals and the live table |
 //! | `instance` | opens the devices, drops privileges, and builds an instance from the command line |
-//! | `bench`, `doctor`, `top` | the commands that need more than one file |
+//! | `doctor`, `top` | the commands that need more than one file |
 //! | `control_tree`, `metrics` | the control tree and the metrics that a run serves |
 //! | `live_table`, `live_flows` | the tables that are redrawn on a terminal during a run, and their keys |
 //! | `report` | writes reports and explanations, as text and as JSON |
-//! | `routing` | the kernel's routes and neighbours, for `forward` and `respond` |
+//! | `routing` | the kernel's routes and neighbours, for `forward` |
 //! | `run_file` | reads a run file and merges it with the command line |
 //! | `sandbox` | the permissions of each command once it is set up |
 //! | `signals`, `service` | signals as events, the service manager |
@@ -29,7 +29,6 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod bench;
 mod command;
 mod control_tree;
 mod doctor;

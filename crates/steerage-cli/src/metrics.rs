@@ -7,7 +7,6 @@ use std::sync::Arc;
 use steerage::Handle;
 use steerage_apps::forward::{self, Forwarded, Forwarding};
 use steerage_apps::meter::{FlowCounts, Metering};
-use steerage_apps::respond::{self, Responded, Responding};
 use steerage_control::metrics::{Listener, Metric, More, Server, Source};
 use steerage_device::capture::CaptureInfo;
 
@@ -82,30 +81,6 @@ fn forwarded(counts: &Forwarded) -> Vec<Metric> {
     ]
 }
 
-/// The metrics of `respond`.
-pub(crate) fn of_responding(responding: Arc<Responding>) -> More {
-    Box::new(move || responded(&responding.so_far()))
-}
-
-fn responded(counts: &Responded) -> Vec<Metric> {
-    let fates = respond::Fate::ALL.map(|fate| (fate.name(), counts.get(fate)));
-    let ends = respond::End::ALL.map(|end| (end.name(), counts.ended(end)));
-    let bytes = [("in", counts.tcp_bytes_in), ("out", counts.tcp_bytes_out)];
-    vec![
-        Metric::counters("respond_packets", "Packets that arrived, by outcome.", "fate", fates),
-        Metric::gauge("respond_connections", "TCP connections that there are.", counts.open),
-        Metric::counter("respond_connections_opened", "TCP connections that there were.", counts.opened),
-        Metric::counter(
-            "respond_connections_refused",
-            "TCP connections that were refused because there were too many.",
-            counts.refused,
-        ),
-        Metric::counters("respond_connections_ended", "TCP connections that ended, by reason.", "end", ends),
-        Metric::counter("respond_transactions", "Whole requests that were answered.", counts.transactions),
-        Metric::counters("respond_tcp_bytes", "Bytes of TCP's payload.", "direction", bytes),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -117,12 +92,7 @@ mod tests {
     /// docs/metrics.md names all metrics that are served, and no others.
     #[test]
     fn the_page_of_metrics_names_all_of_them() {
-        let own = [
-            captured(0),
-            flows(&FlowCounts::default()),
-            forwarded(&Forwarded::default()),
-            responded(&Responded::default()),
-        ];
+        let own = [captured(0), flows(&FlowCounts::default()), forwarded(&Forwarded::default())];
         let own = own.iter().flatten().map(Metric::served_as);
         let known: BTreeSet<String> = names().into_iter().chain(own).collect();
         let page = include_str!("../../../docs/metrics.md");

@@ -41,7 +41,6 @@ pub(crate) enum Confined {
     Meter,
     Explain,
     Send,
-    Respond,
     Forward,
     Fanout,
     Parallel,
@@ -50,11 +49,6 @@ pub(crate) enum Confined {
     Top,
     Doctor,
     Check,
-    /// The experiments on generated packets.
-    Bench,
-    /// The load against a server.
-    BenchRr,
-    BenchReport,
     Help,
     Man,
     Completions,
@@ -62,12 +56,11 @@ pub(crate) enum Confined {
 
 impl Confined {
     #[cfg(test)]
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 15] = [
         Self::Count,
         Self::Meter,
         Self::Explain,
         Self::Send,
-        Self::Respond,
         Self::Forward,
         Self::Fanout,
         Self::Parallel,
@@ -76,9 +69,6 @@ impl Confined {
         Self::Top,
         Self::Doctor,
         Self::Check,
-        Self::Bench,
-        Self::BenchRr,
-        Self::BenchReport,
         Self::Help,
         Self::Man,
         Self::Completions,
@@ -86,11 +76,7 @@ impl Confined {
 
     #[cfg(test)]
     fn name(self) -> String {
-        match self {
-            Self::BenchRr => "bench rr TARGET".to_owned(),
-            Self::BenchReport => "bench report".to_owned(),
-            _ => format!("{self:?}").to_lowercase(),
-        }
+        format!("{self:?}").to_lowercase()
     }
 
     /// The system calls that the process's threads may make.
@@ -98,7 +84,7 @@ impl Confined {
         use Group::{Clients, Files, Netlink, OpenSockets, Receive, Send, SendTo, Signal};
         use Group::{Terminal, Threads, UnixClient, Wait};
         match self {
-            Self::Count | Self::Meter | Self::Explain | Self::Send | Self::Respond => {
+            Self::Count | Self::Meter | Self::Explain | Self::Send => {
                 &[Receive, Send, OpenSockets, Threads, Files, Clients]
             }
             Self::Forward => &[Receive, Send, SendTo, OpenSockets, Threads, Files, Clients, Netlink],
@@ -106,8 +92,7 @@ impl Confined {
             Self::Parallel => &[Receive, Send, OpenSockets, Threads, Files, Clients, Wait, Signal],
             Self::Get | Self::Set => &[Receive, Send, OpenSockets],
             Self::Top => &[Receive, Send, OpenSockets, Threads, Files, UnixClient, Terminal],
-            Self::Bench | Self::BenchRr => &[Receive, Send, OpenSockets, Threads, Files],
-            Self::BenchReport | Self::Man => &[Files],
+            Self::Man => &[Files],
             Self::Doctor | Self::Help | Self::Completions => &[],
             Self::Check => &[Receive, Send, OpenSockets, Files, UnixClient],
         }
@@ -117,7 +102,7 @@ impl Confined {
     /// threads. Devices add [what they need](groups_of_device).
     pub(crate) fn packet_groups(self) -> Option<&'static [Group]> {
         match self {
-            Self::Count | Self::Meter | Self::Explain | Self::Send | Self::Respond => Some(&[Group::Receive]),
+            Self::Count | Self::Meter | Self::Explain | Self::Send => Some(&[Group::Receive]),
             Self::Forward | Self::Fanout | Self::Parallel => Some(&[Group::Receive]),
             _ => None,
         }

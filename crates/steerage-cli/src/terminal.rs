@@ -27,11 +27,6 @@ pub(crate) fn width() -> Option<usize> {
     of_terminal.or_else(of_environment).filter(|columns| *columns >= COLUMNS_MIN)
 }
 
-/// The width for filled text.
-pub(crate) fn columns() -> usize {
-    width().unwrap_or(COLUMNS_DEFAULT)
-}
-
 /// The columns and lines of the terminal on standard error.
 pub(crate) fn screen() -> (usize, usize) {
     let size = rustix::termios::tcgetwinsize(io::stderr()).ok().map(|size| (size.ws_col.into(), size.ws_row.into()));

@@ -17,13 +17,11 @@
 //! | `mix` | kinds of flows: `udp4`, `tcp4`, `udp6`, `tcp6`, `vlan` | `udp4` | up to [`MIX_MAX`] |
 //! | `queues` | number of receive queues | 1 | 1 to 1024, and at most `flows` |
 //! | `buffer` | bytes of a receive buffer | frames are whole | [`BUFFER_MIN`] to [`SIZE_MAX`] |
-//! | `profile` | conversations instead of numbered frames | none | `office` |
 //!
 //! - `seed`: the same options with the same seed generate the same frames.
 //! - `mix`: each kind gets the same number of flows.
 //! - `queues`: each flow is in one queue.
 //! - `buffer`: a longer frame arrives in several buffers, as a chain of at most 18 pages.
-//! - `profile`: can only be combined with `packets` and `seed`.
 //!
 //! # The frames
 //!
@@ -38,24 +36,6 @@
 //! 2001:db8:0:2::1. Flow `f` is in queue `f % queues`, and has kind number `f / queues % kinds`.
 //! TCP flows are in the middle of sending: every segment continues the previous one.
 //!
-//! # The profile `office`
-//!
-//! With `profile=office`, the frames belong to conversations, in both directions and with times,
-//! like in a capture at an office's router. [`parse_payload`] finds no numbers in them.
-//!
-//! - 48 clients (10.20.0.0/16, 2001:db8:20::/48), a quarter of them in VLAN 10, a quarter in VLAN 20. Every third
-//!   conversation is over IPv6.
-//! - Each conversation begins with a DNS query and its reply (A or AAAA). On average, 14 out of 16
-//!   continue with a web page over TCP, and 1 with a call (RTP). In 1 the name does not exist.
-//! - TCP has handshakes with options, HTTP in segments of up to the MSS, acknowledgements, and an orderly end.
-//! - The first conversation uploads to port 9 (discard) and never ends. It is the elephant, with more
-//!   than half of all bytes.
-//! - The times begin at 2026-01-01 09:00 UTC, with 12 new conversations per second. They do not
-//!   delay the frames, which are generated as fast as they are taken.
-//!
-//! Checksums are correct, and no segment is lost. The end of the input cuts off open conversations,
-//! as in any capture.
-//!
 //! # Timing
 //!
 //! Without `rate` the device [can wait](steerage::device::Capabilities::can_wait): it generates the
@@ -69,8 +49,6 @@
 //! 8 bytes per flow. With `zipf`, 16 bytes per flow, and 20 during the start.
 
 mod frame;
-mod office;
-mod profile;
 mod queue;
 mod sample;
 mod schedule;
@@ -81,10 +59,8 @@ use steerage::{Input, device::RxQueue};
 pub use crate::options::SpecError;
 use crate::options::setters;
 pub use frame::{Kind, MAGIC, parse_payload};
-pub use profile::Profile;
 pub use schedule::RING;
 
-use office::OfficeQueue;
 use queue::SyntheticQueue;
 use sample::Sampler;
 
@@ -148,9 +124,6 @@ pub struct SyntheticOptions {
     pub queues: usize,
     /// The bytes of a receive buffer. `None` means that every frame fits into one.
     pub buffer: Option<usize>,
-    /// Generates conversations of this profile instead of numbered frames. In that case, only the
-    /// options `packets` and `seed` have an effect.
-    pub profile: Option<Profile>,
 }
 
 impl Default for SyntheticOptions {
@@ -166,7 +139,6 @@ impl Default for SyntheticOptions {
             mix: vec![Kind::Udp4],
             queues: 1,
             buffer: None,
-            profile: None,
         }
     }
 }
@@ -212,9 +184,6 @@ impl SyntheticOptions {
         /// The bytes of a receive buffer, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: every frame fits
         /// into one.
         buffer: usize => Some;
-        /// Generates conversations of this profile. In that case, only the number of packets and
-        /// the seed have an effect. Default: numbered frames.
-        profile: Profile => Some;
     }
 
     /// Creates the device with its tables.
@@ -223,10 +192,6 @@ impl SyntheticOptions {
     /// [`SpecError`] for an option that is out of range.
     pub fn open(&self) -> Result<Input, SpecError> {
         self.check()?;
-        if self.profile == Some(Profile::Office) {
-            let queue = OfficeQueue::new(self.seed, self.packets);
-            return Ok(Input::new(self.name.as_str(), "synthetic", vec![Box::new(queue)]));
-        }
         let samplers: Vec<Sampler> = (0..self.queues).map(|queue| Sampler::new(self, queue)).collect();
         let weights: Vec<f64> = samplers.iter().map(Sampler::weight).collect();
         let bounds = share_bounds(&weights);

@@ -32,7 +32,6 @@
 //! | `shared_pool`, `bundles` | the pages that no queue has, by NUMA node, and the lock-free stack that they lie in |
 //! | [`supply`] | the packet memory of an instance, which grows with its backlog |
 //! | [`huge`] | memory for tables with random access |
-//! | [`bare`] | the minimum work for handing a frame to another CPU, for benchmarks |
 //!
 //! # Why the interface is sound
 //!
@@ -48,7 +47,6 @@
 //! reach neither a page that it does not hold nor a page that was unmapped.
 
 pub mod admission;
-pub mod bare;
 pub mod bits;
 pub mod blocks;
 pub mod budget;

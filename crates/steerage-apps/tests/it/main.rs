@@ -1,6 +1,4 @@
-//! Tests that compare packet functions with tshark, and tests with the kernel as their peer.
+//! Tests that compare packet functions with tshark.
 
 mod meter_captures;
-#[cfg(feature = "respond")]
-mod respond;
 mod tcp_health;

@@ -8,7 +8,7 @@ pub(super) const COUNT_HELP: &str = "\
 DEVICE is one of:
   synthetic[:OPTION=VALUE,...]  generated packets; options: flows, size, zipf,
                                 packets, rate, seed, mix (udp4+tcp6+vlan),
-                                queues, profile=office (steerage help devices)
+                                queues, buffer (steerage help devices)
   FILE                          a pcap or pcapng capture, also with gzip or zstd
   -                             a capture on standard input
   IFACE                         an interface (steerage help interfaces)

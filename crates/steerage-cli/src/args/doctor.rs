@@ -1,7 +1,5 @@
 //! The options of `steerage doctor`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
 use super::SandboxArgs;
@@ -14,7 +12,6 @@ Examples:
   steerage doctor              the machine
   steerage doctor eth1         and an interface: offloads, queues, XDP
   sudo steerage doctor         what root could do
-  steerage doctor eth1 --bundle report.json     what to attach to a report
   steerage doctor --json | jq '.findings[] | select(.state == \"lack\") | .mend'";
 
 #[derive(Debug, Args)]
@@ -26,10 +23,6 @@ pub(crate) struct DoctorArgs {
     /// Print the findings as one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
-
-    /// Write what a maintainer needs to understand a report into FILE, as JSON
-    #[arg(long, value_name = "FILE", conflicts_with = "json")]
-    pub(crate) bundle: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,

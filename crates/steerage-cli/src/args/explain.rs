@@ -15,7 +15,7 @@ For a capture, an interface or synthetic traffic, it prints the same for one pac
 also prints the share of the busiest CPU, the largest flows, and what keeps the traffic from spreading. It recommends a number of \
 CPUs and a mask, with the commands for steerage and for the kernel's own RPS.
 
-The answer is for the command of --for. count, meter, fanout and respond keep both directions of a flow on one CPU. forward keeps \
+The answer is for the command of --for. count, meter and fanout keep both directions of a flow on one CPU. forward keeps \
 each direction on one CPU.
 
 An interface is listened to for 10 s, unless -c or --seconds is given. The kernel still gets all packets.
@@ -35,7 +35,7 @@ pub(crate) struct ExplainArgs {
     #[arg(value_name = "FLOW|DEVICE", required = true)]
     pub(crate) what: Vec<String>,
 
-    /// Explain for this command: count, meter, fanout, forward or respond
+    /// Explain for this command: count, meter, fanout or forward
     #[arg(long = "for", value_name = "COMMAND", value_enum, default_value_t, hide_possible_values = true)]
     pub(crate) command: SteeringCommand,
 
@@ -59,7 +59,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seconds)]
     pub(crate) seconds: Option<Duration>,
 
-    /// Look at packets of this direction: in, out or inout; forward and respond receive only incoming packets
+    /// Look at packets of this direction: in, out or inout; forward receives only incoming packets
     #[arg(
         hide_short_help = true,
         short = 'Q',

@@ -37,7 +37,7 @@ pub(crate) struct LiveArgs {
     #[arg(hide_short_help = true, short = 'B', long, value_name = "SIZE", value_parser = memory::buffer)]
     pub(crate) buffer_size: Option<usize>,
 
-    /// Longest time that a packet waits for a batch to fill [default: 10ms; forward and respond: 1ms]
+    /// Longest time that a packet waits for a batch to fill [default: 10ms; forward: 1ms]
     #[arg(hide_short_help = true, long, value_name = "DURATION", value_parser = block_timeout)]
     pub(crate) block_timeout: Option<Duration>,
 

@@ -1,86 +1,36 @@
-//! docs/options.md: every option and exit code, for users who script the program. The tables of
-//! options come from the definition of the command line.
+//! docs/options.md lists every option, for users who script the program. This compares its rows with the definition of the
+//! command line.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction};
 
 use super::program;
 
-const HEAD: &str = "\
-# Options and exit codes
-
-This page is for people who script steerage. `steerage COMMAND --help` explains each option in its context.
-
-## Exit codes
-
-| code | meaning |
-|---|---|
-| 0 | success; also if a reader closed the pipe |
-| 1 | an error: standard error has one line that says what was tried and what to do |
-| 2 | a wrong command line or run file option |
-| 3 | with `--strict`: a packet was lost, not finished, or out of order |
-| 1 to 100 | `parallel`: that many jobs failed |
-| 101 | `parallel`: more than 100 jobs failed |
-| 255 | `parallel`: any other error |
-
-## Streams
-
-| output | goes to |
-|---|---|
-| report, text or `--json` | standard output; standard error if `--flows -` or the jobs of `parallel` use standard output |
-| `--interval` lines | as the report |
-| errors, notes, the live table, `-v` | standard error |
-| flows of `--flows -` | standard output |
-
-`-q` leaves out the report as text, the live table and notes. JSON, flows, pages, errors and exit codes stay.
-
-## Arguments
-
-| command | arguments |
-|---|---|
-";
-
-const OPTIONS: &str = "
-## Options
-
-| option | commands | meaning |
-|---|---|---|
-";
-
-/// Makes the page.
-fn page() -> String {
+/// The rows of the page's tables: the arguments of each command, and each option. Options with the same name and meaning are one
+/// row.
+fn rows() -> Vec<String> {
     let mut program = program();
     program.build();
-    let mut commands: Vec<(String, Command)> = Vec::new();
-    for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
-        commands.push((command.get_name().to_owned(), command.clone()));
-        for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
-            commands.push((format!("{} {}", command.get_name(), below.get_name()), below.clone()));
-        }
-    }
-    let mut text = HEAD.to_owned();
-    for (name, command) in &commands {
+    let commands: Vec<_> = program.get_subcommands().filter(|command| !command.is_hide_set()).collect();
+    let arguments = commands.iter().filter_map(|command| {
         let arguments: Vec<String> = command.get_positionals().map(ToString::to_string).collect();
-        if !arguments.is_empty() {
-            text += &format!("| `{name}` | `{}` |\n", arguments.join(" ").replace('|', "\\|"));
-        }
-    }
-    text += OPTIONS;
-    // Options with the same name and meaning are one row.
-    let mut rows: BTreeMap<(String, String, String), Vec<&str>> = BTreeMap::new();
-    for (name, command) in &commands {
+        let row = format!("| `{}` | `{}` |", command.get_name(), arguments.join(" ").replace('|', "\\|"));
+        (!arguments.is_empty()).then_some(row)
+    });
+    let mut options: BTreeMap<(String, String, String), Vec<&str>> = BTreeMap::new();
+    for command in &commands {
         for option in command.get_arguments().filter(|arg| is_listed(arg)) {
             let long = option.get_long().unwrap_or_default().to_owned();
-            rows.entry((long, written(option), meaning(option))).or_default().push(name);
+            options.entry((long, written(option), meaning(option))).or_default().push(command.get_name());
         }
     }
-    for ((_, option, meaning), commands) in rows {
-        text += &format!("| `{option}` | {} | {meaning} |\n", commands.join(", "));
-    }
-    text
+    let options = options
+        .into_iter()
+        .map(|((_, option, meaning), commands)| format!("| `{option}` | {} | {meaning} |", commands.join(", ")));
+    arguments.chain(options).collect()
 }
 
 fn is_listed(arg: &Arg) -> bool {
@@ -103,12 +53,13 @@ fn meaning(arg: &Arg) -> String {
     if shown { format!("{help} [default: {}]", defaults.join(" ")) } else { help }
 }
 
-/// `STEERAGE_UPDATE=1 cargo test -p steerage-cli options_page` writes the page.
 #[test]
 fn the_page_has_every_option() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/options.md");
-    if std::env::var_os("STEERAGE_UPDATE").is_some() {
-        fs::write(&path, page()).unwrap();
-    }
-    assert_eq!(fs::read_to_string(&path).unwrap(), page(), "update docs/options.md: see this test");
+    let page = fs::read_to_string(path).unwrap();
+    let tables = page.split_once("## Arguments").map_or("", |(_, tables)| tables);
+    let is_row = |line: &&str| line.starts_with("| `");
+    let shown: Vec<&str> = tables.lines().filter(is_row).collect();
+    let rows = rows();
+    assert!(shown == rows, "the tables of docs/options.md must have these rows:\n{}", rows.join("\n"));
 }

@@ -22,8 +22,7 @@ Examples:
   steerage send eth1 capture.pcap --rate 50000 --loop 3
                                                  a capture, three times
   steerage send eth1 capture.pcap --pace         as it was recorded
-  steerage send pcap:made.pcapng synthetic:flows=100,packets=5000
-  steerage send pcap:office.pcap synthetic:profile=office,packets=100000";
+  steerage send pcap:made.pcapng synthetic:flows=100,packets=5000";
 
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {

@@ -7,7 +7,6 @@ use clap::ValueEnum;
 use steerage::{Affinity, Handler};
 use steerage_apps::forward::Forward;
 use steerage_apps::meter::Meter;
-use steerage_apps::respond::Respond;
 use steerage_apps::{Count, Fanout};
 
 use super::DirectionArg;
@@ -20,7 +19,6 @@ pub(crate) enum SteeringCommand {
     Meter,
     Fanout,
     Forward,
-    Respond,
 }
 
 impl SteeringCommand {
@@ -31,7 +29,6 @@ impl SteeringCommand {
             Self::Meter => Meter::AFFINITY,
             Self::Fanout => Fanout::AFFINITY,
             Self::Forward => Forward::AFFINITY,
-            Self::Respond => Respond::AFFINITY,
         }
     }
 
@@ -44,8 +41,8 @@ impl SteeringCommand {
     pub(crate) fn direction(self, asked: DirectionArg) -> DirectionArg {
         match self {
             Self::Count | Self::Meter | Self::Fanout => asked,
-            // These commands send by the same interface, and would receive what they sent.
-            Self::Forward | Self::Respond => DirectionArg::In,
+            // It sends by the same interface, and would receive what it sent.
+            Self::Forward => DirectionArg::In,
         }
     }
 
@@ -56,7 +53,6 @@ impl SteeringCommand {
             Self::Meter => "meter",
             Self::Fanout => "fanout",
             Self::Forward => "forward",
-            Self::Respond => "respond",
         }
     }
 }

@@ -78,7 +78,7 @@ pub(crate) struct CompletionsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
-    /// Command whose page is printed, such as meter or bench rr [default: the page of the program]
+    /// Command whose page is printed, such as meter [default: the page of the program]
     #[arg(value_name = "COMMAND", conflicts_with = "out")]
     pub(crate) command: Vec<String>,
 
@@ -94,7 +94,7 @@ pub(super) const HELP_HELP: &str = "\
 Examples:
   steerage help             the commands and the pages
   steerage help meter       the page about metering
-  steerage help bench rr    the options of a command
+  steerage help forward     the options of a command
   steerage help report | less";
 
 #[derive(Debug, Args)]

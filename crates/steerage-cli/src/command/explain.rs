@@ -118,7 +118,6 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         sandbox,
         verbose,
         forwarding: None,
-        responding: None,
         metrics: Metrics::default(),
         meters: None,
         keys: None,

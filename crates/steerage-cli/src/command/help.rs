@@ -5,19 +5,15 @@ use clap::Command;
 use crate::args::{self, HelpArgs};
 use crate::error::Error;
 use crate::sandbox::{self, Confined, Needs};
-use crate::{guide, stdout, terminal};
-
-/// Pages are not wider than this, also on a wide terminal.
-const WIDTH_MAX: usize = 100;
+use crate::{guide, stdout};
 
 /// Prints the page of the guide that has this name, or else the help of the command.
 pub(crate) fn run(args: &HelpArgs) -> Result<(), Error> {
-    let width = terminal::columns().min(WIDTH_MAX);
     sandbox::enter(Needs::of(Confined::Help), &args.sandbox)?;
     let text = match args.topic.as_slice() {
         [] => overview(),
         [topic] => match guide::page(topic) {
-            Some(page) => guide::render(page, width),
+            Some(page) => page.to_owned(),
             None => of_command(&args.topic)?,
         },
         words => of_command(words)?,

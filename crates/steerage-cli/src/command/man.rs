@@ -17,7 +17,7 @@ use crate::stdout;
 /// A command and the names of its page.
 struct Page {
     command: Command,
-    /// `steerage-bench-rr`.
+    /// `steerage-meter`.
     name: String,
     /// The pages that it refers to.
     see_also: Vec<String>,
@@ -45,30 +45,18 @@ fn write(page: &Page, directory: &Path) -> Result<(), Error> {
     written.map_err(|error| Error::Page { path, error })
 }
 
-/// The pages of the program, of all commands, and of the commands below them.
+/// The pages of the program and of all commands.
 fn pages() -> Vec<Page> {
     let mut program = args::program();
     program.build();
-    let visible = |command: &Command| -> Vec<Command> {
-        // `steerage bench help` is the same as --help, and has no page.
-        let shown =
-            |below: &&Command| !below.is_hide_set() && (command.get_name() == "steerage" || below.get_name() != "help");
-        command.get_subcommands().filter(shown).cloned().collect()
+    let commands = program.get_subcommands().filter(|command| !command.is_hide_set());
+    let of = |command: &Command| Page {
+        command: command.clone(),
+        name: format!("steerage-{}", command.get_name()),
+        see_also: vec!["steerage".to_owned()],
     };
-    let mut pages = Vec::new();
-    let commands = visible(&program);
-    for command in &commands {
-        let name = format!("steerage-{}", command.get_name());
-        let below = visible(command);
-        for below in &below {
-            let below_name = format!("{name}-{}", below.get_name());
-            pages.push(Page { command: below.clone(), name: below_name, see_also: vec![name.clone()] });
-        }
-        let others = below.iter().map(|below| format!("{name}-{}", below.get_name()));
-        let see_also = std::iter::once("steerage".to_owned()).chain(others).collect();
-        pages.push(Page { command: command.clone(), name, see_also });
-    }
-    let see_also = commands.iter().map(|command| format!("steerage-{}", command.get_name())).collect();
+    let mut pages: Vec<Page> = commands.map(of).collect();
+    let see_also = pages.iter().map(|page| page.name.clone()).collect();
     pages.push(Page { command: program, name: "steerage".to_owned(), see_also });
     pages
 }

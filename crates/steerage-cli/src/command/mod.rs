@@ -1,7 +1,5 @@
 //! The commands: a file for each.
 
-mod bench;
-mod bench_report;
 mod completions;
 mod control;
 mod count;
@@ -13,7 +11,6 @@ mod help;
 mod man;
 mod meter;
 mod parallel;
-mod respond;
 mod run_file;
 mod send;
 
@@ -43,9 +40,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Forward(args) => forward::run(args, verbose),
         Command::Meter(args) => meter::run(args, verbose),
         Command::Parallel(args) => parallel::run(args, verbose),
-        Command::Respond(args) => respond::run(args, verbose),
         Command::Send(args) => send::run(args, verbose),
-        Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Get(args) => control::get(args),
         Command::Set(args) => control::set(args),

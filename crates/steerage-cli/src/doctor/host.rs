@@ -36,14 +36,6 @@ impl Host {
         self.text(path)?.parse().ok()
     }
 
-    /// The names of the entries of a directory, sorted.
-    pub(super) fn entries(&self, directory: impl AsRef<Path>) -> Vec<String> {
-        let entries = fs::read_dir(self.path(directory)).into_iter().flatten().flatten();
-        let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        names.sort_unstable();
-        names
-    }
-
     /// The entries of a directory whose names are `prefix` and a number.
     pub(super) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
         let directory = directory.as_ref();

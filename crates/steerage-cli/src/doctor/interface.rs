@@ -66,7 +66,7 @@ impl Xdp {
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
-            Self { driver: true, zero_copy: false } => "AF_PACKET to listen, AF_XDP for forward and respond",
+            Self { driver: true, zero_copy: false } => "AF_PACKET to listen, AF_XDP for forward",
             Self { driver: false, .. } => "AF_PACKET",
         }
     }
@@ -234,7 +234,7 @@ mod tests {
              Lack offloads: gro, rx-gro-hw may merge packets before they are seen here\n\
              Info hardware hash: none\n\
              Ok XDP: in the driver, with a copy\n\
-             Info fastest: AF_PACKET to listen, AF_XDP for forward and respond\n\
+             Info fastest: AF_PACKET to listen, AF_XDP for forward\n\
              Info AF_XDP hash: the card's, which its driver reports, if that is safe; else ours\n"
         );
         let off = interface.findings().into_iter().find(|one| one.state == State::Lack).unwrap().mend.unwrap();

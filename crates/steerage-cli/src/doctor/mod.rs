@@ -5,15 +5,12 @@
 //! below a root directory, which tests replace. `probe` has the checks that must run on the real
 //! machine.
 
-mod bundle;
 mod cpus;
 mod host;
 mod interface;
 mod netlink;
 mod page;
 mod probe;
-mod redact;
-mod runs;
 mod system;
 
 use serde::Serialize;
@@ -22,7 +19,6 @@ use steerage::{CpuMask, topology::Topology};
 use crate::args::DoctorArgs;
 use crate::error::Error;
 use crate::sandbox::{self, Confined, Needs};
-use bundle::Bundle;
 use cpus::Cpus;
 use host::Host;
 use interface::Interface;
@@ -91,16 +87,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
         None => None,
     };
     let mut diagnosis = diagnose(&host, probes, interface);
-    let bundle = args.bundle.as_deref().map(|path| Bundle::collect(path, &host, args.interface.as_deref()));
-    let bundle = bundle.transpose()?;
     // All checks are done. The sandbox that is entered here is the one that a run would have.
     let in_force = sandbox::enter(Needs::of(Confined::Doctor), &args.sandbox)?;
     let at = diagnosis.findings.iter().position(|finding| finding.about == "capabilities").map_or(0, |at| at + 1);
     diagnosis.findings.insert(at, system::sandbox(in_force));
-    match (bundle, &args.bundle) {
-        (Some(bundle), Some(path)) => bundle.write(path, &diagnosis),
-        _ => page::print(&diagnosis, args.json),
-    }
+    page::print(&diagnosis, args.json)
 }
 
 fn diagnose(host: &Host, probes: Probes, interface: Option<Interface>) -> Diagnosis {

@@ -17,7 +17,7 @@ use steerage_guard::sandbox::InForce;
 use super::flows::FlowsJson;
 use super::private::Form;
 use super::steering::SteeringJson;
-use super::{EndedBy, ForwardReport, Recorded, Report, RespondReport};
+use super::{EndedBy, ForwardReport, Recorded, Report};
 
 pub(super) const SCHEMA: u32 = 1;
 
@@ -55,8 +55,6 @@ struct ReportJson<'a> {
     flows: Option<FlowsJson<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     forward: Option<&'a ForwardReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    respond: Option<&'a RespondReport>,
     steering: Vec<SteeringJson>,
     moves: MovesJson,
     memory: MemoryJson,
@@ -97,7 +95,6 @@ impl<'a> ReportJson<'a> {
             capture: report.capture.as_ref().map(CaptureJson::of),
             flows: report.flows.as_ref().map(|flows| FlowsJson::of(flows, form)),
             forward: report.forwarded.as_ref(),
-            respond: report.responded.as_ref(),
             steering: snapshot.groups.iter().map(SteeringJson::of).collect(),
             moves: MovesJson::of(snapshot.moves),
             memory: MemoryJson {

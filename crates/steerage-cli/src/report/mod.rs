@@ -7,7 +7,6 @@ mod forward;
 pub(crate) mod interval;
 mod json;
 mod private;
-mod respond;
 mod steering;
 mod text;
 
@@ -29,7 +28,6 @@ use crate::error::Error;
 pub(crate) use flows::FlowOutputReport;
 pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
-pub(crate) use respond::RespondReport;
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -125,8 +123,6 @@ pub(crate) struct Report {
     pub(crate) flows: Option<Flows>,
     /// The counts of `forward`.
     pub(crate) forwarded: Option<ForwardReport>,
-    /// The counts of `respond`.
-    pub(crate) responded: Option<RespondReport>,
     /// The sandbox that is in force, if there is one.
     pub(crate) sandbox: Option<InForce>,
     /// Whether the text says more (`-v`).
@@ -147,7 +143,6 @@ impl Report {
             capture: None,
             flows: None,
             forwarded: None,
-            responded: None,
             sandbox: None,
             verbose: false,
             last: None,

@@ -58,9 +58,6 @@ pub(super) fn page(report: &Report) -> String {
     if let Some(forwarded) = &report.forwarded {
         forwarded.lines().iter().for_each(|(label, line)| push(&mut page, label, line));
     }
-    if let Some(responded) = &report.responded {
-        responded.lines().iter().for_each(|(label, line)| push(&mut page, label, line));
-    }
     let (delivered, dropped) = (grouped(snapshot.delivered()), grouped(snapshot.dropped().total()));
     let (received, in_flight) = (grouped(snapshot.received()), grouped(snapshot.in_flight()));
     let balance = format!("{received} = delivered {delivered} + dropped {dropped} + in flight {in_flight}");

@@ -5,7 +5,6 @@
 //! |---|---|
 //! | `netlink` | reads the kernel's tables, and receives their changes |
 //! | `kernel_tables` | a copy of the kernel's tables, and the forwarding table made from it |
-//! | `links` | the links and addresses, read once: for `steerage respond` |
 //! | `neighbour_probes` | makes the kernel look for neighbours |
 //! | `static_routes` | the routes of the command line |
 //!
@@ -13,7 +12,6 @@
 //! packets.
 
 mod kernel_tables;
-pub(crate) mod links;
 mod neighbour_probes;
 mod netlink;
 mod static_routes;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use steerage::Handle;
 use steerage_apps::forward::Forwarding;
 use steerage_apps::meter::{FlowOutput, Metering};
-use steerage_apps::respond::Responding;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::synthetic::SyntheticOptions;
 use steerage_guard::sandbox::InForce;
@@ -51,8 +50,6 @@ pub(crate) struct RunOptions {
     pub(crate) service: ServiceManager,
     /// The counters of `forward`.
     pub(crate) forwarding: Option<Arc<Forwarding>>,
-    /// The counters of `respond`.
-    pub(crate) responding: Option<Arc<Responding>>,
     /// The listener for Prometheus.
     pub(crate) metrics: Metrics,
     /// The sandbox that is in force, if there is one.
@@ -111,7 +108,6 @@ impl RunOptions {
             signals: services.signals,
             service: services.service,
             forwarding: None,
-            responding: None,
             metrics: services.metrics,
             sandbox: services.sandbox,
             verbose,

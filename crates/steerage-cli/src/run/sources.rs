@@ -6,20 +6,18 @@ use std::time::{Instant, SystemTime};
 use steerage::Snapshot;
 use steerage_apps::forward::Forwarding;
 use steerage_apps::meter::{FlowOutput, Metering};
-use steerage_apps::respond::Responding;
 use steerage_control::metrics::More;
 use steerage_device::capture::CaptureInfo;
 use steerage_guard::sandbox::InForce;
 
 use super::RunOptions;
 use crate::metrics;
-use crate::report::{EndedBy, FlowOutputReport, Flows, ForwardReport, Recorded, Report, RespondReport};
+use crate::report::{EndedBy, FlowOutputReport, Flows, ForwardReport, Recorded, Report};
 
 /// The sources of a report besides the ledger.
 pub(super) struct ReportSources {
     capture: Option<Arc<CaptureInfo>>,
     forwarding: Option<Arc<Forwarding>>,
-    responding: Option<Arc<Responding>>,
     meters: Option<Metering>,
     flow_outputs: Vec<FlowOutput>,
     sample: Option<u32>,
@@ -29,18 +27,17 @@ pub(super) struct ReportSources {
 
 impl ReportSources {
     pub(super) fn of(options: &RunOptions) -> Self {
-        let RunOptions { capture, forwarding, responding, meters, flow_outputs, sample, .. } = options;
+        let RunOptions { capture, forwarding, meters, flow_outputs, sample, .. } = options;
         let (sample, sandbox, verbose) = (*sample, options.sandbox, options.verbose);
-        let (forwarding, responding) = (forwarding.clone(), responding.clone());
-        let (meters, flow_outputs) = (meters.clone(), flow_outputs.clone());
-        Self { capture: capture.clone(), forwarding, responding, meters, flow_outputs, sample, sandbox, verbose }
+        let (forwarding, meters, flow_outputs) = (forwarding.clone(), meters.clone(), flow_outputs.clone());
+        Self { capture: capture.clone(), forwarding, meters, flow_outputs, sample, sandbox, verbose }
     }
 
     /// The metrics of the packet function and of the capture files.
     pub(super) fn metrics(self) -> Option<More> {
         let flows = self.meters.map(metrics::of_flows);
         let forwarding = self.forwarding.map(metrics::of_forwarding);
-        let function = flows.or(forwarding).or_else(|| self.responding.map(metrics::of_responding));
+        let function = flows.or(forwarding);
         match (function, self.capture.map(metrics::of_capture)) {
             (Some(function), Some(capture)) => Some(Box::new(move || [function(), capture()].concat())),
             (function, capture) => function.or(capture),
@@ -57,7 +54,6 @@ impl ReportSources {
     ) -> Report {
         let capture = self.capture.as_deref().map(Recorded::of);
         let forwarded = self.forwarding.as_deref().map(ForwardReport::of);
-        let responded = self.responding.as_deref().map(|responding| RespondReport::of(responding, &snapshot));
         let so_far = |meters: &Metering| {
             // First the outputs: see there.
             let outputs = FlowOutputReport::of_all(&self.flow_outputs);
@@ -69,7 +65,6 @@ impl ReportSources {
             capture,
             flows,
             forwarded,
-            responded,
             sandbox,
             verbose,
             ..Report::new(started, start.elapsed(), ended_by, snapshot)

@@ -1,13 +1,12 @@
 //! Merges the arguments of a run file with those of the command line, and parses the result with
 //! clap.
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches};
 
 use super::DEVICES;
 use super::arguments::{FileArguments, GivenDevice, GivenOption};
-use super::has_jobs;
 use super::read::Keys;
 use crate::args::Cli;
 use crate::error::{Error, RunFileError};
@@ -67,8 +66,6 @@ pub(super) fn merge(
     more: &[String],
 ) -> Result<LoadedRun, Error> {
     let overridden = Overridden::by(cli, command, more).map_err(Error::Usage)?;
-    // Each value of the file is checked, even if the command line overrides it.
-    let needs_others = check_each(cli, command, file, &given.options)?;
     let options: Vec<GivenOption> = given.options.into_iter().filter(|option| !overridden.has(option)).collect();
     let devices = if overridden.devices { Vec::new() } else { given.devices };
     let arguments = arguments(command, (&options, &devices, &given.job), more);
@@ -76,8 +73,8 @@ pub(super) fn merge(
     let parsed =
         cli.clone().try_get_matches_from(std::iter::once("steerage").chain(arguments.iter().map(String::as_str)));
     let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = parsed.map_err(|error| match blamed(&error, &options, &needs_others) {
-        Some(line) => file.error(Some(line), usage::message(&error)).into(),
+    let cli = parsed.map_err(|error| match blamed(&error, &options) {
+        Some(option) => file.error(Some(option.line), message(&error, &option.key)).into(),
         None => Error::Usage(error),
     })?;
     let of_option = |option: GivenOption| Origin { what: option.key, is_device: false, line: option.line };
@@ -126,43 +123,17 @@ impl Overridden {
     }
 }
 
-/// Parses each option alone, so that a wrong value is reported with its line. Returns the options
-/// that require another option.
-fn check_each(
-    cli: &Command,
-    command: &Command,
-    file: &Keys<'_>,
-    options: &[GivenOption],
-) -> Result<Vec<String>, RunFileError> {
-    let mut needs_others = Vec::new();
-    for option in options {
-        let start = ["steerage", command.get_name()].into_iter();
-        // A command with jobs needs a device and a job.
-        let (device, job): (&[_], &[_]) = if has_jobs(command) { (&["-"], &["--", "true"]) } else { (&[], &[]) };
-        let arguments = start.chain(device.iter().copied()).chain(option.arguments.iter().map(String::as_str));
-        let arguments = arguments.chain(job.iter().copied());
-        match cli.clone().try_get_matches_from(arguments) {
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => needs_others.push(option.key.clone()),
-            Err(error) => {
-                return Err(file.error(Some(option.line), format!("{}: {}", option.key, value_message(&error))));
-            }
-        }
-    }
-    Ok(needs_others)
-}
-
-/// The mistake in a value, without the name of the option, which the key repeats.
-fn value_message(error: &clap::Error) -> String {
+/// The mistake, with the key in place of the option's name on the command line.
+fn message(error: &clap::Error, key: &str) -> String {
     let source = std::error::Error::source(error);
     match (error.get(ContextKind::InvalidValue), source) {
-        (Some(ContextValue::String(value)), Some(source)) => format!("invalid value '{value}': {source}"),
-        _ => usage::message(error),
+        (Some(ContextValue::String(value)), Some(source)) => format!("{key}: invalid value '{value}': {source}"),
+        _ => format!("{key}: {}", usage::message(error)),
     }
 }
 
-/// The line of the file that caused an error of the whole command line.
-fn blamed(error: &clap::Error, options: &[GivenOption], needs_others: &[String]) -> Option<usize> {
+/// The option of the file that an error is about.
+fn blamed<'a>(error: &clap::Error, options: &'a [GivenOption]) -> Option<&'a GivenOption> {
     let named = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.clone()],
         Some(ContextValue::Strings(texts)) => texts.clone(),
@@ -173,10 +144,7 @@ fn blamed(error: &clap::Error, options: &[GivenOption], needs_others: &[String])
         let long = format!("--{}", option.key);
         named.iter().any(|text| text.split([' ', '=', '[']).next() == Some(&long))
     };
-    let needing = |option: &&GivenOption| needs_others.contains(&option.key);
-    let lacks_another = error.kind() == ErrorKind::MissingRequiredArgument;
-    let found = options.iter().find(is_named);
-    found.or_else(|| options.iter().find(needing).filter(|_| lacks_another)).map(|option| option.line)
+    options.iter().find(is_named)
 }
 
 /// Builds the command line. Options without a value come last, so that clap takes no later word as

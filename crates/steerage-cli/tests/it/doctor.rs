@@ -1,9 +1,8 @@
 //! `steerage doctor`: prints a line for each check, or JSON, whatever is missing on the machine.
 
 use serde_json::Value;
-use steerage_fixtures::scratch::Scratch;
 
-use crate::program::{Started, command, run};
+use crate::program::{command, run};
 
 #[test]
 fn each_finding_is_a_line() {
@@ -41,33 +40,4 @@ fn without_tcpdump_both_say_what_to_install() {
     let err = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), err.lines().count()), (Some(1), 1), "{err}");
     assert!(err.contains("install the package tcpdump"), "{err}");
-}
-
-/// The bundle has facts about the machine, the interface and a run. It has nothing that identifies
-/// a machine.
-#[test]
-fn a_bundle_has_a_run_and_no_addresses() {
-    let folder = Scratch::new();
-    let file = folder.join("bundle.json");
-    let mut run_of = command(&["count", "synthetic:rate=20000", "--seconds", "0", "-q", "-v"]);
-    let started = Started::of(run_of.env("STEERAGE_RUNTIME_DIR", &*folder).spawn().unwrap());
-    let output = command(&["doctor", "lo", "--bundle", file.to_str().unwrap()])
-        .env("STEERAGE_RUNTIME_DIR", &*folder)
-        .output()
-        .unwrap();
-    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
-    drop(started);
-    let text = std::fs::read_to_string(&file).unwrap();
-    assert!(!text.contains("127.0.0.1") && !text.contains("00:00:00:00:00:00"), "{text}");
-    let bundle: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((&bundle["type"], &bundle["doctor"]["interface"]["name"]), (&"bundle".into(), &"lo".into()));
-    let sandbox = bundle["doctor"]["findings"].as_array().unwrap().iter().find(|one| one["about"] == "sandbox");
-    assert!(sandbox.is_some(), "{text}");
-    let of_run = &bundle["facts"]["runs"][0];
-    assert_eq!(of_run["device-0/kind"], "synthetic", "{of_run}");
-    assert!(of_run["device-0/queues/rx-0/rps_cpus"].is_string(), "{of_run}");
-    assert!(bundle["facts"]["interface"]["counts"]["rx_packets"].is_string(), "{text}");
-    let failed = run(&["doctor", "--bundle", "/nowhere/bundle.json"]);
-    assert_eq!(failed.code, Some(1));
-    assert!(failed.complaint().contains("--bundle: cannot write /nowhere/bundle.json"), "{failed:?}");
 }

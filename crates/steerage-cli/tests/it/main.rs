@@ -4,8 +4,6 @@
 //! sent once the program has reported that it listens.
 
 mod attacks;
-mod bench;
-mod bench_report;
 mod captures;
 mod control;
 mod demo;
@@ -41,7 +39,6 @@ mod predictions;
 mod privileges;
 mod program;
 mod readme;
-mod respond;
 mod run_files;
 mod runs;
 mod send;

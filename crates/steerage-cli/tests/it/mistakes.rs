@@ -150,7 +150,7 @@ fn without_a_command_there_is_help() {
 }
 
 /// Typical mistakes, each with a part of the advice that must appear.
-const TYPICAL: [(&str, &str); 48] = [
+const TYPICAL: [(&str, &str); 47] = [
     // These are habits of tcpdump's users.
     ("count -i eth1", "steerage count eth1"),
     ("meter -r night.pcap", "steerage meter night.pcap"),
@@ -176,7 +176,6 @@ const TYPICAL: [(&str, &str); 48] = [
     ("count synthetic:rate=0", "1 to"),
     ("count /dev/null", "pcap"),
     ("forward", "steerage forward eth1 eth2"),
-    ("respond --address 10.0.0.2", "steerage respond eth1 --address"),
     ("forward nowhere", "`ip link` lists"),
     ("parallel synthetic:packets=10", "<COMMAND>"),
     ("parallel big.pcap tshark -r -", "steerage parallel big.pcap -- tshark"),

@@ -88,7 +88,7 @@ fn packets_of_forward_go_where_explain_says() {
 #[test]
 fn only_forward_separates_the_directions_of_a_connection() {
     let Some(capture) = capture("one-connection.pcap") else { return };
-    for (command, flows) in [("count", 1), ("meter", 1), ("fanout", 1), ("respond", 1), ("forward", 2)] {
+    for (command, flows) in [("count", 1), ("meter", 1), ("fanout", 1), ("forward", 2)] {
         let explained = explanation(&[&capture, "--for", command]).unwrap();
         assert_eq!((&explained["for"], &explained["both_directions"]), (&json!(command), &json!(flows == 1)));
         assert_eq!(explained["traffic"]["flows"], json!(flows), "{command}");

@@ -124,15 +124,11 @@ fn manual_pages_are_whole_and_sound() {
         fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     let mut expected: Vec<String> = commands().iter().map(|command| format!("steerage-{command}.1")).collect();
-    let benches =
-        ["all", "rps", "delay", "handoff", "late-metadata", "page-cache", "path", "hash", "meter", "rr", "report"];
-    expected.extend(benches.map(|bench| format!("steerage-bench-{bench}.1")));
     expected.push("steerage.1".to_owned());
     expected.sort();
     assert_eq!(names, expected);
     assert_eq!(fs::read_to_string(directory.join("steerage.1")).unwrap(), run(&["man"]).out);
     assert_eq!(fs::read_to_string(directory.join("steerage-meter.1")).unwrap(), run(&["man", "meter"]).out);
-    assert_eq!(fs::read_to_string(directory.join("steerage-bench-rr.1")).unwrap(), run(&["man", "bench", "rr"]).out);
     assert!(run(&["man", "metre"]).complaint().contains("there is no manual page for metre"));
 
     for command in commands() {
@@ -172,9 +168,8 @@ fn help_has_pages_and_commands() {
     assert_eq!((overview.code, overview.err.as_str()), (Some(0), ""));
     assert!(overview.out.contains("Steer packets:\n") && overview.out.contains("\n  report "), "{overview:?}");
     let page = run(&["help", "report"]).out;
-    assert!(page.contains("ended_by") && !page.contains("]("), "{page}");
-    assert!(page.lines().all(|line| line.len() <= 80 || line.starts_with("    ")), "{page}");
-    assert_eq!(run(&["help", "bench", "rr"]).out, run(&["bench", "rr", "--help"]).out);
+    assert!(page.starts_with("# ") && page.contains("ended_by"), "{page}");
+    assert_eq!(run(&["help", "count"]).out, run(&["count", "--help"]).out);
     let wrong = run(&["help", "reprot"]);
     assert_eq!(wrong.code, Some(2));
     assert!(wrong.complaint().ends_with("a similar one exists: report; `steerage help` lists all"), "{wrong:?}");

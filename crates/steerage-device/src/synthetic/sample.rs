@@ -5,21 +5,11 @@ use super::SyntheticOptions;
 /// The SplitMix64 generator from Steele, Lea and Flood, "Fast splittable pseudorandom number
 /// generators" (2014).
 #[derive(Debug)]
-pub(super) struct Chance(u64);
+struct Chance(u64);
 
 impl Chance {
-    /// A generator whose numbers depend on `seed` alone.
-    pub(super) fn new(seed: u64) -> Self {
-        Self(mix(seed))
-    }
-
-    /// A number from 0 to one less than `end`.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
-    }
-
     #[inline(always)]
-    pub(super) fn next(&mut self) -> u64 {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0)
     }

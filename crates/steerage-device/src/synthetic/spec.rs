@@ -6,15 +6,12 @@ use std::str::FromStr;
 use steerage::limits::SEGMENTS_MAX;
 
 use super::{
-    BUFFER_MIN, FLOWS_MAX, Kind, MIX_MAX, Profile, QUEUES_MAX, RATE_MAX, SIZE_MAX, SIZE_MIN, SyntheticOptions, ZIPF_MAX,
+    BUFFER_MIN, FLOWS_MAX, Kind, MIX_MAX, QUEUES_MAX, RATE_MAX, SIZE_MAX, SIZE_MIN, SyntheticOptions, ZIPF_MAX,
 };
-use crate::options::{SpecError, one_of, shown};
+use crate::options::{SpecError, shown};
 
 /// The options, in the order in which an error lists them.
-const OPTIONS: [&str; 10] = ["flows", "size", "zipf", "packets", "rate", "seed", "mix", "queues", "buffer", "profile"];
-
-/// The options that can be combined with a profile.
-const OF_PROFILES: [&str; 3] = ["profile", "packets", "seed"];
+const OPTIONS: [&str; 9] = ["flows", "size", "zipf", "packets", "rate", "seed", "mix", "queues", "buffer"];
 
 /// The error of the device `synthetic`.
 fn wrong_option(option: &str, value: impl Display, wrong: impl Into<String>) -> SpecError {
@@ -47,12 +44,6 @@ impl SyntheticOptions {
             options.set(option, value)?;
             seen.push(option);
         }
-        if let Some(profile) = options.profile
-            && let Some(other) = seen.iter().find(|option| !OF_PROFILES.contains(option))
-        {
-            let wrong = format!("is not an option of profile={profile}: there are packets and seed");
-            return Err(wrong_option(other, "", wrong));
-        }
         options.check()?;
         Ok(options)
     }
@@ -68,7 +59,6 @@ impl SyntheticOptions {
             "queues" => self.queues = number(option, value)?,
             "buffer" => self.buffer = Some(number(option, value)?),
             "mix" => self.mix = value.split('+').map(|kind| kind_named(kind, value)).collect::<Result<_, _>>()?,
-            "profile" => self.profile = Some(profile_named(value)?),
             _ => {
                 let wrong = format!("does not exist: there are {}", OPTIONS.join(", "));
                 return Err(wrong_option(option, value, wrong));
@@ -148,10 +138,6 @@ fn kind_named(name: &str, mix: &str) -> Result<Kind, SpecError> {
     })
 }
 
-fn profile_named(name: &str) -> Result<Profile, SpecError> {
-    one_of("synthetic", "profile", name, &Profile::ALL.map(|profile| (profile.name(), profile)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,7 +162,6 @@ mod tests {
             mix: vec![Kind::Udp4, Kind::Tcp6, Kind::Vlan],
             queues: 2,
             buffer: Some(256),
-            profile: None,
         };
         assert_eq!(SyntheticOptions::parse(spec), Ok(options));
     }
@@ -189,7 +174,7 @@ mod tests {
         assert_eq!(wrong("synthetic:seed=1,seed=2"), "synthetic: option `seed=2` is named twice: name it once");
         assert_eq!(
             wrong("synthetic:flow=1"),
-            "synthetic: option `flow=1` does not exist: there are flows, size, zipf, packets, rate, seed, mix, queues, buffer, profile"
+            "synthetic: option `flow=1` does not exist: there are flows, size, zipf, packets, rate, seed, mix, queues, buffer"
         );
         assert_eq!(
             wrong("synthetic:mix=udp4+sctp"),
@@ -200,17 +185,6 @@ mod tests {
             wrong("synthetic:queues=4,flows=3"),
             "synthetic: option `queues=4` leaves queues without a flow: use at most 3, the number of flows"
         );
-    }
-
-    #[test]
-    fn a_profile_has_options_of_its_own() {
-        let options = SyntheticOptions::parse("synthetic:profile=office,packets=7,seed=3").unwrap();
-        assert_eq!((options.profile, options.packets, options.seed), (Some(Profile::Office), Some(7), 3));
-        assert_eq!(
-            wrong("synthetic:flows=3,profile=office"),
-            "synthetic: option `flows` is not an option of profile=office: there are packets and seed"
-        );
-        assert_eq!(wrong("synthetic:profile=home"), "synthetic: option `profile=home` is none of office");
     }
 
     #[test]

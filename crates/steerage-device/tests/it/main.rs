@@ -20,7 +20,6 @@ mod flows;
 mod hashes;
 mod lent;
 mod limit;
-mod office;
 mod offloads;
 mod offloads_stopped;
 mod privileges;

@@ -111,7 +111,6 @@ fn command(basis: &AdviceBasis, devices: &str) -> String {
         SteeringCommand::Count | SteeringCommand::Meter => format!("steerage {name} {devices}"),
         SteeringCommand::Fanout => format!("steerage {name} {devices} --to OUTPUT"),
         SteeringCommand::Forward => format!("steerage {name} {interfaces}"),
-        SteeringCommand::Respond => format!("steerage {name} {interfaces} --address ADDRESS"),
     }
 }
 

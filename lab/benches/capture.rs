@@ -1,0 +1,106 @@
+//! The CPU time that one packet of a capture file costs in three cases: a bare loop that reads and
+//! walks the file, polling only, and polling with steering and counting.
+//!
+//! `cargo bench -p steerage-lab --bench capture [-- ROUNDS [FILE]]`. Without a FILE, the
+//! benchmark creates one of 2,000,000 frames of 60 bytes. In both cases the file is in the page
+//! cache when the measurement starts. The cases run in turn, A B C A B C ...
+#![allow(clippy::print_stdout, reason = "a benchmark prints")]
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use steerage::testing::QueueTester;
+use steerage::{Builder, Timestamp, device::Polled, limits::POLL_BUDGET, threads::Stepped};
+use steerage_apps::Count;
+use steerage_device::capture;
+use steerage_lab::capture::capture as bytes;
+use steerage_lab::placement::pin;
+
+const FRAMES: u32 = 2_000_000;
+const FLOWS: u32 = 65_536;
+
+/// The number of bytes that the bare loop reads at a time.
+const READ_BYTES: usize = 256 << 10;
+
+/// The minimum work: read(2), and a step from record to record of a little-endian pcap.
+fn bare(path: &Path) -> u64 {
+    let mut file = File::open(path).expect("it was just there");
+    let mut memory = vec![0; 2 * READ_BYTES];
+    let (mut filled, mut packets) = (file.read(&mut memory[..24]).expect("a header") - 24, 0);
+    loop {
+        let read = file.read(&mut memory[filled..filled + READ_BYTES]).expect("a readable file");
+        if read == 0 {
+            return packets;
+        }
+        filled += read;
+        let mut at = 0;
+        while let Some(header) = memory[at..filled].first_chunk::<16>() {
+            let len = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
+            if filled - at < 16 + len {
+                break;
+            }
+            packets += 1;
+            at += 16 + len;
+        }
+        memory.copy_within(at..filled, 0);
+        filled -= at;
+    }
+}
+
+fn polled(path: &Path) -> u64 {
+    let mut input = capture::open(path).expect("a capture");
+    let mut tester = QueueTester::new(input.queues.remove(0)).expect("memory");
+    let mut packets = 0;
+    loop {
+        let (polled, count) = tester.poll_and_count(Timestamp::ZERO, POLL_BUDGET).expect("a sound capture");
+        packets += count as u64;
+        if polled == Polled::Ended {
+            return packets;
+        }
+    }
+}
+
+fn counted(path: &Path) -> u64 {
+    let input = capture::open(path).expect("a capture");
+    let instance = Builder::new().virtual_cpus(1).input(input).build(|_| Count::default()).expect("an instance");
+    let (mut parts, handle) = instance.split();
+    let mut cpu = parts.remove(0).enter_machine();
+    while cpu.step() != Stepped::Finished {}
+    std::hint::black_box(cpu.finish());
+    handle.snapshot().delivered()
+}
+
+/// The name of a case, and the function that reads all packets of a file and counts them.
+type Case = (&'static str, fn(&Path) -> u64);
+
+fn main() {
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    let rounds: usize = args.next().and_then(|arg| arg.parse().ok()).unwrap_or(7);
+    let given = args.next().map(PathBuf::from);
+    pin(0).expect("a CPU");
+    let path = given.clone().unwrap_or_else(|| {
+        let path = std::env::temp_dir().join(format!("steerage-lab-{}.pcap", std::process::id()));
+        fs::write(&path, bytes(FRAMES, FLOWS)).expect("a temporary file");
+        path
+    });
+    let cases: [Case; 3] = [("bare loop", bare), ("polled", polled), ("counted", counted)];
+    let mut nanos: [Vec<f64>; 3] = Default::default();
+    for _ in 0..rounds {
+        for ((_, run), nanos) in cases.iter().zip(&mut nanos) {
+            let start = Instant::now();
+            let packets = run(&path);
+            nanos.push(start.elapsed().as_nanos() as f64 / packets as f64);
+        }
+    }
+    if given.is_none() {
+        let _ = fs::remove_file(&path);
+    }
+    println!("{rounds} rounds; ns per packet, set-up included: median [least..most]");
+    for ((name, _), nanos) in cases.iter().zip(&mut nanos) {
+        nanos.sort_by(f64::total_cmp);
+        let (middle, least, most) = (nanos[nanos.len() / 2], nanos[0], nanos[nanos.len() - 1]);
+        println!("{name:<10} {middle:6.2} [{least:.2}..{most:.2}]   {:5.1} Mpps", 1000.0 / middle);
+    }
+}

@@ -1,0 +1,149 @@
+//! Counts instructions per packet, and checks that they do not become more. The noise of the machine does not
+//! change them.
+//!
+//! `cargo bench -p steerage-lab --bench instructions`, with valgrind and, by `cargo install gungraun-runner --version 0.18.2
+//! --locked`, the runner. All CPUs of an instance are stepped in turn by one thread, on a clock that goes on by itself, so each run
+//! is the same. Instructions of receiver and workers together, for [`PACKETS`] packets of 64 bytes in 65,536 flows; and for as many from a
+//! capture, counted and metered.
+#![allow(missing_docs, unused_qualifications, reason = "in what the macros make")]
+
+use std::cell::Cell;
+use std::hint::black_box;
+use std::io::{self, Cursor};
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
+use steerage::{
+    BuildError, Builder, CpuId, CpuMask, Handler, Hash, Instance, Timestamp,
+    flow::{FlowHasher, HashKey},
+    limits::POLL_BUDGET,
+    threads::{Bell, Platform, Softnet, Stepped},
+};
+use steerage_apps::Count;
+use steerage_apps::meter::{Meter, MeterOptions, Metering};
+use steerage_device::capture::Capture;
+use steerage_lab::capture::capture;
+use steerage_lab::frames::{FLOWS, FrameOptions, Mix};
+use steerage_lab::runs::ReadsHeaders;
+
+/// Enough that beginning and ending do not count.
+const PACKETS: u64 = 64_000;
+
+/// The clock advances by this much each time that it is read.
+const TICK: Duration = Duration::from_nanos(50);
+
+/// One thread steps all CPUs. They never sleep.
+#[derive(Clone, Default)]
+struct Stepping(Rc<Cell<Timestamp>>);
+
+impl Platform for Stepping {
+    fn now(&self) -> Timestamp {
+        self.0.set(self.0.get() + TICK);
+        self.0.get()
+    }
+
+    fn park(&mut self, _: &Bell, _: &[BorrowedFd<'_>], _: Option<Timestamp>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn random(&mut self) -> u64 {
+        0
+    }
+}
+
+/// The first receives; without others it handles as well.
+type Cpus<H> = Vec<Softnet<H, Stepping>>;
+
+fn stepped<H: Handler>(instance: Result<Instance<H>, BuildError>) -> Cpus<H> {
+    let (parts, _) = instance.expect("a benchmark that can be set up").split();
+    let clock = Stepping::default();
+    parts.into_iter().map(|part| part.enter(clock.clone())).collect()
+}
+
+/// Until all have finished.
+fn run<H: Handler>(mut cpus: Cpus<H>) -> Cpus<H> {
+    let mut finished = 0;
+    while finished < cpus.len() {
+        finished = cpus.iter_mut().map(|cpu| usize::from(black_box(cpu.step()) == Stepped::Finished)).sum();
+    }
+    cpus
+}
+
+fn cpus(frames: FrameOptions, targets: usize) -> Cpus<ReadsHeaders> {
+    let workers: CpuMask = (1..=targets as u16).map(CpuId).collect();
+    let builder = Builder::new().virtual_cpus(targets + 1).policy(Hash).hash(FlowHasher::keyed(&HashKey::MICROSOFT));
+    let builder = if targets > 0 { builder.rps_cpus(workers) } else { builder };
+    stepped(builder.input_on(frames.input(), &[CpuId(0)], None).build(|_| ReadsHeaders::default()))
+}
+
+/// A device that provides the hash.
+fn device_hash(targets: usize) -> Cpus<ReadsHeaders> {
+    let mix = Mix::Uniform;
+    cpus(FrameOptions { mix, device_hash: true, list: POLL_BUDGET, flows: FLOWS, frames: PACKETS }, targets)
+}
+
+/// Key and keyed hash from the headers.
+fn our_hash(targets: usize, mix: Mix) -> Cpus<ReadsHeaders> {
+    cpus(FrameOptions { mix, device_hash: false, list: POLL_BUDGET, flows: FLOWS, frames: PACKETS }, targets)
+}
+
+/// Lists of one packet.
+fn single(targets: usize) -> Cpus<ReadsHeaders> {
+    cpus(FrameOptions { mix: Mix::Uniform, device_hash: true, list: 1, flows: FLOWS, frames: PACKETS }, targets)
+}
+
+/// The limit of instructions per packet: the number that was counted, and 5 % for later compilers. If you
+/// lower the number, lower the limit too. A poll takes about 250 instructions so that an instance looks only
+/// at rings in use. They show if a list has one packet, and if 16 workers are stepped that have nothing to
+/// do. Mixed traffic takes more instructions than with branches, but its branches cannot be predicted.
+fn at_most(each: u64) -> LibraryBenchmarkConfig {
+    let limit = (EventKind::Ir, each * PACKETS);
+    let mut config = LibraryBenchmarkConfig::default();
+    config.tool(Callgrind::with_args(["--cache-sim=no"]).hard_limits([limit]));
+    config
+}
+
+#[library_benchmark]
+#[bench::alone(args = (0), setup = device_hash, config = at_most(205))]
+#[bench::device_hash_1_target(args = (1), setup = device_hash, config = at_most(210))]
+#[bench::device_hash_2_targets(args = (2), setup = device_hash, config = at_most(250))]
+#[bench::device_hash_16_targets(args = (16), setup = device_hash, config = at_most(374))]
+#[bench::our_hash_2_targets(args = (2, Mix::Uniform), setup = our_hash, config = at_most(331))]
+#[bench::our_hash_2_targets_mixed(args = (2, Mix::Mixed), setup = our_hash, config = at_most(388))]
+#[bench::lists_of_one(args = (1), setup = single, config = at_most(2058))]
+fn packets(cpus: Cpus<ReadsHeaders>) -> Cpus<ReadsHeaders> {
+    run(cpus)
+}
+
+/// A capture in memory of 1,024 flows, on one CPU.
+fn captured<H: Handler>(make: impl Fn() -> H + Send + Sync + 'static) -> Cpus<H> {
+    let input = Capture::from_reader("bench", Cursor::new(capture(PACKETS as u32, 1024))).into_input();
+    stepped(Builder::new().virtual_cpus(1).input(input).build(move |_| make()))
+}
+
+fn counting() -> Cpus<Count> {
+    captured(Count::default)
+}
+
+fn metering() -> Cpus<Meter> {
+    let metering = Metering::new(MeterOptions::default(), None);
+    captured(move || metering.meter())
+}
+
+#[library_benchmark]
+#[bench::capture(setup = counting, config = at_most(242))]
+fn counted(cpus: Cpus<Count>) -> Cpus<Count> {
+    run(cpus)
+}
+
+#[library_benchmark]
+#[bench::capture(setup = metering, config = at_most(493))]
+fn metered(cpus: Cpus<Meter>) -> Cpus<Meter> {
+    run(cpus)
+}
+
+library_benchmark_group!(name = path, benchmarks = packets);
+library_benchmark_group!(name = captures, benchmarks = [counted, metered]);
+main!(library_benchmark_groups = [path, captures]);

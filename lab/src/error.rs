@@ -1,0 +1,64 @@
+//! The reasons why a measurement failed, each as one line of text.
+
+use std::fmt;
+use std::io;
+
+use steerage::BuildError;
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// A thread cannot be pinned to a CPU.
+    #[error("cannot run on CPU {cpu}: {error}; name CPUs that this process may use (taskset -cp $$)")]
+    Pin {
+        /// The CPU.
+        cpu: usize,
+        /// The reason.
+        error: nix::Error,
+    },
+    /// The instance cannot be built.
+    #[error("cannot set up a run: {0}")]
+    Build(#[from] BuildError),
+    /// Something else that a run needs is missing.
+    #[error("cannot get {what}: {why}")]
+    SetUp {
+        /// The missing thing.
+        what: &'static str,
+        /// The reason.
+        why: String,
+    },
+    /// Packets were lost in a run that must not lose any, so its measurements mean nothing.
+    #[error("{} of {sent} packets were lost where none may be", sent.saturating_sub(*delivered))]
+    Lost {
+        /// The number of packets that arrived.
+        delivered: u64,
+        /// The number of packets that were sent.
+        sent: u64,
+    },
+    /// A run had a wrong result, so its measurements mean nothing.
+    #[error("{seen} {what} where {expected} have to be")]
+    Wrong {
+        /// The things that were counted.
+        what: &'static str,
+        /// The count that was seen.
+        seen: u64,
+        /// The count that was expected.
+        expected: u64,
+    },
+    /// A thread of the run panicked.
+    #[error("a thread of the run panicked: this is a bug, please report it")]
+    Panicked,
+    /// No case could run.
+    #[error("nothing was measured: {0}")]
+    Nothing(String),
+    /// The output cannot be written.
+    #[error("cannot write the output: {0}; is the reader gone?")]
+    Output(io::Error),
+}
+
+impl LabError {
+    /// An error about a missing thing, with the reason as text.
+    pub fn set_up(what: &'static str, why: impl fmt::Display) -> Self {
+        Self::SetUp { what, why: why.to_string() }
+    }
+}

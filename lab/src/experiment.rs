@@ -1,0 +1,215 @@
+//! An experiment: its name, and the cases that run in turn. lab/experiments.json describes it for people.
+
+use std::fmt;
+use std::time::Duration;
+
+use steerage::topology::{self, Topology};
+use steerage::{CpuMask, limits::CPUS_MAX};
+
+use crate::error::LabError;
+use crate::measurement::Measurement;
+use crate::runs::CpuPair;
+
+/// The settings that all experiments share.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The CPUs to use, at least one. The first one receives.
+    pub cpus: Vec<usize>,
+    /// How many times each case runs. `None`: as many times as the experiment itself says.
+    pub rounds: Option<usize>,
+    /// The approximate time for which each run is measured.
+    pub measured: Duration,
+    /// The length of a warm-up if the policy finds its CPUs by load.
+    pub warm_up: Duration,
+    /// The time for which requests and responses are measured. It is longer: connecting comes first, and the CPUs are shared.
+    pub rr_measured: Duration,
+    /// The number of connections with requests and responses.
+    pub connections: usize,
+    /// Whether only the first and the last point of an axis are measured.
+    pub ends_only: bool,
+}
+
+/// The shortest run. In a shorter one, most of the time is start and end.
+pub const SECONDS_MIN: Duration = Duration::from_millis(1);
+
+/// The longest run. An experiment needs no more.
+pub const SECONDS_MAX: Duration = Duration::from_secs(3600);
+
+/// The default time for which each run is measured. It is long compared with the cost of starting a
+/// run, and short enough that all runs take minutes.
+const MEASURED: Duration = Duration::from_millis(500);
+
+/// The default warm-up. By then the `balance` policy has finished its trials of CPUs.
+const WARM_UP: Duration = Duration::from_millis(1000);
+
+/// The divisor of the warm-up for policies that have no trials to wait for.
+const FIXED_WARM_UP: u32 = 5;
+
+/// The number of connections of the published experiment.
+const CONNECTIONS: usize = 500;
+
+/// The number of connections that show that requests are answered.
+const CONNECTIONS_QUICK: usize = 16;
+
+/// The fewest frames of a run: a few full rings.
+const FRAMES_MIN: f64 = 20_000.0;
+
+/// The fewest frames of a run that is too short for figures.
+const FRAMES_MIN_QUICK: f64 = 2_000.0;
+
+impl Settings {
+    /// The settings that the experiments are designed for.
+    pub fn new(cpus: Vec<usize>) -> Self {
+        Self {
+            cpus,
+            rounds: None,
+            measured: MEASURED,
+            warm_up: WARM_UP,
+            rr_measured: 4 * MEASURED,
+            connections: CONNECTIONS,
+            ends_only: false,
+        }
+    }
+
+    /// The warm-up of a run. `balances` says whether CPUs join and leave during the run.
+    pub(crate) fn warm_up_of(&self, balances: bool) -> Duration {
+        if balances { self.warm_up } else { self.warm_up / FIXED_WARM_UP }
+    }
+
+    /// Settings for a smoke test: one round of short runs at as few points as show all series. The
+    /// runs are too short for good measurements.
+    pub fn quick(cpus: Vec<usize>) -> Self {
+        let short = Duration::from_millis(5);
+        let (measured, warm_up, rr_measured) = (short, short, 4 * short);
+        let (rounds, connections, ends_only) = (Some(1), CONNECTIONS_QUICK, true);
+        Self { cpus, rounds, measured, warm_up, rr_measured, connections, ends_only }
+    }
+
+    /// The measured points of an axis.
+    pub fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
+        match all {
+            [first, .., last] if self.ends_only => vec![*first, *last],
+            _ => all.to_vec(),
+        }
+    }
+
+    /// The number of frames in a run if each takes `nanos_each`.
+    pub fn frames(&self, nanos_each: f64) -> u64 {
+        let least = if self.ends_only { FRAMES_MIN_QUICK } else { FRAMES_MIN };
+        (self.measured.as_nanos() as f64 / nanos_each).max(least) as u64
+    }
+
+    /// The CPUs of a run on two CPUs. If there is only one CPU, both are the same, and the cases
+    /// that need two are skipped.
+    pub fn pair(&self) -> CpuPair {
+        let (first, second) = (self.cpus.first(), self.cpus.get(1));
+        let receive = first.copied().unwrap_or_default();
+        CpuPair { receive, work: second.copied().unwrap_or(receive) }
+    }
+}
+
+/// The CPUs of `list`, or all that this process may use. The first one receives, and the others follow in the order in which
+/// steerage would add them.
+///
+/// # Errors
+/// If the list cannot be read, or names a CPU that this process may not use.
+pub fn cpus(list: Option<&str>) -> Result<Vec<usize>, LabError> {
+    let topology = Topology::read();
+    let mask = match list {
+        None => topology.default_mask(),
+        Some(text) => CpuMask::parse_list(text, topology.nr_cpu_ids().unwrap_or(CPUS_MAX))
+            .map_err(|error| LabError::set_up("the CPUs of --cpus", error))?,
+    };
+    let online = topology::online();
+    let usable = |cpu| topology.allowed().contains(cpu) && online.as_ref().is_none_or(|online| online.contains(cpu));
+    if let Some(cpu) = mask.iter().find(|cpu| !usable(*cpu)) {
+        let why = format!("this process may not use CPU {cpu}: choose from {}", topology.allowed());
+        return Err(LabError::set_up("the CPUs of --cpus", why));
+    }
+    let first = mask.first().ok_or_else(|| LabError::set_up("a CPU", "the list is empty"))?;
+    let order = [first].into_iter().chain(topology.joining_order(first, &mask));
+    Ok(order.map(|cpu| usize::from(cpu.0)).collect())
+}
+
+type Run = Box<dyn FnMut() -> Result<Measurement, LabError> + Send>;
+
+/// A case: a function that runs in turn with those of the other cases.
+pub(crate) struct Case {
+    pub(crate) series: String,
+    pub(crate) x: Option<f64>,
+    /// About how long a run takes.
+    pub(crate) takes: Duration,
+    pub(crate) run: Run,
+}
+
+/// An experiment that is ready to run.
+pub struct Experiment {
+    /// As in lab/experiments.json.
+    pub(crate) name: &'static str,
+    pub(crate) cases: Vec<Case>,
+    /// The cases that cannot run here, each with its reason.
+    pub(crate) skipped: Vec<String>,
+    /// How many times each case runs.
+    pub(crate) rounds: usize,
+    /// All CPUs that the cases may use.
+    pub(crate) cpus: Vec<usize>,
+    /// The number of CPUs, from the first on, whose distance is measured around each run. This is
+    /// the highest number that any case uses, so that near and far mean the same for all cases.
+    pub(crate) probed_cpus: usize,
+    takes: Duration,
+}
+
+impl Experiment {
+    /// An experiment without cases. Each case will run `rounds` times by default.
+    pub fn new(name: &'static str, rounds: usize, settings: &Settings) -> Self {
+        Self {
+            name,
+            cases: Vec::new(),
+            skipped: Vec::new(),
+            rounds: settings.rounds.unwrap_or(rounds),
+            cpus: settings.cpus.clone(),
+            probed_cpus: 1,
+            takes: settings.measured,
+        }
+    }
+
+    /// Sets how long a run takes, for the cases that are added from now on.
+    pub fn takes(&mut self, time: Duration) {
+        self.takes = time;
+    }
+
+    /// Adds a case that needs this many CPUs. If there are fewer, the case is skipped.
+    pub fn case(
+        &mut self,
+        series: impl Into<String>,
+        x: Option<f64>,
+        cpus: usize,
+        run: impl FnMut() -> Result<Measurement, LabError> + Send + 'static,
+    ) {
+        let series = series.into();
+        if cpus > self.cpus.len() {
+            return self.skip(format!("{series}: it takes {cpus} CPUs, and there are {}", self.cpus.len()));
+        }
+        self.probed_cpus = self.probed_cpus.max(cpus);
+        self.cases.push(Case { series, x, takes: self.takes, run: Box::new(run) });
+    }
+
+    /// Records which case could not run and why. A repeated reason is ignored.
+    pub fn skip(&mut self, why: String) {
+        if !self.skipped.contains(&why) {
+            self.skipped.push(why);
+        }
+    }
+
+    /// About how long all runs take.
+    pub fn estimate(&self) -> Duration {
+        self.cases.iter().map(|case| case.takes).sum::<Duration>() * self.rounds as u32
+    }
+}
+
+impl fmt::Debug for Experiment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, cases) = (&self.name, self.cases.len());
+        f.debug_struct("Experiment").field("name", name).field("cases", &cases).field("rounds", &self.rounds).finish()
+    }
+}

@@ -1,0 +1,36 @@
+//! The experiments, in one file each. Each repeats the shape of an experiment that was published.
+
+mod handoff;
+mod late_metadata;
+mod meter;
+mod page_cache;
+mod path;
+mod rps;
+
+use crate::experiment::{Experiment, Settings};
+use crate::rr;
+
+/// A name on the command line, and the function that plans its experiments. Some have several parts.
+type Named = (&'static str, fn(&Settings) -> Vec<Experiment>);
+
+/// All experiments, in the order in which they run.
+const ALL: [Named; 8] = [
+    ("rps", rps::plan),
+    ("delay", rps::delay),
+    ("handoff", handoff::plan),
+    ("late-metadata", late_metadata::plan),
+    ("page-cache", page_cache::plan),
+    ("path", path::plan),
+    ("meter", meter::plan),
+    ("rr", rr::plan),
+];
+
+/// The names of all experiments.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|(name, _)| *name)
+}
+
+/// The parts of the experiment with this name; none if there is no such experiment.
+pub fn plan(name: &str, settings: &Settings) -> Vec<Experiment> {
+    ALL.iter().find(|(known, _)| *known == name).map_or_else(Vec::new, |(_, plan)| plan(settings))
+}

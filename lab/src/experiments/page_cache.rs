@@ -1,0 +1,375 @@
+//! The cost of a page on its way to a worker and back to its queue, with and without a local page
+//! cache, and for several cache sizes.
+
+mod path;
+
+use std::hint::black_box;
+use std::sync::{Barrier, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+use steerage::limits::{LPC_PAGES_PER_CPU, POLL_BUDGET};
+use steerage::testing::PageLoop;
+use steerage_mem::ring::Consumer;
+
+use crate::error::LabError;
+use crate::experiment::{Experiment, Settings};
+use crate::measurement::Measurement;
+use crate::placement::pin;
+use crate::runs::{Busy, CpuPair};
+
+/// How many polls of a queue are under way before its worker finishes the first one.
+const POLLS_UNDER_WAY: usize = 8;
+
+/// The number of polls in a burst: as many as a backlog of default size has room for.
+const POLLS_OF_BURST: usize = 15;
+
+/// The length of frames that fill Ethernet's usual MTU.
+const FRAME_BYTES: usize = 1500;
+
+const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
+
+/// The numbers of queues that contend.
+const MANY_QUEUES: [u32; 3] = [8, 32, 64];
+
+/// About how long a page takes, without a frame and with one.
+const NANOS: f64 = 12.0;
+const FRAME_NANOS: f64 = 120.0;
+
+/// The default size of a cache, in pages.
+const CACHE_PAGES: usize = LPC_PAGES_PER_CPU;
+
+const CACHES: [(&str, usize); 2] = [("cache on", CACHE_PAGES), ("cache off", 0)];
+
+/// The sizes of a cache that are compared, in pages.
+const CACHE_SIZES: [usize; 5] = [0, 64, 256, 1024, CACHE_PAGES];
+
+/// The caches of the whole path, in pages.
+const LPC_PAGES: [(&str, usize); 3] = [("cache on", LPC_PAGES_PER_CPU), ("1024 pages", 1024), ("cache off", 0)];
+
+/// The series that is run a second time.
+const CONTROL: &str = "control, off as well";
+
+/// A queue, and the end of its ring through which the worker returns pages.
+type Queue = (PageLoop, Consumer);
+
+pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
+    vec![pages(settings), frames(settings), sizes(settings), whole_path(settings)]
+}
+
+fn whole_path(settings: &Settings) -> Experiment {
+    let count = settings.cpus.len();
+    let mut experiment = Experiment::new("page-cache-path", 5, settings);
+    let (warm_up, time) = (settings.warm_up / 4, settings.measured);
+    experiment.takes(warm_up + time);
+    for queues in settings.points(&MANY_QUEUES) {
+        for (name, lpc_pages) in LPC_PAGES.into_iter().chain([(CONTROL, 0)]) {
+            let on = settings.cpus.clone();
+            let run = move || path::once(&on, queues as usize, lpc_pages, warm_up, time);
+            experiment.case(name, Some(queues.into()), count.max(2), run);
+        }
+    }
+    experiment
+}
+
+fn pages(settings: &Settings) -> Experiment {
+    let mut experiment = Experiment::new("page-cache", 5, settings);
+    let pages = settings.frames(NANOS) as usize;
+    for queues in settings.points(&QUEUES) {
+        for (name, cache_pages) in CACHES {
+            add(&mut experiment, settings, name, Shape::pages(queues, cache_pages), pages);
+        }
+    }
+    let on = settings.pair();
+    for (name, cache_pages) in CACHES {
+        let run = move || across(on, Shape::pages(1, cache_pages).queues()?, pages);
+        experiment.case(format!("across, {name}"), Some(1.0), 2, run);
+    }
+    experiment
+}
+
+/// The cost of a page that one CPU takes and hands over, and the other CPU gives back.
+pub(super) fn there_and_back(on: CpuPair, pages: usize) -> Result<Measurement, LabError> {
+    across(on, Shape::pages(1, CACHE_PAGES).queues()?, pages)
+}
+
+fn frames(settings: &Settings) -> Experiment {
+    let mut experiment = Experiment::new("page-cache-frames", 5, settings);
+    let pages = settings.frames(FRAME_NANOS) as usize;
+    for queues in settings.points(&MANY_QUEUES) {
+        for (name, cache_pages) in CACHES {
+            let shape = Shape { frame_bytes: FRAME_BYTES, ..Shape::pages(queues, cache_pages) };
+            add(&mut experiment, settings, name, shape, pages);
+            let inline = Shape { comes_home: ComesHome::Inline, ..shape };
+            add(&mut experiment, settings, &format!("inline, {name}"), inline, pages);
+        }
+    }
+    experiment
+}
+
+fn sizes(settings: &Settings) -> Experiment {
+    let name = |pages: usize| if pages == 0 { CACHES[1].0.to_owned() } else { format!("{pages} pages") };
+    let mut experiment = Experiment::new("page-cache-size", 5, settings);
+    let pages = settings.frames(FRAME_NANOS) as usize;
+    for queues in settings.points(&MANY_QUEUES) {
+        let cases = CACHE_SIZES.map(|cache_pages| (name(cache_pages), cache_pages));
+        for (name, cache_pages) in cases.into_iter().chain([(CONTROL.to_owned(), 0)]) {
+            let frames = Shape { frame_bytes: FRAME_BYTES, ..Shape::pages(queues, cache_pages) };
+            let shape = Shape { comes_home: ComesHome::InBursts, ..frames };
+            add(&mut experiment, settings, &name, shape, pages);
+        }
+    }
+    experiment
+}
+
+/// Adds a case of queues that contend.
+fn add(experiment: &mut Experiment, settings: &Settings, name: &str, shape: Shape, pages: usize) {
+    let cpus = shape.cpus(settings.cpus.len());
+    let on: Vec<usize> = settings.cpus.iter().copied().take(cpus).collect();
+    experiment.case(name, Some(shape.queues as f64), cpus, move || contend(&on, shape, pages));
+}
+
+/// When the pages of a queue come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ComesHome {
+    /// All pages of a poll come back before the next poll.
+    Inline,
+    /// For each poll that is sent, the pages of an earlier one come back, so [`POLLS_UNDER_WAY`]
+    /// are under way.
+    Steadily,
+    /// The pages of many polls come back at once.
+    InBursts,
+}
+
+/// The options of a run.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    queues: usize,
+    cache_pages: usize,
+    /// The length of the frame in each page. With 0, neither CPU reads or writes the bytes.
+    frame_bytes: usize,
+    comes_home: ComesHome,
+}
+
+impl Shape {
+    fn pages(queues: u32, cache_pages: usize) -> Self {
+        Self { queues: queues as usize, cache_pages, frame_bytes: 0, comes_home: ComesHome::Steadily }
+    }
+
+    /// The number of CPUs for these queues: as many as exist, but at least two if the queues
+    /// contend.
+    fn cpus(&self, there_are: usize) -> usize {
+        self.queues.min(there_are.max(2))
+    }
+
+    fn queues(&self) -> Result<Vec<Queue>, LabError> {
+        let made = PageLoop::new(self.queues, self.cache_pages);
+        made.map_err(|error| LabError::set_up("memory for the pages", error))
+    }
+
+    fn send(&self, (queue, _): &mut Queue) -> usize {
+        match self.frame_bytes {
+            0 => queue.send(POLL_BUDGET),
+            bytes => queue.send_frames(POLL_BUDGET, |page| {
+                page[..bytes].fill(bytes as u8);
+                bytes
+            }),
+        }
+    }
+
+    fn give_back(&self, (_, consumer): &mut Queue) {
+        consumer.take(POLL_BUDGET);
+        if self.frame_bytes > 0 {
+            black_box(consumer.frames().map(|frame| sum(frame.bytes())).fold(0, u64::wrapping_add));
+        }
+        consumer.finish();
+    }
+
+    /// Runs one turn of a queue. Returns the number of pages that were sent.
+    fn turn(&self, queue: &mut Queue) -> usize {
+        let polls = match self.comes_home {
+            ComesHome::Inline | ComesHome::Steadily => 1,
+            ComesHome::InBursts => POLLS_OF_BURST,
+        };
+        let sent = (0..polls).map(|_| self.send(queue)).sum();
+        (0..polls).for_each(|_| self.give_back(queue));
+        sent
+    }
+
+    /// Gives each queue its turn until this many pages have gone around.
+    fn go_round(&self, queues: &mut [Queue], pages: usize) -> Result<Round, LabError> {
+        if self.comes_home == ComesHome::Steadily {
+            for queue in &mut *queues {
+                (1..POLLS_UNDER_WAY).for_each(|_| {
+                    self.send(queue);
+                });
+            }
+        }
+        let (start, cpu_before) = (Instant::now(), thread_cpu_time()?);
+        let mut sent = 0;
+        while sent < pages {
+            for queue in &mut *queues {
+                sent += self.turn(queue);
+            }
+        }
+        let cpu = thread_cpu_time()?.saturating_sub(cpu_before);
+        let took = start.elapsed();
+        let served = queues.iter().map(|(queue, _)| queue.served());
+        let (fast, slow) = served.fold((0, 0), |(fast, slow), one| (fast + one.0, slow + one.1));
+        Ok(Round { pages: sent, took, cpu, fast, slow })
+    }
+}
+
+/// The result of one CPU.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    pages: usize,
+    took: Duration,
+    cpu: Duration,
+    /// The number of pages from the caches of the queues, and from the shared pool.
+    fast: u64,
+    slow: u64,
+}
+
+fn sum(frame: &[u8]) -> u64 {
+    let words = frame.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+    words.fold(0, u64::wrapping_add)
+}
+
+fn thread_cpu_time() -> Result<Duration, LabError> {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.map(Duration::from).map_err(|error| LabError::set_up("the CPU time of a thread", error))
+}
+
+/// Runs the queues on these CPUs, each CPU with its own queues.
+fn contend(cpus: &[usize], shape: Shape, pages: usize) -> Result<Measurement, LabError> {
+    let mut queues = shape.queues()?;
+    let start = Barrier::new(cpus.len());
+    let rounds: Vec<Round> = thread::scope(|scope| {
+        let mut threads = Vec::with_capacity(cpus.len());
+        for (nth, cpu) in cpus.iter().enumerate().rev() {
+            let mut own = queues.split_off(queues.len() * nth / (nth + 1));
+            let start = &start;
+            threads.push(scope.spawn(move || {
+                let pinned = pin(*cpu);
+                start.wait();
+                pinned.and_then(|()| shape.go_round(&mut own, pages))
+            }));
+        }
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(LabError::Panicked))).collect::<Result<_, _>>()
+    })?;
+    let longest = rounds.iter().map(|round| round.took).max().unwrap_or_default();
+    let cpu: Duration = rounds.iter().map(|round| round.cpu).sum();
+    let all: usize = rounds.iter().map(|round| round.pages).sum();
+    let (fast, slow) = rounds.iter().fold((0, 0), |(fast, slow), round| (fast + round.fast, slow + round.slow));
+    let slowest = rounds.iter().map(|round| round.took.as_nanos() as f64 / round.pages as f64).fold(0.0, f64::max);
+    Ok(Measurement::of("page_ns", slowest)
+        .and("cpu_ns", cpu.as_nanos() as f64 / all as f64)
+        .and("cpus", cpu.as_secs_f64() / longest.as_secs_f64())
+        .and("cached_percent", 100.0 * fast as f64 / (fast + slow) as f64))
+}
+
+/// Runs one queue whose pages go from one CPU to another.
+fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Result<Measurement, LabError> {
+    let each = |time: Duration| time.as_nanos() as f64 / pages as f64;
+    let Some((mut queue, consumer)) = loops.pop() else { return Ok(Measurement::default()) };
+    pin(on.receive)?;
+    let (ready, is_ready) = mpsc::channel();
+    thread::scope(|scope| {
+        let worker = scope.spawn(move || {
+            // This must happen before anything is sent: otherwise no thread would give pages back.
+            pin(on.work)?;
+            let _ = ready.send(());
+            // The consumer moves to this thread's own stack. On the other stack it would share
+            // cache lines with data that the other thread writes.
+            Ok(give_back(consumer, pages))
+        });
+        if is_ready.recv().is_err() {
+            return worker.join().unwrap_or(Err(LabError::Panicked)).and(Err(LabError::Panicked));
+        }
+        let (begin, mut busy, mut sent) = (Instant::now(), Busy::default(), 0);
+        while sent < pages {
+            busy.during(|| {
+                let count = queue.send(POLL_BUDGET.min(pages - sent));
+                sent += count;
+                count > 0
+            });
+        }
+        let work = worker.join().unwrap_or(Err(LabError::Panicked))?;
+        let whole = Measurement::of("page_ns", each(begin.elapsed()));
+        Ok(whole.and("receive_ns", each(busy.time())).and("work_ns", each(work)))
+    })
+}
+
+fn give_back(mut consumer: Consumer, pages: usize) -> Duration {
+    let (mut busy, mut done) = (Busy::default(), 0);
+    while done < pages {
+        busy.during(|| {
+            if consumer.waiting() == 0 {
+                return false;
+            }
+            done += consumer.take(POLL_BUDGET);
+            consumer.finish();
+            true
+        });
+    }
+    busy.time()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Enough pages that warming up takes only a small part of the time.
+    const PAGES: usize = 200_000;
+
+    /// Five queues on two threads, which share a CPU.
+    fn contended(cache_pages: usize, comes_home: ComesHome) -> Measurement {
+        let shape = Shape { comes_home, frame_bytes: FRAME_BYTES, ..Shape::pages(5, cache_pages) };
+        contend(&[0, 0], shape, PAGES).unwrap()
+    }
+
+    #[test]
+    fn with_a_cache_pages_come_from_it_and_without_from_the_pool() {
+        for comes_home in [ComesHome::Inline, ComesHome::Steadily, ComesHome::InBursts] {
+            let (on, off) = (contended(CACHE_PAGES, comes_home), contended(0, comes_home));
+            assert!(on.values["cached_percent"] > 95.0, "{comes_home:?}: {on:?}");
+            assert_eq!(off.values["cached_percent"], 0.0, "{comes_home:?}: {off:?}");
+            for measured in [on, off] {
+                // A thread's CPU time is not longer than the time that it ran; the clocks may differ a little.
+                assert!((0.0..=2.02).contains(&measured.values["cpus"]), "{measured:?}");
+                assert!(measured.values["cpu_ns"] > 0.0 && measured.values["page_ns"] > 0.0, "{measured:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_larger_cache_takes_more_of_a_burst() {
+        let part = |pages| contended(pages, ComesHome::InBursts).values["cached_percent"];
+        let parts = CACHE_SIZES.map(part);
+        // The larger caches hold the whole burst.
+        assert!(parts[..4].is_sorted_by(|a, b| a < b) && parts[3..].iter().all(|part| *part > 95.0), "{parts:?}");
+    }
+
+    #[test]
+    fn all_numbers_of_queues_and_sizes_are_there() {
+        let quick = Settings { ends_only: false, ..Settings::quick(vec![0, 1]) };
+        let [pages, frames, sizes, path] = &plan(&quick)[..] else { panic!("four parts") };
+        let points = |experiment: &Experiment, series: &str| {
+            let of = experiment.cases.iter().filter(|case| case.series == series);
+            of.filter_map(|case| case.x).collect::<Vec<_>>()
+        };
+        for series in ["cache on", "cache off"] {
+            assert_eq!(points(pages, series), [1.0, 2.0, 8.0, 32.0, 64.0]);
+            assert_eq!(points(frames, series), [8.0, 32.0, 64.0]);
+            assert_eq!(points(frames, &format!("inline, {series}")), [8.0, 32.0, 64.0]);
+        }
+        for series in ["cache off", "64 pages", "256 pages", "1024 pages", "2048 pages", CONTROL] {
+            assert_eq!(points(sizes, series), [8.0, 32.0, 64.0], "{series}");
+        }
+        for series in ["cache on", "1024 pages", "cache off", CONTROL] {
+            assert_eq!(points(path, series), [8.0, 32.0, 64.0], "{series}");
+        }
+    }
+}

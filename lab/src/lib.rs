@@ -1,0 +1,36 @@
+//! The experiments of `steerage-lab`: what they run, and the devices and packet functions that they measure.
+//!
+//! Modules import only modules further up in this table:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `error`, `measurement`, `histogram` | why a run failed; what a run measured |
+//! | `placement` | pins threads, and measures how far CPUs are apart |
+//! | `bare` | the least that handing a frame to another CPU takes; all `unsafe` of this crate |
+//! | `frames`, `capture`, `nic`, `router`, `load` | the devices and packet functions that are measured |
+//! | `runs` | one run on one or two CPUs |
+//! | `experiment` | an experiment: its settings, its cases |
+//! | `respond`, `host` | a host that answers packets, and the command around it |
+//! | `rr` | requests and responses: the client, both servers, the experiment |
+//! | `experiments` | all experiments by name |
+//! | `runner` | runs the cases of an experiment in turn, and prints a line for each run |
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code, reason = "it hands memory over between two threads, as the path itself does")]
+pub mod bare;
+pub mod capture;
+pub mod error;
+pub mod experiment;
+pub mod experiments;
+pub mod frames;
+pub mod histogram;
+pub mod host;
+pub mod load;
+pub mod measurement;
+pub mod nic;
+pub mod placement;
+pub mod respond;
+pub mod router;
+pub mod rr;
+pub mod runner;
+pub mod runs;

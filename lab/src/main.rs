@@ -1,0 +1,148 @@
+//! `steerage-lab`: repeats the published experiments, and prints one JSON line for each run.
+//!
+//! ```sh
+//! cargo run --release -p steerage-lab -- rps > rps.jsonl && python3 lab/page.py rps.jsonl
+//! ```
+#![forbid(unsafe_code)]
+
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Parser, Subcommand};
+use steerage_lab::error::LabError;
+use steerage_lab::experiment::{self, Settings};
+use steerage_lab::host::{self, HostArgs};
+use steerage_lab::rr::{self, Load};
+use steerage_lab::{experiments, runner};
+
+/// Repeat the published experiments; print one JSON line for each run
+///
+/// Cases run in turn, A B C A B C, so that drift of the machine affects all of them. `python3 lab/page.py` merges the lines of
+/// several runs, compares the series and draws them. Nothing else should run at the same time.
+#[derive(Debug, Parser)]
+#[command(name = "steerage-lab", args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    /// Experiments to run, in this order; rr needs root and `ip`
+    #[arg(value_name = "EXPERIMENT", required = true, value_parser = PossibleValuesParser::new(["all"].into_iter().chain(experiments::names())))]
+    experiments: Vec<String>,
+
+    /// CPUs to use; the first one receives [default: all that this process may use]
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<String>,
+
+    /// Runs of each case, in turn [default: 3 to 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: Option<u16>,
+
+    /// Approximate length of each run [default: 0.5; rr: 2]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    seconds: Option<Duration>,
+
+    /// Test that it works here: one round that is too short for figures
+    #[arg(long)]
+    quick: bool,
+
+    /// Connections of rr [default: 500]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    connections: Option<u16>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Answer as a host with addresses of its own, until standard input ends
+    Respond(HostArgs),
+    /// Measure requests and responses against a server
+    Load(LoadArgs),
+}
+
+#[derive(Debug, Args)]
+struct LoadArgs {
+    /// Address and port of the server
+    #[arg(value_name = "TARGET")]
+    target: SocketAddr,
+    /// Connections at a time
+    #[arg(short = 'C', long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..))]
+    connections: u16,
+    /// Bytes of a request
+    #[arg(long, value_name = "BYTES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    request: u32,
+    /// Bytes of a response
+    #[arg(long, value_name = "BYTES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    response: u32,
+    /// Use UDP, with a datagram for each request and response
+    #[arg(long)]
+    udp: bool,
+    /// Threads; each has a share of the connections
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+    /// Length of the measurement
+    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
+    seconds: Duration,
+    /// Time before the measurement begins
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    warm_up: Duration,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let within = |time: &Duration| (experiment::SECONDS_MIN..=experiment::SECONDS_MAX).contains(time);
+    time.filter(within).ok_or_else(|| "write a time from 0.001 to 3600 seconds".to_owned())
+}
+
+fn run(args: Arguments) -> Result<(), LabError> {
+    match args.command {
+        Some(Command::Respond(host)) => return host::run(&host),
+        Some(Command::Load(load)) => return measure(&load),
+        None => {}
+    }
+    let cpus = experiment::cpus(args.cpus.as_deref())?;
+    let settings = if args.quick { Settings::quick(cpus) } else { Settings::new(cpus) };
+    let settings = Settings {
+        rounds: args.rounds.map(usize::from).or(settings.rounds),
+        measured: args.seconds.unwrap_or(settings.measured),
+        rr_measured: args.seconds.unwrap_or(settings.rr_measured),
+        connections: args.connections.map_or(settings.connections, usize::from),
+        ..settings
+    };
+    let all = args.experiments.iter().any(|name| name == "all");
+    let named: Vec<&str> =
+        if all { experiments::names().collect() } else { args.experiments.iter().map(String::as_str).collect() };
+    let planned = named.iter().flat_map(|name| experiments::plan(name, &settings)).collect();
+    runner::run_all(planned, &mut io::stdout().lock())
+}
+
+fn measure(args: &LoadArgs) -> Result<(), LabError> {
+    let load = Load {
+        target: args.target,
+        udp: args.udp,
+        connections: args.connections.into(),
+        threads: args.threads.into(),
+        request: args.request as usize,
+        response: args.response as usize,
+        warm_up: args.warm_up,
+        measured: args.seconds,
+    };
+    let measured = rr::measure(&load)?;
+    let series = args.target.to_string();
+    runner::write_line(
+        &runner::Line::of("load", &series, None, 0, None, &measured.measurement()),
+        &mut io::stdout().lock(),
+    )
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // An error means that standard error is closed.
+            let _ = writeln!(io::stderr(), "steerage-lab: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The measurements of one run.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// The values that one run measured, by metric.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub struct Measurement {
+    /// The values by metric.
+    pub values: BTreeMap<String, f64>,
+}
+
+impl Measurement {
+    /// A measurement of one metric.
+    pub fn of(metric: &str, value: f64) -> Self {
+        Self::default().and(metric, value)
+    }
+
+    /// Adds the value of another metric. A value that is not a finite number was not measured, and is left out.
+    pub fn and(mut self, metric: &str, value: f64) -> Self {
+        if value.is_finite() {
+            self.values.insert(metric.to_owned(), value);
+        }
+        self
+    }
+}

@@ -1,0 +1,240 @@
+//! The configuration of a responder.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+
+use steerage_apps::addresses::{Mac, broadcast_of, is_of_a_host};
+
+/// The maximum number of addresses, which is the limit of smoltcp's interface.
+pub const ADDRESSES_MAX: usize = 8;
+
+/// The port of the echo service: RFC 862.
+pub const ECHO_PORT: u16 = 7;
+
+/// The default limit for the number of connections: a quarter of the ports of one peer. With the
+/// default buffers they take up to 288 MiB.
+pub const CONNECTIONS_DEFAULT: usize = 16_384;
+
+/// The part of all connections that one peer may have unless [`Config::per_peer_max`] sets another limit. Four peers are
+/// needed to keep others out, and a single load generator still has thousands.
+const PEER_PART: usize = 4;
+
+/// The default time after which a silent peer's connection is reset. An idle connection costs
+/// memory and little else.
+pub const IDLE_DEFAULT: Duration = Duration::from_secs(300);
+
+/// The default size of a connection's buffer in each direction: five Ethernet segments. A peer that
+/// acknowledges every second segment does not stall with it.
+pub const BUFFER_DEFAULT: usize = 8 * 1024;
+
+/// The maximum memory of a connection besides its two buffers: its socket, and its entries in
+/// tables and timers.
+pub(super) const CONNECTION_OVERHEAD_BYTES: usize = 2048;
+
+/// The minimum buffer size: two segments.
+pub const BUFFER_MIN: usize = 3 * 1024;
+
+/// The maximum buffer size. Windows are not scaled, because a cookie has no room for the scale
+/// factor.
+pub const BUFFER_MAX: usize = u16::MAX as usize;
+
+/// The minimum MTU: RFC 8200, 5.
+const MTU_MIN: usize = 1280;
+
+/// The service at a TCP port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// All bytes are sent back.
+    Echo,
+    /// Each `request` bytes are answered with `response` bytes, which repeat the values 0 to 250.
+    /// This is netperf's TCP_RR.
+    RequestResponse {
+        /// At least 1.
+        request: usize,
+        /// May be 0.
+        response: usize,
+    },
+}
+
+/// The configuration of a responder.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The addresses that the responder answers for. No other host may have them.
+    pub(super) addresses: Vec<IpAddr>,
+    /// The broadcast addresses of the link's networks.
+    pub(super) broadcasts: Vec<Ipv4Addr>,
+    pub(super) mac: Mac,
+    pub(super) mtu: usize,
+    /// Ports of the echo service, for TCP and UDP.
+    pub(super) echo: Vec<u16>,
+    pub(super) services: Vec<(u16, Service)>,
+    pub(super) connections_max: usize,
+    pub(super) per_peer_max: Option<usize>,
+    pub(super) idle: Duration,
+    pub(super) buffer: usize,
+    pub(super) verifies: bool,
+}
+
+/// The error for an invalid configuration. Its text is one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError(String);
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// A responder for `addresses` with the link address `mac`, on a link that carries IP packets
+    /// of up to `mtu` bytes. It serves echo at port [`ECHO_PORT`] unless [`echo`](Self::echo) sets
+    /// other ports.
+    ///
+    /// # Errors
+    /// If there is no address, or more than [`ADDRESSES_MAX`], or if an address is there twice or
+    /// cannot belong to a host. Also if `mac` is a group address, or if IPv6 does not allow the
+    /// MTU.
+    pub fn new(addresses: Vec<IpAddr>, mac: Mac, mtu: usize) -> Result<Self, ConfigError> {
+        let wrong = |what: String| Err(ConfigError(what));
+        if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
+            return wrong(format!("{} addresses: give 1 to {ADDRESSES_MAX}", addresses.len()));
+        }
+        for (nth, address) in addresses.iter().enumerate() {
+            if addresses[..nth].contains(address) {
+                return wrong(format!("{address} is given twice: give each address once"));
+            }
+            if !is_of_a_host(*address) {
+                return wrong(format!("{address} is no address of a host on a link: give one of the link's network"));
+            }
+        }
+        if mac[0] & 1 != 0 {
+            return wrong("a link address of a group: clear the lowest bit of its first byte".to_owned());
+        }
+        if mtu < MTU_MIN {
+            return wrong(format!("an MTU of {mtu} bytes: it must be at least {MTU_MIN}"));
+        }
+        let (echo, services) = (vec![ECHO_PORT], vec![(ECHO_PORT, Service::Echo)]);
+        Ok(Self {
+            addresses,
+            broadcasts: Vec::new(),
+            mac,
+            // The length of a TCP segment has 16 bits, and networks use no frames larger than jumbo
+            // frames.
+            mtu: mtu.min(9216),
+            echo,
+            services,
+            connections_max: CONNECTIONS_DEFAULT,
+            per_peer_max: None,
+            idle: IDLE_DEFAULT,
+            buffer: BUFFER_DEFAULT,
+            verifies: true,
+        })
+    }
+
+    /// Sets the networks of the link. Packets from their broadcast addresses are not answered. No
+    /// host has such an address (RFC 1122, 3.2.1.3), and the answer would go to all hosts.
+    #[must_use]
+    pub fn networks(mut self, networks: &[Ipv4Net]) -> Self {
+        self.broadcasts.extend(networks.iter().filter_map(|network| broadcast_of(*network)));
+        self
+    }
+
+    /// Serves echo at these ports, over TCP and UDP.
+    #[must_use]
+    pub fn echo(mut self, ports: &[u16]) -> Self {
+        self.services.retain(|(_, service)| *service != Service::Echo);
+        self.services.extend(ports.iter().map(|port| (*port, Service::Echo)));
+        self.echo = ports.to_vec();
+        self
+    }
+
+    /// Answers requests of `request` bytes with responses of `response` bytes at `port`.
+    ///
+    /// # Errors
+    /// If a request has no bytes, if the port is 0, or if the port already has a service.
+    pub fn request_response(mut self, port: u16, request: usize, response: usize) -> Result<Self, ConfigError> {
+        if port == 0 || request == 0 {
+            return Err(ConfigError("a port and a request are 1 at least".to_owned()));
+        }
+        if self.service(port).is_some() {
+            return Err(ConfigError(format!("port {port} is given twice: each serves one thing")));
+        }
+        self.services.push((port, Service::RequestResponse { request, response }));
+        Ok(self)
+    }
+
+    /// Limits the number of connections at the same time on all CPUs together. Further connections
+    /// are reset.
+    #[must_use]
+    pub fn connections_max(mut self, most: usize) -> Self {
+        self.connections_max = most.max(1);
+        self
+    }
+
+    /// Limits the number of connections of one peer: an IPv4 address, or a /64 prefix of IPv6. Further
+    /// connections of this peer are reset. By default it is a quarter of all connections.
+    #[must_use]
+    pub fn per_peer_max(mut self, most: usize) -> Self {
+        self.per_peer_max = Some(most.max(1));
+        self
+    }
+
+    /// Sets the time after which the connection of a silent peer is reset.
+    #[must_use]
+    pub fn idle(mut self, time: Duration) -> Self {
+        self.idle = time;
+        self
+    }
+
+    /// Sets the size of each connection's buffer in each direction, in bytes: [`BUFFER_MIN`] to
+    /// [`BUFFER_MAX`].
+    #[must_use]
+    pub fn buffer(mut self, bytes: usize) -> Self {
+        self.buffer = bytes.clamp(BUFFER_MIN, BUFFER_MAX);
+        self
+    }
+
+    /// Whether received checksums are verified. Turn this off only if the sender is known to leave
+    /// them out, like the other end of a veth.
+    #[must_use]
+    pub fn verifies(mut self, yes: bool) -> Self {
+        self.verifies = yes;
+        self
+    }
+
+    /// The maximum number of connections.
+    pub fn connections_most(&self) -> usize {
+        self.connections_max
+    }
+
+    /// The maximum number of connections of one peer.
+    pub fn per_peer_most(&self) -> usize {
+        self.per_peer_max.unwrap_or(self.connections_max / PEER_PART).clamp(1, self.connections_max)
+    }
+
+    /// The maximum memory of one connection, in bytes.
+    pub fn connection_bytes(&self) -> usize {
+        2 * self.buffer + CONNECTION_OVERHEAD_BYTES
+    }
+
+    /// The maximum memory of all connections together, in bytes.
+    pub fn memory_max(&self) -> usize {
+        self.connections_max.saturating_mul(self.connection_bytes())
+    }
+
+    /// The index of the address among the responder's addresses.
+    #[inline]
+    pub(super) fn local(&self, address: IpAddr) -> Option<u8> {
+        self.addresses.iter().position(|ours| *ours == address).map(|nth| nth as u8)
+    }
+
+    #[inline]
+    pub(super) fn service(&self, port: u16) -> Option<Service> {
+        self.services.iter().find(|(served, _)| *served == port).map(|(_, service)| *service)
+    }
+}

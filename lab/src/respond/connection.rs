@@ -1,0 +1,276 @@
+//! A TCP connection: smoltcp's socket, and the service on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
+use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
+use smoltcp::wire::IpListenEndpoint;
+use steerage::Timestamp;
+
+use super::config::{CONNECTION_OVERHEAD_BYTES, Config, Service};
+use super::counts::{End, Responded};
+use super::packet::{ACKNOWLEDGED_AT, IPV4_BYTES, IPV6_BYTES, Key, long};
+use super::peers::{Connections, Peer};
+use super::stack::Stack;
+use steerage_apps::addresses::Mac;
+
+/// The contents of responses: the bytes 0 to 250 repeated, so that a peer can see if any is
+/// missing.
+const PATTERN: [u8; PATTERN_BYTES] = {
+    let (mut pattern, mut at) = ([0; PATTERN_BYTES], 0);
+    while at < PATTERN_BYTES {
+        pattern[at] = (at % PERIOD) as u8;
+        at += 1;
+    }
+    pattern
+};
+const PERIOD: usize = 251;
+/// The length of `PATTERN`: whole periods. A response is copied in parts of up to this length.
+const PATTERN_BYTES: usize = 16 * PERIOD;
+
+/// The delay of acknowledgements. RFC 9293, 3.8.6.3, allows at most half a second. 40 ms is the
+/// kernel's minimum.
+const ACK_DELAY: Duration = Duration::from_millis(40);
+
+/// A TCP connection. smoltcp chooses its own sequence numbers. The peer sees these plus `shift`, so
+/// that they continue from the cookie.
+#[derive(Debug)]
+pub(super) struct Connection {
+    sockets: SocketSet<'static>,
+    socket: SocketHandle,
+    shift: u32,
+    /// The peer's link address, from its last packet.
+    pub(super) peer: Mac,
+    /// The number of bytes of link header.
+    pub(super) at: usize,
+    service: Service,
+    /// The number of bytes that are missing in the current request.
+    lacks: usize,
+    /// The number of response bytes that are not written yet.
+    owes: usize,
+    pub(super) heard: Timestamp,
+    /// The time of the next check, as in the table's timers.
+    pub(super) due: Timestamp,
+    /// The last batch in which the connection sent packets that leave after the batch.
+    pub(super) behind: u64,
+    counted: Counted,
+}
+
+/// Counts the end of a connection when it is dropped. The reason is `Lost`, unless
+/// `Connection::end` or a timeout has set it.
+#[derive(Debug)]
+struct Counted {
+    connections: Arc<Connections>,
+    peer: Peer,
+    end: End,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.connections.end(self.peer, self.end);
+    }
+}
+
+/// The facts from the first segment of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opening {
+    /// The sequence number of the SYN, which is not stored anywhere.
+    pub(super) sequence: u32,
+    /// The sequence number of our answer to the SYN.
+    pub(super) cookie: u32,
+    pub(super) mss: u16,
+    pub(super) window: u16,
+    pub(super) service: Service,
+}
+
+impl Connection {
+    /// Creates a connection whose peer has acknowledged our answer to its SYN. Returns `None` if
+    /// there are too many connections, or too many of this peer.
+    pub(super) fn open(
+        config: &Config,
+        connections: &Arc<Connections>,
+        stack: &mut Stack,
+        key: &Key,
+        opening: &Opening,
+        now: Timestamp,
+    ) -> Option<Box<Self>> {
+        let peer = connections.peer(key);
+        if !connections.open(config, peer) {
+            return None;
+        }
+        // From here on the connection counts as open.
+        let counted = Counted { connections: Arc::clone(connections), peer, end: End::Lost };
+        let buffer = || SocketBuffer::new(vec![0; config.buffer]);
+        let mut socket = Socket::new(buffer(), buffer());
+        socket.set_nagle_enabled(false);
+        socket.set_ack_delay(Some(smoltcp::time::Duration::from_micros(ACK_DELAY.as_micros() as u64)));
+        socket.set_congestion_control(CongestionControl::Reno);
+        let ours = config.addresses[usize::from(key.local)];
+        let end = IpListenEndpoint { addr: Some(ours.into()), port: key.local_port };
+        // This cannot fail: the socket is new, and the port is not zero.
+        socket.listen(end).ok()?;
+        let mut sockets = SocketSet::new(vec![SocketStorage::EMPTY]);
+        let socket = sockets.add(socket);
+        // Repeat the handshake with smoltcp, because the peer has already completed it.
+        stack.take_up_syn(key, ours, opening.sequence, opening.mss, opening.window);
+        stack.replies.begin(0, 1);
+        stack.put_in(&mut sockets, now);
+        stack.take_out(&mut sockets, now);
+        let answer = if stack.replies.len() == 1 { stack.replies.frame(0) } else { return None };
+        let tcp = if ours.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
+        let shift = opening.cookie.wrapping_sub(long(answer, tcp + 4));
+        let lacks = match opening.service {
+            Service::Echo => 0,
+            Service::RequestResponse { request, .. } => request,
+        };
+        Some(Box::new(Self {
+            sockets,
+            socket,
+            shift,
+            peer: Mac::default(),
+            at: 0,
+            service: opening.service,
+            lacks,
+            owes: 0,
+            heard: now,
+            due: Timestamp::from_nanos(u64::MAX),
+            behind: 0,
+            counted,
+        }))
+    }
+
+    /// Receives a TCP packet. The replies are in `stack.replies`.
+    pub(super) fn receive(
+        &mut self,
+        stack: &mut Stack,
+        packet: &[u8],
+        tcp_at: usize,
+        now: Timestamp,
+        counts: &mut Responded,
+    ) {
+        self.heard = now;
+        let shift = self.shift;
+        stack.take_up(packet, |packet| {
+            let at = tcp_at + ACKNOWLEDGED_AT;
+            let acknowledged = long(packet, at).wrapping_sub(shift);
+            packet[at..at + 4].copy_from_slice(&acknowledged.to_be_bytes());
+        });
+        stack.put_in(&mut self.sockets, now);
+        self.serve(counts);
+        stack.take_out(&mut self.sockets, now);
+    }
+
+    /// Does the work that is due: retransmissions, and a reset if the peer was silent for too long.
+    pub(super) fn look(&mut self, stack: &mut Stack, now: Timestamp, idle: Duration, counts: &mut Responded) {
+        if now.since(self.heard) >= idle {
+            self.counted.end = End::Idle;
+            self.socket().abort();
+        } else {
+            self.serve(counts);
+        }
+        stack.take_out(&mut self.sockets, now);
+    }
+
+    /// The time of the next check.
+    pub(super) fn next_look(&self, stack: &mut Stack, now: Timestamp, idle: Duration) -> Timestamp {
+        let idle = self.heard + idle;
+        stack.due(&self.sockets, now).map_or(idle, |due| due.min(idle))
+    }
+
+    /// The difference that must be added to smoltcp's sequence numbers.
+    pub(super) fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    /// Whether the connection is closed. A SYN then begins a new one.
+    pub(super) fn is_over(&mut self) -> bool {
+        self.socket().state() == State::Closed
+    }
+
+    /// Whether the connection only waits for segments that may still be in flight.
+    pub(super) fn lingers(&mut self) -> bool {
+        matches!(self.socket().state(), State::TimeWait | State::Closed)
+    }
+
+    /// Ends the connection. The reason counts only if no other was set before.
+    pub(super) fn end(mut self, end: End) {
+        if self.counted.end == End::Lost {
+            self.counted.end = end;
+        }
+    }
+
+    fn socket(&mut self) -> &mut Socket<'static> {
+        self.sockets.get_mut(self.socket)
+    }
+
+    /// Reads and writes according to the service.
+    fn serve(&mut self, counts: &mut Responded) {
+        let Self { sockets, socket, lacks, owes, .. } = self;
+        let socket: &mut Socket<'static> = sockets.get_mut(*socket);
+        match self.service {
+            Service::Echo => echo(socket, counts),
+            Service::RequestResponse { request, response } => {
+                respond(socket, (request, response), (lacks, owes), counts)
+            }
+        }
+        // The peer has sent everything, and so has this side.
+        if socket.state() == State::CloseWait && *owes == 0 && socket.recv_queue() == 0 {
+            socket.close();
+        }
+    }
+}
+
+/// Sends back as many bytes as there is room for. The rest waits, so the peer has to wait too.
+fn echo(socket: &mut Socket<'_>, counts: &mut Responded) {
+    let mut piece = [0; PATTERN_BYTES];
+    while socket.can_recv() && socket.can_send() {
+        let room = (socket.send_capacity() - socket.send_queue()).min(piece.len());
+        let Ok(read) = socket.recv_slice(&mut piece[..room]) else { break };
+        let written = socket.send_slice(&piece[..read]).unwrap_or(0);
+        counts.tcp_bytes_in += read as u64;
+        counts.tcp_bytes_out += written as u64;
+        if read == 0 {
+            break;
+        }
+    }
+}
+
+/// Sends a response for each complete request, one after the other.
+fn respond(
+    socket: &mut Socket<'_>,
+    (request, response): (usize, usize),
+    (lacks, owes): (&mut usize, &mut usize),
+    counts: &mut Responded,
+) {
+    loop {
+        while *owes > 0 && socket.can_send() {
+            let at = (response - *owes) % PERIOD;
+            let piece = &PATTERN[at..PATTERN_BYTES.min(at + *owes)];
+            let written = socket.send_slice(piece).unwrap_or(0);
+            counts.tcp_bytes_out += written as u64;
+            *owes -= written;
+            if written == 0 {
+                return;
+            }
+        }
+        if *owes > 0 || !socket.can_recv() {
+            return;
+        }
+        let wanted = *lacks;
+        let read = socket.recv(|bytes| (bytes.len().min(wanted), bytes.len().min(wanted))).unwrap_or(0);
+        counts.tcp_bytes_in += read as u64;
+        *lacks -= read;
+        if *lacks == 0 {
+            (*lacks, *owes) = (request, response);
+            counts.transactions += 1;
+        }
+        if read == 0 {
+            return;
+        }
+    }
+}
+
+// The rest is for entries in tables and timers.
+const _: () =
+    assert!(size_of::<Connection>() + size_of::<SocketStorage<'static>>() <= CONNECTION_OVERHEAD_BYTES * 3 / 4);

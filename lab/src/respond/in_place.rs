@@ -1,0 +1,272 @@
+//! Answers that are written into the packet that asked: ARP (RFC 826), neighbour discovery (RFC
+//! 4861), ICMP echo (RFC 792, 4443) and UDP echo (RFC 862). Also the TCP answers that need no
+//! connection.
+
+use std::net::Ipv6Addr;
+
+use steerage::{NoRoom, Packet};
+
+use super::config::Config;
+use super::counts::Fate;
+use super::neighbour::{Broken, SOLICITATION, Solicitation};
+use super::packet::{
+    ACK, ETHERNET_BYTES, FIN, ICMPV6, IPV4_BYTES, IPV6_BYTES, Ip, RST, SYN, TCP, TCP_BYTES, Tcp, word,
+};
+use steerage_apps::addresses::Mac;
+use steerage_apps::checksum::{adjusted, finish, sum};
+
+/// The TTL and hop limit of answers: the recommended default (IANA, "IP parameters").
+pub(super) const HOP_LIMIT: u8 = 64;
+
+/// The length of an ARP packet for IPv4 over Ethernet.
+const ARP_BYTES: usize = 28;
+/// The length of an advertisement without options: type, code, checksum, flags and target.
+const NEIGHBOUR_BYTES: usize = 24;
+/// The option that contains a link address.
+const LINK_OPTION_BYTES: usize = 8;
+const ADVERTISEMENT: u8 = 136;
+/// The flags of an advertisement: solicited, and the link address replaces a known one.
+const SOLICITED: u8 = 0x40;
+const OVERRIDE: u8 = 0x20;
+/// The TCP option for the maximum segment size.
+const MSS_OPTION_BYTES: usize = 4;
+
+/// Resizes the packet to `len` bytes, and returns its bytes for writing.
+fn resized<'p>(packet: &'p mut Packet<'_>, len: usize) -> Result<&'p mut [u8], NoRoom> {
+    let is = packet.data().len();
+    if is > len {
+        packet.truncate(len)?;
+    } else if is < len {
+        packet.append(len - is)?;
+    }
+    packet.data_mut()
+}
+
+fn turn_link(frame: &mut [u8], config: &Config) {
+    frame.copy_within(6..12, 0);
+    frame[6..12].copy_from_slice(&config.mac);
+}
+
+/// Turns a request for one of our addresses into its reply.
+pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate> {
+    let frame = packet.data();
+    let arp: &[u8; ARP_BYTES] = frame.get(ETHERNET_BYTES..).and_then(<[u8]>::first_chunk).ok_or(Fate::BadHeader)?;
+    // Ethernet, IPv4, lengths of 6 and 4, a request.
+    if arp[..8] != [0, 1, 8, 0, 6, 4, 0, 1] {
+        return Err(Fate::NotOurs);
+    }
+    let asked = [arp[24], arp[25], arp[26], arp[27]];
+    config.local(asked.into()).ok_or(Fate::NotOurs)?;
+    // Without what follows, which is padding at best, and of any length.
+    let frame = resized(packet, ETHERNET_BYTES + ARP_BYTES).map_err(|_| Fate::NoRoom)?;
+    turn_link(frame, config);
+    let arp = &mut frame[ETHERNET_BYTES..];
+    arp[7] = 2;
+    arp.copy_within(8..18, 18);
+    arp[8..14].copy_from_slice(&config.mac);
+    arp[14..18].copy_from_slice(&asked);
+    Ok(Fate::Arp)
+}
+
+/// Turns a solicitation for one of our addresses into its advertisement.
+fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
+    let frame = packet.data();
+    // Without a link header there are no link addresses to look for.
+    if ip.at == 0 {
+        return Err(Fate::BadHeader);
+    }
+    let Solicitation { target, is_probe } =
+        Solicitation::read(&frame[ip.at..ip.end]).map_err(|broken| match broken {
+            Broken::Checksum => Fate::BadChecksum,
+            _ => Fate::BadHeader,
+        })?;
+    config.local(target.into()).ok_or(Fate::NotOurs)?;
+    let target = target.octets();
+    let frame = resized(packet, ip.payload + NEIGHBOUR_BYTES + LINK_OPTION_BYTES).map_err(|_| Fate::NoRoom)?;
+    turn_link(frame, config);
+    let (head, icmp) = frame.split_at_mut(ip.payload);
+    let header = &mut head[ip.at..];
+    header.copy_within(8..24, 24);
+    header[8..24].copy_from_slice(&target);
+    if is_probe {
+        // A host that checks whether an address is in use has no address yet, so the answer goes to
+        // all nodes.
+        header[24..40].copy_from_slice(&Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets());
+        head[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
+    }
+    let len = icmp.len();
+    head[ip.at + 4..ip.at + 6].copy_from_slice(&(len as u16).to_be_bytes());
+    icmp[..4].copy_from_slice(&[ADVERTISEMENT, 0, 0, 0]);
+    icmp[4..8].copy_from_slice(&[OVERRIDE | if is_probe { 0 } else { SOLICITED }, 0, 0, 0]);
+    icmp[NEIGHBOUR_BYTES..NEIGHBOUR_BYTES + 2].copy_from_slice(&[2, 1]);
+    icmp[NEIGHBOUR_BYTES + 2..].copy_from_slice(&config.mac);
+    let checksum = finish(sum(&frame[ip.payload..], ip.pseudo(frame, len)));
+    frame[ip.payload + 2..ip.payload + 4].copy_from_slice(&checksum.to_be_bytes());
+    Ok(Fate::Neighbour)
+}
+
+/// Turns an echo request of either family into its reply. Also handles neighbour solicitations.
+pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
+    let frame = packet.data();
+    let icmp = &frame[ip.payload..ip.end];
+    if icmp.len() < 8 {
+        return Err(Fate::BadHeader);
+    }
+    if config.verifies && !ip.sums_up(frame, ip.protocol == ICMPV6) {
+        return Err(Fate::BadChecksum);
+    }
+    let (asks, answers) = if ip.is_v4 { (8, 0) } else { (128, 129) };
+    match (ip.local, icmp[0], icmp[1]) {
+        (_, SOLICITATION, _) if !ip.is_v4 => return neighbour(packet, ip, config),
+        (Some(_), kind, 0) if kind == asks => {}
+        _ => return Err(Fate::Unserved),
+    }
+    let frame = echoed(packet, ip, config)?;
+    let icmp = &mut frame[ip.payload..];
+    let before = word(icmp, 0);
+    icmp[0] = answers;
+    // The sum of the pseudo-header is the same in both directions.
+    let checksum = adjusted(word(icmp, 2), before, word(icmp, 0));
+    icmp[2..4].copy_from_slice(&checksum.to_be_bytes());
+    Ok(Fate::IcmpEcho)
+}
+
+/// Sends a datagram for the echo port back unchanged.
+pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
+    let frame = packet.data();
+    let udp = &frame[ip.payload..ip.end];
+    if udp.len() < 8 || usize::from(word(udp, 4)) != udp.len() {
+        return Err(Fate::BadHeader);
+    }
+    let (from, to, checksum) = (word(udp, 0), word(udp, 2), word(udp, 6));
+    // An echo reply to another echo port would circulate forever.
+    if !config.echo.contains(&to) || config.echo.contains(&from) || from == 0 || ip.local.is_none() {
+        return Err(Fate::Unserved);
+    }
+    // Only IPv4 allows datagrams without a checksum: RFC 768, RFC 8200 (8.1).
+    let is_absent = checksum == 0 && ip.is_v4;
+    if config.verifies && !is_absent && !ip.sums_up(frame, true) {
+        return Err(Fate::BadChecksum);
+    }
+    let frame = echoed(packet, ip, config)?;
+    frame[ip.payload..ip.payload + 2].copy_from_slice(&to.to_be_bytes());
+    frame[ip.payload + 2..ip.payload + 4].copy_from_slice(&from.to_be_bytes());
+    // If checksums are not verified, this one may not have been computed.
+    if !config.verifies && !is_absent {
+        frame[ip.payload + 6..ip.payload + 8].fill(0);
+        let checksum = finish(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));
+        // Zero would mean that there is no checksum.
+        frame[ip.payload + 6..ip.payload + 8]
+            .copy_from_slice(&(if checksum == 0 { u16::MAX } else { checksum }).to_be_bytes());
+    }
+    Ok(Fate::UdpEcho)
+}
+
+/// Turns an echo request. An echo is as long as its request, and one that is longer than the link
+/// allows would have to be sent in fragments.
+fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], Fate> {
+    if ip.end - ip.at > config.mtu {
+        return Err(Fate::Fragment);
+    }
+    turned(packet, ip, config).map_err(|_| Fate::NoRoom)
+}
+
+/// Swaps the addresses of the packet, sets a new hop limit, and removes the padding of an Ethernet
+/// frame. Checksums that cover addresses stay valid, because a sum does not depend on the order.
+fn turned<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], NoRoom> {
+    let frame = resized(packet, ip.end)?;
+    if ip.at > 0 {
+        turn_link(frame, config);
+    }
+    let header = &mut frame[ip.at..];
+    if ip.is_v4 {
+        let (from, to) = header[12..20].split_at_mut(4);
+        from.swap_with_slice(to);
+        let before = word(header, 8);
+        header[8] = HOP_LIMIT;
+        let checksum = adjusted(word(header, 10), before, word(header, 8));
+        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    } else {
+        let (from, to) = header[8..40].split_at_mut(16);
+        from.swap_with_slice(to);
+        header[7] = HOP_LIMIT;
+    }
+    Ok(frame)
+}
+
+/// The TCP answers that need no connection.
+pub(super) enum Says {
+    /// The answer to a SYN, with the cookie, the maximum segment size and the window.
+    Welcome { cookie: u32, mss: u16, window: u16 },
+    /// The answer to anything else: RFC 9293, 3.5.2.
+    Reset,
+}
+
+/// Turns a segment into the answer to it.
+pub(super) fn tcp(packet: &mut Packet<'_>, ip: &Ip, tcp: &Tcp, says: &Says, config: &Config) -> Result<(), NoRoom> {
+    let options = if matches!(says, Says::Welcome { .. }) { MSS_OPTION_BYTES } else { 0 };
+    let bytes = TCP_BYTES + options;
+    let cut = Ip { end: ip.payload + bytes, ..*ip };
+    let frame = turned(packet, &cut, config)?;
+    set_length(&mut frame[ip.at..], ip, bytes);
+    let pseudo = ip.pseudo(frame, bytes);
+    let segment = &mut frame[ip.payload..];
+    let (from, to) = segment[..4].split_at_mut(2);
+    from.swap_with_slice(to);
+    let after = tcp.sequence.wrapping_add(tcp.len as u32 + u32::from(tcp.has(SYN)) + u32::from(tcp.has(FIN)));
+    let (sequence, acknowledged, flags, window) = match *says {
+        Says::Welcome { cookie, mss, window } => {
+            segment[TCP_BYTES..].copy_from_slice(&[2, 4, mss.to_be_bytes()[0], mss.to_be_bytes()[1]]);
+            (cookie, after, SYN | ACK, window)
+        }
+        Says::Reset if tcp.has(ACK) => (tcp.acknowledged, 0, RST, 0),
+        Says::Reset => (0, after, RST | ACK, 0),
+    };
+    segment[4..8].copy_from_slice(&sequence.to_be_bytes());
+    segment[8..12].copy_from_slice(&acknowledged.to_be_bytes());
+    segment[12] = (bytes as u8 / 4) << 4;
+    segment[13] = flags;
+    segment[14..16].copy_from_slice(&window.to_be_bytes());
+    segment[16..20].fill(0);
+    let checksum = finish(sum(segment, pseudo));
+    segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+    Ok(())
+}
+
+/// Writes the length of the payload into an IP header.
+fn set_length(header: &mut [u8], ip: &Ip, payload: usize) {
+    if ip.is_v4 {
+        header[2..4].copy_from_slice(&((IPV4_BYTES + payload) as u16).to_be_bytes());
+        header[10..12].fill(0);
+        let checksum = finish(sum(&header[..IPV4_BYTES], 0));
+        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    } else {
+        header[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
+    }
+}
+
+/// Replaces the contents of the packet by a frame.
+pub(super) fn replace(packet: &mut Packet<'_>, frame: &[u8]) -> Result<(), NoRoom> {
+    resized(packet, frame.len())?.copy_from_slice(frame);
+    Ok(())
+}
+
+/// Completes a frame with an IP packet from smoltcp. It writes the link addresses, shifts the
+/// sequence number so that it counts from the cookie, and computes the checksum.
+pub(super) fn finish_frame(frame: &mut [u8], at: usize, peer: Mac, config: &Config, shift: u32) {
+    let is_v4 = frame[at] >> 4 == 4;
+    if at > 0 {
+        frame[..6].copy_from_slice(&peer);
+        frame[6..12].copy_from_slice(&config.mac);
+        frame[12..14].copy_from_slice(if is_v4 { &[0x08, 0x00] } else { &[0x86, 0xdd] });
+    }
+    let payload = at + if is_v4 { IPV4_BYTES } else { IPV6_BYTES };
+    let ip = Ip { at, is_v4, protocol: TCP, payload, end: frame.len(), local: None };
+    let pseudo = ip.pseudo(frame, ip.end - payload);
+    let segment = &mut frame[payload..];
+    let sequence = super::packet::long(segment, 4).wrapping_add(shift);
+    segment[4..8].copy_from_slice(&sequence.to_be_bytes());
+    segment[16..18].fill(0);
+    let checksum = finish(sum(segment, pseudo));
+    segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+}

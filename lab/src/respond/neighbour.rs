@@ -1,0 +1,177 @@
+//! Checks neighbour solicitations: RFC 4861, 7.1.1. Any host can send one, and its answer changes what its receivers
+//! know about a link, so a solicitation that breaks a rule is discarded.
+
+use std::net::Ipv6Addr;
+
+use super::packet::{ICMPV6, IPV6_BYTES};
+use steerage_apps::checksum::{finish, sum};
+
+/// The ICMPv6 type of a solicitation: RFC 4861, 4.3.
+pub(super) const SOLICITATION: u8 = 135;
+
+/// The bytes of a solicitation before its options: type, code, checksum, reserved, and target.
+const SOLICITATION_BYTES: usize = 24;
+
+/// The hop limit of neighbour discovery. A router would have reduced it, so the sender is on this link.
+const HOP_LIMIT: u8 = 255;
+
+/// The unit of an option's length, in bytes.
+const OPTION_UNIT: usize = 8;
+
+/// The type of the option that has the sender's link address.
+const SOURCE_LINK_ADDRESS: u8 = 1;
+
+/// The first 13 bytes of every solicited-node multicast address: RFC 4291, 2.7.1.
+const SOLICITED_NODE: [u8; 13] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff];
+
+/// A solicitation that follows the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Solicitation {
+    /// The address that the sender looks for.
+    pub(super) target: Ipv6Addr,
+    /// Whether the sender has no address yet, and checks whether it may take the target: RFC 4862, 5.4.
+    pub(super) is_probe: bool,
+}
+
+/// The rule that a solicitation breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    HopLimit,
+    Checksum,
+    Code,
+    Length,
+    MulticastTarget,
+    /// An option has the length 0, or ends after the packet.
+    OptionLength,
+    /// A probe was not sent to a solicited-node multicast address.
+    ProbeDestination,
+    /// A probe has the sender's link address.
+    ProbeSource,
+}
+
+impl Solicitation {
+    /// Reads a solicitation from an IPv6 packet whose payload is ICMPv6, without extension headers. The packet ends
+    /// with its payload.
+    pub(super) fn read(packet: &[u8]) -> Result<Self, Broken> {
+        let (header, icmp) = packet.split_first_chunk::<IPV6_BYTES>().ok_or(Broken::Length)?;
+        if icmp.len() < SOLICITATION_BYTES {
+            return Err(Broken::Length);
+        }
+        if header[7] != HOP_LIMIT {
+            return Err(Broken::HopLimit);
+        }
+        if finish(sum(icmp, sum(&header[8..], icmp.len() as u64 + u64::from(ICMPV6)))) != 0 {
+            return Err(Broken::Checksum);
+        }
+        if icmp[1] != 0 {
+            return Err(Broken::Code);
+        }
+        let address = |bytes: &[u8]| bytes.first_chunk::<16>().map_or(Ipv6Addr::UNSPECIFIED, |all| (*all).into());
+        let target = address(&icmp[8..]);
+        if target.is_multicast() {
+            return Err(Broken::MulticastTarget);
+        }
+        let has_source = has_source(&icmp[SOLICITATION_BYTES..])?;
+        let is_probe = address(&header[8..]).is_unspecified();
+        if is_probe && !header[24..].starts_with(&SOLICITED_NODE) {
+            return Err(Broken::ProbeDestination);
+        }
+        if is_probe && has_source {
+            return Err(Broken::ProbeSource);
+        }
+        Ok(Self { target, is_probe })
+    }
+}
+
+/// Checks the lengths of all options. Returns whether one of them is the sender's link address.
+fn has_source(mut options: &[u8]) -> Result<bool, Broken> {
+    let mut found = false;
+    while let Some(kind) = options.first() {
+        found |= *kind == SOURCE_LINK_ADDRESS;
+        let bytes = options.get(1).map_or(0, |units| usize::from(*units) * OPTION_UNIT);
+        options = options.get(bytes..).filter(|_| bytes > 0).ok_or(Broken::OptionLength)?;
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::PacketBuilder;
+
+    use super::*;
+
+    const HOST: &str = "fd00::1";
+    const TARGET: &str = "fd00::12:3456";
+    const GROUP: &str = "ff02::1:ff12:3456";
+    const LINK: [u8; 8] = [1, 1, 2, 0, 0, 0, 0, 9];
+
+    /// A solicitation. It is valid with the hop limit 255, the code 0, a target of a host and sound options.
+    fn packet(source: &str, destination: &str, hops: u8, code: u8, target: &str, options: &[u8]) -> Vec<u8> {
+        let octets = |address: &str| address.parse::<Ipv6Addr>().unwrap().octets();
+        let mut packet = Vec::new();
+        let builder = PacketBuilder::ipv6(octets(source), octets(destination), hops);
+        let payload = [&octets(target)[..], options].concat();
+        builder.icmpv6_raw(SOLICITATION, code, [0; 4]).write(&mut packet, &payload).unwrap();
+        packet
+    }
+
+    #[test]
+    fn what_follows_the_rules_is_read() {
+        let target = TARGET.parse().unwrap();
+        let cases = [
+            (packet(HOST, GROUP, 255, 0, TARGET, &LINK), false),
+            (packet(HOST, GROUP, 255, 0, TARGET, &[]), false),
+            // To the host itself, as a check whether it is still there: RFC 4861, 7.3.3.
+            (packet(HOST, TARGET, 255, 0, TARGET, &[]), false),
+            // An unknown option of two units before the link address.
+            (packet(HOST, GROUP, 255, 0, TARGET, &[&[99, 2][..], &[0; 14], &LINK].concat()), false),
+            (packet("::", GROUP, 255, 0, TARGET, &[]), true),
+            // A nonce, as RFC 7527 adds it to probes.
+            (packet("::", GROUP, 255, 0, TARGET, &[14, 1, 1, 2, 3, 4, 5, 6]), true),
+        ];
+        for (packet, is_probe) in cases {
+            assert_eq!(Solicitation::read(&packet), Ok(Solicitation { target, is_probe }), "{packet:02x?}");
+        }
+    }
+
+    /// One packet for each rule of RFC 4861, 7.1.1, which breaks this rule only.
+    #[test]
+    fn what_breaks_one_rule_is_discarded() {
+        let valid = packet(HOST, GROUP, 255, 0, TARGET, &LINK);
+        let mut bad_checksum = valid.clone();
+        bad_checksum[IPV6_BYTES + 2] ^= 1;
+        // 23 bytes of ICMPv6, with a checksum that is right for them.
+        let mut short = packet(HOST, GROUP, 255, 0, "fd00::", &[]);
+        short.truncate(IPV6_BYTES + SOLICITATION_BYTES - 1);
+        short[IPV6_BYTES + 2..IPV6_BYTES + 4].fill(0);
+        let pseudo = sum(&short[8..IPV6_BYTES], (SOLICITATION_BYTES - 1) as u64 + u64::from(ICMPV6));
+        let checksum = finish(sum(&short[IPV6_BYTES..], pseudo));
+        short[IPV6_BYTES + 2..IPV6_BYTES + 4].copy_from_slice(&checksum.to_be_bytes());
+        let cases = [
+            ("hop limit 254", packet(HOST, GROUP, 254, 0, TARGET, &LINK), Broken::HopLimit),
+            ("checksum", bad_checksum, Broken::Checksum),
+            ("code", packet(HOST, GROUP, 255, 1, TARGET, &LINK), Broken::Code),
+            ("23 bytes", short, Broken::Length),
+            ("no header", valid[..IPV6_BYTES - 1].to_vec(), Broken::Length),
+            ("multicast target", packet(HOST, GROUP, 255, 0, "ff02::1", &LINK), Broken::MulticastTarget),
+            ("option of 0 units", packet(HOST, GROUP, 255, 0, TARGET, &[1, 0, 2, 0, 0, 0, 0, 9]), Broken::OptionLength),
+            (
+                "a second of 0",
+                packet(HOST, GROUP, 255, 0, TARGET, &[&LINK[..], &[0; 8]].concat()),
+                Broken::OptionLength,
+            ),
+            (
+                "option after the end",
+                packet(HOST, GROUP, 255, 0, TARGET, &[1, 2, 2, 0, 0, 0, 0, 9]),
+                Broken::OptionLength,
+            ),
+            ("half an option", packet(HOST, GROUP, 255, 0, TARGET, &[1]), Broken::OptionLength),
+            ("probe to a host", packet("::", TARGET, 255, 0, TARGET, &[]), Broken::ProbeDestination),
+            ("probe to all nodes", packet("::", "ff02::1", 255, 0, TARGET, &[]), Broken::ProbeDestination),
+            ("probe with a link address", packet("::", GROUP, 255, 0, TARGET, &LINK), Broken::ProbeSource),
+        ];
+        for (what, packet, broken) in cases {
+            assert_eq!(Solicitation::read(&packet), Err(broken), "{what}");
+        }
+    }
+}

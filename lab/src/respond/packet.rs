@@ -1,0 +1,262 @@
+//! Reads the fields of a packet that an answer needs.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use steerage::LinkType;
+
+use super::config::Config;
+use super::counts::Fate;
+use steerage_apps::addresses::{is_of_a_host_v6, is_source_v4};
+use steerage_apps::checksum::{finish, sum};
+
+pub(super) const ETHERNET_BYTES: usize = 14;
+pub(super) const IPV4_BYTES: usize = 20;
+pub(super) const IPV6_BYTES: usize = 40;
+pub(super) const TCP_BYTES: usize = 20;
+
+pub(super) const ICMP: u8 = 1;
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
+pub(super) const ICMPV6: u8 = 58;
+
+/// IPv6 extension headers: IANA, "IPv6 Extension Header Types".
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const DESTINATION_OPTIONS: u8 = 60;
+
+/// The contents of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    Arp,
+    Ip(Ip),
+}
+
+/// An IP packet in a frame. Its header is complete, has no options, and the packet is for this
+/// host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ip {
+    /// Number of bytes of link header in front of the IP packet.
+    pub(super) at: usize,
+    pub(super) is_v4: bool,
+    pub(super) protocol: u8,
+    /// The start and the end of the payload in the frame.
+    pub(super) payload: usize,
+    pub(super) end: usize,
+    /// The index of the address that the packet is for. `None`: an IPv6 multicast address, which
+    /// may be that of a solicited node.
+    pub(super) local: Option<u8>,
+}
+
+/// The key of a connection. IPv4 addresses are in their IPv4-mapped form (RFC 4291, 2.5.5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key {
+    pub(super) remote: [u8; 16],
+    pub(super) remote_port: u16,
+    /// The index of our address.
+    pub(super) local: u8,
+    pub(super) local_port: u16,
+}
+
+/// Reads a frame. Returns its contents if it is for this host, and the fate of the packet
+/// otherwise.
+pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Config) -> Result<Held, Fate> {
+    let (at, is_v4) = match link {
+        LinkType::ETHERNET => match ethertype(frame, config)? {
+            [0x08, 0x06] => return Ok(Held::Arp),
+            [0x08, 0x00] => (ETHERNET_BYTES, true),
+            [0x86, 0xdd] => (ETHERNET_BYTES, false),
+            _ => return Err(Fate::NotOurs),
+        },
+        LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => match frame.first().map(|byte| byte >> 4) {
+            Some(version @ (4 | 6)) => (0, version == 4),
+            _ => return Err(Fate::BadHeader),
+        },
+        _ => return Err(Fate::NotOurs),
+    };
+    if wire_len > frame.len() {
+        return Err(Fate::BadHeader);
+    }
+    if is_v4 { ipv4(frame, at, config) } else { ipv6(frame, at, config) }.map(Held::Ip)
+}
+
+/// The EtherType of a frame for our link address, or for a group address that this host may have
+/// joined.
+fn ethertype(frame: &[u8], config: &Config) -> Result<[u8; 2], Fate> {
+    let header: &[u8; ETHERNET_BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
+    let kind = [header[12], header[13]];
+    let may_be_ours = match kind {
+        [0x08, 0x06] => header[..6] == [0xff; 6],
+        [0x86, 0xdd] => header[..3] == [0x33, 0x33, 0xff],
+        _ => false,
+    };
+    // The sender must not be a group address.
+    let is_sound = header[6] & 1 == 0;
+    if (may_be_ours || header[..6] == config.mac) && is_sound { Ok(kind) } else { Err(Fate::NotOurs) }
+}
+
+fn ipv4(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
+    let packet = &frame[at..];
+    let header: &[u8; IPV4_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
+    let (bytes, total) = (usize::from(header[0] & 0xf) * 4, usize::from(word(header, 2)));
+    if header[0] >> 4 != 4 || bytes < IPV4_BYTES || total < bytes || total > packet.len() {
+        return Err(Fate::BadHeader);
+    }
+    let destination = Ipv4Addr::from(*header.last_chunk().ok_or(Fate::BadHeader)?);
+    let local = config.local(destination.into()).ok_or(Fate::NotOurs)?;
+    if config.verifies && finish(sum(&packet[..bytes], 0)) != 0 {
+        return Err(Fate::BadChecksum);
+    }
+    let source = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
+    if !is_source_v4(source, &config.broadcasts) || source == destination {
+        return Err(Fate::BadHeader);
+    }
+    // There are more fragments, or this is not the first one.
+    if word(header, 6) & 0x3fff != 0 {
+        return Err(Fate::Fragment);
+    }
+    if bytes > IPV4_BYTES {
+        return Err(Fate::Options);
+    }
+    let (payload, end) = (at + bytes, at + total);
+    Ok(Ip { at, is_v4: true, protocol: header[9], payload, end, local: Some(local) })
+}
+
+fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
+    let packet = &frame[at..];
+    let header: &[u8; IPV6_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
+    let length = usize::from(word(header, 4));
+    if header[0] >> 4 != 6 || IPV6_BYTES + length > packet.len() {
+        return Err(Fate::BadHeader);
+    }
+    let destination = Ipv6Addr::from(*header.last_chunk().ok_or(Fate::BadHeader)?);
+    let local = config.local(destination.into());
+    if local.is_none() && !destination.is_multicast() {
+        return Err(Fate::NotOurs);
+    }
+    let source = Ipv6Addr::from(<[u8; 16]>::try_from(&header[8..24]).map_err(|_| Fate::BadHeader)?);
+    // A packet with an unspecified source checks whether an address is in use: RFC 4862.
+    let asks = source.is_unspecified() && local.is_none();
+    if !(is_of_a_host_v6(source) || asks) || source == destination {
+        return Err(Fate::BadHeader);
+    }
+    match header[6] {
+        FRAGMENT => return Err(Fate::Fragment),
+        HOP_BY_HOP | ROUTING | AUTHENTICATION | DESTINATION_OPTIONS => return Err(Fate::Options),
+        _ => {}
+    }
+    let payload = at + IPV6_BYTES;
+    Ok(Ip { at, is_v4: false, protocol: header[6], payload, end: payload + length, local })
+}
+
+impl Ip {
+    /// Whether the checksum of the payload is right, with the pseudo-header (RFC 9293, 3.1; RFC
+    /// 8200, 8.1) or without it.
+    pub(super) fn sums_up(&self, frame: &[u8], with_pseudo: bool) -> bool {
+        let pseudo = if with_pseudo { self.pseudo(frame, self.end - self.payload) } else { 0 };
+        finish(sum(&frame[self.payload..self.end], pseudo)) == 0
+    }
+
+    /// The sum of the pseudo-header for a payload of `len` bytes. It is the same in both
+    /// directions.
+    pub(super) fn pseudo(&self, frame: &[u8], len: usize) -> u64 {
+        let addresses = if self.is_v4 { self.at + 12..self.at + 20 } else { self.at + 8..self.at + 40 };
+        sum(&frame[addresses], len as u64 + u64::from(self.protocol))
+    }
+
+    /// The key of the connection that a TCP segment belongs to.
+    pub(super) fn key(&self, frame: &[u8], local: u8) -> Key {
+        let remote = match self.is_v4 {
+            true => v4(&frame[self.at + 12..]).to_ipv6_mapped().octets(),
+            false => frame[self.at + 8..].first_chunk().copied().unwrap_or_default(),
+        };
+        let ports = &frame[self.payload..];
+        Key { remote, remote_port: word(ports, 0), local, local_port: word(ports, 2) }
+    }
+}
+
+fn v4(bytes: &[u8]) -> Ipv4Addr {
+    Ipv4Addr::from(bytes.first_chunk::<4>().copied().unwrap_or_default())
+}
+
+impl Key {
+    /// The peer's address.
+    pub(super) fn peer(&self) -> IpAddr {
+        Ipv6Addr::from(self.remote).to_canonical()
+    }
+}
+
+/// The 16-bit word at `at`. The caller must check that it exists.
+#[inline(always)]
+pub(super) fn word(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// The 32-bit word at `at`. The caller must check that it exists.
+#[inline(always)]
+pub(super) fn long(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// A complete TCP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tcp {
+    pub(super) sequence: u32,
+    pub(super) acknowledged: u32,
+    pub(super) flags: u8,
+    pub(super) window: u16,
+    /// The length of the header including options.
+    pub(super) bytes: usize,
+    /// The number of payload bytes.
+    pub(super) len: usize,
+}
+
+pub(super) const FIN: u8 = 1;
+pub(super) const SYN: u8 = 2;
+pub(super) const RST: u8 = 4;
+pub(super) const ACK: u8 = 16;
+
+/// The offset of the acknowledgement number in a TCP header.
+pub(super) const ACKNOWLEDGED_AT: usize = 8;
+
+impl Tcp {
+    /// Reads the TCP header at the front of an IP payload.
+    pub(super) fn read(segment: &[u8]) -> Result<Self, Fate> {
+        let header: &[u8; TCP_BYTES] = segment.first_chunk().ok_or(Fate::BadHeader)?;
+        let bytes = usize::from(header[12] >> 4) * 4;
+        if bytes < TCP_BYTES || bytes > segment.len() || word(header, 0) == 0 || word(header, 2) == 0 {
+            return Err(Fate::BadHeader);
+        }
+        Ok(Self {
+            sequence: long(header, 4),
+            acknowledged: long(header, ACKNOWLEDGED_AT),
+            flags: header[13],
+            window: word(header, 14),
+            bytes,
+            len: segment.len() - bytes,
+        })
+    }
+
+    pub(super) fn has(&self, flags: u8) -> bool {
+        self.flags & flags == flags
+    }
+
+    pub(super) fn has_none_of(&self, flags: u8) -> bool {
+        self.flags & flags == 0
+    }
+}
+
+/// The maximum segment size in the options of a SYN: RFC 9293, 3.7.1.
+pub(super) fn mss_of(options: &[u8]) -> Option<u16> {
+    let mut left = options;
+    loop {
+        match left {
+            [] | [0, ..] => return None,
+            [1, rest @ ..] => left = rest,
+            [2, 4, high, low, ..] => return Some(u16::from_be_bytes([*high, *low])),
+            [_, len, ..] if *len >= 2 => left = left.get(usize::from(*len)..)?,
+            _ => return None,
+        }
+    }
+}

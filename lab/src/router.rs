@@ -1,0 +1,128 @@
+//! A router benchmark without device costs: a device that delivers packets for many networks, a
+//! routing table for these networks, and an output that costs nothing.
+
+use std::sync::Arc;
+
+use fastrand::Rng;
+use steerage::{
+    DeviceError, Input, Output, TxId,
+    device::{Capabilities, Completions, Filled, Outgoing, Polled, RxQueue, Sent, TxQueue},
+};
+use steerage_apps::forward::{Forwarding, Hop, Interface, Neighbour, Neighbours, Routes, Table, Target};
+
+use crate::error::LabError;
+
+const FRAME_BYTES: usize = 64;
+/// The number of networks, each with 256 addresses. They are reached through `ROUTERS` next
+/// routers.
+const ROUTES: u32 = 1000;
+const ROUTERS: u8 = 16;
+
+/// UDP packets of 65,536 sources, each to a random address.
+struct Packets {
+    left: u64,
+    rng: Rng,
+}
+
+/// A packet from 10.0.x.x to 100.x.x.x. Its checksum is right because the identification
+/// compensates for both addresses.
+const PACKET: [u8; FRAME_BYTES] = {
+    let mut frame = [0; FRAME_BYTES];
+    (frame[0], frame[6]) = (2, 2);
+    (frame[12], frame[14], frame[17], frame[22], frame[23]) = (8, 0x45, 50, 64, 17);
+    (frame[26], frame[30]) = (10, 100);
+    // The sum of the header's words: 0x4500, length, TTL and protocol, and the two addresses. The
+    // identification adds 0xffff, which equals 0 here.
+    let checksum = !(0x4500_u16 + 50 + 0x4011 + 0x0a00 + 0x6400);
+    (frame[24], frame[25]) = ((checksum >> 8) as u8, checksum as u8);
+    (frame[37], frame[39]) = (9, 30);
+    frame
+};
+
+impl RxQueue for Packets {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(FRAME_BYTES).can_wait()
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        let count = (budget as u64).min(self.left) as usize;
+        let filled = out.fill(count, |page| {
+            let drawn = self.rng.u64(..);
+            let (source, network, host) = (drawn as u16, ((drawn >> 16) as u32 % ROUTES) as u16, (drawn >> 40) as u8);
+            let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
+            *frame = PACKET;
+            frame[28..30].copy_from_slice(&source.to_be_bytes());
+            // 100.0.0.0/8 in networks of 256 addresses: two octets of the network, and one of the
+            // host.
+            frame[31..33].copy_from_slice(&network.to_be_bytes());
+            frame[33] = host;
+            let words = [source, u16::from(frame[31]), u16::from_be_bytes([frame[32], frame[33]])];
+            let sum: u32 = words.into_iter().map(u32::from).sum();
+            frame[18..20].copy_from_slice(&(0xffff - (sum % 0xffff) as u16).to_be_bytes());
+            Some(Filled::whole(FRAME_BYTES))
+        });
+        out.prefetch_pages(budget);
+        self.left -= filled as u64;
+        Ok(if self.left == 0 { Polled::Ended } else { Polled::More })
+    }
+}
+
+/// A card that sends at no cost: it only reads the first cache line of each packet.
+struct Sink(u8);
+
+impl TxQueue for Sink {
+    fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
+        let mut sent = Sent::default();
+        while let Some(packet) = packets.next_packet() {
+            let data = packet.received().data;
+            self.0 ^= data[0];
+            sent.packets += 1;
+            sent.bytes += data.len() as u64;
+        }
+        Ok(sent)
+    }
+}
+
+fn table() -> Result<Table, LabError> {
+    let ours = [2, 0, 0, 0, 0, 0];
+    let interface = Interface {
+        output: TxId(0),
+        mac: Some(ours),
+        mtu: 1500,
+        up: true,
+        // This address is not a source of the packets. Packets from the router's own address or
+        // from a broadcast address would be dropped.
+        ipv4: Some([10, 2, 0, 1].into()),
+        ipv6: None,
+        broadcasts: vec![[10, 2, 0, 255].into()],
+    };
+    let router = |nth: u32| [10, 1, 0, nth as u8 % ROUTERS].into();
+    let mut routes = Routes::default();
+    for nth in 0..ROUTES {
+        let [_, _, high, low] = nth.to_be_bytes();
+        let prefix = format!("100.{high}.{low}.0/24");
+        let prefix = prefix.parse().map_err(|error| LabError::set_up("a route", error))?;
+        routes.insert(prefix, Target::Via(vec![Hop { interface: 0, gateway: Some(router(nth)), weight: 1 }]));
+    }
+    let neighbours = (0..ROUTERS).map(|nth| {
+        let mac = [2, 0, 0, 0, 1, nth];
+        ((0, router(u32::from(nth))), Arc::new(Neighbour::new(Some(mac))))
+    });
+    Ok(Table {
+        interfaces: vec![interface],
+        routes: Arc::new(routes),
+        neighbours: Arc::new(Neighbours::from_iter(neighbours)),
+    })
+}
+
+/// Creates the router of one run, the device that delivers this number of packets, and the output.
+///
+/// # Errors
+/// If the system cannot provide a socket for the router.
+pub fn router(packets: u64) -> Result<(Arc<Forwarding>, Input, Output), LabError> {
+    let forwarding = Forwarding::new(vec![0]).map_err(|error| LabError::set_up("a socket for the router", error))?;
+    forwarding.show(table()?);
+    let input = Input::new("packets", "bench", vec![Box::new(Packets { left: packets, rng: Rng::with_seed(1) })]);
+    let output = Output::new("sink", "bench", |_| Ok(Box::new(Sink(0))));
+    Ok((forwarding, input, output))
+}

@@ -1,0 +1,223 @@
+//! Runs an experiment: its cases in turn, A B C A B C ..., round after round. Prints a line for each run.
+
+use std::fs;
+use std::io::{self, IsTerminal as _, Write};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::error::LabError;
+use crate::experiment::{Case, Experiment};
+use crate::measurement::Measurement;
+use crate::placement::probe;
+
+/// The longest line of progress. A longer one would wrap, and could not be erased.
+const PROGRESS_WIDTH: usize = 79;
+
+/// One run, as it is printed.
+#[derive(Debug, Serialize)]
+pub struct Line<'a> {
+    experiment: &'a str,
+    series: &'a str,
+    x: Option<f64>,
+    round: usize,
+    /// The distance of the CPUs before and after the run: the one-way time of a cache line, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    apart_ns: Option<[f64; 2]>,
+    values: &'a Measurement,
+    machine: &'static str,
+}
+
+impl<'a> Line<'a> {
+    /// The line of one run.
+    pub fn of(
+        experiment: &'a str,
+        series: &'a str,
+        x: Option<f64>,
+        round: usize,
+        apart_ns: Option<[f64; 2]>,
+        values: &'a Measurement,
+    ) -> Self {
+        Self { experiment, series, x, round, apart_ns, values, machine: machine() }
+    }
+}
+
+/// A case that did not run, or not to its end.
+#[derive(Serialize)]
+struct Skipped<'a> {
+    experiment: &'a str,
+    skipped: &'a str,
+}
+
+/// The processor, its CPUs, the kernel and the version: what must be the same where runs are pooled.
+fn machine() -> &'static str {
+    static MACHINE: OnceLock<String> = OnceLock::new();
+    MACHINE.get_or_init(|| {
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let (cpuinfo, kernel) = (text("/proc/cpuinfo"), text("/proc/sys/kernel/osrelease"));
+        let value = |key: &str| {
+            let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+            lines.find(|(name, _)| name.trim() == key).map_or("", |(_, value)| value.trim())
+        };
+        // Only x86 names its processor.
+        let name = Some(value("model name")).filter(|name| !name.is_empty()).unwrap_or(std::env::consts::ARCH);
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        let virtual_machine = if value("flags").split(' ').any(|flag| flag == "hypervisor") { ", virtual" } else { "" };
+        format!("{name}, {cpus} CPUs{virtual_machine}, Linux {}, steerage {}", kernel.trim(), env!("CARGO_PKG_VERSION"))
+    })
+}
+
+/// Prints a line of JSON.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_line(line: &impl Serialize, out: &mut impl Write) -> Result<(), LabError> {
+    let text = serde_json::to_string(line).map_err(|error| LabError::Output(error.into()))?;
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(LabError::Output)
+}
+
+/// Runs experiments one after the other.
+///
+/// # Errors
+/// If nothing could be measured or printed.
+pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), LabError> {
+    let mut later: Duration = planned.iter().map(Experiment::estimate).sum();
+    let (mut measured, mut why) = (0, String::new());
+    for experiment in planned {
+        later = later.saturating_sub(experiment.estimate());
+        let (runs, skipped) = run(experiment, later, out)?;
+        measured += runs;
+        why = if why.is_empty() { skipped } else { why };
+    }
+    if measured > 0 { Ok(()) } else { Err(LabError::Nothing(why)) }
+}
+
+/// Runs all cases. A case that fails is not run again. Each run has a thread of its own, and before and after it the distance
+/// of its CPUs is probed. Returns the number of runs, and why the first case that was skipped was skipped.
+fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
+    let Experiment { name, mut cases, mut skipped, rounds, mut cpus, probed_cpus, .. } = experiment;
+    cpus.truncate(probed_cpus);
+    let (mut runs, mut last) = (0, None);
+    for why in &skipped {
+        write_line(&Skipped { experiment: name, skipped: why }, out)?;
+    }
+    for round in 0..rounds {
+        let mut failed = Vec::new();
+        for at in 0..cases.len() {
+            let each = |cases: &[Case]| cases.iter().map(|case| case.takes).sum::<Duration>();
+            let left = each(&cases[at..]) + each(&cases) * (rounds - round - 1) as u32 + later;
+            let case = &mut cases[at];
+            progress(&format!("{name}  round {} of {rounds}  {} s left  {}", round + 1, left.as_secs(), case.series));
+            match run_case(case, &cpus, &mut last) {
+                Ok((apart, measured)) => {
+                    write_line(&Line::of(name, &case.series, case.x, round, apart, &measured), out)?;
+                    runs += 1;
+                }
+                Err(error) => {
+                    let point = case.x.map_or_else(String::new, |x| format!(" at {x}"));
+                    skipped.push(format!("{}{point}: {error}", case.series));
+                    write_line(&Skipped { experiment: name, skipped: skipped.last().map_or("", String::as_str) }, out)?;
+                    failed.push(at);
+                }
+            }
+        }
+        failed.iter().rev().for_each(|at| drop(cases.remove(*at)));
+    }
+    progress("");
+    Ok((runs, skipped.into_iter().next().unwrap_or_default()))
+}
+
+/// Shows a line on a terminal in place of the one before.
+fn progress(text: &str) {
+    if io::stderr().is_terminal() {
+        let text: String = text.chars().take(PROGRESS_WIDTH).collect();
+        // An error means that standard error is closed.
+        let _ = write!(io::stderr(), "\r{text}\x1b[K");
+    }
+}
+
+/// How far the CPUs were apart before a run and after it.
+type Apart = Option<[f64; 2]>;
+
+fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(Apart, Measurement), LabError> {
+    if cpus.len() < 2 {
+        return run_on_new_thread(case).map(|measured| (None, measured));
+    }
+    // Nothing has run since the probe after the last run, so that probe counts.
+    let before = last.take().map_or_else(|| probe(cpus), Ok)?;
+    let measured = run_on_new_thread(case)?;
+    let after = probe(cpus)?;
+    *last = Some(after);
+    Ok((Some([before, after]), measured))
+}
+
+/// Runs a case on a new thread, so that neither its CPU affinity nor a panic outlives it.
+fn run_on_new_thread(case: &mut Case) -> Result<Measurement, LabError> {
+    let body = || (case.run)();
+    thread::scope(|scope| scope.spawn(body).join()).unwrap_or(Err(LabError::Panicked))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::experiment::Settings;
+
+    fn experiment(rounds: usize) -> Experiment {
+        Experiment::new("made-up", rounds, &Settings::new(vec![0]))
+    }
+
+    fn lines(experiment: Experiment) -> Vec<Value> {
+        let mut out = Vec::new();
+        let _ = run(experiment, Duration::ZERO, &mut out).unwrap();
+        String::from_utf8(out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Series and round of each run.
+    fn order(lines: &[Value]) -> Vec<(&str, u64)> {
+        let runs = lines.iter().filter(|line| line["values"].is_object());
+        runs.map(|line| (line["series"].as_str().unwrap(), line["round"].as_u64().unwrap())).collect()
+    }
+
+    #[test]
+    fn cases_run_in_turn() {
+        let mut experiment = experiment(2);
+        for series in ["a", "b"] {
+            experiment.case(series, None, 1, || Ok(Measurement::of("n", 1.0)));
+        }
+        experiment.case("c", None, 2, || Ok(Measurement::of("n", 1.0)));
+        let lines = lines(experiment);
+        assert_eq!(order(&lines), [("a", 0), ("b", 0), ("a", 1), ("b", 1)]);
+        assert_eq!(lines[0]["skipped"], "c: it takes 2 CPUs, and there are 1");
+        assert!(lines[1]["values"]["n"] == 1.0 && lines[1]["x"].is_null() && lines[1].get("apart_ns").is_none());
+    }
+
+    #[test]
+    fn a_case_that_fails_does_not_run_again() {
+        let mut experiment = experiment(3);
+        let mut times = 0;
+        experiment.case("a", Some(8.0), 1, move || {
+            times += 1;
+            if times < 2 { Ok(Measurement::default()) } else { Err(LabError::Lost { delivered: 7, sent: 9 }) }
+        });
+        experiment.case("b", None, 1, || panic!("as a test of panics"));
+        experiment.case("c", None, 1, || Ok(Measurement::default()));
+        let lines = lines(experiment);
+        assert_eq!(order(&lines), [("a", 0), ("c", 0), ("c", 1), ("c", 2)]);
+        let skipped: Vec<&str> = lines.iter().filter_map(|line| line["skipped"].as_str()).collect();
+        let [panicked, lost] = skipped[..] else { panic!("{skipped:?}") };
+        assert!(panicked.starts_with("b: a thread of the run panicked"), "{panicked}");
+        assert_eq!(lost, "a at 8: 2 of 9 packets were lost where none may be");
+    }
+
+    #[test]
+    fn without_a_run_the_reason_is_the_error() {
+        let mut none = experiment(1);
+        none.case("c", None, 2, || Ok(Measurement::default()));
+        let error = run_all(vec![none], &mut Vec::new()).unwrap_err();
+        assert_eq!(error.to_string(), "nothing was measured: c: it takes 2 CPUs, and there are 1");
+    }
+}

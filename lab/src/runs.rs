@@ -1,0 +1,301 @@
+//! One run: either one CPU receives and another handles the packets of all targets, or one CPU does both.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use steerage::{
+    Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input,
+    flow::{FlowHasher, HashKey},
+    threads::{CpuPart, Machine, Softnet, Stepped},
+};
+
+use crate::bare;
+use crate::error::LabError;
+use crate::frames::FrameOptions;
+use crate::measurement::Measurement;
+use crate::placement::pin;
+
+/// A packet function that only reads the header fields that a forwarder would read: the least that packet functions do.
+#[derive(Debug, Default)]
+pub struct ReadsHeaders(u64);
+
+impl ReadsHeaders {
+    #[inline(always)]
+    fn read(&mut self, frame: &[u8]) {
+        let Some(head) = frame.first_chunk::<34>() else { return };
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (ethertype, version, protocol, source) = (word(12) & 0xffff, head[14], head[23], word(26));
+        self.0 = self.0.wrapping_add(u64::from(ethertype ^ source) + u64::from(version) + u64::from(protocol));
+    }
+}
+
+impl Handler for ReadsHeaders {
+    type Moved = ();
+    type Report = u64;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        for packet in batch.iter_mut() {
+            self.read(packet.data());
+        }
+    }
+
+    fn finish(self, _cpu: &mut Cpu) -> u64 {
+        self.0
+    }
+}
+
+/// The two CPUs of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuPair {
+    /// The CPU that receives, and does nothing else.
+    pub receive: usize,
+    /// The CPU that handles the packets.
+    pub work: usize,
+}
+
+/// The times that a run took, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// The receiving CPU's time per packet, without the time in which all backlogs were full.
+    pub receive: f64,
+    /// The worker's time per packet, without the time in which it was idle; `None` if the receiving CPU handles the packets.
+    pub work: Option<f64>,
+    /// The time from the first packet to the last, per packet.
+    pub whole: f64,
+    /// The number of packets delivered.
+    pub delivered: u64,
+}
+
+impl Times {
+    /// These times, if the run delivered all packets that were sent.
+    ///
+    /// # Errors
+    /// If packets were lost.
+    pub fn of_all(self, sent: u64) -> Result<Self, LabError> {
+        none_lost(self.delivered, sent).map(|()| self)
+    }
+
+    /// The times as metrics: `mpps`, `receive_ns`, and `work_ns` if another CPU did the work.
+    pub fn measurement(&self) -> Measurement {
+        let measurement = Measurement::of("mpps", 1e3 / self.whole).and("receive_ns", self.receive);
+        match self.work {
+            Some(work) => measurement.and("work_ns", work),
+            None => measurement,
+        }
+    }
+}
+
+/// Measures busy time. It reads the clock after each idle step and when work begins, but not between two steps of work.
+#[derive(Debug, Default)]
+pub struct Busy {
+    time: Duration,
+    since: Option<Instant>,
+}
+
+impl Busy {
+    /// Runs `step`, which returns whether it did any work.
+    #[inline(always)]
+    pub fn during(&mut self, step: impl FnOnce() -> bool) {
+        let before = if self.since.is_none() { Some(Instant::now()) } else { None };
+        if step() {
+            self.since = self.since.or(before);
+        } else if let Some(since) = self.since.take() {
+            self.time += since.elapsed();
+        }
+    }
+
+    /// The busy time so far.
+    pub fn time(mut self) -> Duration {
+        self.during(|| false);
+        self.time
+    }
+}
+
+/// Runs an input of `frames` frames once on two CPUs. One CPU serves all targets: the purpose is to see what many rings cost the
+/// receiver.
+///
+/// # Errors
+/// If the run cannot be set up.
+pub fn run<H, F>(
+    on: CpuPair,
+    builder: Builder,
+    input: Input,
+    frames: u64,
+    targets: usize,
+    make: F,
+) -> Result<Times, LabError>
+where
+    H: Handler,
+    F: Fn() -> H + Send + Sync + 'static,
+{
+    let (rx, workers) = (CpuId(0), (1..=targets as u16).map(CpuId).collect::<CpuMask>());
+    let instance = builder
+        .virtual_cpus(targets + 1)
+        .rps_cpus(workers)
+        .policy(Hash)
+        .hash(FlowHasher::keyed(&HashKey::MICROSOFT))
+        .input_on(input, &[rx], None)
+        .build(move |_| make())?;
+    let (mut parts, handle) = instance.split();
+    let receiver = parts.remove(0);
+    pin(on.receive)?;
+    let (ready, is_ready) = mpsc::channel();
+    let worker = thread::spawn(move || {
+        pin(on.work)?;
+        let cpus = parts.into_iter().map(CpuPart::enter_machine).collect();
+        // If the receiver has failed, no thread waits for this.
+        let _ = ready.send(());
+        Ok(work(cpus))
+    });
+    let mut cpu = receiver.enter_machine();
+    if is_ready.recv().is_err() {
+        return joined(worker).and(Err(LabError::Panicked));
+    }
+    let whole = Instant::now();
+    let mut busy = Busy::default();
+    while !cpu.is_finished() {
+        busy.during(|| cpu.step() == Stepped::Worked);
+    }
+    let (receive, whole) = (busy.time(), whole.elapsed());
+    let work = joined(worker)?;
+    let each = |time: Duration| time.as_nanos() as f64 / frames as f64;
+    let delivered = handle.snapshot().delivered();
+    Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole), delivered })
+}
+
+/// Hands frames from one CPU to the other by the [bare] loop, with the same work on both sides as in [`run`] with a device's hash.
+/// At the end of the last batch, up to 31 more frames than asked for have been handed over.
+///
+/// # Errors
+/// If the run cannot be set up.
+pub fn run_bare(on: CpuPair, frames: FrameOptions, prefetches: bool) -> Result<Times, LabError> {
+    let (mut writer, mut reader) =
+        bare::bare(prefetches).map_err(|error| LabError::set_up("memory for the bare loop", error))?;
+    let batches = frames.frames.div_ceil(bare::BATCH as u64);
+    let total = batches * bare::BATCH as u64;
+    pin(on.receive)?;
+    let (ready, is_ready) = mpsc::channel();
+    let worker = thread::spawn(move || {
+        pin(on.work)?;
+        let _ = ready.send(());
+        let (mut busy, mut reads, mut hashes, mut read) = (Busy::default(), ReadsHeaders::default(), 0, 0);
+        while read < total {
+            busy.during(|| {
+                let count = reader.read(|frame, hash| {
+                    reads.read(frame);
+                    hashes ^= hash;
+                });
+                read += count as u64;
+                count > 0
+            });
+        }
+        std::hint::black_box((reads.0, hashes));
+        Ok(busy.time())
+    });
+    if is_ready.recv().is_err() {
+        return joined(worker).and(Err(LabError::Panicked));
+    }
+    let mut source = frames.writer();
+    let (whole, mut busy, mut written) = (Instant::now(), Busy::default(), 0);
+    while written < batches {
+        busy.during(|| {
+            let room = writer.write(|frame| source.write(frame));
+            written += u64::from(room);
+            room
+        });
+    }
+    let receive = busy.time();
+    let work = joined(worker)?;
+    let each = |time: Duration| time.as_nanos() as f64 / total as f64;
+    Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole.elapsed()), delivered: total })
+}
+
+/// Steps the CPUs in turn until all have finished. Returns the busy time.
+fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
+    let mut busy = Busy::default();
+    let mut finished = 0;
+    while finished < cpus.len() {
+        finished = 0;
+        busy.during(|| {
+            let mut worked = false;
+            for cpu in &mut cpus {
+                let stepped = cpu.step();
+                worked |= stepped == Stepped::Worked;
+                finished += usize::from(stepped == Stepped::Finished);
+            }
+            worked
+        });
+    }
+    let time = busy.time();
+    cpus.into_iter().for_each(|cpu| {
+        std::hint::black_box(cpu.finish());
+    });
+    time
+}
+
+/// Runs an input of `frames` frames once on one CPU, which receives and handles them. Also returns the packet function's report.
+///
+/// # Errors
+/// If the run cannot be set up, or a packet is lost.
+pub fn run_alone<H, F>(
+    on: usize,
+    builder: Builder,
+    input: Input,
+    frames: u64,
+    make: F,
+) -> Result<(Times, H::Report), LabError>
+where
+    H: Handler,
+    F: Fn() -> H + Send + Sync + 'static,
+{
+    let (times, report) = run_alone_at_rate(on, builder, input, frames, make)?;
+    Ok((times.of_all(frames)?, report))
+}
+
+/// Like [`run_alone`], for an input that may lose frames because they come at a rate.
+///
+/// # Errors
+/// If the run cannot be set up.
+pub fn run_alone_at_rate<H, F>(
+    on: usize,
+    builder: Builder,
+    input: Input,
+    frames: u64,
+    make: F,
+) -> Result<(Times, H::Report), LabError>
+where
+    H: Handler,
+    F: Fn() -> H + Send + Sync + 'static,
+{
+    let builder = builder.virtual_cpus(1).hash(FlowHasher::keyed(&HashKey::MICROSOFT));
+    let (mut parts, handle) = builder.input(input).build(move |_| make())?.split();
+    pin(on)?;
+    let mut cpu = parts.remove(0).enter_machine();
+    // A device posts its ring in the first round, which is not part of the measurement.
+    cpu.step();
+    let (start, mut busy) = (Instant::now(), Busy::default());
+    while !cpu.is_finished() {
+        busy.during(|| cpu.step() == Stepped::Worked);
+    }
+    let each = |time: Duration| time.as_nanos() as f64 / frames as f64;
+    let (receive, whole) = (each(busy.time()), each(start.elapsed()));
+    let delivered = handle.snapshot().delivered();
+    Ok((Times { receive, work: None, whole, delivered }, cpu.finish()))
+}
+
+/// Checks that all packets arrived.
+///
+/// # Errors
+/// If some did not.
+pub fn none_lost(delivered: u64, sent: u64) -> Result<(), LabError> {
+    if delivered == sent { Ok(()) } else { Err(LabError::Lost { delivered, sent }) }
+}
+
+/// Waits for a thread, and returns its result.
+///
+/// # Errors
+/// The thread's own error, or that it panicked.
+pub fn joined<T>(thread: thread::JoinHandle<Result<T, LabError>>) -> Result<T, LabError> {
+    thread.join().unwrap_or(Err(LabError::Panicked))
+}

@@ -17,13 +17,12 @@ use steerage_mem::{
 };
 use steerage_topology::{CpuId, CpuMask, NodeMap, Nodes};
 
-use crate::backlog::{Backlog, QueueRings};
+use crate::backlog::Backlog;
 use crate::control::{Handle, mask_indices};
 use crate::device::{Capabilities, DeviceCounts, Opened};
 use crate::device::{DeviceError, DeviceName};
 use crate::error::BuildError;
 use crate::handler::{Handler, MakeHandler};
-use crate::hashing::QueueHasher;
 use crate::ids::{CpuIndex, InputId, TxSource};
 use crate::limits::{
     BUCKETS, CPUS_MAX, Limits, OUTPUTS_MAX, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK, PUBLISH_AT, PUBLISH_POLLS,
@@ -32,11 +31,12 @@ use crate::limits::{
 use crate::origin::Origin;
 use crate::placement::{Plan as BucketPlan, PolicyInfo};
 use crate::pool::{PagePool, QueuePages};
-use crate::queue::{OwnedQueue, QueueParts};
+use crate::queue::OwnedQueue;
+use crate::queue::hash::Hashing;
+use crate::queue::hash::QueueHasher;
 use crate::rx::{Input, RxQueue};
 use crate::shared::Shared;
 use crate::softnet::{CpuPart, StopsUnlessFinished};
-use crate::steer::Steer;
 use crate::steering::{InTransit, QueueGauges, Steering};
 use crate::tx::{Output, OwnedTx, make_outputs};
 use steerage_ledger::{CpuLedger, Ledgers, OrderCheck, QueueInfo, QueueLedger, RingLedger};
@@ -508,13 +508,8 @@ impl Wiring<'_> {
         let admissions = is_admitted.then(|| Arc::clone(self.admissions));
         let blocks = queue.blocks.as_mut().filter(|_| !can_wait);
         let outbox = Outbox::new(producers, lot, admissions, blocks);
-        Ok(OwnedQueue::new(QueueParts {
-            id,
-            rx: queue.rx,
-            pages: QueuePages { pool, blocks: queue.blocks, memory },
-            steer: Steer::new(spec.hasher.clone(), queue.hashed_by_device, spec.always_hash, self.plan.cpus.len()),
-            rings: QueueRings::new(id, outbox, rings),
-            ledger,
-        }))
+        let pages = QueuePages { pool, blocks: queue.blocks, memory };
+        let hashing = Hashing::new(spec.hasher.clone(), queue.hashed_by_device, spec.always_hash);
+        Ok(OwnedQueue::new(id, queue.rx, pages, hashing, outbox, (ledger, rings)))
     }
 }

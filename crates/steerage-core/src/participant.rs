@@ -10,12 +10,12 @@ use steerage_flow::Timestamp;
 use steerage_mem::round;
 use steerage_moves::{Event, MovePhase, States};
 
-use crate::backlog::Shown;
 use crate::handler::{Handler, Runner};
 use crate::ids::{BucketId, CpuIndex};
 use crate::limits::{BUCKETS, Limits};
 use crate::placement::{BetweenRounds, HookStatus};
 use crate::queue::OwnedQueue;
+use crate::queue::Published;
 use crate::sampler::Sampler;
 use crate::shared::Shared;
 use crate::sleep::Sleep;
@@ -67,7 +67,7 @@ pub(crate) struct Participant<M> {
     /// CPUs to wake.
     wake: Vec<CpuIndex>,
     /// CPUs that got frames.
-    shown: Vec<Shown>,
+    published: Vec<Published>,
     /// Whether this CPU has other queues than before.
     pub(crate) has_other_queues: bool,
 }
@@ -86,7 +86,7 @@ impl<M: Send> Participant<M> {
             buckets: Vec::with_capacity(BUCKETS),
             open: Vec::with_capacity(cpus),
             wake: Vec::with_capacity(cpus),
-            shown: Vec::with_capacity(rings),
+            published: Vec::with_capacity(rings),
             has_other_queues: false,
         }
     }
@@ -190,7 +190,7 @@ impl<M: Send> Participant<M> {
             {
                 let _outside = round::leave(); // This may take memory.
                 queues.reserve(1);
-                self.shown.reserve((queues.len() + 1) * runner.shared.cpus.len());
+                self.published.reserve((queues.len() + 1) * runner.shared.cpus.len());
             }
             // If the queue's owner was declared dead, buckets have moved without the queue.
             self.go_by_the_map_in_force(&mut queue, runner, state);
@@ -215,12 +215,12 @@ impl<M: Send> Participant<M> {
             }
             let mut queue = queues.swap_remove(at);
             queue.frames_polled = 0; // Nothing more comes now, so all is published.
-            queue.publish(usize::from(me), &mut self.shown);
+            queue.publish(usize::from(me), &mut self.published);
             sleep.forget(&queue);
             state.offer(Offer { queue, from: me, to, since: runner.cpu.now });
             self.has_other_queues = true;
         }
-        runner.shared.show(&mut self.shown, me);
+        runner.shared.notify(&mut self.published, me);
         self.pending |= state.has_offered(me);
     }
 
@@ -232,7 +232,7 @@ impl<M: Send> Participant<M> {
         // If a slice is half finished, this queue must not send to the old CPU again.
         let slice = state.moves.slice();
         if let Some(slice) = slice.filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
-            queue.park(slice.epoch, &slice.moves, &mut self.shown);
+            queue.park(slice.epoch, &slice.moves, &mut self.published);
         }
     }
 
@@ -317,7 +317,7 @@ impl<M: Send> Participant<M> {
             if !is_part || (!queue.is_parked() && queue.is_at_rest()) {
                 continue;
             }
-            queue.park(epoch, &slice.moves, &mut self.shown);
+            queue.park(epoch, &slice.moves, &mut self.published);
             let passed = queue.fences_passed(|cpu| state.moves.is_dead(cpu));
             if passed {
                 state.on(Event::FencesPassed { queue: queue.id, epoch });
@@ -329,7 +329,7 @@ impl<M: Send> Participant<M> {
             }
             self.pending = true;
         }
-        runner.shared.show(&mut self.shown, runner.index);
+        runner.shared.notify(&mut self.published, runner.index);
     }
 
     fn release<H: Handler>(&mut self, queues: &mut [OwnedQueue], runner: &Runner<H>, state: &mut State) {
@@ -341,13 +341,13 @@ impl<M: Send> Participant<M> {
             }
             // No frame of the queue is in flight when it changes its group, so no packet has two group numbers.
             runner.shared.ledgers.queues[queue.id].set_group(slice.group_after);
-            if queue.release(&slice.moves, &mut self.shown) {
+            if queue.release(&slice.moves, &mut self.published) {
                 state.on(Event::Released { queue: queue.id, epoch });
             } else {
                 self.pending = true;
             }
         }
-        runner.shared.show(&mut self.shown, runner.index);
+        runner.shared.notify(&mut self.published, runner.index);
     }
 
     /// Lets the handler give up its state of the leaving buckets. Returns whether this CPU was declared dead meanwhile.

@@ -235,7 +235,8 @@ impl OwnedQueue {
     /// Chooses each frame's CPU and writes its slot to that CPU's ring. The other CPU does not see the slot until it
     /// is published.
     pub(crate) fn steer(&mut self, now: Timestamp) {
-        self.hash(now);
+        let hashes = self.rings_in_use != RingsInUse::One || !self.flow_limits.is_empty();
+        self.hashing.hash(&mut self.frames, hashes, (self.link, now), &self.pages.memory, &self.ledger);
         sample_load(&self.frames, self.polls, &self.ledger);
         if !self.flow_limits.is_empty() {
             self.limit_flows();
@@ -296,12 +297,6 @@ impl OwnedQueue {
             refuse(&self.ring_ledgers, target, &self.ledger);
             self.pages.take_home(frame);
         }
-    }
-
-    /// Sets the hashes of the poll's frames, if anything depends on them.
-    fn hash(&mut self, now: Timestamp) {
-        let hashes = self.rings_in_use != RingsInUse::One || !self.flow_limits.is_empty();
-        self.hashing.hash(&mut self.frames, hashes, (self.link, now), &self.pages.memory, &self.ledger);
     }
 
     /// Drops the frames that exceed a flow limit. It begins with the last frame, so that the first ones pass if only

@@ -29,7 +29,7 @@ use crate::limits::{
     QUEUES_MAX, QueueLimits, SLICE_BUCKETS,
 };
 use crate::origin::Origin;
-use crate::placement::{Plan as BucketPlan, PolicyInfo};
+use crate::placement::{Plan, PolicyInfo};
 use crate::pool::{PagePool, QueuePages};
 use crate::queue::OwnedQueue;
 use crate::queue::hash::Hashing;
@@ -103,7 +103,7 @@ pub struct Spec {
 }
 
 /// A function that returns the plan of a group.
-type PlanOfGroup = dyn FnMut(&[CpuIndex], usize) -> BucketPlan + Send;
+type PlanOfGroup = dyn FnMut(&[CpuIndex], usize) -> Plan + Send;
 
 /// The plan that a group begins with: see [`Spec::bucket_plan`].
 pub struct BeginWith(pub Box<PlanOfGroup>);
@@ -135,7 +135,7 @@ pub fn build<H: Handler>(
     make: MakeHandler<H>,
 ) -> Result<Built<H>, BuildError> {
     let start = Instant::now();
-    let (mut plan, inputs) = Plan::of(spec)?;
+    let (mut plan, inputs) = CheckedSpec::of(spec)?;
     let mut queues = plan.plan_queues(inputs)?;
     let (outputs, mut sends) = make_outputs(std::mem::take(&mut plan.spec.outputs), &plan.cpus, queues.len())?;
     let mut supply = plan.map_memory(&queues, &sends)?;
@@ -214,7 +214,7 @@ pub fn build<H: Handler>(
 }
 
 /// The checked specification, and which CPUs there are.
-struct Plan {
+struct CheckedSpec {
     cpus: Vec<CpuId>,
     nodes: Nodes,
     spec: Spec,
@@ -254,7 +254,7 @@ impl PlannedQueue {
     }
 }
 
-impl Plan {
+impl CheckedSpec {
     /// Checks the specification.
     fn of(mut spec: Spec) -> Result<(Self, Vec<InputSpec>), BuildError> {
         let inputs = std::mem::take(&mut spec.inputs);
@@ -428,7 +428,7 @@ struct QueueControl {
 
 /// Makes a queue's rings to all CPUs, and gives each CPU its end.
 struct Wiring<'a> {
-    plan: &'a Plan,
+    plan: &'a CheckedSpec,
     supply: &'a Supply,
     /// By CPU.
     pools: &'a [Arc<SharedPool>],

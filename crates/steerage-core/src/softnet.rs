@@ -245,7 +245,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let _in_round = round::enter();
         self.phase = match self.phase {
             Phase::Control => {
-                let may_go_on = self.follow_control();
+                let may_go_on = self.control_phase();
                 if self.finished {
                     return Some(Stepped::Finished);
                 }
@@ -355,7 +355,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     // ---- control
 
     /// Follows what control requests. Returns whether the round may go on.
-    fn follow_control(&mut self) -> bool {
+    fn control_phase(&mut self) -> bool {
         if self.sleep.is_armed() {
             self.sleep.awake(self.runner.index, &self.shared);
         }

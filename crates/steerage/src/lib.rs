@@ -200,8 +200,8 @@ pub mod stats {
 /// Policies: which CPUs of a mask have work. Programs can have their own policies.
 pub mod policy {
     pub use steerage_policy::{
-        Balance, Beginning, CpuLoad, GroupLoad, Hash, LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY, POLICIES, Plan, Policy,
-        UnknownPolicy, Window, Wish, is_same_distance,
+        Balance, CpuLoad, GroupLoad, GroupStart, Hash, MapRequest, POLICIES, Plan, Policy, REFINE_EVERY,
+        REFINE_EVERY_MAX, REFINE_RETRY, UnknownPolicy, Window, is_same_distance,
     };
 }
 

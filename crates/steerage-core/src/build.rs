@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use steerage_flow::{Affinity, FragmentTable};
-use steerage_mem::budget::{Needs, QueueNeeds};
 use steerage_mem::gate::Gate;
-use steerage_mem::page_cache::{LPC_PAGES_MAX, LpcMemory};
 use steerage_mem::park::{Bell, Sleepers};
 use steerage_mem::ring::{Consumer, Gauge, Producer, RingOptions, Rings, parking_lot};
+use steerage_mem::supply::{LPC_PAGES_MAX, LpcMemory};
+use steerage_mem::supply::{Needs, QueueNeeds};
 use steerage_mem::{
     Admission, Blocks, FRAME_BYTES_MAX, Inbox, Memory, Outbox, Part, Region, SEGMENTS_MAX, SharedPool, Supply,
 };
@@ -29,8 +29,8 @@ use crate::limits::{
     QUEUES_MAX, QueueLimits, SLICE_BUCKETS,
 };
 use crate::origin::Origin;
+use crate::page_cache::{PagePool, QueuePages};
 use crate::placement::{Plan, PolicyInfo};
-use crate::pool::{PagePool, QueuePages};
 use crate::queue::OwnedQueue;
 use crate::queue::hash::Hashing;
 use crate::queue::hash::QueueHasher;
@@ -364,7 +364,7 @@ impl CheckedSpec {
         };
         let needs = needs.fit_caches(spec.memory_max as u64);
         self.fits(needs.within(spec.memory_max as u64, spec.limits.backlog).bytes, queues.len())?;
-        let parts = |budget: &steerage_mem::budget::Budget| {
+        let parts = |budget: &steerage_mem::supply::Budget| {
             let of_queues = queues.iter().map(|queue| queue.owner).zip(budget.of_queues.iter().copied());
             let wanted = of_queues.chain((0..).zip(others.iter().copied()));
             self.nodes.divide(wanted).into_iter().map(|(pages, node)| Part { pages, node }).collect()

@@ -4,7 +4,7 @@
 mod gather;
 
 use crate::limits::HEADROOM;
-use crate::pool::QueuePages;
+use crate::page_cache::QueuePages;
 use steerage_flow::offload::Offload;
 use steerage_flow::{FlowHash, LinkType, Timestamp};
 use steerage_ledger::PollCounts;

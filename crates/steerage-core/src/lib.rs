@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`rx`] | the receiving side of a device: [`RxQueue`](rx::RxQueue) |
 //! | [`completions`] | takes the filled buffers of a poll: [`Completions`](completions::Completions) |
-//! | [`pool`] | the pages that frames are received into |
+//! | [`page_cache`] | the pages that frames are received into |
 //! | `queue` | a receive queue on the CPU that owns it: hash, bucket, CPU; and parking while a bucket moves |
 //! | `backlog` | a CPU's end of the rings from the queues |
 //! | [`packet`] | a batch of packets, whose metadata is built on the CPU that uses it |
@@ -50,10 +50,10 @@ mod kept;
 pub mod limits;
 mod origin;
 pub mod packet;
+pub mod page_cache;
 mod participant;
 pub mod placement;
 pub mod platform;
-pub mod pool;
 mod queue;
 pub mod rps_map;
 pub mod rx;

@@ -536,7 +536,7 @@ impl Packet<'_> {
 
     fn copy_of(&self, parts: &[&[u8]], header: Option<FrameHeader>) -> Result<WrittenCopy, NoRoom> {
         #[cfg(test)]
-        if crate::pool::fault::is_due() {
+        if crate::page_cache::fault::is_due() {
             return Err(NoRoom);
         }
         self.context.spare.copy(self.context.kept, HEADROOM, header, parts).ok_or(NoRoom)

@@ -31,7 +31,7 @@ use crate::completions::Completions;
 use crate::device::{Capabilities, DeviceError};
 use crate::ids::{CpuIndex, DropReason};
 use crate::limits::{BUCKETS, Limits, PATIENCE, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS, QueueLimits, RECLAIM_POLLS};
-use crate::pool::QueuePages;
+use crate::page_cache::QueuePages;
 use crate::rps_map::bucket_of;
 use crate::rx::{Polled, RxQueue};
 use hash::Hashing;

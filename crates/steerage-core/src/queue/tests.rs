@@ -10,7 +10,7 @@ use super::*;
 use crate::backlog::{Backlog, Backlogs};
 use crate::ids::InputId;
 use crate::limits::IDLE_LOOKS;
-use crate::pool::PagePool;
+use crate::page_cache::PagePool;
 
 /// A device that receives nothing.
 struct Silent;

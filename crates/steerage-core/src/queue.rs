@@ -303,11 +303,8 @@ impl OwnedQueue {
     /// some may.
     #[cold]
     fn limit_flows(&mut self) {
-        for nth in 0..self.outbox.cpus() {
-            if self.flow_limits.has(nth) {
-                self.reclaim(nth);
-            }
-        }
+        // What is finished no longer counts as waiting.
+        self.reclaim_all();
         for at in (0..self.frames.len()).rev() {
             let target = ring_of(&self.table.ring_of, &self.frames[at]);
             let is_half_full = self.flow_limits.has(target) && self.outbox.is_half_full(target);

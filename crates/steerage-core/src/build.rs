@@ -7,36 +7,36 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use steerage_flow::{Affinity, FragmentTable};
-use steerage_mem::budget::{Needs, QueueNeeds};
 use steerage_mem::gate::Gate;
-use steerage_mem::page_cache::{LPC_PAGES_MAX, LpcMemory};
 use steerage_mem::park::{Bell, Sleepers};
 use steerage_mem::ring::{Consumer, Gauge, Producer, RingOptions, Rings, parking_lot};
+use steerage_mem::supply::{LPC_PAGES_MAX, LpcMemory};
+use steerage_mem::supply::{Needs, QueueNeeds};
 use steerage_mem::{
     Admission, Blocks, FRAME_BYTES_MAX, Inbox, Memory, Outbox, Part, Region, SEGMENTS_MAX, SharedPool, Supply,
 };
 use steerage_topology::{CpuId, CpuMask, NodeMap, Nodes};
 
-use crate::backlog::{Backlog, QueueRings};
+use crate::backlog::Backlog;
 use crate::control::{Handle, mask_indices};
 use crate::device::{Capabilities, DeviceCounts, Opened};
 use crate::device::{DeviceError, DeviceName};
 use crate::error::BuildError;
 use crate::handler::{Handler, MakeHandler};
-use crate::hashing::QueueHasher;
 use crate::ids::{CpuIndex, InputId, TxSource};
 use crate::limits::{
     BUCKETS, CPUS_MAX, Limits, OUTPUTS_MAX, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK, PUBLISH_AT, PUBLISH_POLLS,
     QUEUES_MAX, QueueLimits, SLICE_BUCKETS,
 };
 use crate::origin::Origin;
-use crate::placement::{Plan as BucketPlan, PolicyInfo};
-use crate::pool::{PagePool, QueuePages};
-use crate::queue::{OwnedQueue, QueueParts};
+use crate::page_cache::{PagePool, QueuePages};
+use crate::placement::{Plan, PolicyInfo};
+use crate::queue::OwnedQueue;
+use crate::queue::hash::Hashing;
+use crate::queue::hash::QueueHasher;
 use crate::rx::{Input, RxQueue};
 use crate::shared::Shared;
 use crate::softnet::{CpuPart, StopsUnlessFinished};
-use crate::steer::Steer;
 use crate::steering::{InTransit, QueueGauges, Steering};
 use crate::tx::{Output, OwnedTx, make_outputs};
 use steerage_ledger::{CpuLedger, Ledgers, OrderCheck, QueueInfo, QueueLedger, RingLedger};
@@ -103,7 +103,7 @@ pub struct Spec {
 }
 
 /// A function that returns the plan of a group.
-type PlanOfGroup = dyn FnMut(&[CpuIndex], usize) -> BucketPlan + Send;
+type PlanOfGroup = dyn FnMut(&[CpuIndex], usize) -> Plan + Send;
 
 /// The plan that a group begins with: see [`Spec::bucket_plan`].
 pub struct BeginWith(pub Box<PlanOfGroup>);
@@ -135,7 +135,7 @@ pub fn build<H: Handler>(
     make: MakeHandler<H>,
 ) -> Result<Built<H>, BuildError> {
     let start = Instant::now();
-    let (mut plan, inputs) = Plan::of(spec)?;
+    let (mut plan, inputs) = CheckedSpec::of(spec)?;
     let mut queues = plan.plan_queues(inputs)?;
     let (outputs, mut sends) = make_outputs(std::mem::take(&mut plan.spec.outputs), &plan.cpus, queues.len())?;
     let mut supply = plan.map_memory(&queues, &sends)?;
@@ -214,7 +214,7 @@ pub fn build<H: Handler>(
 }
 
 /// The checked specification, and which CPUs there are.
-struct Plan {
+struct CheckedSpec {
     cpus: Vec<CpuId>,
     nodes: Nodes,
     spec: Spec,
@@ -254,7 +254,7 @@ impl PlannedQueue {
     }
 }
 
-impl Plan {
+impl CheckedSpec {
     /// Checks the specification.
     fn of(mut spec: Spec) -> Result<(Self, Vec<InputSpec>), BuildError> {
         let inputs = std::mem::take(&mut spec.inputs);
@@ -364,7 +364,7 @@ impl Plan {
         };
         let needs = needs.fit_caches(spec.memory_max as u64);
         self.fits(needs.within(spec.memory_max as u64, spec.limits.backlog).bytes, queues.len())?;
-        let parts = |budget: &steerage_mem::budget::Budget| {
+        let parts = |budget: &steerage_mem::supply::Budget| {
             let of_queues = queues.iter().map(|queue| queue.owner).zip(budget.of_queues.iter().copied());
             let wanted = of_queues.chain((0..).zip(others.iter().copied()));
             self.nodes.divide(wanted).into_iter().map(|(pages, node)| Part { pages, node }).collect()
@@ -428,7 +428,7 @@ struct QueueControl {
 
 /// Makes a queue's rings to all CPUs, and gives each CPU its end.
 struct Wiring<'a> {
-    plan: &'a Plan,
+    plan: &'a CheckedSpec,
     supply: &'a Supply,
     /// By CPU.
     pools: &'a [Arc<SharedPool>],
@@ -508,13 +508,8 @@ impl Wiring<'_> {
         let admissions = is_admitted.then(|| Arc::clone(self.admissions));
         let blocks = queue.blocks.as_mut().filter(|_| !can_wait);
         let outbox = Outbox::new(producers, lot, admissions, blocks);
-        Ok(OwnedQueue::new(QueueParts {
-            id,
-            rx: queue.rx,
-            pages: QueuePages { pool, blocks: queue.blocks, memory },
-            steer: Steer::new(spec.hasher.clone(), queue.hashed_by_device, spec.always_hash, self.plan.cpus.len()),
-            rings: QueueRings::new(id, outbox, rings),
-            ledger,
-        }))
+        let pages = QueuePages { pool, blocks: queue.blocks, memory };
+        let hashing = Hashing::new(spec.hasher.clone(), queue.hashed_by_device, spec.always_hash);
+        Ok(OwnedQueue::new(id, queue.rx, pages, hashing, outbox, (ledger, rings)))
     }
 }

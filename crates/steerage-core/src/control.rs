@@ -228,7 +228,7 @@ impl Handle {
         self.0.change(|state| state.on(Event::Present(&present)));
     }
 
-    /// Sets which share of the CPUs' time other programs used lately, from 0 to 1 (`OthersTime`). Policies take it
+    /// Sets which share of the CPUs' time other programs used lately, from 0 to 1 (`ForeignLoad`). Policies take it
     /// into account. Threads that the library starts do this themselves. Call it only from programs that run their
     /// own threads.
     pub fn set_others_time(&self, shares: &[(CpuId, f64)]) {

@@ -8,10 +8,9 @@
 //! |---|---|
 //! | [`rx`] | the receiving side of a device: [`RxQueue`](rx::RxQueue) |
 //! | [`completions`] | takes the filled buffers of a poll: [`Completions`](completions::Completions) |
-//! | [`pool`] | the pages that frames are received into |
-//! | `steer` | hash, bucket, CPU; and parking while a bucket moves |
-//! | `queue` | a receive queue on the CPU that owns it |
-//! | `backlog` | the rings from queues to CPUs |
+//! | [`page_cache`] | the pages that frames are received into |
+//! | `queue` | a receive queue on the CPU that owns it: hash, bucket, CPU; and parking while a bucket moves |
+//! | `backlog` | a CPU's end of the rings from the queues |
 //! | [`packet`] | a batch of packets, whose metadata is built on the CPU that uses it |
 //! | [`handler`] | the packet function, and what runs it |
 //! | [`tx`], `origin` | outputs; packets that a function originates |
@@ -28,7 +27,7 @@
 //! | `shared` | the state that the CPUs share, and the only function that wakes them |
 //! | `steering`, [`placement`] | what control and the CPUs share under one lock; what a policy sees and leaves |
 //! | `kept`, `dissections` | packets that outlive their batch; what was read of packets' headers |
-//! | [`rps_map`], `hashing` | hash to bucket to CPU; the hashes of a poll's frames |
+//! | [`rps_map`] | hash to bucket to CPU |
 //! | [`device`], [`platform`], [`limits`], [`ids`] | names and errors of devices; clock and sleep; every limit; identifiers |
 //!
 //! Only steerage-moves (the protocol of moves), steerage-ledger (counts), steerage-mem (rings, pages), steerage-flow (types, dissection, hashing) and the
@@ -46,16 +45,15 @@ pub mod control;
 pub mod device;
 pub mod error;
 pub mod handler;
-mod hashing;
 pub mod ids;
 mod kept;
 pub mod limits;
 mod origin;
 pub mod packet;
+pub mod page_cache;
 mod participant;
 pub mod placement;
 pub mod platform;
-pub mod pool;
 mod queue;
 pub mod rps_map;
 pub mod rx;
@@ -63,11 +61,10 @@ mod sampler;
 mod shared;
 mod sleep;
 pub mod softnet;
-mod steer;
 mod steering;
 #[cfg(test)]
 mod test_support;
 pub mod tx;
 
-pub use hashing::QueueHasher;
+pub use queue::hash::QueueHasher;
 pub use sleep::Armed;

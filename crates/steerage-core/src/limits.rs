@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 pub use steerage_ledger::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
-use steerage_mem::page_cache::LPC_PAGES_PER_CPU;
+use steerage_mem::supply::LPC_PAGES_PER_CPU;
 
 /// The most frames that one poll takes from a receive queue: NAPI's weight.
 pub const POLL_BUDGET: usize = 64;
@@ -71,7 +71,7 @@ pub const BACKLOG_MAX: usize = steerage_mem::ring::RING_SLOTS_MAX;
 
 /// How many frames of moving buckets a queue can park. A slice of a move has a sixteenth of the buckets, so it parks
 /// about a sixteenth of the frames that arrive while a full backlog is worked off.
-pub const PARKING_LOT_SLOTS: usize = steerage_mem::budget::LOT_SLOTS;
+pub const PARKING_LOT_SLOTS: usize = steerage_mem::supply::LOT_SLOTS;
 
 /// How many buckets move at a time: few enough that the frames that arrive for them fit the parking lot.
 pub const SLICE_BUCKETS: usize = BUCKETS / 16;
@@ -215,7 +215,7 @@ impl Limits {
 #[non_exhaustive]
 pub struct QueueLimits {
     /// How many pages the queue keeps in its local cache: ENA's local page cache. From 0, which switches the cache off, to
-    /// [`LPC_PAGES_MAX`](steerage_mem::page_cache::LPC_PAGES_MAX). The default is [`LpcMemory::default_pages`](steerage_mem::page_cache::LpcMemory::default_pages). A queue
+    /// [`LPC_PAGES_MAX`](steerage_mem::supply::LPC_PAGES_MAX). The default is [`LpcMemory::default_pages`](steerage_mem::supply::LpcMemory::default_pages). A queue
     /// whose device lends its own memory has no cache by default, since only frames that are copied need pages.
     pub lpc_pages: usize,
     /// Frames of up to this many bytes are copied out of the device's page by [`Completions::rx_finish`], so that the

@@ -7,9 +7,9 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::hashing::QueueHasher;
 use crate::ids::{BucketId, InputId, TxId, Verdict};
 use crate::limits::{HANDLE_BUDGET, HEADROOM, OUTPUTS_MAX};
+use crate::queue::hash::QueueHasher;
 use crate::rps_map::bucket_of;
 use steerage_flow::dissect::{Dissection, Dissections, dissect};
 use steerage_flow::offload::{Offload, Segment};
@@ -532,7 +532,7 @@ impl Packet<'_> {
 
     fn copy_of(&self, parts: &[&[u8]], header: Option<FrameHeader>) -> Result<WrittenCopy, NoRoom> {
         #[cfg(test)]
-        if crate::pool::fault::is_due() {
+        if crate::page_cache::fault::is_due() {
             return Err(NoRoom);
         }
         self.context.spare.copy(self.context.kept, HEADROOM, header, parts).ok_or(NoRoom)

@@ -10,12 +10,12 @@ use steerage_flow::Timestamp;
 use steerage_mem::round;
 use steerage_moves::{Event, MovePhase, States};
 
-use crate::backlog::Shown;
 use crate::handler::{Handler, Runner};
 use crate::ids::{BucketId, CpuIndex};
 use crate::limits::{BUCKETS, Limits};
 use crate::placement::{BetweenRounds, HookStatus};
 use crate::queue::OwnedQueue;
+use crate::queue::Published;
 use crate::sampler::Sampler;
 use crate::shared::Shared;
 use crate::sleep::Sleep;
@@ -23,7 +23,7 @@ use crate::steering::{InTransit, Offer, State};
 
 /// The handler's actions for the slice that is moving, until the machine has the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Report {
     /// Nothing to report.
     Nothing,
     /// The handler has given up the state, which is in `states`.
@@ -58,7 +58,7 @@ pub(crate) struct Participant<M> {
     pub(crate) limits: Limits,
     hook: Option<Arc<dyn BetweenRounds>>,
     in_transit: Arc<InTransit<M>>,
-    to_tell: Told,
+    pending_report: Report,
     /// Handler state between the handler and `in_transit`, and the buckets that it belongs to.
     states: States<M>,
     buckets: Vec<u16>,
@@ -67,7 +67,7 @@ pub(crate) struct Participant<M> {
     /// CPUs to wake.
     wake: Vec<CpuIndex>,
     /// CPUs that got frames.
-    shown: Vec<Shown>,
+    published: Vec<Published>,
     /// Whether this CPU has other queues than before.
     pub(crate) has_other_queues: bool,
 }
@@ -81,12 +81,12 @@ impl<M: Send> Participant<M> {
             limits,
             hook: None,
             in_transit,
-            to_tell: Told::Nothing,
+            pending_report: Report::Nothing,
             states: Vec::with_capacity(BUCKETS),
             buckets: Vec::with_capacity(BUCKETS),
             open: Vec::with_capacity(cpus),
             wake: Vec::with_capacity(cpus),
-            shown: Vec::with_capacity(rings),
+            published: Vec::with_capacity(rings),
             has_other_queues: false,
         }
     }
@@ -107,7 +107,7 @@ impl<M: Send> Participant<M> {
         clock: &dyn Fn() -> Timestamp,
     ) -> bool {
         if self.pending || self.is_behind(own.runner.shared.steering.version()) {
-            self.follow_control(&mut own, sampler);
+            self.apply_requests(&mut own, sampler);
             self.run_hook(clock);
         }
         !self.is_void
@@ -116,7 +116,7 @@ impl<M: Send> Participant<M> {
     /// Follows new limits, and does this CPU's part in the moving slice as far as possible now.
     #[cold]
     #[inline(never)]
-    fn follow_control<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {
+    fn apply_requests<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {
         let shared = Arc::clone(&own.runner.shared);
         let me = own.runner.index;
         loop {
@@ -125,7 +125,7 @@ impl<M: Send> Participant<M> {
             self.pending = true;
             let Some(mut state) = shared.steering.try_lock() else { return };
             if self.is_void {
-                self.come_back(own, &mut state);
+                self.rejoin(own, &mut state);
             }
             self.seen = version;
             self.pending = false;
@@ -137,13 +137,13 @@ impl<M: Send> Participant<M> {
                 queue.set_limits(self.limits, state.limits.of_queues[queue.id], &state.limits.flow_limited);
             }
             self.hook = state.take_hook(me).or(self.hook.take());
-            self.tell(me, &mut state);
-            let handler_part = self.move_on(own, &mut state);
+            self.report(me, &mut state);
+            let handler_part = self.advance_move(own, &mut state);
             // A CPU whose queue takes part in a slice, or waits for one, watches the moving slice, because some CPU
             // must notice if that slice takes too long.
             self.pending |= own.queues.iter().any(|queue| state.moves.awaits_move(queue.id));
             if self.pending {
-                state.hurry(me, &self.open, &shared.gates, own.runner.cpu.now);
+                state.check_deadline(me, &self.open, &shared.gates, own.runner.cpu.now);
             }
             self.publish(&shared, state, me);
             // The handler runs without the lock, because it may need some time. Then control gets a report.
@@ -190,10 +190,10 @@ impl<M: Send> Participant<M> {
             {
                 let _outside = round::leave(); // This may take memory.
                 queues.reserve(1);
-                self.shown.reserve((queues.len() + 1) * runner.shared.cpus.len());
+                self.published.reserve((queues.len() + 1) * runner.shared.cpus.len());
             }
             // If the queue's owner was declared dead, buckets have moved without the queue.
-            self.go_by_the_map_in_force(&mut queue, runner, state);
+            self.apply_current_map(&mut queue, runner, state);
             sleep.add(&mut queue);
             if runner.shared.is_stopping() {
                 queue.stop();
@@ -215,34 +215,34 @@ impl<M: Send> Participant<M> {
             }
             let mut queue = queues.swap_remove(at);
             queue.frames_polled = 0; // Nothing more comes now, so all is published.
-            queue.publish(usize::from(me), &mut self.shown);
+            queue.publish(usize::from(me), &mut self.published);
             sleep.forget(&queue);
             state.offer(Offer { queue, from: me, to, since: runner.cpu.now });
             self.has_other_queues = true;
         }
-        runner.shared.show(&mut self.shown, me);
+        runner.shared.notify(&mut self.published, me);
         self.pending |= state.has_offered(me);
     }
 
     /// Applies the map in force to a queue, whatever has moved while its owner was dead.
-    fn go_by_the_map_in_force<H: Handler>(&mut self, queue: &mut OwnedQueue, runner: &Runner<H>, state: &State) {
+    fn apply_current_map<H: Handler>(&mut self, queue: &mut OwnedQueue, runner: &Runner<H>, state: &State) {
         let (map, group) = state.moves.map_of(queue.id);
         runner.shared.ledgers.queues[queue.id].set_group(group);
         queue.start_over(map);
         // If a slice is half finished, this queue must not send to the old CPU again.
         let slice = state.moves.slice();
         if let Some(slice) = slice.filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
-            queue.park(slice.epoch, &slice.moves, &mut self.shown);
+            queue.park(slice.epoch, &slice.moves, &mut self.published);
         }
     }
 
     // ---- the phases of a slice
 
     /// Reports to the machine what the handler has done.
-    fn tell(&mut self, me: CpuIndex, state: &mut State) {
-        match self.to_tell {
-            Told::Nothing => {}
-            Told::Left { epoch } => {
+    fn report(&mut self, me: CpuIndex, state: &mut State) {
+        match self.pending_report {
+            Report::Nothing => {}
+            Report::Left { epoch } => {
                 // The machine forgets the state of a CPU that was declared dead, or of a slice that is over.
                 let takes = |slice: &&steerage_moves::Slice| {
                     slice.is_at(epoch, MovePhase::Leave) && slice.waits_for(usize::from(me))
@@ -260,14 +260,14 @@ impl<M: Send> Participant<M> {
                     state.on(Event::Left { cpu: me, epoch, with_state: &self.buckets });
                 }
             }
-            Told::Arrived { epoch } => state.on(Event::Arrived { cpu: me, epoch }),
+            Report::Arrived { epoch } => state.on(Event::Arrived { cpu: me, epoch }),
         }
-        self.to_tell = Told::Nothing;
+        self.pending_report = Report::Nothing;
     }
 
     /// Does the parts of this CPU's queues in the moving slice, one phase after another as far as possible. Returns the
     /// handler's task, if there is one.
-    fn move_on<H: Handler<Moved = M>>(
+    fn advance_move<H: Handler<Moved = M>>(
         &mut self,
         Own { queues, runner, .. }: &mut Own<'_, H>,
         state: &mut State,
@@ -277,7 +277,7 @@ impl<M: Send> Participant<M> {
         loop {
             let slice = state.moves.slice()?;
             let (phase, epoch) = (slice.phase, slice.epoch);
-            let waits_for_me = slice.waits_for(usize::from(me)) && self.to_tell == Told::Nothing;
+            let waits_for_me = slice.waits_for(usize::from(me)) && self.pending_report == Report::Nothing;
             match phase {
                 MovePhase::Park => self.park(queues, runner, state),
                 MovePhase::Leave if waits_for_me => {
@@ -317,7 +317,7 @@ impl<M: Send> Participant<M> {
             if !is_part || (!queue.is_parked() && queue.is_at_rest()) {
                 continue;
             }
-            queue.park(epoch, &slice.moves, &mut self.shown);
+            queue.park(epoch, &slice.moves, &mut self.published);
             let passed = queue.fences_passed(|cpu| state.moves.is_dead(cpu));
             if passed {
                 state.on(Event::FencesPassed { queue: queue.id, epoch });
@@ -329,7 +329,7 @@ impl<M: Send> Participant<M> {
             }
             self.pending = true;
         }
-        runner.shared.show(&mut self.shown, runner.index);
+        runner.shared.notify(&mut self.published, runner.index);
     }
 
     fn release<H: Handler>(&mut self, queues: &mut [OwnedQueue], runner: &Runner<H>, state: &mut State) {
@@ -341,13 +341,13 @@ impl<M: Send> Participant<M> {
             }
             // No frame of the queue is in flight when it changes its group, so no packet has two group numbers.
             runner.shared.ledgers.queues[queue.id].set_group(slice.group_after);
-            if queue.release(&slice.moves, &mut self.shown) {
+            if queue.release(&slice.moves, &mut self.published) {
                 state.on(Event::Released { queue: queue.id, epoch });
             } else {
                 self.pending = true;
             }
         }
-        runner.shared.show(&mut self.shown, runner.index);
+        runner.shared.notify(&mut self.published, runner.index);
     }
 
     /// Lets the handler give up its state of the leaving buckets. Returns whether this CPU was declared dead meanwhile.
@@ -364,7 +364,7 @@ impl<M: Send> Participant<M> {
             // The handler panicked. Its earlier reports cannot be trusted.
             self.states.clear();
         }
-        self.to_tell = Told::Left { epoch: part.epoch };
+        self.pending_report = Report::Left { epoch: part.epoch };
         given.is_err()
     }
 
@@ -374,7 +374,7 @@ impl<M: Send> Participant<M> {
         let arrived = runner.call("bucket_arrives", |handler, _| {
             states.drain(..).for_each(|(bucket, state)| handler.bucket_arrives(BucketId { group, bucket }, state));
         });
-        self.to_tell = Told::Arrived { epoch: part.epoch };
+        self.pending_report = Report::Arrived { epoch: part.epoch };
         arrived.is_err()
     }
 
@@ -390,7 +390,7 @@ impl<M: Send> Participant<M> {
         tracing::warn!(cpu = runner.cpu.id.0, "was declared dead; its handler is built anew");
         runner.ledger().deaths.add(1);
         runner.replace();
-        self.to_tell = Told::Nothing;
+        self.pending_report = Report::Nothing;
         self.states.clear();
         self.pending = true;
     }
@@ -402,9 +402,9 @@ impl<M: Send> Participant<M> {
     }
 
     /// Reports to control that this CPU is back. Its queues continue with the map in force.
-    fn come_back<H: Handler>(&mut self, Own { queues, runner, .. }: &mut Own<'_, H>, state: &mut State) {
+    fn rejoin<H: Handler>(&mut self, Own { queues, runner, .. }: &mut Own<'_, H>, state: &mut State) {
         state.on(Event::Revived(runner.index));
-        queues.iter_mut().for_each(|queue| self.go_by_the_map_in_force(queue, runner, state));
+        queues.iter_mut().for_each(|queue| self.apply_current_map(queue, runner, state));
         self.is_void = false;
         runner.shared.gates[usize::from(runner.index)].revive();
     }

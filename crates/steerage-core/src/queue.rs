@@ -1,22 +1,44 @@
-//! A receive queue, and everything that the CPU that owns it needs to poll it.
+//! A receive queue: everything that the CPU that owns it needs to poll it and to hand its frames to other CPUs.
+//!
+//! General idea: [`poll`](OwnedQueue::poll) fetches up to a budget of frames from the device. [`steer`](OwnedQueue::steer)
+//! finds each frame's hash, bucket and CPU, and writes a slot of 16 bytes to the ring of that CPU.
+//! [`publish`](OwnedQueue::publish) shows whole lists of slots to the other CPUs, with one store for each list. When they
+//! have finished, [`reclaim`](OwnedQueue::reclaim) reads the same slots back, and the pages are in the queue's cache again.
+//!
+//! | file | content |
+//! |---|---|
+//! | `hash` | the hashes of a poll's frames |
+//! | `moving` | the queue's part in a move: park, wait for the fences, release |
+//!
+//! The flow limit is that of Linux: while a backlog is more than half full, a flow that has more than half of the
+//! packets that came last for it loses packets. The queue's owner counts these packets, because it is the CPU that
+//! finds the backlog full.
 
+pub(crate) mod hash;
+mod moving;
+#[cfg(test)]
+mod tests;
+
+use std::mem;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use steerage_flow::{LinkType, Timestamp};
-use steerage_mem::Completion;
+use steerage_flow::{FlowHash, FlowLimits, LinkType, Timestamp};
+use steerage_ledger::{QueueLedger, RingLedger};
+use steerage_mem::{Completion, Outbox, RingTable, RingsInUse, round};
 
-use crate::backlog::{QueueRings, Shown, To};
 use crate::completions::Completions;
-use crate::device::Capabilities;
-use crate::device::DeviceError;
-use crate::ids::CpuIndex;
-use crate::limits::{Limits, PATIENCE, POLL_BUDGET, QueueLimits, RECLAIM_POLLS};
-use crate::pool::QueuePages;
+use crate::device::{Capabilities, DeviceError};
+use crate::ids::{CpuIndex, DropReason};
+use crate::limits::{BUCKETS, Limits, PATIENCE, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS, QueueLimits, RECLAIM_POLLS};
+use crate::page_cache::QueuePages;
+use crate::rps_map::bucket_of;
 use crate::rx::{Polled, RxQueue};
-use crate::steer::{self, Steer};
-use steerage_ledger::QueueLedger;
-use steerage_moves::BucketMove;
+use hash::Hashing;
+use moving::Moving;
+
+/// A CPU, and a queue that has published frames for it.
+pub(crate) type Published = (CpuIndex, usize);
 
 /// A receive queue with everything that its owner needs.
 pub(crate) struct OwnedQueue {
@@ -24,9 +46,7 @@ pub(crate) struct OwnedQueue {
     pub(crate) id: usize,
     rx: Box<dyn RxQueue>,
     pages: QueuePages,
-    steer: Steer,
-    rings: QueueRings,
-    ledger: Arc<QueueLedger>,
+    /// The frames of the last poll that are not steered yet.
     frames: Vec<Completion>,
     /// How many frames the last poll received.
     pub(crate) frames_polled: usize,
@@ -35,6 +55,20 @@ pub(crate) struct OwnedQueue {
     /// How many pages the device will fill by this CPU's own stores in the next poll.
     prefetch: usize,
     polls: usize,
+    hashing: Hashing,
+    /// By bucket: the ring that its frames go to.
+    table: RingTable<BUCKETS>,
+    rings_in_use: RingsInUse,
+    flow_limits: FlowLimits,
+    /// How many frames were steered so far, which is the arrival number of the last frame.
+    arrivals: u64,
+    /// The rings to all CPUs, and the parking lot.
+    outbox: Outbox,
+    polls_unpublished: u32,
+    moving: Moving,
+    ledger: Arc<QueueLedger>,
+    /// By CPU.
+    ring_ledgers: Vec<Arc<RingLedger>>,
     limits: PollLimits,
     pub(crate) state: PollState,
 }
@@ -64,59 +98,81 @@ pub(crate) struct PollState {
     pub(crate) listens: bool,
 }
 
-/// The parts of an [`OwnedQueue`].
-pub(crate) struct QueueParts {
-    pub(crate) id: usize,
-    pub(crate) rx: Box<dyn RxQueue>,
-    pub(crate) pages: QueuePages,
-    pub(crate) steer: Steer,
-    pub(crate) rings: QueueRings,
-    pub(crate) ledger: Arc<QueueLedger>,
+/// The ring of a frame: the table's entry for the bucket of its hash.
+#[inline(always)]
+fn ring_of(table: &[CpuIndex; BUCKETS], frame: &Completion) -> usize {
+    usize::from(table[usize::from(bucket_of(FlowHash(frame.hash_or_zero())))])
+}
+
+/// Counts the whole poll for the bucket of one frame, a frame at a different position in each poll. That is one store
+/// per poll, in a table that only the owner writes. One store per frame would bring 4096 counters into the caches of
+/// the CPU that has the least to spare.
+#[inline]
+fn sample_load(frames: &[Completion], nth: usize, ledger: &QueueLedger) {
+    let frame = nth.checked_rem(frames.len()).and_then(|nth| frames.get(nth));
+    if let Some(hash) = frame.and_then(Completion::hash) {
+        ledger.buckets.add(bucket_of(FlowHash(hash)), frames.len() as u64);
+        ledger.samples.add(1);
+    }
 }
 
 impl OwnedQueue {
-    pub(crate) fn new(parts: QueueParts) -> Self {
-        let QueueParts { id, rx, pages, steer, rings, ledger } = parts;
+    pub(crate) fn new(
+        id: usize,
+        rx: Box<dyn RxQueue>,
+        pages: QueuePages,
+        hashing: Hashing,
+        mut outbox: Outbox,
+        (ledger, ring_ledgers): (Arc<QueueLedger>, Vec<Arc<RingLedger>>),
+    ) -> Self {
         let Capabilities { can_wait, segments_max, .. } = rx.capabilities();
         Self {
             id,
             rx,
             pages,
-            steer,
-            rings,
-            ledger,
             frames: Vec::with_capacity(POLL_BUDGET),
             frames_polled: 0,
             link: LinkType::ETHERNET,
             prefetch: 0,
             polls: 0,
+            hashing,
+            table: RingTable::new(outbox.cpus() + 1), // one ring is the parking lot
+            rings_in_use: RingsInUse::One,
+            flow_limits: FlowLimits::default(),
+            arrivals: 0,
+            moving: Moving::new(&mut outbox),
+            outbox,
+            polls_unpublished: 0,
+            ledger,
+            ring_ledgers,
             limits: PollLimits { can_wait, weight: POLL_BUDGET, segments_max, copybreak: 0 },
             state: PollState { polled: Polled::More, ended: false, blocked: false, full_since: None, listens: false },
         }
     }
 
-    /// Sets the first map.
+    /// Sets the map.
     pub(crate) fn adopt(&mut self, map: &[CpuIndex]) {
-        self.steer.adopt(map);
+        map.iter().enumerate().for_each(|(bucket, cpu)| self.table.set(bucket, *cpu));
+        self.rings_in_use = self.table.rings_in_use();
     }
 
-    // ---- the phases of a round
+    // ---- poll
 
     /// Polls the device for up to a budget of frames.
     pub(crate) fn poll(&mut self, now: Timestamp) -> Result<(), DeviceError> {
         self.state.blocked = false;
-        let polled_before = std::mem::take(&mut self.frames_polled);
+        let polled_before = mem::take(&mut self.frames_polled);
         if self.state.ended || matches!(self.state.polled, Polled::NotBefore(due) if now < due) {
             return Ok(());
         }
         self.polls = self.polls.wrapping_add(1);
         let short = match self.pages.blocks {
-            None if polled_before == 0 && self.rings.to.keeps_pages_from_others() => true,
+            None if polled_before == 0 && self.outbox.keeps_pages_from_others() => true,
             None => self.pages.pool.cached() < self.limits.weight * self.limits.segments_max,
             Some(_) => self.state.polled != Polled::More || self.polls % RECLAIM_POLLS == 0,
         };
         if short {
-            self.rings.reclaim_all(&mut self.pages);
+            self.reclaim_all();
         }
         let budget = self.budget(now);
         if budget == 0 {
@@ -142,28 +198,13 @@ impl OwnedQueue {
         }
     }
 
-    /// Chooses each frame's CPU and writes its slot to that CPU's ring. The other CPU does not see the slot until it
-    /// is published.
-    pub(crate) fn steer(&mut self, now: Timestamp) {
-        let link = self.link;
-        let poll = steer::Polled { frames: &mut self.frames, link, now, nth: self.polls, prefetch: self.prefetch };
-        self.steer.steer(poll, &mut self.rings, &mut self.pages, &self.ledger);
-    }
-
-    /// Publishes the staged frames if they are due: see [`QueueRings::publish`].
-    pub(crate) fn publish(&mut self, own: usize, shown: &mut Vec<Shown>) {
-        let weight = self.limits.weight;
-        let to = To { pages: &mut self.pages, ledger: &self.ledger, shown };
-        self.rings.publish(own, self.frames_polled >= weight, weight, to);
-    }
-
     /// How many frames the next poll may receive.
     fn budget(&mut self, now: Timestamp) -> usize {
         let weight = self.limits.weight;
         if !self.limits.can_wait && !self.rx.has_room() {
             return weight;
         }
-        let room = self.rings.room_everywhere(weight, &mut self.pages);
+        let room = self.room_everywhere();
         if self.limits.can_wait || room > 0 {
             self.state.full_since = None;
             return room;
@@ -174,44 +215,158 @@ impl OwnedQueue {
         if now.since(since) < PATIENCE { 0 } else { weight }
     }
 
-    // ---- moves: see steer.rs
-
-    /// Parks the moving buckets, unless that is already done.
-    pub(crate) fn park(&mut self, epoch: u64, moves: &[BucketMove], shown: &mut Vec<Shown>) {
-        let to = To { pages: &mut self.pages, ledger: &self.ledger, shown };
-        self.steer.park(epoch, moves, &mut self.rings, to);
+    /// How many frames may be received now so that each of them has room wherever it goes: a whole poll, or none. When a
+    /// backlog is almost full, polling for the few frames that still fit costs as much as polling for many.
+    fn room_everywhere(&mut self) -> usize {
+        let weight = self.limits.weight;
+        let budget = weight.min(self.outbox.backlog()).min(self.outbox.lot().limit());
+        let mut fits = self.outbox.lot().room() >= budget as u64;
+        let mut from = 0;
+        while let Some(at) = self.outbox.next_without_room(from, weight) {
+            self.reclaim(at);
+            fits &= self.outbox.has_room(at, budget);
+            from = at + 1;
+        }
+        if fits { budget } else { 0 }
     }
 
-    /// Whether everything that was sent before the buckets were parked is finished.
-    pub(crate) fn fences_passed(&mut self, dead: impl Fn(CpuIndex) -> bool) -> bool {
-        self.steer.fences_passed(&mut self.rings, dead)
+    // ---- steer
+
+    /// Chooses each frame's CPU and writes its slot to that CPU's ring. The other CPU does not see the slot until it
+    /// is published.
+    pub(crate) fn steer(&mut self, now: Timestamp) {
+        let hashes = self.rings_in_use != RingsInUse::One || !self.flow_limits.is_empty();
+        self.hashing.hash(&mut self.frames, hashes, (self.link, now), &self.pages.memory, &self.ledger);
+        sample_load(&self.frames, self.polls, &self.ledger);
+        if !self.flow_limits.is_empty() {
+            self.limit_flows();
+        }
+        let (polled, first, prefetch) = (self.frames.len(), self.arrivals + 1, self.prefetch);
+        self.arrivals += polled as u64;
+        let (table, pool, frames) = (&self.table.ring_of, &self.pages.pool, &mut self.frames);
+        // Prefetch one page with each frame. All at once would fill the CPU's line fill buffers, and it would have to
+        // wait.
+        let prefetch_page = |nth| {
+            if nth < prefetch {
+                pool.prefetch(nth);
+            }
+        };
+        match self.rings_in_use {
+            RingsInUse::One => {
+                self.outbox.stage_all(usize::from(table[0]), frames, first, prefetch_page);
+            }
+            RingsInUse::Few => {
+                self.outbox.stage_lists(frames, first, |frame| ring_of(table, frame), prefetch_page);
+            }
+            RingsInUse::Many => {}
+        }
+        if !self.frames.is_empty() {
+            self.stage_singly(polled - self.frames.len(), first);
+        }
     }
 
-    /// The CPUs whose fences have not been passed.
-    pub(crate) fn fences_open(&self) -> impl Iterator<Item = CpuIndex> + '_ {
-        self.steer.fences_open(&self.rings)
+    /// Stages the frames of a poll that remain after the first `staged` ones, one by one: there are more rings than lists
+    /// pay for, or some rings are full.
+    #[inline]
+    fn stage_singly(&mut self, staged: usize, first: u64) {
+        self.outbox.touch(&self.table.in_use);
+        let mut frames = mem::take(&mut self.frames);
+        for (nth, frame) in (staged..).zip(frames.drain(..)) {
+            if nth < self.prefetch {
+                self.pages.pool.prefetch(nth);
+            }
+            let target = ring_of(&self.table.ring_of, &frame);
+            self.stage(target, frame, first + nth as u64);
+        }
+        self.frames = frames;
     }
 
-    /// The move takes too long: stops parking, and orders the old CPUs to discard the frames that they have not begun.
-    pub(crate) fn revoke(&mut self) {
-        self.steer.revoke(&mut self.rings);
+    /// Writes a frame's slot to a ring. If the ring is full, the frame is dropped and counted.
+    #[inline(always)]
+    fn stage(&mut self, target: usize, frame: Completion, arrival: u64) {
+        if let Err(frame) = self.outbox.stage(target, frame, arrival) {
+            self.stage_in_full_ring(target, frame, arrival);
+        }
     }
 
-    /// Sends the parked frames to their new CPUs, and then steers the buckets there directly. Returns false while
-    /// some frames wait for room.
-    pub(crate) fn release(&mut self, moves: &[BucketMove], shown: &mut Vec<Shown>) -> bool {
-        let to = To { pages: &mut self.pages, ledger: &self.ledger, shown };
-        self.steer.release(moves, self.limits.can_wait, &mut self.rings, to)
+    #[cold]
+    #[inline(never)]
+    fn stage_in_full_ring(&mut self, target: usize, frame: Completion, arrival: u64) {
+        self.reclaim(target);
+        if let Err(frame) = self.outbox.stage(target, frame, arrival) {
+            refuse(&self.ring_ledgers, target, &self.ledger);
+            self.pages.take_home(frame);
+        }
     }
 
-    pub(crate) fn is_parked(&self) -> bool {
-        self.steer.is_parked()
+    /// Drops the frames that exceed a flow limit. It begins with the last frame, so that the first ones pass if only
+    /// some may.
+    #[cold]
+    fn limit_flows(&mut self) {
+        // What is finished no longer counts as waiting.
+        self.reclaim_all();
+        for at in (0..self.frames.len()).rev() {
+            let target = ring_of(&self.table.ring_of, &self.frames[at]);
+            let is_half_full = self.flow_limits.has(target) && self.outbox.is_half_full(target);
+            if is_half_full && self.flow_limits.is_over(target, FlowHash(self.frames[at].hash_or_zero())) {
+                self.ledger.dropped.add(DropReason::FlowLimit, 1);
+                self.ring_ledgers[target].by_producer.flow_limit.add(1);
+                self.pages.take_home(self.frames.remove(at));
+            }
+        }
     }
 
-    /// This CPU was declared dead and is alive again: drops the frames that it had staged and parked, and applies
-    /// `map`.
-    pub(crate) fn start_over(&mut self, map: &[CpuIndex]) {
-        self.steer.start_over(map, &mut self.rings, &mut self.pages, &self.ledger);
+    // ---- publish
+
+    /// Publishes the rings that have enough frames staged. Publishes all rings if the poll was not full or the last
+    /// time was many polls ago. `own` is this CPU itself, whose share is always published. Adds each CPU that got frames
+    /// to `published`.
+    pub(crate) fn publish(&mut self, own: usize, published: &mut Vec<Published>) {
+        self.polls_unpublished += 1;
+        let all = self.frames_polled < self.limits.weight || self.polls_unpublished >= PUBLISH_POLLS;
+        if all {
+            self.polls_unpublished = 0;
+        }
+        self.publish_from(if all { 1 } else { PUBLISH_AT.min(self.limits.weight as u64) }, own, published);
+    }
+
+    /// Publishes the rings that have at least `least` frames staged, and `own`.
+    fn publish_from(&mut self, least: u64, own: usize, published: &mut Vec<Published>) {
+        let Self { id, outbox, pages, ledger, ring_ledgers, .. } = self;
+        let QueuePages { pool, blocks, .. } = pages;
+        let refused = |at: usize, frame: Option<Completion>| {
+            refuse(ring_ledgers, at, ledger);
+            frame.into_iter().for_each(|frame| pool.recycle_frame(frame));
+            pool.recycled();
+        };
+        outbox.publish(least, own, blocks.as_mut(), refused, |at| published.push((at as CpuIndex, *id)));
+        // Frames that find no room in the lot have left it.
+        ledger.parked.raise_to(outbox.lot().tail());
+    }
+
+    // ---- reclaim
+
+    /// Takes home the finished frames of all rings, and the pages of kept packets that were dropped.
+    fn reclaim_all(&mut self) {
+        let mut next = self.outbox.next_out(0);
+        while let Some(at) = next {
+            self.reclaim(at);
+            next = self.outbox.next_out(at + 1);
+        }
+        self.pages.pool.collect_kept();
+    }
+
+    /// Takes home the finished frames of one ring. (Frames leave the parking lot in another way, so none is ever
+    /// finished there.)
+    fn reclaim(&mut self, target: usize) {
+        let QueuePages { pool, blocks, .. } = &mut self.pages;
+        let recycled = match blocks {
+            None => self.outbox.reclaim_many(target, |frames| pool.recycle_many(frames)),
+            Some(blocks) => self.outbox.reclaim_lent(target, blocks, |frame| pool.recycle_frame(frame)),
+        };
+        if recycled > 0 {
+            pool.recycled();
+        }
     }
 
     // ---- limits
@@ -219,10 +374,12 @@ impl OwnedQueue {
     pub(crate) fn set_limits(&mut self, limits: Limits, own: QueueLimits, flow_limited: &[CpuIndex]) {
         (self.limits.weight, self.limits.copybreak) = (limits.dev_weight, own.copybreak);
         self.pages.pool.set_cache_max(own.lpc_pages);
-        self.rings.to.set_backlog(limits.backlog);
+        self.outbox.set_backlog(limits.backlog);
         // A queue that waits for room loses nothing, so it needs no flow limit.
         let flow_limited = if self.limits.can_wait { &[] } else { flow_limited };
-        self.steer.set_flow_limits(flow_limited, limits.flow_limit_table_len);
+        // A request creates the tables of new flow limits, not a packet.
+        let _outside = round::leave();
+        self.flow_limits.set(flow_limited, limits.flow_limit_table_len);
     }
 
     // ---- sleep
@@ -245,17 +402,17 @@ impl OwnedQueue {
 
     /// Whether other queues may need the pages of its frames that are finished and not home.
     pub(crate) fn keeps_pages_from_others(&self) -> bool {
-        self.rings.to.keeps_pages_from_others()
+        self.outbox.keeps_pages_from_others()
     }
 
     /// Asks the CPUs whose backlogs block this queue to wake its owner when half of a backlog is worked off.
     pub(crate) fn wake_when_there_is_room(&mut self) {
-        self.rings.to.wake_when_there_is_room(self.limits.weight);
+        self.outbox.wake_when_there_is_room(self.limits.weight);
     }
 
     /// Whether every ring has room for a poll.
     pub(crate) fn has_room(&mut self) -> bool {
-        self.rings.room_everywhere(self.limits.weight, &mut self.pages) > 0
+        self.room_everywhere() > 0
     }
 
     // ---- the end
@@ -275,8 +432,8 @@ impl OwnedQueue {
         if !self.state.ended {
             return false;
         }
-        self.rings.reclaim_all(&mut self.pages);
-        self.frames.is_empty() && self.rings.to.is_empty()
+        self.reclaim_all();
+        self.frames.is_empty() && self.outbox.is_empty()
     }
 
     /// Gives the pages back to the shared pool.
@@ -286,4 +443,11 @@ impl OwnedQueue {
         pages.into_iter().for_each(|page| self.pages.pool.recycle(page));
         self.pages.pool.close();
     }
+}
+
+/// Counts a frame that finds no room, in a CPU's backlog or in the parking lot.
+#[cold]
+fn refuse(rings: &[Arc<RingLedger>], at: usize, ledger: &QueueLedger) {
+    rings.get(at).inspect(|ring| ring.by_producer.backlog_full.add(1));
+    ledger.dropped.add(if at < rings.len() { DropReason::BacklogFull } else { DropReason::Moving }, 1);
 }

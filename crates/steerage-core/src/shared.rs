@@ -8,9 +8,9 @@ use steerage_mem::park::{Bell, Sleepers};
 use steerage_mem::{Admission, Inbox, SharedPool, Supply, gate::Gate, signal::Signal};
 use steerage_topology::CpuId;
 
-use crate::backlog::Shown;
 use crate::ids::CpuIndex;
 use crate::placement::GroupSnapshot;
+use crate::queue::Published;
 use crate::steering::{State, Steering};
 use steerage_ledger::{Facts, Ledgers, MemoryUse, Snapshot};
 use steerage_moves::cpus_in;
@@ -62,13 +62,13 @@ impl Shared {
 
     /// Wakes those CPUs that sleep, after frames for them were published by the CPU `by`. A CPU that is awake finds the
     /// frames by its inbox.
-    pub(crate) fn show(&self, shown: &mut Vec<Shown>, by: CpuIndex) {
+    pub(crate) fn notify(&self, published: &mut Vec<Published>, by: CpuIndex) {
         self.sleepers.after_publishing();
-        for (cpu, queue) in shown.iter().filter(|(cpu, _)| *cpu != by) {
+        for (cpu, queue) in published.iter().filter(|(cpu, _)| *cpu != by) {
             self.inboxes[usize::from(*cpu)].note(*queue);
         }
-        self.wake_sleepers(shown.iter().map(|(cpu, _)| *cpu), Some(by), true);
-        shown.clear();
+        self.wake_sleepers(published.iter().map(|(cpu, _)| *cpu), Some(by), true);
+        published.clear();
     }
 
     fn wake_all(&self) {
@@ -147,7 +147,7 @@ impl Shared {
 
     /// A snapshot of each group that a queue is in: how it is steered.
     fn group_snapshots(&self, state: &State) -> Vec<GroupSnapshot> {
-        let shown = (0..state.moves.groups()).filter_map(|at| {
+        let visible = (0..state.moves.groups()).filter_map(|at| {
             let queues: Vec<usize> = state.moves.queues_of(at).collect();
             if queues.is_empty() {
                 return None;
@@ -161,7 +161,7 @@ impl Shared {
                 found.map(|found| (found.findings.clone(), found.elephants.clone())).unwrap_or_default();
             Some(GroupSnapshot::new(state.policy.name, queues, active, elephants, findings))
         });
-        shown.collect()
+        visible.collect()
     }
 
     /// After all queues have ended, gives the pages of kept packets that were dropped since to the shared pool,

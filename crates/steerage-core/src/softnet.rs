@@ -13,14 +13,14 @@ use steerage_flow::Timestamp;
 use steerage_mem::round;
 use steerage_topology::CpuId;
 
-use crate::backlog::{Backlog, Backlogs, Shown};
+use crate::backlog::{Backlog, Backlogs};
 use crate::handler::{Cpu, Handler, MakeHandler, Runner};
 use crate::ids::CpuIndex;
 use crate::limits::{DRAIN_MAX, HANDLE_BUDGET};
 use crate::origin::Origin;
 use crate::participant::{Own, Participant};
 use crate::platform::{Machine, Platform};
-use crate::queue::OwnedQueue;
+use crate::queue::{OwnedQueue, Published};
 use crate::rx::Polled;
 use crate::sampler::Sampler;
 use crate::shared::Shared;
@@ -124,7 +124,7 @@ struct Round {
     full: bool,
     handled: usize,
     /// CPUs that got new frames in this round.
-    shown: Vec<Shown>,
+    published: Vec<Published>,
 }
 
 /// One CPU of the path.
@@ -185,17 +185,17 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let id = shared.cpus[usize::from(index)];
         let cpu = Cpu { shared: Arc::clone(&shared), id, now: platform.now(), origin, tick_by: None };
         let limits = shared.steering.lock().limits.all;
-        let shown = Vec::with_capacity(shared.cpus.len() * queues.len().max(1));
+        let published = Vec::with_capacity(shared.cpus.len() * queues.len().max(1));
         let mut backlogs = Backlogs::new(backlogs, index, Arc::clone(&shared.inboxes), || platform.random());
         backlogs.set_own(queues.iter().map(|queue| queue.id));
         Self {
             backlogs,
             runner: Runner::new(index, &shared, make, outputs, cpu),
-            control: Participant::new(limits, shared.cpus.len(), shown.capacity(), in_transit),
+            control: Participant::new(limits, shared.cpus.len(), published.capacity(), in_transit),
             sampler: Sampler::new(),
             sleep: Sleep::default(),
             phase: Phase::Control,
-            round: Round { start: Timestamp::ZERO, worked: false, full: false, handled: 0, shown },
+            round: Round { start: Timestamp::ZERO, worked: false, full: false, handled: 0, published },
             received: 0,
             handled: 0,
             drain_until: None,
@@ -243,7 +243,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let _in_round = round::enter();
         self.phase = match self.phase {
             Phase::Control => {
-                let may_go_on = self.follow_control();
+                let may_go_on = self.control_phase();
                 if self.finished {
                     return Some(Stepped::Finished);
                 }
@@ -261,12 +261,12 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 Phase::Publish(queue)
             }
             Phase::Publish(queue) => {
-                self.queues[queue].publish(usize::from(self.runner.index), &mut self.round.shown);
+                self.queues[queue].publish(usize::from(self.runner.index), &mut self.round.published);
                 self.to_poll(queue + 1)
             }
             Phase::Wake => {
-                if !self.round.shown.is_empty() {
-                    self.shared.show(&mut self.round.shown, self.runner.index);
+                if !self.round.published.is_empty() {
+                    self.shared.notify(&mut self.round.published, self.runner.index);
                 }
                 if self.round.worked && self.sampler.times_receiving() {
                     let took = self.platform.now().since(self.round.start);
@@ -353,7 +353,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     // ---- control
 
     /// Follows what control requests. Returns whether the round may go on.
-    fn follow_control(&mut self) -> bool {
+    fn control_phase(&mut self) -> bool {
         if self.sleep.is_armed() {
             self.sleep.awake(self.runner.index, &self.shared);
         }
@@ -366,7 +366,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if std::mem::take(&mut self.control.has_other_queues) {
             let _outside = round::leave(); // This may take memory.
             self.backlogs.set_own(self.queues.iter().map(|queue| queue.id));
-            self.round.shown.reserve(self.queues.len() * self.shared.cpus.len());
+            self.round.published.reserve(self.queues.len() * self.shared.cpus.len());
         }
         if goes_on && self.runner.next_tick.is_some_and(|due| due <= now) && self.runner.tick().is_err() {
             self.control.start_over(&mut self.runner);

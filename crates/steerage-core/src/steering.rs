@@ -150,7 +150,7 @@ impl State {
 
     /// Checks whether the phase of the moving slice takes too long, and acts if so. `open` lists the CPUs whose fences
     /// the caller waits for.
-    pub(crate) fn hurry(&mut self, me: CpuIndex, open: &[CpuIndex], gates: &[Gate], now: Timestamp) {
+    pub(crate) fn check_deadline(&mut self, me: CpuIndex, open: &[CpuIndex], gates: &[Gate], now: Timestamp) {
         let Some(slice) = self.moves.slice().filter(|_| self.moves.is_timed()) else { return };
         if !self.deadline.is_over(slice, now) {
             return;
@@ -280,7 +280,7 @@ impl State {
 
     /// Whether all living CPUs follow the current limits.
     pub(crate) fn limits_in_force(&self) -> bool {
-        self.limits.unread().iter().all(|cpu| self.moves.is_dead(*cpu))
+        self.limits.cpus_behind().iter().all(|cpu| self.moves.is_dead(*cpu))
     }
 
     // ---- the data of a policy

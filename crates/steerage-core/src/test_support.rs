@@ -9,10 +9,10 @@ use steerage_mem::park::Bell;
 use steerage_topology::{CpuId, CpuMask, NodeMap};
 
 use crate::build::{BeginWith, Spec};
-use crate::hashing::QueueHasher;
 use crate::limits::{KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, QueueLimits};
 use crate::placement::{Plan, PolicyInfo};
 use crate::platform::Platform;
+use crate::queue::hash::QueueHasher;
 
 /// The specification of an instance on CPUs 0 to `cpus - 1`, with all defaults.
 pub(crate) fn spec(cpus: u16) -> Spec {

@@ -27,6 +27,7 @@ mod clock;
 mod encode;
 mod files;
 mod info;
+mod inner;
 mod links;
 mod listen;
 mod opener;
@@ -58,13 +59,15 @@ use steerage::{
 
 pub use encode::StreamFormat;
 pub use info::CaptureInfo;
+pub use inner::{Inner, LinksSeen, Unwrap};
 pub use links::link_name;
 pub use listen::{Waiting, fifo, listen};
 pub use options::CaptureOptions;
 pub use pace::{Pace, ParsePaceError};
 pub use save::{create, create_when_read};
-pub use stream::{Inner, LinksSeen, Stream, StreamFailure, StreamOptions, Unwrap, stream};
+pub use stream::{Stream, StreamOptions, stream};
 pub use strip::strip_tunnels;
+pub use writer::StreamFailure;
 
 use classic::Classic;
 use files::{Files, Kinds, Open};

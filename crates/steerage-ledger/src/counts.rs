@@ -9,7 +9,7 @@ use steerage_mem::ring::Gauge;
 use crate::counter::{Counter, SharedCounter};
 use crate::deferred::Deferred;
 use crate::drops::DropCounters;
-use crate::reasons::{DropReason, MoveCause};
+use crate::reasons::DropReason;
 
 /// The counts that the owner of a queue writes.
 #[derive(Debug)]
@@ -241,50 +241,6 @@ pub struct QueueError {
     pub message: String,
     /// The position in the input, in bytes.
     pub offset: Option<u64>,
-}
-
-/// The counts of moves.
-///
-/// ```
-/// use steerage_ledger::{MoveCause, MoveCounts};
-///
-/// let mut moves = MoveCounts::default();
-/// moves.count(MoveCause::Joined, 512);
-/// assert_eq!((moves.buckets, moves.of(MoveCause::Joined), moves.of(MoveCause::Left)), (512, 512, 0));
-/// assert_eq!(format!("{moves:?}"), "MoveCounts { buckets: 512, slices: 0, joined: 512 }");
-/// ```
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MoveCounts {
-    /// Buckets that changed CPU.
-    pub buckets: u64,
-    /// The slices in which they moved.
-    pub slices: u64,
-    by_cause: [u64; MoveCause::ALL.len()],
-}
-
-impl MoveCounts {
-    /// Buckets that changed CPU for `cause`.
-    pub fn of(&self, cause: MoveCause) -> u64 {
-        self.by_cause[cause as usize]
-    }
-
-    pub fn count(&mut self, cause: MoveCause, buckets: u64) {
-        self.buckets += buckets;
-        self.by_cause[cause as usize] += buckets;
-    }
-}
-
-/// Without the causes that did not occur.
-impl fmt::Debug for MoveCounts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("MoveCounts");
-        debug.field("buckets", &self.buckets).field("slices", &self.slices);
-        MoveCause::ALL.into_iter().filter(|cause| self.of(*cause) > 0).for_each(|cause| {
-            debug.field(cause.name(), &self.of(cause));
-        });
-        debug.finish()
-    }
 }
 
 /// The counts of a poll, besides the frames that it hands over.

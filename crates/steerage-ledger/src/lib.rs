@@ -46,8 +46,8 @@ mod tx_account;
 pub use backing::Backing;
 pub use counter::{Counter, SharedCounter};
 pub use counts::{
-    BucketLoads, ConsumerLedger, CpuLedger, MoveCounts, PollCounts, PoolCounters, ProducerLedger, QueueError,
-    QueueLedger, RingLedger, TimedBuckets, TxLedger,
+    BucketLoads, ConsumerLedger, CpuLedger, PollCounts, PoolCounters, ProducerLedger, QueueError, QueueLedger,
+    RingLedger, TimedBuckets, TxLedger,
 };
 pub use deferred::{Deferred, Settled, TxSource};
 pub use device_counts::DeviceCounts;
@@ -58,7 +58,8 @@ pub use findings::{CostEstimate, Elephant, Findings, GroupSnapshot, RegimeEstima
 pub use memory::MemoryUse;
 pub use order_check::OrderCheck;
 pub use read::Facts;
-pub use reasons::{DropReason, MoveCause};
+pub use reasons::DropReason;
 pub use records::{Ledgers, OutputInfo, QueueInfo};
 pub use snapshot::{BucketSnapshot, CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Verdicts};
+pub use steerage_moves::{MoveCause, MoveCounts};
 pub use tx_account::TxAccount;

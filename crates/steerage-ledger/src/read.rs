@@ -3,10 +3,10 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use steerage_moves::MoveCounts;
 use steerage_topology::CpuId;
 
 use crate::backing::Backing;
-use crate::counts::MoveCounts;
 use crate::deferred::Settled;
 use crate::findings::GroupSnapshot;
 use crate::memory::MemoryUse;

@@ -1,4 +1,4 @@
-//! Why packets were lost, and why buckets moved.
+//! Why packets were lost.
 
 use std::fmt;
 
@@ -80,52 +80,6 @@ impl DropReason {
 
 /// The [name](DropReason::name).
 impl fmt::Display for DropReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// Why a bucket changed its CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum MoveCause {
-    /// A mask was written.
-    Mask,
-    /// The bucket's CPU was declared dead.
-    CpuDied,
-    /// A CPU that had been declared dead or was offline is back.
-    CpuBack,
-    /// The bucket's CPU went offline, or this process may no longer use it.
-    CpuOffline,
-    /// A CPU joined, because those that had buckets were busy all of the time.
-    Joined,
-    /// A CPU left, because the others have time enough or because it did not help.
-    Left,
-    /// One CPU was busier than another.
-    Balance,
-}
-
-impl MoveCause {
-    /// All causes.
-    pub const ALL: [Self; 7] =
-        [Self::Mask, Self::CpuDied, Self::CpuBack, Self::CpuOffline, Self::Joined, Self::Left, Self::Balance];
-
-    /// The name in reports and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Mask => "mask",
-            Self::CpuDied => "cpu_died",
-            Self::CpuBack => "cpu_back",
-            Self::CpuOffline => "cpu_offline",
-            Self::Joined => "joined",
-            Self::Left => "left",
-            Self::Balance => "balance",
-        }
-    }
-}
-
-/// The [name](MoveCause::name).
-impl fmt::Display for MoveCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use steerage_moves::MoveCounts;
 use steerage_topology::CpuId;
 
 use crate::backing::Backing;
-use crate::counts::{MoveCounts, QueueError};
+use crate::counts::QueueError;
 use crate::drops::Drops;
 use crate::findings::GroupSnapshot;
 use crate::memory::MemoryUse;

@@ -9,10 +9,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::chain::{Segments, SegmentsMut};
-use crate::generations::Generation;
 use crate::header::FrameHeader;
 use crate::memory::Memory;
 use crate::page::{Completion, Page, Slot};
+use crate::region::Generation;
 use crate::ring::Frame;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU64, Ordering};

@@ -5,9 +5,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`region`], `mapping` | page memory from the kernel, and page numbers that are unique in the process |
-//! | [`parts`] | the parts of a region, each on its own NUMA node |
-//! | `generations` | debug and fuzz builds only: detects a page that is used after its release |
+//! | [`region`], `mapping` | page memory from the kernel in parts, each on its own NUMA node; page numbers that are unique in the process |
 //! | [`page`] | [`Page`], the right to write one page, and [`Completion`], a filled one: tokens that cannot be forged |
 //! | [`fit`] | the position of a frame in its page, and the room around it |
 //! | [`chain`], `links` | frames that lie in several pages |
@@ -27,10 +25,8 @@
 //! | [`round`] | debug builds: marks the rounds of packet CPUs, to check what must not happen there |
 //! | [`gate`] | decides whether a batch counts or its CPU was declared dead |
 //! | [`kept`], `stack` | pages that a handler keeps, and their return |
-//! | [`budget`] | how much memory an instance needs, and what is reduced if that is too much |
-//! | [`page_cache`] | the sizes of the local page caches |
-//! | `shared_pool`, `bundles` | the pages that no queue has, by NUMA node, and the lock-free stack that they lie in |
-//! | [`supply`] | the packet memory of an instance, which grows with its backlog |
+//! | `shared_pool` | the pages that no queue has, by NUMA node, in a lock-free stack |
+//! | [`supply`] | the packet memory of an instance: how much it needs, what is reduced if that is too much, and how it grows |
 //! | [`huge`] | memory for tables with random access |
 //!
 //! # Why the interface is sound
@@ -49,14 +45,11 @@
 pub mod admission;
 pub mod bits;
 pub mod blocks;
-pub mod budget;
-mod bundles;
 pub mod chain;
 pub mod control_lock;
 pub mod fit;
 pub mod gate;
 pub mod gather;
-mod generations;
 pub mod header;
 pub mod huge;
 pub mod in_flight;
@@ -67,9 +60,7 @@ mod mapping;
 pub mod memory;
 pub mod outbox;
 pub mod page;
-pub mod page_cache;
 pub mod park;
-pub mod parts;
 pub mod posted;
 pub mod region;
 pub mod ring;
@@ -77,7 +68,6 @@ mod ring_table;
 pub mod round;
 mod shared_pool;
 pub mod signal;
-mod spare;
 mod stack;
 pub mod supply;
 mod sync;
@@ -97,10 +87,8 @@ pub use mapping::{Backing, RegionError};
 pub use memory::Memory;
 pub use outbox::Outbox;
 pub use page::{Completion, FRAME_BYTES_MAX, Page};
-pub use parts::{Part, part_ends};
 pub use posted::Posted;
-pub use region::Region;
+pub use region::{Part, Region, part_ends};
 pub use ring_table::{RingTable, RingsInUse};
-pub use shared_pool::SharedPool;
-pub use spare::Spare;
+pub use shared_pool::{SharedPool, Spare};
 pub use supply::Supply;

@@ -1,6 +1,8 @@
 //! Page memory, which is mapped once and divided into pages of the same size. Each page has a
 //! number that is unique in the life of the process.
 
+mod generations;
+mod parts;
 mod view;
 
 use std::any::Any;
@@ -13,12 +15,15 @@ use std::sync::Arc;
 // on them.
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
-use crate::generations::{Generation, Generations};
 use crate::links::{Link, links};
 use crate::mapping::{Backing, HUGE_BYTES, RegionError, map_anonymous, unmap};
 use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, offset_of};
-use crate::parts::{Part, bind, part_ends};
 use crate::sync::AtomicU32;
+use generations::Generations;
+use parts::bind;
+
+pub(crate) use generations::Generation;
+pub use parts::{Part, part_ends};
 
 pub(crate) use view::View;
 

@@ -1,15 +1,19 @@
 //! The shared page pool: the pages that no receive queue has at present, in a stack for each NUMA
 //! node.
 
+mod bundles;
+mod spare;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::sync::Arc;
 
-use crate::bundles::{BULK_MAX, Bundle, BundleStack, bundles};
 use crate::kept::KeptPages;
 use crate::page::Page;
 use crate::region::Region;
+use bundles::{BULK_MAX, Bundle, BundleStack, bundles};
+
+pub use spare::Spare;
 
 /// The number of neighbouring pages that are shuffled together: 17 MB of the smallest pages. Unused
 /// memory lies behind them. So an instance that needs few pages touches little memory, even with

@@ -4,15 +4,19 @@
 //! Pages that were not given out are only address space. So a backlog can be enlarged while the
 //! instance runs, and an instance that never enlarges its backlog needs no memory for that.
 
+mod budget;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::budget::{Budget, Needs};
 use crate::mapping::{RegionError, huge_pages_free};
 use crate::page::Page;
-use crate::page_cache::LPC_PAGES_MAX;
-use crate::parts::Part;
-use crate::region::Region;
+use crate::region::{Part, Region};
 use crate::shared_pool::{SharedPool, shuffle};
+
+pub use budget::{
+    BACKLOG_LEAST, Budget, LOT_SLOTS, LPC_MEMORY_PART, LPC_PAGES_LEAST, LPC_PAGES_MAX, LPC_PAGES_PER_CPU, LpcMemory,
+    Needs, QueueNeeds,
+};
 
 /// The packet memory of an instance.
 #[derive(Debug)]
@@ -197,8 +201,8 @@ impl Supply {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::QueueNeeds;
     use super::*;
-    use crate::budget::QueueNeeds;
 
     fn needs(cpus: usize) -> Needs {
         Needs {

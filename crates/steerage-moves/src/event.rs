@@ -1,6 +1,6 @@
 //! The inputs and outputs of the state machine.
 
-use steerage_ledger::MoveCause;
+use crate::counts::MoveCause;
 
 use crate::{CpuIndex, Plan};
 

@@ -1,7 +1,7 @@
 //! Steering groups: the queues that share a map, the CPUs that may have its buckets, and the CPUs
 //! that have them.
 
-use steerage_ledger::MoveCause;
+use crate::counts::MoveCause;
 
 use crate::map::{Scratch, spread};
 use crate::{BY_PLAN, CpuIndex, Moves, Plan};

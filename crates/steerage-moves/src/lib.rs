@@ -64,6 +64,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `event` | the events and the actions |
+//! | `counts` | why buckets moved, and how many |
 //! | `protocol` | the phases, the end of a queue, late phases, deaths |
 //! | `groups` | the queues that share a map, and the CPUs that may have its buckets |
 //! | `transit` | handler state that moves to another CPU |
@@ -71,6 +72,7 @@
 //! together |
 #![forbid(unsafe_code)]
 
+mod counts;
 mod event;
 mod groups;
 mod map;
@@ -81,8 +83,7 @@ mod slice;
 mod tests;
 mod transit;
 
-use steerage_ledger::{MoveCause, MoveCounts};
-
+pub use counts::{MoveCause, MoveCounts};
 pub use event::{Actions, Ask, Event};
 pub use groups::GroupVersion;
 pub use map::{cpus_in, even_share};

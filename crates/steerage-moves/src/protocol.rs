@@ -1,6 +1,6 @@
 //! The protocol of a move: its phases, and the cases in which a participant ends, is late or dies.
 
-use steerage_ledger::MoveCause;
+use crate::counts::MoveCause;
 
 use crate::{Actions, Ask, BucketMove, CpuIndex, Event, MovePhase, Moves};
 

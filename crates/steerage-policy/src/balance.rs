@@ -30,8 +30,8 @@ use regime::{Kind, Regime};
 use report::Reason;
 use seen::Seen;
 
-use crate::limits::{LOOK_EVERY, Tuning};
-use crate::policy::{Beginning, GroupLoad, Policy, Wish};
+use crate::limits::{REFINE_EVERY, Tuning};
+use crate::policy::{GroupLoad, GroupStart, MapRequest, Policy};
 use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_core::placement::{Findings, Plan};
@@ -129,7 +129,7 @@ impl Balance {
             seen_since: None,
             began: None,
             moving: None,
-            switch: LOOK_EVERY.as_nanos() as f64,
+            switch: REFINE_EVERY.as_nanos() as f64,
             budget: tuning.probe,
             patience: tuning.dwell,
             left: None,
@@ -146,7 +146,7 @@ impl Balance {
     // ---- switching
 
     /// Changes the regime, or the CPUs that take part.
-    fn switch(&mut self, seen: &Seen<'_>, to: &Regime, map: Box<[u16; BUCKETS]>) -> Wish {
+    fn switch(&mut self, seen: &Seen<'_>, to: &Regime, map: Box<[u16; BUCKETS]>) -> MapRequest {
         let now = seen.load.now;
         let cause = match to.others.len().cmp(&seen.regime.others.len()) {
             std::cmp::Ordering::Greater => MoveCause::Joined,
@@ -169,11 +169,11 @@ impl Balance {
             self.known.measure_anew(seen, &seen.regime, &self.tuning);
         }
         self.is_even = false;
-        Wish { map, cause }
+        MapRequest { map, cause }
     }
 
     /// Enters a regime that has to show that it is better.
-    fn enter(&mut self, seen: &Seen<'_>, choice: &Choice, baseline: Estimate) -> Option<Wish> {
+    fn enter(&mut self, seen: &Seen<'_>, choice: &Choice, baseline: Estimate) -> Option<MapRequest> {
         let now = seen.load.now;
         let map = self.place(seen, choice);
         if map[..] == seen.load.map[..] {
@@ -205,7 +205,7 @@ impl Balance {
 
     // ---- decisions
 
-    fn decide(&mut self, seen: &Seen<'_>, is_pressed: bool) -> Option<Wish> {
+    fn decide(&mut self, seen: &Seen<'_>, is_pressed: bool) -> Option<MapRequest> {
         if is_pressed {
             return self.improve(seen);
         }
@@ -227,7 +227,7 @@ impl Balance {
     }
 
     /// The CPUs are short of time: is there a better regime?
-    fn improve(&mut self, seen: &Seen<'_>) -> Option<Wish> {
+    fn improve(&mut self, seen: &Seen<'_>) -> Option<MapRequest> {
         let (tuning, now) = (self.tuning, seen.load.now);
         if let Some((regime, rate)) = self.doubt.take() {
             // There is as much to do as before: the regime that was probed was the reason that there was less.
@@ -277,14 +277,14 @@ impl Balance {
         }
         let possible = gains.iter().filter(|(gain, _, _)| gain.high > 2.0 * least || gain.low > least);
         let (_, _, choice) = possible.max_by(|a, b| a.0.promise().total_cmp(&b.0.promise()))?;
-        let wish = self.enter(seen, choice, here)?;
+        let request = self.enter(seen, choice, here)?;
         // The next probe has to wait, whatever this one finds.
         self.budget = self.budget.saturating_sub(tuning.probe);
-        Some(wish)
+        Some(request)
     }
 
     /// Decides whether the regime that is probed stays.
-    fn judge(&mut self, seen: &Seen<'_>, mut probe: Box<Probe>) -> Option<Wish> {
+    fn judge(&mut self, seen: &Seen<'_>, mut probe: Box<Probe>) -> Option<MapRequest> {
         let (tuning, now) = (self.tuning, seen.load.now);
         let arrived = *probe.arrived.get_or_insert(now);
         let is_as_much = seen.rate >= probe.baseline.mean * (1.0 - tuning.noise);
@@ -376,7 +376,7 @@ impl Policy for Balance {
     /// Begins inline. If one CPU receives from devices that wait, and the next CPU is near, the group begins as a collector. Nothing is
     /// known of the packets yet. If a collector is the wrong choice, little is lost, because a hand-over to a near CPU is cheap. If it
     /// is the right choice, it does up to twice as much, and state such as a flow table grows where it can stay.
-    fn plan(&mut self, group: &Beginning<'_>) -> Plan {
+    fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         if self.dry_run {
             return Plan::all();
         }
@@ -399,14 +399,15 @@ impl Policy for Balance {
         self.known.start_over();
     }
 
-    fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
+    fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest> {
         let tuning = self.tuning;
         let seen = Seen::of(load, &tuning);
         if self.dry_run {
             if let Some(window) = &load.window {
-                let wish = self.even_out(&seen, window);
-                let moves = |wish: Wish| wish.map.iter().zip(load.map).filter(|(new, old)| new != old).count();
-                self.findings.would_move = Some(wish.map_or(0, moves));
+                let request = self.even_out(&seen, window);
+                let moves =
+                    |request: MapRequest| request.map.iter().zip(load.map).filter(|(new, old)| new != old).count();
+                self.findings.would_move = Some(request.map_or(0, moves));
             }
             return None;
         }
@@ -426,7 +427,7 @@ impl Policy for Balance {
             self.buckets.extend_from_slice(window.buckets);
         }
         let offered = seen.offered * if seen.is_short { tuning.growth } else { 1.0 };
-        let is_late = load.elapsed >= 2 * LOOK_EVERY;
+        let is_late = load.elapsed >= 2 * REFINE_EVERY;
         let is_pressed = self.demand.note(load.now, offered, seen.is_short, is_late, self.patience);
         self.ask_distance(&seen);
         if let Some(since) = self.moving.take() {
@@ -434,7 +435,7 @@ impl Policy for Balance {
             self.switch += (took - self.switch) * tuning.recent;
             return None;
         }
-        let wish = match std::mem::replace(&mut self.state, State::Steady) {
+        let request = match std::mem::replace(&mut self.state, State::Steady) {
             State::Probing(probe) => {
                 self.known.learn_costs(&seen, &tuning);
                 if seen.is_short && self.known.learn_rate(&seen, &tuning) {
@@ -456,19 +457,19 @@ impl Policy for Balance {
             }
         };
         self.report(&seen);
-        let wish = wish.or_else(|| {
-            let wish = self.even_out(&seen, load.window.as_ref()?);
-            self.is_even = wish.is_none();
-            let wish = wish?;
+        let request = request.or_else(|| {
+            let request = self.even_out(&seen, load.window.as_ref()?);
+            self.is_even = request.is_none();
+            let request = request?;
             // The throughput will differ.
             self.known.measure_anew(&seen, &seen.regime, &tuning);
-            Some(wish)
+            Some(request)
         });
-        if load.window.is_some() || wish.is_some() {
+        if load.window.is_some() || request.is_some() {
             self.report(&seen);
         }
-        self.moving = wish.is_some().then_some(load.now);
-        wish
+        self.moving = request.is_some().then_some(load.now);
+        request
     }
 
     fn moves_receivers(&self) -> bool {

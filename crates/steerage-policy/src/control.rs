@@ -21,15 +21,15 @@ use steerage_topology::{CpuId, Nearness, nearness};
 use crate::activity::Activity;
 use crate::distances::Distances;
 use crate::elephants::Elephants;
-use crate::limits::{LOOK_EVERY, LOOK_EVERY_MAX};
+use crate::limits::{REFINE_EVERY, REFINE_EVERY_MAX};
 use crate::load::{BucketWork, LoadMeter, Looked};
 use crate::others::OthersWant;
-use crate::policy::{Beginning, GroupLoad, Policy, Window, Wish};
+use crate::policy::{GroupLoad, GroupStart, MapRequest, Policy, Window};
 use crate::receivers::Receivers;
 
 /// Runs a policy for each steering group of an instance.
 ///
-/// A program calls [`look`](Self::look) at the times that it returns. If it calls late or not at all, packets go by the last map.
+/// A program calls [`refine`](Self::refine) at the times that it returns. If it calls late or not at all, packets go by the last map.
 #[derive(Debug)]
 pub struct PolicyControl {
     handle: Handle,
@@ -62,7 +62,7 @@ struct Group {
 
 /// The properties of a policy that the core needs: see [`Spec::policy`](steerage_core::build::Spec::policy).
 pub fn policy_info(policy: &dyn Policy) -> PolicyInfo {
-    PolicyInfo { name: policy.name(), measures: policy.look_every().is_some() }
+    PolicyInfo { name: policy.name(), measures: policy.refine_every().is_some() }
 }
 
 /// The properties of an instance that policies need before it runs.
@@ -91,9 +91,9 @@ impl Setting {
         near.orders
     }
 
-    fn beginning<'a>(&self, order: &'a [CpuIndex], owners: usize, active: &'a [CpuIndex]) -> Beginning<'a> {
+    fn beginning<'a>(&self, order: &'a [CpuIndex], owners: usize, active: &'a [CpuIndex]) -> GroupStart<'a> {
         let apart = || self.apart.get()?.get(&(*order.first()?, *order.get(owners)?)).copied();
-        Beginning { order, owners, active, apart: apart(), can_wait: self.can_wait }
+        GroupStart { order, owners, active, apart: apart(), can_wait: self.can_wait }
     }
 }
 
@@ -119,7 +119,7 @@ impl PolicyControl {
             placed: None,
             activity: Activity::default(),
             due: None,
-            interval: LOOK_EVERY,
+            interval: REFINE_EVERY,
         };
         control.begin_all(|_| Vec::new());
         control
@@ -142,7 +142,7 @@ impl PolicyControl {
         for (at, group) in view.groups.iter().enumerate() {
             self.begin(at, group, &active(group));
         }
-        self.interval = self.policy.look_every().unwrap_or(LOOK_EVERY);
+        self.interval = self.policy.refine_every().unwrap_or(REFINE_EVERY);
         // The first look is due at once.
         self.due = self.next_look(Timestamp::ZERO).map(|_| Timestamp::ZERO);
     }
@@ -170,9 +170,9 @@ impl PolicyControl {
         for (at, group) in view.groups.iter().enumerate() {
             is_active |= self.follow(at, group);
         }
-        if let Some(every) = self.policy.look_every() {
+        if let Some(every) = self.policy.refine_every() {
             is_active |= self.look_at_load(now, &view);
-            let longer = (self.interval * 2).min(LOOK_EVERY_MAX);
+            let longer = (self.interval * 2).min(REFINE_EVERY_MAX);
             self.interval = if is_active { every } else { longer.max(every) };
         }
         self.next_look(now)
@@ -180,7 +180,7 @@ impl PolicyControl {
 
     /// The time of the look after the one at `now`. A policy that never looks is only asked for plans that the core has not accepted.
     fn next_look(&self, now: Timestamp) -> Option<Timestamp> {
-        let looks = self.policy.look_every().is_some() || self.groups.iter().any(|group| group.version.is_none());
+        let looks = self.policy.refine_every().is_some() || self.groups.iter().any(|group| group.version.is_none());
         looks.then(|| now + self.interval)
     }
 
@@ -234,9 +234,9 @@ impl PolicyControl {
         if self.placed.is_some_and(|placed| now.since(placed) < 2 * WATCH_EVERY) {
             return self.place_receivers(now, view);
         }
-        let (mut wishes, mut to_measure) = (Vec::new(), Vec::new());
+        let (mut requests, mut to_measure) = (Vec::new(), Vec::new());
         for (at, group) in view.groups.iter().enumerate().filter(|(_, group)| !group.queues.is_empty()) {
-            wishes.extend(self.look_at_group(now, at, view, &looked).map(|wish| (at, wish)));
+            requests.extend(self.look_at_group(now, at, view, &looked).map(|request| (at, request)));
             to_measure.extend(self.groups[at].policy.asks_distance().map(|cpu| (group.order[0], cpu)));
         }
         if let Some(window) = &looked.window {
@@ -246,9 +246,9 @@ impl PolicyControl {
         for (at, group) in view.groups.iter().enumerate().filter(|(_, group)| !group.queues.is_empty()) {
             self.report(at, group);
         }
-        let has_wishes = !wishes.is_empty();
-        for (at, wish) in wishes {
-            self.grant(now, at, &view.groups[at], wish);
+        let has_wishes = !requests.is_empty();
+        for (at, request) in requests {
+            self.grant(now, at, &view.groups[at], request);
         }
         // The CPUs are left alone while they have a move to make.
         if !has_wishes {
@@ -277,7 +277,7 @@ impl PolicyControl {
         true
     }
 
-    fn look_at_group(&mut self, now: Timestamp, at: usize, view: &View, looked: &Looked) -> Option<Wish> {
+    fn look_at_group(&mut self, now: Timestamp, at: usize, view: &View, looked: &Looked) -> Option<MapRequest> {
         let group = &view.groups[at];
         let cpus = self.load.loads(looked, &group.queues, &view.others, &self.want);
         let Group { policy, work, .. } = &mut self.groups[at];
@@ -289,7 +289,7 @@ impl PolicyControl {
         let first = group.order[0];
         let apart: Vec<Option<Duration>> =
             (0..cpus.len()).map(|cpu| self.distances.between(first, cpu as CpuIndex)).collect();
-        policy.look(&GroupLoad {
+        policy.refine(&GroupLoad {
             now,
             elapsed: looked.elapsed,
             order: &group.order,
@@ -303,14 +303,16 @@ impl PolicyControl {
     }
 
     /// Passes the map that a policy wants to the core, with the plan that follows from it.
-    fn grant(&mut self, now: Timestamp, at: usize, group: &GroupView, wish: Wish) {
-        if !wish.map.iter().all(|cpu| group.order.contains(cpu)) {
+    fn grant(&mut self, now: Timestamp, at: usize, group: &GroupView, request: MapRequest) {
+        if !request.map.iter().all(|cpu| group.order.contains(cpu)) {
             tracing::error!(policy = self.policy.name(), "a policy wished for a CPU that it cannot have");
             return;
         }
-        let plan = plan_of(&wish.map, &group.order);
+        let plan = plan_of(&request.map, &group.order);
         // If the group has changed meanwhile, the policy learns it at the next look.
-        if self.handle.set_map(at, group.version, &wish.map, plan, wish.cause) && wish.cause != MoveCause::Balance {
+        if self.handle.set_map(at, group.version, &request.map, plan, request.cause)
+            && request.cause != MoveCause::Balance
+        {
             self.load.cpus_changed(now);
         }
     }

@@ -19,11 +19,11 @@ use steerage_core::placement::{BetweenRounds, HookStatus};
 use steerage_flow::Timestamp;
 use steerage_topology::probe::Line;
 
-use crate::limits::{FEW, LOOK_EVERY, LOOK_EVERY_MAX, Tuning};
+use crate::limits::{MIN_SAMPLES, REFINE_EVERY, REFINE_EVERY_MAX, Tuning};
 
 /// The shortest interval between two measurements of the same distance. A measurement takes about
 /// 20 us of each of the two CPUs, and wakes the answering CPU if it sleeps.
-const EVERY: Duration = LOOK_EVERY;
+const EVERY: Duration = REFINE_EVERY;
 
 /// The longest time for which two CPUs measure, and for which the answering CPU waits for the first
 /// question. If work is so light that the distance matters, a round of the asking CPU takes about
@@ -32,7 +32,7 @@ const TIME: Duration = BETWEEN_ROUNDS_MAX;
 
 /// How long the asking CPU continues its rounds until the answering CPU is ready. A sleeping CPU of
 /// a virtual machine sometimes takes several hundred microseconds to wake up.
-const PATIENCE: Duration = LOOK_EVERY;
+const PATIENCE: Duration = REFINE_EVERY;
 
 /// A distance is measured again after this part of the time for which it has been the same. So at
 /// most this part of the time passes before a change is noticed.
@@ -118,7 +118,7 @@ impl BetweenRounds for Asks {
             return HookStatus::Again;
         }
         let clock = || now().since(Timestamp::ZERO);
-        let samples = || line.ask::<{ FEW as usize }>(FEW, &clock, clock() + TIME);
+        let samples = || line.ask::<{ MIN_SAMPLES as usize }>(MIN_SAMPLES, &clock, clock() + TIME);
         // A disturbance makes a sample longer, so the shortest one counts.
         let shortest = is_ready.then(samples).flatten().and_then(|samples| samples.into_iter().min());
         line.end();
@@ -190,14 +190,14 @@ impl Distances {
         let known = self.known.entry(pair).or_default();
         let Some(apart) = measured else {
             known.missed += 1;
-            known.next = at + (EVERY * (1 << known.missed.min(16))).min(LOOK_EVERY_MAX);
+            known.next = at + (EVERY * (1 << known.missed.min(16))).min(REFINE_EVERY_MAX);
             return;
         };
         if !known.apart.is_some_and(|before| is_same_distance(before, apart)) {
             known.since = at;
         }
         let steady = at.since(known.since).mul_f64(STEADY);
-        known.next = at + steady.clamp(EVERY, LOOK_EVERY_MAX);
+        known.next = at + steady.clamp(EVERY, REFINE_EVERY_MAX);
         (known.apart, known.missed) = (Some(apart), 0);
     }
 }
@@ -236,11 +236,11 @@ mod tests {
         assert_eq!(distances.between(0, 1), None);
         assert_eq!(play(&mut distances, at(Duration::ZERO), Some(near)), EVERY);
         assert_eq!(distances.between(0, 1), Some(near));
-        let later = at(10 * LOOK_EVERY_MAX);
-        assert_eq!(play(&mut distances, later, Some(near + near / 2)), (LOOK_EVERY_MAX * 10).mul_f64(STEADY));
-        let later = at(200 * LOOK_EVERY_MAX);
-        assert_eq!(play(&mut distances, later, Some(near)), LOOK_EVERY_MAX);
-        let later = later + LOOK_EVERY_MAX;
+        let later = at(10 * REFINE_EVERY_MAX);
+        assert_eq!(play(&mut distances, later, Some(near + near / 2)), (REFINE_EVERY_MAX * 10).mul_f64(STEADY));
+        let later = at(200 * REFINE_EVERY_MAX);
+        assert_eq!(play(&mut distances, later, Some(near)), REFINE_EVERY_MAX);
+        let later = later + REFINE_EVERY_MAX;
         assert!(distances.begin(0, 1, at(later.since(at(Duration::from_nanos(1))))).is_none(), "it is not due yet");
         assert_eq!(play(&mut distances, later, Some(far)), EVERY, "it has changed");
         assert_eq!(distances.between(0, 1), Some(far));
@@ -254,7 +254,7 @@ mod tests {
         let mut now = at(EVERY);
         for missed in 1..10 {
             let wait = play(&mut distances, now, None);
-            assert_eq!(wait, (EVERY * (1 << missed)).min(LOOK_EVERY_MAX));
+            assert_eq!(wait, (EVERY * (1 << missed)).min(REFINE_EVERY_MAX));
             now = now + wait;
         }
         assert_eq!(distances.between(0, 1), Some(near));
@@ -274,9 +274,9 @@ mod tests {
             assert_eq!(part.run(&|| at(patience)), HookStatus::Done);
         }
         assert_eq!(distances.between(0, 1), None);
-        assert!(real().begin(3, 3, at(LOOK_EVERY_MAX)).is_none(), "no CPU is far from itself");
+        assert!(real().begin(3, 3, at(REFINE_EVERY_MAX)).is_none(), "no CPU is far from itself");
         assert!(
-            Distances::new(false, std::iter::empty()).begin(0, 1, at(LOOK_EVERY_MAX)).is_none(),
+            Distances::new(false, std::iter::empty()).begin(0, 1, at(REFINE_EVERY_MAX)).is_none(),
             "virtual CPUs are nowhere"
         );
     }

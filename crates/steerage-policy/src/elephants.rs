@@ -4,7 +4,7 @@
 use steerage_core::ids::BucketId;
 use steerage_flow::FlowKey;
 
-use crate::limits::FEW;
+use crate::limits::MIN_SAMPLES;
 
 /// A bucket that takes much of a CPU's time, and the flow that most of its sampled packets belong to.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ impl Candidate {
 
     /// The flow, if about two of three packets belong to it.
     fn winner(&self) -> Option<FlowKey> {
-        self.flow.filter(|_| self.votes >= FEW && self.votes >= self.seen / 3)
+        self.flow.filter(|_| self.votes >= MIN_SAMPLES && self.votes >= self.seen / 3)
     }
 }
 

@@ -1,15 +1,15 @@
-//! Every constant of the policies, each with its reason. There are 15: [`LOOK_EVERY`], [`FEW`] and the fields of [`Tuning`].
+//! Every constant of the policies, each with its reason. There are 15: [`REFINE_EVERY`], [`MIN_SAMPLES`] and the fields of [`Tuning`].
 //! Everything else derives from them.
 
 use std::time::Duration;
 
 /// How often the policy reads the load. The interval is long enough to distinguish a busy CPU from an idle
 /// one, and short enough that a device's ring does not overflow for long before the next CPU joins.
-pub const LOOK_EVERY: Duration = Duration::from_millis(10);
+pub const REFINE_EVERY: Duration = Duration::from_millis(10);
 
-/// Fewer observations than this say nothing. One packet that took long, one sampled flow or one measurement of a distance is
+/// Ignore an estimate that has fewer samples. One packet that took long, one sampled flow or one measurement of a distance is
 /// random error, and a mean of eight is good to a third of a deviation.
-pub(crate) const FEW: u32 = 8;
+pub(crate) const MIN_SAMPLES: u32 = 8;
 
 /// The numbers that decisions depend on. They are fields, so that a test can show that each of them matters.
 #[derive(Clone, Copy, Debug)]
@@ -85,8 +85,8 @@ impl Default for Tuning {
 
 /// The longest interval between two looks. The interval doubles up to this while nothing is received, so that an idle instance hardly
 /// takes CPU time. Load that begins after a pause is noticed within this time.
-pub const LOOK_EVERY_MAX: Duration = Tuning::DEFAULT.dwell;
+pub const REFINE_EVERY_MAX: Duration = Tuning::DEFAULT.dwell;
 
 /// A caller of the control that finds another caller at work should come again after this time. A look takes about 10 us, and 0.4 ms
 /// if it compares buckets.
-pub const LOOK_RETRY: Duration = Duration::from_nanos(LOOK_EVERY.as_nanos() as u64 / FEW as u64);
+pub const REFINE_RETRY: Duration = Duration::from_nanos(REFINE_EVERY.as_nanos() as u64 / MIN_SAMPLES as u64);

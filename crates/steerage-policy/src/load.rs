@@ -14,7 +14,7 @@ use steerage_core::placement::View;
 use steerage_flow::Timestamp;
 use steerage_ledger::{Ledgers, QueueLedger};
 
-use crate::limits::{FEW, LOOK_EVERY, Tuning};
+use crate::limits::{MIN_SAMPLES, REFINE_EVERY, Tuning};
 use crate::others::OthersWant;
 use crate::policy::CpuLoad;
 
@@ -160,7 +160,7 @@ impl BucketWork {
         let known = self.nanos.iter().zip(&self.timed).zip(&self.packets);
         known
             .map(|((nanos, timed), packets)| {
-                let longer = (nanos / mean.max(1.0) + f64::from(FEW)) / (timed + f64::from(FEW));
+                let longer = (nanos / mean.max(1.0) + f64::from(MIN_SAMPLES)) / (timed + f64::from(MIN_SAMPLES));
                 packets * longer
             })
             .collect()
@@ -258,7 +258,7 @@ impl LoadMeter {
         // Early windows are short, because the first placement was a guess that should be corrected
         // soon. Later ones are long enough to ignore another program that takes one of the CPUs for
         // a moment.
-        let least = now.since(self.changed).mul_f64(TUNING.recent).clamp(2 * LOOK_EVERY, TUNING.probe);
+        let least = now.since(self.changed).mul_f64(TUNING.recent).clamp(2 * REFINE_EVERY, TUNING.probe);
         if elapsed < least || (!enough && elapsed < TUNING.dwell) {
             self.window = Some(start);
             return None;

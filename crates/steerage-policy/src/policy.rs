@@ -12,7 +12,7 @@ use steerage_core::limits::BUCKETS;
 use steerage_core::placement::{Findings, Plan};
 use steerage_flow::Timestamp;
 
-use crate::limits::LOOK_EVERY;
+use crate::limits::REFINE_EVERY;
 
 /// The load of one CPU. Times are shares of the interval: 1 is all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -56,7 +56,7 @@ pub struct Window<'a> {
 pub struct GroupLoad<'a> {
     /// The present time.
     pub now: Timestamp,
-    /// The time since the last look. It is longer than [`Policy::look_every`] if nothing was received, or if the caller of the
+    /// The time since the last look. It is longer than [`Policy::refine_every`] if nothing was received, or if the caller of the
     /// control came late.
     pub elapsed: Duration,
     /// The usable CPUs of the mask, in the order in which they should join. Not empty.
@@ -77,7 +77,7 @@ pub struct GroupLoad<'a> {
 }
 
 impl<'a> GroupLoad<'a> {
-    /// The load at the start of the clock, over one interval of [`LOOK_EVERY`], without a longer measurement: for tests of policies.
+    /// The load at the start of the clock, over one interval of [`REFINE_EVERY`], without a longer measurement: for tests of policies.
     /// `cpus` and `apart` have an entry for each CPU.
     pub fn new(
         order: &'a [u16],
@@ -88,7 +88,7 @@ impl<'a> GroupLoad<'a> {
     ) -> Self {
         Self {
             now: Timestamp::ZERO,
-            elapsed: LOOK_EVERY,
+            elapsed: REFINE_EVERY,
             order,
             owners,
             map,
@@ -103,7 +103,7 @@ impl<'a> GroupLoad<'a> {
 /// A steering group that begins, or that gets another policy. CPUs are identified by their index among the instance's CPUs, from 0.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Beginning<'a> {
+pub struct GroupStart<'a> {
     /// The usable CPUs of the mask, in the order in which they should join. Not empty.
     pub order: &'a [u16],
     /// The number of CPUs at the front of `order` that poll a queue of the group. At least 1: if no CPU does, the first one counts.
@@ -117,7 +117,7 @@ pub struct Beginning<'a> {
     pub can_wait: bool,
 }
 
-impl<'a> Beginning<'a> {
+impl<'a> GroupStart<'a> {
     /// A group whose devices cannot wait, and whose CPUs were not measured: for tests of policies.
     pub fn new(order: &'a [u16], owners: usize, active: &'a [u16]) -> Self {
         Self { order, owners, active, apart: None, can_wait: false }
@@ -127,14 +127,14 @@ impl<'a> Beginning<'a> {
 /// The map that a policy wants.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Wish {
+pub struct MapRequest {
     /// The CPU of each bucket. Each must be one of the usable CPUs.
     pub map: Box<[u16; BUCKETS]>,
     /// Why buckets should move.
     pub cause: MoveCause,
 }
 
-impl Wish {
+impl MapRequest {
     /// The map with the CPU of each bucket, by its index among the instance's CPUs, and the reason for the change.
     pub fn new(map: Box<[u16; BUCKETS]>, cause: MoveCause) -> Self {
         Self { map, cause }
@@ -143,7 +143,7 @@ impl Wish {
 
 /// Decides which CPU should have each bucket.
 ///
-/// A policy is asked twice: for a [`plan`](Self::plan) when its group begins, and for a map at each [`look`](Self::look) at the load.
+/// A policy is asked twice: for a [`plan`](Self::plan) when its group begins, and for a map at each [`refine`](Self::refine) at the load.
 /// It is called outside of the packet path, so it may take its time: packets go by the last map meanwhile. A policy that panics
 /// is not called again, and the buckets stay where they are.
 ///
@@ -155,7 +155,7 @@ impl Wish {
 /// ```
 /// use steerage_core::ids::MoveCause;
 /// use steerage_core::limits::BUCKETS;
-/// use steerage_policy::{Beginning, CpuLoad, GroupLoad, Plan, Policy, Wish};
+/// use steerage_policy::{GroupStart, CpuLoad, GroupLoad, Plan, Policy, MapRequest};
 ///
 /// #[derive(Clone, Debug, Default)]
 /// struct Stairs {
@@ -173,11 +173,11 @@ impl Wish {
 ///     }
 ///
 ///     // Begins with the CPUs that poll. If one of the CPUs in use fails, the next one of the order takes its place at once.
-///     fn plan(&mut self, group: &Beginning<'_>) -> Plan {
+///     fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
 ///         Plan { order: group.order.to_vec(), active: group.active.len().max(group.owners) }
 ///     }
 ///
-///     fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
+///     fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest> {
 ///         let busy = |cpu: &u16| load.cpus[usize::from(*cpu)].busy;
 ///         let in_use = load.order.iter().filter(|cpu| load.map.contains(cpu)).count();
 ///         let busiest = load.order.iter().map(busy).fold(0.0, f64::max);
@@ -194,16 +194,16 @@ impl Wish {
 ///         for (bucket, cpu) in map.iter_mut().enumerate() {
 ///             *cpu = load.order[bucket * wanted / BUCKETS];
 ///         }
-///         Some(Wish::new(map, cause))
+///         Some(MapRequest::new(map, cause))
 ///     }
 /// }
 ///
 /// let mut stairs = Stairs::default();
-/// assert_eq!(stairs.plan(&Beginning::new(&[0, 1, 2], 1, &[])).active, 1);
+/// assert_eq!(stairs.plan(&GroupStart::new(&[0, 1, 2], 1, &[])).active, 1);
 /// let mut cpus = [CpuLoad::default(); 3];
 /// cpus[0].busy = 0.95;
-/// let wish = stairs.look(&GroupLoad::new(&[0, 1, 2], 1, &[0; BUCKETS], &cpus, &[None; 3])).unwrap();
-/// assert_eq!((wish.map[0], wish.map[BUCKETS - 1]), (0, 1));
+/// let request = stairs.refine(&GroupLoad::new(&[0, 1, 2], 1, &[0; BUCKETS], &cpus, &[None; 3])).unwrap();
+/// assert_eq!((request.map[0], request.map[BUCKETS - 1]), (0, 1));
 /// ```
 pub trait Policy: Send + fmt::Debug {
     /// The name of the policy, in one word.
@@ -217,24 +217,24 @@ pub trait Policy: Send + fmt::Debug {
     /// the buckets, with as few moves as possible.
     ///
     /// The plan stays with the core. Whenever a CPU fails or the mask changes, the core places buckets by it, without asking. The
-    /// plan that follows from the map is in force after each [`Wish`]: the CPUs that have buckets, in the order of the group, and then
+    /// plan that follows from the map is in force after each [`MapRequest`]: the CPUs that have buckets, in the order of the group, and then
     /// the other CPUs. A group that splits off from another group inherits its plan until the next look.
     /// While the instance is built, a fresh policy of each group may be asked twice, and must answer the
     /// same.
-    fn plan(&mut self, group: &Beginning<'_>) -> Plan;
+    fn plan(&mut self, group: &GroupStart<'_>) -> Plan;
 
     /// The core has placed buckets by the plan since the last look: the mask has changed, or a CPU failed or is back. Measurements
     /// that compare CPUs across this moment are void.
     fn cpus_changed(&mut self) {}
 
     /// The interval at which the policy wants to see the load. `None`: never, and nothing is measured then. While nothing is received,
-    /// the interval grows up to [`LOOK_EVERY_MAX`](crate::LOOK_EVERY_MAX).
-    fn look_every(&self) -> Option<Duration> {
-        Some(LOOK_EVERY)
+    /// the interval grows up to [`REFINE_EVERY_MAX`](crate::REFINE_EVERY_MAX).
+    fn refine_every(&self) -> Option<Duration> {
+        Some(REFINE_EVERY)
     }
 
     /// Looks at the load, and returns another map if buckets should move. Not called while buckets move.
-    fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish>;
+    fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest>;
 
     /// Whether polling may move to another CPU of the group if the CPU that polls is slowed by other programs, interrupts or guests.
     fn moves_receivers(&self) -> bool {
@@ -242,7 +242,7 @@ pub trait Policy: Send + fmt::Debug {
     }
 
     /// The CPU whose distance to the first CPU of the order should be measured after this look. A measurement takes a few
-    /// microseconds of both CPUs, and wakes up the other one. So a pair is measured at most once per [`LOOK_EVERY`], and less often
+    /// microseconds of both CPUs, and wakes up the other one. So a pair is measured at most once per [`REFINE_EVERY`], and less often
     /// while its distance stays the same. Nothing is measured
     /// if the CPUs are not CPUs of this machine, as in the simulator.
     fn asks_distance(&self) -> Option<u16> {
@@ -264,7 +264,7 @@ impl Policy for Box<dyn Policy> {
         (**self).fresh()
     }
 
-    fn plan(&mut self, group: &Beginning<'_>) -> Plan {
+    fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         (**self).plan(group)
     }
 
@@ -272,12 +272,12 @@ impl Policy for Box<dyn Policy> {
         (**self).cpus_changed();
     }
 
-    fn look_every(&self) -> Option<Duration> {
-        (**self).look_every()
+    fn refine_every(&self) -> Option<Duration> {
+        (**self).refine_every()
     }
 
-    fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
-        (**self).look(load)
+    fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest> {
+        (**self).refine(load)
     }
 
     fn moves_receivers(&self) -> bool {
@@ -296,10 +296,10 @@ impl Policy for Box<dyn Policy> {
 /// Gives all CPUs of the mask equal shares of the hash, whatever the load, as Linux does.
 ///
 /// ```
-/// use steerage_policy::{Beginning, Hash, Policy};
+/// use steerage_policy::{GroupStart, Hash, Policy};
 ///
 /// // There are four CPUs, and the first receives. All four have packets to handle from the beginning.
-/// assert!(Hash.plan(&Beginning::new(&[0, 1, 2, 3], 1, &[])).active >= 4);
+/// assert!(Hash.plan(&GroupStart::new(&[0, 1, 2, 3], 1, &[])).active >= 4);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hash;
@@ -313,15 +313,15 @@ impl Policy for Hash {
         Box::new(*self)
     }
 
-    fn plan(&mut self, _group: &Beginning<'_>) -> Plan {
+    fn plan(&mut self, _group: &GroupStart<'_>) -> Plan {
         Plan::all()
     }
 
-    fn look_every(&self) -> Option<Duration> {
+    fn refine_every(&self) -> Option<Duration> {
         None
     }
 
-    fn look(&mut self, _load: &GroupLoad<'_>) -> Option<Wish> {
+    fn refine(&mut self, _load: &GroupLoad<'_>) -> Option<MapRequest> {
         None
     }
 }

@@ -43,10 +43,10 @@ fn zipf_is_evened_out_by_few_moves_and_then_stays() {
             assert!(model.uneven() <= NEAR, "{cpus} CPUs, seed {seed}: {before} to {}", model.uneven());
             let flows = model.flows_moved();
             assert!(flows < 6_000, "{cpus} CPUs, seed {seed}: {flows} of 100,000 flows moved");
-            assert!(model.wishes.iter().all(|(cause, ..)| *cause == MoveCause::Balance), "{:?}", model.wishes);
-            let moved = model.wishes.len();
+            assert!(model.requests.iter().all(|(cause, ..)| *cause == MoveCause::Balance), "{:?}", model.requests);
+            let moved = model.requests.len();
             model.run(STEADY);
-            assert_eq!(model.wishes.len(), moved, "{cpus} CPUs, seed {seed}");
+            assert_eq!(model.requests.len(), moved, "{cpus} CPUs, seed {seed}");
         }
     }
 }
@@ -174,7 +174,7 @@ fn what_does_not_pay_is_not_kept_up() {
         model.active() != [0]
     });
     // A probe lasts for 100 ms, and the budget has enough for one.
-    assert!((10..=15).contains(&joined.count()), "{:?}", model.wishes);
+    assert!((10..=15).contains(&joined.count()), "{:?}", model.requests);
     assert_eq!(model.active(), [0]);
     assert_eq!((model.moves(MoveCause::Joined), model.moves(MoveCause::Left)), (1, 1));
     assert_eq!((model.policy.findings().regime, model.policy.findings().reason), ("inline", "probe-failed"));
@@ -185,7 +185,7 @@ fn what_does_not_pay_is_not_kept_up() {
     model.flows.iter_mut().for_each(|(_, load)| *load *= 4.0);
     // An earlier probe may have used up the budget.
     model.run(Duration::from_secs(12));
-    assert!(model.active().contains(&1), "{:?} {:?}", model.wishes, model.policy.findings());
+    assert!(model.active().contains(&1), "{:?} {:?}", model.requests, model.policy.findings());
 }
 
 /// The beginning is slow, so later looks seem better. By then the costs show what a single CPU
@@ -204,10 +204,10 @@ fn a_slow_beginning_is_no_reason_to_hand_over() {
         model.run(Duration::from_millis(50));
         slow(&mut model, 1.0 / 1.12);
         model.run(PROBED);
-        assert_eq!(model.active(), active, "{begins}: {:?} {:?}", model.wishes, model.policy.findings());
+        assert_eq!(model.active(), active, "{begins}: {:?} {:?}", model.requests, model.policy.findings());
         model.apart[1] = Some(Duration::from_nanos(200));
         model.run(SETTLE);
-        assert_eq!(model.active(), [0], "{begins}: {:?} {:?}", model.wishes, model.policy.findings());
+        assert_eq!(model.active(), [0], "{begins}: {:?} {:?}", model.requests, model.policy.findings());
     }
 }
 
@@ -220,7 +220,7 @@ fn a_cpu_that_others_need_is_left_to_them() {
     model.run(Duration::from_secs(10));
     let least = (0..5000).map(|_| model.throughput_of_look()).sum::<f64>() / 5000.0;
     // One CPU can handle two thirds of the offered packets.
-    assert!(least > 0.97 / 1.5, "{least}: {:?}", model.wishes);
+    assert!(least > 0.97 / 1.5, "{least}: {:?}", model.requests);
     let mut model = Model::new(3, 1, 12).zipf(10_000, 1.0);
     (model.receive, model.others) = (0.3, vec![0.0, 0.9, 0.0]);
     model.run(SETTLE);
@@ -277,8 +277,8 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
     }
     // While the CPUs are far apart, they are tried again for 100 ms each: first after 10 s, and
     // after twice the time whenever that fails.
-    assert!((19..23).contains(&(model.moves(MoveCause::Joined) - joined)), "{:?}", model.wishes);
-    assert!(wrong < looks / 50, "{wrong} of {looks} looks: {:?}", model.wishes);
+    assert!((19..23).contains(&(model.moves(MoveCause::Joined) - joined)), "{:?}", model.requests);
+    assert!(wrong < looks / 50, "{wrong} of {looks} looks: {:?}", model.requests);
 }
 
 /// The first of several CPUs in the order is not always the nearest. The policy finds the nearest
@@ -329,7 +329,7 @@ fn what_is_best_on_one_cpu_is_left_there() {
     });
     let spread = spread.count();
     // There is one probe in the beginning, and few later.
-    assert!(spread < 600, "{spread}: {:?}", model.wishes);
+    assert!(spread < 600, "{spread}: {:?}", model.requests);
     // If a second CPU helps, it stays: the function now takes twice as long as receiving.
     (model.tell_apart, model.receive, model.cost) = (0.0, 0.5, 1.0);
     model.run(Duration::from_secs(120));
@@ -372,7 +372,7 @@ fn of_what_two_cpus_can_do_little_is_lost() {
             (model.receive + here).max(there)
         };
         let best = (0..=1000).map(|part| 1.0 / busier(work * f64::from(part) / 1000.0)).fold(0.0, f64::max);
-        assert!(done >= 0.97 * best, "{done} of {best} at {receive}, {hand_over}: {:?}", model.wishes);
+        assert!(done >= 0.97 * best, "{done} of {best} at {receive}, {hand_over}: {:?}", model.requests);
     }
 }
 
@@ -410,9 +410,9 @@ fn late_looks_are_harmless() {
     assert!(spread.uneven() > NEAR, "nothing to do");
     spread.run(Duration::from_secs(20));
     assert!(spread.uneven() <= NEAR, "{}", spread.uneven());
-    let moved = spread.wishes.len();
+    let moved = spread.requests.len();
     spread.run(Duration::from_secs(100));
-    assert_eq!(spread.wishes.len(), moved, "{:?}", spread.wishes);
+    assert_eq!(spread.requests.len(), moved, "{:?}", spread.requests);
 
     let mut pays = late(Model::new(2, 1, 9).zipf(10_000, 1.0));
     (pays.receive, pays.hand_over) = (0.5, 0.1);
@@ -427,7 +427,7 @@ fn late_looks_are_harmless() {
     (fails.receive, fails.hand_over) = (0.6, 3.0);
     fails.run(Duration::from_secs(115));
     assert_eq!(fails.active(), [0], "{:?}", fails.policy);
-    assert!((1..=4).contains(&fails.moves(MoveCause::Joined)), "{:?}", fails.wishes);
+    assert!((1..=4).contains(&fails.moves(MoveCause::Joined)), "{:?}", fails.requests);
     assert!(fails.policy.findings().regime == "inline");
 }
 
@@ -444,21 +444,21 @@ fn a_trial_ends_when_the_cpus_change() {
     model.map.fill(0);
     model.policy.cpus_changed();
     model.run(SETTLE);
-    assert!(model.moves(MoveCause::Joined) == 2 && model.moves(MoveCause::Left) == 1, "{:?}", model.wishes);
+    assert!(model.moves(MoveCause::Joined) == 2 && model.moves(MoveCause::Left) == 1, "{:?}", model.requests);
     assert!(model.policy.findings().regime == "inline", "the second trial was judged");
 }
 
 #[test]
 fn a_plan_begins_with_the_cpus_that_have_buckets() {
     let plan = |order: &[u16], active| Plan { order: order.to_vec(), active };
-    let begin = Beginning::new;
+    let begin = GroupStart::new;
     assert_eq!(Balance::new().plan(&begin(&[2, 0, 1], 1, &[])), plan(&[2], 1));
     assert_eq!(Balance::new().plan(&begin(&[2, 0, 1], 2, &[])), plan(&[2, 0], 2));
     assert_eq!(Balance::new().plan(&begin(&[2, 0, 1], 1, &[1, 2])), plan(&[2, 1], 2), "in the order of the group");
     let all = (Plan::all(), Plan::all());
     assert_eq!((Balance::dry_run().plan(&begin(&[2, 0], 1, &[])), Hash.plan(&begin(&[2, 0], 1, &[2]))), all);
     // The next CPU takes all packets of a file if it is near.
-    let file = |apart, owners, active| Beginning {
+    let file = |apart, owners, active| GroupStart {
         apart: Some(Duration::from_nanos(apart)),
         can_wait: true,
         ..begin(&[2, 0, 1], owners, active)
@@ -467,7 +467,7 @@ fn a_plan_begins_with_the_cpus_that_have_buckets() {
     assert_eq!(Balance::new().plan(&file(200, 1, &[])), plan(&[2], 1), "far");
     assert_eq!(Balance::new().plan(&file(60, 2, &[])), plan(&[2, 0], 2), "two CPUs receive");
     assert_eq!(Balance::new().plan(&file(60, 1, &[2])), plan(&[2], 1), "it runs already");
-    assert_eq!(Balance::new().plan(&Beginning { can_wait: false, ..file(60, 1, &[]) }), plan(&[2], 1));
+    assert_eq!(Balance::new().plan(&GroupStart { can_wait: false, ..file(60, 1, &[]) }), plan(&[2], 1));
 }
 
 #[test]
@@ -475,6 +475,6 @@ fn a_dry_run_moves_nothing_and_says_what_it_would() {
     let mut model = Model::new(8, 8, 0).zipf(100_000, 6.4);
     model.policy = Balance::dry_run();
     model.run(SETTLE);
-    assert!(model.wishes.is_empty());
+    assert!(model.requests.is_empty());
     assert!(model.policy.findings().would_move.is_some_and(|buckets| buckets > 10), "{:?}", model.policy.findings());
 }

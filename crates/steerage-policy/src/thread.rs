@@ -15,7 +15,7 @@ use steerage_topology::CpuWatch;
 
 use crate::activity::Activity;
 use crate::control::{PolicyControl, Setting};
-use crate::limits::{LOOK_EVERY_MAX, LOOK_RETRY};
+use crate::limits::{REFINE_EVERY_MAX, REFINE_RETRY};
 use crate::policy::Policy;
 
 /// A [`PolicyControl`] that any thread may call. Clones are the same control.
@@ -70,7 +70,7 @@ impl SharedControl {
         match self.control.try_lock() {
             Ok(mut control) => control.look(now),
             Err(TryLockError::Poisoned(control)) => control.into_inner().look(now),
-            Err(TryLockError::WouldBlock) => Some(now + LOOK_RETRY),
+            Err(TryLockError::WouldBlock) => Some(now + REFINE_RETRY),
         }
     }
 
@@ -94,7 +94,7 @@ impl SharedControl {
             let now = self.handle.now();
             if let Some(watch) = watch.as_mut().filter(|_| next_watch.is_some_and(|at| now >= at)) {
                 self.look_at_cpus(watch);
-                let every = if activity.since_last(self.handle.ledgers()) { WATCH_EVERY } else { LOOK_EVERY_MAX };
+                let every = if activity.since_last(self.handle.ledgers()) { WATCH_EVERY } else { REFINE_EVERY_MAX };
                 next_watch = Some(now + every);
             }
             let call = match next_look.into_iter().chain(next_watch).min() {

@@ -45,7 +45,7 @@ use std::sync::Arc;
 use steerage_core::completions::Completions;
 use steerage_core::device::{Capabilities, DeviceError, Opened};
 use steerage_core::limits::POLL_BUDGET;
-use steerage_core::pool::{PagePool, QueuePages};
+use steerage_core::page_cache::{PagePool, QueuePages};
 use steerage_core::rx::{Polled, RxQueue};
 use steerage_flow::{LinkType, Timestamp};
 use steerage_mem::{Completion, FrameHeader, KeptPages, Memory, Region, SharedPool};

@@ -7,7 +7,7 @@ use steerage_mem::ring::{Consumer, Producer, RingOptions, ring};
 use steerage_mem::{Completion, KeptPages, Memory, Page, Region, RegionError};
 
 use steerage_core::limits::{BACKLOG_DEFAULT, HEADROOM, PAGE_BYTES_MIN, POOL_BULK};
-use steerage_core::pool::PagePool;
+use steerage_core::page_cache::PagePool;
 use steerage_mem::SharedPool;
 
 /// The page pool of a receive queue and a ring to one CPU, without device and steering. Benchmarks use it to measure what a page

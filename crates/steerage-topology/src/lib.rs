@@ -7,7 +7,7 @@
 //! | module | content |
 //! |---|---|
 //! | `pinned` | threads that are pinned to one CPU each, and a watch over their CPUs |
-//! | `watch`, `others` | CPUs that go offline and come back; the time that other programs take from a CPU |
+//! | `watch`, `foreign` | CPUs that go offline and come back; the time that other programs take from a CPU |
 //! | `machine` | [`Topology`]: which CPUs share a cache, which may be used, and in which order they should be added |
 //! | `interrupts` | the CPUs that handle the interrupts of a card's receive queues |
 //! | `nodes` | the NUMA node of each CPU: [`NodeMap`] |
@@ -26,11 +26,11 @@ extern crate self as steerage_topology;
 mod cgroup;
 pub mod cpu;
 mod files;
+mod foreign;
 mod interrupts;
 mod machine;
 mod memory;
 mod nodes;
-mod others;
 mod pinned;
 pub mod probe;
 #[cfg(test)]
@@ -38,11 +38,11 @@ mod test_machines;
 mod watch;
 
 pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
+pub use foreign::ForeignLoad;
 pub use interrupts::interrupt_cpus;
 pub use machine::{CPUS_MAX, Nearness, Place, SharedCache, Topology, nearness, online};
 pub use memory::usable_memory;
 pub use nodes::{NodeMap, Nodes};
-pub use others::OthersTime;
 pub use pinned::{CpuWatch, CpusFound, PinnedThreads};
 pub use watch::Watch;
 

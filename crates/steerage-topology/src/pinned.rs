@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use nix::unistd::gettid;
 
 use crate::cpu::{CpuId, CpuMask, pin, pin_thread};
-use crate::others::OthersTime;
+use crate::foreign::ForeignLoad;
 use crate::watch::Watch;
 
 /// Threads that are pinned to one CPU each. Clones refer to the same threads. [`CpuWatch`] has an
@@ -58,7 +58,7 @@ impl PinnedThreads {
 #[derive(Debug)]
 pub struct CpuWatch {
     pinned: PinnedThreads,
-    others: OthersTime,
+    foreign: ForeignLoad,
     watch: Watch,
 }
 
@@ -79,7 +79,7 @@ impl CpuWatch {
     /// Watches the CPUs of these threads. All CPUs count as present until the first poll.
     pub fn new(pinned: PinnedThreads) -> Self {
         let all: CpuMask = pinned.cpus.iter().copied().collect();
-        Self { pinned, others: OthersTime::new(&all), watch: Watch::new(all) }
+        Self { pinned, foreign: ForeignLoad::new(&all), watch: Watch::new(all) }
     }
 
     /// Checks the CPUs, which takes about 40 us plus a little for each thread. When a CPU is back,
@@ -89,7 +89,7 @@ impl CpuWatch {
         let before = self.watch.living().clone();
         let places = 0..self.pinned.cpus.len();
         let threads: Vec<i32> = places.clone().map(|place| self.pinned.thread(place)).collect();
-        let others = self.others.poll(&threads).unwrap_or_default();
+        let others = self.foreign.poll(&threads).unwrap_or_default();
         let living = self.watch.poll();
         let mut not_pinned = Vec::new();
         for place in places {

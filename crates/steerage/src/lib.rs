@@ -200,8 +200,8 @@ pub mod stats {
 /// Policies: which CPUs of a mask have work. Programs can have their own policies.
 pub mod policy {
     pub use steerage_policy::{
-        Balance, Beginning, CpuLoad, GroupLoad, Hash, LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY, POLICIES, Plan, Policy,
-        UnknownPolicy, Window, Wish, is_same_distance,
+        Balance, CpuLoad, GroupLoad, GroupStart, Hash, MapRequest, POLICIES, Plan, Policy, REFINE_EVERY,
+        REFINE_EVERY_MAX, REFINE_RETRY, UnknownPolicy, Window, is_same_distance,
     };
 }
 
@@ -243,14 +243,14 @@ pub mod limits {
         OUTPUT_STUCK_AFTER, OUTPUTS_MAX, PAGE_BYTES_MIN, POLL_BUDGET, QUEUES_MAX, QueueLimits, ROUND_BUDGET,
         ROUND_TIME_MAX, TAILROOM,
     };
-    pub use steerage_mem::page_cache::{LPC_MEMORY_PART, LPC_PAGES_LEAST, LPC_PAGES_MAX, LPC_PAGES_PER_CPU};
+    pub use steerage_mem::supply::{LPC_MEMORY_PART, LPC_PAGES_LEAST, LPC_PAGES_MAX, LPC_PAGES_PER_CPU};
     pub use steerage_mem::{FRAME_BYTES_MAX, SEGMENTS_MAX};
 }
 
 /// Memory for a program's own tables, and how much packet memory an instance needs.
 pub mod memory {
-    pub use steerage_mem::budget::{Budget, LOT_SLOTS, Needs, QueueNeeds};
-    pub use steerage_mem::{HugeVec, page_cache::LpcMemory};
+    pub use steerage_mem::supply::{Budget, LOT_SLOTS, Needs, QueueNeeds};
+    pub use steerage_mem::{HugeVec, supply::LpcMemory};
     pub use steerage_topology::usable_memory;
 }
 

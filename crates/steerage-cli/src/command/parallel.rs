@@ -33,8 +33,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use steerage::Output;
 use steerage::flow::FlowHasher;
+use steerage::{Output, Snapshot};
 use steerage_apps::parallel::{HandedOn, SplitOptions};
 use steerage_device::capture::{LinksSeen, Stream, StreamFormat, StreamOptions, link_name, strip_tunnels};
 use steerage_device::drain::Downstream;
@@ -144,26 +144,9 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let ended = ended?;
 
     let snapshot = &ended.report.snapshot;
-    let all = jobs.lock();
     let nobody_reads = matches!(merged, Err(Stopped::NobodyReads));
-    let of_job = |(nth, job): (usize, &Job)| {
-        let lost = Lost::of_output(snapshot, nth);
-        // If nobody reads the output any more, nobody misses the rest of it.
-        let incomplete = jobs.incomplete(job, &lost).filter(|_| !nobody_reads);
-        let by_pipe = nobody_reads && job.ended.is_some_and(|ended| ended.is_by_pipe());
-        let failed = incomplete.is_some() || (!job.has_succeeded() && !by_pipe);
-        JobSummary::of(job, (snapshot, nth, lost), jobs.last_line(job), (incomplete, failed))
-    };
-    let summaries: Vec<JobSummary> = all.iter().enumerate().map(of_job).collect();
-    for job in &summaries {
-        // The end of any other job has been reported.
-        if let Some(why) = job.incomplete.as_ref().filter(|_| job.exit_status == Some(0)) {
-            let last = job.last_stderr_line.as_ref().map(|line| format!("; its last line: {line}")).unwrap_or_default();
-            let missing = counted(job.lost.total(), "packet");
-            console.line(&format!("job {} exited with 0, but did not get {missing}: {why}{last}", job.job));
-        }
-    }
-    let not_written = jobs.not_written(&all, snapshot);
+    let summaries = summaries(&jobs, snapshot, nobody_reads, &console);
+    let not_written = jobs.not_written(&jobs.lock(), snapshot);
     let split_cpu = job::own_cpu().saturating_sub(cpu_before + merge_cpu);
     let filtered = ended.report.capture.as_ref().map_or(0, |capture| capture.filtered);
     let summary = Summary::new(summaries, snapshot, started.elapsed(), (split_cpu, merge_cpu)).filtered(filtered);
@@ -198,6 +181,29 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         0 => Ok(()),
         failed => Err(JobsError::Failed { failed, jobs: count as u64 }.into()),
     }
+}
+
+/// The summary of each job. Reports jobs that exited with 0 and did not get all of their packets.
+fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Console) -> Vec<JobSummary> {
+    let all = jobs.lock();
+    let of_job = |(nth, job): (usize, &Job)| {
+        let lost = Lost::of_output(snapshot, nth);
+        // If nobody reads the output any more, nobody misses the rest of it.
+        let incomplete = jobs.incomplete(job, &lost).filter(|_| !nobody_reads);
+        let by_pipe = nobody_reads && job.ended.is_some_and(|ended| ended.is_by_pipe());
+        let failed = incomplete.is_some() || (!job.has_succeeded() && !by_pipe);
+        JobSummary::of(job, (snapshot, nth, lost), jobs.last_line(job), (incomplete, failed))
+    };
+    let summaries: Vec<JobSummary> = all.iter().enumerate().map(of_job).collect();
+    for job in &summaries {
+        // The end of any other job has been reported.
+        if let Some(why) = job.incomplete.as_ref().filter(|_| job.exit_status == Some(0)) {
+            let last = job.last_stderr_line.as_ref().map(|line| format!("; its last line: {line}")).unwrap_or_default();
+            let missing = counted(job.lost.total(), "packet");
+            console.line(&format!("job {} exited with 0, but did not get {missing}: {why}{last}", job.job));
+        }
+    }
+    summaries
 }
 
 /// The jobs that receive the input's packets.

@@ -267,6 +267,8 @@ fn a_hijacked_thread_makes_no_other_system_call() {
         runs.push(("meter", [&ENDLESS[..], &flows].concat(), &[]));
         runs.push(("fanout", [&ENDLESS[..], &to_files].concat(), &[]));
         runs.push(("fanout", [&ENDLESS[..], &["--to", "udp:127.0.0.1:9"]].concat(), &["sends by UDP"]));
+        runs.push(("send", [&["udp:127.0.0.1:9"], &ENDLESS[..]].concat(), &["sends by UDP"]));
+        runs.push(("parallel", vec!["synthetic:rate=20000", "-j", "2", "-q", "--", "cat"], &[]));
     }
     for (command, args, devices) in runs {
         let run = Started::new(&[&[command][..], &args].concat());

@@ -42,7 +42,7 @@ struct Row {
     lines: &'static [&'static str],
 }
 
-const RUNS: &str = "count, meter, fanout, forward, respond, send";
+const RUNS: &str = "count, meter, fanout, forward, send";
 
 const ROWS: &[Row] = &[
     Row {
@@ -84,20 +84,14 @@ const ROWS: &[Row] = &[
         names: Names::Directory,
         lines: &["parallel DEMO -j 2 -q --results {} -- cat"],
     },
+    Row {
+        option: "--control <DIR>",
+        commands: RUNS,
+        names: Names::Directory,
+        lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
+    },
     Row { option: "--out <DIR>", commands: "man", names: Names::Directory, lines: &["man --out {}"] },
 ];
-
-/// Rows whose options have code of their own, which does not use the walk yet: the mount of
-/// `--control`. Move them to [`ROWS`] when it does.
-const ROWS_LATER: &[Row] = &[Row {
-    option: "--control <DIR>",
-    commands: RUNS,
-    names: Names::Directory,
-    lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
-}];
-
-/// Options of commands that leave the program. They write by the same functions as the rows.
-const LEAVING: &[(&str, &str)] = &[("--html <FILE>", "bench"), ("--bundle <FILE>", "doctor")];
 
 /// Options and arguments that are paths, or can be, and are only read or connected to.
 const READ: &[(&str, &str)] = &[
@@ -107,12 +101,10 @@ const READ: &[(&str, &str)] = &[
     ("[DEVICE]...", "fanout"),
     ("[DEVICE]...", "send"),
     ("<DEVICE>...", "forward"),
-    ("<DEVICE>...", "respond"),
     ("<FLOW\\|DEVICE>...", "explain"),
     ("<INPUT>...", "parallel"),
     ("<FILE>", "run"),
     ("<FILE>", "check"),
-    ("<FILE>...", "bench report"),
     // A program, and its arguments.
     ("<COMMAND>...", "parallel"),
     // These are the options of the file's command.
@@ -189,12 +181,8 @@ fn every_option_that_can_be_a_path_has_a_row() {
             }
         }
     }
-    let rows = ROWS.iter().chain(ROWS_LATER).map(|row| (row.option, row.commands)).chain(READ.iter().copied());
+    let rows = ROWS.iter().map(|row| (row.option, row.commands)).chain(READ.iter().copied());
     let rows: BTreeSet<(String, String)> = rows.map(|(option, of)| (option.to_owned(), of.to_owned())).collect();
-    let is_leaving = |(option, commands): &(String, String)| {
-        LEAVING.iter().any(|(name, command)| option == name && commands.starts_with(command))
-    };
-    let found: BTreeSet<(String, String)> = found.into_iter().filter(|row| !is_leaving(row)).collect();
     let missing: Vec<_> = found.difference(&rows).collect();
     assert!(missing.is_empty(), "options without a row in this file: {missing:?}");
     let stale: Vec<_> = rows.difference(&found).collect();
@@ -466,7 +454,7 @@ fn what_nobody_planted_is_written() {
     if !is_root() {
         return;
     }
-    for (row, names) in lines(ROWS).chain(lines(ROWS_LATER)) {
+    for (row, names) in lines(ROWS) {
         if row.contains("--control") && !Path::new("/dev/fuse").exists() {
             skip("this kernel has no FUSE");
             continue;

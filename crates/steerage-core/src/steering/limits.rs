@@ -13,7 +13,7 @@ pub(crate) struct LimitsInForce {
     /// The CPUs whose backlogs have a flow limit.
     pub(crate) flow_limited: Vec<CpuIndex>,
     /// CPUs that do not follow these limits yet.
-    unread: Vec<CpuIndex>,
+    behind: Vec<CpuIndex>,
 }
 
 /// Sets a value. Returns whether it differs.
@@ -25,7 +25,7 @@ fn replace<T: PartialEq>(old: &mut T, new: T) -> bool {
 
 impl LimitsInForce {
     pub(super) fn new(all: Limits, of_queues: Vec<QueueLimits>) -> Self {
-        Self { all, of_queues, flow_limited: Vec::new(), unread: Vec::new() }
+        Self { all, of_queues, flow_limited: Vec::new(), behind: Vec::new() }
     }
 
     pub(super) fn set(&mut self, limits: Limits) -> bool {
@@ -42,19 +42,19 @@ impl LimitsInForce {
 
     /// Something that `cpu` follows has changed.
     pub(super) fn changed_for(&mut self, cpu: CpuIndex) {
-        if !self.unread.contains(&cpu) {
-            self.unread.push(cpu);
+        if !self.behind.contains(&cpu) {
+            self.behind.push(cpu);
         }
     }
 
     /// `cpu` follows the limits from now on.
     pub(crate) fn read_by(&mut self, cpu: CpuIndex) -> Limits {
-        self.unread.retain(|unread| *unread != cpu);
+        self.behind.retain(|cpu_behind| *cpu_behind != cpu);
         self.all
     }
 
     /// The CPUs that do not follow the limits yet.
-    pub(super) fn unread(&self) -> &[CpuIndex] {
-        &self.unread
+    pub(super) fn cpus_behind(&self) -> &[CpuIndex] {
+        &self.behind
     }
 }

@@ -20,7 +20,7 @@ use steerage_guard::file::{self, Opened, Readers};
 
 use super::PACKET_BYTES_MAX;
 use super::encode::{Interface, PacketHead, StreamFormat};
-use super::stream::{LinksSeen, Unwrap};
+use super::inner::{LinksSeen, Unwrap};
 use super::writer::{BUFFER_BYTES, Entry, Lane, Writer, WriterOptions};
 
 /// The pause between two attempts to open a FIFO that has no reader yet.

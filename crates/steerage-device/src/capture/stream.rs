@@ -1,112 +1,22 @@
 //! Capture streams as outputs. They pass packets to another program through an open pipe, FIFO or
 //! socket.
 
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use steerage::{DeviceError, LinkType, Output};
 
 use super::encode::StreamFormat;
+use super::inner::{LinksSeen, Unwrap};
 use super::pipe;
 use super::save::{self, SavedFile};
-use super::writer::{Writer, WriterOptions};
+use super::writer::{StreamFailure, Writer, WriterOptions};
 
 /// The smallest limit for bytes that wait to be written to a stream.
 const BUFFER_MIN: usize = 1 << 20;
-
-/// The most bytes that can be put in front of an inner frame: an Ethernet header.
-const FRONT_BYTES_MAX: usize = 14;
-
-/// The part of a tunnelled packet that is passed on.
-///
-/// ```
-/// use steerage::LinkType;
-/// use steerage_device::capture::Inner;
-///
-/// // The packet without its first 50 bytes.
-/// let inner = Inner::new(LinkType::ETHERNET, 50);
-/// assert!(inner.with_front(&[0; 14]).is_some() && inner.with_front(&[0; 15]).is_none());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inner {
-    pub(super) link: LinkType,
-    pub(super) from: usize,
-    front: [u8; FRONT_BYTES_MAX],
-    front_len: usize,
-}
-
-impl Inner {
-    /// A packet without its first `from` bytes. The rest begins with a header of type `link`.
-    pub fn new(link: LinkType, from: usize) -> Self {
-        Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
-    }
-
-    /// Adds these bytes in front of the packet, at most 14. `None` if there are more.
-    #[must_use]
-    pub fn with_front(mut self, front: &[u8]) -> Option<Self> {
-        self.front.get_mut(..front.len())?.copy_from_slice(front);
-        self.front_len = front.len();
-        Some(self)
-    }
-
-    pub(super) fn front(&self) -> &[u8] {
-        &self.front[..self.front_len]
-    }
-}
-
-/// Finds the part of a packet to pass on. The arguments are the packet's headers and the type of
-/// the first header. `None` means the whole packet.
-pub type Unwrap = fn(&[u8], LinkType) -> Option<Inner>;
-
-/// The link types of the packets in several streams that belong to one input.
-///
-/// ```
-/// use steerage::LinkType;
-/// use steerage_device::capture::LinksSeen;
-///
-/// let seen = LinksSeen::new(None);
-/// assert_eq!((seen.first(), seen.other()), (None, None));
-/// # let _: Option<LinkType> = seen.first();
-/// ```
-#[derive(Debug, Default)]
-pub struct LinksSeen {
-    first: OnceLock<LinkType>,
-    other: OnceLock<LinkType>,
-}
-
-impl LinksSeen {
-    /// For streams whose packets should have the link type `expected`, if that is known.
-    pub fn new(expected: Option<LinkType>) -> Self {
-        let seen = Self::default();
-        if let Some(link) = expected {
-            seen.see(link);
-        }
-        seen
-    }
-
-    /// The link type of the first packet.
-    pub fn first(&self) -> Option<LinkType> {
-        self.first.get().copied()
-    }
-
-    /// A link type that differs from the first packet's, if there was one.
-    pub fn other(&self) -> Option<LinkType> {
-        self.other.get().copied()
-    }
-
-    /// Notes a link type. Returns whether it is the link type of the first packet.
-    pub(super) fn see(&self, link: LinkType) -> bool {
-        let is_first = *self.first.get_or_init(|| link) == link;
-        if !is_first {
-            self.other.get_or_init(|| link);
-        }
-        is_first
-    }
-}
 
 /// Options for writing a stream.
 #[derive(Clone, Debug)]
@@ -214,41 +124,6 @@ pub fn stream(
     writer.append(&format.file_head());
     let stream = Stream { file: Arc::new(SavedFile::new(writer, format).part_of(seen, unwrap)) };
     Ok((save::output(name, "stream", Arc::clone(&stream.file), to, 0), stream))
-}
-
-/// Why a stream was not written, or not read, to its end.
-///
-/// ```
-/// use steerage_device::capture::StreamFailure;
-///
-/// assert_eq!(StreamFailure::ReaderGone.to_string(), "its reader has gone");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StreamFailure {
-    /// No process reads the stream any more.
-    ReaderGone,
-    /// The kernel did not take the data. The text says why.
-    Write(String),
-}
-
-impl StreamFailure {
-    /// The error for packets that come later.
-    pub(super) fn cause(&self) -> io::Error {
-        match self {
-            Self::ReaderGone => rustix::io::Errno::PIPE.into(),
-            Self::Write(why) => io::Error::other(why.clone()),
-        }
-    }
-}
-
-impl fmt::Display for StreamFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ReaderGone => f.write_str("its reader has gone"),
-            Self::Write(why) => f.write_str(why),
-        }
-    }
 }
 
 /// A view of a stream while it is written.

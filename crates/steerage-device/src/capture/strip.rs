@@ -4,7 +4,7 @@
 use steerage::LinkType;
 use steerage::flow::{Header, HeaderKind, Layers, dissect};
 
-use super::stream::Inner;
+use super::inner::Inner;
 
 /// The two addresses of an Ethernet header, in bytes.
 const ADDRESSES_BYTES: usize = 12;

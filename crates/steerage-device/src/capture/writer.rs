@@ -15,6 +15,7 @@ mod faults;
 mod thread;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -29,7 +30,6 @@ use steerage::{
 
 use super::encode::StreamFormat;
 use super::pipe;
-use super::stream::StreamFailure;
 use thread::Writing;
 
 /// How many bytes of all CPUs may wait to be written. At 10 Gbit/s, this covers a disk that does
@@ -125,6 +125,41 @@ struct Buffer {
     begun: bool,
     /// The error that ended the writing, if any.
     failed: Option<StreamFailure>,
+}
+
+/// Why a stream was not written, or not read, to its end.
+///
+/// ```
+/// use steerage_device::capture::StreamFailure;
+///
+/// assert_eq!(StreamFailure::ReaderGone.to_string(), "its reader has gone");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StreamFailure {
+    /// No process reads the stream any more.
+    ReaderGone,
+    /// The kernel did not take the data. The text says why.
+    Write(String),
+}
+
+impl StreamFailure {
+    /// The error for packets that come later.
+    pub(super) fn cause(&self) -> io::Error {
+        match self {
+            Self::ReaderGone => rustix::io::Errno::PIPE.into(),
+            Self::Write(why) => io::Error::other(why.clone()),
+        }
+    }
+}
+
+impl fmt::Display for StreamFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ReaderGone => f.write_str("its reader has gone"),
+            Self::Write(why) => f.write_str(why),
+        }
+    }
 }
 
 /// The part that the CPUs and the writer share.

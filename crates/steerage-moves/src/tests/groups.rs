@@ -1,6 +1,6 @@
 //! The rules of groups, one by one.
 
-use steerage_ledger::MoveCause;
+use crate::MoveCause;
 
 use super::known::{in_slices_of, moves, play_all, play_slice};
 use crate::{Actions, CpuIndex, Event, Moves, Plan, QueueSetup, Setup};

@@ -1,6 +1,6 @@
 //! Tests of the machine's queries, and of the CPUs that watch a move.
 
-use steerage_ledger::MoveCause;
+use crate::MoveCause;
 
 use crate::{Actions, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup};
 

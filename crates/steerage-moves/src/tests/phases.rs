@@ -1,6 +1,6 @@
 //! The rules of single phases, one by one.
 
-use steerage_ledger::MoveCause;
+use crate::MoveCause;
 
 use super::known::{in_slices_of, moves};
 use crate::{Actions, Ask, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup};

@@ -9,7 +9,7 @@ mod queue;
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 
-use steerage_ledger::MoveCause;
+use crate::MoveCause;
 
 use crate::{Actions, Ask, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup, Slice};
 use queue::{Fate, Queue, Ring, Target};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::costs::{Costs, Estimate, observe, observe_new};
 use super::regime::{Kind, Prediction, Regime, Workers, predict};
 use super::seen::Seen;
-use crate::limits::{FEW, Tuning};
+use crate::limits::{MIN_SAMPLES, Tuning};
 
 /// A regime in its place: which CPUs take part, and how far away each of them is.
 #[derive(Clone, Debug, PartialEq)]
@@ -309,7 +309,7 @@ impl Known {
 /// The numbers of other CPUs that are considered: all small ones, and steps of an eighth above. One CPU more or less of
 /// many is no decision.
 fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
-    let step = |count: &usize| Some(count + 1 + count / FEW as usize);
+    let step = |count: &usize| Some(count + 1 + count / MIN_SAMPLES as usize);
     let steps = std::iter::successors(Some(1), step).take_while(move |count| *count < most);
     let mut counts: Vec<usize> = steps.chain([most, now]).filter(|count| (1..=most).contains(count)).collect();
     counts.sort_unstable();

@@ -4,9 +4,9 @@ use super::Balance;
 use super::learn::Choice;
 use super::regime::Kind;
 use super::seen::Seen;
-use crate::limits::FEW;
+use crate::limits::MIN_SAMPLES;
 use crate::packing::Loads;
-use crate::policy::{CpuLoad, GroupLoad, Window, Wish};
+use crate::policy::{CpuLoad, GroupLoad, MapRequest, Window};
 use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 
@@ -36,7 +36,7 @@ impl Balance {
     }
 
     /// Moves buckets if the busiest CPU is further above the best than random error explains.
-    pub(super) fn even_out(&mut self, seen: &Seen<'_>, window: &Window<'_>) -> Option<Wish> {
+    pub(super) fn even_out(&mut self, seen: &Seen<'_>, window: &Window<'_>) -> Option<MapRequest> {
         let (load, tuning) = (seen.load, &self.tuning);
         // The CPUs that receive always count, even if all of their buckets are on other CPUs.
         let active: Vec<u16> = seen.owners.iter().chain(&seen.regime.others).copied().collect();
@@ -53,7 +53,7 @@ impl Balance {
         let mut elephants: Vec<(u16, f64)> =
             (0..).zip(window.buckets.iter().copied()).filter(|(_, load)| load + load > 1.0).collect();
         elephants.sort_by(|a, b| b.1.total_cmp(&a.1));
-        elephants.truncate(FEW as usize);
+        elephants.truncate(MIN_SAMPLES as usize);
         self.findings.elephants = elephants;
         if active.len() < 2 || seen.regime.kind == Kind::Collector {
             return None;
@@ -77,7 +77,7 @@ impl Balance {
         let after = Loads { map: &map, ..loads }.busiest();
         // If moving a bucket does not help, none moves. That all buckets end on one CPU is a matter of regimes.
         let helps = after < busiest - least * best / 4.0 && map.iter().any(|cpu| *cpu != map[0]);
-        helps.then_some(Wish { map, cause: MoveCause::Balance })
+        helps.then_some(MapRequest { map, cause: MoveCause::Balance })
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::model::Chance;
 use crate::balance::Balance;
-use crate::limits::{LOOK_EVERY, Tuning};
+use crate::limits::{REFINE_EVERY, Tuning};
 use crate::policy::{CpuLoad, GroupLoad, Policy, Window};
 use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
@@ -267,9 +267,9 @@ impl Machine {
 
     /// One look.
     pub(super) fn look(&mut self) -> Done {
-        self.now = self.now + LOOK_EVERY;
-        self.window += LOOK_EVERY;
-        let nanos = LOOK_EVERY.as_nanos() as f64;
+        self.now = self.now + REFINE_EVERY;
+        self.window += REFINE_EVERY;
+        let nanos = REFINE_EVERY.as_nanos() as f64;
         let offered = (self.offered)(self, self.now);
         let shares = self.shares();
         let error = |chance: &mut Chance, noise: f64| 1.0 + noise * chance.normal();
@@ -312,7 +312,7 @@ impl Machine {
         let window = closed.as_ref().map(|(cpus, buckets)| Window { cpus, buckets, samples: 60_000 });
         let mut load = GroupLoad::new(&order, 1, &self.map, &cpus, &apart);
         (load.now, load.window, load.can_wait) = (self.now, window, self.waits);
-        if let Some(wish) = self.policy.look(&load) {
+        if let Some(wish) = self.policy.refine(&load) {
             self.is_moving = true;
             // This counts only the CPUs other than CPU 0. The shares decide whether CPU 0 also
             // works.
@@ -369,7 +369,7 @@ impl Machine {
     /// would have handled.
     pub(super) fn run(&mut self, time: Duration) -> f64 {
         let (mut handled, mut best, mut known) = (0.0, 0.0, Vec::<(u64, f64)>::new());
-        for _ in 0..time.as_nanos() / LOOK_EVERY.as_nanos() {
+        for _ in 0..time.as_nanos() / REFINE_EVERY.as_nanos() {
             let done = self.look();
             handled += done.handled;
             let offered = done.best;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::balance::Balance;
-use crate::limits::{LOOK_EVERY, Tuning};
+use crate::limits::{REFINE_EVERY, Tuning};
 use crate::packing::Loads;
 use crate::policy::{CpuLoad, GroupLoad, Policy, Window};
 use steerage_core::ids::MoveCause;
@@ -79,7 +79,7 @@ pub(super) struct Model {
     /// The load that was handled in the last look, and the offered load, in CPUs.
     pub(super) handled: (f64, f64),
     /// The cause of each move, the number of moved buckets, and the number of flows in them.
-    pub(super) wishes: Vec<(MoveCause, usize, usize)>,
+    pub(super) requests: Vec<(MoveCause, usize, usize)>,
 }
 
 impl Model {
@@ -106,7 +106,7 @@ impl Model {
             window: Duration::ZERO,
             now: Timestamp::ZERO,
             handled: (0.0, 0.0),
-            wishes: Vec::new(),
+            requests: Vec::new(),
         }
     }
 
@@ -198,7 +198,7 @@ impl Model {
     pub(super) fn look(&mut self) -> Option<MoveCause> {
         let is_late = self.late > Duration::ZERO && self.chance.below(2) == 0;
         let delay = if is_late { self.late.mul_f64(self.chance.share()) } else { Duration::ZERO };
-        let elapsed = LOOK_EVERY + delay;
+        let elapsed = REFINE_EVERY + delay;
         self.now = self.now + elapsed;
         self.window += elapsed;
         let buckets = self.buckets();
@@ -249,11 +249,11 @@ impl Model {
             window,
             can_wait: false,
         };
-        let wish = self.policy.look(&load)?;
+        let wish = self.policy.refine(&load)?;
         let moved = |bucket: u16| self.map[usize::from(bucket)] != wish.map[usize::from(bucket)];
         let buckets = (0..BUCKETS as u16).filter(|bucket| moved(*bucket)).count();
         let flows = self.flows.iter().filter(|(bucket, _)| moved(*bucket)).count();
-        self.wishes.push((wish.cause, buckets, flows));
+        self.requests.push((wish.cause, buckets, flows));
         self.map = wish.map;
         Some(wish.cause)
     }
@@ -266,12 +266,12 @@ impl Model {
     }
 
     pub(super) fn moves(&self, cause: MoveCause) -> usize {
-        self.wishes.iter().filter(|(why, ..)| *why == cause).count()
+        self.requests.iter().filter(|(why, ..)| *why == cause).count()
     }
 
     /// The largest value of [`uneven`](Self::uneven) at the looks within `time`.
     pub(super) fn worst(&mut self, time: Duration) -> f64 {
-        let looks = time.as_nanos() / LOOK_EVERY.as_nanos();
+        let looks = time.as_nanos() / REFINE_EVERY.as_nanos();
         (0..looks)
             .map(|_| {
                 self.look();
@@ -281,6 +281,6 @@ impl Model {
     }
 
     pub(super) fn flows_moved(&self) -> usize {
-        self.wishes.iter().map(|(_, _, flows)| flows).sum()
+        self.requests.iter().map(|(_, _, flows)| flows).sum()
     }
 }

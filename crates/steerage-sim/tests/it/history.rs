@@ -10,7 +10,7 @@ use steerage::{
     Balance, Builder, CpuId, CpuMask, Handle, Hash, Instance,
     flow::{FlowHasher, HashKey},
     limits::BUCKETS,
-    policy::{Beginning, GroupLoad, Plan, Policy, Wish},
+    policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy},
     stats::{DropReason, Findings, MoveCause, Snapshot},
 };
 use steerage_fixtures::quiet_panics;
@@ -78,7 +78,7 @@ impl Policy for Any {
         })
     }
 
-    fn plan(&mut self, group: &Beginning<'_>) -> Plan {
+    fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         match self {
             Self::Hash(policy) => policy.plan(group),
             Self::Load(policy) => policy.plan(group),
@@ -94,17 +94,17 @@ impl Policy for Any {
     }
 
     /// Short, because a run takes milliseconds.
-    fn look_every(&self) -> Option<Duration> {
+    fn refine_every(&self) -> Option<Duration> {
         match self {
-            Self::Hash(policy) => policy.look_every(),
+            Self::Hash(policy) => policy.refine_every(),
             _ => Some(Duration::from_micros(50)),
         }
     }
 
-    fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
+    fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest> {
         let map = match self {
-            Self::Hash(policy) => return policy.look(load),
-            Self::Load(policy) => return policy.look(load),
+            Self::Hash(policy) => return policy.refine(load),
+            Self::Load(policy) => return policy.refine(load),
             Self::Restless(chance) => {
                 let mut map = Box::new(*load.map);
                 for _ in 0..chance.below(400) {
@@ -124,7 +124,7 @@ impl Policy for Any {
                 breathe(chance, load.order)
             }
         };
-        Some(Wish::new(map, MoveCause::Balance))
+        Some(MapRequest::new(map, MoveCause::Balance))
     }
 
     fn findings(&self) -> Findings {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use steerage::{
     Balance, Builder, CpuId, Handle, Hash, Timestamp,
     flow::{FlowHasher, HashKey},
-    policy::{Beginning, GroupLoad, Plan, Policy, Wish},
+    policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy},
     threads::{Phase, Softnet, Stepped},
 };
 use steerage_core::limits::OFFER_WAIT;
@@ -196,12 +196,12 @@ impl Policy for Fixed {
         Box::new(Self::default())
     }
 
-    fn plan(&mut self, group: &Beginning<'_>) -> Plan {
+    fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         self.0.plan(group)
     }
 
-    fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
-        self.0.look(load)
+    fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest> {
+        self.0.refine(load)
     }
 }
 

@@ -11,7 +11,7 @@ use steerage::{
     Balance, Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Timestamp,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     limits::BUCKETS,
-    policy::{Beginning, GroupLoad, LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY, Plan, Policy, Wish},
+    policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy, REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY},
     stats::MoveCause,
     threads::Softnet,
 };
@@ -45,7 +45,7 @@ struct Asked {
     plans: Vec<Vec<u16>>,
     changes: usize,
     /// The CPU to which all buckets should go at the next look.
-    wish: Option<u16>,
+    request: Option<u16>,
     panics: bool,
 }
 
@@ -68,7 +68,7 @@ impl Policy for Told {
         Box::new(self.clone())
     }
 
-    fn plan(&mut self, group: &Beginning<'_>) -> Plan {
+    fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         self.asked().plans.push(group.active.to_vec());
         Plan { order: group.order.to_vec(), active: group.owners }
     }
@@ -77,12 +77,12 @@ impl Policy for Told {
         self.asked().changes += 1;
     }
 
-    fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
+    fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest> {
         let mut asked = self.asked();
         asked.looks.push(load.now);
         assert!(!asked.panics, "planted");
-        let map = Box::new([asked.wish.take()?; BUCKETS]);
-        Some(Wish::new(map, MoveCause::Balance))
+        let map = Box::new([asked.request.take()?; BUCKETS]);
+        Some(MapRequest::new(map, MoveCause::Balance))
     }
 }
 
@@ -146,13 +146,13 @@ fn looks_become_rare_while_nothing_is_received() {
         now = next;
     }
     // Frames arrived only before the first look.
-    let idle = (0..10).map(|nth| (LOOK_EVERY * (1 << nth)).min(LOOK_EVERY_MAX));
+    let idle = (0..10).map(|nth| (REFINE_EVERY * (1 << nth)).min(REFINE_EVERY_MAX));
     assert_eq!(intervals, idle.collect::<Vec<_>>());
     // The first call only reads the counters.
     assert_eq!(told.asked().looks.len(), 9);
     two.receive(1);
     let next = two.handle.control(now).unwrap();
-    assert_eq!(next.since(now), LOOK_EVERY, "it is no longer idle");
+    assert_eq!(next.since(now), REFINE_EVERY, "it is no longer idle");
     // Even a very late call is one look.
     let late = next + Duration::from_secs(100);
     two.handle.control(late).unwrap();
@@ -166,8 +166,8 @@ fn a_wish_leaves_a_plan_that_outlives_the_control() {
     let told = Told::default();
     let mut two = ByHands::new(told.clone());
     two.handle.control(Timestamp::ZERO);
-    told.asked().wish = Some(1);
-    two.handle.control(Timestamp::ZERO + LOOK_EVERY);
+    told.asked().request = Some(1);
+    two.handle.control(Timestamp::ZERO + REFINE_EVERY);
     two.settle();
     assert_eq!(two.shares(), [0, BUCKETS]);
     // There are no calls from now on. CPU 1 disappears, and CPU 0 takes its place. Then CPU 1 comes
@@ -212,16 +212,16 @@ fn a_policy_that_panics_is_not_called_again() {
     let mut two = ByHands::new(told.clone());
     two.handle.control(Timestamp::ZERO);
     told.asked().panics = true;
-    assert_eq!(two.handle.control(Timestamp::ZERO + LOOK_EVERY), None);
-    assert_eq!(two.handle.control(Timestamp::ZERO + LOOK_EVERY_MAX), None);
+    assert_eq!(two.handle.control(Timestamp::ZERO + REFINE_EVERY), None);
+    assert_eq!(two.handle.control(Timestamp::ZERO + REFINE_EVERY_MAX), None);
     assert_eq!(told.asked().looks.len(), 1);
     two.receive(10);
     assert_eq!(two.handle.snapshot().delivered(), 10);
     // The new policy gets the calls.
     let other = Told::default();
     two.handle.set_policy(other.clone());
-    two.handle.control(Timestamp::ZERO + 2 * LOOK_EVERY_MAX);
-    two.handle.control(Timestamp::ZERO + 3 * LOOK_EVERY_MAX);
+    two.handle.control(Timestamp::ZERO + 2 * REFINE_EVERY_MAX);
+    two.handle.control(Timestamp::ZERO + 3 * REFINE_EVERY_MAX);
     assert_eq!(other.asked().looks.len(), 1);
     two.end();
 }
@@ -239,11 +239,11 @@ impl Policy for Slow {
         Box::new(self.clone())
     }
 
-    fn plan(&mut self, _: &Beginning<'_>) -> Plan {
+    fn plan(&mut self, _: &GroupStart<'_>) -> Plan {
         Plan::all()
     }
 
-    fn look(&mut self, _: &GroupLoad<'_>) -> Option<Wish> {
+    fn refine(&mut self, _: &GroupLoad<'_>) -> Option<MapRequest> {
         self.0.send(()).unwrap();
         self.1.lock().unwrap().recv().unwrap();
         None
@@ -254,19 +254,19 @@ impl Policy for Slow {
 fn nothing_waits_for_a_slow_policy() {
     let ((begins, has_begun), (goes_on, may_go_on)) = (mpsc::channel(), mpsc::channel());
     let mut two = ByHands::new(Slow(begins, Arc::new(Mutex::new(may_go_on))));
-    let (handle, now) = (two.handle.clone(), Timestamp::ZERO + LOOK_EVERY);
+    let (handle, now) = (two.handle.clone(), Timestamp::ZERO + REFINE_EVERY);
     handle.control(Timestamp::ZERO);
     let looks = thread::spawn(move || handle.control(now));
     has_begun.recv().unwrap();
     // During the look, another caller returns at once, packets are handled, and masks come into
     // force.
-    assert_eq!(two.handle.control(now), Some(now + LOOK_RETRY));
+    assert_eq!(two.handle.control(now), Some(now + REFINE_RETRY));
     two.receive(100);
     two.handle.set_rps_cpus(&[CpuId(1)].into_iter().collect()).unwrap();
     two.settle();
     assert_eq!((two.handle.snapshot().delivered(), two.shares()), (100, [0, BUCKETS]));
     goes_on.send(()).unwrap();
-    assert!(looks.join().unwrap().is_some_and(|next| next > now + LOOK_RETRY));
+    assert!(looks.join().unwrap().is_some_and(|next| next > now + REFINE_RETRY));
     two.end();
 }
 
@@ -281,9 +281,9 @@ fn the_library_calls_the_control_by_itself() {
     let told = Told::default();
     handle.set_policy(told.clone());
     until("the policy looks", || !told.asked().looks.is_empty());
-    told.asked().wish = Some(1);
+    told.asked().request = Some(1);
     let all_on = |cpu| handle.buckets(0).unwrap().iter().all(|bucket| bucket.cpu == CpuId(cpu));
-    until("its wish is granted", || all_on(1));
+    until("its request is granted", || all_on(1));
     handle.stop();
     running.join();
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use steerage::{
     Builder, CpuMask, DeviceError, Input,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
-    policy::{Beginning, GroupLoad, Plan, Policy, Wish},
+    policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy},
     topology::Topology,
 };
 use steerage_fixtures::handlers::Nothing;
@@ -46,11 +46,11 @@ impl Policy for Asks {
         Box::new(self.clone())
     }
 
-    fn plan(&mut self, group: &Beginning<'_>) -> Plan {
+    fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         Plan { order: group.order.to_vec(), active: group.owners }
     }
 
-    fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
+    fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest> {
         self.last = load.order[load.order.len() - 1];
         self.told.lock().unwrap().extend(load.apart[usize::from(self.last)]);
         None

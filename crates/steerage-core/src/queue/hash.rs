@@ -8,6 +8,7 @@ use steerage_flow::{
     Affinity, BothDirections, CustomKey, FlowHash, FlowHasher, FlowKey, FragmentTable, FrameAccess, FrameHasher,
     KeyRule, LinkType, OneDirection, Timestamp,
 };
+use steerage_ledger::QueueLedger;
 use steerage_mem::{Completion, Memory};
 
 /// How the frames of a queue are hashed. The call through `dyn` is made once per batch, so its cost is negligible.
@@ -22,12 +23,12 @@ impl fmt::Debug for QueueHasher {
 }
 
 /// The frames of one poll.
-pub(crate) struct FrameBatch<'a> {
-    pub(crate) frames: &'a mut [Completion],
-    pub(crate) memory: &'a Memory,
+struct FrameBatch<'a> {
+    frames: &'a mut [Completion],
+    memory: &'a Memory,
     /// The type of the first header of all of these frames.
-    pub(crate) link: LinkType,
-    pub(crate) now: Timestamp,
+    link: LinkType,
+    now: Timestamp,
 }
 
 trait HashFrames: Send + Sync {
@@ -62,7 +63,7 @@ impl QueueHasher {
 
     /// Sets the hash of each frame. Returns how many frames belong to no flow.
     #[inline]
-    pub(crate) fn hash_batch(&self, batch: FrameBatch<'_>, fragments: &mut FragmentTable) -> u64 {
+    fn hash_batch(&self, batch: FrameBatch<'_>, fragments: &mut FragmentTable) -> u64 {
         self.0.hash_batch(batch, fragments)
     }
 
@@ -79,6 +80,50 @@ impl QueueHasher {
     /// Which flow counts if packets are in tunnels.
     pub(crate) fn layers(&self) -> Layers {
         self.0.layers()
+    }
+}
+
+/// The hashes of one queue's frames: its hash function, and when it is needed.
+pub(crate) struct Hashing {
+    hasher: QueueHasher,
+    /// Whether a frame keeps the hash that the device set. Frames without one are hashed as usual.
+    by_device: bool,
+    /// Whether to hash frames even if one CPU has all buckets.
+    always: bool,
+    fragments: FragmentTable,
+}
+
+impl Hashing {
+    pub(crate) fn new(hasher: QueueHasher, by_device: bool, always: bool) -> Self {
+        Self { hasher, by_device, always, fragments: FragmentTable::new() }
+    }
+
+    /// Sets the link type and the hash of each frame of a poll. Steering needs no hash if `is_needed` is false.
+    pub(super) fn hash(
+        &mut self,
+        frames: &mut [Completion],
+        is_needed: bool,
+        (link, now): (LinkType, Timestamp),
+        memory: &Memory,
+        ledger: &QueueLedger,
+    ) {
+        if frames.is_empty() {
+            return;
+        }
+        if link != LinkType::ETHERNET {
+            frames.iter_mut().for_each(|frame| frame.set_link(link.code()));
+        }
+        if !(is_needed || self.always) || (self.by_device && Completion::all_hashed(frames)) {
+            return;
+        }
+        let is_unhashed = |frame: &Completion| !self.by_device || frame.hash().is_none();
+        // If the device sets hashes, few frames have none, and these are hashed one by one.
+        let at_once = if self.by_device { 1 } else { frames.len() };
+        for frames in frames.chunks_mut(at_once).filter(|frames| is_unhashed(&frames[0])) {
+            let unhashed = FrameBatch { frames: &mut *frames, memory, link, now };
+            let unparsed = self.hasher.hash_batch(unhashed, &mut self.fragments);
+            ledger.hashed(frames.len() as u64, unparsed, self.fragments.take_counts());
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::handler::{Cpu, Handler};
 use crate::ids::{DropReason, TxId};
 use crate::limits::{HEADROOM, POLL_BUDGET};
 use crate::packet::{Batch, Kept};
-use crate::pool::fault;
+use crate::page_cache::fault;
 use crate::rx::{Input, Polled, RxQueue};
 use crate::softnet::{Softnet, Stepped};
 use crate::test_support::{Still, spec};

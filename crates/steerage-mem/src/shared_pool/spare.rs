@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use super::SharedPool;
 use crate::header::FrameHeader;
 use crate::kept::{Kept, KeptPages};
 use crate::page::Page;
-use crate::shared_pool::SharedPool;
 
 /// How many pages are taken from the shared pool at a time.
 const BULK: usize = 64;

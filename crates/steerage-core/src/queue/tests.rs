@@ -1,53 +1,75 @@
-//! Tests a queue's rings alone.
-
-use steerage_mem::ring::{RingOptions, parking_lot, ring};
-use steerage_mem::{Admission, Memory, Page, Region, SharedPool};
+//! Tests a queue's rings alone: the test stages frames in place of a device.
 
 use steerage_flow::dissect::Layers;
 use steerage_flow::{Affinity, FlowHasher, HashKey};
+use steerage_mem::ring::{Consumer, RingOptions, parking_lot, ring};
+use steerage_mem::{Admission, Inbox, KeptPages, Memory, Page, Region, SharedPool};
 
+use super::hash::QueueHasher;
 use super::*;
-use crate::limits::{BUCKETS, POLL_BUDGET};
-use crate::pool::PagePool;
+use crate::backlog::{Backlog, Backlogs};
+use crate::ids::InputId;
+use crate::limits::IDLE_LOOKS;
+use crate::page_cache::PagePool;
 
-/// One queue's rings to two CPUs, with both ends.
+/// A device that receives nothing.
+struct Silent;
+
+impl RxQueue for Silent {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(60)
+    }
+
+    fn poll(&mut self, _: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        Ok(Polled::Drained)
+    }
+}
+
+/// A queue with rings to two CPUs, and the other ends of these rings.
 struct Two {
-    rings: QueueRings,
+    queue: OwnedQueue,
     consumers: Vec<Consumer>,
     pages: Vec<Page>,
-    memory: QueuePages,
-    ledger: QueueLedger,
+    kept_pages: Arc<KeptPages>,
+}
+
+fn hasher() -> QueueHasher {
+    QueueHasher::by_flow(FlowHasher::keyed(&HashKey::MICROSOFT), Affinity::BothDirections, Layers::default())
 }
 
 impl Two {
-    /// The rings of the queue `queue`. If `admissions` are given, there are other queues.
-    fn new(queue: usize, admissions: Option<Arc<[Admission]>>) -> Self {
+    /// The queue with the number `id`. If `admissions` are given, there are other queues.
+    fn new(id: usize, admissions: Option<Arc<[Admission]>>) -> Self {
         let (region, mut pages) = Region::map(2 * POLL_BUDGET + 1, 256).unwrap();
         let options = RingOptions { slots: POLL_BUDGET, slots_max: POLL_BUDGET, limit: POLL_BUDGET, arrivals: false };
         let memory = Memory::new(Arc::clone(&region), None);
         let (by_cpu, consumers): (Vec<_>, Vec<_>) = (0..2).map(|_| ring(options, memory.clone())).unzip();
         let ledgers = by_cpu.iter().map(|ring| Arc::new(RingLedger::of(ring.gauge()))).collect();
         let shared = SharedPool::by_node(&region, vec![pages.pop().unwrap()]).remove(0);
-        let pool = PagePool::new(region, shared, KeptPages::new(memory.clone(), 0), 4 * POLL_BUDGET);
-        let memory = QueuePages { pool, blocks: None, memory };
-        let rings = QueueRings::new(queue, Outbox::new(by_cpu, parking_lot(options), admissions, None), ledgers);
-        Self { rings, consumers, pages, memory, ledger: QueueLedger::new(BUCKETS) }
+        let kept_pages = KeptPages::new(memory.clone(), 0);
+        let pool = PagePool::new(region, shared, Arc::clone(&kept_pages), 4 * POLL_BUDGET);
+        let outbox = Outbox::new(by_cpu, parking_lot(options), admissions, None);
+        let (pages_of_queue, hashing) =
+            (QueuePages { pool, blocks: None, memory }, Hashing::new(hasher(), false, false));
+        let ledgers = (Arc::new(QueueLedger::new(BUCKETS)), ledgers);
+        let queue = OwnedQueue::new(id, Box::new(Silent), pages_of_queue, hashing, outbox, ledgers);
+        Self { queue, consumers, pages, kept_pages }
     }
 
     fn stage(&mut self, cpu: usize, frames: usize) {
         let at = self.pages.len() - frames;
-        self.rings.to.touch_one(cpu);
+        self.queue.outbox.touch_one(cpu);
         for page in self.pages.split_off(at) {
-            self.rings.stage(cpu, Completion::new(page, 0, 60), 0, &mut self.memory, &self.ledger);
+            self.queue.stage(cpu, Completion::new(page, 0, 60), 0);
         }
     }
 
     /// After a poll of this many frames, publishes as CPU 0. Returns the CPUs for which frames were published.
     fn publish(&mut self, polled: usize) -> Vec<CpuIndex> {
-        let mut shown = Vec::new();
-        let to = To { pages: &mut self.memory, ledger: &self.ledger, shown: &mut shown };
-        self.rings.publish(0, polled == POLL_BUDGET, POLL_BUDGET, to);
-        shown.into_iter().map(|(cpu, _)| cpu).collect()
+        let mut published = Vec::new();
+        self.queue.frames_polled = polled;
+        self.queue.publish(0, &mut published);
+        published.into_iter().map(|(cpu, _)| cpu).collect()
     }
 
     /// CPU `cpu` handles the waiting frames. Returns their number.
@@ -60,7 +82,7 @@ impl Two {
 }
 
 #[test]
-fn a_cpu_is_shown_frames_only_if_there_are_some_for_it() {
+fn frames_are_published_only_for_cpus_that_get_some() {
     let mut two = Two::new(0, None);
     assert_eq!(two.publish(POLL_BUDGET), []);
     two.stage(0, 1);
@@ -80,7 +102,8 @@ fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
     two.stage(0, POLL_BUDGET - WEIGHT);
     two.stage(1, POLL_BUDGET - WEIGHT + 1);
     two.publish(0);
-    two.rings.to.wake_when_there_is_room(WEIGHT);
+    two.queue.limits.weight = WEIGHT;
+    two.queue.wake_when_there_is_room();
     let asked: Vec<bool> = two
         .consumers
         .iter_mut()
@@ -98,20 +121,22 @@ fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
 fn queues_share_the_backlog_of_a_cpu() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
     let [mut one, mut other] = [0, 1].map(|queue| Two::new(queue, Some(Arc::clone(&admissions))));
-    let dropped = |two: &Two| two.ledger.dropped.read().get(DropReason::BacklogFull);
+    let dropped = |two: &Two| two.queue.ledger.dropped.read().get(DropReason::BacklogFull);
     one.stage(1, 40);
     assert_eq!(one.publish(0), [1]);
     other.stage(1, 40);
     other.stage(0, 20);
     assert_eq!(other.publish(0), [0, 1], "the other CPU has room");
     assert_eq!((dropped(&one), dropped(&other)), (0, 16));
-    assert_eq!(other.rings.ledgers[1].by_producer.backlog_full.get(), 16);
-    assert_eq!(other.memory.pool.cached(), 16, "what was dropped is home");
-    assert!(one.rings.to.is_half_full(1) && other.rings.to.is_half_full(1) && !one.rings.to.is_half_full(0));
+    assert_eq!(other.queue.ring_ledgers[1].by_producer.backlog_full.get(), 16);
+    assert_eq!(other.queue.pages.pool.cached(), 16, "what was dropped is home");
+    assert!(
+        one.queue.outbox.is_half_full(1) && other.queue.outbox.is_half_full(1) && !one.queue.outbox.is_half_full(0)
+    );
     // No frame finds room until the CPU has finished packets of either queue.
     one.stage(1, 4);
     assert_eq!(one.publish(0), []);
-    assert_eq!(one.rings.room_everywhere(POLL_BUDGET, &mut one.memory), 0);
+    assert_eq!(one.queue.room_everywhere(), 0);
     assert_eq!((one.handle(1, &admissions), other.handle(1, &admissions)), (40, 24));
     other.stage(1, 20);
     one.stage(1, 20);
@@ -124,15 +149,15 @@ fn queues_share_the_backlog_of_a_cpu() {
 fn only_rings_in_use_are_looked_at() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
     let mut two = Two::new(0, Some(Arc::clone(&admissions)));
-    assert!(two.rings.to.is_empty() && !two.rings.to.keeps_pages_from_others());
+    assert!(two.queue.outbox.is_empty() && !two.queue.outbox.keeps_pages_from_others());
     two.stage(1, 3);
-    assert!(!two.rings.to.is_empty());
+    assert!(!two.queue.outbox.is_empty());
     two.publish(0);
     two.handle(1, &admissions);
-    assert!(two.rings.to.keeps_pages_from_others());
-    two.rings.reclaim_all(&mut two.memory);
-    assert!(two.rings.to.is_empty() && !two.rings.to.keeps_pages_from_others());
-    assert_eq!(two.memory.pool.cached(), 3);
+    assert!(two.queue.outbox.keeps_pages_from_others());
+    two.queue.reclaim_all();
+    assert!(two.queue.outbox.is_empty() && !two.queue.outbox.keeps_pages_from_others());
+    assert_eq!(two.queue.pages.pool.cached(), 3);
 }
 
 /// A ring that is empty for a moment would cost more if it were forgotten.
@@ -144,18 +169,14 @@ fn a_ring_is_forgotten_after_many_empty_looks() {
         input: InputId(0),
         queue: 0,
         consumer: two.consumers.remove(0),
-        kept_pages: KeptPages::new(two.memory.memory.clone(), 0),
-        hasher: QueueHasher::by_flow(
-            FlowHasher::keyed(&HashKey::MICROSOFT),
-            Affinity::BothDirections,
-            Layers::default(),
-        ),
+        kept_pages: Arc::clone(&two.kept_pages),
+        hasher: hasher(),
         lent: false,
         can_wait: false,
         is_admitted: false,
         idle_looks: 0,
         order: None,
-        ledger: Arc::clone(&two.rings.ledgers[0]),
+        ledger: Arc::clone(&two.queue.ring_ledgers[0]),
     };
     let mut backlogs = Backlogs::new(vec![backlog], 0, Arc::clone(&inboxes), || 0);
     let is_noted = || inboxes[0].next(&mut inboxes[0].begin(0)).is_some();

@@ -21,16 +21,16 @@ const TASK_TIME: [usize; 2] = [11, 12];
 /// ours.
 ///
 /// ```
-/// use steerage_topology::{OthersTime, Topology};
+/// use steerage_topology::{ForeignLoad, Topology};
 ///
-/// let mut others = OthersTime::new(&Topology::read().default_mask());
+/// let mut others = ForeignLoad::new(&Topology::read().default_mask());
 /// // A few times per second. No thread of this program counts as ours here.
 /// for (cpu, share) in others.poll(&[]).unwrap_or_default() {
 ///     println!("others took {:.0} % of CPU {cpu}", 100.0 * share);
 /// }
 /// ```
 #[derive(Debug)]
-pub struct OthersTime {
+pub struct ForeignLoad {
     files: Files,
     cpus: Vec<CpuId>,
     before: Vec<Ticks>,
@@ -44,7 +44,7 @@ struct Ticks {
     ours: u64,
 }
 
-impl OthersTime {
+impl ForeignLoad {
     /// Measures these CPUs.
     pub fn new(cpus: &CpuMask) -> Self {
         Self::below("/", cpus)
@@ -114,7 +114,7 @@ mod tests {
             Made::new(&[("proc/stat", "cpu 0 0 0 0\ncpu0 10 0 10 80 0 0 0 0 0 0\ncpu1 0 0 0 100\ncpu10 9 9 9 9\n")]);
         made.write("proc/self/task/7/stat", &task(5, 5));
         let cpus: CpuMask = [CpuId(0), CpuId(1), CpuId(2)].into_iter().collect();
-        let mut others = OthersTime::below(made.root(), &cpus);
+        let mut others = ForeignLoad::below(made.root(), &cpus);
         assert_eq!(others.poll(&[7, 0, 0]), None);
         // 100 more ticks on each CPU. Part of the ticks of CPU 0 were ours.
         made.write("proc/stat", "cpu 0 0 0 0\ncpu0 30 10 30 120 0 0 0 10 0 0\ncpu1 0 0 0 170 20 10 0 0 0 0\n");
@@ -127,7 +127,7 @@ mod tests {
     fn what_cannot_be_read_is_not_guessed() {
         let made = Made::new(&[("proc/stat", "cpu0 1 2 x\n")]);
         let cpus: CpuMask = [CpuId(0)].into_iter().collect();
-        let mut others = OthersTime::below(made.root(), &cpus);
+        let mut others = ForeignLoad::below(made.root(), &cpus);
         assert_eq!((others.poll(&[1]), others.poll(&[1])), (None, None));
     }
 
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn this_machine_has_such_files() {
         let cpus = crate::machine::Topology::read().allowed().clone();
-        let mut others = OthersTime::new(&cpus);
+        let mut others = ForeignLoad::new(&cpus);
         let nobody = vec![0; cpus.len()];
         assert_eq!(others.poll(&nobody), None);
         let shares = others.poll(&nobody).expect("/proc/stat");

@@ -1,0 +1,151 @@
+//! A queue's part in a move: park the moving buckets, wait for the fences, release the parked frames.
+
+use steerage_flow::FlowHash;
+use steerage_mem::{Outbox, RingsInUse};
+use steerage_moves::BucketMove;
+
+use super::{OwnedQueue, Published};
+use crate::ids::{CpuIndex, DropReason};
+use crate::rps_map::bucket_of;
+
+/// The slice of a move that a queue has parked buckets of.
+pub(super) struct Moving {
+    /// Set from parking to release.
+    parked: Option<u64>,
+    /// For each CPU that these buckets leave, the tail of its ring at the time they were parked.
+    fences: Vec<(CpuIndex, u64)>,
+    /// How many slots of the parking lot may be used.
+    lot_slots: usize,
+}
+
+impl Moving {
+    pub(super) fn new(outbox: &mut Outbox) -> Self {
+        Self { parked: None, fences: Vec::with_capacity(outbox.cpus()), lot_slots: outbox.lot().limit() }
+    }
+
+    fn fences(&self) -> impl Iterator<Item = (CpuIndex, u64)> + '_ {
+        self.parked.iter().flat_map(|_| self.fences.iter().copied())
+    }
+}
+
+impl OwnedQueue {
+    /// Parks the moving buckets, unless that is already done: from now on their frames wait in the parking lot. The fences
+    /// record how far each old CPU's ring was filled. Adds each CPU that got frames to `published`.
+    pub(crate) fn park(&mut self, epoch: u64, moves: &[BucketMove], published: &mut Vec<Published>) {
+        if self.moving.parked == Some(epoch) {
+            return;
+        }
+        self.moving.fences.clear();
+        // A fence waits for everything up to the tail, so all of it must be published. Frames that find no room are
+        // dropped first.
+        self.publish_from(1, 0, published);
+        let lot = self.outbox.cpus() as CpuIndex;
+        for m in moves {
+            self.table.set(usize::from(m.bucket), lot);
+            if !self.moving.fences.iter().any(|(cpu, _)| *cpu == m.from) {
+                self.moving.fences.push((m.from, self.outbox.look(usize::from(m.from)).tail()));
+            }
+        }
+        // If the lot is the only target, its frames still need the hash by which they are released.
+        self.rings_in_use = self.table.rings_in_use().max(RingsInUse::Few);
+        self.moving.parked = Some(epoch);
+    }
+
+    /// Whether all frames that were sent before the buckets were parked are finished. The fence of a dead CPU counts
+    /// as passed: that CPU gets the order to discard what it has not finished, in case it comes back.
+    pub(crate) fn fences_passed(&mut self, dead: impl Fn(CpuIndex) -> bool) -> bool {
+        let mut passed = true;
+        for (cpu, tail) in self.moving.fences() {
+            let ring = self.outbox.ring(usize::from(cpu));
+            if dead(cpu) {
+                ring.revoke_until(tail);
+            } else {
+                passed &= ring.passed(tail);
+            }
+        }
+        passed
+    }
+
+    /// The CPUs whose fences have not been passed.
+    pub(crate) fn fences_open(&self) -> impl Iterator<Item = CpuIndex> + '_ {
+        self.moving
+            .fences()
+            .filter(|(cpu, tail)| !self.outbox.look(usize::from(*cpu)).passed(*tail))
+            .map(|(cpu, _)| cpu)
+    }
+
+    /// The move takes too long: stops parking, and orders the old CPUs to discard the frames that they have not begun.
+    pub(crate) fn revoke(&mut self) {
+        self.outbox.lot().set_limit(1);
+        for (cpu, tail) in self.moving.fences() {
+            self.outbox.ring(usize::from(cpu)).revoke_until(tail);
+        }
+    }
+
+    /// Sends the parked frames to the buckets' new CPUs, in order, and then steers the buckets there directly.
+    /// Returns false while some frames wait for room, which they do only if the queue can wait. Adds each CPU that got
+    /// frames to `published`.
+    pub(crate) fn release(&mut self, moves: &[BucketMove], published: &mut Vec<Published>) -> bool {
+        if !self.is_parked() {
+            return true;
+        }
+        let mut done = true;
+        loop {
+            if self.limits.can_wait && moves.iter().any(|m| !self.has_room_for_one(usize::from(m.to))) {
+                done = self.outbox.lot().occupied() == 0;
+                break;
+            }
+            let Some((frame, arrival)) = self.outbox.unpark(self.pages.blocks.as_mut()) else { break };
+            let bucket = bucket_of(FlowHash(frame.hash_or_zero()));
+            // The moves are sorted by bucket, and every parked frame belongs to a bucket of this slice.
+            let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| usize::from(moves[at].to));
+            self.stage(target, frame, arrival);
+        }
+        moves.iter().for_each(|m| self.outbox.touch_one(usize::from(m.to)));
+        self.ledger.unparked.raise_to(self.outbox.lot().tail() - self.outbox.lot().occupied());
+        if done {
+            for m in moves {
+                self.table.set(usize::from(m.bucket), m.to);
+            }
+            self.moving.parked = None;
+            self.open_lot();
+            self.rings_in_use = self.table.rings_in_use();
+        }
+        self.publish_from(1, 0, published);
+        done
+    }
+
+    fn has_room_for_one(&mut self, target: usize) -> bool {
+        if !self.outbox.has_room(target, 1) {
+            self.reclaim(target);
+        }
+        self.outbox.has_room(target, 1)
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        self.moving.parked.is_some()
+    }
+
+    /// This CPU was declared dead and is alive again. Drops the frames that it had staged and parked, which other CPUs
+    /// have not seen, because they are out of date. Steering continues with `map`, which is in force now.
+    pub(crate) fn start_over(&mut self, map: &[CpuIndex]) {
+        let Self { outbox, pages, ledger, .. } = self;
+        outbox.withdraw_all(|frame| {
+            ledger.dropped.add(DropReason::Revoked, 1);
+            pages.take_home(frame);
+        });
+        while let Some((frame, _)) = outbox.unpark(pages.blocks.as_mut()) {
+            ledger.dropped.add(DropReason::Moving, 1);
+            pages.take_home(frame);
+        }
+        ledger.unparked.raise_to(outbox.lot().tail());
+        self.open_lot();
+        self.moving.parked = None;
+        self.adopt(map);
+    }
+
+    /// Lets the parking lot use all of its slots.
+    fn open_lot(&mut self) {
+        self.outbox.lot().set_limit(self.moving.lot_slots);
+    }
+}

@@ -1,0 +1,95 @@
+//! The part of each packet that a stream passes on, and the link types that it met.
+
+use std::sync::OnceLock;
+
+use steerage::LinkType;
+
+/// The most bytes that can be put in front of an inner frame: an Ethernet header.
+const FRONT_BYTES_MAX: usize = 14;
+
+/// The part of a tunnelled packet that is passed on.
+///
+/// ```
+/// use steerage::LinkType;
+/// use steerage_device::capture::Inner;
+///
+/// // The packet without its first 50 bytes.
+/// let inner = Inner::new(LinkType::ETHERNET, 50);
+/// assert!(inner.with_front(&[0; 14]).is_some() && inner.with_front(&[0; 15]).is_none());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inner {
+    pub(super) link: LinkType,
+    pub(super) from: usize,
+    front: [u8; FRONT_BYTES_MAX],
+    front_len: usize,
+}
+
+impl Inner {
+    /// A packet without its first `from` bytes. The rest begins with a header of type `link`.
+    pub fn new(link: LinkType, from: usize) -> Self {
+        Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
+    }
+
+    /// Adds these bytes in front of the packet, at most 14. `None` if there are more.
+    #[must_use]
+    pub fn with_front(mut self, front: &[u8]) -> Option<Self> {
+        self.front.get_mut(..front.len())?.copy_from_slice(front);
+        self.front_len = front.len();
+        Some(self)
+    }
+
+    pub(super) fn front(&self) -> &[u8] {
+        &self.front[..self.front_len]
+    }
+}
+
+/// Finds the part of a packet to pass on. The arguments are the packet's headers and the type of
+/// the first header. `None` means the whole packet.
+pub type Unwrap = fn(&[u8], LinkType) -> Option<Inner>;
+
+/// The link types of the packets in several streams that belong to one input.
+///
+/// ```
+/// use steerage::LinkType;
+/// use steerage_device::capture::LinksSeen;
+///
+/// let seen = LinksSeen::new(None);
+/// assert_eq!((seen.first(), seen.other()), (None, None));
+/// # let _: Option<LinkType> = seen.first();
+/// ```
+#[derive(Debug, Default)]
+pub struct LinksSeen {
+    first: OnceLock<LinkType>,
+    other: OnceLock<LinkType>,
+}
+
+impl LinksSeen {
+    /// For streams whose packets should have the link type `expected`, if that is known.
+    pub fn new(expected: Option<LinkType>) -> Self {
+        let seen = Self::default();
+        if let Some(link) = expected {
+            seen.see(link);
+        }
+        seen
+    }
+
+    /// The link type of the first packet.
+    pub fn first(&self) -> Option<LinkType> {
+        self.first.get().copied()
+    }
+
+    /// A link type that differs from the first packet's, if there was one.
+    pub fn other(&self) -> Option<LinkType> {
+        self.other.get().copied()
+    }
+
+    /// Notes a link type. Returns whether it is the link type of the first packet.
+    pub(super) fn see(&self, link: LinkType) -> bool {
+        let is_first = *self.first.get_or_init(|| link) == link;
+        if !is_first {
+            self.other.get_or_init(|| link);
+        }
+        is_first
+    }
+}

@@ -1,0 +1,94 @@
+//! Why buckets moved, and how many.
+
+use std::fmt;
+
+/// Why a bucket changed its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum MoveCause {
+    /// A mask was written.
+    Mask,
+    /// The bucket's CPU was declared dead.
+    CpuDied,
+    /// A CPU that had been declared dead or was offline is back.
+    CpuBack,
+    /// The bucket's CPU went offline, or this process may no longer use it.
+    CpuOffline,
+    /// A CPU joined, because those that had buckets were busy all of the time.
+    Joined,
+    /// A CPU left, because the others have time enough or because it did not help.
+    Left,
+    /// One CPU was busier than another.
+    Balance,
+}
+
+impl MoveCause {
+    /// All causes.
+    pub const ALL: [Self; 7] =
+        [Self::Mask, Self::CpuDied, Self::CpuBack, Self::CpuOffline, Self::Joined, Self::Left, Self::Balance];
+
+    /// The name in reports and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mask => "mask",
+            Self::CpuDied => "cpu_died",
+            Self::CpuBack => "cpu_back",
+            Self::CpuOffline => "cpu_offline",
+            Self::Joined => "joined",
+            Self::Left => "left",
+            Self::Balance => "balance",
+        }
+    }
+}
+
+/// The [name](MoveCause::name).
+impl fmt::Display for MoveCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The counts of moves.
+///
+/// ```
+/// use steerage_moves::{MoveCause, MoveCounts};
+///
+/// let mut moves = MoveCounts::default();
+/// moves.count(MoveCause::Joined, 512);
+/// assert_eq!((moves.buckets, moves.of(MoveCause::Joined), moves.of(MoveCause::Left)), (512, 512, 0));
+/// assert_eq!(format!("{moves:?}"), "MoveCounts { buckets: 512, slices: 0, joined: 512 }");
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MoveCounts {
+    /// Buckets that changed CPU.
+    pub buckets: u64,
+    /// The slices in which they moved.
+    pub slices: u64,
+    by_cause: [u64; MoveCause::ALL.len()],
+}
+
+impl MoveCounts {
+    /// Buckets that changed CPU for `cause`.
+    pub fn of(&self, cause: MoveCause) -> u64 {
+        self.by_cause[cause as usize]
+    }
+
+    /// Counts `buckets` that moved for `cause`.
+    pub fn count(&mut self, cause: MoveCause, buckets: u64) {
+        self.buckets += buckets;
+        self.by_cause[cause as usize] += buckets;
+    }
+}
+
+/// Without the causes that did not occur.
+impl fmt::Debug for MoveCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("MoveCounts");
+        debug.field("buckets", &self.buckets).field("slices", &self.slices);
+        MoveCause::ALL.into_iter().filter(|cause| self.of(*cause) > 0).for_each(|cause| {
+            debug.field(cause.name(), &self.of(cause));
+        });
+        debug.finish()
+    }
+}

@@ -105,6 +105,8 @@ const READ: &[(&str, &str)] = &[
     ("<INPUT>...", "parallel"),
     ("<FILE>", "run"),
     ("<FILE>", "check"),
+    // The name of a host.
+    ("--metrics-host <NAME>", RUNS),
     // A program, and its arguments.
     ("<COMMAND>...", "parallel"),
     // These are the options of the file's command.

@@ -89,6 +89,8 @@ fn a_directory_that_others_can_change_is_refused() {
     let cases = [("theirs", NOBODY, 0o755), ("groups", 0, 0o775), ("everybodys", 0, 0o757), ("sticky", NOBODY, 0o1777)];
     for (name, owner, mode) in cases {
         let path = directory(&scratch, name, owner, mode).join("x.sock");
+        // A group that has other members than root.
+        lchown(scratch.join(name), None, Some(NOBODY)).unwrap();
         let refused = Listening::bind(&path);
         assert!(matches!(refused, Err(SocketError::Directory { .. })), "{name}: {refused:?}");
         assert!(!path.exists());
@@ -104,10 +106,13 @@ fn a_directory_that_others_can_change_is_refused() {
     }
     assert_eq!(fs::read_dir(&ours).unwrap().count(), 0);
 
-    // Root's own links are followed, although they are in a directory where all users may write,
-    // like /tmp.
+    // Root's own links are followed in a directory of root. In one where all users may write, like
+    // /tmp, Mallory can have put a link of root there.
     link(&ours, &public.join("own"), 0);
-    let followed = Listening::bind(&public.join("own/x.sock")).unwrap();
+    link(&ours, &scratch.join("own"), 0);
+    let moved = Listening::bind(&public.join("own/x.sock"));
+    assert!(matches!(moved, Err(SocketError::Directory { .. })), "{moved:?}");
+    let followed = Listening::bind(&scratch.join("own/x.sock")).unwrap();
     assert_eq!(fs::symlink_metadata(ours.join("x.sock")).unwrap().mode() & 0o777, 0o666);
     drop(followed);
     let sticky = Listening::bind(&public.join("x.sock")).unwrap();

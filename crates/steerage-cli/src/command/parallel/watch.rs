@@ -130,6 +130,8 @@ impl Jobs {
         let was_asked = self.asked().end.is_some();
         let outlived = self.outlived.load(Ordering::Relaxed) && job.feed.via != Via::File;
         match job.feed.failure() {
+            // This process ended the job, because somebody ended the run.
+            Some(StreamFailure::ReaderGone) if job.watched.killed == Some(Killed::Interrupt) => return None,
             Some(StreamFailure::ReaderGone) if lost.total() > 0 || outlived => {
                 return Some("it ended before the end of its input".to_owned());
             }

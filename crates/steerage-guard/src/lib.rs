@@ -2,7 +2,7 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`file`] | creates files that no other user can redirect |
+//! | [`file`](mod@file) | creates files that no other user can redirect |
 //! | [`path`] | walks a path to the directory in which something is written |
 //! | [`capabilities`] | drops the capabilities of a process once its devices are open |
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |

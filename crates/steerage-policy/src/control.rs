@@ -29,7 +29,7 @@ use crate::receivers::Receivers;
 
 /// Runs a policy for each steering group of an instance.
 ///
-/// A program calls [`refine`](Self::refine) at the times that it returns. If it calls late or not at all, packets go by the last map.
+/// A program calls [`look`](Self::look) at the times that it returns. If it calls late or not at all, packets go by the last map.
 #[derive(Debug)]
 pub struct PolicyControl {
     handle: Handle,

@@ -70,7 +70,7 @@ impl Room {
         self.size
     }
 
-    /// Waits until the full pipe has room, or for about as long as `refine` if the reader takes
+    /// Waits until the full pipe has room, or for about as long as `look` if the reader takes
     /// nothing. Errors are ignored here, because the next write reports them.
     pub(super) fn wait(&mut self, pipe: &File, look: PollTimeout) {
         for naps in 0..NAPS_MAX {

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use nix::sys::signal::Signal;
+use nix::sys::socket::{setsockopt, sockopt::RcvBuf};
 use nix::unistd::geteuid;
 use serde_json::Value;
 use steerage_fixtures::scratch::Scratch;
@@ -153,12 +154,16 @@ fn a_reader_that_has_enough_leaves_the_rest_lost() {
 #[test]
 fn a_collector_that_goes_away_leaves_the_rest_lost() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // The records of all flows are more than the kernel holds for a connection, about 4 MB on the
+    // sender's side. So some of them are not written yet when the collector closes it.
+    setsockopt(&listener, RcvBuf, &8192).unwrap();
     let to = format!("ipfix+tcp://{}", listener.local_addr().unwrap());
     let collector = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.read_exact(&mut [0; 20_000]).unwrap();
     });
-    let ran = run(&["meter", "synthetic:packets=200000,flows=50000", "--virtual-cpus", "2", "--json", "--export", &to]);
+    let source = "synthetic:packets=400000,flows=200000";
+    let ran = run(&["meter", source, "--virtual-cpus", "2", "--json", "--export", &to]);
     collector.join().unwrap();
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let report = ran.report();

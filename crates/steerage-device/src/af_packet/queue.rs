@@ -366,7 +366,8 @@ impl RxQueue for Queue {
     }
 
     fn open(&mut self, _region: &Arc<Region>) -> Result<Opened, DeviceError> {
-        let blocks = self.ring.blocks().map_err(|cause| self.error("lend its ring", cause).advise("open a queue once"))?;
+        let blocks =
+            self.ring.blocks().map_err(|cause| self.error("lend its ring", cause).advise("open a queue once"))?;
         Ok(Opened::lending(blocks))
     }
 

@@ -152,7 +152,8 @@ impl Device {
         let (mut ready, mut how) = (Vec::<OpenSocket>::with_capacity(unbound.len()), How::default());
         for (nth, socket) in unbound.into_iter().enumerate() {
             let place = InterfaceQueue { interface: self.index, queue: self.first_queue + nth as u32 };
-            let completions = senders.as_ref().map_or(FEWEST, |senders| senders.completions(place.queue, shape.chunk_bytes));
+            let completions =
+                senders.as_ref().map_or(FEWEST, |senders| senders.completions(place.queue, shape.chunk_bytes));
             let rings = Rings { register: ready.is_empty(), completions };
             let next = socket.with_memory(region, shape, rings);
             let next = next.map_err(|e| self.error("make the socket's rings", e).advise(PINNED))?;

@@ -211,8 +211,7 @@ impl TxSockets {
         // Senders get queues in turn, so this is the first sender of the queue.
         let before = bound.get(queue as usize);
         let of_queue = receiver.or_else(|| before.map(|before| before.sender.as_fd()));
-        let of_any =
-            umem.and_then(|umem| umem.first()).or_else(|| bound.first().map(|first| first.sender.as_fd()));
+        let of_any = umem.and_then(|umem| umem.first()).or_else(|| bound.first().map(|first| first.sender.as_fd()));
         let rings = of_queue.is_none().then_some(Rings { register: of_any.is_none(), completions });
         let sender = socket.sending(region, shape, rings);
         let sender = sender.map_err(|e| self.error("make the socket's rings", e).advise(PINNED))?;
@@ -231,7 +230,10 @@ impl TxSockets {
             None => {
                 let ring = sender.completions(completions).map_err(|e| self.error("map a ring", e))?;
                 let (in_flight, reaper) = InFlight::new(Arc::clone(region), self.senders_of(queue, senders));
-                Arc::new(SharedQueue { in_flight, completion_ring: Mutex::new(CompletionRing { completions: ring, reaper }) })
+                Arc::new(SharedQueue {
+                    in_flight,
+                    completion_ring: Mutex::new(CompletionRing { completions: ring, reaper }),
+                })
             }
         };
         Ok(TxSocket { sender, shared, nth: bound.len() / self.queues as usize, chunk_bytes: shape.chunk_bytes, how })

@@ -15,7 +15,6 @@ use steerage::device::{Blocks, Claim, Completion, Completions, DeviceCounts, Fra
 use steerage::flow::offload::Offload;
 use steerage::limits::HEADROOM;
 
-
 /// The most bytes for one poll to receive. Finished packets return between two polls. If a poll
 /// received more, the memory would be out of the caches by its next use.
 const POLL_BYTES: usize = 1 << 20;

@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use steerage::device::{Blocks, Claim, Completions, Lending};
 
-
 const TP_STATUS_KERNEL: u32 = 0;
 const TP_STATUS_USER: u32 = 1;
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;

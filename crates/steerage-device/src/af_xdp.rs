@@ -13,9 +13,9 @@
 
 mod assembler;
 mod attach;
+mod bind;
 mod device;
 mod interface;
-mod lines;
 mod program;
 mod queue;
 mod send;
@@ -23,6 +23,7 @@ mod spec;
 #[allow(unsafe_code)]
 mod sys;
 mod take;
+mod tx_sockets;
 
 use std::io;
 use std::ops::RangeInclusive;

@@ -78,7 +78,6 @@ use walk::{Met, Stop, Walk, Wrong};
 use window::{Filled, Window};
 
 use crate::filter::{FileFilters, FilterError};
-use crate::memory::{GIVEN, OPEN_ONCE};
 
 /// How many bytes of a file are read at a time. The size is large enough that the system call costs
 /// almost nothing per packet. It is small enough that other CPUs have work in the meantime: the
@@ -435,7 +434,7 @@ impl RxQueue for Capture {
     fn open(&mut self, _region: &Arc<Region>) -> Result<Opened, DeviceError> {
         let error = |cause| DeviceError::new(&self.name, "get memory to read the capture", cause);
         if self.claim.is_some() {
-            return Err(error(io::Error::other(GIVEN)).advise(OPEN_ONCE));
+            return Err(error(io::Error::other("its memory was given away before")).advise("open a queue once"));
         }
         self.files.open_aside().map_err(|cause| {
             DeviceError::new(&self.name, "start a thread to open its files", cause).advise("let it have another thread")

@@ -35,7 +35,6 @@ pub mod fault;
 pub mod filter;
 mod interface_name;
 pub mod limit;
-mod memory;
 mod namespace;
 mod offloads;
 mod options;

@@ -266,7 +266,7 @@ impl FlowHasher {
     #[inline]
     pub(crate) fn plain_frames(&self, tunnels: &'static PortPairs) -> Option<PlainFrames<'_>> {
         match &self.0 {
-            Kind::Aes(kernel) => kernel.plain_frames(tunnels),
+            Kind::Aes(kernel) => PlainFrames::new(kernel, tunnels),
             _ => None,
         }
     }

@@ -1,9 +1,8 @@
 //! Pages in a kernel ring that the device fills, such as AF_XDP's fill ring.
 //!
-//! Such a ring holds addresses, not tokens. So posting a page turns its token into an address, and
-//! sets a bit in the queue's table. When the device reports that it has filled the page at an
-//! address, the set bit becomes the token again. An address whose bit is not set gives no token,
-//! whichever program wrote it. The device counts and ignores such an address.
+//! Such a ring holds addresses. `post` consumes the [`Page`] and marks it in a bitmap. `take` looks
+//! up the address that the device reports, clears the mark and returns the page. If the address has
+//! no mark, `take` returns no page, and the device counts and ignores the address.
 //!
 //! The pages of the pool are therefore the chunks of the UMEM, of any length (unaligned chunks).
 //! All queues of an interface share one UMEM, so one queue can post a page in which another queue

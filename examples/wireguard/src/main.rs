@@ -42,7 +42,7 @@ const MTU: usize = 1420;
 /// The longest packet that a CPU sends: a sealed packet, with its headers.
 const FRAME_BYTES: usize = MTU + 80;
 
-/// Makes each peer's state known to the CPU that has its bucket. Then a peer with a keepalive begins by itself.
+/// Makes each peer's state known to the CPU that has its bucket. Peers with a keepalive start their handshake on their own.
 struct Births(std::ops::Range<usize>);
 
 impl RxQueue for Births {

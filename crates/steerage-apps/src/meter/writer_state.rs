@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use steerage::limits::DRAIN_MAX;
 
-use super::ipfix::Statistics;
 use super::output::ExportError;
 use super::record::FlowRecord;
 use super::record_ledger::{RecordLedger, Unwritten};
@@ -156,21 +155,6 @@ impl WriterState {
 
     pub(super) fn is_hurried(&self) -> bool {
         self.hurried.load(Ordering::Relaxed)
-    }
-
-    /// The exporter's statistics, as far as this state has them.
-    pub(super) fn statistics(&self) -> Statistics {
-        let counts = self.counts();
-        let (lost_packets, lost_bytes) = self.ledger.lost_traffic();
-        Statistics {
-            messages: counts.messages,
-            bytes: counts.bytes,
-            lost: counts.lost,
-            lost_packets,
-            lost_bytes,
-            sample: self.sample(),
-            ..Statistics::default()
-        }
     }
 
     pub(super) fn counts(&self) -> OutputCounts {

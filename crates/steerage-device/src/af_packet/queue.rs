@@ -18,7 +18,6 @@ use super::program;
 use super::ring::{Current, Ring};
 use super::sys::{Frame, Socket};
 use crate::capture::COPY_BYTES_MAX;
-use crate::memory::OPEN_ONCE;
 use crate::offloads::vnet;
 
 /// How often a busy queue asks the kernel for drops and errors, which takes two system calls.
@@ -367,7 +366,8 @@ impl RxQueue for Queue {
     }
 
     fn open(&mut self, _region: &Arc<Region>) -> Result<Opened, DeviceError> {
-        let blocks = self.ring.blocks().map_err(|cause| self.error("lend its ring", cause).advise(OPEN_ONCE))?;
+        let blocks =
+            self.ring.blocks().map_err(|cause| self.error("lend its ring", cause).advise("open a queue once"))?;
         Ok(Opened::lending(blocks))
     }
 

@@ -4,7 +4,6 @@
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread;
 use std::time::Duration;
 
 use steerage::{
@@ -14,15 +13,12 @@ use steerage::{
 };
 
 use super::attach::Attached;
+use super::bind::{self, PINNED, chunk_bytes};
 use super::interface::Interface;
-use super::lines::{Beside, Lines};
 use super::sys::{self, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Shape, Socket};
+use super::tx_sockets::{SharedUmem, TxSockets};
 use super::{AfXdpOptions, CHUNK_BYTES_MAX, HEADROOM_BYTES, LINK_BYTES, Mode, RING_MAX, RING_MIN};
 use crate::namespace::Namespace;
-
-/// The first and the longest wait for the kernel to release a queue whose owner has just ended.
-const WAIT_FIRST: Duration = Duration::from_millis(1);
-const WAIT_LAST: Duration = Duration::from_millis(512);
 
 /// An interface, its program and its sockets.
 #[derive(Debug)]
@@ -39,7 +35,7 @@ pub(super) struct Device {
     namespace: Namespace,
     /// The senders of the same interface. They use the same memory, and share the completion ring
     /// of their queue.
-    pub(super) lines: Mutex<Weak<Lines>>,
+    pub(super) senders: Mutex<Weak<TxSockets>>,
     sockets: Mutex<Sockets>,
 }
 
@@ -85,7 +81,7 @@ impl Device {
             copies: options.mode == Mode::Copy,
             first_queue: *queues.start(),
             namespace: Namespace::here(),
-            lines: Mutex::new(Weak::new()),
+            senders: Mutex::new(Weak::new()),
             sockets: Mutex::new(Sockets { unbound, ready: Vec::new(), several: false }),
         })
     }
@@ -151,12 +147,13 @@ impl Device {
     }
 
     fn bind_all(&self, unbound: Vec<Socket>, region: &Arc<Region>) -> Result<(Vec<OpenSocket>, How), DeviceError> {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
         let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
         let (mut ready, mut how) = (Vec::<OpenSocket>::with_capacity(unbound.len()), How::default());
         for (nth, socket) in unbound.into_iter().enumerate() {
             let place = InterfaceQueue { interface: self.index, queue: self.first_queue + nth as u32 };
-            let completions = lines.as_ref().map_or(FEWEST, |lines| lines.completions(place.queue, shape.chunk_bytes));
+            let completions =
+                senders.as_ref().map_or(FEWEST, |senders| senders.completions(place.queue, shape.chunk_bytes));
             let rings = Rings { register: ready.is_empty(), completions };
             let next = socket.with_memory(region, shape, rings);
             let next = next.map_err(|e| self.error("make the socket's rings", e).advise(PINNED))?;
@@ -166,8 +163,8 @@ impl Device {
             }
             ready.push(next);
         }
-        if let Some(lines) = lines {
-            lines.bind_all(region, Some(Beside { first_queue: self.first_queue, ready: &ready, how }))?;
+        if let Some(senders) = senders {
+            senders.bind_all(region, Some(SharedUmem { first_queue: self.first_queue, ready: &ready, how }))?;
         }
         Ok((ready, how))
     }
@@ -198,45 +195,6 @@ impl Device {
         ways: &[How],
         bind: impl FnMut(How) -> io::Result<()>,
     ) -> Result<How, DeviceError> {
-        self::bind(ways, bind).map_err(|error| not_bound(&self.name, "receive from its queues", place, error))
-    }
-}
-
-/// The most bytes of a page that the kernel uses for a frame.
-pub(super) fn chunk_bytes(region: &Region) -> u32 {
-    region.page_bytes().min(CHUNK_BYTES_MAX) as u32
-}
-
-/// Advice for the case that the kernel does not pin the memory.
-pub(super) const PINNED: &str = "pages are pinned: it takes CAP_IPC_LOCK, or a higher ulimit -l";
-
-/// Explains why a socket could not get its queue.
-pub(super) fn not_bound(name: &str, operation: &'static str, place: InterfaceQueue, error: io::Error) -> DeviceError {
-    if error.raw_os_error() != Some(libc::EBUSY) {
-        return DeviceError::new(name, "bind an AF_XDP socket", error);
-    }
-    let cause = io::Error::other(format!("queue {} has an AF_XDP socket already", place.queue));
-    DeviceError::new(name, operation, cause).advise("stop the program that has it")
-}
-
-/// Binds in the first of these ways that works. The last owner of the queue may still hold it for a
-/// moment.
-pub(super) fn bind(ways: &[How], mut try_to: impl FnMut(How) -> io::Result<()>) -> io::Result<How> {
-    let (mut ways, mut wait) = (ways.iter().copied(), WAIT_FIRST);
-    let mut how = ways.next().unwrap_or_default();
-    loop {
-        let error = match try_to(how) {
-            Ok(()) => return Ok(how),
-            Err(error) => error,
-        };
-        if error.raw_os_error() != Some(libc::EBUSY) {
-            how = ways.next().ok_or(error)?;
-            continue;
-        }
-        if wait > WAIT_LAST {
-            return Err(error);
-        }
-        thread::sleep(wait);
-        wait *= 2;
+        bind::bind(ways, bind).map_err(|error| bind::not_bound(&self.name, "receive from its queues", place, error))
     }
 }

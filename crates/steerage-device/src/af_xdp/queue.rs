@@ -15,7 +15,8 @@ use steerage::{
     limits::SEGMENTS_MAX,
 };
 
-use super::device::{Device, chunk_bytes};
+use super::bind::chunk_bytes;
+use super::device::Device;
 use super::interface::{Change, Interface, Netlink};
 use super::program::{META_BYTES, META_HASHED};
 use super::sys::{self, ByCpu, FilledChunk, OpenSocket};

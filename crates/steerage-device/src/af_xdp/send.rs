@@ -15,10 +15,11 @@ use steerage::{
     packet::Received,
 };
 
+use super::device::Device;
 use super::interface::{self, ETHERNET, Netlink};
-use super::lines::{Bound, Lines};
 use super::spec::{self, Named};
 use super::sys::{Socket, Unsent};
+use super::tx_sockets::{TxSocket, TxSockets};
 use super::{PERMISSION, RING_MAX, RING_MIN, SEND_RING_DEFAULT};
 use crate::offloads::merged::{Outcome, count, sendable};
 use crate::options;
@@ -125,11 +126,14 @@ impl AfXdpOutput {
             sockets.push(socket);
         }
         let queues = interface::queues(&self.interface).send;
-        let lines = Lines::new(&self.interface, &interface, queues, self.ring, sockets);
-        let lines = lines.map_err(|e| self.error("watch the interface", e))?;
+        let sockets = TxSockets::new(&self.interface, &interface, queues, self.ring, sockets);
+        let sockets = sockets.map_err(|e| self.error("watch the interface", e))?;
+        if let Some(device) = Device::find(interface.index) {
+            *device.senders.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&sockets);
+        }
         let open = Box::new(move |_cpu| {
-            let nth = lines.add()?;
-            Ok(Box::new(Send { lines: Arc::clone(&lines), nth, ready: None }) as Box<dyn TxQueue>)
+            let nth = sockets.add()?;
+            Ok(Box::new(Send { sockets: Arc::clone(&sockets), nth, ready: None }) as Box<dyn TxQueue>)
         });
         Ok(Output::new(crate::interface_name::following(&self.interface), spec::DEVICE, open))
     }
@@ -142,7 +146,7 @@ impl AfXdpOutput {
 /// The sending side of one CPU.
 #[derive(Debug)]
 struct Send {
-    lines: Arc<Lines>,
+    sockets: Arc<TxSockets>,
     nth: usize,
     ready: Option<SendQueue>,
 }
@@ -150,7 +154,7 @@ struct Send {
 /// The socket and the pages of one CPU.
 #[derive(Debug)]
 struct SendQueue {
-    bound: Bound,
+    bound: TxSocket,
     region: Arc<Region>,
     free: Vec<Page>,
     /// Pages that a device could not read, because they are not contiguous in physical memory.
@@ -183,18 +187,18 @@ impl SendQueue {
 
     /// Takes back the pages of sent packets.
     fn reclaim(&mut self) {
-        let Self { bound: Bound { line, nth, .. }, free, voided, .. } = self;
+        let Self { bound: TxSocket { shared, nth, .. }, free, voided, .. } = self;
         // If another CPU holds the lock, it passes our pages to us.
-        if let Ok(mut told) = line.told.try_lock() {
-            let told = &mut *told;
+        if let Ok(mut ring) = shared.completion_ring.try_lock() {
+            let ring = &mut *ring;
             // An address that belongs to no sender is ignored.
             let mut tell = |address| {
-                let _ = told.reaper.tell(address, *nth, |page| free.push(page));
+                let _ = ring.reaper.tell(address, *nth, |page| free.push(page));
             };
-            told.completions.drain(&mut tell);
+            ring.completions.drain(&mut tell);
             voided.drain(..).for_each(tell);
         }
-        line.in_flight.collect(*nth, |page| free.push(page));
+        shared.in_flight.collect(*nth, |page| free.push(page));
     }
 
     /// Puts a packet into the ring. It swaps the packet's own pages into the ring if possible, and
@@ -285,7 +289,7 @@ impl SendQueue {
     /// Marks a page as in flight. Returns its address. All pages here belong to the one region, so
     /// each has an address.
     fn post(&mut self, page: Page, len: usize) -> Option<u64> {
-        match self.bound.line.in_flight.post(self.bound.nth, page, self.parts(len)) {
+        match self.bound.shared.in_flight.post(self.bound.nth, page, self.parts(len)) {
             Ok(address) => Some(address),
             Err(page) => {
                 self.free.push(page);
@@ -392,7 +396,7 @@ impl Send {
         sendable(received, received.link == LinkType::ETHERNET)?;
         let len = received.total_len;
         let is_tagged = matches!(received.data.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]));
-        let most = self.lines.mtu() + HEADER_BYTES + if is_tagged { TAG_BYTES } else { 0 };
+        let most = self.sockets.mtu() + HEADER_BYTES + if is_tagged { TAG_BYTES } else { 0 };
         match len {
             ..HEADER_BYTES => Err(Outcome::Unfit),
             len if len > most.min(longest) => Err(Outcome::TooLong),
@@ -403,25 +407,25 @@ impl Send {
 
 impl TxQueue for Send {
     fn capabilities(&self) -> TxCapabilities {
-        TxCapabilities::default().pages(self.lines.ring as usize)
+        TxCapabilities::default().pages(self.sockets.ring as usize)
     }
 
     fn open(&mut self, resources: TxResources) -> Result<(), DeviceError> {
         let TxResources { region, pages, .. } = resources;
-        let bound = self.lines.ready(self.nth, &region)?;
+        let bound = self.sockets.ready(self.nth, &region)?;
         let is_fit = |page: &Page| {
             let from = region.address(page).unwrap_or(0) % PIECE_BYTES;
             !bound.how.zero_copy || from + region.page_bytes() as u64 <= PIECE_BYTES
         };
         let (free, unfit) = pages.into_iter().partition(is_fit);
-        let voided = Vec::with_capacity(self.lines.ring as usize);
+        let voided = Vec::with_capacity(self.sockets.ring as usize);
         self.ready = Some(SendQueue { bound, region, free, unfit, unsaid: 0, down: false, voided });
         Ok(())
     }
 
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let mut sent = Sent::default();
-        self.lines.look(packets.now());
+        self.sockets.look(packets.now());
         let Some(mut ready) = self.ready.take() else { return Ok(sent) };
         ready.reclaim();
         let longest = ready.longest();
@@ -447,10 +451,10 @@ impl TxQueue for Send {
         self.ready = Some(ready);
         match kicked {
             // Relaxed: exactly one CPU reports the error, and it does not matter which.
-            Err(error) if !self.lines.gone.swap(true, Ordering::Relaxed) => {
+            Err(error) if !self.sockets.gone.swap(true, Ordering::Relaxed) => {
                 let is_gone = matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV));
                 let error = if is_gone { io::Error::new(error.kind(), "the interface was deleted") } else { error };
-                Err(self.lines.error("send by the interface", error))
+                Err(self.sockets.error("send by the interface", error))
             }
             _ => Ok(sent),
         }
@@ -460,27 +464,27 @@ impl TxQueue for Send {
         // Descriptors are left only if a zero-copy driver sends them later.
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.bound.how.zero_copy) else { return Ok(()) };
         let kicked = ready.kick(&mut Sent::default());
-        kicked.map_err(|error| self.lines.error("send by the interface", error))
+        kicked.map_err(|error| self.sockets.error("send by the interface", error))
     }
 
     fn close(&mut self, pages: &mut Vec<Page>) {
-        let Some(SendQueue { bound: Bound { sender, line, nth, how, .. }, mut free, mut unfit, .. }) =
+        let Some(SendQueue { bound: TxSocket { sender, shared, nth, how, .. }, mut free, mut unfit, .. }) =
             self.ready.take()
         else {
             return;
         };
         drop(sender);
-        let mut told = line.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = &mut *told;
-        told.completions.drain(|address| {
-            let _ = told.reaper.tell(address, nth, |page| free.push(page));
+        let mut ring = shared.completion_ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = &mut *ring;
+        ring.completions.drain(|address| {
+            let _ = ring.reaper.tell(address, nth, |page| free.push(page));
         });
         // The kernel copied the packets, so their pages are free. A zero-copy driver may still read
         // its pages, so those stay out of use.
         if !how.zero_copy {
-            told.reaper.take_all(nth, |page| free.push(page));
+            ring.reaper.take_all(nth, |page| free.push(page));
         }
-        line.in_flight.collect(nth, |page| free.push(page));
+        shared.in_flight.collect(nth, |page| free.push(page));
         pages.append(&mut free);
         pages.append(&mut unfit);
     }

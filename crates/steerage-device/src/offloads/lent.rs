@@ -15,8 +15,6 @@ use steerage::device::{Blocks, Claim, Completion, Completions, DeviceCounts, Fra
 use steerage::flow::offload::Offload;
 use steerage::limits::HEADROOM;
 
-use crate::memory::OPEN_ONCE;
-
 /// The most bytes for one poll to receive. Finished packets return between two polls. If a poll
 /// received more, the memory would be out of the caches by its next use.
 const POLL_BYTES: usize = 1 << 20;
@@ -148,7 +146,7 @@ impl Lent {
 
     pub(crate) fn open(&mut self) -> io::Result<Opened> {
         if self.claim.is_some() {
-            return Err(io::Error::other(OPEN_ONCE));
+            return Err(io::Error::other("open a queue once"));
         }
         let (blocks, claim) = Blocks::map(self.limits.blocks, self.limits.block_bytes).map_err(io::Error::other)?;
         self.claim = Some(claim);

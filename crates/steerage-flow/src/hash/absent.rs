@@ -17,26 +17,14 @@ impl Absent {
     pub(super) fn new(_: &HashKey) -> Option<Absent> {
         None
     }
-
-    #[cfg(not(all(target_arch = "aarch64", target_endian = "little")))]
-    pub(super) fn plain_frames(&self, _: &'static PortPairs) -> Option<PlainFrames<'_>> {
-        None
-    }
 }
 
 #[derive(Clone, Copy)]
 pub(crate) struct PlainFrames<'a>(Infallible, PhantomData<&'a ()>);
 
-impl PlainFrames<'_> {
-    /// The AES kernel of other architectures asks this before it makes one.
-    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-    pub(super) fn are_possible() -> bool {
-        false
-    }
-
-    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-    pub(super) fn new(_: &super::aes::Aes, _: &'static PortPairs) -> Self {
-        unreachable!("they are not possible")
+impl<'a> PlainFrames<'a> {
+    pub(super) fn new<Aes>(_: &'a Aes, _: &'static PortPairs) -> Option<Self> {
+        None
     }
 
     pub(crate) fn hash(self, _: &[&[u8]], _: Affinity, _: &mut [u32; TOGETHER]) -> u64 {

@@ -23,7 +23,7 @@ mod aarch64;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-use super::{HashKey, Hashing, Kernel, PlainFrames, PortPairs};
+use super::{HashKey, Hashing, Kernel};
 use crate::flow_key::FlowKey;
 
 #[cfg(target_arch = "aarch64")]
@@ -43,8 +43,9 @@ pub(super) type RoundKeys = [Block; 1 + ROUNDS];
 pub(super) struct Aes {
     pub(super) short: RoundKeys,
     pub(super) long: RoundKeys,
-    /// Whether this CPU can also read the keys of plain frames: see [`PlainFrames`].
-    reads_frames: bool,
+    /// Whether this CPU has the instructions that hash plain frames from their bytes.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) reads_frames: bool,
 }
 
 impl Aes {
@@ -53,13 +54,12 @@ impl Aes {
             return None;
         }
         let [short, long] = schedule(key).map(|keys| keys.map(|[low, high]| block(low, high)));
-        Some(Aes { short, long, reads_frames: PlainFrames::are_possible() })
-    }
-
-    /// The kernel for plain frames, if this CPU has its instructions.
-    #[inline]
-    pub(super) fn plain_frames(&self, tunnels: &'static PortPairs) -> Option<PlainFrames<'_>> {
-        self.reads_frames.then(|| PlainFrames::new(self, tunnels))
+        Some(Aes {
+            short,
+            long,
+            #[cfg(target_arch = "x86_64")]
+            reads_frames: instructions::read_frames(),
+        })
     }
 
     /// # Safety

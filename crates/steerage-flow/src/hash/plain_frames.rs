@@ -187,7 +187,7 @@ unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
     }
 }
 
-/// The kernel. A value of this type proves that this CPU has AES and what [`are_possible`](Self::are_possible) checks.
+/// The kernel. A value of this type proves that this CPU has AES and the other instructions of [`hash_here`](Self::hash_here).
 #[derive(Clone, Copy)]
 pub(crate) struct PlainFrames<'a> {
     aes: &'a Aes,
@@ -195,18 +195,10 @@ pub(crate) struct PlainFrames<'a> {
 }
 
 impl<'a> PlainFrames<'a> {
-    /// Whether this CPU has the instructions that are needed beside AES.
-    pub(super) fn are_possible() -> bool {
-        std::is_x86_feature_detected!("sse4.2")
-            && std::is_x86_feature_detected!("avx2")
-            && std::is_x86_feature_detected!("bmi1")
-            && std::is_x86_feature_detected!("bmi2")
-    }
-
-    /// For callers who know that [`are_possible`](Self::are_possible) is true.
+    /// The kernel, if this CPU has its instructions.
     #[inline]
-    pub(super) fn new(aes: &'a Aes, tunnels: &'static PortPairs) -> Self {
-        Self { aes, tunnels }
+    pub(super) fn new(aes: &'a Aes, tunnels: &'static PortPairs) -> Option<Self> {
+        aes.reads_frames.then_some(Self { aes, tunnels })
     }
 
     /// Hashes the plain ones of at most [`TOGETHER`] Ethernet frames: stores each frame's hash at its index. Returns the frames

@@ -260,7 +260,18 @@ impl Export {
         if self.way.down_since().is_some() {
             return;
         }
-        let statistics = Statistics { records: self.records, ignored: (self.ignored)(), ..self.shared.statistics() };
+        let counts = self.shared.counts();
+        let (lost_packets, lost_bytes) = self.shared.ledger().lost_traffic();
+        let statistics = Statistics {
+            messages: counts.messages,
+            records: self.records,
+            bytes: counts.bytes,
+            lost: counts.lost,
+            lost_packets,
+            lost_bytes,
+            ignored: (self.ignored)(),
+            sample: self.shared.sample(),
+        };
         self.encoder.encode_statistics(&statistics, SystemTime::now());
         self.train.clear();
         self.train.add(self.encoder.message(), self.encoder.data_records());

@@ -15,8 +15,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use steerage::device::{Blocks, Claim, Completions, Lending};
 
-use crate::memory::GIVEN;
-
 const TP_STATUS_KERNEL: u32 = 0;
 const TP_STATUS_USER: u32 = 1;
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
@@ -232,7 +230,7 @@ impl Memory {
     /// memory as the ring.
     pub(in crate::af_packet) fn blocks(&mut self) -> io::Result<Blocks> {
         if self.claim.is_some() {
-            return Err(io::Error::other(GIVEN));
+            return Err(io::Error::other("its memory was given away before"));
         }
         let (lent, shape) = (Arc::clone(&self.lent), &self.shape);
         let (places, memory) = (self.lent.bytes / shape.block_bytes, 2 * shape.bytes());

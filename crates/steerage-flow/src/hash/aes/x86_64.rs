@@ -12,6 +12,14 @@ pub(super) fn is_there() -> bool {
     std::is_x86_feature_detected!("aes")
 }
 
+/// Whether this CPU has the instructions that [`PlainFrames`](crate::hash::PlainFrames) needs besides AES.
+pub(super) fn read_frames() -> bool {
+    std::is_x86_feature_detected!("sse4.2")
+        && std::is_x86_feature_detected!("avx2")
+        && std::is_x86_feature_detected!("bmi1")
+        && std::is_x86_feature_detected!("bmi2")
+}
+
 #[inline(always)]
 pub(super) fn zero() -> Block {
     // SAFETY: x86-64 has SSE2.

@@ -19,7 +19,7 @@ use steerage::{
 };
 
 use super::LINK_BYTES;
-use super::device::{self, Device, PINNED, chunk_bytes};
+use super::bind::{self, PINNED, chunk_bytes};
 use super::interface::{Change, Interface, Netlink};
 use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Sender, Shape, Socket};
 
@@ -31,7 +31,7 @@ const PARTS: How = How { zero_copy: false, several: true };
 
 /// An interface for sending.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct TxSockets {
     pub(super) name: String,
     index: u32,
     /// How many tx queues the interface has.
@@ -52,7 +52,7 @@ struct State {
     /// another namespace.
     sockets: Vec<Socket>,
     senders: usize,
-    bound: Option<(Arc<Region>, Vec<Option<Bound>>)>,
+    bound: Option<(Arc<Region>, Vec<Option<TxSocket>>)>,
 }
 
 /// Reports changes of the interface.
@@ -64,10 +64,10 @@ struct Watch {
 
 /// A sender's socket, and the parts that it shares with other senders of its queue.
 #[derive(Debug)]
-pub(super) struct Bound {
+pub(super) struct TxSocket {
     pub(super) sender: Sender,
-    pub(super) line: Arc<Line>,
-    /// The sender's number among the line's senders.
+    pub(super) shared: Arc<SharedQueue>,
+    /// The sender's number among the senders of its queue.
     pub(super) nth: usize,
     /// The most bytes of one descriptor.
     pub(super) chunk_bytes: u32,
@@ -78,29 +78,29 @@ pub(super) struct Bound {
 
 /// The parts that all senders of one queue share.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct SharedQueue {
     pub(super) in_flight: Arc<InFlight>,
     /// CPUs wait for this lock only when they close.
-    pub(super) told: Mutex<Told>,
+    pub(super) completion_ring: Mutex<CompletionRing>,
 }
 
 /// The ring in which the kernel reports sent packets, and the reaper that passes their pages to the
 /// right sender.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct CompletionRing {
     pub(super) completions: Completions,
     pub(super) reaper: Reaper,
 }
 
-/// Sockets that receive from the same interface.
+/// The sockets that receive from the same interface. The senders share their memory.
 #[derive(Clone, Copy)]
-pub(super) struct Beside<'a> {
+pub(super) struct SharedUmem<'a> {
     pub(super) first_queue: u32,
     pub(super) ready: &'a [OpenSocket],
     pub(super) how: How,
 }
 
-impl<'a> Beside<'a> {
+impl<'a> SharedUmem<'a> {
     fn first(&self) -> Option<BorrowedFd<'a>> {
         self.ready.first().map(OpenSocket::as_fd)
     }
@@ -111,7 +111,7 @@ impl<'a> Beside<'a> {
     }
 }
 
-impl Lines {
+impl TxSockets {
     pub(super) fn new(
         name: &str,
         interface: &Interface,
@@ -119,7 +119,7 @@ impl Lines {
         ring: u32,
         sockets: Vec<Socket>,
     ) -> io::Result<Arc<Self>> {
-        let lines = Arc::new(Self {
+        Ok(Arc::new(Self {
             name: name.to_owned(),
             index: interface.index,
             queues,
@@ -129,11 +129,7 @@ impl Lines {
             watch: Mutex::new(Watch { netlink: Netlink::listening()?, looked: Timestamp::ZERO }),
             mtu: AtomicUsize::new(interface.mtu),
             gone: AtomicBool::new(false),
-        });
-        if let Some(device) = Device::find(interface.index) {
-            *device.lines.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&lines);
-        }
-        Ok(lines)
+        }))
     }
 
     pub(super) fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
@@ -152,7 +148,7 @@ impl Lines {
     }
 
     /// The socket of that sender, with this memory.
-    pub(super) fn ready(&self, nth: usize, region: &Arc<Region>) -> Result<Bound, DeviceError> {
+    pub(super) fn ready(&self, nth: usize, region: &Arc<Region>) -> Result<TxSocket, DeviceError> {
         if self.state.lock().unwrap_or_else(PoisonError::into_inner).bound.is_none() {
             self.bind_all(region, None)?;
         }
@@ -183,14 +179,14 @@ impl Lines {
 
     /// Binds all sockets. If other sockets receive from the interface, the new ones share their
     /// memory.
-    pub(super) fn bind_all(&self, region: &Arc<Region>, beside: Option<Beside<'_>>) -> Result<(), DeviceError> {
+    pub(super) fn bind_all(&self, region: &Arc<Region>, umem: Option<SharedUmem<'_>>) -> Result<(), DeviceError> {
         let (sockets, senders) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             (std::mem::take(&mut state.sockets), state.senders)
         };
-        let mut bound: Vec<Bound> = Vec::with_capacity(senders);
+        let mut bound: Vec<TxSocket> = Vec::with_capacity(senders);
         for socket in sockets.into_iter().take(senders) {
-            let next = self.bind_one(socket, region, beside, &bound, senders)?;
+            let next = self.bind_one(socket, region, umem, &bound, senders)?;
             bound.push(next);
         }
         let bound = bound.into_iter().map(Some).collect();
@@ -203,42 +199,44 @@ impl Lines {
         &self,
         socket: Socket,
         region: &Arc<Region>,
-        beside: Option<Beside<'_>>,
-        bound: &[Bound],
+        umem: Option<SharedUmem<'_>>,
+        bound: &[TxSocket],
         senders: usize,
-    ) -> Result<Bound, DeviceError> {
+    ) -> Result<TxSocket, DeviceError> {
         let queue = self.queue_of(bound.len());
         let place = InterfaceQueue { interface: self.index, queue };
         let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
         let completions = self.completions(queue, shape.chunk_bytes);
-        let receiver = beside.and_then(|beside| beside.of(queue));
+        let receiver = umem.and_then(|umem| umem.of(queue));
         // Senders get queues in turn, so this is the first sender of the queue.
         let before = bound.get(queue as usize);
         let of_queue = receiver.or_else(|| before.map(|before| before.sender.as_fd()));
-        let of_any =
-            beside.and_then(|beside| beside.first()).or_else(|| bound.first().map(|first| first.sender.as_fd()));
+        let of_any = umem.and_then(|umem| umem.first()).or_else(|| bound.first().map(|first| first.sender.as_fd()));
         let rings = of_queue.is_none().then_some(Rings { register: of_any.is_none(), completions });
         let sender = socket.sending(region, shape, rings);
         let sender = sender.map_err(|e| self.error("make the socket's rings", e).advise(PINNED))?;
-        let ways = match (beside, bound.first()) {
-            (Some(beside), _) => vec![beside.how],
+        let ways = match (umem, bound.first()) {
+            (Some(umem), _) => vec![umem.how],
             (None, Some(first)) => vec![first.how],
             // This socket receives nothing, and zero-copy drivers may require an XDP program. So it
             // copies. Use parts only if necessary, since they require Linux 6.6.
             (None, None) if self.frame_bytes > shape.chunk_bytes as usize => vec![PARTS, How::default()],
             (None, None) => vec![How::default()],
         };
-        let how = device::bind(&ways, |how| sender.bind(place, how, of_queue.or(of_any)));
-        let how = how.map_err(|e| device::not_bound(&self.name, "send by its queues", place, e))?;
-        let line = match before {
-            Some(before) => Arc::clone(&before.line),
+        let how = bind::bind(&ways, |how| sender.bind(place, how, of_queue.or(of_any)));
+        let how = how.map_err(|e| bind::not_bound(&self.name, "send by its queues", place, e))?;
+        let shared = match before {
+            Some(before) => Arc::clone(&before.shared),
             None => {
-                let told = sender.completions(completions).map_err(|e| self.error("map a ring", e))?;
+                let ring = sender.completions(completions).map_err(|e| self.error("map a ring", e))?;
                 let (in_flight, reaper) = InFlight::new(Arc::clone(region), self.senders_of(queue, senders));
-                Arc::new(Line { in_flight, told: Mutex::new(Told { completions: told, reaper }) })
+                Arc::new(SharedQueue {
+                    in_flight,
+                    completion_ring: Mutex::new(CompletionRing { completions: ring, reaper }),
+                })
             }
         };
-        Ok(Bound { sender, line, nth: bound.len() / self.queues as usize, chunk_bytes: shape.chunk_bytes, how })
+        Ok(TxSocket { sender, shared, nth: bound.len() / self.queues as usize, chunk_bytes: shape.chunk_bytes, how })
     }
 
     /// Reads the changes of the interface, unless a CPU has done so lately.

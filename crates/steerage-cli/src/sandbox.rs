@@ -36,7 +36,7 @@ const MACHINE: [&str; 11] = [
 
 /// A command, to look up its permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Confined {
+pub(crate) enum SandboxProfile {
     Count,
     Meter,
     Explain,
@@ -54,7 +54,7 @@ pub(crate) enum Confined {
     Completions,
 }
 
-impl Confined {
+impl SandboxProfile {
     #[cfg(test)]
     const ALL: [Self; 15] = [
         Self::Count,
@@ -132,7 +132,7 @@ pub(crate) enum Direction {
 /// The permissions that a command still needs once it is set up.
 #[derive(Clone, Debug)]
 pub(crate) struct Needs<'a> {
-    command: Confined,
+    command: SandboxProfile,
     written: Vec<&'a Path>,
     /// The system calls that packet threads may make for the run's devices.
     devices: Vec<Group>,
@@ -140,7 +140,7 @@ pub(crate) struct Needs<'a> {
 }
 
 impl<'a> Needs<'a> {
-    pub(crate) fn of(command: Confined) -> Self {
+    pub(crate) fn of(command: SandboxProfile) -> Self {
         let needs =
             Self { command, written: Vec::new(), devices: Vec::new(), sandbox: Sandbox::new().calls(command.groups()) };
         if command.packet_groups().is_some() { needs.reads_machine() } else { needs }

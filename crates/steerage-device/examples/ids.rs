@@ -87,7 +87,7 @@ mod tests {
     use etherparse::PacketBuilder;
     use steerage::testing::{self, Frame};
     use steerage::{CpuId, CpuMask, Hash, Instance, Outcome, threads::Stepped};
-    use steerage_fixtures::by_hand::ByHand;
+    use steerage_fixtures::manual_clock::ManualClock;
 
     use super::*;
 
@@ -156,7 +156,7 @@ mod tests {
         let between = (0..30_000).map(|port| syn([10, 0, 2, 1], port, 1, true));
         let frames = ports(0..PORTS as u16 / 2).chain(between).chain(ports(PORTS as u16 / 2..PORTS as u16));
         let (parts, handle) = instance(2, frames).split();
-        let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ByHand::default())).collect();
+        let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ManualClock::default())).collect();
         while handle.snapshot().delivered() == 0 {
             cpus[0].step();
         }

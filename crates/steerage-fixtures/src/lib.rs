@@ -1,11 +1,11 @@
 //! Tools for the tests of several crates: network namespaces whose kernels send packets, captures
 //! that are generated or read by tshark, small handlers, and waiting for a condition.
 
-pub mod by_hand;
 pub mod cable;
 pub mod capture;
 pub mod exposition;
 pub mod handlers;
+pub mod manual_clock;
 pub mod namespaces;
 pub mod scratch;
 pub mod tshark;

@@ -13,16 +13,16 @@ use steerage::{
 
 /// A clock that a test sets. Clones share the time.
 #[derive(Clone, Debug, Default)]
-pub struct ByHand(Rc<Cell<Duration>>);
+pub struct ManualClock(Rc<Cell<Duration>>);
 
-impl ByHand {
+impl ManualClock {
     /// Lets time pass.
     pub fn advance(&self, time: Duration) {
         self.0.set(self.0.get() + time);
     }
 }
 
-impl Platform for ByHand {
+impl Platform for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp::ZERO + self.0.get()
     }
@@ -37,7 +37,7 @@ impl Platform for ByHand {
 }
 
 /// Stops two CPUs. Checks that the ledger then balances, and that every page has returned.
-pub fn end<H: Handler>(handle: &Handle, cpus: [&mut Softnet<H, ByHand>; 2]) {
+pub fn end<H: Handler>(handle: &Handle, cpus: [&mut Softnet<H, ManualClock>; 2]) {
     handle.stop();
     let mut ended = [false; 2];
     let [first, second] = cpus;

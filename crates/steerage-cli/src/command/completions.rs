@@ -2,12 +2,12 @@
 
 use crate::args::{self, CompletionsArgs};
 use crate::error::Error;
-use crate::sandbox::{self, Confined, Needs};
+use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 
 /// Prints the completion script.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<(), Error> {
-    sandbox::enter(Needs::of(Confined::Completions), &args.sandbox)?;
+    sandbox::enter(Needs::of(SandboxProfile::Completions), &args.sandbox)?;
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut args::program(), "steerage", &mut script);
     stdout::print(&script)

@@ -6,7 +6,7 @@ use steerage_control::{Client, ClientError};
 use crate::args::{GetArgs, SetArgs};
 use crate::error::Error;
 use crate::instances;
-use crate::sandbox::{self, Confined, Needs};
+use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 use crate::terminal::{printable, printable_lines};
 
@@ -16,7 +16,7 @@ const DEPTH_MAX: usize = 16;
 /// Prints an attribute, or the paths below a directory.
 pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
     let mut client = instances::connect(args.to.to.as_deref())?;
-    sandbox::enter(Needs::of(Confined::Get), &args.to.sandbox)?;
+    sandbox::enter(Needs::of(SandboxProfile::Get), &args.to.sandbox)?;
     let path = args.path.trim_matches('/');
     let failed = |error| Error::Attribute { what: "get", path: path.to_owned(), error };
     let text = match client.get(path) {
@@ -41,7 +41,7 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
 /// Changes an attribute.
 pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
     let mut client = instances::connect(args.to.to.as_deref())?;
-    sandbox::enter(Needs::of(Confined::Set), &args.to.sandbox)?;
+    sandbox::enter(Needs::of(SandboxProfile::Set), &args.to.sandbox)?;
     let path = args.path.trim_matches('/');
     match client.set(path, &args.value) {
         Ok(_in_force) => Ok(()),

@@ -7,12 +7,13 @@ use crate::error::Error;
 use crate::instance;
 use crate::report::Report;
 use crate::run::{self, RunOptions};
-use crate::sandbox::{Confined, Needs};
+use crate::sandbox::{Needs, SandboxProfile};
 
 /// Counts until the end, and reports.
 pub(crate) fn run(args: &CountArgs, verbose: bool) -> Result<(), Error> {
     let args = &needs_outer_flows(&args.run);
-    let (instance, services) = instance::receiving(args, Needs::of(Confined::Count), |_| Ok(|_cpu| Count::default()))?;
+    let (instance, services) =
+        instance::receiving(args, Needs::of(SandboxProfile::Count), |_| Ok(|_cpu| Count::default()))?;
     let options = RunOptions::new(args, verbose, services);
     let ended = run::to_end(instance, &options)?;
     let bytes = ended.outcome.reports.iter().map(|(cpu, counted)| (*cpu, counted.bytes)).collect();

@@ -22,7 +22,7 @@ use crate::report::explain::{
     self, AdviceBasis, CandidateCpus, Explanation, FlowExplanation, InterfaceQueues, Rate, RateFrom, TrafficExplanation,
 };
 use crate::run::{self, RunOptions, Stopper};
-use crate::sandbox::{Confined, Confinement, Direction, Needs};
+use crate::sandbox::{Confinement, Direction, Needs, SandboxProfile};
 use crate::service::ServiceManager;
 use crate::signals;
 
@@ -94,7 +94,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     let by_default = !live.is_empty() && args.packets.is_none() && args.seconds.is_none();
     let needed = args.what.iter().map(Path::new).fold(Needed::default(), Needed::read_file);
     let kept = capabilities::drop_except(&needed)?;
-    let needs = args.what.iter().fold(Needs::of(Confined::Explain), Needs::reads);
+    let needs = args.what.iter().fold(Needs::of(SandboxProfile::Explain), Needs::reads);
     let needs = inputs.iter().fold(needs, |needs, input| needs.device(input.kind, Direction::In));
     let confinement = Confinement::of_files(needs, &args.sandbox)?;
     let signals = signals.hold()?;

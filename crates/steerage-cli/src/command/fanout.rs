@@ -15,7 +15,7 @@ use crate::args::FanoutArgs;
 use crate::error::Error;
 use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
-use crate::sandbox::{Confined, Needs};
+use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::printable;
 
 /// The prefix of an output that is a program.
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     };
     let sending = SendOptions { rate: None, originated: 0, outputs: open, input_end: None };
     let (instance, services) =
-        instance::sending(&args.run, Needs::of(Confined::Fanout), sending, |_| Ok(move |_cpu| fanout))?;
+        instance::sending(&args.run, Needs::of(SandboxProfile::Fanout), sending, |_| Ok(move |_cpu| fanout))?;
     let can_wait = services.can_wait;
     let options = RunOptions::new(&args.run, verbose, services);
     let ended = run::to_end(instance, &options)?;

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::routing::{RouteUpdater, RouterInterface};
 use crate::run::{self, RunOptions};
-use crate::sandbox::{Confined, Needs};
+use crate::sandbox::{Needs, SandboxProfile};
 
 /// How long a received packet may wait for others: the shortest time that the kernel's rings have.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     let sending = SendOptions { rate: None, originated: 0, outputs, input_end: None };
     let ours = || forwarding.get().and_then(|made| made.as_ref().ok()).cloned();
     let gone = || Error::Forward("there is nothing to forward by".to_owned());
-    let (instance, services) = instance::sending(&run, Needs::of(Confined::Forward), sending, |_| {
+    let (instance, services) = instance::sending(&run, Needs::of(SandboxProfile::Forward), sending, |_| {
         let forwarding = ours().ok_or_else(gone)?;
         Ok(move |_cpu| forwarding.handler())
     })?;

@@ -4,12 +4,12 @@ use clap::Command;
 
 use crate::args::{self, HelpArgs};
 use crate::error::Error;
-use crate::sandbox::{self, Confined, Needs};
+use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::{guide, stdout};
 
 /// Prints the page of the guide that has this name, or else the help of the command.
 pub(crate) fn run(args: &HelpArgs) -> Result<(), Error> {
-    sandbox::enter(Needs::of(Confined::Help), &args.sandbox)?;
+    sandbox::enter(Needs::of(SandboxProfile::Help), &args.sandbox)?;
     let text = match args.topic.as_slice() {
         [] => overview(),
         [topic] => match guide::page(topic) {

@@ -11,7 +11,7 @@ use steerage_guard::file::{self, Readers};
 use crate::args::{self, ManArgs};
 use crate::error::Error;
 use crate::guide;
-use crate::sandbox::{self, Confined, Needs};
+use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 
 /// A command and the names of its page.
@@ -28,10 +28,10 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
     let pages = pages();
     if let Some(directory) = &args.out {
         let written = directory.join("steerage.1");
-        let _kept = sandbox::enter_writing(Needs::of(Confined::Man), &[written.as_path()], &args.sandbox)?;
+        let _kept = sandbox::enter_writing(Needs::of(SandboxProfile::Man), &[written.as_path()], &args.sandbox)?;
         return pages.iter().try_for_each(|page| write(page, directory));
     }
-    sandbox::enter(Needs::of(Confined::Man), &args.sandbox)?;
+    sandbox::enter(Needs::of(SandboxProfile::Man), &args.sandbox)?;
     let name = std::iter::once("steerage").chain(args.command.iter().map(String::as_str)).collect::<Vec<_>>().join("-");
     let Some(page) = pages.iter().find(|page| page.name == name) else {
         return Err(Error::NoManualPage { name: args.command.join(" ") });

@@ -14,7 +14,7 @@ use crate::instance;
 use crate::live_flows::Keys;
 use crate::report::{EndedBy, FlowOutputReport, Flows, Printer, Report};
 use crate::run::{self, RunOptions, Stopper};
-use crate::sandbox::{Confined, Needs};
+use crate::sandbox::{Needs, SandboxProfile};
 use outputs::{Outputs, Writers};
 
 /// How many active flows are kept for the live table on a terminal: those with the most bytes. The
@@ -33,7 +33,8 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let outputs = outputs.open()?;
     let stopper = Stopper::default();
     let keys = if args.run.report.quiet || verbose { None } else { Keys::take() };
-    let needs = Needs::of(Confined::Meter).written_files(&written).connects(connects).restores_terminal(keys.is_some());
+    let needs =
+        Needs::of(SandboxProfile::Meter).written_files(&written).connects(connects).restores_terminal(keys.is_some());
     let top = if keys.is_some() { flows.top.max(LIVE_FLOWS) } else { flows.top };
     let (mut writers, mut meters) = (Writers::default(), None);
     let (instance, services) = instance::receiving(&args.run, needs, |can_wait| {

@@ -45,7 +45,7 @@ use crate::error::{Error, JobsError};
 use crate::instance::{self, InputEnd, OpenedInputs, SendOptions};
 use crate::report::{EndedBy, Printer};
 use crate::run::{self, RunOptions, StopHook};
-use crate::sandbox::{Confined, Needs};
+use crate::sandbox::{Needs, SandboxProfile};
 use crate::units::counted;
 use brake::Brake;
 use console::Console;
@@ -109,7 +109,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     // The sandbox allows no new file, so these are created now.
     let kept = args.output.keep_order.then(|| (1..count).map(|_| inherited::temporary_file()).collect());
     let merge = MergeOptions { tag: args.output.tag, kept: kept.transpose()? };
-    let (instance, services) = instance::sending(&run, Needs::of(Confined::Parallel), sending, make)?;
+    let (instance, services) = instance::sending(&run, Needs::of(SandboxProfile::Parallel), sending, make)?;
     let Some(jobs) = jobs.get().cloned() else { return Err(JobsError::Wrong("there are no jobs".to_owned()).into()) };
     let console = Console::new(args.output.quiet);
 

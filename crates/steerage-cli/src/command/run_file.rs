@@ -5,7 +5,7 @@ use steerage_guard::capabilities::Needed;
 use crate::args::{CheckArgs, Cli, Command, RunArgs, RunFileArgs};
 use crate::error::Error;
 use crate::run_file::{self, LoadedRun};
-use crate::sandbox::{self, Confined, Needs};
+use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::terminal::{printable, shell_word};
 use crate::{instance, log, stdout};
 
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &RunFileArgs, verbose: u8) -> Result<(), Error> {
 
 /// Checks the file, and prints what it would run.
 pub(crate) fn check(CheckArgs { checked: args, sandbox }: &CheckArgs) -> Result<(), Error> {
-    let needs = Needs::of(Confined::Check).reads(&args.file).reads_machine();
+    let needs = Needs::of(SandboxProfile::Check).reads(&args.file).reads_machine();
     // Root may check a file that only another user may read.
     let needed = Needed::default().read_file(&args.file);
     let _kept = sandbox::enter_keeping(needs, &needed, sandbox)?;

@@ -8,7 +8,7 @@ use crate::args::{RunArgs, SendArgs};
 use crate::error::Error;
 use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
-use crate::sandbox::{Confined, Needs};
+use crate::sandbox::{Needs, SandboxProfile};
 
 /// The default rate for an interface, in packets per second.
 const RATE_DEFAULT: u64 = 1000;
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
         input_end: None,
     };
     let (instance, services) =
-        instance::sending(&run, Needs::of(Confined::Send), sending, |_| Ok(|_cpu| Fanout::over(1)))?;
+        instance::sending(&run, Needs::of(SandboxProfile::Send), sending, |_| Ok(|_cpu| Fanout::over(1)))?;
     let can_wait = services.can_wait;
     let options = RunOptions::new(&run, verbose, services);
     let ended = run::to_end(instance, &options)?;

@@ -18,7 +18,7 @@ use steerage::{CpuMask, topology::Topology};
 
 use crate::args::DoctorArgs;
 use crate::error::Error;
-use crate::sandbox::{self, Confined, Needs};
+use crate::sandbox::{self, Needs, SandboxProfile};
 use cpus::Cpus;
 use host::Host;
 use interface::Interface;
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     };
     let mut diagnosis = diagnose(&host, probes, interface);
     // All checks are done. The sandbox that is entered here is the one that a run would have.
-    let in_force = sandbox::enter(Needs::of(Confined::Doctor), &args.sandbox)?;
+    let in_force = sandbox::enter(Needs::of(SandboxProfile::Doctor), &args.sandbox)?;
     let at = diagnosis.findings.iter().position(|finding| finding.about == "capabilities").map_or(0, |at| at + 1);
     diagnosis.findings.insert(at, system::sandbox(in_force));
     page::print(&diagnosis, args.json)

@@ -67,7 +67,7 @@ fn ran(test: &str, fault: &str) -> Output {
 fn what_a_packet_function_must_not_do_ends_the_process_and_is_named() {
     if let Ok(fault) = std::env::var(FAULT) {
         let make = |_| Ok(move |_cpu| Faulty(fault.clone()));
-        let (instance, _services) = instance::receiving(&run_args(), Needs::of(Confined::Count), make).unwrap();
+        let (instance, _services) = instance::receiving(&run_args(), Needs::of(SandboxProfile::Count), make).unwrap();
         let outcome = instance.start().unwrap().join();
         assert_eq!(outcome.snapshot.received(), 10);
         return;
@@ -97,7 +97,7 @@ fn what_a_packet_function_must_not_do_ends_the_process_and_is_named() {
 fn a_failed_allocation_is_no_violation() {
     if let Ok(fault) = std::env::var(FAULT) {
         let make = |_| Ok(move |_cpu| Faulty(fault.clone()));
-        let (instance, _services) = instance::receiving(&run_args(), Needs::of(Confined::Count), make).unwrap();
+        let (instance, _services) = instance::receiving(&run_args(), Needs::of(SandboxProfile::Count), make).unwrap();
         drop(instance.start().unwrap().join());
         return;
     }
@@ -124,7 +124,7 @@ fn files_of_others_cannot_be_opened() {
             writeln!(io::stdout(), "denied: {all}").unwrap();
             Ok(|_cpu| Faulty("nothing".to_owned()))
         };
-        let (instance, services) = instance::receiving(&run_args(), Needs::of(Confined::Count), make).unwrap();
+        let (instance, services) = instance::receiving(&run_args(), Needs::of(SandboxProfile::Count), make).unwrap();
         writeln!(io::stdout(), "landlock: {}", services.sandbox.unwrap().landlock()).unwrap();
         drop(instance.start().unwrap().join());
         return;
@@ -160,7 +160,7 @@ fn the_page_of_privileges_is_right() {
         let names: Vec<&str> = [Group::Run].iter().chain(groups).map(|group| group.name()).collect();
         names.join(", ")
     };
-    for command in Confined::ALL {
+    for command in SandboxProfile::ALL {
         let packets = command.packet_groups().map_or("none".to_owned(), names);
         let row = [format!("`{}`", command.name()), names(command.groups()), packets];
         assert!(rows.iter().any(|it| *it == row), "no such row in docs/privileges.md: | {} |", row.join(" | "));
@@ -200,7 +200,7 @@ const INVALID: [u32; 4] = [0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX];
 /// The threads of a command, and the groups of system calls that they have according to
 /// docs/privileges.md.
 #[cfg(target_arch = "x86_64")]
-fn threads(command: Confined) -> Vec<(String, Vec<Group>, Vec<&'static str>)> {
+fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str>)> {
     let (rows, name) = (rows(), format!("`{}`", command.name()));
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == name).unwrap();
     let mut threads = vec![(command.name(), command.groups().to_vec(), row[1].split(", ").collect())];
@@ -229,7 +229,7 @@ fn each_filter_allows_what_the_page_lists_and_nothing_else() {
     let limited: BTreeSet<&str> =
         rows.iter().filter(|row| row.len() == 2 && row[0].starts_with('`')).flat_map(|row| row[0].split('`')).collect();
     let mut by_arguments = BTreeSet::new();
-    for command in Confined::ALL {
+    for command in SandboxProfile::ALL {
         for (thread, groups, listed) in threads(command) {
             let filter = ThreadFilter::new(&groups, &PacketSockets::default()).unwrap();
             let (mut allowed, mut sometimes) = (BTreeSet::new(), BTreeSet::new());

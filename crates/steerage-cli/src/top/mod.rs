@@ -24,7 +24,7 @@ use steerage_guard::capabilities::Needed;
 use crate::args::TopArgs;
 use crate::error::Error;
 use crate::instances;
-use crate::sandbox::{self, Confined, Needs};
+use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 
 use keys::{Action, Ui};
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let mut remote = Remote::new(instances::socket_of(args.to.to.as_deref())?);
     // An instance that does not answer now may answer later.
     let _ = remote.connect();
-    let needs = Needs::of(Confined::Top).uses_terminal();
+    let needs = Needs::of(SandboxProfile::Top).uses_terminal();
     // Root may watch another user's instance, and connect to it again.
     let socket = remote.path().to_owned();
     let needed = Needed::default().written_files(&socket);

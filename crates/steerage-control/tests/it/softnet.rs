@@ -15,8 +15,8 @@ use steerage::{
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
 };
 use steerage_control::{CpuView, Options, SETTLE_MAX, Tree};
-use steerage_fixtures::by_hand::ByHand;
 use steerage_fixtures::handlers::Nothing;
+use steerage_fixtures::manual_clock::ManualClock;
 use steerage_fixtures::namespaces::Namespaces;
 use steerage_fixtures::{HANG, skip, until};
 
@@ -215,7 +215,7 @@ impl RxQueue for OneByOne {
 /// Our two CPUs: CPU 0 receives, and CPU 1 gets all packets.
 struct Ours {
     tree: Tree,
-    cpus: [Softnet<Nothing, ByHand>; 2],
+    cpus: [Softnet<Nothing, ManualClock>; 2],
     accepted: u64,
 }
 
@@ -232,8 +232,9 @@ impl Ours {
         let input = Input::new("burst", "test", vec![Box::new(OneByOne { left: 10 * backlog })]);
         let builder = Builder::new().virtual_cpus(2).backlog(backlog).rps_cpus(one.clone()).input(input);
         let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
-        let clock = ByHand::default();
-        let cpus: Vec<Softnet<Nothing, ByHand>> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
+        let clock = ManualClock::default();
+        let cpus: Vec<Softnet<Nothing, ManualClock>> =
+            parts.into_iter().map(|part| part.enter(clock.clone())).collect();
         let mut cpus = <[_; 2]>::try_from(cpus).unwrap();
         if flow_limit {
             handle.set_flow_limit_cpus(&one).unwrap();

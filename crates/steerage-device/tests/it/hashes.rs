@@ -13,8 +13,8 @@ use steerage::{
 use steerage_device::DeviceHash;
 use steerage_device::af_packet::{AfPacketOptions, Direction};
 use steerage_device::af_xdp::{AfXdpOptions, Mode};
-use steerage_fixtures::by_hand::{self, ByHand};
 use steerage_fixtures::cable::Net;
+use steerage_fixtures::manual_clock::{self, ManualClock};
 use steerage_fixtures::until;
 
 use crate::common::send_raw;
@@ -453,8 +453,8 @@ fn hide(hashes: bool) {
     let builder = Builder::new().virtual_cpus(2).policy(Hash).input_on(input, &[CpuId(0)], None);
     let built = builder.build(move |_| Notes { log: Arc::clone(&of_cpus), reads: false }).unwrap();
     let (parts, handle) = built.split();
-    let clock = ByHand::default();
-    let cpus: Vec<Softnet<Notes, ByHand>> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
+    let clock = ManualClock::default();
+    let cpus: Vec<Softnet<Notes, ManualClock>> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
     let [mut receiver, mut worker] = <[_; 2]>::try_from(cpus).unwrap();
     while log.lock().unwrap().len() < HIDDEN {
         receiver.step();
@@ -467,5 +467,5 @@ fn hide(hashes: bool) {
     for got in log.lock().unwrap().iter() {
         assert_eq!(got.cpu, CpuId(even_share(got.bucket, 2) as u16));
     }
-    by_hand::end(&handle, [&mut receiver, &mut worker]);
+    manual_clock::end(&handle, [&mut receiver, &mut worker]);
 }

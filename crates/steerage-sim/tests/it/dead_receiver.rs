@@ -9,14 +9,14 @@ use steerage::{
     threads::{Phase, Softnet, Stepped},
 };
 use steerage_core::limits::PUBLISH_AT;
-use steerage_fixtures::by_hand::ByHand;
+use steerage_fixtures::manual_clock::ManualClock;
 use steerage_sim::{Mood, TrafficOptions, Witness, WitnessHandler};
 
 /// The number of rounds after which a test fails. An expected event needs only a few.
 const ROUNDS_MAX: usize = 10_000;
 
 /// Steps all of `cpus` until `done` returns true, with some time between rounds.
-fn step_until<H: Handler>(cpus: &mut [Softnet<H, ByHand>], clock: &ByHand, mut done: impl FnMut() -> bool) {
+fn step_until<H: Handler>(cpus: &mut [Softnet<H, ManualClock>], clock: &ManualClock, mut done: impl FnMut() -> bool) {
     for _ in 0..ROUNDS_MAX {
         if done() {
             return;
@@ -49,7 +49,7 @@ fn what_a_dead_receiver_had_staged_is_dropped() {
         .build(move |cpu| -> WitnessHandler { witness.handler(cpu, 1) })
         .unwrap();
     let (parts, handle) = instance.split();
-    let clock = ByHand::default();
+    let clock = ManualClock::default();
     let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
 
     // One poll of 64 frames for eight CPUs: most CPUs have too few frames for the frames to be

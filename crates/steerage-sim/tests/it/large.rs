@@ -8,7 +8,7 @@ use steerage::{
     threads::Softnet,
 };
 use steerage_fixtures::assert_at_rest;
-use steerage_fixtures::by_hand::ByHand;
+use steerage_fixtures::manual_clock::ManualClock;
 
 const CPUS: u16 = 1024;
 const QUEUES: usize = 256;
@@ -61,8 +61,8 @@ fn a_server_of_1024_cpus_and_256_queues() {
     let builder = Builder::new().virtual_cpus(CPUS.into()).policy(Hash).check_order(true).memory_max(2 << 30);
     let built = builder.input(input).build(|_| Counts);
     let (parts, handle) = built.unwrap().split();
-    let clock = ByHand::default();
-    let mut cpus: Vec<Softnet<Counts, ByHand>> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
+    let clock = ManualClock::default();
+    let mut cpus: Vec<Softnet<Counts, ManualClock>> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
     let memory = handle.snapshot().memory;
     assert!(memory.bytes() <= memory.cap && memory.cap == 2 << 30);
     assert!((64..1000).contains(&memory.backlog) && memory.backlog_asked == 1000, "{memory:?}");

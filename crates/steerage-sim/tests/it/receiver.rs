@@ -9,10 +9,10 @@ use steerage::{
     threads::{Phase, Softnet, Stepped},
 };
 use steerage_core::limits::OFFER_WAIT;
-use steerage_fixtures::by_hand::ByHand;
+use steerage_fixtures::manual_clock::ManualClock;
 use steerage_sim::{Costs, Mood, TrafficOptions, Witness, WitnessHandler, World};
 
-type Cpus = Vec<Softnet<WitnessHandler, ByHand>>;
+type Cpus = Vec<Softnet<WitnessHandler, ManualClock>>;
 
 const FRAMES: u64 = 20_000;
 
@@ -20,7 +20,7 @@ const FRAMES: u64 = 20_000;
 const ROUNDS_MAX: usize = 100_000;
 
 /// Two CPUs that the test steps, and a queue that the first CPU polls.
-fn two_cpus(can_wait: bool) -> (Cpus, Handle, ByHand) {
+fn two_cpus(can_wait: bool) -> (Cpus, Handle, ManualClock) {
     let witness = Witness::new(Mood::default());
     let (flows, zipf, chained_once_in, gap) = (500, 0.0, 0, Duration::ZERO);
     let traffic = TrafficOptions { queues: 1, flows, zipf, frames: FRAMES, can_wait, chained_once_in, gap, seed: 1 };
@@ -32,22 +32,22 @@ fn two_cpus(can_wait: bool) -> (Cpus, Handle, ByHand) {
         .build(move |cpu| -> WitnessHandler { witness.handler(cpu, 1) })
         .unwrap();
     let (parts, handle) = instance.split();
-    let clock = ByHand::default();
+    let clock = ManualClock::default();
     (parts.into_iter().map(|part| part.enter(clock.clone())).collect(), handle, clock)
 }
 
 /// Steps both CPUs once. Returns whether both have finished.
-fn step(cpus: &mut Cpus, clock: &ByHand) -> bool {
+fn step(cpus: &mut Cpus, clock: &ManualClock) -> bool {
     clock.advance(Duration::from_micros(1));
     cpus.iter_mut().map(|cpu| cpu.step()).filter(|stepped| *stepped == Stepped::Finished).count() == cpus.len()
 }
 
 /// Steps both CPUs until `done` returns true.
-fn step_until(cpus: &mut Cpus, clock: &ByHand, done: impl Fn() -> bool) {
+fn step_until(cpus: &mut Cpus, clock: &ManualClock, done: impl Fn() -> bool) {
     (0..ROUNDS_MAX).find(|_| done() || step(cpus, clock) && done()).expect("it does not happen");
 }
 
-fn step_to_the_end(cpus: &mut Cpus, clock: &ByHand) {
+fn step_to_the_end(cpus: &mut Cpus, clock: &ManualClock) {
     (0..ROUNDS_MAX).find(|_| step(cpus, clock)).expect("it does not end");
 }
 

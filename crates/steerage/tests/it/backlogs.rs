@@ -13,7 +13,7 @@ use steerage::{
 };
 
 use steerage_fixtures::assert_at_rest;
-use steerage_fixtures::by_hand::ByHand;
+use steerage_fixtures::manual_clock::ManualClock;
 
 /// A source with endless frames, one from each flow in turn. If it waits, it is polled only while
 /// there is room.
@@ -51,9 +51,9 @@ impl Handler for Nothing {
 
 struct World {
     /// The CPUs. CPU 0 receives and handles nothing.
-    cpus: Vec<Softnet<Nothing, ByHand>>,
+    cpus: Vec<Softnet<Nothing, ManualClock>>,
     handle: Handle,
-    clock: ByHand,
+    clock: ManualClock,
 }
 
 fn world(builder: Builder, queues: usize, waits: bool, cpus: u16) -> World {
@@ -63,7 +63,7 @@ fn world(builder: Builder, queues: usize, waits: bool, cpus: u16) -> World {
     let builder = builder.virtual_cpus(usize::from(cpus)).rps_cpus(workers).policy(Hash).device_hash(true);
     let built = builder.input_on(input, &[CpuId(0)], None).build(|_| Nothing).unwrap();
     let (parts, handle) = built.split();
-    let clock = ByHand::default();
+    let clock = ManualClock::default();
     World { cpus: parts.into_iter().map(|part| part.enter(clock.clone())).collect(), handle, clock }
 }
 

@@ -9,7 +9,7 @@ use steerage::{
 };
 use steerage_fixtures::handlers::Nothing;
 
-use steerage_fixtures::by_hand::{self, ByHand};
+use steerage_fixtures::manual_clock::{self, ManualClock};
 
 /// Frames of three flows. The first flow has six frames of eight, and the others have one each.
 struct Three(usize);
@@ -37,7 +37,8 @@ fn load_and_moves() {
     let input = Input::new("three", "test", vec![Box::new(Three(0))]);
     let builder = Builder::new().virtual_cpus(2).policy(Hash).rps_cpus(mask(&[0])).input_on(input, &[CpuId(0)], None);
     let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
-    let cpus: Vec<Softnet<Nothing, ByHand>> = parts.into_iter().map(|part| part.enter(ByHand::default())).collect();
+    let cpus: Vec<Softnet<Nothing, ManualClock>> =
+        parts.into_iter().map(|part| part.enter(ManualClock::default())).collect();
     let [mut first, mut second] = <[_; 2]>::try_from(cpus).unwrap();
     let mut rounds = |count| {
         (0..count).for_each(|_| {
@@ -70,5 +71,5 @@ fn load_and_moves() {
     assert_eq!(handle.snapshot().moves.buckets, (BUCKETS + BUCKETS / 2) as u64);
     assert!(handle.buckets(1).is_none());
 
-    by_hand::end(&handle, [&mut first, &mut second]);
+    manual_clock::end(&handle, [&mut first, &mut second]);
 }

@@ -15,8 +15,8 @@ use steerage::{
     stats::MoveCause,
     threads::Softnet,
 };
-use steerage_fixtures::by_hand::{self, ByHand};
 use steerage_fixtures::handlers::Nothing;
+use steerage_fixtures::manual_clock::{self, ManualClock};
 use steerage_fixtures::{quiet_panics, until};
 
 /// Hands over one frame per poll, as long as there are frames.
@@ -88,7 +88,7 @@ impl Policy for Told {
 
 /// Two CPUs that a test steps. CPU 0 receives.
 struct ByHands {
-    cpus: [Softnet<Nothing, ByHand>; 2],
+    cpus: [Softnet<Nothing, ManualClock>; 2],
     handle: Handle,
     frames: Arc<AtomicUsize>,
 }
@@ -99,7 +99,7 @@ impl ByHands {
         let input = Input::new("frames", "test", vec![Box::new(Frames(Arc::clone(&frames)))]);
         let builder = Builder::new().virtual_cpus(2).policy(policy).input_on(input, &[CpuId(0)], None);
         let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
-        let cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ByHand::default())).collect();
+        let cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ManualClock::default())).collect();
         Self { cpus: <[_; 2]>::try_from(cpus).unwrap(), handle, frames }
     }
 
@@ -128,7 +128,7 @@ impl ByHands {
 
     fn end(mut self) {
         let [first, second] = &mut self.cpus;
-        by_hand::end(&self.handle, [first, second]);
+        manual_clock::end(&self.handle, [first, second]);
     }
 }
 

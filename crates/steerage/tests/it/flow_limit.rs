@@ -8,7 +8,7 @@ use steerage::{
     threads::Softnet,
 };
 
-use steerage_fixtures::by_hand::{self, ByHand};
+use steerage_fixtures::manual_clock::{self, ManualClock};
 
 const BACKLOG: usize = 512;
 /// The port of the flow with three packets of four.
@@ -63,8 +63,8 @@ impl Handler for Counts {
 }
 
 struct Two {
-    receiver: Softnet<Counts, ByHand>,
-    worker: Softnet<Counts, ByHand>,
+    receiver: Softnet<Counts, ManualClock>,
+    worker: Softnet<Counts, ManualClock>,
     handle: Handle,
 }
 
@@ -77,7 +77,7 @@ fn two(hashes: bool, can_wait: bool) -> Two {
     let builder = builder.hash(FlowHasher::sip(&HashKey::MICROSOFT));
     let builder = builder.input_on(Input::new("udp", "test", vec![Box::new(queue)]), &[CpuId(0)], None);
     let (parts, handle) = builder.build(|_| Counts::default()).unwrap().split();
-    let cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ByHand::default())).collect();
+    let cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ManualClock::default())).collect();
     let [receiver, worker] = <[_; 2]>::try_from(cpus).unwrap();
     Two { receiver, worker, handle }
 }
@@ -96,7 +96,7 @@ impl Two {
 
     /// Returns how many packets of the elephant and of the others the worker got.
     fn end(mut self) -> [u64; 2] {
-        by_hand::end(&self.handle, [&mut self.receiver, &mut self.worker]);
+        manual_clock::end(&self.handle, [&mut self.receiver, &mut self.worker]);
         let ledger = self.handle.snapshot();
         assert_eq!(ledger.cpus[1].dropped.get(DropReason::FlowLimit), ledger.dropped().get(DropReason::FlowLimit));
         self.worker.finish()

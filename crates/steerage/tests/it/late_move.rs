@@ -11,8 +11,8 @@ use steerage::{
     threads::{Phase, Softnet},
 };
 use steerage_core::limits::MOVE_WAIT;
-use steerage_fixtures::by_hand::{self, ByHand};
 use steerage_fixtures::handlers::Nothing;
+use steerage_fixtures::manual_clock::{self, ManualClock};
 
 /// A source with endless frames, all of the first bucket. That bucket moves with the first slice.
 struct OneBucket;
@@ -32,10 +32,10 @@ const POLL: u64 = POLL_BUDGET as u64;
 
 /// Two CPUs. CPU 0 receives, and CPU 1 has all buckets.
 struct Two {
-    receiver: Softnet<Nothing, ByHand>,
-    worker: Softnet<Nothing, ByHand>,
+    receiver: Softnet<Nothing, ManualClock>,
+    worker: Softnet<Nothing, ManualClock>,
     handle: Handle,
-    clock: ByHand,
+    clock: ManualClock,
 }
 
 impl Two {
@@ -44,7 +44,7 @@ impl Two {
         let input = Input::new("one bucket", "test", vec![Box::new(OneBucket)]);
         let builder = Builder::new().virtual_cpus(2).policy(Hash).rps_cpus(only(1)).input_on(input, &[CpuId(0)], None);
         let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
-        let clock = ByHand::default();
+        let clock = ManualClock::default();
         let cpus: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
         let [mut receiver, worker] = <[_; 2]>::try_from(cpus).unwrap();
         receiver.step();
@@ -73,7 +73,7 @@ impl Two {
             self.receiver.step();
             self.worker.step();
         }
-        by_hand::end(&self.handle, [&mut self.receiver, &mut self.worker]);
+        manual_clock::end(&self.handle, [&mut self.receiver, &mut self.worker]);
         self.handle.snapshot()
     }
 }

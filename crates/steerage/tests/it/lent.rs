@@ -8,8 +8,8 @@ use steerage::{
     threads::{Softnet, Stepped},
 };
 use steerage_core::limits::RECLAIM_POLLS;
-use steerage_fixtures::by_hand::ByHand;
 use steerage_fixtures::handlers::Nothing;
+use steerage_fixtures::manual_clock::ManualClock;
 
 const BLOCK_BYTES: usize = 1 << 14;
 const HEADER: FrameHeader = FrameHeader { nanos: 0, wire_len: 60, link: 1, interface: 0 };
@@ -48,7 +48,7 @@ fn out_at_polls(says: Polled) -> Vec<u32> {
     let builder = Builder::new().virtual_cpus(1).input(Input::new("lends", "test", vec![Box::new(queue)]));
     let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
     let part = parts.into_iter().next().unwrap();
-    let mut cpu: Softnet<Nothing, ByHand> = part.enter(ByHand::default());
+    let mut cpu: Softnet<Nothing, ManualClock> = part.enter(ManualClock::default());
     for _ in 0..100 {
         assert_eq!(cpu.step(), Stepped::Worked);
     }

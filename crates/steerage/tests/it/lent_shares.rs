@@ -11,7 +11,7 @@ use steerage::{
     threads::Softnet,
 };
 use steerage_fixtures::assert_at_rest;
-use steerage_fixtures::by_hand::ByHand;
+use steerage_fixtures::manual_clock::ManualClock;
 
 const BLOCKS: usize = 24;
 const BLOCK_BYTES: usize = 64 << 10;
@@ -98,7 +98,7 @@ impl Handler for Notes {
 
 /// Three CPUs: CPU 0 receives, and the others handle a flow each.
 struct World {
-    cpus: Vec<Softnet<Notes, ByHand>>,
+    cpus: Vec<Softnet<Notes, ManualClock>>,
     handle: Handle,
     seen: Seen,
     polls: u64,
@@ -114,7 +114,7 @@ impl World {
         let builder = Builder::new().virtual_cpus(3).rps_cpus(workers).policy(Hash).device_hash(true).check_order(true);
         let builder = builder.input_on(input, &[CpuId(0)], None);
         let (parts, handle) = builder.build(move |cpu| Notes(Arc::clone(&notes), usize::from(cpu.0))).unwrap().split();
-        let clock = ByHand::default();
+        let clock = ManualClock::default();
         let cpus = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
         Self { cpus, handle, seen, polls: 0 }
     }

@@ -12,7 +12,7 @@ use steerage::{
     threads::{Armed, Softnet, Stepped},
 };
 
-use steerage_fixtures::by_hand::{self, ByHand};
+use steerage_fixtures::manual_clock::{self, ManualClock};
 
 /// A source with endless frames. It records how many frames each poll asks for.
 struct Endless(Arc<Mutex<Vec<usize>>>);
@@ -48,8 +48,8 @@ impl Handler for Sizes {
 
 /// Two CPUs. CPU 0 receives from `queues` queues, and CPU 1 handles the packets.
 struct Two {
-    receiver: Softnet<Sizes, ByHand>,
-    worker: Softnet<Sizes, ByHand>,
+    receiver: Softnet<Sizes, ManualClock>,
+    worker: Softnet<Sizes, ManualClock>,
     handle: Handle,
     polls: Arc<Mutex<Vec<usize>>>,
     noted: Noted,
@@ -58,7 +58,7 @@ struct Two {
 #[derive(Clone, Default)]
 struct Noted {
     sizes: Rc<Cell<Vec<usize>>>,
-    clock: ByHand,
+    clock: ManualClock,
     work: Rc<Cell<Duration>>,
 }
 
@@ -82,7 +82,7 @@ fn two(queues: usize) -> Two {
 
 impl Two {
     fn end(mut self) {
-        by_hand::end(&self.handle, [&mut self.receiver, &mut self.worker]);
+        manual_clock::end(&self.handle, [&mut self.receiver, &mut self.worker]);
         assert!(self.handle.is_settled());
     }
 }

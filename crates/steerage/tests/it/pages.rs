@@ -16,7 +16,7 @@ use steerage::{
 };
 use steerage_fixtures::{assert_at_rest, quiet_panics};
 
-use steerage_fixtures::by_hand::ByHand;
+use steerage_fixtures::manual_clock::ManualClock;
 
 const FRAMES: usize = 100_000;
 const QUEUES: usize = 4;
@@ -415,7 +415,7 @@ fn with_every_worker_stalled_no_queue_lacks_a_page() {
         .build(|_| KeepsAll)
         .unwrap()
         .split();
-    let clock = ByHand::default();
+    let clock = ManualClock::default();
     let [mut receiver, mut worker] =
         <[_; 2]>::try_from(parts.into_iter().map(|part| part.enter(clock.clone())).collect::<Vec<_>>()).unwrap();
     for keeps in [false, true] {

@@ -14,7 +14,7 @@ use steerage::{
 use steerage_core::limits::{FULL_LOOK, PATIENCE};
 use steerage_fixtures::handlers::Nothing;
 
-use steerage_fixtures::by_hand::{self, ByHand};
+use steerage_fixtures::manual_clock::{self, ManualClock};
 
 const BACKLOG: usize = 2 * POLL_BUDGET;
 
@@ -53,11 +53,11 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     let to_the_other = [CpuId(1)].into_iter().collect();
     let builder = Builder::new().virtual_cpus(2).backlog(BACKLOG).rps_cpus(to_the_other).input(input);
     let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
-    let clock = ByHand::default();
-    let cpus: Vec<Softnet<Nothing, ByHand>> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
+    let clock = ManualClock::default();
+    let cpus: Vec<Softnet<Nothing, ManualClock>> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
     let [mut receiver, mut worker] = <[_; 2]>::try_from(cpus).unwrap();
     let full = BACKLOG as u64;
-    let rounds = |receiver: &mut Softnet<Nothing, ByHand>, count| {
+    let rounds = |receiver: &mut Softnet<Nothing, ManualClock>, count| {
         (0..count).for_each(|_| {
             receiver.step();
         })
@@ -90,6 +90,6 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
 
     // The stop reaches the device, which hands over one more frame.
     let received = handle.snapshot().received();
-    by_hand::end(&handle, [&mut receiver, &mut worker]);
+    manual_clock::end(&handle, [&mut receiver, &mut worker]);
     assert_eq!(handle.snapshot().received(), received + 1);
 }

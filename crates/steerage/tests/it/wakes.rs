@@ -11,8 +11,8 @@ use steerage::{
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     threads::{Armed, Softnet},
 };
-use steerage_fixtures::by_hand::ByHand;
 use steerage_fixtures::handlers::Nothing;
+use steerage_fixtures::manual_clock::ManualClock;
 
 /// Each poll returns as many frames as the test wants. Each frame has another flow.
 struct Bursts {
@@ -49,7 +49,7 @@ fn udp(port: u16) -> Vec<u8> {
 
 /// Three CPUs. CPU 0 receives, and CPUs 1 and 2 get all packets.
 struct Three {
-    cpus: [Softnet<Nothing, ByHand>; 3],
+    cpus: [Softnet<Nothing, ManualClock>; 3],
     handle: Handle,
     wanted: Arc<AtomicUsize>,
 }
@@ -61,7 +61,7 @@ impl Three {
         let input = Input::new("bursts", "test", vec![Box::new(queue)]);
         let builder = Builder::new().virtual_cpus(3).rps_cpus(cpus(&[1, 2])).policy(Hash).input(input);
         let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
-        let clock = ByHand::default();
+        let clock = ManualClock::default();
         let cpus: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
         let Ok(cpus) = cpus.try_into() else { panic!("three CPUs") };
         Self { cpus, handle, wanted }

@@ -20,8 +20,8 @@ impl Folder {
         Self(root)
     }
 
-    fn check(&self, known: &[&str]) -> Result<String, String> {
-        Workspace::read(&self.0).and_then(|workspace| workspace.check(known))
+    fn check(&self) -> Result<String, String> {
+        Workspace::read(&self.0).and_then(|workspace| workspace.check())
     }
 }
 
@@ -32,11 +32,11 @@ impl Drop for Folder {
 }
 
 /// The check of one crate with these files in its `src`.
-fn check_crate(name: &str, files: &[(&str, &str)], known: &[&str]) -> Result<String, String> {
+fn check_crate(name: &str, files: &[(&str, &str)]) -> Result<String, String> {
     let paths: Vec<String> = files.iter().map(|(path, _)| format!("crates/steerage-a/src/{path}")).collect();
     let mut all = vec![("crates/steerage-a/Cargo.toml", "[package]\nname = \"steerage-a\"\n")];
     all.extend(paths.iter().map(String::as_str).zip(files.iter().map(|(_, text)| *text)));
-    Folder::new(name, &all).check(known)
+    Folder::new(name, &all).check()
 }
 
 #[test]
@@ -47,13 +47,9 @@ fn files_that_import_each_other_are_a_circle() {
         ("folder/one.rs", "use super::other::B;\npub struct A(B);"),
         ("folder/other.rs", "pub struct B;\nfn f() {\n    g!(super::one::A);\n}"),
     ];
-    let fault = check_crate("circle", &files, &[]).unwrap_err();
+    let fault = check_crate("circle", &files).unwrap_err();
     assert!(fault.contains("steerage-a: folder::one folder::other import each other"), "{fault}");
     assert!(fault.contains("folder/other.rs:3 imports"), "{fault}");
-    // A known circle passes, and must go from the list when it is gone.
-    check_crate("known", &files, &["steerage-a: folder::one folder::other"]).unwrap();
-    let fault = check_crate("gone", &[("lib.rs", "")], &["steerage-a: x y"]).unwrap_err();
-    assert!(fault.contains("steerage-a: x y is no circle"), "{fault}");
 }
 
 /// By way of a name that a third file passes on, and by way of files inside of the two modules.
@@ -66,7 +62,7 @@ fn re_exports_and_folders_hide_no_circle() {
         ("b.rs", "mod inner;\npub struct B;"),
         ("b/inner.rs", "fn f(_: crate::A) {}"),
     ];
-    let fault = check_crate("through", &files, &[]).unwrap_err();
+    let fault = check_crate("through", &files).unwrap_err();
     assert!(fault.contains("steerage-a: a b import each other"), "{fault}");
 }
 
@@ -80,7 +76,7 @@ fn tests_comments_and_parents_are_free() {
         ),
         ("b.rs", "use crate::a::A;\npub struct B(A);\n#[cfg(all(test, not(loom)))]\nmod tests;"),
     ];
-    check_crate("free", &files, &[]).unwrap();
+    check_crate("free", &files).unwrap();
 }
 
 #[test]
@@ -90,18 +86,18 @@ fn deny_toml_permits_imports() {
         [("dependencies", false), ("target.'cfg(x)'.dependencies", false), ("dev-dependencies", true)]
     {
         let files = [("crates/steerage-a/Cargo.toml", &*manifest(section)), ("crates/steerage-a/src/lib.rs", "")];
-        assert_eq!(Folder::new("arrow", &files).check(&[]).is_ok(), is_right, "{section}");
+        assert_eq!(Folder::new("arrow", &files).check().is_ok(), is_right, "{section}");
     }
     let files =
         [("crates/steerage-core/Cargo.toml", &*manifest("dependencies")), ("crates/steerage-core/src/lib.rs", "")];
-    Folder::new("permitted", &files).check(&[]).unwrap();
+    Folder::new("permitted", &files).check().unwrap();
 }
 
 #[test]
 fn the_core_and_the_facade_have_limits() {
     let check = |name: &str, text: &str| {
         let (manifest, lib) = (format!("crates/{name}/Cargo.toml"), format!("crates/{name}/src/lib.rs"));
-        Folder::new(name, &[(manifest.as_str(), ""), (lib.as_str(), text)]).check(&[])
+        Folder::new(name, &[(manifest.as_str(), ""), (lib.as_str(), text)]).check()
     };
     let code = "fn f() {}\n// A comment, and a blank line.\n\n".repeat(CORE_LINES_MAX);
     check("steerage-core", &code).unwrap();

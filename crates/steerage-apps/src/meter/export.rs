@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use super::file::{FlowFile, STDOUT};
 use super::ipfix::{Export, OpenCollector};
@@ -170,7 +170,6 @@ impl FlowWriter {
         let work = make(Arc::clone(&shared))?;
         let of_thread = Arc::clone(&shared);
         let write = move || {
-            leave_signals_to_others();
             let result = catch_unwind(AssertUnwindSafe(work));
             if !matches!(result, Ok(Ok(()))) {
                 on_failure();
@@ -182,10 +181,8 @@ impl FlowWriter {
                 other => other,
             }));
         };
-        thread::Builder::new()
-            .name("flows".to_owned())
-            .spawn(write)
-            .map_err(|cause| ExportError::new("start a thread to write flows to", shared.name(), cause))?;
+        let spawned = leaving_signals_to_others(|| thread::Builder::new().name("flows".to_owned()).spawn(write));
+        spawned.map_err(|cause| ExportError::new("start a thread to write flows to", shared.name(), cause))?;
         Ok(Self { to: sender, shared, ended })
     }
 
@@ -226,12 +223,16 @@ impl FlowWriter {
     }
 }
 
-/// Makes the kernel deliver signals to other threads. This one may be in a write that never returns,
-/// and a signal that it gets would be stuck with it.
-fn leave_signals_to_others() {
+/// Starts a thread that gets no signal: the kernel delivers them to other threads. This one may be in a
+/// write that never returns, and a signal that it gets would be stuck with it. A new thread has the mask
+/// of the thread that starts it, so there is no time in which it could get one.
+fn leaving_signals_to_others<T>(start: impl FnOnce() -> T) -> T {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1].into_iter().collect();
     // Only an invalid set would be an error.
-    let _ = signals.thread_block();
+    let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+    let started = start();
+    let _ = before.map(|before| before.thread_set_mask());
+    started
 }
 
 /// The outputs and open files of the writer thread.

@@ -62,7 +62,7 @@ struct Xdp {
 impl Xdp {
     /// The faster of AF_PACKET and AF_XDP. With a copy, AF_XDP moves the kernel's part of receiving
     /// to the polling CPU, which then receives fewer packets than with AF_PACKET. It pays if the
-    /// kernel would otherwise also handle each packet (docs/lab/interfaces.md).
+    /// kernel would otherwise also handle each packet (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",

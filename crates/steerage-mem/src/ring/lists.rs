@@ -11,7 +11,7 @@ use crate::{Completion, ring::Producer};
 const LIST_MAX: usize = 64;
 
 /// The largest number of lists of one poll. With 16 lists, each has four frames on average, and lists cost more than they save:
-/// 1.12 times as much time for the receiving CPU (docs/lab/path.md).
+/// 1.12 times as much time for the receiving CPU (lab/notes/path.md).
 pub const LISTS_MAX: usize = 8;
 
 /// The number of the set's last bit, which no ring has.

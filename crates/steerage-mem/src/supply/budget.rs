@@ -247,7 +247,7 @@ impl Needs {
 /// A queue uses all pages of its cache in turn, because it takes pages back only when its cache is
 /// too small for a poll. So these pages should fit the CPU's own caches and its TLB. With frames of
 /// 1,500 bytes, this number costs no more than no cache. Twice as many pages made a run 1.7 times
-/// as long (docs/lab/pages.md, "Many queues, frames, and the size of the cache").
+/// as long (lab/notes/pages.md, "Many queues, frames, and the size of the cache").
 pub const LPC_PAGES_PER_CPU: usize = 2048;
 
 /// The maximum size of a local page cache, in pages: ENA's maximum. Miri, which takes seconds for a

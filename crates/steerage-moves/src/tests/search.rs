@@ -124,7 +124,7 @@ fn scenario(queues: [QueueSetup; 2], requests: Vec<Request>) -> Scenario {
     }
 }
 
-#[allow(clippy::print_stdout)] // how many states there are, for docs/lab/slow-checks.md
+#[allow(clippy::print_stdout)] // how many states there are, for lab/notes/slow-checks.md
 fn visit(name: &str, scenario: &Scenario) {
     let started = std::time::Instant::now();
     let states = search(scenario);

@@ -95,7 +95,7 @@ impl<'a> ReportJson<'a> {
             capture: report.capture.as_ref().map(CaptureJson::of),
             flows: report.flows.as_ref().map(|flows| FlowsJson::of(flows, form)),
             forward: report.forwarded.as_ref(),
-            steering: snapshot.groups.iter().map(SteeringJson::of).collect(),
+            steering: snapshot.groups.iter().map(|group| SteeringJson::of(group, form)).collect(),
             moves: MovesJson::of(snapshot.moves),
             memory: MemoryJson {
                 bytes: snapshot.memory_bytes,

@@ -36,9 +36,12 @@ impl Form {
         }
     }
 
-    /// The paths of the parts that were left out.
+    /// The paths of the parts that were left out, each once.
     pub(super) fn withheld(&self) -> Vec<&'static str> {
-        self.withheld.borrow().clone()
+        let mut paths = self.withheld.borrow().clone();
+        paths.sort_unstable();
+        paths.dedup();
+        paths
     }
 }
 
@@ -56,6 +59,6 @@ mod tests {
             (serde_json::to_value(parts).unwrap(), form.withheld())
         };
         assert_eq!(form(Audience::Private), (json!([1, null]), vec![]));
-        assert_eq!(form(Audience::Public), (json!([null, Value::Null]), vec!["flows.top"; 2]));
+        assert_eq!(form(Audience::Public), (json!([null, Value::Null]), vec!["flows.top"]));
     }
 }

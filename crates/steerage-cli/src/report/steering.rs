@@ -8,6 +8,7 @@ use steerage::{
     stats::{CostEstimate, Elephant, Findings, GroupSnapshot, RegimeEstimate},
 };
 
+use super::private::{Form, Private};
 use crate::units::{counted, grouped};
 
 /// The text shows at most this many elephants; the JSON report has all of them.
@@ -111,12 +112,19 @@ struct RegimeJson {
 struct ElephantJson {
     bucket: u16,
     load: f64,
-    flow: Option<String>,
+    flow: Private<Option<String>>,
 }
 
 impl CostJson {
     fn of(cost: &CostEstimate) -> Self {
         Self { step: cost.step, ns: rounded(cost.nanos), deviation_ns: rounded(cost.deviation) }
+    }
+}
+
+impl ElephantJson {
+    fn of(elephant: &Elephant, form: &Form) -> Self {
+        let flow = form.private("steering.elephants.flow", elephant.flow.map(|flow| flow.to_string()));
+        Self { bucket: elephant.bucket, load: elephant.load, flow }
     }
 }
 
@@ -133,7 +141,7 @@ fn rounded(nanos: f64) -> f64 {
 }
 
 impl SteeringJson {
-    pub(super) fn of(group: &GroupSnapshot) -> Self {
+    pub(super) fn of(group: &GroupSnapshot, form: &Form) -> Self {
         let found = &group.findings;
         let nanos = |time: Duration| time.as_nanos() as u64;
         Self {
@@ -148,12 +156,37 @@ impl SteeringJson {
             reason: Some(found.reason).filter(|reason| !reason.is_empty()),
             costs: found.costs.iter().map(CostJson::of).collect(),
             regimes: found.regimes.iter().map(RegimeJson::of).collect(),
-            elephants: group
-                .elephants
-                .iter()
-                .map(|e| ElephantJson { bucket: e.bucket, load: e.load, flow: e.flow.map(|flow| flow.to_string()) })
-                .collect(),
+            elephants: group.elephants.iter().map(|elephant| ElephantJson::of(elephant, form)).collect(),
             would_move: found.would_move,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use steerage::FlowKey;
+    use steerage_control::Audience;
+
+    use super::*;
+
+    /// The addresses of the flow that fills a CPU are as private as those of the largest flows.
+    #[test]
+    fn the_flow_of_an_elephant_is_not_for_everybody() {
+        let end = |text: &str| text.parse().unwrap();
+        let flow = FlowKey::v4(end("192.0.2.1:1000"), end("198.51.100.2:443"), 6);
+        let elephants = vec![Elephant::new(7, 0.9, Some(flow)), Elephant::new(8, 0.6, None)];
+        let group = GroupSnapshot::new("balance", vec![0], Vec::new(), elephants, Findings::default());
+        let shown = |audience| {
+            let form = Form::of(audience);
+            let json = serde_json::to_value(SteeringJson::of(&group, &form)).unwrap();
+            (json["elephants"].clone(), form.withheld())
+        };
+        let (private, withheld) = shown(Audience::Private);
+        assert_eq!((&private[0]["flow"], withheld), (&json!(flow.to_string()), vec![]));
+        let (public, withheld) = shown(Audience::Public);
+        assert_eq!((&public[0]["bucket"], &public[0]["flow"]), (&json!(7), &Value::Null));
+        assert!(!public.to_string().contains("192.0.2.1"), "{public}");
+        assert_eq!(withheld, ["steering.elephants.flow"]);
     }
 }

@@ -197,7 +197,9 @@ fn flows_are_not_for_other_users() {
     };
     let (report, others) = std::thread::scope(|scope| scope.spawn(ask).join().unwrap());
     assert!(report["received"].as_u64().unwrap() > 0 && report["flows"]["total"].as_u64().unwrap() > 0, "{report}");
-    assert_eq!((&report["withheld"], &report["flows"]["top"]), (&json!(["flows.top"]), &Value::Null));
+    // There is another path if a flow fills a CPU.
+    assert!(report["withheld"].as_array().unwrap().contains(&json!("flows.top")), "{report}");
+    assert_eq!(report["flows"]["top"], Value::Null);
     assert_public(&report.to_string());
     assert_public(&others);
     assert_public(&metrics::get(metrics::address(&run)));

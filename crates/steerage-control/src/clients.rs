@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::quota::{Party, Quota, QuotaFull};
 
-/// How a server shares its places among its clients.
+/// Limits on the connections of a server, and which connection is closed when they are reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing {
     /// The places.

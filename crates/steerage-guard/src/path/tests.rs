@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::groups::{accounts, private_group};
 use super::*;
 
 /// A user who is neither root nor the user of the test.

@@ -48,8 +48,8 @@ $(STAMPS)/semver:
 $(STAMPS)/parquet:
 	@python3 -m venv target/parquet-readers && target/parquet-readers/bin/pip install --quiet duckdb pyarrow polars pytz ||
 	    skip "no venv, or no PyPI here (Debian: python3-venv)"
-	cargo clippy -p steerage-apps -p steerage-cli --features steerage-cli/parquet --all-targets --locked -- -D warnings
-	cargo test -p steerage-apps --features parquet --locked parquet
+	cargo clippy -p steerage-meter -p steerage-cli --features steerage-cli/parquet --all-targets --locked -- -D warnings
+	cargo test -p steerage-meter --features parquet --locked parquet
 	cargo build --profile test -p steerage-cli --features parquet --locked
 	target/parquet-readers/bin/python .ci/parquet target/debug/steerage
 

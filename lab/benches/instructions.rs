@@ -22,11 +22,11 @@ use steerage::{
     threads::{Bell, Platform, Softnet, Stepped},
 };
 use steerage_apps::Count;
-use steerage_apps::meter::{Meter, MeterOptions, Metering};
 use steerage_device::capture::Capture;
 use steerage_lab::capture::capture;
 use steerage_lab::frames::{FLOWS, FrameOptions, Mix};
 use steerage_lab::runs::ReadsHeaders;
+use steerage_meter::{Meter, MeterOptions, Metering};
 
 /// Enough that beginning and ending do not count.
 const PACKETS: u64 = 64_000;

@@ -9,7 +9,6 @@
 //! | [`Count`] | counts packets and bytes |
 //! | [`Fanout`] | sends each flow to one of several outputs |
 //! | [`forward::Forward`] | forwards IPv4 and IPv6, as a router does |
-//! | [`meter::Meter`] | meters flows, and writes records of them |
 //! | [`parallel::Split`] | splits traffic among programs that run side by side |
 #![forbid(unsafe_code)]
 
@@ -21,7 +20,6 @@ pub mod checksum;
 mod count;
 mod fanout;
 pub mod forward;
-pub mod meter;
 pub mod parallel;
 
 pub use analysis::{ANALYSIS_FLOWS_MAX, Analysis, Analyze, AnalyzedFlow, PacketDetail, Volume};

@@ -10,7 +10,6 @@ use std::process::ExitCode;
 use steerage::flow::{HashUnavailable, ParseFlowKeyError};
 use steerage::stats::Drops;
 use steerage::{BuildError, CpuId, CpuMask, SetError, policy::UnknownPolicy, topology::MaskError};
-use steerage_apps::meter::ExportError;
 use steerage_control::metrics::BindError;
 use steerage_control::{ClientError, MountError, SocketError};
 use steerage_device::OpenError;
@@ -18,6 +17,7 @@ use steerage_device::filter::FilterError;
 use steerage_device::output::OutputError;
 use steerage_guard::capabilities::PrivilegesError;
 use steerage_guard::sandbox::SandboxError;
+use steerage_meter::ExportError;
 
 use crate::terminal::shell_word;
 use crate::units::{counted, grouped, plural, size};

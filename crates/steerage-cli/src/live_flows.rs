@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 use steerage::{FlowKey, WallTime};
-use steerage_apps::meter::{FlowRecord, Metering};
+use steerage_meter::{FlowRecord, Metering};
 
 use crate::report::columns::{self, Column};
 use crate::report::flows::short;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use steerage::{CpuId, Snapshot, stats::CpuSnapshot};
-use steerage_apps::meter::Metering;
 use steerage_device::capture::CaptureInfo;
+use steerage_meter::Metering;
 
 use crate::live_flows::{Asked, LiveFlows};
 use crate::terminal;

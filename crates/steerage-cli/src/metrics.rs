@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use steerage::Handle;
 use steerage_apps::forward::{self, Forwarded, Forwarding};
-use steerage_apps::meter::{FlowCounts, Metering};
 use steerage_control::metrics::{Listener, Metric, More, Server, Source};
 use steerage_device::capture::CaptureInfo;
+use steerage_meter::{FlowCounts, Metering};
 
 use crate::args::RunArgs;
 use crate::error::Error;

@@ -1,6 +1,6 @@
 //! The data of a flow's packets, in which the meter searches for names.
 
-use steerage_apps::meter::fuzzing;
+use steerage_meter::fuzzing;
 
 /// A byte that selects the protocol, followed by packets. Each packet begins with three bytes: two
 /// for its direction and length, and one that says whether its sequence number is the next one.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
-use steerage_apps::meter::{FLOWS_DEFAULT, FLOWS_MAX};
+use steerage_meter::{FLOWS_DEFAULT, FLOWS_MAX};
 
 use super::RunArgs;
 use super::values::{duration, number};

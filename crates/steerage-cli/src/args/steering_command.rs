@@ -6,8 +6,8 @@
 use clap::ValueEnum;
 use steerage::{Affinity, Handler};
 use steerage_apps::forward::Forward;
-use steerage_apps::meter::Meter;
 use steerage_apps::{Count, Fanout};
+use steerage_meter::Meter;
 
 use super::DirectionArg;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use steerage::WallTime;
-use steerage_apps::meter::{MeterOptions, Metered, Metering};
+use steerage_meter::{MeterOptions, Metered, Metering};
 
 use crate::args::MeterArgs;
 use crate::error::Error;

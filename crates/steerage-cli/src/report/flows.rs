@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use steerage::WallTime;
-use steerage_apps::meter::{Collector, FlowCounts, FlowOutput, FlowRecord, Metered, OutputCounts};
+use steerage_meter::{Collector, FlowCounts, FlowOutput, FlowRecord, Metered, OutputCounts};
 
 use super::Flows;
 use super::columns::{self, Column};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
 use steerage::{CpuId, Snapshot, stats::Drops};
-use steerage_apps::meter::FlowCounts;
+use steerage_meter::FlowCounts;
 
 use super::flows::FlowTotals;
 use super::json::{SCHEMA, by_reason, rfc3339, seconds};

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use steerage::{Handle, Handler, Instance, Outcome, Snapshot, stats::DropReason};
-use steerage_apps::meter::{FlowOutput, Metering};
 use steerage_control::Audience;
+use steerage_meter::{FlowOutput, Metering};
 
 use crate::error::Error;
 use crate::live_flows::{Asked, Keys};

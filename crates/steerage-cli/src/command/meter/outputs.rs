@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use steerage_apps::meter::{
+use steerage_meter::{
     Collector, Exporter, FilePattern, FlowFormat, FlowOutput, FlowWriter, FlowsTo, OpenCollector, OpenFlows, Rotation,
 };
 

@@ -240,8 +240,8 @@ mod tests {
     use steerage::BucketId;
 
     use super::*;
-    use crate::meter::flow::Seen;
-    use crate::meter::key::Key;
+    use crate::flow::Seen;
+    use crate::key::Key;
 
     /// Flow `n` with one packet at this second.
     fn flow(n: u32, second: u64, hash: u32) -> Flow {

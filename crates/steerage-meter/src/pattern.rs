@@ -12,12 +12,12 @@ use steerage::WallTime;
 ///
 /// ```
 /// use steerage::WallTime;
-/// use steerage_apps::meter::FilePattern;
+/// use steerage_meter::FilePattern;
 ///
 /// let name = FilePattern::parse("flows-%F-%H.csv")?;
 /// assert_eq!(name.at(WallTime::from_nanos(0)), "flows-1970-01-01-00.csv");
 /// assert!(FilePattern::parse("flows-%q.csv").is_err());
-/// # Ok::<(), steerage_apps::meter::ParsePatternError>(())
+/// # Ok::<(), steerage_meter::ParsePatternError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePattern(String);

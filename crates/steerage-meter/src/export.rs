@@ -96,7 +96,7 @@ impl Outlet {
 /// The thread that writes records to files, or sends them to a collector.
 ///
 /// ```no_run
-/// use steerage_apps::meter::{Collector, FilePattern, FlowFormat, FlowWriter, FlowsTo, MeterOptions, Metering};
+/// use steerage_meter::{Collector, FilePattern, FlowFormat, FlowWriter, FlowsTo, MeterOptions, Metering};
 ///
 /// let to = FlowsTo::Files { name: FilePattern::parse("flows.csv")?, rotate: None };
 /// let writer = FlowWriter::start(to, FlowFormat::Csv, || eprintln!("the writer gave up"))?;

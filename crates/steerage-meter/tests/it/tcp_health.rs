@@ -5,9 +5,9 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use steerage_apps::meter::ClosedBy;
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::tshark;
+use steerage_meter::ClosedBy;
 
 use crate::meter_captures::{endless, meter};
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use steerage::flow::Layers;
 use steerage::{Builder, CpuMask, FlowKey, WallTime, flow::protocol};
-use steerage_apps::meter::{FlowRecord, MeterOptions, Metered, Metering, Traffic};
 use steerage_device::capture::Capture;
 use steerage_fixtures::tshark::{PAYLOAD, all_captures, captures, tshark};
+use steerage_meter::{FlowRecord, MeterOptions, Metered, Metering, Traffic};
 
 const FIELDS: [&str; 17] = [
     "frame.protocols",

@@ -18,6 +18,7 @@
 //! | `parquet` | writes records as Parquet |
 //! | `ipfix` | writes records as IPFIX, with a thread that sends them to a collector |
 //! | `totals`, `counts`, `largest` | sum up all CPUs, at the end and during the run |
+#![forbid(unsafe_code)]
 
 mod cells;
 mod counts;
@@ -180,7 +181,7 @@ impl Metering {
     ///
     /// ```
     /// use steerage::{Builder, Input};
-    /// use steerage_apps::meter::{MeterOptions, Metered, Metering};
+    /// use steerage_meter::{MeterOptions, Metered, Metering};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let queue = steerage_device::synthetic::SyntheticOptions::new().packets(1000).flows(10);
@@ -558,3 +559,8 @@ impl Handler for Meter {
         }
     }
 }
+
+/// The examples of the crate's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -27,13 +27,13 @@ pub(super) enum Transport {
 /// A collector of flows that understands IPFIX, and how records are sent to it.
 ///
 /// ```
-/// use steerage_apps::meter::Collector;
+/// use steerage_meter::Collector;
 ///
 /// let collector = Collector::parse("ipfix+tcp://collector.example?domain=7")?;
 /// assert_eq!(collector.to_string(), "ipfix+tcp://collector.example:4739");
 /// assert!(Collector::parse("ipfix://[2001:db8::1]:2055?mtu=9000&refresh=1m&rate=100000&biflow=no").is_ok());
 /// assert!(Collector::parse("netflow://collector.example").is_err());
-/// # Ok::<(), steerage_apps::meter::ParseCollectorError>(())
+/// # Ok::<(), steerage_meter::ParseCollectorError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collector {

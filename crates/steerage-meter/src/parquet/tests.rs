@@ -9,11 +9,11 @@ use steerage::BucketId;
 use steerage_fixtures::scratch::Scratch;
 
 use super::*;
-use crate::meter::disk::Disk;
-use crate::meter::flow::{Flow, FlowEnd, Seen};
-use crate::meter::key::Key;
-use crate::meter::tcp::Segment;
-use crate::meter::writer_state::WriterState;
+use crate::disk::Disk;
+use crate::flow::{Flow, FlowEnd, Seen};
+use crate::key::Key;
+use crate::tcp::Segment;
+use crate::writer_state::WriterState;
 
 /// Builds records of all kinds.
 fn record(nth: u32) -> FlowRecord {
@@ -30,7 +30,7 @@ fn record(nth: u32) -> FlowRecord {
         Seen { time, bytes, ip_bytes: bytes - 14, tcp_flags: 0x18, segment, vlans: [port & 0xfff, 7], ..Seen::of(key) };
     let mut flow = Flow::begin(&seen, BucketId { group: 0, bucket: 0 });
     flow.add(&seen);
-    let names = crate::meter::FlowNames {
+    let names = crate::FlowNames {
         dns_query: Some(format!("host-{nth}.example").into()),
         dns_type: Some(28),
         ..Default::default()

@@ -1,4 +1,0 @@
-//! Tests that compare packet functions with tshark.
-
-mod meter_captures;
-mod tcp_health;

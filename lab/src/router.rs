@@ -8,7 +8,7 @@ use steerage::{
     DeviceError, Input, Output, TxId,
     device::{Capabilities, Completions, Filled, Outgoing, Polled, RxQueue, Sent, TxQueue},
 };
-use steerage_apps::forward::{Forwarding, Hop, Interface, Neighbour, Neighbours, Routes, Table, Target};
+use steerage_router::{Forwarding, Hop, Interface, Neighbour, Neighbours, Routes, Table, Target};
 
 use crate::error::LabError;
 

@@ -45,7 +45,6 @@ mod live_table;
 mod log;
 mod metrics;
 mod report;
-mod routing;
 mod run;
 mod run_file;
 mod sandbox;

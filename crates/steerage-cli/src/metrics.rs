@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use steerage::Handle;
-use steerage_apps::forward::{self, Forwarded, Forwarding};
 use steerage_control::metrics::{Listener, Metric, More, Server, Source};
 use steerage_device::capture::CaptureInfo;
 use steerage_meter::{FlowCounts, Metering};
+use steerage_router::{Fate, Forwarded, Forwarding};
 
 use crate::args::RunArgs;
 use crate::error::Error;
@@ -73,7 +73,7 @@ pub(crate) fn of_forwarding(forwarding: Arc<Forwarding>) -> More {
 }
 
 fn forwarded(counts: &Forwarded) -> Vec<Metric> {
-    let fates = forward::Fate::ALL.map(|fate| (fate.name(), counts.get(fate)));
+    let fates = Fate::ALL.map(|fate| (fate.name(), counts.get(fate)));
     let errors = [("sent", counts.icmp_sent), ("suppressed", counts.icmp_suppressed)];
     vec![
         Metric::counters("forward_packets", "Packets that were examined, by outcome.", "fate", fates),

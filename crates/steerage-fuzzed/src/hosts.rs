@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use steerage::TxId;
 use steerage::testing::HandlerTester;
-use steerage_apps::forward::{Fate, Forward, Forwarding, Hop, Interface, Neighbour, Neighbours, Routes, Table, Target};
 use steerage_lab::respond::{self, Config, Respond, Responding};
+use steerage_router::{Fate, Forward, Forwarding, Hop, Interface, Neighbour, Neighbours, Routes, Table, Target};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const NEXT: [u8; 6] = [2, 0, 0, 0, 0, 7];

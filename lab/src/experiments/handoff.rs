@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steerage::{Builder, limits::POLL_BUDGET};
-use steerage_apps::forward::Fate;
+use steerage_router::Fate;
 
 use crate::error::LabError;
 use crate::experiment::{Experiment, Settings};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 
-use steerage_apps::addresses::{Mac, broadcast_of, is_of_a_host};
+use steerage_router::addresses::{Mac, broadcast_of, is_of_a_host};
 
 /// The maximum number of addresses, which is the limit of smoltcp's interface.
 pub const ADDRESSES_MAX: usize = 8;

@@ -13,7 +13,7 @@ use super::counts::{End, Responded};
 use super::packet::{ACKNOWLEDGED_AT, IPV4_BYTES, IPV6_BYTES, Key, long};
 use super::peers::{Connections, Peer};
 use super::stack::Stack;
-use steerage_apps::addresses::Mac;
+use steerage_router::addresses::Mac;
 
 /// The contents of responses: the bytes 0 to 250 repeated, so that a peer can see if any is
 /// missing.

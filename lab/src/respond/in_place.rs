@@ -12,8 +12,8 @@ use super::neighbour::{Broken, SOLICITATION, Solicitation};
 use super::packet::{
     ACK, ETHERNET_BYTES, FIN, ICMPV6, IPV4_BYTES, IPV6_BYTES, Ip, RST, SYN, TCP, TCP_BYTES, Tcp, word,
 };
-use steerage_apps::addresses::Mac;
-use steerage_apps::checksum::{adjusted, finish, sum};
+use steerage_router::addresses::Mac;
+use steerage_router::checksum::{adjusted, finish, sum};
 
 /// The TTL and hop limit of answers: the recommended default (IANA, "IP parameters").
 pub(super) const HOP_LIMIT: u8 = 64;

@@ -4,7 +4,7 @@
 use std::net::Ipv6Addr;
 
 use super::packet::{ICMPV6, IPV6_BYTES};
-use steerage_apps::checksum::{finish, sum};
+use steerage_router::checksum::{finish, sum};
 
 /// The ICMPv6 type of a solicitation: RFC 4861, 4.3.
 pub(super) const SOLICITATION: u8 = 135;

@@ -6,8 +6,8 @@ use steerage::LinkType;
 
 use super::config::Config;
 use super::counts::Fate;
-use steerage_apps::addresses::{is_of_a_host_v6, is_source_v4};
-use steerage_apps::checksum::{finish, sum};
+use steerage_router::addresses::{is_of_a_host_v6, is_source_v4};
+use steerage_router::checksum::{finish, sum};
 
 pub(super) const ETHERNET_BYTES: usize = 14;
 pub(super) const IPV4_BYTES: usize = 20;

@@ -390,7 +390,7 @@ fn what_is_left_undone_is_told_by_its_reason() {
     assert_eq!(with(|frame| frame[33] = 77), Fate::NotOurs);
     let summed = |mut frame: Vec<u8>, len: usize| {
         frame[24..26].fill(0);
-        let checksum = steerage_apps::checksum::finish(steerage_apps::checksum::sum(&frame[14..14 + len], 0));
+        let checksum = steerage_router::checksum::finish(steerage_router::checksum::sum(&frame[14..14 + len], 0));
         frame[24..26].copy_from_slice(&checksum.to_be_bytes());
         fate(frame)
     };

@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use super::{RouteArg, RunArgs};
+use super::RunArgs;
+use steerage_router::kernel::Route;
 
 pub(super) const FORWARD_HELP: &str = "\
 DEVICE is an interface of the router: IFACE listens to it, and af_xdp:IFACE with --take takes its packets from the kernel. A packet \
@@ -28,7 +29,7 @@ Examples:
 pub(crate) struct ForwardArgs {
     /// Route to use instead of the kernel's routes; can be repeated
     #[arg(long, value_name = "ROUTE", action = clap::ArgAction::Append)]
-    pub(crate) route: Vec<RouteArg>,
+    pub(crate) route: Vec<Route>,
 
     #[command(flatten)]
     pub(crate) run: RunArgs,

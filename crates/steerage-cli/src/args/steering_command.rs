@@ -5,9 +5,9 @@
 
 use clap::ValueEnum;
 use steerage::{Affinity, Handler};
-use steerage_apps::forward::Forward;
 use steerage_apps::{Count, Fanout};
 use steerage_meter::Meter;
+use steerage_router::Forward;
 
 use super::DirectionArg;
 

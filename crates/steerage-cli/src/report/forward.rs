@@ -1,7 +1,7 @@
 //! The counts of `forward`, as text and as a part of the JSON report.
 
 use serde::{Serialize, Serializer};
-use steerage_apps::forward::{Fate, Forwarded, Forwarding};
+use steerage_router::{Fate, Forwarded, Forwarding};
 
 use crate::units::{counted, grouped};
 

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use steerage::Handle;
-use steerage_apps::forward::Forwarding;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::synthetic::SyntheticOptions;
 use steerage_guard::sandbox::InForce;
 use steerage_meter::{FlowOutput, Metering};
+use steerage_router::Forwarding;
 
 use crate::args::RunArgs;
 use crate::control_tree::ControlTree;

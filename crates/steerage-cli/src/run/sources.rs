@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use steerage::Snapshot;
-use steerage_apps::forward::Forwarding;
 use steerage_control::metrics::More;
 use steerage_device::capture::CaptureInfo;
 use steerage_guard::sandbox::InForce;
 use steerage_meter::{FlowOutput, Metering};
+use steerage_router::Forwarding;
 
 use super::RunOptions;
 use crate::metrics;

@@ -12,8 +12,8 @@ use steerage::{
     flow::{FlowHasher, HashKey},
 };
 use steerage_apps::Analyze;
-use steerage_apps::forward::Forwarding;
 use steerage_fixtures::{is_installed, tshark};
+use steerage_router::Forwarding;
 
 use crate::explain::{KEY, explained};
 use crate::program::run;

@@ -1,20 +1,20 @@
-//! The routes and neighbours that `steerage forward` uses. By default they are the kernel's own,
-//! and follow its changes. `--route` replaces the kernel's routes.
+//! The kernel's routes and neighbours, as a [`Table`](crate::Table) of the router that follows their changes.
+//! Routes of the user may replace the kernel's routes.
 //!
 //! | file | content |
 //! |---|---|
 //! | `netlink` | reads the kernel's tables, and receives their changes |
-//! | `kernel_tables` | a copy of the kernel's tables, and the forwarding table made from it |
+//! | `tables` | a copy of the kernel's tables, and the forwarding table made from it |
 //! | `neighbour_probes` | makes the kernel look for neighbours |
-//! | `static_routes` | the routes of the command line |
+//! | `route` | the user's routes, as `ip route` writes them |
 //!
 //! This file has the thread that keeps the forwarding table up to date. That thread handles no
 //! packets.
 
-mod kernel_tables;
 mod neighbour_probes;
 mod netlink;
-mod static_routes;
+mod route;
+mod tables;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -24,13 +24,13 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::TxId;
-use steerage_apps::forward::Forwarding;
 
-use crate::args::RouteArg;
-use crate::error::Error;
-use kernel_tables::{KernelTables, Member};
+use crate::Forwarding;
 use neighbour_probes::NeighbourProbes;
 use netlink::Events;
+use tables::{KernelTables, Member};
+
+pub use route::{NextHop, Route, RouteError};
 
 /// How often the thread checks which neighbours are in use. The kernel marks a neighbour stale after 15 s or more.
 const FRESHEN: Duration = Duration::from_secs(1);
@@ -42,17 +42,37 @@ const REST: u32 = 9;
 /// The shortest time between two reads of all the kernel's tables.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// An interface of the router, as the command line names it.
+/// Why the router cannot follow the kernel's tables.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// The kernel refused a socket, its tables or a thread.
+    #[error("cannot {operation}: {error}")]
+    System {
+        /// What was tried, such as "open a netlink socket".
+        operation: &'static str,
+        /// The kernel's reason.
+        #[source]
+        error: io::Error,
+    },
+    /// A route of the user does not fit the interfaces.
+    #[error(transparent)]
+    Route(#[from] RouteError),
+}
+
+/// An interface of the router.
 #[derive(Clone, Debug)]
-pub(crate) struct RouterInterface {
-    pub(crate) name: String,
-    pub(crate) index: u32,
-    pub(crate) ethernet: bool,
+pub struct RouterInterface {
+    /// Its name, such as `eth0`.
+    pub name: String,
+    /// Its index, as `if_nametoindex(3)` returns it.
+    pub index: u32,
+    /// Whether its packets begin with an Ethernet header.
+    pub ethernet: bool,
 }
 
 /// Keeps the forwarding table up to date.
 #[derive(Debug)]
-pub(crate) struct RouteUpdater {
+pub struct RouteUpdater {
     kernel: KernelTables,
     events: Events,
     probes: NeighbourProbes,
@@ -65,13 +85,18 @@ pub(crate) struct RouteUpdater {
 }
 
 impl RouteUpdater {
-    /// Opens the sockets while there are privileges, and makes the first table.
-    pub(crate) fn new(
+    /// Opens the sockets, which needs `CAP_NET_RAW` (to bind the sockets of probes to interfaces), and makes the first
+    /// table. The interfaces' positions are those of the instance's outputs. If there are `routes`, they replace
+    /// the kernel's.
+    ///
+    /// # Errors
+    /// If the kernel refuses a socket or its tables, or a route does not fit the interfaces.
+    pub fn new(
         interfaces: &[RouterInterface],
-        routes: &[RouteArg],
+        routes: &[Route],
         forwarding: Arc<Forwarding>,
-    ) -> Result<Self, Error> {
-        let cannot = |operation| move |error| Error::System { operation, error };
+    ) -> Result<Self, KernelError> {
+        let cannot = |operation| move |error| KernelError::System { operation, error };
         let members = interfaces.iter().enumerate().map(|(nth, interface)| Member {
             index: interface.index,
             output: TxId(nth as u8),
@@ -84,7 +109,7 @@ impl RouteUpdater {
         let probes = NeighbourProbes::new(&named).map_err(cannot("open a socket to look for neighbours with"))?;
         read_all(&mut kernel).map_err(cannot("ask the kernel for its routes"))?;
         if !routes.is_empty() {
-            kernel.set_static_routes(static_routes::resolve(routes, interfaces, |address| kernel.member_of(address))?);
+            kernel.set_static_routes(route::resolve(routes, interfaces, |address| kernel.member_of(address))?);
         }
         let now = Instant::now();
         let mut control = Self {
@@ -102,7 +127,7 @@ impl RouteUpdater {
     }
 
     /// Notes for the user about the interfaces, one line each.
-    pub(crate) fn notes(&self, interfaces: &[RouterInterface]) -> Vec<String> {
+    pub fn notes(&self, interfaces: &[RouterInterface]) -> Vec<String> {
         let veths = interfaces.iter().filter(|interface| self.kernel.is_veth(interface.index));
         let note = |interface: &RouterInterface| {
             format!(
@@ -113,14 +138,17 @@ impl RouteUpdater {
         veths.map(note).collect()
     }
 
-    /// Starts the thread that follows changes. It ends with the program.
-    pub(crate) fn start(mut self) -> Result<(), Error> {
+    /// Starts the thread that follows changes. The thread ends with the program.
+    ///
+    /// # Errors
+    /// If the kernel has no room for a thread.
+    pub fn start(mut self) -> Result<(), KernelError> {
         let spawned = thread::Builder::new().name("routes".to_owned()).spawn(move || {
             loop {
                 self.turn();
             }
         });
-        spawned.map(drop).map_err(|error| Error::System { operation: "start a thread for routes", error })
+        spawned.map(drop).map_err(|error| KernelError::System { operation: "start a thread for routes", error })
     }
 
     fn turn(&mut self) {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use crate::{Hop, Interface, Mac, Neighbour, Neighbours, Routes, Table, Target, broadcast_of};
 use ipnet::IpNet;
 use netlink_packet_core::NLM_F_APPEND;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
@@ -14,7 +15,6 @@ use netlink_packet_route::neighbour::{
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType, RouteVia};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use steerage::TxId;
-use steerage_apps::forward::{Hop, Interface, Mac, Neighbour, Neighbours, Routes, Table, Target, broadcast_of};
 
 /// The kernel's routing tables (`RT_TABLE_` of linux/rtnetlink.h), in the order in which the kernel
 /// searches them.

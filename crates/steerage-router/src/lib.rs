@@ -10,12 +10,19 @@
 //! | `icmp`, `limit` | ICMP errors in place of packets, and their rate limit |
 //! | `wanted` | neighbours whose link addresses must be found |
 //! | `reason` | counts of what happened to packets |
+//! | [`addresses`] | which addresses a packet may come from and go to |
+//! | [`kernel`] | keeps the table equal to the kernel's routes and neighbours |
 //!
-//! The caller creates the [`Table`] and resolves neighbours. Nothing in this module talks to the
+//! The caller creates the [`Table`] and resolves neighbours, by [`kernel`] or by itself. Only [`kernel`] talks to the
 //! kernel.
+#![forbid(unsafe_code)]
 
+pub mod addresses;
+#[doc(hidden)] // for the host of lab/
+pub mod checksum;
 mod header;
 mod icmp;
+pub mod kernel;
 mod limit;
 mod reason;
 mod table;
@@ -56,7 +63,7 @@ const IDLE_LOOK: Duration = Duration::from_millis(500);
 /// use std::sync::Arc;
 ///
 /// use steerage::testing;
-/// use steerage_apps::forward::{Forwarding, Routes, Table};
+/// use steerage_router::{Forwarding, Routes, Table};
 ///
 /// // The packets of receive queue 0 come by interface 0.
 /// let forwarding = Forwarding::new(vec![0])?;

@@ -66,7 +66,7 @@ pub enum Target {
 /// Routes of both families.
 ///
 /// ```
-/// use steerage_apps::forward::{Hop, Routes, Target};
+/// use steerage_router::{Hop, Routes, Target};
 ///
 /// let mut routes = Routes::default();
 /// let router = Hop { interface: 1, gateway: Some("192.0.2.1".parse()?), weight: 1 };

@@ -45,7 +45,7 @@ pub fn is_source_v4(address: Ipv4Addr, broadcasts: &[Ipv4Addr]) -> bool {
 /// broadcast address (RFC 3021).
 ///
 /// ```
-/// use steerage_apps::forward::broadcast_of;
+/// use steerage_router::broadcast_of;
 ///
 /// assert_eq!(broadcast_of("192.0.2.0/24".parse()?), Some("192.0.2.255".parse()?));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

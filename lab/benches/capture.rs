@@ -14,7 +14,7 @@ use std::time::Instant;
 use steerage::testing::QueueTester;
 use steerage::{Builder, Timestamp, device::Polled, limits::POLL_BUDGET, threads::Stepped};
 use steerage_apps::Count;
-use steerage_device::capture;
+use steerage_capture as capture;
 use steerage_lab::capture::capture as bytes;
 use steerage_lab::placement::pin;
 

@@ -22,7 +22,7 @@ use steerage::{
     threads::{Bell, Platform, Softnet, Stepped},
 };
 use steerage_apps::Count;
-use steerage_device::capture::Capture;
+use steerage_capture::Capture;
 use steerage_lab::capture::capture;
 use steerage_lab::frames::{FLOWS, FrameOptions, Mix};
 use steerage_lab::runs::ReadsHeaders;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use steerage::{CpuId, Snapshot, stats::CpuSnapshot};
-use steerage_device::capture::CaptureInfo;
+use steerage_capture::CaptureInfo;
 use steerage_meter::Metering;
 
 use crate::live_flows::{Asked, LiveFlows};

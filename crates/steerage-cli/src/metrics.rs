@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use steerage::Handle;
+use steerage_capture::CaptureInfo;
 use steerage_control::metrics::{Listener, Metric, More, Server, Source};
-use steerage_device::capture::CaptureInfo;
 use steerage_meter::{FlowCounts, Metering};
 use steerage_router::{Fate, Forwarded, Forwarding};
 

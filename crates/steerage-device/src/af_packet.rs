@@ -31,12 +31,12 @@ use std::time::Duration;
 use steerage::{Affinity, DeviceError, Input, device::RxQueue};
 
 use crate::device_hash::{self, DeviceHash, HashedBy};
-use crate::filter::{Filter, FilterError};
 use crate::interface_name;
 use crate::options::setters;
 use interface::Interface;
 use queue::{Queue, QueueConfig};
 use ring::Ring;
+use steerage_capture::filter::{Filter, FilterError};
 use sys::{Memory, Shape, Socket};
 
 pub use send::AfPacketOutput;

@@ -4,11 +4,9 @@
 //! |---|---|
 //! | [`af_packet`] | interfaces of this machine, to listen and to send |
 //! | [`af_xdp`] | interfaces of this machine whose packets are taken away from the kernel, to receive and to send |
-//! | [`capture`] | capture files: pcap or pcapng, compressed or not, and pipes |
 //! | [`synthetic`] | generated frames, with a number for each flow and frame |
 //! | [`tap`] | TUN and TAP: interfaces of the kernel whose other end is here, to receive and to send |
 //! | [`udp`] | UDP sockets, to receive and to send |
-//! | [`filter`] | filters for interfaces and capture files, in tcpdump's language |
 //! | [`output`] | where packets go: capture files, TUN and TAP, interfaces |
 //! | [`rate`] | a wrapper that limits the rate in frames per second |
 //! | [`fault`] | a wrapper that loses, duplicates, reorders, corrupts and delays frames |
@@ -28,11 +26,9 @@
 
 pub mod af_packet;
 pub mod af_xdp;
-pub mod capture;
 mod device_hash;
 pub mod drain;
 pub mod fault;
-pub mod filter;
 mod interface_name;
 pub mod limit;
 mod namespace;
@@ -53,13 +49,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use steerage::{DeviceError, Input};
+use steerage_capture::filter::FilterError;
+use steerage_capture::{Capture, CaptureError, CaptureInfo, CaptureOptions};
 
 pub use device_hash::DeviceHash;
+/// The crate of capture files, whose options [`open_all`] takes.
+pub use steerage_capture as capture;
 
 use af_packet::{AfPacketOptions, Named};
 use af_xdp::AfXdpOptions;
-use capture::{Capture, CaptureInfo, CaptureOptions};
-use filter::FilterError;
 use limit::Limit;
 use options::SpecError;
 use synthetic::SyntheticOptions;
@@ -74,7 +72,7 @@ use udp::UdpOptions;
 /// - `af_xdp:NAME,option=value,...`: takes packets from an interface ([`af_xdp`]).
 /// - `tap:NAME` or `tun:NAME`: the other end of an interface ([`tap`]).
 /// - `udp:ADDR:PORT` or `udp:ADDR:PORT,option=value,...`: UDP sockets ([`udp`]).
-/// - Any other text: the path of a capture file ([`capture`]). `-` is a capture on standard input.
+/// - Any other text: the path of a capture file ([`steerage_capture`]). `-` is a capture on standard input.
 ///
 /// If a file has the name of a device or an interface, write `./synthetic` or `./eth0`. `any`
 /// stands for several devices, so only [`open_all`] accepts it.
@@ -107,7 +105,7 @@ pub fn open(spec: &str) -> Result<Input, OpenError> {
         return listen(named, AfPacketOptions::new(named.interface)).map(|listening| listening.input);
     }
     could_be_a_file(spec)?;
-    capture::open(spec).map_err(OpenError::Device)
+    steerage_capture::open(spec).map_err(OpenError::Device)
 }
 
 fn listen(named: Named<'_>, options: AfPacketOptions) -> Result<af_packet::AfPacket, OpenError> {
@@ -223,7 +221,7 @@ pub fn open_all(specs: &[impl AsRef<str>], files: &CaptureOptions) -> Result<Ope
 ///
 /// ```no_run
 /// use steerage_device::af_packet::AfPacketOptions;
-/// use steerage_device::capture::CaptureOptions;
+/// use steerage_capture::CaptureOptions;
 ///
 /// let files = CaptureOptions::new().filter("not port 22");
 /// let opened = steerage_device::open_all_with(&["eth0", "eth1", "evening.pcap"], &files, |interface| {
@@ -340,6 +338,15 @@ pub enum OpenError {
     Device(DeviceError),
     /// The device cannot have this filter.
     Filter(FilterError),
+}
+
+impl From<CaptureError> for OpenError {
+    fn from(error: CaptureError) -> Self {
+        match error {
+            CaptureError::Device(error) => Self::Device(error),
+            CaptureError::Filter(error) => Self::Filter(error),
+        }
+    }
 }
 
 impl From<FilterError> for OpenError {

@@ -8,10 +8,10 @@ use steerage::{DeviceError, Output};
 
 use crate::af_packet::{AfPacketOutput, Named};
 use crate::af_xdp::{self, AfXdpOutput};
-use crate::capture::{self, Waiting};
 use crate::options::SpecError;
 use crate::tap::{self, TapOptions};
 use crate::udp::{self, UdpOptions};
+use steerage_capture::Waiting;
 
 /// The prefix of an output to a capture file.
 const PCAP: &str = "pcap:";
@@ -155,14 +155,15 @@ pub fn open_when_read(
         return udp.map(|udp| udp.output()).map_err(OutputError::Device);
     }
     if let Some(path) = spec.strip_prefix(FIFO).filter(|path| !path.is_empty()) {
-        return capture::fifo(path, |before| waits(path, Waiting::Looked { before })).map_err(OutputError::Device);
+        return steerage_capture::fifo(path, |before| waits(path, Waiting::Looked { before }))
+            .map_err(OutputError::Device);
     }
     if let Some(address) = spec.strip_prefix(TCP_LISTEN).filter(|address| !address.is_empty()) {
-        return capture::listen(address, |waiting| waits(address, waiting)).map_err(OutputError::Device);
+        return steerage_capture::listen(address, |waiting| waits(address, waiting)).map_err(OutputError::Device);
     }
     match spec.strip_prefix(PCAP) {
         Some(path) if !path.is_empty() => {
-            capture::create_when_read(path, |before| waits(path, Waiting::Looked { before }))
+            steerage_capture::create_when_read(path, |before| waits(path, Waiting::Looked { before }))
                 .map_err(OutputError::Device)
         }
         None if Named::read(spec).is_some() => {

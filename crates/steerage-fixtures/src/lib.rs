@@ -7,6 +7,7 @@ pub mod exposition;
 pub mod handlers;
 pub mod manual_clock;
 pub mod namespaces;
+pub mod queues;
 pub mod scratch;
 pub mod tshark;
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use steerage::device::{Capabilities, Completions, Opened, Polled, Region, RxQueue};
 use steerage::testing::{Headed, QueueTester};
 use steerage::{DeviceError, Timestamp};
-use steerage_device::capture::Capture;
+use steerage_capture::Capture;
 
 /// How many polls of a compressed capture are checked. It may unpack to a thousand times its size.
 const PACKED_POLLS_MAX: usize = 64;

@@ -1,6 +1,6 @@
 //! Filters in the format of `tcpdump -ddd`.
 
-use steerage_device::filter::Filter;
+use steerage_capture::filter::Filter;
 
 /// Any text, followed by a NUL and a frame. An invalid filter is refused with one line, and a valid
 /// one runs on any frame.

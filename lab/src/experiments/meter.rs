@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use steerage::{Balance, Builder, CpuId, CpuMask, Hash, Instance};
 use steerage_apps::Count;
-use steerage_device::capture::Capture;
+use steerage_capture::Capture;
 use steerage_meter::{MeterOptions, Metered, Metering};
 
 use crate::capture::{RepeatedCapture, capture, count_by_flow, flows_in};

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use steerage::limits::OUTPUTS_MAX;
 use steerage_apps::parallel::Together;
-use steerage_device::capture::Pace;
+use steerage_capture::Pace;
 
 use super::run::StopArgs;
 use super::values::{duration, number};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args, FromArgMatches};
-use steerage_device::capture::Pace;
+use steerage_capture::Pace;
 
 use super::values::{interval, packets, seconds};
 use super::{ControlArgs, CpuArgs, LiveArgs, MetricsArgs, SandboxArgs, SteeringArgs};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use steerage::{Builder, FlowKey, flow::FlowHasher};
 use steerage_apps::{Analysis, Analyze};
+use steerage_capture::CaptureInfo;
 use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;
-use steerage_device::capture::CaptureInfo;
 use steerage_device::synthetic::SyntheticOptions;
 use steerage_guard::capabilities::{self, Needed};
 

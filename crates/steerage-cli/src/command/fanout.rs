@@ -8,7 +8,7 @@ use std::process::{Child, Command};
 
 use steerage::Output;
 use steerage_apps::Fanout;
-use steerage_device::capture::{self, StreamFormat, StreamOptions, Waiting};
+use steerage_capture::{self as capture, StreamFormat, StreamOptions, Waiting};
 use steerage_device::output;
 
 use crate::args::FanoutArgs;

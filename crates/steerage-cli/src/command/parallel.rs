@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use steerage::flow::FlowHasher;
 use steerage::{Output, Snapshot};
 use steerage_apps::parallel::{HandedOn, SplitOptions};
-use steerage_device::capture::{LinksSeen, Stream, StreamFormat, StreamOptions, link_name, strip_tunnels};
+use steerage_capture::{LinksSeen, Stream, StreamFormat, StreamOptions, link_name, strip_tunnels};
 use steerage_device::drain::Downstream;
 use steerage_device::is_synthetic;
 

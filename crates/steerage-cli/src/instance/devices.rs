@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
+use steerage_capture::CaptureOptions;
 use steerage_device::af_packet::{AfPacketOptions, BLOCK_TIMEOUT_DEFAULT, BUFFER_DEFAULT};
 use steerage_device::af_xdp::AfXdpOptions;
-use steerage_device::capture::CaptureOptions;
 use steerage_device::{OpenError, Opened};
 
 use crate::args::RunArgs;

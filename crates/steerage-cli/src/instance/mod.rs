@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use steerage::{Affinity, Builder, CpuId, CpuMask, Handler, Instance, Output, SetError};
+use steerage_capture::CaptureInfo;
 use steerage_control::directory_names;
 use steerage_device::Opened;
-use steerage_device::capture::CaptureInfo;
 use steerage_device::drain::{Downstream, Drain};
 use steerage_device::rate::Rate;
 use steerage_guard::capabilities::{self, Needed};

@@ -17,8 +17,8 @@ use std::time::{Duration, SystemTime};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::stats::{DropReason, Drops, QueueError};
 use steerage::{CpuId, Snapshot, WallTime};
+use steerage_capture::{CaptureInfo, link_name};
 use steerage_control::Audience;
-use steerage_device::capture::{CaptureInfo, link_name};
 use steerage_guard::sandbox::InForce;
 use steerage_meter::{FlowCounts, FlowRecord, Metered};
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use steerage::Handle;
-use steerage_device::capture::CaptureInfo;
+use steerage_capture::CaptureInfo;
 use steerage_device::synthetic::SyntheticOptions;
 use steerage_guard::sandbox::InForce;
 use steerage_meter::{FlowOutput, Metering};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use steerage::Snapshot;
+use steerage_capture::CaptureInfo;
 use steerage_control::metrics::More;
-use steerage_device::capture::CaptureInfo;
 use steerage_guard::sandbox::InForce;
 use steerage_meter::{FlowOutput, Metering};
 use steerage_router::Forwarding;

@@ -2,7 +2,7 @@
 //! of classic BPF.
 
 use super::Direction;
-use crate::filter::{Filter, Instruction};
+use steerage_capture::filter::{Filter, Instruction};
 
 /// `BPF_RET | BPF_K`: lets this many bytes through. 0 drops the frame.
 const RETURN: u16 = 0x06;

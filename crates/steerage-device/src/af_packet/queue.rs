@@ -17,8 +17,8 @@ use super::interface::Interface;
 use super::program;
 use super::ring::{Current, Ring};
 use super::sys::{Frame, Socket};
-use crate::capture::COPY_BYTES_MAX;
 use crate::offloads::vnet;
+use steerage_capture::COPY_BYTES_MAX;
 
 /// How often a busy queue asks the kernel for drops and errors, which takes two system calls.
 const LOOK: Duration = Duration::from_millis(5);

@@ -7,8 +7,8 @@ use std::ffi::{c_int, c_ulong, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use crate::filter::Instruction;
 use crate::sys::InterfaceRequest;
+use steerage_capture::filter::Instruction;
 
 mod ring;
 mod send;

@@ -13,9 +13,9 @@ use steerage::{
     flow,
     limits::POLL_BUDGET,
 };
+use steerage_capture::filter::FilterError;
 use steerage_device::DeviceHash;
 use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
-use steerage_device::filter::FilterError;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 use steerage_fixtures::{HANG, in_ci, is_installed, until};
 

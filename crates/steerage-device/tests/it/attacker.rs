@@ -13,8 +13,8 @@ use steerage::{
     device::{Blocks, Capabilities, Claim, Completions, Opened, Polled, Region, RxQueue},
     limits::PAGE_BYTES_MIN,
 };
+use steerage_capture::Capture;
 use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
-use steerage_device::capture::Capture;
 use steerage_fixtures::HANG;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 use steerage_fixtures::capture::pcap;

@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use steerage::testing::QueueTester;
 use steerage::{Builder, Input, Output, Snapshot, Timestamp, limits::POLL_BUDGET};
-use steerage_device::{capture, open, output};
+use steerage_capture as capture;
+use steerage_device::{open, output};
 use steerage_fixtures::cable::Net;
 use steerage_fixtures::handlers::SendAll;
 use steerage_fixtures::{HANG, assert_at_rest};
 
-use crate::common::drain;
+use steerage_fixtures::queues::drain;
 
 /// Few enough that a packet socket has room for all.
 const PACKETS: usize = 200;

@@ -10,7 +10,9 @@ use steerage::{Timestamp, device::Polled};
 use steerage_device::open;
 use steerage_device::synthetic::{Kind, RING, parse_payload};
 
-use crate::common::{drain, testers};
+use steerage_fixtures::queues::drain;
+
+use crate::common::testers;
 
 /// All frames of `spec`, one queue after the other.
 fn frames(spec: &str) -> Vec<Vec<u8>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use steerage::flow::Layers;
 use steerage::{Builder, CpuMask, FlowKey, WallTime, flow::protocol};
-use steerage_device::capture::Capture;
+use steerage_capture::Capture;
 use steerage_fixtures::tshark::{PAYLOAD, all_captures, captures, tshark};
 use steerage_meter::{FlowRecord, MeterOptions, Metered, Metering, Traffic};
 

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
 use steerage::Output;
-use steerage_device::capture::{Stream, StreamFailure, StreamOptions, stream};
+use steerage_capture::{Stream, StreamFailure, StreamOptions, stream};
 use steerage_device::output;
 
 use super::inherited::{self, Inherited};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use steerage::Snapshot;
 use steerage::stats::DropReason;
-use steerage_device::capture::{CaptureInfo, LinksSeen, Stream, StreamFailure};
+use steerage_capture::{CaptureInfo, LinksSeen, Stream, StreamFailure};
 
 use super::console::Console;
 use super::inherited::temporary_directory;

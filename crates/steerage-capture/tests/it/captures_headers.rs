@@ -4,11 +4,11 @@
 use std::io::Cursor;
 
 use steerage::{Builder, Handler, LinkType, WallTime, packet::Received};
-use steerage_device::capture::Capture;
+use steerage_capture::Capture;
 use steerage_fixtures::tshark;
 
-use crate::common::drain_headed;
-use crate::common::files::*;
+use crate::common::*;
+use steerage_fixtures::queues::drain_headed;
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -31,7 +31,7 @@ const FORMAT: StreamFormat = StreamFormat::PcapNanos;
 /// returns false.
 ///
 /// ```no_run
-/// let output = steerage_device::capture::fifo("packets", |asked| asked < 10)?;
+/// let output = steerage_capture::fifo("packets", |asked| asked < 10)?;
 /// # Ok::<(), steerage::DeviceError>(())
 /// ```
 pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
@@ -95,7 +95,7 @@ pub enum Waiting {
 /// belongs, or if `waits` returns false.
 ///
 /// ```no_run
-/// use steerage_device::capture::{Waiting, listen};
+/// use steerage_capture::{Waiting, listen};
 ///
 /// let output = listen("127.0.0.1:57012", |waiting| !matches!(waiting, Waiting::Looked { before: 10 }))?;
 /// # Ok::<(), steerage::DeviceError>(())

@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use steerage::DeviceError;
-use steerage_device::capture::Capture;
+use steerage_capture::Capture;
 
-use super::drain;
+use steerage_fixtures::queues::drain;
 
 /// Creates a temporary file of this test run.
 pub(crate) fn temporary(name: &str, bytes: &[u8]) -> PathBuf {

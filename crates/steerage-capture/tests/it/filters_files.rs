@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use steerage::{Timestamp, device::Polled, testing::QueueTester};
-use steerage_device::capture::{Capture, Pace};
-use steerage_device::filter::{Filter, FilterError};
+use steerage_capture::filter::{Filter, FilterError};
+use steerage_capture::{Capture, Pace};
 use steerage_fixtures::{is_installed, tshark};
 
-use super::common::files::{block, enhanced, interface, pcap, section, temporary, words};
-use super::common::{drain, drain_with_links};
+use super::common::{block, enhanced, interface, pcap, section, temporary, words};
+use steerage_fixtures::queues::{drain, drain_with_links};
 
 /// Expressions with all parts of the language. Each of them lets some packets of the captures pass,
 /// and removes others.

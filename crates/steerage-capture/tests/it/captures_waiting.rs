@@ -10,11 +10,11 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use steerage::testing::QueueTester;
 use steerage::{Timestamp, device::Polled};
-use steerage_device::capture::{Capture, Pace};
+use steerage_capture::{Capture, Pace};
 use steerage_fixtures::until;
 
-use crate::common::files::*;
-use crate::common::{POLLS_MAX, drain, drain_headed};
+use crate::common::*;
+use steerage_fixtures::queues::{POLLS_MAX, drain, drain_headed};
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -11,7 +11,7 @@ const FRONT_BYTES_MAX: usize = 14;
 ///
 /// ```
 /// use steerage::LinkType;
-/// use steerage_device::capture::Inner;
+/// use steerage_capture::Inner;
 ///
 /// // The packet without its first 50 bytes.
 /// let inner = Inner::new(LinkType::ETHERNET, 50);
@@ -52,7 +52,7 @@ pub type Unwrap = fn(&[u8], LinkType) -> Option<Inner>;
 ///
 /// ```
 /// use steerage::LinkType;
-/// use steerage_device::capture::LinksSeen;
+/// use steerage_capture::LinksSeen;
 ///
 /// let seen = LinksSeen::new(None);
 /// assert_eq!((seen.first(), seen.other()), (None, None));

@@ -130,7 +130,7 @@ struct Buffer {
 /// Why a stream was not written, or not read, to its end.
 ///
 /// ```
-/// use steerage_device::capture::StreamFailure;
+/// use steerage_capture::StreamFailure;
 ///
 /// assert_eq!(StreamFailure::ReaderGone.to_string(), "its reader has gone");
 /// ```

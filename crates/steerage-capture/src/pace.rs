@@ -13,12 +13,12 @@ const FACTOR_MAX: f64 = 1e6;
 /// The speed of a replay, as a multiple of the recorded speed.
 ///
 /// ```
-/// use steerage_device::capture::Pace;
+/// use steerage_capture::Pace;
 ///
 /// let pace: Pace = "2.5".parse()?;
 /// let error = "fast".parse::<Pace>().unwrap_err();
 /// println!("{error}");
-/// # Ok::<(), steerage_device::capture::ParsePaceError>(())
+/// # Ok::<(), steerage_capture::ParsePaceError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {

@@ -1,18 +1,38 @@
 //! Options for opening capture files.
 
+use std::path::Path;
+
+use steerage::DeviceError;
+
 use super::{Capture, Pace};
-use crate::OpenError;
+use crate::filter::FilterError;
+
+/// Why a capture cannot be opened.
+///
+/// ```
+/// use steerage_capture::{CaptureError, CaptureOptions};
+///
+/// let error = CaptureOptions::new().open(&["no/such/file.pcap"]).unwrap_err();
+/// assert!(matches!(error, CaptureError::Device(_)));
+/// ```
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// A file does not exist, cannot be read, or is not a capture.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The filter cannot be compiled.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+}
 
 /// Options for reading capture files: the pace and the filter.
 ///
 /// ```
-/// use steerage_device::capture::{CaptureOptions, Pace};
+/// use steerage_capture::{CaptureOptions, Pace};
 ///
 /// // The numbers that `tcpdump -ddd ip` prints. An expression is compiled when the files are opened.
 /// let options = CaptureOptions::new().pace(Pace::RECORDED).filter("4, 40 0 0 12, 21 0 1 2048, 6 0 0 262144, 6 0 0 0");
-/// let opened = steerage_device::open_all(&["synthetic:packets=10"], &options)?;
-/// assert!(opened.capture.is_none(), "there are no files");
-/// # Ok::<(), steerage_device::OpenError>(())
+/// assert!(options.open(&["no/such/file.pcap"]).is_err());
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct CaptureOptions {
@@ -39,8 +59,11 @@ impl CaptureOptions {
     }
 
     /// Opens files that are read one after the other.
-    pub(crate) fn open(&self, paths: &[&str]) -> Result<Capture, OpenError> {
-        let capture = Capture::open_all(paths).map_err(OpenError::Device)?;
+    ///
+    /// # Errors
+    /// As for [`Capture::open_all`] and [`Capture::filtered`].
+    pub fn open(&self, paths: &[impl AsRef<Path>]) -> Result<Capture, CaptureError> {
+        let capture = Capture::open_all(paths)?;
         let capture = match &self.filter {
             Some(text) => capture.filtered(text)?,
             None => capture,

@@ -48,7 +48,7 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
 ///
 /// ```no_run
 /// // Waits ten times for a reader.
-/// let output = steerage_device::capture::create_when_read("pipe.pcapng", |asked| asked < 10)?;
+/// let output = steerage_capture::create_when_read("pipe.pcapng", |asked| asked < 10)?;
 /// # Ok::<(), steerage::DeviceError>(())
 /// ```
 pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {

@@ -8,7 +8,7 @@ use std::thread;
 use nix::sched::{CloneFlags, unshare};
 use socket2::{SockFilter, SockRef};
 use steerage::LinkType;
-use steerage_device::filter::{Filter, FilterError, INSTRUCTIONS_MAX, Instruction};
+use steerage_capture::filter::{Filter, FilterError, INSTRUCTIONS_MAX, Instruction};
 use steerage_fixtures::{is_installed, skip};
 
 const RET: Instruction = Instruction { code: 0x06, jump_true: 0, jump_false: 0, operand: 0 };

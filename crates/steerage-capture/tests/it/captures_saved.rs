@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use steerage::{Batch, Builder, Cpu, Handler, Snapshot};
-use steerage_device::{capture, synthetic};
+use steerage_capture as capture;
+use steerage_device::synthetic;
 use steerage_fixtures::handlers::SendAll;
 use steerage_fixtures::tshark::{captures, tshark};
 

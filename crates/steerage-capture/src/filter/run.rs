@@ -22,7 +22,7 @@ const KERNEL_ONLY: u32 = 0xffe0_0000;
 /// but the frame.
 ///
 /// ```
-/// use steerage_device::filter::Filter;
+/// use steerage_capture::filter::Filter;
 ///
 /// // What tcpdump prints for `ip`.
 /// let filter: Filter = "4, 40 0 0 12, 21 0 1 2048, 6 0 0 262144, 6 0 0 0".parse()?;
@@ -32,7 +32,7 @@ const KERNEL_ONLY: u32 = 0xffe0_0000;
 /// frame[12] = 0x08;
 /// assert_eq!(filter.run(&frame, 60), 262_144);
 /// assert_eq!(filter.run(&frame[..13], 60), 0, "the type is cut off");
-/// # Ok::<(), steerage_device::filter::FilterError>(())
+/// # Ok::<(), steerage_capture::filter::FilterError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameFilter {

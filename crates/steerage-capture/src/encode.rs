@@ -30,7 +30,7 @@ const RECORD_HEAD: usize = 16;
 /// The format of a written capture.
 ///
 /// ```
-/// use steerage_device::capture::StreamFormat;
+/// use steerage_capture::StreamFormat;
 ///
 /// assert!(StreamFormat::Pcapng.takes_several_links());
 /// assert!(!StreamFormat::Pcap.takes_several_links());
@@ -91,7 +91,7 @@ impl StreamFormat {
     /// The pcapng format with the same precision of time.
     ///
     /// ```
-    /// use steerage_device::capture::StreamFormat;
+    /// use steerage_capture::StreamFormat;
     ///
     /// assert_eq!(StreamFormat::Pcap.in_pcapng(), StreamFormat::PcapngMicros);
     /// ```

@@ -10,11 +10,11 @@ use steerage::{
     DeviceError, LinkType, Timestamp,
     device::{Capabilities, Completions, Opened, Polled, Region, RxQueue},
 };
-use steerage_device::capture::{self, BLOCK_BYTES, BLOCKS, Capture, PACKET_BYTES_MAX};
+use steerage_capture::{self as capture, BLOCK_BYTES, BLOCKS, Capture, PACKET_BYTES_MAX};
 use steerage_fixtures::{skip, tshark};
 
-use crate::common::files::*;
-use crate::common::{POLLS_MAX, drain};
+use crate::common::*;
+use steerage_fixtures::queues::{POLLS_MAX, drain};
 
 #[test]
 fn real_captures_hold_what_tshark_finds() {
@@ -132,7 +132,7 @@ fn the_link_type_is_that_of_the_file() {
     // The bits above the link type are about frame check sequences.
     bytes[20..24].copy_from_slice(&0x5400_0065u32.to_le_bytes());
     let path = temporary("raw.pcap", &bytes);
-    let frames = crate::common::drain_with_links(Box::new(Capture::open(&path).unwrap()));
+    let frames = steerage_fixtures::queues::drain_with_links(Box::new(Capture::open(&path).unwrap()));
     assert_eq!(frames.iter().map(|(_, link)| *link).collect::<Vec<_>>(), [LinkType(101)]);
     fs::remove_file(path).unwrap();
 }

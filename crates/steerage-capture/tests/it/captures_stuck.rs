@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Instant;
 
 use steerage::{Batch, Builder, Cpu, Handle, Handler, Input, Instance, Snapshot, TxId, stats::DropReason};
-use steerage_device::{capture, synthetic};
+use steerage_capture as capture;
+use steerage_device::synthetic;
 use steerage_fixtures::HANG;
 use steerage_fixtures::capture::whole_packets;
 use steerage_fixtures::handlers::Nothing;

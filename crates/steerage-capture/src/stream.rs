@@ -81,7 +81,7 @@ impl StreamOptions {
 /// use std::os::unix::net::UnixStream;
 ///
 /// use steerage::{Batch, Builder, Cpu, Handler, TxId};
-/// use steerage_device::capture::{StreamFormat, StreamOptions, stream};
+/// use steerage_capture::{StreamFormat, StreamOptions, stream};
 ///
 /// /// Sends everything to the first output.
 /// struct SendOn;

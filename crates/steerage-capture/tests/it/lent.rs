@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use steerage::{Batch, Builder, Cpu, Handler, packet::Kept};
-use steerage_device::capture;
+use steerage_capture as capture;
 use steerage_fixtures::capture::pcap;
 
 const PACKETS: usize = 20_000;

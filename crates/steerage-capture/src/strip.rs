@@ -19,7 +19,7 @@ const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 ///
 /// ```
 /// use steerage::LinkType;
-/// use steerage_device::capture::{Inner, strip_tunnels};
+/// use steerage_capture::{Inner, strip_tunnels};
 ///
 /// // An Ethernet frame with an MPLS label of 100, and below it an IPv4 header.
 /// let mut frame = [0; 60];

@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-use steerage_device::capture::{BLOCK_BYTES, Capture};
+use steerage_capture::{BLOCK_BYTES, Capture};
 use steerage_fixtures::{in_own_process, skip, tshark};
 
-use crate::common::files::*;
-use crate::common::{drain, drain_headed};
+use crate::common::*;
+use steerage_fixtures::queues::{drain, drain_headed};
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut packer = GzEncoder::new(Vec::new(), Compression::default());

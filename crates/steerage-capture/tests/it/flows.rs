@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use steerage::LinkType;
 use steerage::flow::protocol;
 use steerage::flow::{self, Layers};
-use steerage_device::capture::Capture;
+use steerage_capture::Capture;
 use steerage_fixtures::tshark::{PAYLOAD, all_captures, tshark};
 
-use crate::common::drain_with_links;
-use crate::common::files::{MAGICS, pcap, temporary};
+use crate::common::{MAGICS, pcap, temporary};
+use steerage_fixtures::queues::drain_with_links;
 
 const FIELDS: [&str; 12] = [
     "frame.protocols",

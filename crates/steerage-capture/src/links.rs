@@ -33,7 +33,7 @@ const NAMES: [(u16, &str); 21] = [
 ///
 /// ```
 /// use steerage::LinkType;
-/// use steerage_device::capture::link_name;
+/// use steerage_capture::link_name;
 ///
 /// assert_eq!(link_name(LinkType(147)), "link-type-147");
 /// ```

@@ -22,10 +22,13 @@
 //! Every value in the file is checked before use. If a file is truncated or invalid, its packets up
 //! to that place are delivered, and then an error with the offset.
 
+#![forbid(unsafe_code)]
+
 mod classic;
 mod clock;
 mod encode;
 mod files;
+pub mod filter;
 mod info;
 mod inner;
 mod links;
@@ -62,7 +65,7 @@ pub use info::CaptureInfo;
 pub use inner::{Inner, LinksSeen, Unwrap};
 pub use links::link_name;
 pub use listen::{Waiting, fifo, listen};
-pub use options::CaptureOptions;
+pub use options::{CaptureError, CaptureOptions};
 pub use pace::{Pace, ParsePaceError};
 pub use save::{create, create_when_read};
 pub use stream::{Stream, StreamOptions, stream};
@@ -135,7 +138,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<Input, DeviceError> {
 /// In a rotated capture, flows continue from file to file.
 ///
 /// ```no_run
-/// use steerage_device::capture::Capture;
+/// use steerage_capture::Capture;
 ///
 /// let capture = Capture::open("evening.pcapng")?.paced("2.5".parse()?);
 /// let info = capture.info();
@@ -280,7 +283,7 @@ impl Capture {
     /// [`FilterError`] if the text is not a filter for these files, or there is no `tcpdump` to compile it.
     ///
     /// ```no_run
-    /// use steerage_device::capture::Capture;
+    /// use steerage_capture::Capture;
     ///
     /// let input = Capture::open("evening.pcapng")?.filtered("not port 22")?.into_input();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -488,3 +491,8 @@ fn name_of(paths: &[PathBuf]) -> String {
         few => few.iter().map(|path| files::name(path)).collect::<Vec<_>>().join(" "),
     }
 }
+
+/// The examples of the crate's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

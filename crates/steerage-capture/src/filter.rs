@@ -54,12 +54,12 @@ pub struct Instruction {
 ///
 /// ```
 /// use steerage::LinkType;
-/// use steerage_device::filter::Filter;
+/// use steerage_capture::filter::Filter;
 ///
 /// // What tcpdump prints for `ip`. An expression such as `udp port 53` is compiled by tcpdump.
 /// let filter = Filter::compile("4, 40 0 0 12, 21 0 1 2048, 6 0 0 262144, 6 0 0 0", None, LinkType::ETHERNET)?;
 /// assert_eq!(filter.instructions()[1].operand, 0x0800);
-/// # Ok::<(), steerage_device::filter::FilterError>(())
+/// # Ok::<(), steerage_capture::filter::FilterError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
@@ -98,12 +98,12 @@ impl Filter {
     ///
     /// ```
     /// use steerage::LinkType;
-    /// use steerage_device::filter::Filter;
+    /// use steerage_capture::filter::Filter;
     ///
     /// // IPv4: the bytes 12 and 13 of an Ethernet frame are 0x0800.
     /// let filter = Filter::compile("4, 40 0 0 12, 21 0 1 2048, 6 0 0 262144, 6 0 0 0", None, LinkType::ETHERNET)?;
     /// assert_eq!(filter.instructions().len(), 4);
-    /// # Ok::<(), steerage_device::filter::FilterError>(())
+    /// # Ok::<(), steerage_capture::filter::FilterError>(())
     /// ```
     pub fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Self, FilterError> {
         let text = written(text)?;
@@ -111,7 +111,7 @@ impl Filter {
     }
 
     /// Like [`compile`](Self::compile), but for an interface of this machine and its link type.
-    /// [`AfPacketOptions::filtered`](crate::af_packet::AfPacketOptions::filtered) calls it.
+    /// A device that listens to an interface calls it.
     ///
     /// # Errors
     /// As for [`compile`](Self::compile). A missing interface is not an error yet.
@@ -158,7 +158,7 @@ fn read(path: &str) -> io::Result<String> {
 ///
 /// ```
 /// use steerage::LinkType;
-/// use steerage_device::filter::Filter;
+/// use steerage_capture::filter::Filter;
 ///
 /// let error = Filter::compile("2, 6 0 0 0", None, LinkType::ETHERNET).unwrap_err();
 /// assert!(error.is_mistake());

@@ -9,29 +9,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::slice;
 
-use proc_macro2::{Delimiter, Group, LexError, TokenStream, TokenTree};
-use quote::ToTokens as _;
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::parse::{ParseStream, Parser as _};
+use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
-use syn::{Item, UseTree};
+use syn::{Attribute, Ident, Item, UseTree, Visibility};
 
-/// The word after the last of these is the name of an item.
-const KEYWORDS: &[&str] = &[
-    "async",
-    "auto",
-    "const",
-    "enum",
-    "extern",
-    "fn",
-    "macro_rules",
-    "mod",
-    "mut",
-    "static",
-    "struct",
-    "trait",
-    "type",
-    "union",
-    "unsafe",
-];
 /// A chain of re-exports or globs that is longer than this goes in a circle.
 const HOPS_MAX: usize = 8;
 
@@ -73,18 +57,23 @@ impl Crate {
         while let Some((candidates, module)) = waiting.pop() {
             let found = candidates.iter().find_map(|path| Some((path, fs::read_to_string(path).ok()?)));
             let (path, text) = found.ok_or_else(|| format!("no file for a module: {}", candidates[0].display()))?;
-            let fault = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-            let code = code_of(text.parse().map_err(|error: LexError| fault(&error))?);
-            let syntax = syn::parse2::<syn::File>(code.clone()).map_err(|error| fault(&error))?;
-            let (mut lines, file) = (BTreeSet::new(), krate.files.len());
-            lines_of(code, &mut lines);
-            krate.files.push(File { path: path.display().to_string(), lines: lines.len(), module: module.clone() });
-            let mut reader = Reader { krate: &mut krate, file, module: module.clone(), children: Vec::new() };
+            let syntax = syn::parse_file(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+            let file = krate.files.len();
+            krate.files.push(File { path: path.display().to_string(), lines: 0, module: module.clone() });
+            let (children, tests) = (Vec::new(), BTreeSet::new());
+            let mut reader = Reader { krate: &mut krate, file, module: module.clone(), children, tests };
             reader.module().file = file;
             reader.visit_file(&syntax);
+            let Reader { children, tests, .. } = reader;
+            let code = text
+                .lines()
+                .map(str::trim)
+                .zip(1..)
+                .filter(|(line, number)| !line.is_empty() && !line.starts_with("//") && !tests.contains(number));
+            krate.files[file].lines = code.count();
             let owns_folder = module.is_empty() || path.ends_with("mod.rs");
             let folder = if owns_folder { path.with_file_name("") } else { path.with_extension("") };
-            for child in reader.children {
+            for child in children {
                 let stem = folder.join(child[module.len()..].join("/"));
                 waiting.push((vec![stem.with_extension("rs"), stem.join("mod.rs")], child));
             }
@@ -163,6 +152,8 @@ struct Reader<'a> {
     module: Vec<String>,
     /// Modules in files of their own.
     children: Vec<Vec<String>>,
+    /// Lines of code that only tests see.
+    tests: BTreeSet<usize>,
 }
 
 impl Reader<'_> {
@@ -172,6 +163,23 @@ impl Reader<'_> {
 
     fn mention(&mut self, path: Vec<String>, line: usize) {
         self.krate.mentions.push(Mention { file: self.file, module: self.module.clone(), path, line });
+    }
+
+    /// Returns true if only tests see this part, and then keeps its lines.
+    fn is_test(&mut self, part: &impl ToTokens) -> bool {
+        let attributes = |input: ParseStream<'_>| {
+            let attributes = input.call(Attribute::parse_outer);
+            input.parse::<TokenStream>().and(attributes)
+        };
+        let attributes = attributes.parse2(part.to_token_stream()).unwrap_or_default();
+        let is_test = attributes.iter().any(|attribute| {
+            let text = attribute.to_token_stream().to_string().replace(' ', "");
+            text == "#[cfg(test)]" || text.starts_with("#[cfg(all(test,")
+        });
+        if is_test {
+            self.tests.extend(part.span().start().line..=part.span().end().line);
+        }
+        is_test
     }
 
     fn paths_in(&mut self, tokens: TokenStream) {
@@ -194,25 +202,59 @@ impl Reader<'_> {
     }
 }
 
+/// Visits these parts of an item, unless only tests see them.
+macro_rules! visit_code {
+    ($($visit:ident: $Part:ident)*) => {
+        $(fn $visit(&mut self, part: &syn::$Part) {
+            if !self.is_test(part) {
+                visit::$visit(self, part);
+            }
+        })*
+    };
+}
+
 impl Visit<'_> for Reader<'_> {
+    visit_code! {
+        visit_arm: Arm visit_field: Field visit_field_value: FieldValue visit_impl_item: ImplItem visit_stmt: Stmt
+        visit_trait_item: TraitItem visit_variant: Variant
+    }
+
+    fn visit_path(&mut self, path: &syn::Path) {
+        let names = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        self.mention(names, path.span().start().line);
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, call: &syn::Macro) {
+        self.visit_path(&call.path);
+        self.paths_in(call.tokens.clone());
+    }
+
     fn visit_item(&mut self, item: &Item) {
-        let tokens: Vec<_> = item.to_token_stream().into_iter().collect();
-        let line = tokens[0].span().start().line;
-        let mut shown = tokens.iter().skip_while(|token| !is(token, "pub")).skip(1);
-        let (is_shown, is_public) = match shown.next() {
-            None => (false, false),
-            Some(next) => (true, !matches!(next, TokenTree::Group(_))),
+        if self.is_test(item) {
+            return;
+        }
+        let (visibility, name) = match item {
+            Item::Const(item) => (&item.vis, Some(&item.ident)),
+            Item::Enum(item) => (&item.vis, Some(&item.ident)),
+            Item::Fn(item) => (&item.vis, Some(&item.sig.ident)),
+            Item::Macro(item) => (&Visibility::Inherited, item.ident.as_ref()),
+            Item::Mod(item) => (&item.vis, Some(&item.ident)),
+            Item::Static(item) => (&item.vis, Some(&item.ident)),
+            Item::Struct(item) => (&item.vis, Some(&item.ident)),
+            Item::Trait(item) => (&item.vis, Some(&item.ident)),
+            Item::Type(item) => (&item.vis, Some(&item.ident)),
+            Item::Union(item) => (&item.vis, Some(&item.ident)),
+            Item::Use(item) => (&item.vis, None),
+            _ => (&Visibility::Inherited, None),
         };
-        let words = tokens.iter().filter(|token| matches!(token, TokenTree::Ident(_))).map(ToString::to_string);
-        let is_keyword = |word: &String| KEYWORDS.contains(&word.as_str());
-        let mut names: Vec<_> = words.skip_while(|word| !is_keyword(word)).skip_while(is_keyword).take(1).collect();
+        let mut names: Vec<String> = name.iter().map(ToString::to_string).collect();
         match item {
             Item::Use(item) => {
-                names.clear();
                 for (name, path) in leaves(&item.tree, &[]) {
                     // A re-export passes the name on. It is an import only if this file uses the name as well.
-                    if !is_shown {
-                        self.mention(path.clone(), line);
+                    if matches!(visibility, Visibility::Inherited) {
+                        self.mention(path.clone(), item.span().start().line);
                     }
                     if name == "*" {
                         self.module().globs.push(path);
@@ -223,7 +265,7 @@ impl Visit<'_> for Reader<'_> {
                 }
             }
             Item::Mod(item) => {
-                self.module.push(item.ident.to_string());
+                self.module.extend(names.iter().cloned());
                 match &item.content {
                     None => self.children.push(self.module.clone()),
                     Some((_, items)) => {
@@ -233,22 +275,20 @@ impl Visit<'_> for Reader<'_> {
                 }
                 self.module.pop();
             }
-            Item::Impl(_) => names.clear(),
-            _ => self.module().items.extend(names.iter().cloned()),
+            _ => {
+                self.module().items.extend(names.iter().cloned());
+                visit::visit_item(self, item);
+            }
         }
-        if is_public {
+        if matches!(visibility, Visibility::Public(_)) {
             self.module().public.extend(names);
-        }
-        if !matches!(item, Item::Use(_) | Item::Mod(_)) {
-            self.paths_in(tokens.into_iter().collect());
-            visit::visit_item(self, item);
         }
     }
 }
 
 /// What a `use` brings in: each name, and its path.
 fn leaves(tree: &UseTree, path: &[String]) -> Vec<(String, Vec<String>)> {
-    let longer = |name: &syn::Ident| [path, &[name.to_string()]].concat();
+    let longer = |name: &Ident| [path, &[name.to_string()]].concat();
     match tree {
         UseTree::Path(tree) => leaves(&tree.tree, &longer(&tree.ident)),
         UseTree::Group(group) => group.items.iter().flat_map(|tree| leaves(tree, path)).collect(),
@@ -256,73 +296,5 @@ fn leaves(tree: &UseTree, path: &[String]) -> Vec<(String, Vec<String>)> {
         UseTree::Name(tree) if tree.ident == "self" => vec![(path.last().cloned().unwrap_or_default(), path.to_vec())],
         UseTree::Name(tree) => vec![(tree.ident.to_string(), longer(&tree.ident))],
         UseTree::Rename(tree) => vec![(tree.rename.to_string(), longer(&tree.ident))],
-    }
-}
-
-fn is(token: &TokenTree, text: &str) -> bool {
-    !matches!(token, TokenTree::Group(_)) && token.to_string() == text
-}
-
-/// The tokens without documentation, and without what only tests see.
-fn code_of(tokens: TokenStream) -> TokenStream {
-    let tokens: Vec<_> = tokens.into_iter().collect();
-    let (mut code, mut at, mut item) = (Vec::new(), 0, 0);
-    while let Some(token) = tokens.get(at) {
-        let inner = usize::from(tokens.get(at + 1).is_some_and(|next| is(next, "!")));
-        match (token, tokens.get(at + 1 + inner)) {
-            (hash, Some(TokenTree::Group(attribute))) if is(hash, "#") => {
-                let text = attribute.stream().to_string().replace(' ', "");
-                at += 2 + inner;
-                if text == "cfg(test)" || text.starts_with("cfg(all(test,") {
-                    code.truncate(item); // with the attributes before this one
-                    at = end_of_item(&tokens, at);
-                } else if !text.starts_with("doc=") {
-                    code.extend_from_slice(&tokens[at - 2 - inner..at]);
-                }
-                continue;
-            }
-            (TokenTree::Group(group), _) => {
-                let mut inside = Group::new(group.delimiter(), code_of(group.stream()));
-                inside.set_span(group.span());
-                code.push(inside.into());
-            }
-            _ => code.push(token.clone()),
-        }
-        at += 1;
-        if is(token, ";") || is(token, ",") || matches!(token, TokenTree::Group(_)) {
-            item = code.len();
-        }
-    }
-    code.into_iter().collect()
-}
-
-/// The index after the item, field, arm or statement that begins at `at`.
-fn end_of_item(tokens: &[TokenTree], mut at: usize) -> usize {
-    let mut angles = 0;
-    while let Some(token) = tokens.get(at) {
-        let braces = matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace);
-        at += 1;
-        match token {
-            _ if is(token, "<") => angles += 1,
-            _ if is(token, ">") && !is(&tokens[at - 2], "-") && !is(&tokens[at - 2], "=") => angles -= 1,
-            _ if is(token, ";") || is(token, ",") && angles == 0 => break,
-            _ if braces && !tokens.get(at).is_some_and(|next| is(next, ";") || is(next, ",") || is(next, "else")) => {
-                break;
-            }
-            _ => {}
-        }
-    }
-    at
-}
-
-/// Adds the lines that have tokens.
-fn lines_of(tokens: TokenStream, lines: &mut BTreeSet<usize>) {
-    for token in tokens {
-        if let TokenTree::Group(group) = &token {
-            lines.extend([group.span_open().start().line, group.span_close().end().line]);
-            lines_of(group.stream(), lines);
-        } else {
-            lines.extend(token.span().start().line..=token.span().end().line);
-        }
     }
 }

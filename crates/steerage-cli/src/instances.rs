@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 use steerage_control::{Client, find};
 
-use crate::error::{Error, NoInstance};
+use crate::error::{NoInstance, SearchError};
 
 /// The directory for the sockets of root's instances.
 const ROOT_DIRECTORY: &str = "/run/steerage";
@@ -61,37 +61,37 @@ impl InstanceSocket {
 }
 
 /// Connects to the instance called `to`, or to the only one.
-pub(crate) fn connect(to: Option<&str>) -> Result<Client, Error> {
+pub(crate) fn connect(to: Option<&str>) -> Result<Client, SearchError> {
     let socket = socket_of(to)?;
-    socket.connect().map_err(|error| Error::Connect { path: socket.path, error })
+    socket.connect().map_err(|error| SearchError::Connect { path: socket.path, error })
 }
 
 /// The socket of the instance called `to`. Without a name, there must be exactly one instance.
-pub(crate) fn socket_of(to: Option<&str>) -> Result<InstanceSocket, Error> {
+pub(crate) fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError> {
     let found = |path| InstanceSocket { path, was_found: true };
     match to {
         Some(name) if name.contains('/') => Ok(InstanceSocket { path: PathBuf::from(name), was_found: false }),
         Some(name) => {
             let file = format!("{name}.sock");
             let named = instances()?.into_iter().find(|path| path.ends_with(&file));
-            named.map(found).ok_or_else(|| Error::NoSuchInstance { name: name.to_owned(), why: why_none() })
+            named.map(found).ok_or_else(|| SearchError::NoneOfThisName { name: name.to_owned(), why: why_none() })
         }
         None => match instances()?.as_slice() {
-            [] => Err(Error::NoInstance(why_none())),
+            [] => Err(SearchError::None(why_none())),
             [only] => Ok(found(only.clone())),
             several => {
                 let names = several.iter().filter_map(|path| path.file_stem());
                 let names = names.map(|name| name.to_string_lossy().into_owned()).collect();
-                Err(Error::SeveralInstances { names })
+                Err(SearchError::Several { names })
             }
         },
     }
 }
 
 /// The sockets of this user's instances and of root's. Any user may read from root's instances.
-fn instances() -> Result<Vec<PathBuf>, Error> {
+fn instances() -> Result<Vec<PathBuf>, SearchError> {
     let own = runtime_directory();
-    let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(Error::Instances)?;
+    let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(SearchError::Look)?;
     if env::var_os(DIRECTORY_VARIABLE).is_none() && own.as_deref() != Some(Path::new(ROOT_DIRECTORY)) {
         // If root's directory cannot be read, its sockets cannot be used either.
         all.extend(find(Path::new(ROOT_DIRECTORY)).unwrap_or_default());

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::error::Error;
+use crate::error::{EndingError, Error};
 
 /// Writes `bytes` to standard output. A reader that closed the pipe, such as `head`, is not an error.
 pub(crate) fn print(bytes: &[u8]) -> Result<(), Error> {
@@ -14,6 +14,6 @@ pub(crate) fn print_while_read(bytes: &[u8]) -> Result<bool, Error> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        other => other.map(|()| true).map_err(Error::Report),
+        other => other.map(|()| true).map_err(|error| EndingError::Report(error).into()),
     }
 }

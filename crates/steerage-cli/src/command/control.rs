@@ -4,7 +4,7 @@ use serde_json::json;
 use steerage_control::{Client, ClientError};
 
 use crate::args::{GetArgs, SetArgs};
-use crate::error::Error;
+use crate::error::{Error, SearchError};
 use crate::instances;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
@@ -18,7 +18,7 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
     let mut client = instances::connect(args.to.to.as_deref())?;
     sandbox::enter(Needs::of(SandboxProfile::Get), &args.to.sandbox)?;
     let path = args.path.trim_matches('/');
-    let failed = |error| Error::Attribute { what: "get", path: path.to_owned(), error };
+    let failed = |error| SearchError::Attribute { what: "get", path: path.to_owned(), error };
     let text = match client.get(path) {
         Err(ClientError::Refused { code, .. }) if code == "EISDIR" => {
             let paths = below(&mut client, path, DEPTH_MAX).map_err(failed)?;
@@ -45,7 +45,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
     let path = args.path.trim_matches('/');
     match client.set(path, &args.value) {
         Ok(_in_force) => Ok(()),
-        Err(error) => Err(Error::Attribute { what: "set", path: path.to_owned(), error }),
+        Err(error) => Err(SearchError::Attribute { what: "set", path: path.to_owned(), error }.into()),
     }
 }
 

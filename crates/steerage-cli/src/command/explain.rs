@@ -13,7 +13,7 @@ use steerage_guard::capabilities::{self, Needed};
 
 use crate::args::ExplainArgs;
 use crate::control_tree::ControlTree;
-use crate::error::Error;
+use crate::error::{CommandLineError, EndingError, Error};
 use crate::host_cpus;
 use crate::instance;
 use crate::metrics::Metrics;
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         && what.contains('>')
         && !what.contains('/')
     {
-        let key: FlowKey = what.parse().map_err(Error::Flow)?;
+        let key: FlowKey = what.parse().map_err(CommandLineError::Flow)?;
         let hashed = command.affinity().key(key);
         let flow = FlowExplanation { flow: key, key: hashed, hash: hasher.hash(&hashed) };
         return explain::print(&explanation(explain::Subject::Flow(flow), hasher.name()), args.json);
@@ -127,7 +127,8 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         stopper: Stopper::default(),
     };
     let ended = run::to_end(instance, &options)?;
-    let error = ended.report.input_error().map(|error| Error::Device(error.message.clone()));
+    let error: Option<Error> =
+        ended.report.input_error().map(|error| EndingError::Device(error.message.clone()).into());
     let rate = if live.is_empty() {
         capture.and_then(|capture| recorded(&capture)).or_else(|| asked(args))
     } else {
@@ -144,7 +145,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     };
     match ended.outcome.reports.into_iter().next() {
         Some((_cpu, survey)) => Ok(Seen { survey, hash, basis, error }),
-        None => Err(error.unwrap_or(Error::Panicked(ended.outcome.failed))),
+        None => Err(error.unwrap_or_else(|| EndingError::Panicked(ended.outcome.failed).into())),
     }
 }
 

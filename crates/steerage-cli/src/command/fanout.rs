@@ -12,7 +12,7 @@ use steerage_capture::{self as capture, StreamFormat, StreamOptions, Waiting};
 use steerage_device::output;
 
 use crate::args::FanoutArgs;
-use crate::error::Error;
+use crate::error::{CommandLineError, EndingError, Error};
 use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
@@ -57,7 +57,7 @@ impl Programs {
         let spec = format!("{EXEC}{command}");
         let options = StreamOptions::new(StreamFormat::PcapNanos);
         let (output, _) =
-            capture::stream(spec.clone(), writer, options).map_err(|error| Error::Device(error.to_string()))?;
+            capture::stream(spec.clone(), writer, options).map_err(|error| EndingError::Device(error.to_string()))?;
         // The process group of its own keeps the signal of Ctrl-C away. The program ends when its
         // input ends.
         let mut shell = Command::new("/bin/sh");
@@ -76,7 +76,7 @@ impl Programs {
                 Err(error) => wrong.push(format!("{spec}: {error}")),
             }
         }
-        if wrong.is_empty() { Ok(()) } else { Err(Error::Device(wrong.join("; "))) }
+        if wrong.is_empty() { Ok(()) } else { Err(EndingError::Device(wrong.join("; ")).into()) }
     }
 }
 
@@ -132,7 +132,7 @@ fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
         not_an_input(spec, &args.run.devices)?;
         let this = file_of(spec);
         if specs[..nth].iter().any(|other| other == spec || (this.is_some() && file_of(other) == this)) {
-            return Err(Error::SameFile { spec: spec.clone(), what: "an output already" });
+            return Err(CommandLineError::SameFile { spec: spec.clone(), what: "an output already" }.into());
         }
     }
     Ok(specs)
@@ -142,7 +142,7 @@ fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
 pub(super) fn not_an_input(spec: &str, devices: &[String]) -> Result<(), Error> {
     let this = file_of(spec);
     if this.is_some() && devices.iter().any(|device| identity(device) == this) {
-        return Err(Error::SameFile { spec: spec.to_owned(), what: "an input" });
+        return Err(CommandLineError::SameFile { spec: spec.to_owned(), what: "an input" }.into());
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use steerage::Output;
 use steerage_device::tap::TapOptions;
 use steerage_device::{af_packet, af_xdp, output};
 use steerage_router::Forwarding;
-use steerage_router::kernel::{KernelError, RouteUpdater, RouterInterface};
+use steerage_router::kernel::{RouteUpdater, RouterInterface};
 
 use crate::args::{DirectionArg, ForwardArgs, LiveArgs, RunArgs};
 use crate::error::Error;
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         let ours = forwarding.get_or_init(|| Forwarding::new(interfaces_of(queues)));
         let ours = ours.as_ref().map_err(|error| Error::Forward(format!("cannot make a pair of sockets: {error}")))?;
         let interfaces = router_interfaces(&devices)?;
-        let updater = RouteUpdater::new(&interfaces, &args.route, Arc::clone(ours)).map_err(refused)?;
+        let updater = RouteUpdater::new(&interfaces, &args.route, Arc::clone(ours))?;
         if !run.report.quiet {
             // An error means that standard error is closed.
             updater.notes(&interfaces).iter().for_each(|note| drop(writeln!(io::stderr(), "{note}")));
@@ -76,18 +76,11 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         Ok(move |_cpu| forwarding.handler())
     })?;
     // The thread starts after the privileges are dropped, so it has none.
-    route_updater.into_inner().map_or(Ok(()), RouteUpdater::start).map_err(refused)?;
+    route_updater.into_inner().map_or(Ok(()), RouteUpdater::start)?;
     let options = RunOptions { forwarding: ours(), ..RunOptions::new(&run, verbose, services) };
     let ended = run::to_end(instance, &options)?;
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
     ended.report.finish(options.printer, run.report.strict, left_behind, &failed)
-}
-
-fn refused(error: KernelError) -> Error {
-    match error {
-        KernelError::System { operation, error } => Error::System { operation, error },
-        KernelError::Route(error) => Error::Forward(format!("--route: {error}")),
-    }
 }
 
 /// Sets the options for listening: only what comes in for this machine's link address, and with little delay.

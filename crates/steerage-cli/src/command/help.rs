@@ -3,7 +3,7 @@
 use clap::Command;
 
 use crate::args::{self, HelpArgs};
-use crate::error::Error;
+use crate::error::{CommandLineError, Error};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::{guide, stdout};
 
@@ -37,7 +37,8 @@ fn of_command(words: &[String]) -> Result<String, Error> {
     let mut command: &Command = &program;
     for word in words {
         let below = command.find_subcommand(word).filter(|below| !below.is_hide_set());
-        command = below.ok_or_else(|| Error::NoTopic { topic: words.join(" "), nearest: guide::nearest(words) })?;
+        command = below
+            .ok_or_else(|| CommandLineError::NoTopic { topic: words.join(" "), nearest: guide::nearest(words) })?;
     }
     Ok(command.clone().render_long_help().to_string())
 }

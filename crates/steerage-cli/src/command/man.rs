@@ -9,7 +9,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use steerage_guard::file::{self, Readers};
 
 use crate::args::{self, ManArgs};
-use crate::error::Error;
+use crate::error::{CommandLineError, EndingError, Error};
 use crate::guide;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
@@ -34,9 +34,9 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
     sandbox::enter(Needs::of(SandboxProfile::Man), &args.sandbox)?;
     let name = std::iter::once("steerage").chain(args.command.iter().map(String::as_str)).collect::<Vec<_>>().join("-");
     let Some(page) = pages.iter().find(|page| page.name == name) else {
-        return Err(Error::NoManualPage { name: args.command.join(" ") });
+        return Err(CommandLineError::NoManualPage { name: args.command.join(" ") }.into());
     };
-    stdout::print(&render(page).map_err(Error::Report)?)
+    stdout::print(&render(page).map_err(EndingError::Report)?)
 }
 
 fn write(page: &Page, directory: &Path) -> Result<(), Error> {

@@ -41,7 +41,7 @@ use steerage_device::drain::Downstream;
 use steerage_device::is_synthetic;
 
 use crate::args::{FormatArg, ParallelArgs, RunArgs};
-use crate::error::{Error, JobsError};
+use crate::error::{EndingError, Error, JobsError};
 use crate::instance::{self, InputEnd, OpenedInputs, SendOptions};
 use crate::report::{EndedBy, Printer};
 use crate::run::{self, RunOptions, StopHook};
@@ -150,7 +150,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let split_cpu = job::own_cpu().saturating_sub(cpu_before + merge_cpu);
     let filtered = ended.report.capture.as_ref().map_or(0, |capture| capture.filtered);
     let summary = Summary::new(summaries, snapshot, started.elapsed(), (split_cpu, merge_cpu)).filtered(filtered);
-    let text = if args.output.json { summary.json().map_err(Error::Report)? } else { summary.text() };
+    let text = if args.output.json { summary.json().map_err(EndingError::Report)? } else { summary.text() };
     if args.output.json || !args.output.quiet {
         // An error means that standard error is closed.
         let _ = io::stderr().lock().write_all(text.as_bytes());
@@ -164,10 +164,10 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         Err(Stopped::NobodyReads) | Ok(()) => {}
     }
     if !ended.outcome.failed.is_empty() {
-        return Err(Error::Panicked(ended.outcome.failed));
+        return Err(EndingError::Panicked(ended.outcome.failed).into());
     }
     if let Some(error) = ended.report.input_error() {
-        return Err(Error::Device(error.message.clone()));
+        return Err(EndingError::Device(error.message.clone()).into());
     }
     if let (Some(first), Some(other), true) = (jobs.seen.first(), jobs.seen.other(), jobs.one_link) {
         let names = [first, other].map(|link| link_name(link).into_owned());

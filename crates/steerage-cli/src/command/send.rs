@@ -5,7 +5,7 @@ use steerage_device::output;
 
 use super::fanout::{not_an_input, open_output};
 use crate::args::{RunArgs, SendArgs};
-use crate::error::Error;
+use crate::error::{CommandLineError, Error};
 use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
@@ -17,7 +17,7 @@ const RATE_DEFAULT: u64 = 1000;
 pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     let to = match output::expand(&args.to).map_err(Error::Output)?.as_slice() {
         [to] => to.clone(),
-        _ => return Err(Error::SeveralOutputs { spec: args.to.clone() }),
+        _ => return Err(CommandLineError::SeveralOutputs { spec: args.to.clone() }.into()),
     };
     not_an_input(&to, &args.run.devices)?;
     let is_file = to.starts_with("pcap:");

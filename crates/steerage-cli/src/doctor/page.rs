@@ -1,12 +1,12 @@
 //! Prints the results: as text with a line for each finding, or as one line of JSON.
 
 use super::{Diagnosis, Finding, State};
-use crate::error::Error;
+use crate::error::{EndingError, Error};
 use crate::stdout;
 
 pub(super) fn print(diagnosis: &Diagnosis, json: bool) -> Result<(), Error> {
     let text = if json {
-        serde_json::to_string(diagnosis).map(|line| line + "\n").map_err(|error| Error::Report(error.into()))?
+        serde_json::to_string(diagnosis).map(|line| line + "\n").map_err(|error| EndingError::Report(error.into()))?
     } else {
         page(&diagnosis.findings)
     };

@@ -3,7 +3,7 @@
 use steerage::{Builder, CpuId, CpuMask, policy::Policy, topology::MaskError};
 
 use crate::args::CpuArgs;
-use crate::error::Error;
+use crate::error::{CommandLineError, Error};
 use crate::host_cpus;
 
 /// Counts the CPUs of a run: those that work and those that receive.
@@ -48,8 +48,8 @@ impl CpuSelection {
         let nr = args.virtual_cpus.unwrap_or_else(host_cpus::nr_cpu_ids);
         let list = |option, text: &Option<String>| -> Result<Option<CpuMask>, Error> {
             let Some(text) = text else { return Ok(None) };
-            let mask = CpuMask::parse_list(text, nr).map_err(|error| Error::Mask { option, error })?;
-            if mask.is_empty() { Err(Error::NoCpu { option }) } else { Ok(Some(mask)) }
+            let mask = CpuMask::parse_list(text, nr).map_err(|error| CommandLineError::Mask { option, error })?;
+            if mask.is_empty() { Err(CommandLineError::NoCpu { option }.into()) } else { Ok(Some(mask)) }
         };
         let work = list("--cpus", &args.cpus)?;
         let rx = list("--rx-cpu", &args.rx_cpu)?;
@@ -75,7 +75,7 @@ impl CpuSelection {
         parse: fn(&str, usize) -> Result<CpuMask, MaskError>,
     ) -> Result<(), Error> {
         let option = self.rps_option;
-        let mask = |text| parse(text, nr_cpu_ids).map_err(|error| Error::Mask { option, error });
+        let mask = |text| parse(text, nr_cpu_ids).map_err(|error| CommandLineError::Mask { option, error });
         let Some((queue, text)) = text.rsplit_once('=') else {
             let mask = mask(text)?;
             return match self.rps.replace(mask) {
@@ -88,7 +88,7 @@ impl CpuSelection {
         let digits = rx.strip_prefix("rx-").unwrap_or_default();
         if digits.is_empty() || digits.starts_with('+') || digits.parse::<u32>().is_err() {
             let message = format!("`{name}` is not the name of a queue: write such as rx-0=3 or eth1/rx-0=3");
-            return Err(Error::QueueMask { option, message });
+            return Err(CommandLineError::QueueMask { option, message }.into());
         }
         if self.of_queues.iter().any(|other| other.name == name) {
             return Err(two_masks(option, &name));
@@ -111,7 +111,7 @@ impl CpuSelection {
             };
             let queue = queues().position(is_it).ok_or_else(|| {
                 let message = format!("there is no queue {name}: there is {}", ranges(devices).join(", "));
-                Error::QueueMask { option, message }
+                CommandLineError::QueueMask { option, message }
             })?;
             if own.iter().any(|(other, _)| *other == queue) {
                 return Err(two_masks(option, name));
@@ -148,7 +148,7 @@ impl CpuSelection {
             (None, Some(_)) => builder,
             (None, None) => builder.cpus(host_cpus::usable_cpus()?),
         };
-        builder = builder.policy(args.policy.parse::<Box<dyn Policy>>().map_err(Error::Policy)?);
+        builder = builder.policy(args.policy.parse::<Box<dyn Policy>>().map_err(CommandLineError::Policy)?);
         Ok(match &self.rps {
             Some(rps) => builder.rps_cpus(rps.clone()),
             None => builder,
@@ -171,5 +171,5 @@ fn ranges(devices: &[(String, usize)]) -> Vec<String> {
 }
 
 fn two_masks(option: &'static str, queue: &str) -> Error {
-    Error::QueueMask { option, message: format!("there are two masks for {queue}: keep one") }
+    CommandLineError::QueueMask { option, message: format!("there are two masks for {queue}: keep one") }.into()
 }

@@ -8,7 +8,7 @@ use steerage_device::af_xdp::AfXdpOptions;
 use steerage_device::{OpenError, Opened};
 
 use crate::args::RunArgs;
-use crate::error::Error;
+use crate::error::{CommandLineError, Error};
 use crate::habits;
 
 /// Opens the devices of the command line.
@@ -31,7 +31,7 @@ pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
         opened.notes.iter().for_each(|note| drop(writeln!(io::stderr(), "{note}")));
     }
     if args.pace.is_some() && opened.capture.is_none() {
-        return Err(Error::NothingToPace);
+        return Err(CommandLineError::NothingToPace.into());
     }
     Ok(match args.stop.packets {
         Some(packets) => opened.limited(packets),
@@ -78,10 +78,10 @@ pub(crate) fn capture_options(filter: Option<&str>) -> CaptureOptions {
 /// Checks that no device is a filter without `-f`, and that all devices can have a filter if there is one.
 pub(crate) fn check_filter(devices: &[String], filter: Option<&str>) -> Result<(), Error> {
     if let Some(filter) = habits::filter_among(devices) {
-        return Err(Error::BareFilter { filter });
+        return Err(CommandLineError::BareFilter { filter }.into());
     }
     match devices.iter().find(|device| filter.is_some() && !steerage_device::takes_filter(device)) {
-        Some(device) => Err(Error::NothingToFilter { device: device.clone() }),
+        Some(device) => Err(CommandLineError::NothingToFilter { device: device.clone() }.into()),
         None => Ok(()),
     }
 }

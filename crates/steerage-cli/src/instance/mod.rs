@@ -29,7 +29,7 @@ use steerage_guard::sandbox::InForce;
 
 use crate::args::{RunArgs, SteeringArgs};
 use crate::control_tree::ControlTree;
-use crate::error::Error;
+use crate::error::{CommandLineError, Error};
 use crate::metrics::Metrics;
 use crate::sandbox::{Confinement, Direction, Needs};
 use crate::service::ServiceManager;
@@ -208,7 +208,7 @@ pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
         steerage_device::check(device)?;
     }
     if args.pace.is_some() && args.devices.iter().all(|device| steerage_device::is_synthetic(device)) {
-        return Err(Error::NothingToPace);
+        return Err(CommandLineError::NothingToPace.into());
     }
     let work = cpus.workers(&args.cpus)?;
     let rx: CpuMask = if cpus.rx.is_empty() { work.clone() } else { cpus.rx.iter().copied().collect() };

@@ -16,7 +16,7 @@ use steerage::{
 use steerage_apps::{Analysis, AnalyzedFlow, PacketDetail, Volume};
 
 use crate::args::SteeringCommand;
-use crate::error::Error;
+use crate::error::{EndingError, Error};
 use crate::stdout;
 use crate::terminal::printable;
 use crate::units::{counted, percent};
@@ -100,7 +100,7 @@ impl TrafficExplanation {
 
 /// Prints the explanation to standard output, for people or as JSON.
 pub(crate) fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
-    let text = if json { json::line(explanation).map_err(Error::Report)? } else { page(explanation) };
+    let text = if json { json::line(explanation).map_err(EndingError::Report)? } else { page(explanation) };
     stdout::print(text.as_bytes())
 }
 

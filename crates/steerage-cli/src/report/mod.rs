@@ -23,7 +23,7 @@ use steerage_guard::sandbox::InForce;
 use steerage_meter::{FlowCounts, FlowRecord, Metered};
 
 use crate::args::ReportArgs;
-use crate::error::Error;
+use crate::error::{EndingError, Error};
 
 pub(crate) use flows::FlowOutputReport;
 pub(crate) use forward::ForwardReport;
@@ -166,25 +166,25 @@ impl Report {
         match last.and_then(|()| printer.report(self)) {
             // The reader closed the pipe, as in `steerage count | head -1`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            other => other.map_err(Error::Report)?,
+            other => other.map_err(EndingError::Report)?,
         }
         if !failed.is_empty() {
-            return Err(Error::Panicked(failed.to_vec()));
+            return Err(EndingError::Panicked(failed.to_vec()).into());
         }
         if let Some(error) = self.input_error() {
-            return Err(Error::Device(error.message.clone()));
+            return Err(EndingError::Device(error.message.clone()).into());
         }
         let errors: Vec<&str> = self.snapshot.outputs.iter().filter_map(|output| output.error.as_deref()).collect();
         if !errors.is_empty() {
-            return Err(Error::Device(errors.join("; ")));
+            return Err(EndingError::Device(errors.join("; ")).into());
         }
         if left_behind > 0 {
-            return Err(Error::LeftBehind(left_behind));
+            return Err(EndingError::LeftBehind(left_behind).into());
         }
         let (dropped, in_flight) = (self.snapshot.dropped().total(), self.snapshot.in_flight());
         let reordered = self.snapshot.reordered().unwrap_or(0);
         if strict && dropped + in_flight + reordered > 0 {
-            return Err(Error::Strict { dropped, in_flight, reordered });
+            return Err(EndingError::Strict { dropped, in_flight, reordered }.into());
         }
         Ok(())
     }
@@ -203,7 +203,7 @@ impl Report {
             .for_each(|(reason, packets)| missing.add(reason, packets));
         match missing.total() {
             0 => Ok(()),
-            _ => Err(Error::NotSent { missing, received: self.snapshot.received() }),
+            _ => Err(EndingError::NotSent { missing, received: self.snapshot.received() }.into()),
         }
     }
 

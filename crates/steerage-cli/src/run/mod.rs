@@ -15,7 +15,7 @@ use steerage::{Handle, Handler, Instance, Outcome, Snapshot, stats::DropReason};
 use steerage_control::Audience;
 use steerage_meter::{FlowOutput, Metering};
 
-use crate::error::Error;
+use crate::error::{EndingError, Error};
 use crate::live_flows::{Asked, Keys};
 use crate::live_table::{LiveTable, RunEnds};
 use crate::report::interval::Intervals;
@@ -200,7 +200,7 @@ impl Run<'_> {
         match what(self.options.printer) {
             // The reader is gone, so it would not read the final report either.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.stop(EndedBy::Signal),
-            other => other.map_err(Error::Report)?,
+            other => other.map_err(EndingError::Report)?,
         }
         self.live_table.redraw();
         Ok(())

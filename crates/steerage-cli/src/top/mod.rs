@@ -22,7 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use steerage_guard::capabilities::Needed;
 
 use crate::args::TopArgs;
-use crate::error::Error;
+use crate::error::{Error, SearchError};
 use crate::instances;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
@@ -75,7 +75,7 @@ fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
         if nth > 0 {
             std::thread::sleep(interval);
         }
-        let (snapshot, buckets) = remote.look(0).map_err(Error::Watched)?;
+        let (snapshot, buckets) = remote.look(0).map_err(SearchError::Report)?;
         model.take(snapshot);
         model.take_buckets(0, buckets);
     }
@@ -85,7 +85,7 @@ fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
 /// Prints the run's report as a line of JSON, once or every interval. A signal or the end of the
 /// run ends it.
 fn reports(mut remote: Remote, args: &TopArgs) -> Result<(), Error> {
-    let mut report = remote.report().map_err(Error::Watched)?;
+    let mut report = remote.report().map_err(SearchError::Report)?;
     while stdout::print_while_read(format!("{report}\n").as_bytes())? && !args.once {
         std::thread::sleep(args.interval);
         // A run that has ended does not answer any more, which is not an error here.

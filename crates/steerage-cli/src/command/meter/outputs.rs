@@ -7,7 +7,7 @@ use steerage_meter::{
 };
 
 use crate::args::MeterArgs;
-use crate::error::Error;
+use crate::error::{CommandLineError, EndingError, Error};
 use crate::run::Stopper;
 
 /// The name that stands for standard output.
@@ -70,7 +70,7 @@ impl Outputs {
     /// Opens the sockets. This comes before privileges are given up, and before there are threads.
     pub(super) fn open(self) -> Result<OpenOutputs, Error> {
         let collectors = self.collectors.into_iter().map(Collector::open).collect::<Result<_, _>>();
-        Ok(OpenOutputs { files: self.files, collectors: collectors.map_err(Error::flows)? })
+        Ok(OpenOutputs { files: self.files, collectors: collectors.map_err(EndingError::flows)? })
     }
 }
 
@@ -90,12 +90,12 @@ impl OpenOutputs {
         };
         let mut writers = Vec::new();
         for (to, format) in self.files {
-            writers.push(FlowWriter::start(to, format, stop()).map_err(Error::flows)?);
+            writers.push(FlowWriter::start(to, format, stop()).map_err(EndingError::flows)?);
         }
         for collector in self.collectors {
             let run = stopper.clone();
             let dropped = Box::new(move || run.dropped());
-            writers.push(FlowWriter::export(collector, can_wait, dropped, stop()).map_err(Error::flows)?);
+            writers.push(FlowWriter::export(collector, can_wait, dropped, stop()).map_err(EndingError::flows)?);
         }
         Ok(Writers(writers))
     }
@@ -125,12 +125,12 @@ impl Writers {
         let rest = std::sync::Arc::new(open.into_records());
         let ends = self.0.into_iter().map(|writer| writer.finish(rest.clone()));
         let errors: Vec<_> = ends.filter_map(Result::err).collect();
-        if errors.is_empty() { Ok(()) } else { Err(Error::Flows(errors)) }
+        if errors.is_empty() { Ok(()) } else { Err(EndingError::Flows(errors).into()) }
     }
 }
 
 fn wrong(option: &'static str, name: &str, what: &str) -> Error {
-    Error::FlowsName { option, name: name.to_owned(), what: what.to_owned() }
+    CommandLineError::FlowsName { option, name: name.to_owned(), what: what.to_owned() }.into()
 }
 
 /// Parses the name of a file for flows, or of standard output, and finds the format.

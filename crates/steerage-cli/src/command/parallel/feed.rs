@@ -12,7 +12,7 @@ use steerage_device::output;
 
 use super::inherited::{self, Inherited};
 use super::template::Via;
-use crate::error::{Error, JobsError};
+use crate::error::{EndingError, Error, JobsError};
 
 /// The channel through which a job gets its packets.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(super) fn feed(via: Via, number: usize, options: StreamOptions) -> Result<(O
     if let Some(inherited) = &feed.inherited {
         feed.place = inherited.path();
     }
-    let (output, stream) = stream(name, to, options).map_err(|error| Error::Device(error.to_string()))?;
+    let (output, stream) = stream(name, to, options).map_err(|error| EndingError::Device(error.to_string()))?;
     feed.stream = Some(stream);
     Ok((output, feed))
 }

@@ -1,0 +1,56 @@
+//! Errors that a run ends with.
+
+use std::io;
+use std::process::ExitCode;
+
+use steerage::stats::Drops;
+use steerage::{CpuId, CpuMask};
+use steerage_meter::ExportError;
+
+use super::FAILED;
+use crate::units::{counted, grouped, plural};
+
+/// Exit code: a packet was lost or out of order, and `--strict` was asked for.
+const NOT_STRICT: u8 = 3;
+
+/// What went wrong during a run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EndingError {
+    /// A device failed. The text is the whole message.
+    #[error("{0}")]
+    Device(String),
+    #[error(
+        "the packet function panicked on CPU {}: this is a bug; please report it with the lines above",
+        .0.iter().copied().collect::<CpuMask>()
+    )]
+    Panicked(Vec<CpuId>),
+    #[error("{0} CPU(s) did not stop in time: their packets count as in flight")]
+    LeftBehind(usize),
+    #[error("{}", .0.iter().map(ExportError::to_string).collect::<Vec<_>>().join("; "))]
+    Flows(Vec<ExportError>),
+    #[error("cannot write the report to standard output: {0}; redirect it to another place")]
+    Report(io::Error),
+    /// Packets were not sent that should have been.
+    #[error(
+        "{} of {} were not sent: {missing}; `steerage help report` says what to do",
+        grouped(.missing.total()),
+        counted(*.received, "packet")
+    )]
+    NotSent { missing: Drops, received: u64 },
+    #[error(
+        "--strict: {dropped} {} dropped, {in_flight} not finished, {reordered} out of order: the report says where",
+        plural(*.dropped, "packet")
+    )]
+    Strict { dropped: u64, in_flight: u64, reordered: u64 },
+}
+
+impl EndingError {
+    /// One output of flows cannot be used.
+    pub(crate) fn flows(error: ExportError) -> Self {
+        Self::Flows(vec![error])
+    }
+
+    pub(super) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(if matches!(self, Self::Strict { .. }) { NOT_STRICT } else { FAILED })
+    }
+}

@@ -15,7 +15,6 @@ mod run;
 mod tcpdump;
 
 use std::borrow::Cow;
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
 
@@ -163,12 +162,14 @@ fn read(path: &str) -> io::Result<String> {
 /// let error = Filter::compile("2, 6 0 0 0", None, LinkType::ETHERNET).unwrap_err();
 /// assert!(error.is_mistake());
 /// ```
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterError {
     /// The numbers are not a program. The text says why.
+    #[error("the filter is not what `tcpdump -ddd` prints: {0}")]
     Numbers(String),
     /// The kernel would refuse the program.
+    #[error("the kernel would refuse the filter: its instruction {at} {what}; have tcpdump -ddd print it anew")]
     Program {
         /// The number of the instruction, starting at 0.
         at: usize,
@@ -176,6 +177,7 @@ pub enum FilterError {
         what: &'static str,
     },
     /// tcpdump refuses the expression.
+    #[error("tcpdump refuses the filter `{text}`: {said}; man pcap-filter has the language")]
     Expression {
         /// The beginning of the expression.
         text: String,
@@ -183,26 +185,39 @@ pub enum FilterError {
         said: String,
     },
     /// Frames of this link type are not filtered.
+    #[error("frames of link type {} are not filtered: leave the filter out", .0.0)]
     Link(LinkType),
     /// The program uses information that only the kernel has.
+    #[error(
+        "instruction {at} of the filter asks for what only the kernel knows of a packet: for capture files, compile it \
+         with tcpdump -r FILE -ddd"
+    )]
     KernelOnly {
         /// The number of the instruction, starting at 0.
         at: usize,
     },
     /// The file with the filter cannot be read.
+    #[error("cannot read the filter in {}: {cause}", .path.escape_debug())]
     File {
         /// The name of the file.
         path: String,
         /// Why the file cannot be read.
+        #[source]
         cause: io::Error,
     },
     /// tcpdump is not installed.
+    #[error(
+        "there is no tcpdump to compile the filter: install the package tcpdump, or give the numbers that \
+         `tcpdump -ddd` prints for it on another machine"
+    )]
     NoTcpdump,
     /// tcpdump did not run to its end.
+    #[error("cannot {operation} to compile the filter: {cause}; give the numbers that `tcpdump -ddd` prints instead")]
     Tcpdump {
         /// The operation that failed. It completes "cannot ...".
         operation: &'static str,
         /// Why the operation failed.
+        #[source]
         cause: io::Error,
     },
 }
@@ -211,47 +226,6 @@ impl FilterError {
     /// Whether the error is a mistake in the filter, not something that is missing.
     pub fn is_mistake(&self) -> bool {
         matches!(self, Self::Numbers(_) | Self::Program { .. } | Self::Expression { .. } | Self::KernelOnly { .. })
-    }
-}
-
-impl fmt::Display for FilterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Numbers(what) => write!(f, "the filter is not what `tcpdump -ddd` prints: {what}"),
-            Self::Program { at, what } => {
-                write!(
-                    f,
-                    "the kernel would refuse the filter: its instruction {at} {what}; have tcpdump -ddd print it anew"
-                )
-            }
-            Self::Expression { text, said } => {
-                write!(f, "tcpdump refuses the filter `{text}`: {said}; man pcap-filter has the language")
-            }
-            Self::Link(link) => write!(f, "frames of link type {} are not filtered: leave the filter out", link.0),
-            Self::KernelOnly { at } => write!(
-                f,
-                "instruction {at} of the filter asks for what only the kernel knows of a packet: for capture files, compile it \
-                 with tcpdump -r FILE -ddd"
-            ),
-            Self::File { path, cause } => write!(f, "cannot read the filter in {}: {cause}", path.escape_debug()),
-            Self::NoTcpdump => f.write_str(
-                "there is no tcpdump to compile the filter: install the package tcpdump, or give the numbers that \
-                 `tcpdump -ddd` prints for it on another machine",
-            ),
-            Self::Tcpdump { operation, cause } => write!(
-                f,
-                "cannot {operation} to compile the filter: {cause}; give the numbers that `tcpdump -ddd` prints instead"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for FilterError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::File { cause, .. } | Self::Tcpdump { cause, .. } => Some(cause),
-            _ => None,
-        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Replays a capture at its recorded speed, and computes when each packet is due.
 
-use std::fmt;
 use std::str::FromStr;
 
 use steerage::Timestamp;
@@ -39,16 +38,9 @@ impl Pace {
 }
 
 /// The error for an invalid pace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write a factor from 0.000001 to 1000000, such as 1 or 2.5; files go before it")]
 pub struct ParsePaceError;
-
-impl fmt::Display for ParsePaceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("write a factor from 0.000001 to 1000000, such as 1 or 2.5; files go before it")
-    }
-}
-
-impl std::error::Error for ParsePaceError {}
 
 impl FromStr for Pace {
     type Err = ParsePaceError;

@@ -1,7 +1,5 @@
 //! Errors with the kernel's error numbers.
 
-use std::fmt;
-
 use rustix::io::Errno;
 
 /// The kind of an error, as the kernel's error number.
@@ -73,7 +71,8 @@ impl ErrorCode {
 }
 
 /// Why an attribute could not be read or written, in one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub struct AttributeError {
     code: ErrorCode,
     message: String,
@@ -89,11 +88,3 @@ impl AttributeError {
         self.code
     }
 }
-
-impl fmt::Display for AttributeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for AttributeError {}

@@ -114,26 +114,21 @@ impl Metric {
 }
 
 /// Why the server cannot listen at an address.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("cannot serve metrics at {address}: {error}; {}", advice(.error))]
 pub struct BindError {
     address: SocketAddr,
     error: io::Error,
 }
 
-impl fmt::Display for BindError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, error } = self;
-        let advice = match error.kind() {
-            io::ErrorKind::AddrInUse => "another program has that port: choose another port",
-            io::ErrorKind::AddrNotAvailable => "this machine has no such address: `ip address` lists those it has",
-            io::ErrorKind::PermissionDenied => "ports below 1024 are for root: choose a higher one",
-            _ => "choose another address",
-        };
-        write!(f, "cannot serve metrics at {address}: {error}; {advice}")
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "another program has that port: choose another port",
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address: `ip address` lists those it has",
+        io::ErrorKind::PermissionDenied => "ports below 1024 are for root: choose a higher one",
+        _ => "choose another address",
     }
 }
-
-impl std::error::Error for BindError {}
 
 /// A socket that listens. Clients that connect wait until [`serve`](Self::serve) is called.
 #[derive(Debug)]

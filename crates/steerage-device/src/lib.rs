@@ -330,14 +330,18 @@ struct Guides;
 /// let error = open("synthetic:packets=many").unwrap_err();
 /// assert!(matches!(error, OpenError::Spec(_)), "a mistake in a command line");
 /// ```
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The text has a mistake, such as a typing error in a command line.
+    #[error(transparent)]
     Spec(SpecError),
     /// The device could not be opened.
+    #[error(transparent)]
     Device(DeviceError),
     /// The device cannot have this filter.
-    Filter(FilterError),
+    #[error(transparent)]
+    Filter(#[from] FilterError),
 }
 
 impl From<CaptureError> for OpenError {
@@ -349,36 +353,10 @@ impl From<CaptureError> for OpenError {
     }
 }
 
-impl From<FilterError> for OpenError {
-    fn from(error: FilterError) -> Self {
-        Self::Filter(error)
-    }
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Spec(error) => error.fmt(f),
-            Self::Device(error) => error.fmt(f),
-            Self::Filter(error) => error.fmt(f),
-        }
-    }
-}
-
 /// Shows the text of the error, because `main` prints returned errors with `Debug`.
 impl fmt::Debug for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-impl std::error::Error for OpenError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Spec(_) => None,
-            Self::Device(error) => error.source(),
-            Self::Filter(error) => error.source(),
-        }
     }
 }
 

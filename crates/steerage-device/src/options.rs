@@ -1,7 +1,7 @@
 //! Parses the options of a device, written as `option=value,...` after its name, and reports
 //! mistakes in them.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::str::FromStr;
 
 /// How many characters of an invalid text an error shows at most.
@@ -15,7 +15,8 @@ const SHOWN_CHARS_MAX: usize = 64;
 /// let error = SyntheticOptions::parse("synthetic:packets=many").unwrap_err();
 /// assert!(error.to_string().contains("packets=many"));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{device}: option `{option}{}{value}` {wrong}", if .value.is_empty() { "" } else { "=" })]
 pub struct SpecError {
     device: &'static str,
     option: String,
@@ -51,18 +52,6 @@ macro_rules! setters {
 }
 
 pub(crate) use setters;
-
-impl Display for SpecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { device, option, value, wrong } = self;
-        match value.is_empty() {
-            true => write!(f, "{device}: option `{option}` {wrong}"),
-            false => write!(f, "{device}: option `{option}={value}` {wrong}"),
-        }
-    }
-}
-
-impl std::error::Error for SpecError {}
 
 pub(crate) fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();

@@ -1,6 +1,5 @@
 //! Opens outputs from the text of a user.
 
-use std::fmt;
 use std::num::NonZero;
 use std::thread;
 
@@ -34,10 +33,11 @@ const EXPANDED_MAX: usize = steerage::limits::OUTPUTS_MAX;
 ///
 /// assert!(matches!(expand("printer:0"), Err(OutputError::Spec { .. })));
 /// ```
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutputError {
     /// The text has a mistake, such as a typing error in a command line.
+    #[error("output {spec}: {wrong}")]
     Spec {
         /// The text as the user wrote it.
         spec: String,
@@ -45,22 +45,12 @@ pub enum OutputError {
         wrong: &'static str,
     },
     /// An option of the output has a mistake.
+    #[error(transparent)]
     Option(SpecError),
     /// The output could not be created.
+    #[error(transparent)]
     Device(DeviceError),
 }
-
-impl fmt::Display for OutputError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Spec { spec, wrong } => write!(f, "output {spec}: {wrong}"),
-            Self::Option(error) => error.fmt(f),
-            Self::Device(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for OutputError {}
 
 /// The outputs that `spec` stands for: `pcap:FILE`, `fifo:PATH`, `tcp-listen:ADDR`, `tap:NAME`,
 /// `tun:NAME`, `udp:ADDR:PORT`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's bare name. A range in braces

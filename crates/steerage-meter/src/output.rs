@@ -1,6 +1,5 @@
 //! The destination and format of records, and the error if writing fails.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -75,14 +74,32 @@ impl Rotation {
 }
 
 /// The error for records that could not be written.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot {operation} {}: {cause}{}{}{advice}",
+    .path.display(),
+    written(.parts),
+    if .advice.is_empty() { "" } else { "; " }
+)]
 pub struct ExportError {
     operation: &'static str,
     path: PathBuf,
+    #[source]
     cause: io::Error,
     advice: &'static str,
     /// The files that have the records which were written.
     parts: Vec<PathBuf>,
+}
+
+/// Says which files have the records that were written.
+fn written(parts: &[PathBuf]) -> String {
+    let and = match parts {
+        [] => return String::new(),
+        [_] => String::new(),
+        [_, second] => format!(" and {}", second.display()),
+        [_, more @ ..] => format!(" and {} other files whose names end in .part", more.len()),
+    };
+    format!("; what was written is in {}{and}", parts[0].display())
 }
 
 impl ExportError {
@@ -103,27 +120,6 @@ impl ExportError {
 
     pub(super) fn is_closed_pipe(&self) -> bool {
         self.cause.kind() == io::ErrorKind::BrokenPipe
-    }
-}
-
-impl fmt::Display for ExportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {} {}: {}", self.operation, self.path.display(), self.cause)?;
-        if let Some((first, more)) = self.parts.split_first() {
-            write!(f, "; what was written is in {}", first.display())?;
-            match more {
-                [] => {}
-                [second] => write!(f, " and {}", second.display())?,
-                more => write!(f, " and {} other files whose names end in .part", more.len())?,
-            }
-        }
-        if self.advice.is_empty() { Ok(()) } else { write!(f, "; {}", self.advice) }
-    }
-}
-
-impl std::error::Error for ExportError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.cause)
     }
 }
 

@@ -1,7 +1,5 @@
 //! File names that contain a time.
 
-use std::fmt;
-
 use steerage::WallTime;
 
 /// A file name with placeholders for a time in UTC.
@@ -23,16 +21,9 @@ use steerage::WallTime;
 pub struct FilePattern(String);
 
 /// The error for an unknown placeholder.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no part of a time: use %Y %m %d %H %M %S, %F, %T or %s, and %% for a percent sign")]
 pub struct ParsePatternError(String);
-
-impl fmt::Display for ParsePatternError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is no part of a time: use %Y %m %d %H %M %S, %F, %T or %s, and %% for a percent sign", self.0)
-    }
-}
-
-impl std::error::Error for ParsePatternError {}
 
 impl FilePattern {
     /// Parses a pattern.

@@ -1,6 +1,5 @@
 //! Selects which packets go to the same job.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
@@ -71,16 +70,9 @@ fn hosts(flow: FlowKey, source: bool, destination: bool) -> FlowKey {
 }
 
 /// The error for an unknown name of a choice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write flow, hosts, source or destination")]
 pub struct UnknownTogether;
-
-impl fmt::Display for UnknownTogether {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("write flow, hosts, source or destination")
-    }
-}
-
-impl std::error::Error for UnknownTogether {}
 
 impl FromStr for Together {
     type Err = UnknownTogether;

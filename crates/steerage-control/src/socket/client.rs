@@ -1,6 +1,5 @@
 //! The client side of the socket. `steerage get` and `steerage set` use it.
 
-use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -21,10 +20,11 @@ pub struct Client {
 }
 
 /// Why a request failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// The instance refused the request.
+    #[error("{code}: {message}")]
     Refused {
         /// The error number's name, such as `EINVAL`.
         code: String,
@@ -32,32 +32,14 @@ pub enum ClientError {
         message: String,
     },
     /// No answer came within this time.
+    #[error("timed out: the instance did not answer within {} s; is it stopped?", .0.as_secs())]
     TimedOut(Duration),
     /// The connection failed.
-    System(io::Error),
+    #[error("the instance does not answer: {0}")]
+    System(#[from] io::Error),
     /// The reply does not fit the request.
+    #[error("the process that answers there is no steerage of this version")]
     Nonsense,
-}
-
-impl fmt::Display for ClientError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused { code, message } => write!(f, "{code}: {message}"),
-            Self::TimedOut(within) => {
-                write!(f, "timed out: the instance did not answer within {} s; is it stopped?", within.as_secs())
-            }
-            Self::System(error) => write!(f, "the instance does not answer: {error}"),
-            Self::Nonsense => f.write_str("the process that answers there is no steerage of this version"),
-        }
-    }
-}
-
-impl std::error::Error for ClientError {}
-
-impl From<io::Error> for ClientError {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
-    }
 }
 
 impl Client {

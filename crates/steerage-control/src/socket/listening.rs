@@ -2,7 +2,6 @@
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -42,16 +41,20 @@ pub struct Listening {
 }
 
 /// Why the socket could not be created.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
     /// Another instance listens at this path.
+    #[error("another instance listens at {}: name another socket", .0.display())]
     InUse(PathBuf),
     /// The name is taken by a file that is not a socket.
+    #[error("{} exists and is not a socket: remove it, or name another", .0.display())]
     NotASocket(PathBuf),
     /// The name is taken by another user's socket.
+    #[error("{} is another user's socket: name another", .0.display())]
     NotOurs(PathBuf),
     /// Another user could replace the socket, or chose where the path leads.
+    #[error("no socket in {}: {why}", .path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -59,6 +62,7 @@ pub enum SocketError {
         why: PathError,
     },
     /// The kernel refused.
+    #[error("cannot listen at {}: {error}; name a socket in a directory of yours", .path.display())]
     System {
         /// The path.
         path: PathBuf,
@@ -66,30 +70,6 @@ pub enum SocketError {
         error: io::Error,
     },
 }
-
-impl fmt::Display for SocketError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InUse(path) => {
-                write!(f, "another instance listens at {}: name another socket", path.display())
-            }
-            Self::NotASocket(path) => {
-                write!(f, "{} exists and is not a socket: remove it, or name another", path.display())
-            }
-            Self::NotOurs(path) => {
-                write!(f, "{} is another user's socket: name another", path.display())
-            }
-            Self::Directory { path, why } => {
-                write!(f, "no socket in {}: {why}", path.display())
-            }
-            Self::System { path, error } => {
-                write!(f, "cannot listen at {}: {error}; name a socket in a directory of yours", path.display())
-            }
-        }
-    }
-}
-
-impl std::error::Error for SocketError {}
 
 impl SocketError {
     fn directory(path: &Path, why: PathError) -> Self {

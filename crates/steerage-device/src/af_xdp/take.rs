@@ -1,7 +1,6 @@
 //! Parses the expression for packets that are taken away from the kernel, such as `udp port 53 or
 //! net 10.0.0.0/8`. docs/af_xdp.md has the grammar.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -102,16 +101,9 @@ impl Prefix {
 }
 
 /// Why a text is not a valid expression.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct TakeError(String);
-
-impl fmt::Display for TakeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for TakeError {}
 
 impl Take {
     pub(super) fn clauses(&self) -> &[Vec<(bool, Test)>] {

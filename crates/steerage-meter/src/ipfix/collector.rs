@@ -52,16 +52,9 @@ pub struct Collector {
 }
 
 /// The error for an invalid collector address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct ParseCollectorError(String);
-
-impl fmt::Display for ParseCollectorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ParseCollectorError {}
 
 impl Collector {
     /// Whether the text is the address of a collector, and not the name of a file.

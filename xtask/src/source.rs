@@ -7,17 +7,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
-use std::slice;
+use std::{mem, slice};
 
-use proc_macro2::{TokenStream, TokenTree};
-use quote::ToTokens;
-use syn::parse::{ParseStream, Parser as _};
-use syn::spanned::Spanned as _;
-use syn::visit::{self, Visit};
-use syn::{Attribute, Ident, Item, UseTree, Visibility};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use syn::{Ident, ItemUse, UseTree};
 
 /// A chain of re-exports or globs that is longer than this goes in a circle.
 const HOPS_MAX: usize = 8;
+/// The word after one of these is the name of an item.
+const KEYWORDS: &[&str] = &["const", "enum", "fn", "macro_rules", "mod", "static", "struct", "trait", "type", "union"];
+/// With one of these, an item begins. A field, a variant or an arm of a `match` begins otherwise.
+const BEGINNINGS: &[&str] = &["async", "extern", "impl", "pub", "unsafe", "use"];
 
 #[derive(Default)]
 pub(crate) struct Crate {
@@ -40,7 +40,6 @@ struct Module {
     /// What `use` brings in, by the name that it has here.
     aliases: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
-    public: BTreeSet<String>,
 }
 
 struct Mention {
@@ -57,13 +56,18 @@ impl Crate {
         while let Some((candidates, module)) = waiting.pop() {
             let found = candidates.iter().find_map(|path| Some((path, fs::read_to_string(path).ok()?)));
             let (path, text) = found.ok_or_else(|| format!("no file for a module: {}", candidates[0].display()))?;
-            let syntax = syn::parse_file(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+            let tokens = text.parse().map_err(|error| format!("{}: {error}", path.display()))?;
             let file = krate.files.len();
             krate.files.push(File { path: path.display().to_string(), lines: 0, module: module.clone() });
-            let (children, tests) = (Vec::new(), BTreeSet::new());
-            let mut reader = Reader { krate: &mut krate, file, module: module.clone(), children, tests };
+            let mut reader = Reader {
+                krate: &mut krate,
+                file,
+                module: module.clone(),
+                children: Vec::new(),
+                tests: BTreeSet::new(),
+            };
             reader.module().file = file;
-            reader.visit_file(&syntax);
+            reader.walk(tokens);
             let Reader { children, tests, .. } = reader;
             let code = text
                 .lines()
@@ -83,11 +87,6 @@ impl Crate {
 
     pub(crate) fn lines(&self) -> usize {
         self.files.iter().map(|file| file.lines).sum()
-    }
-
-    /// The names that the root offers; `*` stands for those of a glob.
-    pub(crate) fn root_names(&self) -> BTreeSet<String> {
-        self.modules[&Vec::new()].public.clone()
     }
 
     /// Groups of neighbours, which are modules of one parent, that import each other: their names, and a line of text for
@@ -165,129 +164,101 @@ impl Reader<'_> {
         self.krate.mentions.push(Mention { file: self.file, module: self.module.clone(), path, line });
     }
 
-    /// Returns true if only tests see this part, and then keeps its lines.
-    fn is_test(&mut self, part: &impl ToTokens) -> bool {
-        let attributes = |input: ParseStream<'_>| {
-            let attributes = input.call(Attribute::parse_outer);
-            input.parse::<TokenStream>().and(attributes)
-        };
-        let attributes = attributes.parse2(part.to_token_stream()).unwrap_or_default();
-        let is_test = attributes.iter().any(|attribute| {
-            let text = attribute.to_token_stream().to_string().replace(' ', "");
-            text == "#[cfg(test)]" || text.starts_with("#[cfg(all(test,")
-        });
-        if is_test {
-            self.tests.extend(part.span().start().line..=part.span().end().line);
-        }
-        is_test
-    }
-
-    fn paths_in(&mut self, tokens: TokenStream) {
-        let (mut path, mut line, mut colons) = (Vec::new(), 0, 0);
-        for token in tokens {
+    fn walk(&mut self, tokens: TokenStream) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        let (mut path, mut line, mut before) = (Vec::new(), 0, String::new());
+        let mut rest = &tokens[..];
+        while let Some((token, after)) = rest.split_first() {
+            rest = after;
+            let next = after.first().map(ToString::to_string).unwrap_or_default();
+            let word = token.to_string();
             match token {
-                TokenTree::Punct(sign) if sign.as_char() == ':' => colons += 1,
-                TokenTree::Ident(word) => {
-                    if colons != 2 {
-                        self.mention(std::mem::take(&mut path), line);
-                    }
-                    (line, colons) = (word.span().start().line, 0);
-                    path.push(word.to_string());
+                TokenTree::Punct(_) if word == "#" && is_of_tests(&next) => {
+                    let (part, others) = after.split_at(length_of_part(&after[1..]) + 1);
+                    let last = part.last().map_or(token, |last| last);
+                    self.tests.extend(token.span().start().line..=last.span().end().line);
+                    rest = others;
                 }
-                TokenTree::Group(group) => self.paths_in(group.stream()),
-                _ => colons = 0,
+                TokenTree::Ident(_) if word == "use" && next != "<" => {
+                    let length = 1 + after.iter().position(|token| is_sign(token, ";")).unwrap_or(after.len() - 1);
+                    let (part, others) = after.split_at(length);
+                    let item = [slice::from_ref(token), part].concat().into_iter().collect();
+                    self.import(item, before != "pub" && !before.starts_with('('), token.span().start().line);
+                    rest = others;
+                }
+                TokenTree::Ident(_) if word == "mod" && before != "::" => {
+                    self.module.push(next);
+                    match after.get(1) {
+                        Some(TokenTree::Group(group)) => {
+                            self.module().file = self.file;
+                            self.walk(group.stream());
+                        }
+                        _ => self.children.push(self.module.clone()),
+                    }
+                    self.module.pop();
+                    rest = &after[2..];
+                }
+                TokenTree::Ident(_) => {
+                    if KEYWORDS.contains(&before.as_str()) {
+                        self.module().items.insert(word.clone());
+                    } else if before != "." {
+                        if before != "::" {
+                            self.mention(mem::take(&mut path), line);
+                        }
+                        line = token.span().start().line;
+                        path.push(word.clone());
+                    }
+                }
+                TokenTree::Group(group) => self.walk(group.stream()),
+                _ => {}
+            }
+            match (before.as_str(), word.as_str()) {
+                (":", ":") | (".", ".") => before += &word,
+                ("macro_rules", "!") => {}
+                _ => before = word,
             }
         }
         self.mention(path, line);
     }
+
+    fn import(&mut self, item: TokenStream, is_private: bool, line: usize) {
+        let Ok(item) = syn::parse2::<ItemUse>(item) else { return };
+        for (name, path) in leaves(&item.tree, &[]) {
+            // A re-export passes the name on. It is an import only if this file uses the name as well.
+            if is_private {
+                self.mention(path.clone(), line);
+            }
+            if name == "*" {
+                self.module().globs.push(path);
+            } else {
+                self.module().aliases.insert(name, path);
+            }
+        }
+    }
 }
 
-/// Visits these parts of an item, unless only tests see them.
-macro_rules! visit_code {
-    ($($visit:ident: $Part:ident)*) => {
-        $(fn $visit(&mut self, part: &syn::$Part) {
-            if !self.is_test(part) {
-                visit::$visit(self, part);
-            }
-        })*
+fn is_sign(token: &TokenTree, sign: &str) -> bool {
+    matches!(token, TokenTree::Punct(_)) && token.to_string() == sign
+}
+
+fn is_of_tests(attribute: &str) -> bool {
+    let text = attribute.replace(' ', "");
+    text == "[cfg(test)]" || text.starts_with("[cfg(all(test,")
+}
+
+/// How many tokens the item, statement, field, variant or arm has that stands first.
+fn length_of_part(tokens: &[TokenTree]) -> usize {
+    let mut words = tokens.iter().filter(|token| matches!(token, TokenTree::Ident(_))).map(ToString::to_string);
+    let is_item = words.next().is_some_and(|word| [KEYWORDS, BEGINNINGS].concat().contains(&word.as_str()));
+    let is_last = |token: &TokenTree| match token {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        token => is_sign(token, ";") || !is_item && is_sign(token, ","),
     };
-}
-
-impl Visit<'_> for Reader<'_> {
-    visit_code! {
-        visit_arm: Arm visit_field: Field visit_field_value: FieldValue visit_impl_item: ImplItem visit_stmt: Stmt
-        visit_trait_item: TraitItem visit_variant: Variant
-    }
-
-    fn visit_path(&mut self, path: &syn::Path) {
-        let names = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        self.mention(names, path.span().start().line);
-        visit::visit_path(self, path);
-    }
-
-    fn visit_macro(&mut self, call: &syn::Macro) {
-        self.visit_path(&call.path);
-        self.paths_in(call.tokens.clone());
-    }
-
-    fn visit_item(&mut self, item: &Item) {
-        if self.is_test(item) {
-            return;
-        }
-        let (visibility, name) = match item {
-            Item::Const(item) => (&item.vis, Some(&item.ident)),
-            Item::Enum(item) => (&item.vis, Some(&item.ident)),
-            Item::Fn(item) => (&item.vis, Some(&item.sig.ident)),
-            Item::Macro(item) => (&Visibility::Inherited, item.ident.as_ref()),
-            Item::Mod(item) => (&item.vis, Some(&item.ident)),
-            Item::Static(item) => (&item.vis, Some(&item.ident)),
-            Item::Struct(item) => (&item.vis, Some(&item.ident)),
-            Item::Trait(item) => (&item.vis, Some(&item.ident)),
-            Item::Type(item) => (&item.vis, Some(&item.ident)),
-            Item::Union(item) => (&item.vis, Some(&item.ident)),
-            Item::Use(item) => (&item.vis, None),
-            _ => (&Visibility::Inherited, None),
-        };
-        let mut names: Vec<String> = name.iter().map(ToString::to_string).collect();
-        match item {
-            Item::Use(item) => {
-                for (name, path) in leaves(&item.tree, &[]) {
-                    // A re-export passes the name on. It is an import only if this file uses the name as well.
-                    if matches!(visibility, Visibility::Inherited) {
-                        self.mention(path.clone(), item.span().start().line);
-                    }
-                    if name == "*" {
-                        self.module().globs.push(path);
-                    } else {
-                        self.module().aliases.insert(name.clone(), path);
-                    }
-                    names.push(name);
-                }
-            }
-            Item::Mod(item) => {
-                self.module.extend(names.iter().cloned());
-                match &item.content {
-                    None => self.children.push(self.module.clone()),
-                    Some((_, items)) => {
-                        self.module().file = self.file;
-                        items.iter().for_each(|item| self.visit_item(item));
-                    }
-                }
-                self.module.pop();
-            }
-            _ => {
-                self.module().items.extend(names.iter().cloned());
-                visit::visit_item(self, item);
-            }
-        }
-        if matches!(visibility, Visibility::Public(_)) {
-            self.module().public.extend(names);
-        }
-    }
+    tokens.iter().position(is_last).map_or(tokens.len(), |last| last + 1)
 }
 
 /// What a `use` brings in: each name, and its path.
-fn leaves(tree: &UseTree, path: &[String]) -> Vec<(String, Vec<String>)> {
+pub(crate) fn leaves(tree: &UseTree, path: &[String]) -> Vec<(String, Vec<String>)> {
     let longer = |name: &Ident| [path, &[name.to_string()]].concat();
     match tree {
         UseTree::Path(tree) => leaves(&tree.tree, &longer(&tree.ident)),

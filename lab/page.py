@@ -169,8 +169,9 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 400, 56, 220, 46, 56
 
 
 def svg(title, height, marks):
-    sides = [f".s{n}{{stroke:{light};fill:none}}text.t{n},rect.t{n}{{fill:{light}}}" for n, (light, _) in enumerate(COLOURS)]
-    darks = [f".s{n}{{stroke:{dark};fill:none}}text.t{n},rect.t{n}{{fill:{dark}}}" for n, (_, dark) in enumerate(COLOURS)]
+    used = [(n, pair) for n, pair in enumerate(COLOURS) if any(f'class="t{n}"' in mark for mark in marks)]
+    sides = [f".s{n}{{stroke:{light};fill:none}}text.t{n},rect.t{n}{{fill:{light}}}" for n, (light, _) in used]
+    darks = [f".s{n}{{stroke:{dark};fill:none}}text.t{n},rect.t{n}{{fill:{dark}}}" for n, (_, dark) in used]
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
         f"<title>{html.escape(title)}</title>",

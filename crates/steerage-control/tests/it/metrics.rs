@@ -320,7 +320,7 @@ fn documents_name_what_there_is() {
     // The page also has the metrics of packet functions, which the program knows.
     let told = named(&page);
     assert!(known.is_subset(&told), "{:?}", known.difference(&told));
-    let dashboard = std::fs::read_to_string(format!("{docs}/grafana.json")).unwrap();
+    let dashboard = std::fs::read_to_string(format!("{docs}/../packaging/grafana.json")).unwrap();
     let parsed: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
     assert!(parsed["panels"].as_array().unwrap().len() > 10);
     let shown = named(&dashboard);

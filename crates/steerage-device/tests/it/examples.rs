@@ -177,18 +177,19 @@ fn an_ids_alerts_live_and_reloads_its_rules() {
     assert_eq!(done, Ok(ids_live::Done { alerts: 2, alerts_lost: 0, expired: 0 }));
 }
 
-/// The tutorial shows the whole program, piece by piece.
+/// The tutorial shows pieces of the program, in its order.
 #[test]
-fn the_tutorial_is_the_program() {
+fn the_tutorial_shows_the_program() {
     let page = include_str!("../../../../docs/write-an-ids.md");
     let source = include_str!("../../examples/ids_live.rs");
-    let (program, _tests) = source.split_once("\n#[cfg(test)]").unwrap();
     let pieces = page.split("```rust,ignore\n").skip(1).map(|rest| rest.split("\n```").next().unwrap_or_default());
-    let pieces: Vec<&str> = pieces.collect();
-    for piece in &pieces {
-        assert!(source.contains(piece), "this piece is not in the program:\n{piece}");
+    let mut rest = source;
+    let mut shown = 0;
+    for piece in pieces {
+        let Some((_, after)) = rest.split_once(piece) else {
+            panic!("this piece is not in the program, or not in this order:\n{piece}");
+        };
+        (rest, shown) = (after, shown + 1);
     }
-    // The page leaves out only blank lines.
-    let rest = pieces.iter().fold(program.to_owned(), |rest, piece| rest.replacen(piece, "", 1));
-    assert_eq!(rest.trim(), "", "the page does not show this");
+    assert!(shown >= 5, "only {shown} pieces");
 }

@@ -107,7 +107,7 @@ fn say(text: std::fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Measures a figure of docs/performance.md: `cargo test --release -p steerage-apps --features
+/// Measures a figure of docs/performance.md: `cargo test --release -p steerage-meter --features
 /// parquet rows_per_second -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]

@@ -193,7 +193,7 @@ pub mod stats {
     pub use steerage_ledger::{
         Backing, BucketSnapshot, CostEstimate, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot,
         MemoryUse, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, RegimeEstimate,
-        Snapshot, Verdicts,
+        Snapshot, Totals, Verdicts,
     };
 }
 

@@ -1,5 +1,6 @@
 //! `steerage explain`: why a packet goes to its CPU, and whether traffic can be spread.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         None => FlowHasher::keyed(&instance::random_key()?),
     };
     let command = args.command;
-    let explanation = |what, hash| {
+    let explanation = |what, hash: Cow<'static, str>| {
         // The device's hash has a key of its own.
         let random_key = args.hash.has_random_key() && hash == hasher.name();
         Explanation { what, command, hash, random_key, top: args.top }
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         let key: FlowKey = what.parse().map_err(Error::Flow)?;
         let hashed = command.affinity().key(key);
         let flow = FlowExplanation { flow: key, key: hashed, hash: hasher.hash(&hashed) };
-        return explain::print(&explanation(explain::Subject::Flow(flow), hasher.name()), args.json);
+        return explain::print(&explanation(explain::Subject::Flow(flow), hasher.name().into()), args.json);
     }
     let Seen { survey, hash, basis, error } = match command.keeps_both_directions() {
         true => survey::<true>(args, &hasher, verbose)?,
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
 struct Seen {
     survey: Analysis,
     /// The name of the hash that steered the packets, or `device`.
-    hash: &'static str,
+    hash: Cow<'static, str>,
     basis: AdviceBasis,
     /// The error that ended the input, if there was one.
     error: Option<Error>,
@@ -131,9 +132,9 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     let rate = if live.is_empty() {
         capture.and_then(|capture| recorded(&capture)).or_else(|| asked(args))
     } else {
-        rate(ended.report.snapshot.received(), ended.report.elapsed, RateFrom::Listening)
+        rate(ended.report.snapshot().received(), ended.report.snapshot().elapsed, RateFrom::Listening)
     };
-    let hash = ended.report.snapshot.queues.first().map_or("", |queue| queue.hash);
+    let hash = ended.report.snapshot().queues.first().map_or(Cow::Borrowed(""), |queue| queue.hash.clone());
     let basis = AdviceBasis {
         command: args.command,
         candidates: args.virtual_cpus.map_or_else(|| CandidateCpus::this(host_cpus::nr_cpu_ids()), CandidateCpus::even),

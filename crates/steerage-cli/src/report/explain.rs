@@ -5,6 +5,7 @@ mod json;
 mod shares;
 mod suggest;
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use steerage::flow::{self, HeaderKind, Layers};
@@ -37,7 +38,7 @@ pub(crate) struct Explanation {
     /// The command whose steering is explained.
     pub(crate) command: SteeringCommand,
     /// The name of the hash.
-    pub(crate) hash: &'static str,
+    pub(crate) hash: Cow<'static, str>,
     /// Whether the key of the hash is random, so that another run has another key.
     pub(crate) random_key: bool,
     /// The number of flows that are listed, the largest first.

@@ -134,8 +134,10 @@ pub(super) const QUEUES: [Family<QueueSnapshot>; 20] = [
     }),
     counter("copied_packets", "Packets copied so that the device's ring could go on.", |queue| one(queue.copied)),
     counter("device_events", "Counts that only this kind of device has, by the kernel's names.", |queue| {
-        let sample =
-            |(name, count): &(Cow<'static, str>, u64)| Sample { label: Some(("event", name.clone())), value: Value::Whole(*count) };
+        let sample = |(name, count): &(Cow<'static, str>, u64)| Sample {
+            label: Some(("event", name.clone())),
+            value: Value::Whole(*count),
+        };
         queue.device_counts.iter().map(sample).collect()
     }),
     counter("passed_packets", "Packets that the device saw and left to the kernel.", |queue| one(queue.passed)),

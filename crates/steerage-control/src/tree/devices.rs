@@ -55,7 +55,12 @@ pub fn directory_names<'n>(devices: impl IntoIterator<Item = (&'n str, &'n str)>
 
 impl Device {
     fn new(kind: &Cow<'static, str>) -> Self {
-        Self { is_interface: INTERFACES.contains(&&**kind), kind: kind.clone(), queues: Vec::new(), outputs: Vec::new() }
+        Self {
+            is_interface: INTERFACES.contains(&&**kind),
+            kind: kind.clone(),
+            queues: Vec::new(),
+            outputs: Vec::new(),
+        }
     }
 
     /// The name of the device in `snapshot`.

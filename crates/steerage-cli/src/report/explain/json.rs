@@ -26,7 +26,7 @@ struct ExplanationJson<'a> {
     /// Whether it keeps both directions of a flow together.
     both_directions: bool,
     hash: &'a str,
-    hash_key_by_chance: bool,
+    random_hash_key: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     flow: Option<FlowPlacement>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,8 +113,8 @@ pub(super) fn line(explanation: &Explanation) -> io::Result<String> {
         version: env!("CARGO_PKG_VERSION"),
         r#for: explanation.command.name(),
         both_directions: explanation.command.keeps_both_directions(),
-        hash: explanation.hash,
-        hash_key_by_chance: explanation.random_key,
+        hash: &explanation.hash,
+        random_hash_key: explanation.random_key,
         flow,
         traffic,
     };

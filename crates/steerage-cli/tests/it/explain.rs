@@ -42,7 +42,7 @@ fn a_flow_and_its_way_back_go_to_one_cpu() {
     for field in ["key", "hash", "bucket", "cpus"] {
         assert_eq!(there["flow"][field], back["flow"][field], "{field}");
     }
-    assert_eq!(there["hash_key_by_chance"], false);
+    assert_eq!(there["random_hash_key"], false);
     let bucket = there["flow"]["bucket"].as_u64().unwrap();
     assert_eq!(there["flow"]["cpus"]["8"], json!(bucket * 8 / 4096));
 }
@@ -52,7 +52,7 @@ fn a_flow_and_its_way_back_go_to_one_cpu() {
 #[test]
 fn toeplitz_is_that_of_network_cards() {
     let explained = explained(&["tcp 66.9.149.187:2794 > 161.142.100.80:1766", "--hash", "toeplitz"]);
-    assert_eq!((&explained["flow"]["hash"], &explained["hash_key_by_chance"]), (&json!("0x51ccc178"), &json!(false)));
+    assert_eq!((&explained["flow"]["hash"], &explained["random_hash_key"]), (&json!("0x51ccc178"), &json!(false)));
 }
 
 #[test]

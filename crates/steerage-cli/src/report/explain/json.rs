@@ -11,10 +11,9 @@ use steerage::{
 };
 use steerage_apps::{PacketDetail, Volume};
 
+use super::super::document::SCHEMA;
 use super::{CPUS, Explanation, Shares, Subject, Suggestion, TrafficExplanation, advice, name, tunnels};
 use crate::terminal::printable;
-
-const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
 struct ExplanationJson<'a> {

@@ -111,10 +111,12 @@ impl Cpus {
             _ => format!("CPUs {}", self.usable),
         };
         match self.count {
-            0 => Finding { state: State::Lack, ..Finding::info("CPUs", "it cannot be read which may be used") },
-            1 => {
-                Finding::lack("CPUs", of + ": packets cannot be spread", "allow more (taskset, the container's cpuset)")
-            }
+            0 => Finding { state: State::Missing, ..Finding::info("CPUs", "it cannot be read which may be used") },
+            1 => Finding::missing(
+                "CPUs",
+                of + ": packets cannot be spread",
+                "allow more (taskset, the container's cpuset)",
+            ),
             _ => Finding::ok("CPUs", of),
         }
     }
@@ -203,9 +205,9 @@ mod tests {
             "{}",
             found(&cpus)
         );
-        let mends: Vec<_> = cpus.findings().into_iter().filter_map(|finding| finding.mend).collect();
+        let fixes: Vec<_> = cpus.findings().into_iter().filter_map(|finding| finding.fix).collect();
         assert_eq!(
-            mends[..2],
+            fixes[..2],
             ["steerage works on 1 unless --cpus says otherwise", "steerage works on 2 unless --cpus names them"]
         );
     }

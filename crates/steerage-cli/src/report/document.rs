@@ -4,6 +4,9 @@
 //! Every user of the machine may see a [`Document`]. The traffic itself, which only root and the user of the run may see, has a
 //! type of its own, [`Traffic`], so that a new counter is public and a new part of the traffic is not.
 
+#[cfg(test)]
+mod tests;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;

@@ -90,6 +90,15 @@ impl FlowCounters {
     }
 }
 
+#[cfg(test)]
+impl FlowCounters {
+    /// Counts in which nothing is empty.
+    pub(super) fn filled() -> Self {
+        let output = FlowOutputReport { to: "flows.csv".to_owned(), ..FlowOutputReport::default() };
+        Self { outputs: vec![output], sample: Some(10), ..Self::default() }
+    }
+}
+
 /// The text of the flows: one line of counts, and, if the run has ended, a table of the largest flows.
 pub(super) fn page(flows: &Flows) -> String {
     let metered = match flows {

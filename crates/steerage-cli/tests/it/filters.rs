@@ -101,7 +101,7 @@ fn fanout_and_send_write_what_passes() {
     assert_eq!(shown(&to[0], "").unwrap(), passed);
     let both = ["--to", &pcap(&to[1]), "--to", &pcap(&to[2])];
     let split = report(&[["fanout", &afs, "-f", EXPRESSION].as_slice(), &both, &["--virtual-cpus", "2"]].concat());
-    assert_eq!(split["filtered"], 601 - passed.len());
+    assert_eq!(split["capture"]["filtered"], 601 - passed.len());
     let mut all = [shown(&to[1], "").unwrap(), shown(&to[2], "").unwrap()].concat();
     all.sort();
     assert_eq!(all, passed);

@@ -193,7 +193,7 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let report = lines.pop().unwrap();
     assert!(lines.len() <= 4096 / 300 + 2, "{}", lines.len());
     let received: u64 = lines.iter().map(|interval| number(interval, "/difference/received")).sum();
-    assert_eq!(received, number(&report, "/received"));
+    assert_eq!(received, number(&report, "/snapshot/received"));
 }
 
 /// If the run ends when an interval is over, that interval is reported once, as the last one. No

@@ -160,10 +160,11 @@ fn the_page_for_people() {
 fn keys_stand_in_the_order_of_the_schema() {
     let ran = run(&["count", "-c", "10", "--virtual-cpus", "1", "--json"]);
     let mut rest = ran.out.as_str();
-    for key in "schema type version started seconds ended_by received received_bytes delivered dropped in_flight filtered \
-                reordered verdicts queues device kind mode queue cpu hash received delivered dropped in_flight hashed unparsed \
-                cpus cpu polled handed_in processed inline dropped busy_seconds backlog_max wakes_sent wakes_received \
-                wakes_for_control input error offset flows"
+    for key in "schema type version started ended_by snapshot seconds received received_bytes delivered verdicts dropped \
+                in_flight reordered queues device kind mode queue cpu hash rps_cpus_list received delivered dropped in_flight \
+                hashed unparsed pool error cpus cpu polled handed_in processed inline dropped busy_seconds rounds backlog \
+                wakes_sent wakes_received wakes_for_control outputs moves groups pages memory app handled_bytes capture \
+                sandbox traffic"
         .split_whitespace()
     {
         let (_, behind) = rest.split_once(&format!("\"{key}\":")).unwrap_or_else(|| panic!("{key} in {rest}"));

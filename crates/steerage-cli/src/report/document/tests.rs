@@ -87,7 +87,7 @@ fn report(audience: Audience) -> Value {
 
 /// A path of a report, such as `snapshot.queues[].device`, for each value and for each object and array.
 fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<String>) {
-    if !path.is_empty() {
+    if !path.is_empty() && !path.ends_with("[]") {
         all.insert(path.to_owned());
     }
     match value {
@@ -103,7 +103,6 @@ fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<
         }),
         _ => {}
     }
-    all.remove(path.strip_suffix("[]").map_or("", |_| path));
 }
 
 /// The paths that the page lists, and those of its objects without a table: their keys are names.

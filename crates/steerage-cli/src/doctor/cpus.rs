@@ -146,13 +146,13 @@ mod tests {
         let cpus = look(&FakeHost::new("bare", &[]), "0");
         assert_eq!(
             found(&cpus),
-            "Lack CPUs: CPUs 0: packets cannot be spread\n\
+            "Missing CPUs: CPUs 0: packets cannot be spread\n\
              Info SMT: no two of them are known to be threads of one core\n\
              Info caches: the kernel does not say which CPUs share one\n"
         );
         assert_eq!(cpus.quota, None);
         let none = Cpus::of(&Topology::below(FakeHost::new("nothing", &[]).host().path(""), None));
-        assert!(found(&none).starts_with("Lack CPUs: it cannot be read"), "{}", found(&none));
+        assert!(found(&none).starts_with("Missing CPUs: it cannot be read"), "{}", found(&none));
     }
 
     /// A machine with two packages. Each has two cores with two threads. This process may use three

@@ -231,7 +231,7 @@ mod tests {
              Ok link: up\n\
              Info rx queues: 1: one CPU takes all packets from it, and steerage spreads them\n\
              Info rps_cpus: the kernel steers as well: rx-0 3\n\
-             Lack offloads: gro, rx-gro-hw may merge packets before they are seen here\n\
+             Missing offloads: gro, rx-gro-hw may merge packets before they are seen here\n\
              Info hardware hash: none\n\
              Ok XDP: in the driver, with a copy\n\
              Info fastest: AF_PACKET to listen, AF_XDP for forward\n\
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(
             found(&interface),
             "Info interface: p1: driver none, it is virtual, MTU unknown\n\
-             Lack link: it is switched off\n\
+             Missing link: it is switched off\n\
              Info rx queues: 16: it spreads flows over as many CPUs by itself\n"
         );
         // Queues are sorted by number, not by name.

@@ -245,7 +245,7 @@ mod tests {
 
     fn lacks(host: &Host, probes: &Probes) -> Vec<(&'static str, String)> {
         let findings = findings(host, probes, 2);
-        // Each state of `Lack` comes with advice.
+        // Each state of `Missing` comes with advice.
         assert!(findings.iter().all(|one| one.state != State::Missing || one.fix.is_some()));
         findings.into_iter().filter(|one| one.state == State::Missing).map(|one| (one.about, one.found)).collect()
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::time::Duration;
 
-use steerage::{Builder, FlowKey, flow::FlowHasher};
+use steerage::{Builder, FlowKey, Snapshot, flow::FlowHasher};
 use steerage_apps::{Analysis, Analyze};
 use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         let flow = FlowExplanation { flow: key, key: hashed, hash: hasher.hash(&hashed) };
         return explain::print(&explanation(explain::Subject::Flow(flow), hasher.name().into()), args.json);
     }
-    let Seen { survey, hash, basis, error } = match command.keeps_both_directions() {
+    let Seen { survey, snapshot, hash, basis, error } = match command.keeps_both_directions() {
         true => survey::<true>(args, &hasher, verbose)?,
         false => survey::<false>(args, &hasher, verbose)?,
     };
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         return Err(error);
     }
     let (device, layers) = (args.what.join(" "), args.hash.layers());
-    let traffic = TrafficExplanation { device, survey, packet: args.packet, layers, basis };
+    let traffic = TrafficExplanation { device, survey, snapshot, packet: args.packet, layers, basis };
     explain::print(&explanation(explain::Subject::Traffic(Box::new(traffic)), hash), args.json)?;
     // If the input failed, the packets before that are explained all the same.
     error.map_or(Ok(()), Err)
@@ -75,6 +75,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
 /// The traffic that was examined, and the basis of the advice.
 struct Seen {
     survey: Analysis,
+    snapshot: Snapshot,
     /// The name of the hash that steered the packets, or `device`.
     hash: Cow<'static, str>,
     basis: AdviceBasis,
@@ -143,8 +144,9 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         devices: args.what.clone(),
         interfaces: live.iter().map(|name| InterfaceQueues::read(name)).collect(),
     };
+    let snapshot = ended.report.document.snapshot;
     match ended.outcome.reports.into_iter().next() {
-        Some((_cpu, survey)) => Ok(Seen { survey, hash, basis, error }),
+        Some((_cpu, survey)) => Ok(Seen { survey, snapshot, hash, basis, error }),
         None => Err(error.unwrap_or(Error::Panicked(ended.outcome.failed))),
     }
 }

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use steerage::flow::{self, HeaderKind, Layers};
 use steerage::{
-    FlowKey,
+    FlowKey, Snapshot,
     flow::{FlowHash, FlowParts, bucket_of, even_share},
     limits::BUCKETS,
 };
@@ -71,6 +71,8 @@ pub(crate) struct FlowExplanation {
 pub(crate) struct TrafficExplanation {
     pub(crate) device: String,
     pub(crate) survey: Analysis,
+    /// The ledger of the run that examined the traffic.
+    pub(crate) snapshot: Snapshot,
     /// The number of the packet that is explained in detail.
     pub(crate) packet: u64,
     /// Whether the outer or the inner headers of tunnels make the key.

@@ -6,7 +6,7 @@ use std::io;
 use serde::Serialize;
 use steerage::flow;
 use steerage::{
-    FlowKey,
+    FlowKey, Snapshot,
     flow::{FlowHash, bucket_of, even_share},
 };
 use steerage_apps::{PacketDetail, Volume};
@@ -26,6 +26,9 @@ struct ExplanationJson<'a> {
     both_directions: bool,
     hash: &'a str,
     random_hash_key: bool,
+    /// The ledger of the run that examined the traffic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<&'a Snapshot>,
     #[serde(skip_serializing_if = "Option::is_none")]
     flow: Option<FlowPlacement>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,9 +105,9 @@ struct FlowJson {
 }
 
 pub(super) fn line(explanation: &Explanation) -> io::Result<String> {
-    let (flow, traffic) = match &explanation.what {
-        Subject::Flow(flow) => (Some(FlowPlacement::of(&flow.flow, Some(&flow.key), flow.hash)), None),
-        Subject::Traffic(traffic) => (None, Some(TrafficJson::of(traffic, explanation))),
+    let (snapshot, flow, traffic) = match &explanation.what {
+        Subject::Flow(flow) => (None, Some(FlowPlacement::of(&flow.flow, Some(&flow.key), flow.hash)), None),
+        Subject::Traffic(traffic) => (Some(&traffic.snapshot), None, Some(TrafficJson::of(traffic, explanation))),
     };
     let line = ExplanationJson {
         schema: SCHEMA,
@@ -114,6 +117,7 @@ pub(super) fn line(explanation: &Explanation) -> io::Result<String> {
         both_directions: explanation.command.keeps_both_directions(),
         hash: &explanation.hash,
         random_hash_key: explanation.random_key,
+        snapshot,
         flow,
         traffic,
     };

@@ -178,7 +178,7 @@ fn addresses(text: &str) -> Vec<String> {
 fn addresses_in(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => addresses(text),
-        Value::Array(of) => of.iter().flat_map(|value| addresses_in(value)).collect(),
+        Value::Array(of) => of.iter().flat_map(addresses_in).collect(),
         Value::Object(of) => {
             of.iter().flat_map(|(key, value)| [addresses(key), addresses_in(value)].concat()).collect()
         }

@@ -9,9 +9,10 @@ pub(crate) mod interval;
 mod steering;
 mod text;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::stats::{DropReason, Drops, QueueError};
 use steerage::{CpuId, Snapshot};
 use steerage_apps::meter::{FlowCounts, FlowRecord, Metered};

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use steerage::limits::{CPUS_MAX, OUTPUTS_MAX, QUEUES_MAX};
 use steerage::{Snapshot, WallTime};
 use steerage_apps::meter::FlowRecord;
 use steerage_control::Audience;
@@ -26,6 +27,11 @@ use super::forward::ForwardReport;
 
 /// The version of the form of reports.
 pub(super) const SCHEMA: u32 = 2;
+
+/// The most parts that a run has. A report comes from another process, perhaps another user's, and a short text of a part may
+/// stand for much memory: a list of all CPUs for each of a million queues.
+const PARTS_MAX: [(&str, usize); 4] =
+    [("queues", QUEUES_MAX), ("cpus", CPUS_MAX), ("outputs", OUTPUTS_MAX), ("groups", QUEUES_MAX)];
 
 /// A report without the traffic itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -95,6 +101,14 @@ impl Document {
                  {SCHEMA}; use the `steerage` that the run was started with",
                 env!("CARGO_PKG_VERSION"),
             ));
+        }
+        for (key, most) in PARTS_MAX {
+            let parts = report["snapshot"][key].as_array().map_or(0, Vec::len);
+            if parts > most {
+                return Err(format!(
+                    "cannot read the report of that run: it has {parts} {key}, and no run has more than {most}"
+                ));
+            }
         }
         let wrong = |error: serde_json::Error| format!("cannot read the report of that run: {error}");
         let traffic = report.get_mut("traffic").map(Value::take);

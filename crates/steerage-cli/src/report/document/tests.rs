@@ -177,6 +177,19 @@ fn keys_may_come_and_go() {
     assert_eq!((read.snapshot.cpus[0].busy, read.snapshot.queues[0].received), (Duration::ZERO, 10));
 }
 
+/// An impostor cannot make `top` fill the memory with lists of CPUs.
+#[test]
+fn more_parts_than_a_run_has_are_refused() {
+    for (key, most) in PARTS_MAX {
+        let mut many = report(Audience::Public);
+        many["snapshot"][key] = vec![json!({}); most].into();
+        Document::read::<Value>(many.clone()).unwrap();
+        many["snapshot"][key] = vec![json!({}); most + 1].into();
+        let refused = Document::read::<Value>(many).unwrap_err();
+        assert!(refused.contains(key) && !refused.contains('\n'), "{refused}");
+    }
+}
+
 /// The addresses of the flow that fills a CPU are as private as those of the largest flows.
 #[test]
 fn the_flow_of_an_elephant_is_not_for_everybody() {

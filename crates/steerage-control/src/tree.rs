@@ -14,6 +14,7 @@ mod policy;
 mod softnet_stat;
 mod statistics;
 
+use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -105,7 +106,7 @@ enum Attribute {
     /// A file that the kernel has for a network interface, by its name.
     Interface(usize, &'static str),
     /// A text that never changes.
-    Fixed(&'static str),
+    Fixed(Cow<'static, str>),
     SoftnetStat,
     Number(Number),
     /// The CPUs whose backlogs have a flow limit.

@@ -12,7 +12,7 @@ use std::fmt;
 ///     (snapshot.backing == Backing::SmallPages).then_some("reserve huge pages: sysctl vm.nr_hugepages=512")
 /// }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backing {
     /// Reserved 2 MiB pages (`vm.nr_hugepages`).
@@ -20,9 +20,15 @@ pub enum Backing {
     /// 2 MiB pages as far as the kernel finds them (transparent huge pages).
     TransparentHugePages,
     /// 4 KiB pages only.
+    #[default]
     SmallPages,
     /// Memory that a device mapped and lends.
     Foreign,
+}
+
+#[cfg(feature = "serde")]
+impl Backing {
+    pub(crate) const ALL: [Self; 4] = [Self::HugePages, Self::TransparentHugePages, Self::SmallPages, Self::Foreign];
 }
 
 impl From<steerage_mem::Backing> for Backing {

@@ -234,7 +234,8 @@ pub struct CpuLedger {
 }
 
 /// The error that ended a queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct QueueError {
     /// The one-line message.

@@ -19,6 +19,7 @@
 //! | `order_check` | whether packets complete in the order of their arrival |
 //! | `drops`, `reasons` | lost packets by reason |
 //! | [`limits`] | how long the end of a run waits |
+//! | `serial` | the forms of values in reports (feature `serde`) |
 //! | `backing` | the kind of pages that packet memory lies in |
 //! | `device_name`, `device_error`, `device_counts`, `counter` | the name of a device; its errors; what it counts itself; a count with one writer |
 #![forbid(unsafe_code)]
@@ -40,6 +41,8 @@ mod read;
 mod reasons;
 #[allow(missing_docs, reason = "as the counts")]
 mod records;
+#[cfg(feature = "serde")]
+mod serial;
 mod snapshot;
 mod tx_account;
 
@@ -60,6 +63,8 @@ pub use order_check::OrderCheck;
 pub use read::Facts;
 pub use reasons::DropReason;
 pub use records::{Ledgers, OutputInfo, QueueInfo};
-pub use snapshot::{BucketSnapshot, CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Verdicts};
+pub use snapshot::{
+    BucketSnapshot, CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Totals, Verdicts,
+};
 pub use steerage_moves::{MoveCause, MoveCounts};
 pub use tx_account::TxAccount;

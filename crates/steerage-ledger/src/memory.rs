@@ -18,6 +18,7 @@ use steerage_mem::Supply;
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct MemoryUse {
     /// Pages for the packets that wait for CPUs.

@@ -12,7 +12,7 @@ use crate::findings::GroupSnapshot;
 use crate::memory::MemoryUse;
 use crate::reasons::DropReason;
 use crate::records::{Ledgers, OutputInfo, QueueInfo};
-use crate::snapshot::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Verdicts};
+use crate::snapshot::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Totals, Verdicts};
 
 /// The packets that outputs took and finished later, added up in the three ways in which the ledger shows them.
 struct SettledBy {
@@ -86,11 +86,13 @@ impl Ledgers {
         let settled = SettledBy::of(self);
         let cpus = (0..self.cpus.len()).map(|cpu| self.cpu_snapshot(cpu, &facts, &settled)).collect();
         let queues = self.queues.iter().zip(&settled.queue).zip(facts.masks);
-        let queues = queues.map(|((queue, settled), mask)| queue_snapshot(queue, facts.cpus, mask, settled)).collect();
+        let queues: Vec<_> =
+            queues.map(|((queue, settled), mask)| queue_snapshot(queue, facts.cpus, mask, settled)).collect();
         let outputs = self.outputs.iter().zip(&settled.output);
         let outputs = outputs.map(|(output, settled)| output_snapshot(output, settled)).collect();
         Snapshot {
             elapsed: facts.elapsed,
+            totals: Totals::of(&queues),
             queues,
             cpus,
             outputs,
@@ -148,7 +150,7 @@ fn output_snapshot(output: &OutputInfo, settled: &Settled) -> OutputSnapshot {
     output.ledgers.iter().for_each(|ledger| dropped.merge(&ledger.dropped.read()));
     OutputSnapshot {
         device: output.name.get(),
-        kind: output.kind,
+        kind: output.kind.into(),
         packets: settled.packets + output.ledgers.iter().map(|ledger| ledger.packets.get()).sum::<u64>(),
         bytes: settled.bytes + output.ledgers.iter().map(|ledger| ledger.bytes.get()).sum::<u64>(),
         dropped,
@@ -175,14 +177,15 @@ fn queue_snapshot(queue: &QueueInfo, cpus: &[CpuId], rps_cpus: Vec<CpuId>, settl
     let received = queue.ledger.received.get();
     QueueSnapshot {
         device: queue.device.get(),
-        kind: queue.kind,
-        mode: queue.mode,
+        kind: queue.kind.into(),
+        mode: queue.mode.into(),
         queue: queue.number,
         cpu: cpus[usize::from(queue.owner())],
-        hash: queue.hash,
+        hash: queue.hash.into(),
         rps_cpus,
         received,
         received_bytes: queue.ledger.received_bytes.get(),
+        delivered: verdicts.total(),
         verdicts,
         dropped,
         in_flight: received - verdicts.total() - dropped.total(),
@@ -192,7 +195,12 @@ fn queue_snapshot(queue: &QueueInfo, cpus: &[CpuId], rps_cpus: Vec<CpuId>, settl
         fragments_aged: queue.ledger.fragments_aged.get(),
         copied: queue.ledger.copied.get(),
         passed: queue.ledger.passed.get(),
-        device_counts: queue.device_counts.as_ref().map_or_else(Vec::new, |counts| counts.read()),
+        device_counts: queue
+            .device_counts
+            .iter()
+            .flat_map(|of| of.read())
+            .map(|(name, count)| (name.into(), count))
+            .collect(),
         reordered: queue.checks_order.then_some(reordered),
         pool: PoolSnapshot {
             alloc_fast: queue.pool.alloc_fast.get(),

@@ -1,5 +1,6 @@
 //! The ledger in plain numbers, read at one time.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use steerage_moves::MoveCounts;
@@ -10,6 +11,8 @@ use crate::counts::QueueError;
 use crate::drops::Drops;
 use crate::findings::GroupSnapshot;
 use crate::memory::MemoryUse;
+#[cfg(feature = "serde")]
+use crate::serial;
 
 /// One of a queue's buckets.
 ///
@@ -42,6 +45,7 @@ impl BucketSnapshot {
 
 /// The outcomes of delivered packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Verdicts {
     /// Consumed by the packet function.
@@ -70,28 +74,34 @@ impl Verdicts {
 }
 
 /// One receive queue's part of the ledger.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct QueueSnapshot {
     /// The input's name.
     pub device: String,
     /// The kind of device.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// The mode in which the device runs.
-    pub mode: &'static str,
+    #[cfg_attr(feature = "serde", serde(with = "serial::name"))]
+    pub mode: Cow<'static, str>,
     /// The number of the queue within the input.
     pub queue: usize,
     /// The CPU that polls it.
+    #[cfg_attr(feature = "serde", serde(with = "serial::cpu"))]
     pub cpu: CpuId,
     /// The source of the flow hash: `device`, or the name of our own hash.
-    pub hash: &'static str,
+    pub hash: Cow<'static, str>,
     /// The CPUs of its mask that have buckets of the queue.
+    #[cfg_attr(feature = "serde", serde(rename = "rps_cpus_list", with = "serial::cpu_list"))]
     pub rps_cpus: Vec<CpuId>,
     /// Frames received, including those that were lost before they reached us.
     pub received: u64,
     /// Bytes received, as on the wire, without the frames that were lost before they reached us.
     pub received_bytes: u64,
-    /// The outcomes of the delivered frames.
+    /// Frames delivered.
+    pub delivered: u64,
+    /// Their outcomes.
     pub verdicts: Verdicts,
     /// Frames dropped, by reason.
     pub dropped: Drops,
@@ -112,7 +122,8 @@ pub struct QueueSnapshot {
     /// Frames that the device left to the kernel. They are neither received nor dropped.
     pub passed: u64,
     /// The counts that only this kind of device has, by the kernel's names.
-    pub device_counts: Vec<(&'static str, u64)>,
+    #[cfg_attr(feature = "serde", serde(with = "serial::by_name"))]
+    pub device_counts: Vec<(Cow<'static, str>, u64)>,
     /// Frames that completed out of order. `None` if the order is not checked.
     pub reordered: Option<u64>,
     /// The page pool's counters.
@@ -123,6 +134,7 @@ pub struct QueueSnapshot {
 
 /// The counters of a queue's page pool, in pages. They have the names of ENA's driver and of the kernel's page_pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct PoolSnapshot {
     /// Pages served from the local cache.
@@ -151,10 +163,12 @@ pub struct PoolSnapshot {
 }
 
 /// One CPU's part of the ledger.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct CpuSnapshot {
     /// The number of the CPU.
+    #[cfg_attr(feature = "serde", serde(with = "serial::cpu"))]
     pub cpu: CpuId,
     /// Frames that it polled from its queues.
     pub polled: u64,
@@ -167,6 +181,7 @@ pub struct CpuSnapshot {
     /// Frames that were dropped because of this CPU: its backlog was full, or it made no progress.
     pub dropped: Drops,
     /// The time of rounds that did some work. The time of a round lasts until the next one starts.
+    #[cfg_attr(feature = "serde", serde(rename = "busy_seconds", with = "serial::seconds"))]
     pub busy: Duration,
     /// Rounds that did some work.
     pub rounds: u64,
@@ -195,17 +210,19 @@ pub struct CpuSnapshot {
     pub others: f64,
     /// How long the packet function has been running without returning. `None` while it is not running. A working CPU spends most of
     /// its time in the packet function, for microseconds each time. A CPU that stays there for seconds is stuck.
+    #[cfg_attr(feature = "serde", serde(rename = "handler_seconds", with = "serial::seconds_or_zero"))]
     pub in_handler: Option<Duration>,
 }
 
 /// One output's part of the ledger.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct OutputSnapshot {
     /// The output's name.
     pub device: String,
     /// The kind of device.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// Packets sent.
     pub packets: u64,
     /// Their bytes.
@@ -246,11 +263,16 @@ pub struct OutputSnapshot {
 ///     }
 /// }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Snapshot {
     /// The time since the instance was built.
+    #[cfg_attr(feature = "serde", serde(rename = "seconds", with = "serial::seconds"))]
     pub elapsed: Duration,
+    /// The sums over all queues. The methods return them too.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub totals: Totals,
     /// The queues.
     pub queues: Vec<QueueSnapshot>,
     /// The CPUs.
@@ -258,10 +280,12 @@ pub struct Snapshot {
     /// The outputs.
     pub outputs: Vec<OutputSnapshot>,
     /// The counts of moves.
+    #[cfg_attr(feature = "serde", serde(with = "serial::moves"))]
     pub moves: MoveCounts,
     /// The steering groups. The queues of a group have the same mask.
     pub groups: Vec<GroupSnapshot>,
     /// The kind of pages that back the packet memory.
+    #[cfg_attr(feature = "serde", serde(with = "serial::backing"))]
     pub backing: Backing,
     /// The size of a page, in bytes.
     pub page_bytes: u64,
@@ -275,43 +299,77 @@ pub struct Snapshot {
     pub memory: MemoryUse,
 }
 
+/// The sums over all queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
+#[non_exhaustive]
+pub struct Totals {
+    /// Frames received.
+    pub received: u64,
+    /// Bytes received, on the wire.
+    pub received_bytes: u64,
+    /// Frames delivered.
+    pub delivered: u64,
+    /// Their outcomes.
+    pub verdicts: Verdicts,
+    /// Frames dropped, by reason.
+    pub dropped: Drops,
+    /// Frames in flight.
+    pub in_flight: u64,
+    /// Frames that completed out of order. `None` if the order is not checked.
+    pub reordered: Option<u64>,
+}
+
+impl Totals {
+    /// The sums over these queues.
+    pub fn of(queues: &[QueueSnapshot]) -> Self {
+        let mut sums = Self { reordered: Some(0), ..Self::default() };
+        for queue in queues {
+            sums.received += queue.received;
+            sums.received_bytes += queue.received_bytes;
+            sums.delivered += queue.delivered;
+            sums.verdicts.merge(&queue.verdicts);
+            sums.dropped.merge(&queue.dropped);
+            sums.in_flight += queue.in_flight;
+            sums.reordered = sums.reordered.zip(queue.reordered).map(|(sum, more)| sum + more);
+        }
+        sums
+    }
+}
+
 impl Snapshot {
     /// Frames received.
     pub fn received(&self) -> u64 {
-        self.queues.iter().map(|queue| queue.received).sum()
+        self.totals.received
     }
 
     /// Bytes received, on the wire.
     pub fn received_bytes(&self) -> u64 {
-        self.queues.iter().map(|queue| queue.received_bytes).sum()
+        self.totals.received_bytes
     }
 
     /// The outcomes of the delivered frames.
     pub fn verdicts(&self) -> Verdicts {
-        let mut all = Verdicts::default();
-        self.queues.iter().for_each(|queue| all.merge(&queue.verdicts));
-        all
+        self.totals.verdicts
     }
 
     /// Frames delivered.
     pub fn delivered(&self) -> u64 {
-        self.verdicts().total()
+        self.totals.delivered
     }
 
     /// Frames dropped, by reason.
     pub fn dropped(&self) -> Drops {
-        let mut all = Drops::default();
-        self.queues.iter().for_each(|queue| all.merge(&queue.dropped));
-        all
+        self.totals.dropped
     }
 
     /// Frames in flight.
     pub fn in_flight(&self) -> u64 {
-        self.queues.iter().map(|queue| queue.in_flight).sum()
+        self.totals.in_flight
     }
 
     /// Frames that completed out of order. `None` if the order is not checked.
     pub fn reordered(&self) -> Option<u64> {
-        self.queues.iter().try_fold(0, |sum, queue| Some(sum + queue.reordered?))
+        self.totals.reordered
     }
 }

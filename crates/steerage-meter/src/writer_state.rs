@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use steerage::limits::DRAIN_MAX;
 
 use super::output::ExportError;
@@ -200,7 +200,8 @@ impl WriterState {
 }
 
 /// The counts of the records that were handed to an output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct OutputCounts {
     /// Records that were written or sent: the kernel has accepted all of their bytes. Those of a

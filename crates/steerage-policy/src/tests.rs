@@ -177,7 +177,8 @@ fn what_does_not_pay_is_not_kept_up() {
     assert!((10..=15).contains(&joined.count()), "{:?}", model.requests);
     assert_eq!(model.active(), [0]);
     assert_eq!((model.moves(MoveCause::Joined), model.moves(MoveCause::Left)), (1, 1));
-    assert_eq!((model.policy.findings().regime, model.policy.findings().reason), ("inline", "probe-failed"));
+    let findings = model.policy.findings();
+    assert_eq!((&*findings.regime, &*findings.reason), ("inline", "probe-failed"));
     model.run(Duration::from_secs(115));
     assert!(model.moves(MoveCause::Joined) <= 4, "{}", model.moves(MoveCause::Joined));
     // From here on, the function has more work.

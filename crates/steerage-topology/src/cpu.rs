@@ -23,7 +23,7 @@ const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
 const SHOWN_CHARS_MAX: usize = 32;
 
 /// A logical CPU, identified by the kernel's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuId(pub u16);
 
 impl fmt::Display for CpuId {

@@ -189,11 +189,14 @@ pub use {handle::Handle, instance::Instance, instance::Outcome, instance::Runnin
 pub use {steerage_testing as testing, steerage_topology as topology};
 
 /// The ledger: how much was received, delivered and dropped, by CPU, queue and output.
+///
+/// With the feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. The keys are those of `snapshot` in the
+/// program's report. The addresses of flows ([`Elephant::flow`](stats::Elephant::flow)) are not written.
 pub mod stats {
     pub use steerage_ledger::{
         Backing, BucketSnapshot, CostEstimate, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot,
         MemoryUse, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, RegimeEstimate,
-        Snapshot, Verdicts,
+        Snapshot, Totals, Verdicts,
     };
 }
 

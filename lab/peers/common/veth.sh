@@ -62,8 +62,8 @@ run() {
     wait "$pid" || echo "$series: $ended" >&2
     pid=
     exec {from}<&-
-    if [[ $ended == *'"received":'* ]]; then # steerage's report: the first are those of the whole
-        received=$(grep -o '"delivered":[0-9]*' <<<"$ended" | head -1 | cut -d: -f2)
+    if [[ $ended == *'"type":"report"'* ]]; then # steerage's, among the lines of -v
+        received=$(grep '"type":"report"' <<<"$ended" | jq .snapshot.delivered)
     else
         read -r _ received _ <<<"$(grep '^received' <<<"$ended")"
     fi

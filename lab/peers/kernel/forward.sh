@@ -60,8 +60,8 @@ flood() { # SERIES
     before=$(arrived)
     report=$(ip netns exec "$a" "$steerage" send a0 "synthetic:flows=$flows,size=64,packets=$packets" --rate max \
         --cpus "$send_cpu" --json -q)
-    seconds=$(grep -o '"seconds":[0-9.]*' <<<"$report" | head -1 | cut -d: -f2)
-    sent=$(grep -o '"transmitted":[0-9]*' <<<"$report" | head -1 | cut -d: -f2)
+    seconds=$(jq .snapshot.seconds <<<"$report")
+    sent=$(jq .snapshot.verdicts.transmitted <<<"$report")
     # What is on its way still arrives: as long as any does.
     count=$(arrived)
     for _ in $(seq 20); do

@@ -29,7 +29,7 @@ steerage() { # plain|offload [OPTIONS of the device]
     kill -INT "$receiver"
     wait "$receiver" || true
     # Without the headers, which the device makes.
-    jq -s --argjson seconds "$seconds" 'last.queues[0].device_counts
+    jq -s --argjson seconds "$seconds" 'last.snapshot.queues[0].device_counts
         | (.wire_bytes - 28 * .wire_packets) * 8 / $seconds / 1e7 | round / 100' "$scratch/report"
 }
 # The buffer of the loop.
@@ -46,7 +46,7 @@ for ((round = 0; round < rounds; round++)); do
         for way in loop steerage steerage_buffer; do
             before=$(drops)
             printf '%s %s %s Gbit/s, dropped %s, ' "$kind" "$way" "$($way "$kind")" "$(($(drops) - before))"
-            [[ $way == loop ]] || jq -sj 'last | "received \(.received) = delivered \(.delivered) + dropped \(.dropped), "' "$scratch/report"
+            [[ $way == loop ]] || jq -sj 'last.snapshot | "received \(.received) = delivered \(.delivered) + dropped \(.dropped), "' "$scratch/report"
             sed 's/ in .*: /, /' "$scratch/sent"
         done
     done

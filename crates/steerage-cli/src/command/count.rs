@@ -5,7 +5,6 @@ use steerage_apps::Count;
 use crate::args::{CountArgs, LiveArgs, RunArgs};
 use crate::error::Error;
 use crate::instance;
-use crate::report::Report;
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
 
@@ -16,8 +15,8 @@ pub(crate) fn run(args: &CountArgs, verbose: bool) -> Result<(), Error> {
         instance::receiving(args, Needs::of(SandboxProfile::Count), |_| Ok(|_cpu| Count::default()))?;
     let options = RunOptions::new(args, verbose, services);
     let ended = run::to_end(instance, &options)?;
-    let bytes = ended.outcome.reports.iter().map(|(cpu, counted)| (*cpu, counted.bytes)).collect();
-    let report = Report { handled_bytes: bytes, ..ended.report };
+    let mut report = ended.report;
+    report.document.handled_bytes = ended.outcome.reports.iter().map(|(cpu, counted)| (cpu.0, counted.bytes)).collect();
     report.finish(options.printer, args.report.strict, ended.outcome.left_behind.len(), &ended.outcome.failed)
 }
 

@@ -1,9 +1,10 @@
 //! `steerage explain`: why a packet goes to its CPU, and whether traffic can be spread.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::Duration;
 
-use steerage::{Builder, FlowKey, flow::FlowHasher};
+use steerage::{Builder, FlowKey, Snapshot, flow::FlowHasher};
 use steerage_apps::{Analysis, Analyze};
 use steerage_capture::CaptureInfo;
 use steerage_device::Opened;
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         None => FlowHasher::keyed(&instance::random_key()?),
     };
     let command = args.command;
-    let explanation = |what, hash| {
+    let explanation = |what, hash: Cow<'static, str>| {
         // The device's hash has a key of its own.
         let random_key = args.hash.has_random_key() && hash == hasher.name();
         Explanation { what, command, hash, random_key, top: args.top }
@@ -53,9 +54,9 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         let key: FlowKey = what.parse().map_err(CommandLineError::Flow)?;
         let hashed = command.affinity().key(key);
         let flow = FlowExplanation { flow: key, key: hashed, hash: hasher.hash(&hashed) };
-        return explain::print(&explanation(explain::Subject::Flow(flow), hasher.name()), args.json);
+        return explain::print(&explanation(explain::Subject::Flow(flow), hasher.name().into()), args.json);
     }
-    let Seen { survey, hash, basis, error } = match command.keeps_both_directions() {
+    let Seen { survey, snapshot, hash, basis, error } = match command.keeps_both_directions() {
         true => survey::<true>(args, &hasher, verbose)?,
         false => survey::<false>(args, &hasher, verbose)?,
     };
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         return Err(error);
     }
     let (device, layers) = (args.what.join(" "), args.hash.layers());
-    let traffic = TrafficExplanation { device, survey, packet: args.packet, layers, basis };
+    let traffic = TrafficExplanation { device, survey, snapshot, packet: args.packet, layers, basis };
     explain::print(&explanation(explain::Subject::Traffic(Box::new(traffic)), hash), args.json)?;
     // If the input failed, the packets before that are explained all the same.
     error.map_or(Ok(()), Err)
@@ -74,8 +75,9 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
 /// The traffic that was examined, and the basis of the advice.
 struct Seen {
     survey: Analysis,
+    snapshot: Snapshot,
     /// The name of the hash that steered the packets, or `device`.
-    hash: &'static str,
+    hash: Cow<'static, str>,
     basis: AdviceBasis,
     /// The error that ended the input, if there was one.
     error: Option<Error>,
@@ -132,9 +134,9 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     let rate = if live.is_empty() {
         capture.and_then(|capture| recorded(&capture)).or_else(|| asked(args))
     } else {
-        rate(ended.report.snapshot.received(), ended.report.elapsed, RateFrom::Listening)
+        rate(ended.report.snapshot().received(), ended.report.snapshot().elapsed, RateFrom::Listening)
     };
-    let hash = ended.report.snapshot.queues.first().map_or("", |queue| queue.hash);
+    let hash = ended.report.snapshot().queues.first().map_or(Cow::Borrowed(""), |queue| queue.hash.clone());
     let basis = AdviceBasis {
         command: args.command,
         candidates: args.virtual_cpus.map_or_else(|| CandidateCpus::this(host_cpus::nr_cpu_ids()), CandidateCpus::even),
@@ -143,8 +145,9 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         devices: args.what.clone(),
         interfaces: live.iter().map(|name| InterfaceQueues::read(name)).collect(),
     };
+    let snapshot = ended.report.document.snapshot;
     match ended.outcome.reports.into_iter().next() {
-        Some((_cpu, survey)) => Ok(Seen { survey, hash, basis, error }),
+        Some((_cpu, survey)) => Ok(Seen { survey, snapshot, hash, basis, error }),
         None => Err(error.unwrap_or_else(|| EndingError::Panicked(ended.outcome.failed).into())),
     }
 }

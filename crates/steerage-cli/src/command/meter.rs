@@ -12,7 +12,7 @@ use crate::args::MeterArgs;
 use crate::error::Error;
 use crate::instance;
 use crate::live_flows::Keys;
-use crate::report::{EndedBy, FlowOutputReport, Flows, Printer, Report};
+use crate::report::{EndedBy, FlowOutputReport, Flows, Printer};
 use crate::run::{self, RunOptions, Stopper};
 use crate::sandbox::{Needs, SandboxProfile};
 use outputs::{Outputs, Writers};
@@ -68,13 +68,16 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
 
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
     let reports = ended.outcome.reports;
-    let handled_bytes = reports.iter().map(|(cpu, report)| (*cpu, report.handled_bytes)).collect();
+    let handled_bytes = reports.iter().map(|(cpu, report)| (cpu.0, report.handled_bytes)).collect();
     let (metered, open) = Metered::of(reports.into_iter().map(|(_cpu, report)| report), flows.top);
     let written = writers.finish(open);
-    let ended_by = if written.is_err() { Some(EndedBy::Error) } else { ended.report.ended_by };
     let outputs = FlowOutputReport::of_all(&outputs);
     let flows = Some(Flows::Ended { metered, outputs, sample: sampled(flows.sample) });
-    let report = Report { handled_bytes, ended_by, flows, ..ended.report };
+    let mut report = ended.report.with_flows(flows);
+    report.document.handled_bytes = handled_bytes;
+    if written.is_err() {
+        report.document.ended_by = Some(EndedBy::Error);
+    }
     let reported = report.finish(printer, args.run.report.strict, left_behind, &failed);
     written.and(reported)
 }

@@ -143,12 +143,12 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     });
     let ended = ended?;
 
-    let snapshot = &ended.report.snapshot;
+    let snapshot = ended.report.snapshot();
     let nobody_reads = matches!(merged, Err(Stopped::NobodyReads));
     let summaries = summaries(&jobs, snapshot, nobody_reads, &console);
     let not_written = jobs.not_written(&jobs.lock(), snapshot);
     let split_cpu = job::own_cpu().saturating_sub(cpu_before + merge_cpu);
-    let filtered = ended.report.capture.as_ref().map_or(0, |capture| capture.filtered);
+    let filtered = ended.report.document.capture.as_ref().map_or(0, |capture| capture.filtered);
     let summary = Summary::new(summaries, snapshot, started.elapsed(), (split_cpu, merge_cpu)).filtered(filtered);
     let text = if args.output.json { summary.json().map_err(EndingError::Report)? } else { summary.text() };
     if args.output.json || !args.output.quiet {

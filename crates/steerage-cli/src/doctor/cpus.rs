@@ -111,10 +111,12 @@ impl Cpus {
             _ => format!("CPUs {}", self.usable),
         };
         match self.count {
-            0 => Finding { state: State::Lack, ..Finding::info("CPUs", "it cannot be read which may be used") },
-            1 => {
-                Finding::lack("CPUs", of + ": packets cannot be spread", "allow more (taskset, the container's cpuset)")
-            }
+            0 => Finding { state: State::Missing, ..Finding::info("CPUs", "it cannot be read which may be used") },
+            1 => Finding::missing(
+                "CPUs",
+                of + ": packets cannot be spread",
+                "allow more (taskset, the container's cpuset)",
+            ),
             _ => Finding::ok("CPUs", of),
         }
     }
@@ -144,13 +146,13 @@ mod tests {
         let cpus = look(&FakeHost::new("bare", &[]), "0");
         assert_eq!(
             found(&cpus),
-            "Lack CPUs: CPUs 0: packets cannot be spread\n\
+            "Missing CPUs: CPUs 0: packets cannot be spread\n\
              Info SMT: no two of them are known to be threads of one core\n\
              Info caches: the kernel does not say which CPUs share one\n"
         );
         assert_eq!(cpus.quota, None);
         let none = Cpus::of(&Topology::below(FakeHost::new("nothing", &[]).host().path(""), None));
-        assert!(found(&none).starts_with("Lack CPUs: it cannot be read"), "{}", found(&none));
+        assert!(found(&none).starts_with("Missing CPUs: it cannot be read"), "{}", found(&none));
     }
 
     /// A machine with two packages. Each has two cores with two threads. This process may use three
@@ -203,9 +205,9 @@ mod tests {
             "{}",
             found(&cpus)
         );
-        let mends: Vec<_> = cpus.findings().into_iter().filter_map(|finding| finding.mend).collect();
+        let fixes: Vec<_> = cpus.findings().into_iter().filter_map(|finding| finding.fix).collect();
         assert_eq!(
-            mends[..2],
+            fixes[..2],
             ["steerage works on 1 unless --cpus says otherwise", "steerage works on 2 unless --cpus names them"]
         );
     }

@@ -141,8 +141,8 @@ impl Interface {
         let state = self.state.as_deref().unwrap_or("unknown");
         let speed = self.speed.map_or(String::new(), |speed| format!(", {speed} Mbit/s"));
         match (self.up, state) {
-            (false, _) => Finding::lack("link", "it is switched off", format!("sudo ip link set {name} up")),
-            (true, "down" | "lowerlayerdown" | "dormant") => Finding::lack(
+            (false, _) => Finding::missing("link", "it is switched off", format!("sudo ip link set {name} up")),
+            (true, "down" | "lowerlayerdown" | "dormant") => Finding::missing(
                 "link",
                 format!("{state}: nothing comes"),
                 "plug the cable in, or switch its other end on",
@@ -192,7 +192,7 @@ impl Interface {
         if off.is_empty() {
             return Finding::info("offloads", found + ", and cannot be switched off");
         }
-        Finding::lack("offloads", found, format!("sudo ethtool -K {} {}", self.name, off.join(" ")))
+        Finding::missing("offloads", found, format!("sudo ethtool -K {} {}", self.name, off.join(" ")))
     }
 }
 
@@ -231,13 +231,13 @@ mod tests {
              Ok link: up\n\
              Info rx queues: 1: one CPU takes all packets from it, and steerage spreads them\n\
              Info rps_cpus: the kernel steers as well: rx-0 3\n\
-             Lack offloads: gro, rx-gro-hw may merge packets before they are seen here\n\
+             Missing offloads: gro, rx-gro-hw may merge packets before they are seen here\n\
              Info hardware hash: none\n\
              Ok XDP: in the driver, with a copy\n\
              Info fastest: AF_PACKET to listen, AF_XDP for forward\n\
              Info AF_XDP hash: the card's, which its driver reports, if that is safe; else ours\n"
         );
-        let off = interface.findings().into_iter().find(|one| one.state == State::Lack).unwrap().mend.unwrap();
+        let off = interface.findings().into_iter().find(|one| one.state == State::Missing).unwrap().fix.unwrap();
         assert_eq!(off, "sudo ethtool -K eth0 gro off");
     }
 
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(
             found(&interface),
             "Info interface: p1: driver none, it is virtual, MTU unknown\n\
-             Lack link: it is switched off\n\
+             Missing link: it is switched off\n\
              Info rx queues: 16: it spreads flows over as many CPUs by itself\n"
         );
         // Queues are sorted by number, not by name.

@@ -29,7 +29,7 @@ use probe::{Capability, Probes};
 #[serde(rename_all = "lowercase")]
 enum State {
     Ok,
-    Lack,
+    Missing,
     /// Neither good nor bad, but useful to know.
     Info,
 }
@@ -41,25 +41,25 @@ struct Finding {
     state: State,
     found: String,
     /// How to fix or improve it: a command in most cases.
-    mend: Option<String>,
+    fix: Option<String>,
 }
 
 impl Finding {
     fn ok(about: &'static str, found: impl Into<String>) -> Self {
-        Self { about, state: State::Ok, found: found.into(), mend: None }
+        Self { about, state: State::Ok, found: found.into(), fix: None }
     }
 
     fn info(about: &'static str, found: impl Into<String>) -> Self {
-        Self { about, state: State::Info, found: found.into(), mend: None }
+        Self { about, state: State::Info, found: found.into(), fix: None }
     }
 
-    fn lack(about: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { about, state: State::Lack, found: found.into(), mend: Some(mend.into()) }
+    fn missing(about: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { about, state: State::Missing, found: found.into(), fix: Some(fix.into()) }
     }
 
     /// Adds advice.
-    fn or(self, mend: impl Into<String>) -> Self {
-        Self { mend: Some(mend.into()), ..self }
+    fn or(self, fix: impl Into<String>) -> Self {
+        Self { fix: Some(fix.into()), ..self }
     }
 }
 
@@ -100,7 +100,7 @@ fn diagnose(host: &Host, probes: Probes, interface: Option<Interface>) -> Diagno
     findings.extend(cpus.findings());
     findings.extend(interface.iter().flat_map(Interface::findings));
     Diagnosis {
-        schema: 1,
+        schema: 2,
         kind: "doctor",
         version: env!("CARGO_PKG_VERSION"),
         kernel: system::kernel(host),

@@ -17,15 +17,15 @@ fn page(findings: &[Finding]) -> String {
     findings.iter().map(|finding| line(finding) + "\n").collect()
 }
 
-fn line(Finding { about, state, found, mend }: &Finding) -> String {
+fn line(Finding { about, state, found, fix }: &Finding) -> String {
     let state = match state {
         State::Ok => "ok",
-        State::Lack => "lack",
+        State::Missing => "missing",
         State::Info => "-",
     };
-    match mend {
-        Some(mend) => format!("{state:<5} {about:<13} {found}: {mend}"),
-        None => format!("{state:<5} {about:<13} {found}"),
+    match fix {
+        Some(fix) => format!("{state:<7} {about:<13} {found}: {fix}"),
+        None => format!("{state:<7} {about:<13} {found}"),
     }
 }
 
@@ -35,7 +35,10 @@ mod tests {
 
     #[test]
     fn a_finding_is_a_line() {
-        let findings = [Finding::ok("kernel", "6.18"), Finding::lack("FUSE", "no /dev/fuse", "sudo modprobe fuse")];
-        assert_eq!(page(&findings), "ok    kernel        6.18\nlack  FUSE          no /dev/fuse: sudo modprobe fuse\n");
+        let findings = [Finding::ok("kernel", "6.18"), Finding::missing("FUSE", "no /dev/fuse", "sudo modprobe fuse")];
+        assert_eq!(
+            page(&findings),
+            "ok      kernel        6.18\nmissing FUSE          no /dev/fuse: sudo modprobe fuse\n"
+        );
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn sandbox(in_force: Option<InForce>) -> Finding {
         Some(in_force) if in_force.seccomp() && in_force.landlock() == "full" => {
             Finding::ok(ABOUT, format!("each command has {in_force}"))
         }
-        Some(in_force) => Finding::lack(
+        Some(in_force) => Finding::missing(
             ABOUT,
             format!("each command has {in_force}"),
             "use Linux 6.12 or newer with CONFIG_SECCOMP_FILTER and CONFIG_SECURITY_LANDLOCK, and landlock in lsm=; \
@@ -74,16 +74,16 @@ pub(super) fn sandbox(in_force: Option<InForce>) -> Finding {
 fn af_packet(probes: &Probes) -> Finding {
     match probes.af_packet {
         Ok(()) => Finding::ok("AF_PACKET", "interfaces can be listened to"),
-        Err(Errno::PERM | Errno::ACCESS) => Finding::lack(
+        Err(Errno::PERM | Errno::ACCESS) => Finding::missing(
             "AF_PACKET",
             "no interface can be listened to without CAP_NET_RAW",
             format!("run steerage with sudo, or once: sudo setcap cap_net_raw+ep {PROGRAM}"),
         ),
         Err(Errno::AFNOSUPPORT) => {
-            Finding::lack("AF_PACKET", "the kernel has none (CONFIG_PACKET)", "sudo modprobe af_packet")
+            Finding::missing("AF_PACKET", "the kernel has none (CONFIG_PACKET)", "sudo modprobe af_packet")
         }
         Err(error) => {
-            Finding::lack("AF_PACKET", format!("no socket ({error})"), "let the sandbox allow AF_PACKET sockets")
+            Finding::missing("AF_PACKET", format!("no socket ({error})"), "let the sandbox allow AF_PACKET sockets")
         }
     }
 }
@@ -92,7 +92,7 @@ fn af_xdp(probes: &Probes) -> Finding {
     let may_attach = ["CAP_NET_ADMIN", "CAP_BPF", "CAP_PERFMON"].iter().all(|name| probes.holds(name));
     match probes.af_xdp {
         Ok(()) if may_attach => Finding::ok("AF_XDP", "sockets can be made, and XDP programs attached"),
-        Ok(()) | Err(Errno::PERM | Errno::ACCESS) => Finding::lack(
+        Ok(()) | Err(Errno::PERM | Errno::ACCESS) => Finding::missing(
             "AF_XDP",
             "it takes CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON",
             format!(
@@ -100,16 +100,18 @@ fn af_xdp(probes: &Probes) -> Finding {
             ),
         ),
         Err(Errno::AFNOSUPPORT) => {
-            Finding::lack("AF_XDP", "the kernel has none", "use a kernel with CONFIG_XDP_SOCKETS=y, or AF_PACKET")
+            Finding::missing("AF_XDP", "the kernel has none", "use a kernel with CONFIG_XDP_SOCKETS=y, or AF_PACKET")
         }
-        Err(error) => Finding::lack("AF_XDP", format!("no socket ({error})"), "let the sandbox allow AF_XDP sockets"),
+        Err(error) => {
+            Finding::missing("AF_XDP", format!("no socket ({error})"), "let the sandbox allow AF_XDP sockets")
+        }
     }
 }
 
 fn filters(probes: &Probes) -> Finding {
     match &probes.tcpdump {
         Some(path) => Finding::ok("filters", format!("compiled by {}", path.display())),
-        None => Finding::lack(
+        None => Finding::missing(
             "filters",
             "there is no tcpdump to compile them",
             "sudo apt-get install tcpdump, or give -f the numbers of tcpdump -ddd",
@@ -120,14 +122,16 @@ fn filters(probes: &Probes) -> Finding {
 fn fuse(host: &Host, probes: &Probes) -> Finding {
     match probes.fuse {
         Ok(()) if probes.fusermount.is_none() => {
-            Finding::lack("FUSE", "there is no fusermount3 to mount the control tree", "sudo apt-get install fuse3")
+            Finding::missing("FUSE", "there is no fusermount3 to mount the control tree", "sudo apt-get install fuse3")
         }
         Ok(()) => Finding::ok("FUSE", "/dev/fuse can be opened, and there is fusermount3"),
         Err(Errno::NOENT) if host.text("proc/filesystems").is_some_and(|text| text.contains("fuse")) => {
-            Finding::lack("FUSE", "there is no /dev/fuse", "give the container the device: --device /dev/fuse")
+            Finding::missing("FUSE", "there is no /dev/fuse", "give the container the device: --device /dev/fuse")
         }
-        Err(Errno::NOENT) => Finding::lack("FUSE", "there is no /dev/fuse", "sudo modprobe fuse"),
-        Err(error) => Finding::lack("FUSE", format!("/dev/fuse cannot be opened ({error})"), "run steerage with sudo"),
+        Err(Errno::NOENT) => Finding::missing("FUSE", "there is no /dev/fuse", "sudo modprobe fuse"),
+        Err(error) => {
+            Finding::missing("FUSE", format!("/dev/fuse cannot be opened ({error})"), "run steerage with sudo")
+        }
     }
 }
 
@@ -143,7 +147,7 @@ fn huge_pages(host: &Host) -> Finding {
         (1.., _) => Finding::ok("huge pages", format!("{free} of {reserved} reserved ones of 2 MiB are free")),
         (_, true) => Finding::ok("huge pages", "transparent ones; none reserved are free")
             .or(format!("for certain ones {RESERVE}")),
-        (_, false) => Finding::lack(
+        (_, false) => Finding::missing(
             "huge pages",
             "none reserved are free, and transparent ones are off",
             format!("{RESERVE}, or echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"),
@@ -156,7 +160,7 @@ fn locked_memory(probes: &Probes) -> Finding {
         _ if probes.holds("CAP_IPC_LOCK") => Finding::ok("locked memory", "any amount, by CAP_IPC_LOCK"),
         None => Finding::ok("locked memory", "any amount"),
         Some(bytes) if bytes >= LOCKED_BYTES_MIN => Finding::ok("locked memory", format!("up to {} MiB", bytes >> 20)),
-        Some(bytes) => Finding::lack(
+        Some(bytes) => Finding::missing(
             "locked memory",
             format!("up to {} KiB, too little for AF_XDP", bytes >> 10),
             "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service",
@@ -224,7 +228,7 @@ fn hashes(probes: &Probes) -> Finding {
     match (probes.aes, probes.gfni) {
         (true, true) => Finding::ok("flow hash", "by AES; toeplitz by GFNI"),
         (true, false) => Finding::ok("flow hash", "by AES; toeplitz by table"),
-        (false, _) => Finding::lack(
+        (false, _) => Finding::missing(
             "flow hash",
             "this CPU has no AES instructions, so SipHash is used",
             "of a virtual machine, let it have the host's CPU (-cpu host)",
@@ -241,9 +245,9 @@ mod tests {
 
     fn lacks(host: &Host, probes: &Probes) -> Vec<(&'static str, String)> {
         let findings = findings(host, probes, 2);
-        // Each state of `Lack` comes with advice.
-        assert!(findings.iter().all(|one| one.state != State::Lack || one.mend.is_some()));
-        findings.into_iter().filter(|one| one.state == State::Lack).map(|one| (one.about, one.found)).collect()
+        // Each state of `Missing` comes with advice.
+        assert!(findings.iter().all(|one| one.state != State::Missing || one.fix.is_some()));
+        findings.into_iter().filter(|one| one.state == State::Missing).map(|one| (one.about, one.found)).collect()
     }
 
     #[test]
@@ -263,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_nothing_says_each_lack() {
+    fn a_machine_with_nothing_says_what_is_missing() {
         let fake =
             FakeHost::new("nothing-else", &[("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")]);
         let mut nothing = Probes {
@@ -304,7 +308,7 @@ mod tests {
     fn what_caches_may_keep_is_told_beforehand() {
         let large = page_cache(Some(64 << 30));
         assert_eq!(
-            (large.found.as_str(), large.mend.as_deref()),
+            (large.found.as_str(), large.fix.as_deref()),
             (
                 "4.1 MiB for the queues of each CPU (2048 pages of 2112 bytes)",
                 Some("other sizes with --lpc-pages, 2.1 MiB a queue for 1024")

@@ -5,11 +5,12 @@ mod json;
 mod shares;
 mod suggest;
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use steerage::flow::{self, HeaderKind, Layers};
 use steerage::{
-    FlowKey,
+    FlowKey, Snapshot,
     flow::{FlowHash, FlowParts, bucket_of, even_share},
     limits::BUCKETS,
 };
@@ -37,7 +38,7 @@ pub(crate) struct Explanation {
     /// The command whose steering is explained.
     pub(crate) command: SteeringCommand,
     /// The name of the hash.
-    pub(crate) hash: &'static str,
+    pub(crate) hash: Cow<'static, str>,
     /// Whether the key of the hash is random, so that another run has another key.
     pub(crate) random_key: bool,
     /// The number of flows that are listed, the largest first.
@@ -70,6 +71,8 @@ pub(crate) struct FlowExplanation {
 pub(crate) struct TrafficExplanation {
     pub(crate) device: String,
     pub(crate) survey: Analysis,
+    /// The ledger of the run that examined the traffic.
+    pub(crate) snapshot: Snapshot,
     /// The number of the packet that is explained in detail.
     pub(crate) packet: u64,
     /// Whether the outer or the inner headers of tunnels make the key.

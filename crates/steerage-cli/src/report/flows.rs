@@ -2,13 +2,12 @@
 
 use std::fmt::Write;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use steerage::WallTime;
 use steerage_meter::{Collector, FlowCounts, FlowOutput, FlowRecord, Metered, OutputCounts};
 
 use super::Flows;
 use super::columns::{self, Column};
-use super::private::{Form, Private};
 use crate::terminal;
 use crate::units::{counted, grouped};
 
@@ -16,12 +15,13 @@ use crate::units::{counted, grouped};
 const KINDS_SHOWN: usize = 4;
 
 /// The numbers of flows.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct FlowTotals {
-    active: u64,
-    total: u64,
-    evicted: u64,
-    lost: u64,
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct FlowTotals {
+    pub(crate) active: u64,
+    pub(crate) total: u64,
+    pub(crate) evicted: u64,
+    pub(crate) lost: u64,
 }
 
 impl FlowTotals {
@@ -46,57 +46,56 @@ impl FlowTotals {
     }
 }
 
-/// The flows in the JSON report.
-#[derive(Serialize)]
-pub(super) struct FlowsJson<'a> {
+/// The counts of `meter` in a report.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct FlowCounters {
     #[serde(flatten)]
-    counts: FlowTotals,
-    top: Private<Option<&'a [FlowRecord]>>,
-    outputs: Vec<OutputJson<'a>>,
+    pub(crate) counts: FlowTotals,
+    outputs: Vec<FlowOutputReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sample: Option<u32>,
 }
 
-/// An output of flows in the JSON report.
-#[derive(Serialize)]
-struct OutputJson<'a> {
-    #[serde(flatten)]
-    output: &'a FlowOutputReport,
-    /// Records that are neither written nor lost so far. They are the difference to the records of
-    /// the meters, so at the end of a run any number but 0 would show that some were forgotten.
-    waiting: u64,
-}
-
 /// The counts of an output at one moment.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct FlowOutputReport {
     to: String,
     #[serde(flatten)]
     counts: OutputCounts,
+    /// Records that are neither written nor lost so far. They are the difference to the records of
+    /// the meters, so at the end of a run any number but 0 would show that some were forgotten.
+    waiting: u64,
 }
 
 impl FlowOutputReport {
     /// The counts so far. During a run, read them before those of the meters: an output then has no
     /// record that the meters do not count.
     pub(crate) fn of_all(outputs: &[FlowOutput]) -> Vec<Self> {
-        outputs.iter().map(|output| Self { to: output.name().to_owned(), counts: output.counts() }).collect()
+        let of = |output: &FlowOutput| Self { to: output.name().to_owned(), counts: output.counts(), waiting: 0 };
+        outputs.iter().map(of).collect()
     }
 }
 
-impl<'a> FlowsJson<'a> {
-    pub(super) fn of(flows: &'a Flows, form: &Form) -> Self {
-        let top = match flows {
-            // The largest active flows. They are not collected if the source can wait.
-            Flows::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
-            Flows::Ended { metered, .. } => Some(metered.top.as_slice()),
-        };
+impl FlowCounters {
+    pub(super) fn of(flows: &Flows) -> Self {
         let counts = FlowTotals::of(flows);
-        let output = |output: &'a FlowOutputReport| {
+        let output = |output: &FlowOutputReport| {
             let OutputCounts { written, lost, .. } = output.counts;
-            OutputJson { output, waiting: (counts.total - counts.active).saturating_sub(written + lost) }
+            let waiting = (counts.total - counts.active).saturating_sub(written + lost);
+            FlowOutputReport { waiting, ..output.clone() }
         };
-        let outputs = flows.outputs().iter().map(output).collect();
-        Self { counts, top: form.private("flows.top", top), outputs, sample: flows.sample() }
+        Self { counts, outputs: flows.outputs().iter().map(output).collect(), sample: flows.sample() }
+    }
+}
+
+#[cfg(test)]
+impl FlowCounters {
+    /// Counts in which nothing is empty.
+    pub(super) fn filled() -> Self {
+        let output = FlowOutputReport { to: "flows.csv".to_owned(), ..FlowOutputReport::default() };
+        Self { outputs: vec![output], sample: Some(10), ..Self::default() }
     }
 }
 

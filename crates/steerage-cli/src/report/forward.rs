@@ -1,20 +1,25 @@
 //! The counts of `forward`, as text and as a part of the JSON report.
 
-use serde::{Serialize, Serializer};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
 use steerage_router::{Fate, Forwarded, Forwarding};
 
 use crate::units::{counted, grouped};
 
+/// Packets by their fate.
+type ByFate = BTreeMap<Cow<'static, str>, u64>;
+
 /// The counts of `forward`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct ForwardReport {
     forwarded: u64,
     /// Packets that should have been forwarded and were dropped, by reason.
-    #[serde(serialize_with = "drops")]
-    dropped: Forwarded,
+    dropped: ByFate,
     /// Packets that were not ours to forward, by reason.
-    #[serde(serialize_with = "left")]
-    left: Forwarded,
+    left: ByFate,
     icmp_sent: u64,
     icmp_suppressed: u64,
     routes: usize,
@@ -26,13 +31,20 @@ impl ForwardReport {
         let (counts, table) = (forwarding.so_far(), forwarding.table());
         Self {
             forwarded: counts.get(Fate::Forwarded),
-            dropped: counts,
-            left: counts,
+            dropped: by_fate(&counts, |fate| fate.is_drop() && counts.get(fate) > 0),
+            left: by_fate(&counts, Fate::is_not_ours),
             icmp_sent: counts.icmp_sent,
             icmp_suppressed: counts.icmp_suppressed,
             routes: table.routes.len(),
             neighbours: table.neighbours.values().filter(|neighbour| neighbour.mac.is_some()).count(),
         }
+    }
+
+    /// Counts in which nothing is empty.
+    #[cfg(test)]
+    pub(super) fn filled() -> Self {
+        let of = |fate: Fate| ByFate::from([(fate.name().into(), 1)]);
+        Self { dropped: of(Fate::NoRoute), left: of(Fate::Local), ..Self::default() }
     }
 
     /// The lines of the report, each with its label.
@@ -47,14 +59,14 @@ impl ForwardReport {
             ),
         )];
         let mut label = "not";
-        for fate in Fate::ALL.into_iter().filter(|fate| fate.is_drop() && self.dropped.get(*fate) > 0) {
-            lines.push((label, format!("{} {}: {}", fate.name(), grouped(self.dropped.get(fate)), advice(fate))));
+        for fate in Fate::ALL.into_iter().filter(|fate| fate.is_drop() && count(&self.dropped, *fate) > 0) {
+            lines.push((label, format!("{} {}: {}", fate.name(), grouped(count(&self.dropped, fate)), advice(fate))));
             label = "";
         }
         let left: Vec<String> = Fate::ALL
             .into_iter()
-            .filter(|fate| fate.is_not_ours() && self.left.get(*fate) > 0)
-            .map(|fate| format!("{} {}", fate.name(), grouped(self.left.get(fate))))
+            .filter(|fate| fate.is_not_ours() && count(&self.left, *fate) > 0)
+            .map(|fate| format!("{} {}", fate.name(), grouped(count(&self.left, fate))))
             .collect();
         if !left.is_empty() {
             lines.push(("left", format!("to the kernel: {}", left.join(", "))));
@@ -67,14 +79,13 @@ impl ForwardReport {
     }
 }
 
-fn drops<S: Serializer>(counts: &Forwarded, serializer: S) -> Result<S::Ok, S::Error> {
-    let counted = Fate::ALL.iter().filter(|fate| fate.is_drop() && counts.get(**fate) > 0);
-    serializer.collect_map(counted.map(|fate| (fate.name(), counts.get(*fate))))
+fn by_fate(counts: &Forwarded, has: impl Fn(Fate) -> bool) -> ByFate {
+    let fates = Fate::ALL.into_iter().filter(|fate| has(*fate));
+    fates.map(|fate| (fate.name().into(), counts.get(fate))).collect()
 }
 
-fn left<S: Serializer>(counts: &Forwarded, serializer: S) -> Result<S::Ok, S::Error> {
-    let counted = Fate::ALL.iter().filter(|fate| fate.is_not_ours());
-    serializer.collect_map(counted.map(|fate| (fate.name(), counts.get(*fate))))
+fn count(counts: &ByFate, fate: Fate) -> u64 {
+    counts.get(fate.name()).copied().unwrap_or(0)
 }
 
 /// The meaning of the reason, or the remedy. docs/forward.md has more.

@@ -5,12 +5,12 @@ use std::fmt::Write;
 use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use steerage::{CpuId, Snapshot, stats::Drops};
 use steerage_meter::FlowCounts;
 
+use super::document::{SCHEMA, rfc3339};
 use super::flows::FlowTotals;
-use super::json::{SCHEMA, by_reason, rfc3339, seconds};
 use super::{Flows, Recorded};
 use crate::units::{bit_rate, grouped, percent, plural, rate};
 
@@ -78,7 +78,6 @@ pub(crate) struct Sums {
     received: u64,
     received_bytes: u64,
     delivered: u64,
-    #[serde(serialize_with = "by_reason")]
     dropped: Drops,
 }
 
@@ -86,12 +85,16 @@ pub(crate) struct Sums {
 struct CpuActivity {
     cpu: u16,
     processed: u64,
-    #[serde(serialize_with = "by_reason")]
     dropped: Drops,
     #[serde(serialize_with = "seconds")]
     busy_seconds: Duration,
     /// How many packets wait now. This is not a difference.
     backlog: u64,
+}
+
+/// Seconds with six decimals, as in the report.
+fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_micros() as f64 / 1e6)
 }
 
 fn minus(now: &Drops, before: &Drops) -> Drops {
@@ -141,9 +144,9 @@ impl Read {
 /// An interval report.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Interval {
-    #[serde(serialize_with = "rfc3339")]
+    #[serde(with = "rfc3339")]
     started: SystemTime,
-    #[serde(serialize_with = "rfc3339")]
+    #[serde(with = "rfc3339")]
     time: SystemTime,
     #[serde(rename = "seconds", serialize_with = "seconds")]
     elapsed: Duration,

@@ -1,83 +1,32 @@
 //! The reports of a run, as text for people or as JSON.
 
 pub(crate) mod columns;
+mod document;
 pub(crate) mod explain;
 pub(crate) mod flows;
 mod forward;
 pub(crate) mod interval;
-mod json;
-mod private;
 mod steering;
 mod text;
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::time::{Duration, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::stats::{DropReason, Drops, QueueError};
-use steerage::{CpuId, Snapshot, WallTime};
-use steerage_capture::{CaptureInfo, link_name};
+use steerage::{CpuId, Snapshot};
 use steerage_control::Audience;
 use steerage_guard::sandbox::InForce;
 use steerage_meter::{FlowCounts, FlowRecord, Metered};
 
 use crate::args::ReportArgs;
 use crate::error::{EndingError, Error};
+use document::ElephantFlow;
 
-pub(crate) use flows::FlowOutputReport;
+pub(crate) use document::{Document, EndedBy, Recorded, Sandbox, Traffic};
+pub(crate) use flows::{FlowCounters, FlowOutputReport, FlowTotals};
 pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
-
-/// Why a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum EndedBy {
-    /// The input ended.
-    Input,
-    /// The number of packets of `-c` was reached.
-    Packets,
-    /// The time of `--seconds` was over.
-    Seconds,
-    /// A signal: INT or TERM.
-    Signal,
-    /// The device failed.
-    Error,
-}
-
-/// The contents of the capture files, as far as they have been read.
-#[derive(Debug)]
-pub(crate) struct Recorded {
-    /// The names of the link types, in the order in which they appeared.
-    pub(crate) links: Vec<String>,
-    /// The times of the earliest and the latest packet.
-    pub(crate) times: Option<(WallTime, WallTime)>,
-    /// The packets that the filter removed, and the packets whose timestamp is out of range.
-    pub(crate) filtered: u64,
-    pub(crate) bad_times: u64,
-    /// The bytes of the files, as stored: how many were read so far, and how many there are, if
-    /// that is known.
-    pub(crate) bytes_read: u64,
-    pub(crate) bytes_total: Option<u64>,
-}
-
-impl Recorded {
-    pub(crate) fn of(info: &CaptureInfo) -> Self {
-        Self {
-            links: info.links().into_iter().map(|link| link_name(link).into_owned()).collect(),
-            times: info.times(),
-            filtered: info.filtered(),
-            bad_times: info.bad_times(),
-            bytes_read: info.bytes_read(),
-            bytes_total: info.bytes_total(),
-        }
-    }
-
-    /// The time from the earliest to the latest packet.
-    pub(crate) fn time(&self) -> Option<Duration> {
-        self.times.map(|(earliest, latest)| latest.since(earliest))
-    }
-}
 
 /// The flows of a run.
 #[derive(Debug)]
@@ -89,6 +38,14 @@ pub(crate) enum Flows {
 }
 
 impl Flows {
+    /// The flows with the most bytes. During a run they are not collected if the source can wait.
+    fn largest(&self) -> Option<&[FlowRecord]> {
+        match self {
+            Self::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
+            Self::Ended { metered, .. } => Some(metered.top.as_slice()),
+        }
+    }
+
     /// `meter` meters one flow of this many.
     fn sample(&self) -> Option<u32> {
         match self {
@@ -107,22 +64,10 @@ impl Flows {
 /// The content of a report.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// When the run began.
-    pub(crate) started: SystemTime,
-    /// How long it has run.
-    pub(crate) elapsed: Duration,
-    /// Why it ended, or `None` if it goes on.
-    pub(crate) ended_by: Option<EndedBy>,
-    /// The ledger.
-    pub(crate) snapshot: Snapshot,
-    /// The bytes that each CPU's packet function handled, once the run has ended.
-    pub(crate) handled_bytes: Vec<(CpuId, u64)>,
-    /// The contents of the capture files, if there are any.
-    pub(crate) capture: Option<Recorded>,
-    /// The flows, for `meter`.
-    pub(crate) flows: Option<Flows>,
-    /// The counts of `forward`.
-    pub(crate) forwarded: Option<ForwardReport>,
+    /// The counts.
+    pub(crate) document: Document,
+    /// The flows behind the counts of `meter`.
+    flows: Option<Flows>,
     /// The sandbox that is in force, if there is one.
     pub(crate) sandbox: Option<InForce>,
     /// Whether the text says more (`-v`).
@@ -132,26 +77,33 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A report with the parts that every command has.
-    pub(crate) fn new(started: SystemTime, elapsed: Duration, ended_by: Option<EndedBy>, snapshot: Snapshot) -> Self {
-        Self {
-            started,
-            elapsed,
-            ended_by,
-            snapshot,
-            handled_bytes: Vec::new(),
-            capture: None,
-            flows: None,
-            forwarded: None,
-            sandbox: None,
-            verbose: false,
-            last: None,
-        }
+    /// A report with these counts.
+    pub(crate) fn new(document: Document) -> Self {
+        Self { document, flows: None, sandbox: None, verbose: false, last: None }
+    }
+
+    /// Adds the flows.
+    pub(crate) fn with_flows(mut self, flows: Option<Flows>) -> Self {
+        self.document.app.flows = flows.as_ref().map(FlowCounters::of);
+        Self { flows, ..self }
+    }
+
+    /// The ledger.
+    pub(crate) fn snapshot(&self) -> &Snapshot {
+        &self.document.snapshot
     }
 
     /// The report for `audience` as one line of JSON without its newline, or an empty object if that fails.
     pub(crate) fn json(&self, audience: Audience) -> String {
-        json::report(self, audience).map_or_else(|_| "{}".to_owned(), |line| line.trim_end().to_owned())
+        self.line(audience).unwrap_or_else(|_| "{}".to_owned())
+    }
+
+    fn line(&self, audience: Audience) -> io::Result<String> {
+        let traffic = Traffic {
+            top: self.flows.as_ref().and_then(Flows::largest).map(|largest| largest.iter().collect()),
+            elephants: ElephantFlow::of_all(self.snapshot()),
+        };
+        self.document.line(&traffic, audience)
     }
 
     /// Prints the final report. Returns an error if the run did not go well.
@@ -174,15 +126,15 @@ impl Report {
         if let Some(error) = self.input_error() {
             return Err(EndingError::Device(error.message.clone()).into());
         }
-        let errors: Vec<&str> = self.snapshot.outputs.iter().filter_map(|output| output.error.as_deref()).collect();
+        let errors: Vec<&str> = self.snapshot().outputs.iter().filter_map(|output| output.error.as_deref()).collect();
         if !errors.is_empty() {
             return Err(EndingError::Device(errors.join("; ")).into());
         }
         if left_behind > 0 {
             return Err(EndingError::LeftBehind(left_behind).into());
         }
-        let (dropped, in_flight) = (self.snapshot.dropped().total(), self.snapshot.in_flight());
-        let reordered = self.snapshot.reordered().unwrap_or(0);
+        let (dropped, in_flight) = (self.snapshot().dropped().total(), self.snapshot().in_flight());
+        let reordered = self.snapshot().reordered().unwrap_or(0);
         if strict && dropped + in_flight + reordered > 0 {
             return Err(EndingError::Strict { dropped, in_flight, reordered }.into());
         }
@@ -193,7 +145,7 @@ impl Report {
     /// as a file, is promised to be sent as a whole. A live input may be too fast, but what it
     /// delivered is sent unless an output has no room for it.
     pub(crate) fn all_sent(&self, can_wait: bool) -> Result<(), Error> {
-        let dropped = self.snapshot.dropped();
+        let dropped = self.snapshot().dropped();
         let may_be_missing =
             |reason| !can_wait && (reason == DropReason::TxFull || !DropReason::OF_OUTPUTS.contains(&reason));
         let mut missing = Drops::default();
@@ -203,13 +155,13 @@ impl Report {
             .for_each(|(reason, packets)| missing.add(reason, packets));
         match missing.total() {
             0 => Ok(()),
-            _ => Err(EndingError::NotSent { missing, received: self.snapshot.received() }.into()),
+            _ => Err(EndingError::NotSent { missing, received: self.snapshot().received() }.into()),
         }
     }
 
     /// The first error that ended a receive queue.
     pub(crate) fn input_error(&self) -> Option<&QueueError> {
-        self.snapshot.queues.iter().find_map(|queue| queue.error.as_ref())
+        self.snapshot().queues.iter().find_map(|queue| queue.error.as_ref())
     }
 }
 
@@ -248,7 +200,10 @@ impl Printer {
 
     /// Writes a report, with its private parts: it is for the user of this process.
     pub(crate) fn report(self, report: &Report) -> io::Result<()> {
-        self.write(|| if self.json { json::report(report, Audience::Private) } else { Ok(text::page(report)) })
+        self.write(|| match self.json {
+            true => Ok(report.line(Audience::Private)? + "\n"),
+            false => Ok(text::page(report)),
+        })
     }
 
     /// Writes an interval report.

@@ -30,7 +30,7 @@ const OUTPUTS_SHOWN: usize = 16;
 
 /// The whole report.
 pub(super) fn page(report: &Report) -> String {
-    let snapshot = &report.snapshot;
+    let snapshot = report.snapshot();
     let mut page = head(report);
     page.push('\n');
     if let Some(flows) = &report.flows {
@@ -55,7 +55,7 @@ pub(super) fn page(report: &Report) -> String {
     for (at, line) in report.flows.iter().flat_map(flows::exported).enumerate() {
         push(&mut page, if at == 0 { "exported" } else { "" }, &line);
     }
-    if let Some(forwarded) = &report.forwarded {
+    if let Some(forwarded) = &report.document.app.forward {
         forwarded.lines().iter().for_each(|(label, line)| push(&mut page, label, line));
     }
     let (delivered, dropped) = (grouped(snapshot.delivered()), grouped(snapshot.dropped().total()));
@@ -71,11 +71,11 @@ pub(super) fn page(report: &Report) -> String {
     if unparsed > 0 {
         push(&mut page, "unparsed", &format!("{}, steered by their MAC addresses", counted(unparsed, "packet")));
     }
-    let filtered = report.capture.as_ref().map_or(0, |capture| capture.filtered);
+    let filtered = report.document.capture.as_ref().map_or(0, |capture| capture.filtered);
     if filtered > 0 {
         push(&mut page, "filtered", &format!("{} that did not match -f", counted(filtered, "packet")));
     }
-    let bad_times = report.capture.as_ref().map_or(0, |capture| capture.bad_times);
+    let bad_times = report.document.capture.as_ref().map_or(0, |capture| capture.bad_times);
     if bad_times > 0 {
         push(&mut page, "bad times", &format!("{} with a time stamp out of range", counted(bad_times, "packet")));
     }
@@ -157,21 +157,21 @@ fn push(page: &mut String, label: &str, line: &str) {
 
 /// The first line: the devices, the packets and the rate.
 fn head(report: &Report) -> String {
-    let snapshot = &report.snapshot;
+    let snapshot = report.snapshot();
     let mut devices: Vec<&str> = snapshot.queues.iter().map(|queue| queue.device.as_str()).collect();
     devices.dedup();
     let (received, bytes) = (snapshot.received(), counted(snapshot.received_bytes(), "byte"));
-    let when = if report.ended_by.is_none() { "so far, " } else { "" };
-    let mut speed = rate(received, report.elapsed);
+    let when = if report.document.ended_by.is_none() { "so far, " } else { "" };
+    let mut speed = rate(received, snapshot.elapsed);
     if snapshot.dropped().total() > 0 {
         // The rate at which packets arrived is higher than the rate at which they were handled.
-        let _ = write!(speed, ", delivered {}", rate(snapshot.delivered(), report.elapsed));
+        let _ = write!(speed, ", delivered {}", rate(snapshot.delivered(), snapshot.elapsed));
     }
     let devices = printable(&devices.join(" "));
-    let (packets, elapsed) = (counted(received, "packet"), time(report.elapsed));
+    let (packets, elapsed) = (counted(received, "packet"), time(snapshot.elapsed));
     // If there are other devices too, the times and link types of the files say little about the
     // whole run.
-    match report.capture.as_ref().filter(|_| snapshot.queues.len() == 1) {
+    match report.document.capture.as_ref().filter(|_| snapshot.queues.len() == 1) {
         Some(capture) => {
             let links = if capture.links.is_empty() { String::new() } else { capture.links.join("+") + "  " };
             let recorded = capture.time().map_or(String::new(), |time| format!("{} recorded  ", recorded(time)));
@@ -183,7 +183,7 @@ fn head(report: &Report) -> String {
 
 /// How many packets each CPU handled, in columns, and how even that is.
 fn cpus(report: &Report) -> Vec<String> {
-    let snapshot = &report.snapshot;
+    let snapshot = report.snapshot();
     // A CPU that only receives does not count for evenness, unless it also handled packets.
     let receives = |cpu: CpuId| snapshot.queues.iter().any(|queue| queue.cpu == cpu);
     let active: CpuMask = snapshot.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
@@ -243,7 +243,7 @@ fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
         let spread = match mask.len() {
             0 | 1 if mask.contains(queue.cpu) => "handled there".to_owned(),
             1 => format!("all to CPU {mask}"),
-            _ => format!("over CPUs {mask} by {}", hash(queue.hash)),
+            _ => format!("over CPUs {mask} by {}", hash(&queue.hash)),
         };
         let mode = if queue.mode.is_empty() { String::new() } else { format!(" ({})", queue.mode) };
         format!("rx-{}{mode} on CPU {}{received}, {spread}", queue.queue, queue.cpu)

@@ -210,7 +210,9 @@ impl Run<'_> {
         self.live_table.end();
         let by = self.stopped_by.unwrap_or_else(|| reason_by_itself(&outcome.snapshot, self.options.packets));
         let last = self.interval(&outcome.snapshot);
-        FinishedRun { report: Report { last, ..self.report(outcome.snapshot.clone(), Some(by)) }, outcome }
+        let mut report = self.report(outcome.snapshot.clone(), Some(by));
+        report.last = last;
+        FinishedRun { report, outcome }
     }
 
     fn report(&self, snapshot: Snapshot, ended_by: Option<EndedBy>) -> Report {

@@ -12,7 +12,7 @@ use steerage_router::Forwarding;
 
 use super::RunOptions;
 use crate::metrics;
-use crate::report::{EndedBy, FlowOutputReport, Flows, ForwardReport, Recorded, Report};
+use crate::report::{Document, EndedBy, FlowOutputReport, Flows, ForwardReport, Recorded, Report, Sandbox};
 
 /// The sources of a report besides the ledger.
 pub(super) struct ReportSources {
@@ -52,22 +52,20 @@ impl ReportSources {
         snapshot: Snapshot,
         ended_by: Option<EndedBy>,
     ) -> Report {
-        let capture = self.capture.as_deref().map(Recorded::of);
-        let forwarded = self.forwarding.as_deref().map(ForwardReport::of);
         let so_far = |meters: &Metering| {
             // First the outputs: see there.
             let outputs = FlowOutputReport::of_all(&self.flow_outputs);
             Flows::SoFar { counts: meters.so_far(), largest: meters.largest_so_far(), outputs, sample: self.sample }
         };
         let flows = self.meters.as_ref().map(so_far);
-        let (sandbox, verbose) = (self.sandbox, self.verbose);
-        Report {
-            capture,
-            flows,
-            forwarded,
-            sandbox,
-            verbose,
-            ..Report::new(started, start.elapsed(), ended_by, snapshot)
-        }
+        let mut document = Document::new(started, ended_by, snapshot);
+        // The time of the run, without that of its preparation.
+        document.snapshot.elapsed = start.elapsed();
+        document.capture = self.capture.as_deref().map(Recorded::of);
+        document.app.forward = self.forwarding.as_deref().map(ForwardReport::of);
+        document.sandbox = self.sandbox.as_ref().map(Sandbox::of);
+        let mut report = Report::new(document).with_flows(flows);
+        (report.sandbox, report.verbose) = (self.sandbox, self.verbose);
+        report
     }
 }

@@ -4,43 +4,45 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use steerage::policy::is_same_distance;
+use steerage::stats::{DropReason, Drops, MoveCause};
+use steerage::{CpuId, CpuMask, Snapshot};
 
-use super::snapshot::{ByName, Snapshot};
-use crate::terminal::printable;
+use super::names;
 use crate::units::counted;
 
 /// An event, with its time in the run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Event {
-    pub(super) seconds: f64,
+    pub(super) at: Duration,
     pub(super) what: String,
     /// Whether packets were lost because of the event, or will be.
     pub(super) is_bad: bool,
 }
 
 /// The drop reasons that belong to a queue. The others are reported for the CPU, which says more.
-const OF_QUEUES: [&str; 3] = ["device", "no_page", "moving"];
+const OF_QUEUES: [DropReason; 3] = [DropReason::Device, DropReason::NoPage, DropReason::Moving];
 
 /// The events, in the order of the report. `dropping` has the places and reasons of drops that
 /// continue. Only their start and end are events.
 pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
-    let mut add = |what: String, is_bad| events.push(Event { seconds: now.seconds, what, is_bad });
+    let mut add = |what: String, is_bad| events.push(Event { at: now.elapsed, what, is_bad });
     for (old, new) in before.queues.iter().zip(&now.queues) {
-        if old.rps_cpus_list != new.rps_cpus_list {
-            let (from, to) = (mask(&old.rps_cpus_list), mask(&new.rps_cpus_list));
-            add(format!("{}: mask {from} is now {to}", new.name()), false);
+        if old.rps_cpus != new.rps_cpus {
+            let (from, to) = (mask(&old.rps_cpus), mask(&new.rps_cpus));
+            add(format!("{}: mask {from} is now {to}", names::queue(new)), false);
         }
     }
-    for (cause, buckets) in &now.moves.by_cause {
-        let moved = buckets.saturating_sub(count(&before.moves.by_cause, cause));
+    for cause in MoveCause::ALL {
+        let moved = now.moves.of(cause).saturating_sub(before.moves.of(cause));
         if moved > 0 {
-            add(format!("{} moved ({})", counted(moved, "bucket"), printable(cause)), false);
+            add(format!("{} moved ({cause})", counted(moved, "bucket")), false);
         }
     }
-    if let (Some(old), Some(new)) = (before.apart_ns(), now.apart_ns())
-        && !is_same_distance(Duration::from_nanos(old), Duration::from_nanos(new))
+    if let (Some(old), Some(new)) = (apart(before), apart(now))
+        && !is_same_distance(old, new)
     {
+        let (old, new) = (old.as_nanos(), new.as_nanos());
         add(format!("CPUs were moved: a cache line takes {new} ns, not {old}"), false);
     }
     let risen = rising(before, now);
@@ -55,7 +57,7 @@ pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
             add(format!("CPU {}: declared dead", new.cpu), true);
         }
     }
-    if before.reordered.unwrap_or(0) < now.reordered.unwrap_or(0) {
+    if before.reordered().unwrap_or(0) < now.reordered().unwrap_or(0) {
         add("packets were handled out of order: please report it".to_owned(), true);
     }
     events
@@ -63,13 +65,12 @@ pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
 
 /// The places where packets were dropped in between, and the reasons.
 fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
-    let rose = |old: &ByName, new: &ByName, of_queues: bool| -> Vec<String> {
-        let is_of = |reason: &str| OF_QUEUES.contains(&reason) == of_queues;
-        let more = new.iter().filter(|(reason, packets)| is_of(reason) && **packets > count(old, reason));
-        more.map(|(reason, _)| printable(reason)).collect()
+    let rose = |old: &Drops, new: &Drops, of_queues: bool| -> Vec<DropReason> {
+        let reasons = new.iter().filter(|(reason, packets)| *packets > old.get(*reason)).map(|(reason, _)| reason);
+        reasons.filter(|reason| OF_QUEUES.contains(reason) == of_queues).collect()
     };
     let queues = before.queues.iter().zip(&now.queues).flat_map(|(old, new)| {
-        let of = new.name();
+        let of = names::queue(new);
         rose(&old.dropped, &new.dropped, true).into_iter().map(move |reason| format!("{reason}, {of}"))
     });
     let cpus = before.cpus.iter().zip(&now.cpus).flat_map(|(old, new)| {
@@ -78,11 +79,17 @@ fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     queues.chain(cpus).collect()
 }
 
-fn count(counts: &ByName, name: &str) -> u64 {
-    counts.get(name).copied().unwrap_or(0)
+/// The longest measured distance between CPUs of a steering group: from the receiver to the CPU that joined last or is next.
+pub(super) fn apart(snapshot: &Snapshot) -> Option<Duration> {
+    snapshot.groups.iter().filter_map(|group| group.findings.apart).max()
 }
 
 /// A mask as text.
-pub(super) fn mask(list: &str) -> &str {
+pub(super) fn mask(cpus: &[CpuId]) -> String {
+    or_none(&cpus.iter().copied().collect::<CpuMask>().to_list()).to_owned()
+}
+
+/// A list of CPUs, or the word for an empty one.
+pub(super) fn or_none(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }

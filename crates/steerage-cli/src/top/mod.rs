@@ -4,8 +4,8 @@
 mod events;
 mod keys;
 mod model;
+mod names;
 mod remote;
-mod snapshot;
 mod strip;
 #[cfg(test)]
 mod tests;
@@ -75,8 +75,8 @@ fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
         if nth > 0 {
             std::thread::sleep(interval);
         }
-        let (snapshot, buckets) = remote.look(0).map_err(SearchError::Report)?;
-        model.take(snapshot);
+        let (seen, buckets) = remote.look(0).map_err(SearchError::Report)?;
+        model.take(seen);
         model.take_buckets(0, buckets);
     }
     stdout::print(view::text(&model, &Ui::default(), WIDTH).as_bytes())
@@ -126,7 +126,7 @@ fn watch(
             continue;
         }
         if let Event::Key(key) = event::read()? {
-            match ui.key(key, model.now.queues.len(), model.now.cpus.len()) {
+            match ui.key(key, model.now().queues.len(), model.now().cpus.len()) {
                 Action::Quit => return Ok(()),
                 Action::SetMask(list) => remote.ask(Query::SetMask { queue: ui.queue, list }),
                 Action::Nothing => {}
@@ -137,13 +137,13 @@ fn watch(
 
 fn learn(model: &mut Model, ui: &mut Ui, told: Answer) {
     match told {
-        Answer::Seen { snapshot, queue, buckets } => {
-            model.take(*snapshot);
+        Answer::Seen { seen, queue, buckets } => {
+            model.take(*seen);
             model.take_buckets(queue, buckets);
-            ui.queue = ui.queue.min(model.now.queues.len().saturating_sub(1));
+            ui.queue = ui.queue.min(model.now().queues.len().saturating_sub(1));
         }
         Answer::Gone(why) => model.lose(why),
-        Answer::Set(Ok(list)) => ui.said = Some(format!("in force: {}", events::mask(list.trim()))),
+        Answer::Set(Ok(list)) => ui.said = Some(format!("in force: {}", events::or_none(list.trim()))),
         Answer::Set(Err(why)) => ui.said = Some(why),
     }
 }

@@ -2,17 +2,39 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+use steerage::Snapshot;
+use steerage::stats::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot};
+
 use super::events::{self, Event};
-use super::snapshot::{ByName, Cpu, Output, Queue, Snapshot};
+use super::names::Flow;
+use crate::report::{Document, Traffic};
 
 /// The most events that are kept. No screen shows more.
 const EVENTS_MAX: usize = 200;
+
+/// A report, and the traffic if this user may see it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) document: Document,
+    pub(super) traffic: Option<Traffic<Flow>>,
+}
+
+impl Seen {
+    pub(super) fn of(report: Value) -> Result<Self, String> {
+        let (document, traffic) = Document::read(report)?;
+        Ok(Self { document, traffic })
+    }
+}
 
 /// The last two snapshots of a run, and its events.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     before: Snapshot,
-    pub(super) now: Snapshot,
+    /// The last report.
+    pub(super) seen: Seen,
     /// The places and reasons of drops that continue.
     dropping: BTreeSet<String>,
     /// The events, the newest first.
@@ -34,34 +56,41 @@ pub(super) struct Bucket {
 }
 
 impl Model {
-    /// Takes the next snapshot. If it belongs to another run, or counters decreased, the model
+    /// The last snapshot.
+    pub(super) fn now(&self) -> &Snapshot {
+        &self.seen.document.snapshot
+    }
+
+    /// Takes the next report. If it belongs to another run, or counters decreased, the model
     /// starts over.
-    pub(super) fn take(&mut self, snapshot: Snapshot) {
-        let is_first = self.now.started.is_empty();
-        let same = self.now.started == snapshot.started
-            && self.now.seconds <= snapshot.seconds
-            && self.now.received <= snapshot.received
-            && self.now.cpus.len() == snapshot.cpus.len()
-            && self.now.queues.len() == snapshot.queues.len();
+    pub(super) fn take(&mut self, seen: Seen) {
+        let started = self.seen.document.started;
+        // No run began in 1970: there has been no report.
+        let is_first = started == SystemTime::UNIX_EPOCH;
+        let (old, new) = (self.now(), &seen.document.snapshot);
+        let same = started == seen.document.started
+            && old.elapsed <= new.elapsed
+            && old.received() <= new.received()
+            && old.cpus.len() == new.cpus.len()
+            && old.queues.len() == new.queues.len();
         let was_gone = self.gone.take().is_some();
+        let last = std::mem::replace(&mut self.seen, seen);
         if same {
-            self.before = std::mem::replace(&mut self.now, snapshot);
-            let new = events::between(&self.before, &self.now, &mut self.dropping);
+            self.before = last.document.snapshot;
+            let new = events::between(&self.before, &self.seen.document.snapshot, &mut self.dropping);
             new.into_iter().for_each(|event| self.note(event));
             return;
         }
         // Rates of the first snapshot are the average since the start of the run.
-        self.before = Snapshot {
-            queues: vec![Queue::default(); snapshot.queues.len()],
-            cpus: vec![Cpu::default(); snapshot.cpus.len()],
-            outputs: vec![Output::default(); snapshot.outputs.len()],
-            ..Snapshot::default()
-        };
-        self.now = snapshot;
+        let mut before = Snapshot::default();
+        before.queues.resize_with(self.now().queues.len(), QueueSnapshot::default);
+        before.cpus.resize_with(self.now().cpus.len(), CpuSnapshot::default);
+        before.outputs.resize_with(self.now().outputs.len(), OutputSnapshot::default);
+        self.before = before;
         self.dropping.clear();
         if !is_first {
             let what = if was_gone { "a run is there again" } else { "another run" };
-            self.note(Event { seconds: self.now.seconds, what: what.to_owned(), is_bad: false });
+            self.note(Event { at: self.now().elapsed, what: what.to_owned(), is_bad: false });
         }
     }
 
@@ -84,7 +113,7 @@ impl Model {
     /// Records why there is no next snapshot.
     pub(super) fn lose(&mut self, why: String) {
         if self.gone.is_none() {
-            self.note(Event { seconds: self.now.seconds, what: "the run is gone".to_owned(), is_bad: false });
+            self.note(Event { at: self.now().elapsed, what: "the run is gone".to_owned(), is_bad: false });
         }
         self.gone = Some(why);
     }
@@ -95,75 +124,76 @@ impl Model {
         self.events.truncate(EVENTS_MAX);
     }
 
-    /// The seconds between the two snapshots.
-    pub(super) fn interval(&self) -> f64 {
-        self.now.seconds - self.before.seconds
+    /// The time between the two snapshots.
+    pub(super) fn interval(&self) -> Duration {
+        self.now().elapsed.saturating_sub(self.before.elapsed)
     }
 
     /// The rate of `count` per second.
     pub(super) fn rate(&self, count: impl Fn(&Snapshot) -> u64) -> f64 {
-        self.a_second(count(&self.now), count(&self.before))
+        self.a_second(count(self.now()), count(&self.before))
     }
 
     fn a_second(&self, now: u64, before: u64) -> f64 {
-        let time = self.interval();
+        let time = self.interval().as_secs_f64();
         if time > 0.0 { now.saturating_sub(before) as f64 / time } else { 0.0 }
     }
 
     /// The rates of each CPU.
     pub(super) fn cpus(&self) -> Vec<CpuRates> {
         let all = self.rate(|of| of.cpus.iter().map(|cpu| cpu.processed).sum());
-        let pairs = self.now.cpus.iter().zip(&self.before.cpus);
+        let pairs = self.now().cpus.iter().zip(&self.before.cpus);
         pairs.map(|(now, before)| self.cpu(now, before, all)).collect()
     }
 
-    fn cpu(&self, now: &Cpu, before: &Cpu, all: f64) -> CpuRates {
+    fn cpu(&self, now: &CpuSnapshot, before: &CpuSnapshot, all: f64) -> CpuRates {
         let rate = self.a_second(now.processed, before.processed);
         let handled = now.processed.saturating_sub(before.processed);
         let inline = now.inline.saturating_sub(before.inline);
-        let busy = (now.busy_seconds - before.busy_seconds).max(0.0) / self.interval().max(f64::MIN_POSITIVE);
+        let busy = now.busy.saturating_sub(before.busy).as_secs_f64();
+        let busy = busy / self.interval().as_secs_f64().max(f64::MIN_POSITIVE);
         CpuRates {
-            cpu: now.cpu,
+            cpu: now.cpu.0,
             rate,
             share: if all > 0.0 { rate / all } else { 0.0 },
             busy: busy.min(1.0),
             inline: (handled > 0).then(|| (inline as f64 / handled as f64).min(1.0)),
             backlog: now.backlog,
             wakes: self.a_second(now.wakes_received, before.wakes_received),
-            drops: self.a_second(total(&now.dropped), total(&before.dropped)),
+            drops: self.a_second(now.dropped.total(), before.dropped.total()),
         }
     }
 
     /// The rates of each queue.
     pub(super) fn queues(&self) -> Vec<QueueRates<'_>> {
-        let pairs = self.now.queues.iter().zip(&self.before.queues);
+        let pairs = self.now().queues.iter().zip(&self.before.queues);
         pairs.map(|(now, before)| self.queue(now, before)).collect()
     }
 
-    fn queue<'a>(&self, now: &'a Queue, before: &Queue) -> QueueRates<'a> {
-        let wanted = now.pool.wanted().saturating_sub(before.pool.wanted());
+    fn queue<'a>(&self, now: &'a QueueSnapshot, before: &QueueSnapshot) -> QueueRates<'a> {
+        let wanted = wanted(&now.pool).saturating_sub(wanted(&before.pool));
         let fast = now.pool.alloc_fast.saturating_sub(before.pool.alloc_fast);
         QueueRates {
             queue: now,
             rate: self.a_second(now.received, before.received),
-            drops: self.a_second(total(&now.dropped), total(&before.dropped)),
+            drops: self.a_second(now.dropped.total(), before.dropped.total()),
             cache_hits: (wanted > 0).then(|| fast as f64 / wanted as f64),
         }
     }
 
     /// Each output, and its packets, bytes and lost packets per second.
-    pub(super) fn outputs<'a>(&'a self) -> Vec<(&'a Output, [f64; 3])> {
-        let rates = |(now, before): (&'a Output, &Output)| {
-            let lost = self.a_second(total(&now.dropped), total(&before.dropped));
+    pub(super) fn outputs<'a>(&'a self) -> Vec<(&'a OutputSnapshot, [f64; 3])> {
+        let rates = |(now, before): (&'a OutputSnapshot, &OutputSnapshot)| {
+            let lost = self.a_second(now.dropped.total(), before.dropped.total());
             (now, [self.a_second(now.packets, before.packets), self.a_second(now.bytes, before.bytes), lost])
         };
-        self.now.outputs.iter().zip(&self.before.outputs).map(rates).collect()
+        self.now().outputs.iter().zip(&self.before.outputs).map(rates).collect()
     }
 }
 
-/// The sum of all counts.
-pub(super) fn total(counts: &ByName) -> u64 {
-    counts.values().sum()
+/// The number of pages that were asked for.
+fn wanted(pool: &PoolSnapshot) -> u64 {
+    pool.alloc_fast + pool.alloc_slow + pool.alloc_empty
 }
 
 /// The rates of a CPU, per second. Shares are from 0 to 1.
@@ -183,7 +213,7 @@ pub(super) struct CpuRates {
 /// The rates of a queue, per second.
 #[derive(Clone, Debug)]
 pub(super) struct QueueRates<'a> {
-    pub(super) queue: &'a Queue,
+    pub(super) queue: &'a QueueSnapshot,
     pub(super) rate: f64,
     pub(super) drops: f64,
     /// `None` if no page was needed.

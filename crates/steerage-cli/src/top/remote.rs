@@ -8,8 +8,7 @@ use std::thread;
 use serde_json::Value;
 use steerage_control::Client;
 
-use super::model::Bucket;
-use super::snapshot::Snapshot;
+use super::model::{Bucket, Seen};
 use crate::instances::InstanceSocket;
 use crate::terminal::{printable, printable_lines};
 
@@ -38,8 +37,8 @@ impl Remote {
         Ok(report)
     }
 
-    /// Reads a snapshot, and the buckets of the queue with this index.
-    pub(super) fn look(&mut self, queue: usize) -> Result<(Snapshot, Vec<Bucket>), String> {
+    /// Reads a report, and the buckets of the queue with this index.
+    pub(super) fn look(&mut self, queue: usize) -> Result<(Seen, Vec<Bucket>), String> {
         let seen = self.try_to_look(queue);
         if seen.is_err() {
             (self.client, self.queues) = (None, Vec::new());
@@ -47,14 +46,14 @@ impl Remote {
         seen.map_err(|why| printable(&why))
     }
 
-    fn try_to_look(&mut self, queue: usize) -> Result<(Snapshot, Vec<Bucket>), String> {
-        let snapshot: Snapshot = serde_json::from_value(self.report()?).map_err(|error| error.to_string())?;
-        if self.queues.len() != snapshot.queues.len() {
+    fn try_to_look(&mut self, queue: usize) -> Result<(Seen, Vec<Bucket>), String> {
+        let seen = Seen::of(self.report()?)?;
+        if self.queues.len() != seen.document.snapshot.queues.len() {
             self.queues = self.directories()?;
         }
-        let Some(directory) = self.queues.get(queue).cloned() else { return Ok((snapshot, Vec::new())) };
+        let Some(directory) = self.queues.get(queue).cloned() else { return Ok((seen, Vec::new())) };
         let text = self.client()?.get(&format!("{directory}/bucket_load")).map_err(|error| error.to_string())?;
-        Ok((snapshot, buckets(&text)))
+        Ok((seen, buckets(&text)))
     }
 
     /// Sets the mask of the queue with this index. Returns the mask that is then in use.
@@ -107,7 +106,7 @@ impl Remote {
             for asked in asked {
                 let answer = match asked {
                     Query::Look { queue } => match self.look(queue) {
-                        Ok((snapshot, buckets)) => Answer::Seen { snapshot: Box::new(snapshot), queue, buckets },
+                        Ok((seen, buckets)) => Answer::Seen { seen: Box::new(seen), queue, buckets },
                         Err(why) => Answer::Gone(why),
                     },
                     Query::SetMask { queue, list } => Answer::Set(self.set_mask(queue, &list)),
@@ -131,7 +130,7 @@ pub(super) enum Query {
 /// The reply to a query.
 #[derive(Debug)]
 pub(super) enum Answer {
-    Seen { snapshot: Box<Snapshot>, queue: usize, buckets: Vec<Bucket> },
+    Seen { seen: Box<Seen>, queue: usize, buckets: Vec<Bucket> },
     Gone(String),
     Set(Result<String, String>),
 }

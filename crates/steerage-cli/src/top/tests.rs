@@ -7,10 +7,10 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::style::Color;
 use serde_json::{Value, json};
+use steerage::Snapshot;
 
 use super::keys::{Mode, SortBy, Ui};
-use super::model::{Bucket, Model};
-use super::snapshot::Snapshot;
+use super::model::{Bucket, Model, Seen};
 use super::view::{self, Colours};
 
 /// A report after this many seconds. One queue gets 1000 packets per second, and two CPUs handle
@@ -20,26 +20,25 @@ fn report(seconds: u64) -> Value {
         json!({ "cpu": number, "processed": 500 * seconds, "inline": if number == 0 { 500 * seconds } else { 0 },
             "dropped": {}, "busy_seconds": busy * seconds as f64, "backlog": 12, "wakes_received": 7 * seconds })
     };
-    json!({
-        "schema": 1, "type": "report", "version": "0.1.0", "started": "2026-11-21T17:00:00Z", "seconds": seconds as f64,
-        "received": 1000 * seconds, "received_bytes": 64_000 * seconds, "delivered": 1000 * seconds, "dropped": {},
+    let snapshot = json!({
+        "seconds": seconds as f64, "received": 1000 * seconds, "received_bytes": 64_000 * seconds, "delivered": 1000 * seconds, "dropped": {},
         "in_flight": 3, "reordered": 0,
         "queues": [{ "device": "eth1", "queue": 0, "cpu": 0, "hash": "aes", "received": 1000 * seconds, "dropped": {},
             "rps_cpus_list": "0-1", "pool": { "alloc_fast": 900 * seconds, "alloc_slow": 100 * seconds, "alloc_empty": 0 } }],
         "cpus": [cpu(0, 0.25), cpu(1, 0.95)],
-        "outputs": [], "flows": null, "moves": { "buckets": 0, "slices": 0, "by_cause": {} },
-        "memory": { "pages": 100, "pages_free": 40 }, "steering": [],
-    })
+        "outputs": [], "moves": { "buckets": 0, "slices": 0, "by_cause": {} }, "pages": 100, "pages_free": 40, "groups": [],
+    });
+    json!({ "schema": 2, "type": "report", "version": "0.1.0", "started": "2026-11-21T17:00:00Z", "snapshot": snapshot })
 }
 
-fn snapshot(report: Value) -> Snapshot {
-    serde_json::from_value(report).unwrap()
+fn seen(report: Value) -> Seen {
+    Seen::of(report).unwrap()
 }
 
 /// A model after two seconds of a run, with one snapshot per second.
 fn model() -> Model {
     let mut model = Model::default();
-    (1..=2).for_each(|seconds| model.take(snapshot(report(seconds))));
+    (1..=2).for_each(|seconds| model.take(seen(report(seconds))));
     model.take_buckets(0, (0..4096).map(|bucket| Bucket { cpu: bucket / 2048, packets: 1 }).collect());
     model
 }
@@ -71,23 +70,23 @@ fn lines(buffer: &Buffer) -> Vec<String> {
 fn rates_are_differences_over_the_instances_own_time() {
     let mut model = model();
     // The rate is right, however late the snapshot is.
-    model.take(snapshot(with(report(6), &[("/cpus/1/processed", json!(5000))])));
-    assert_eq!((model.interval(), model.rate(|of| of.received)), (4.0, 1000.0));
+    model.take(seen(with(report(6), &[("/snapshot/cpus/1/processed", json!(5000))])));
+    assert_eq!((model.interval().as_secs(), model.rate(Snapshot::received)), (4, 1000.0));
     let cpus = model.cpus();
     assert_eq!((cpus[0].rate, cpus[0].busy, cpus[0].inline, cpus[0].wakes), (500.0, 0.25, Some(1.0), 7.0));
     assert_eq!((cpus[1].rate, cpus[1].inline), (1000.0, Some(0.0)));
     assert!((cpus[1].share - 2.0 / 3.0).abs() < 1e-9 && (cpus[1].busy - 0.95).abs() < 1e-9);
     assert_eq!(model.queues()[0].cache_hits, Some(0.9));
     // The same snapshot again: no time has passed, so all rates are 0.
-    model.take(snapshot(report(6)));
-    assert_eq!((model.rate(|of| of.received), model.cpus()[0].rate), (0.0, 0.0));
+    model.take(seen(report(6)));
+    assert_eq!((model.rate(Snapshot::received), model.cpus()[0].rate), (0.0, 0.0));
 }
 
 #[test]
 fn what_came_before_the_first_look_is_a_mean() {
     let mut model = Model::default();
-    model.take(snapshot(report(10)));
-    assert_eq!((model.rate(|of| of.received), model.cpus()[0].busy), (1000.0, 0.25));
+    model.take(seen(report(10)));
+    assert_eq!((model.rate(Snapshot::received), model.cpus()[0].busy), (1000.0, 0.25));
     assert!(model.events.is_empty());
 }
 
@@ -97,13 +96,13 @@ fn another_run_begins_anew() {
     model.lose("no run answers at x".to_owned());
     model.lose("no run answers at x".to_owned());
     assert_eq!(model.gone.as_deref(), Some("no run answers at x"));
-    model.take(snapshot(with(report(1), &[("/started", json!("2026-11-21T18:00:00Z"))])));
-    assert_eq!((model.gone.as_deref(), model.rate(|of| of.received)), (None, 1000.0));
+    model.take(seen(with(report(1), &[("/started", json!("2026-11-21T18:00:00Z"))])));
+    assert_eq!((model.gone.as_deref(), model.rate(Snapshot::received)), (None, 1000.0));
     assert_eq!(said(&model), ["the run is gone", "a run is there again"]);
     // The start time is the same, but the counters decreased.
-    model.take(snapshot(with(report(3), &[("/started", json!("2026-11-21T18:00:00Z"))])));
-    model.take(snapshot(with(report(4), &[("/started", json!("2026-11-21T18:00:00Z")), ("/received", json!(8))])));
-    assert_eq!(model.rate(|of| of.received), 2.0);
+    model.take(seen(with(report(3), &[("/started", json!("2026-11-21T18:00:00Z"))])));
+    model.take(seen(with(report(4), &[("/started", json!("2026-11-21T18:00:00Z")), ("/snapshot/received", json!(8))])));
+    assert_eq!(model.rate(Snapshot::received), 2.0);
     assert_eq!(said(&model).last(), Some(&"another run"));
 }
 
@@ -113,17 +112,28 @@ fn events_tell_what_changed() {
     let drops = |seconds, packets| {
         let both = json!({ "backlog_full": packets, "device": 5 });
         let of_cpu = json!({ "backlog_full": packets });
-        with(report(seconds), &[("/queues/0/dropped", both.clone()), ("/dropped", both), ("/cpus/1/dropped", of_cpu)])
+        with(
+            report(seconds),
+            &[
+                ("/snapshot/queues/0/dropped", both.clone()),
+                ("/snapshot/dropped", both),
+                ("/snapshot/cpus/1/dropped", of_cpu),
+            ],
+        )
     };
-    model.take(snapshot(drops(3, 10)));
+    model.take(seen(drops(3, 10)));
     // Drops that continue are no new event. Their end is one.
-    model.take(snapshot(drops(4, 20)));
-    model.take(snapshot(drops(5, 20)));
+    model.take(seen(drops(4, 20)));
+    model.take(seen(drops(5, 20)));
     let moved = json!({ "mask": 1024, "cpu_died": 0 });
-    let changes = [("/queues/0/rps_cpus_list", json!("")), ("/moves/by_cause", moved), ("/cpus/0/deaths", json!(1))];
+    let changes = [
+        ("/snapshot/queues/0/rps_cpus_list", json!("")),
+        ("/snapshot/moves/by_cause", moved),
+        ("/snapshot/cpus/0/deaths", json!(1)),
+    ];
     let mut last = drops(6, 20);
-    last["cpus"][0]["deaths"] = json!(0);
-    model.take(snapshot(with(last, &changes)));
+    last["snapshot"]["cpus"][0]["deaths"] = json!(0);
+    model.take(seen(with(last, &changes)));
     let expected = [
         "drops began: backlog_full, CPU 1",
         "drops began: device, eth1 rx-0",
@@ -142,8 +152,9 @@ fn events_tell_what_changed() {
 fn cpus_that_a_host_moves_are_told() {
     let mut model = model();
     let apart = |seconds, nanos: &[u64]| {
-        let groups: Vec<Value> = nanos.iter().map(|nanos| json!({ "policy": "balance", "apart_ns": nanos })).collect();
-        snapshot(with(report(seconds), &[("/steering", json!(groups))]))
+        let groups: Vec<Value> =
+            nanos.iter().map(|nanos| json!({ "policy": "balance", "findings": { "apart_ns": nanos } })).collect();
+        seen(with(report(seconds), &[("/snapshot/groups", json!(groups))]))
     };
     let shown = |model: &Model| lines(&drawn(model, &Ui::default(), Colours::Yes, 80, 24))[3].clone();
     assert_eq!(shown(&model), "");
@@ -154,7 +165,10 @@ fn cpus_that_a_host_moves_are_told() {
     let expected =
         ["CPUs were moved: a cache line takes 210 ns, not 60", "CPUs were moved: a cache line takes 50 ns, not 190"];
     assert_eq!(said(&model), expected);
-    model.take(snapshot(with(report(8), &[("/steering", json!([{ "policy": "hash", "apart_ns": null }]))])));
+    model.take(seen(with(
+        report(8),
+        &[("/snapshot/groups", json!([{ "policy": "hash", "findings": { "apart_ns": null } }]))],
+    )));
     assert_eq!((shown(&model), said(&model).len()), (String::new(), 2));
 }
 
@@ -185,10 +199,12 @@ fn a_screen_of_80_by_24() {
 #[test]
 fn no_size_is_too_small() {
     let mut many = report(1);
-    many["cpus"] = (0..128).map(|cpu| with(report(1)["cpus"][0].clone(), &[("/cpu", json!(cpu))])).collect();
-    many["queues"] = (0..40).map(|queue| with(report(1)["queues"][0].clone(), &[("/queue", json!(queue))])).collect();
+    many["snapshot"]["cpus"] =
+        (0..128).map(|cpu| with(report(1)["snapshot"]["cpus"][0].clone(), &[("/cpu", json!(cpu))])).collect();
+    many["snapshot"]["queues"] =
+        (0..40).map(|queue| with(report(1)["snapshot"]["queues"][0].clone(), &[("/queue", json!(queue))])).collect();
     let mut crowded = Model::default();
-    crowded.take(snapshot(many));
+    crowded.take(seen(many));
     crowded.take_buckets(0, vec![Bucket { cpu: 127, packets: 0 }; 4096]);
     let modes = [Mode::Watch, Mode::Help, Mode::Mask("0-3".to_owned())];
     for model in [&Model::default(), &model(), &crowded] {
@@ -210,7 +226,7 @@ fn no_size_is_too_small() {
 fn it_is_readable_without_colours() {
     let mut model = model();
     let lost = json!({ "backlog_full": 500 });
-    model.take(snapshot(with(report(3), &[("/dropped", lost.clone()), ("/cpus/1/dropped", lost)])));
+    model.take(seen(with(report(3), &[("/snapshot/dropped", lost.clone()), ("/snapshot/cpus/1/dropped", lost)])));
     let plain = drawn(&model, &Ui::default(), Colours::No, 80, 24);
     let coloured = drawn(&model, &Ui::default(), Colours::Yes, 80, 24);
     assert!(plain.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
@@ -225,7 +241,7 @@ fn it_is_readable_without_colours() {
 #[test]
 fn a_name_cannot_write_to_the_terminal() {
     let mut model = Model::default();
-    model.take(snapshot(with(report(1), &[("/queues/0/device", json!("a\x1b[2Jb\nc"))])));
+    model.take(seen(with(report(1), &[("/snapshot/queues/0/device", json!("a\x1b[2Jb\nc"))])));
     let text = view::text(&model, &Ui::default(), 80);
     assert!(!text.contains('\x1b') && text.contains("a\\u{1b}[2Jb\\nc"), "{text}");
 }
@@ -256,13 +272,21 @@ fn a_cpu_that_does_not_return_and_an_output_that_is_stuck_are_seen() {
     let mut model = Model::default();
     for seconds in 1..=2 {
         let mut report = report(seconds);
-        report["cpus"][1]["handler_seconds"] = json!(12.3);
-        report["outputs"] = json!([{ "device": "pipe", "packets": 10, "bytes": 600, "held": 4321,
+        report["snapshot"]["cpus"][1]["handler_seconds"] = json!(12.3);
+        report["snapshot"]["outputs"] = json!([{ "device": "pipe", "packets": 10, "bytes": 600, "held": 4321,
             "dropped": { "tx_full": 50 * seconds } }]);
-        model.take(snapshot(report));
+        model.take(seen(report));
     }
     let lines = lines(&drawn(&model, &Ui::default(), Colours::No, 80, 40));
     assert!(lines.iter().any(|line| line == "! CPU 1 has not returned for 12 s"), "{lines:#?}");
     let pipe = lines.iter().find(|line| line.trim_start().starts_with("pipe")).expect("the output has a row");
     assert!(pipe.contains(" 4,321 ") && pipe.ends_with("50 !"), "{pipe}");
+}
+
+/// The meaning of a key may differ in another schema, so no number is shown.
+#[test]
+fn another_schema_is_refused_in_a_line() {
+    let refused = Seen::of(with(report(1), &[("/schema", json!(1)), ("/version", json!("0.0.9"))])).unwrap_err();
+    assert!(refused.contains("steerage 0.0.9 with schema 1") && refused.contains("use the `steerage`"), "{refused}");
+    assert!(!refused.contains('\n') && Seen::of(json!({})).is_err());
 }

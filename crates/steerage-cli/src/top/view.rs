@@ -6,13 +6,16 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph};
+use steerage::Snapshot;
 use steerage::limits::DEAD_AFTER;
+use steerage::stats::{GroupSnapshot, OutputSnapshot};
 
-use super::events::mask;
+use super::events::{apart, mask};
 use super::keys::{Mode, SortBy, Ui};
-use super::model::{CpuRates, Model, total};
-use super::snapshot::{Flow, Output, Queue, Steering, shortened};
+use super::model::{CpuRates, Model};
+use super::names::{self, Flow, shortened};
 use super::strip;
+use crate::report::FlowTotals;
 use crate::terminal::printable;
 use crate::units::{bits_a_second, counted, grouped, packets_a_second, percent, plural, time};
 
@@ -107,7 +110,7 @@ pub(super) fn text(model: &Model, ui: &Ui, width: usize) -> String {
 fn footer(model: &Model, ui: &Ui, colours: Colours) -> Line<'static> {
     match (&ui.mode, &ui.said, &model.gone) {
         (Mode::Mask(text), ..) => {
-            let name = model.now.queues.get(ui.queue).map_or(String::new(), Queue::name);
+            let name = model.now().queues.get(ui.queue).map_or(String::new(), names::queue);
             Line::raw(format!("CPUs for {name}: {text}_  (Enter writes, Esc leaves)"))
         }
         (_, _, Some(why)) => Line::styled(format!("{}; q quits", printable(why)), colours.bad(true)),
@@ -153,19 +156,23 @@ fn fit(sections: &mut [Section], height: usize) {
 }
 
 fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
-    let now = &model.now;
+    let now = model.now();
     let mut devices: Vec<String> = now.queues.iter().map(|queue| printable(&queue.device)).collect();
     devices.dedup();
-    let elapsed = std::time::Duration::try_from_secs_f64(now.seconds).unwrap_or_default();
-    let (received, drops) = (model.rate(|of| of.received), model.rate(|of| total(&of.dropped)));
-    let bits = bits_a_second(8.0 * model.rate(|of| of.received_bytes));
-    let delivered = packets_a_second(model.rate(|of| of.delivered));
+    let (received, drops) = (model.rate(Snapshot::received), model.rate(|of| of.dropped().total()));
+    let bits = bits_a_second(8.0 * model.rate(Snapshot::received_bytes));
+    let delivered = packets_a_second(model.rate(Snapshot::delivered));
     let state = if model.gone.is_some() { "  GONE" } else { "" };
-    let order = now.reordered.map_or(String::new(), |reordered| format!("  reordered {}", grouped(reordered)));
-    let [in_flight, free, pages] = [now.in_flight, now.memory.pages_free, now.memory.pages].map(grouped);
+    let order = now.reordered().map_or(String::new(), |reordered| format!("  reordered {}", grouped(reordered)));
+    let [in_flight, free, pages] = [now.in_flight(), now.pages_free, now.pages].map(grouped);
     let moved = counted(now.moves.buckets, "bucket");
     let mut lines = vec![
-        Line::raw(format!("steerage {}  up {}{state}  {}", printable(&now.version), time(elapsed), devices.join(" "))),
+        Line::raw(format!(
+            "steerage {}  up {}{state}  {}",
+            printable(&model.seen.document.version),
+            time(now.elapsed),
+            devices.join(" ")
+        )),
         Line::from(vec![
             Span::raw(format!("received {}  ", packets_a_second(received))),
             Span::styled(
@@ -176,26 +183,30 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
         ]),
         Line::raw(format!("in flight {in_flight}{order}  moved {moved}  pages free {free} of {pages}")),
     ];
-    let stuck = now.cpus.iter().filter(|cpu| cpu.handler_seconds >= DEAD_AFTER.as_secs_f64());
-    lines.extend(stuck.map(|cpu| {
-        let line = format!("! CPU {} has not returned for {:.0} s", cpu.cpu, cpu.handler_seconds);
+    let stuck = now.cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.in_handler.filter(|time| *time >= DEAD_AFTER)?)));
+    lines.extend(stuck.map(|(cpu, time)| {
+        let line = format!("! CPU {cpu} has not returned for {:.0} s", time.as_secs_f64());
         Line::styled(line, colours.bad(true))
     }));
-    lines.extend(now.apart_ns().map(|nanos| Line::raw(format!("a cache line takes {nanos} ns from CPU to CPU"))));
-    lines.extend(now.steering.iter().filter_map(regimes).map(Line::raw));
+    lines.extend(
+        apart(now).map(|apart| Line::raw(format!("a cache line takes {} ns from CPU to CPU", apart.as_nanos()))),
+    );
+    lines.extend(now.groups.iter().filter_map(regimes).map(Line::raw));
     lines
 }
 
 /// The values of a steering group's regimes, with the current one first.
-fn regimes(group: &Steering) -> Option<String> {
-    let (present, others) = group.regimes.split_first()?;
+fn regimes(group: &GroupSnapshot) -> Option<String> {
+    let (present, others) = group.findings.regimes.split_first()?;
     let mega = |rate: f64| format!("{:.1}", rate / 1e6);
     let mut line = format!("{} over {}: {} Mpps", printable(&present.regime), present.cpus, mega(present.rate));
     for other in others {
         line += &format!(", {} over {} {}", printable(&other.regime), other.cpus, mega(other.rate));
     }
-    let reason = group.reason.as_deref().map_or(String::new(), |reason| format!(" ({})", printable(reason)));
-    Some(line + &reason)
+    match &*group.findings.reason {
+        "" => Some(line),
+        reason => Some(format!("{line} ({})", printable(reason))),
+    }
 }
 
 /// The sign beside a number that should be 0.
@@ -253,23 +264,23 @@ fn bar(part: f64) -> String {
 fn queues(model: &Model, ui: &Ui, colours: Colours) -> Section {
     let head = format!("{:<24} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
     // If there are many queues, the first rows include the selected one.
-    let first = if model.now.queues.len() > QUEUES_SHOWN { ui.queue.saturating_sub(QUEUES_MIN - 1) } else { 0 };
+    let first = if model.now().queues.len() > QUEUES_SHOWN { ui.queue.saturating_sub(QUEUES_MIN - 1) } else { 0 };
     let rows = model.queues().into_iter().enumerate().skip(first).map(|(at, of)| {
         let queue = of.queue;
         let chosen = if at == ui.queue { ">" } else { " " };
         let hits = of.cache_hits.map_or("-".to_owned(), |hits| format!("{:.0} %", 100.0 * hits));
-        let name = format!("{chosen} {}", queue.name());
+        let name = format!("{chosen} {}", names::queue(queue));
         Line::from(vec![
             Span::raw(format!("{name:<24} {:>4} {:>11} ", queue.cpu, packets_a_second(of.rate))),
             Span::styled(format!("{:>10.0}{:<2}", of.drops, sign(of.drops)), colours.bad(of.drops > 0.0)),
-            Span::raw(format!(" {hits:>6}  {} by {}", mask(&queue.rps_cpus_list), printable(&queue.hash))),
+            Span::raw(format!(" {hits:>6}  {} by {}", mask(&queue.rps_cpus), printable(&queue.hash))),
         ])
     });
     Section::new(head, rows.collect(), QUEUES_MIN)
 }
 
 fn buckets(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
-    let name = model.now.queues.get(ui.queue).map_or(String::new(), Queue::name);
+    let name = model.now().queues.get(ui.queue).map_or(String::new(), names::queue);
     let (head, rows) = strip::of(&model.bucket_loads(), width);
     let colour = |cpu: Option<u16>| match (cpu, colours) {
         (Some(cpu), Colours::Yes) => Style::new().fg(strip::colour(cpu)),
@@ -282,7 +293,7 @@ fn buckets(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
 }
 
 fn outputs(model: &Model, colours: Colours) -> Section {
-    let row = |(output, [packets, bytes, lost]): (&Output, [f64; 3])| {
+    let row = |(output, [packets, bytes, lost]): (&OutputSnapshot, [f64; 3])| {
         let (name, held) = (shortened(&output.device, 24), grouped(output.held));
         let (packets, bits) = (packets_a_second(packets), bits_a_second(8.0 * bytes));
         Line::from(vec![
@@ -296,8 +307,10 @@ fn outputs(model: &Model, colours: Colours) -> Section {
 
 /// The number of flows, and the active flows with the most bytes.
 fn flows(model: &Model) -> Section {
-    let counts = model.now.flows.iter().map(|flows| {
-        let [active, total, evicted, lost] = [flows.active, flows.total, flows.evicted, flows.lost].map(grouped);
+    let (metered, traffic) = (&model.seen.document.app.flows, &model.seen.traffic);
+    let counts = metered.iter().map(|flows| {
+        let FlowTotals { active, total, evicted, lost } = flows.counts;
+        let [active, total, evicted, lost] = [active, total, evicted, lost].map(grouped);
         Line::raw(format!("  {active} active  {total} so far  {evicted} evicted  {lost} not written"))
     });
     let flow = |flow: &Flow| {
@@ -311,17 +324,16 @@ fn flows(model: &Model) -> Section {
             plural(bytes, "byte")
         ))
     };
-    let is_withheld = model.now.withheld.iter().any(|part| part == "flows.top");
-    let why = is_withheld.then(|| Line::raw("  only root and the user of the run may see which flows there are"));
-    let largest = model.now.flows.iter().flat_map(|flows| flows.top.iter().flatten()).map(flow);
+    let is_private = metered.is_some() && traffic.is_none();
+    let why = is_private.then(|| Line::raw("  only root and the user of the run may see which flows there are"));
+    let largest = traffic.iter().flat_map(|traffic| traffic.top.iter().flatten()).map(flow);
     Section::new("  flows".to_owned(), counts.chain(why).chain(largest).collect(), FLOWS_MIN)
 }
 
 fn events(model: &Model, colours: Colours) -> Section {
     let row = |event: &super::events::Event| {
-        let at = std::time::Duration::try_from_secs_f64(event.seconds).unwrap_or_default();
         let sign = if event.is_bad { "!" } else { " " };
-        Line::styled(format!("{sign} {:>12}  {}", time(at), event.what), colours.bad(event.is_bad))
+        Line::styled(format!("{sign} {:>12}  {}", time(event.at), event.what), colours.bad(event.is_bad))
     };
     Section::new("  events".to_owned(), model.events.iter().map(row).collect(), EVENTS_MIN)
 }

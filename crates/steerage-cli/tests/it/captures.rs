@@ -28,15 +28,16 @@ fn afs_is_601_packets_in_order() {
     let afs = afs.to_str().unwrap();
     let report = report(&["count", afs, "--virtual-cpus", "2", "--cpus", "0-1", "--check-order"]);
     // The expected counts are those of capinfos.
-    let got = ["received", "received_bytes", "delivered", "reordered"].map(|key| report[key].as_u64());
+    let got = ["received", "received_bytes", "delivered", "reordered"].map(|key| report["snapshot"][key].as_u64());
     assert_eq!(got, [601, 512_276, 601, 0].map(Some));
-    assert_eq!((&report["ended_by"], &report["queues"][0]["kind"]), (&json!("input"), &json!("capture")));
+    assert_eq!((&report["ended_by"], &report["snapshot"]["queues"][0]["kind"]), (&json!("input"), &json!("capture")));
     // These are also from capinfos: `capinfos -T -a -e -u -s`.
     let expected = json!({
         "links": ["ethernet"],
         "first": "1999-11-11T21:46:16.463334000Z",
         "last": "1999-11-11T21:48:25.892866000Z",
         "recorded_seconds": 129.429_532,
+        "filtered": 0,
         "bad_times": 0,
         "bytes_read": 521_916,
         "bytes_total": 521_916,
@@ -68,7 +69,7 @@ fn three_commands_receive_what_capinfos_counts() {
         let expected = of_capinfos(&capture).unwrap_or_else(|| panic!("{name}"));
         for command in ["count", "meter"] {
             let report = report(&[command, name]);
-            let got = ["received", "received_bytes"].map(|key| report[key].as_u64().unwrap());
+            let got = ["received", "received_bytes"].map(|key| report["snapshot"][key].as_u64().unwrap());
             assert_eq!((got[0], got[1]), expected, "{command} {name}");
         }
         let explained: Value = serde_json::from_str(&run(&["explain", name, "--json"]).out).unwrap();
@@ -93,13 +94,13 @@ fn several_files_are_one_capture() {
     let (a, b) = (written("a.pcap", 10, usize::MAX), written("b.pcap", 20, usize::MAX));
     let (a, b) = (a.to_str().unwrap(), b.to_str().unwrap());
     let all = report(&["count", a, b, a, "--virtual-cpus", "2", "--strict"]);
-    assert_eq!((&all["received"], &all["queues"].as_array().unwrap().len()), (&json!(40), &1));
-    assert_eq!(all["queues"][0]["device"], format!("{a} {b} and 1 more"));
+    assert_eq!((&all["snapshot"]["received"], &all["snapshot"]["queues"].as_array().unwrap().len()), (&json!(40), &1));
+    assert_eq!(all["snapshot"]["queues"][0]["device"], format!("{a} {b} and 1 more"));
     // Files mixed with another device, and a limit on the sum.
     let all = report(&["count", a, "synthetic:packets=1000", b, "--virtual-cpus", "2", "-c", "500"]);
-    assert_eq!((&all["received"], &all["queues"].as_array().unwrap().len()), (&json!(500), &2));
+    assert_eq!((&all["snapshot"]["received"], &all["snapshot"]["queues"].as_array().unwrap().len()), (&json!(500), &2));
     let paced = report(&["count", a, "--pace", "1000000", "--virtual-cpus", "1"]);
-    assert_eq!((&paced["received"], &paced["capture"]["recorded_seconds"]), (&json!(10), &json!(9.0)));
+    assert_eq!((&paced["snapshot"]["received"], &paced["capture"]["recorded_seconds"]), (&json!(10), &json!(9.0)));
 }
 
 #[test]
@@ -111,8 +112,12 @@ fn standard_input_is_read_as_it_comes() {
     drop(pipe);
     let output = child.wait_with_output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&report["received"], &report["capture"]["bytes_total"]), (&json!(300), &json!(null)), "{report}");
-    assert_eq!((output.status.code(), &report["queues"][0]["device"]), (Some(0), &json!("standard input")));
+    assert_eq!(
+        (&report["snapshot"]["received"], &report["capture"]["bytes_total"]),
+        (&json!(300), &json!(null)),
+        "{report}"
+    );
+    assert_eq!((output.status.code(), &report["snapshot"]["queues"][0]["device"]), (Some(0), &json!("standard input")));
 
     let nothing = run(&["count", "-"]);
     assert_eq!(nothing.code, Some(1));
@@ -135,7 +140,7 @@ fn a_silent_pipe_does_not_hold_up_the_stop() {
 fn a_whole_file() {
     let whole = written("whole.pcap", 100, usize::MAX);
     let report = report(&["count", whole.to_str().unwrap(), "--virtual-cpus", "4", "--strict"]);
-    assert_eq!((&report["received"], &report["received_bytes"]), (&json!(100), &json!(6000)));
+    assert_eq!((&report["snapshot"]["received"], &report["snapshot"]["received_bytes"]), (&json!(100), &json!(6000)));
 }
 
 #[test]
@@ -145,9 +150,12 @@ fn a_file_that_breaks_off_is_reported_up_to_there() {
     let ran = run(&["count", cut.to_str().unwrap(), "--virtual-cpus", "2", "--json"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let report = ran.report();
-    assert_eq!((&report["received"], &report["delivered"]), (&json!(2), &json!(2)));
-    assert_eq!((&report["ended_by"], &report["input"]["offset"]), (&json!("error"), &json!(24 + 2 * record)));
-    let message = report["input"]["error"].as_str().unwrap();
+    assert_eq!((&report["snapshot"]["received"], &report["snapshot"]["delivered"]), (&json!(2), &json!(2)));
+    assert_eq!(
+        (&report["ended_by"], &report["snapshot"]["queues"][0]["error"]["offset"]),
+        (&json!("error"), &json!(24 + 2 * record))
+    );
+    let message = report["snapshot"]["queues"][0]["error"]["message"].as_str().unwrap();
     assert_eq!(ran.complaint(), format!("steerage: {message}"));
     assert!(message.contains("cut.pcap") && message.contains("at byte 176"), "{message}");
 
@@ -187,7 +195,7 @@ fn a_tunnel_can_stay_together() {
         // This hash has a fixed key, so that each run places the flows on the same CPUs.
         let args = ["count", path.to_str().unwrap(), "--virtual-cpus", "4", "--hash", "toeplitz", "--policy", "hash"];
         let report = report(&[&args[..], more].concat());
-        let cpus = report["cpus"].as_array().unwrap();
+        let cpus = report["snapshot"]["cpus"].as_array().unwrap();
         cpus.iter().filter(|cpu| cpu["processed"].as_u64().unwrap() > 0).count()
     };
     assert_eq!((cpus_at_work(&[]), cpus_at_work(&["--outer"])), (4, 1));

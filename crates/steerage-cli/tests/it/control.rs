@@ -138,7 +138,10 @@ fn get_and_set_ask_the_only_instance() {
     assert!(missing.complaint().contains("ENOENT: "), "{missing:?}");
 
     let report = run.stop(Signal::SIGTERM);
-    assert_eq!((&report["reordered"], &report["queues"][0]["rps_cpus_list"]), (&0.into(), &"1-2".into()));
+    assert_eq!(
+        (&report["snapshot"]["reordered"], &report["snapshot"]["queues"][0]["rps_cpus_list"]),
+        (&0.into(), &"1-2".into())
+    );
     assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1, "the socket is left behind");
 }
 
@@ -153,7 +156,10 @@ fn masks_of_the_start_are_shown() {
     assert_eq!(place.ok(&["set", MASK, "f"]), "");
     assert_eq!(place.ok(&["get", MASK]), "f\n");
     let report = run.stop(Signal::SIGTERM);
-    assert_eq!((&report["reordered"], &report["queues"][1]["rps_cpus_list"]), (&0.into(), &"1-2".into()));
+    assert_eq!(
+        (&report["snapshot"]["reordered"], &report["snapshot"]["queues"][1]["rps_cpus_list"]),
+        (&0.into(), &"1-2".into())
+    );
 }
 
 #[test]
@@ -215,7 +221,7 @@ fn a_snapshot_is_the_report() {
         let report = &answer["snapshot"];
         assert_balanced(report);
         assert_eq!((&report["type"], &report["ended_by"]), (&"report".into(), &Value::Null));
-        let received = report["received"].as_u64().unwrap();
+        let received = report["snapshot"]["received"].as_u64().unwrap();
         assert!(received >= last);
         last = received;
         received > 1000
@@ -272,7 +278,10 @@ fn cat_echo_ls_and_find_work() {
     let mut inside = Ends(Command::new("sleep").arg("60").current_dir(place.tree()).spawn().unwrap());
     let report = run.stop(Signal::SIGTERM);
     assert!(!place.is_mounted());
-    assert_eq!((&report["reordered"], &report["queues"][1]["rps_cpus_list"]), (&0.into(), &"1-2".into()));
+    assert_eq!(
+        (&report["snapshot"]["reordered"], &report["snapshot"]["queues"][1]["rps_cpus_list"]),
+        (&0.into(), &"1-2".into())
+    );
     drop(open);
     inside.kill().unwrap();
 }
@@ -534,7 +543,7 @@ fn a_renamed_interface_is_followed() {
     assert!(old.code == Some(1) && old.complaint().contains("there is no `sys/class/net/near0/mtu`"), "{old:?}");
     place.ok(&["set", "sys/class/net/renamed0/queues/rx-0/rps_cpus", "1"]);
     let report = run.stop(Signal::SIGTERM);
-    assert_eq!(report["queues"][0]["device"], "renamed0");
+    assert_eq!(report["snapshot"]["queues"][0]["device"], "renamed0");
 }
 
 /// The kernel may cache names for an hour, but not the names of interfaces.

@@ -98,7 +98,10 @@ fn fault(example: &Example, output: &Output) -> Option<String> {
 
 #[test]
 fn examples_run_in_a_clone() {
-    if !is_installed("tshark", "tshark") || !is_installed("tcpdump", "tcpdump") {
+    if [("tshark", "tshark"), ("tcpdump", "tcpdump"), ("jq", "jq")]
+        .iter()
+        .any(|(name, package)| !is_installed(name, package))
+    {
         return;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -10,7 +10,7 @@ fn each_finding_is_a_line() {
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     assert!(ran.out.lines().count() >= 10, "{ran:?}");
     for line in ran.out.lines() {
-        assert!(["ok    ", "lack  ", "-     "].iter().any(|state| line.starts_with(state)), "{line}");
+        assert!(["ok      ", "missing ", "-       "].iter().any(|state| line.starts_with(state)), "{line}");
     }
 }
 
@@ -19,12 +19,12 @@ fn an_interface_is_looked_at_too() {
     let ran = run(&["doctor", "lo", "--json"]);
     assert_eq!((ran.code, ran.err.as_str(), ran.out.lines().count()), (Some(0), "", 1), "{ran:?}");
     let found: Value = serde_json::from_str(&ran.out).unwrap();
-    assert_eq!((&found["type"], &found["schema"]), (&"doctor".into(), &1.into()));
+    assert_eq!((&found["type"], &found["schema"]), (&"doctor".into(), &2.into()));
     assert_eq!((&found["interface"]["name"], &found["interface"]["driver"]), (&"lo".into(), &Value::Null));
     for finding in found["findings"].as_array().unwrap() {
         let state = finding["state"].as_str().unwrap();
-        assert!(["ok", "lack", "info"].contains(&state), "{finding}");
-        assert!(state != "lack" || finding["mend"].as_str().is_some_and(|mend| !mend.is_empty()), "{finding}");
+        assert!(["ok", "missing", "info"].contains(&state), "{finding}");
+        assert!(state != "missing" || finding["fix"].as_str().is_some_and(|fix| !fix.is_empty()), "{finding}");
     }
     let ran = run(&["doctor", "no\nsuch"]);
     assert_eq!(ran.code, Some(1));
@@ -35,7 +35,7 @@ fn an_interface_is_looked_at_too() {
 fn without_tcpdump_both_say_what_to_install() {
     let output = command(&["doctor"]).env("PATH", "/nowhere").output().unwrap();
     let out = String::from_utf8(output.stdout).unwrap();
-    assert!(out.contains("lack  filters       there is no tcpdump"), "{out}");
+    assert!(out.contains("missing filters       there is no tcpdump"), "{out}");
     let output = command(&["count", "lo", "-f", "not port 22"]).env("PATH", "/nowhere").output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), err.lines().count()), (Some(1), 1), "{err}");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::{is_installed, tshark};
 
-use crate::program::run;
+use crate::program::{assert_balanced, run};
 
 pub(crate) const KEY: &str = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa";
 
@@ -42,7 +42,7 @@ fn a_flow_and_its_way_back_go_to_one_cpu() {
     for field in ["key", "hash", "bucket", "cpus"] {
         assert_eq!(there["flow"][field], back["flow"][field], "{field}");
     }
-    assert_eq!(there["hash_key_by_chance"], false);
+    assert_eq!(there["random_hash_key"], false);
     let bucket = there["flow"]["bucket"].as_u64().unwrap();
     assert_eq!(there["flow"]["cpus"]["8"], json!(bucket * 8 / 4096));
 }
@@ -52,7 +52,7 @@ fn a_flow_and_its_way_back_go_to_one_cpu() {
 #[test]
 fn toeplitz_is_that_of_network_cards() {
     let explained = explained(&["tcp 66.9.149.187:2794 > 161.142.100.80:1766", "--hash", "toeplitz"]);
-    assert_eq!((&explained["flow"]["hash"], &explained["hash_key_by_chance"]), (&json!("0x51ccc178"), &json!(false)));
+    assert_eq!((&explained["flow"]["hash"], &explained["random_hash_key"]), (&json!("0x51ccc178"), &json!(false)));
 }
 
 #[test]
@@ -151,6 +151,9 @@ fn one_large_flow_is_an_elephant() {
     let explained = explained(&[path.to_str().unwrap()]);
     let traffic = &explained["traffic"];
     assert_eq!((&traffic["packets"], &traffic["bytes"], &traffic["flows"]), (&json!(100), &json!(6000), &json!(61)));
+    // The ledger has the form that it has in a report.
+    assert_balanced(&json!({ "ended_by": "input", "snapshot": explained["snapshot"] }));
+    assert_eq!(explained["snapshot"]["received"], 100);
     let largest = &traffic["largest"][0];
     assert_eq!((&largest["flow"], &largest["packets"]), (&json!("udp 10.0.0.1:9 > 10.0.0.2:9"), &json!(40)));
     assert_eq!(largest["two_way"], true);

@@ -104,7 +104,7 @@ impl Decoder {
 }
 
 pub(crate) fn output<'a>(report: &'a Value, to: &str) -> &'a Value {
-    let outputs = report["flows"]["outputs"].as_array().unwrap();
+    let outputs = report["app"]["flows"]["outputs"].as_array().unwrap();
     outputs.iter().find(|output| output["to"] == to).unwrap_or_else(|| panic!("{to}: {outputs:?}"))
 }
 
@@ -244,7 +244,7 @@ fn datagrams_fit_and_are_numbered() {
         let with_templates = all.iter().filter(|((_, sets), _)| sets.iter().any(|(id, _)| *id == 2)).count();
         assert!(with_templates >= 3, "{with_templates}");
         let output = output(&report, &to);
-        assert_eq!((&output["written"], &output["lost"]), (&report["flows"]["total"], &0.into()), "{output}");
+        assert_eq!((&output["written"], &output["lost"]), (&report["app"]["flows"]["total"], &0.into()), "{output}");
         assert_eq!(output["written"], flows);
         assert_eq!(output["messages"], all.len());
         assert_eq!(output["bytes"], all.iter().map(|((header, _), _)| header.length).sum::<usize>());
@@ -287,10 +287,10 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     is_done.recv().unwrap();
     let report = run.stop(Signal::SIGINT);
     let connections = collector.join().unwrap();
-    assert_eq!(report["dropped"], serde_json::json!({}), "{report}");
+    assert_eq!(report["snapshot"]["dropped"], serde_json::json!({}), "{report}");
     let output = output(&report, &to);
     let [written, lost, total, made] =
-        [&output["written"], &output["lost"], &report["flows"]["total"], &output["connections"]]
+        [&output["written"], &output["lost"], &report["app"]["flows"]["total"], &output["connections"]]
             .map(|n| n.as_u64().unwrap());
     assert_eq!((written + lost, made), (total, 3), "{output}");
     let mut arrived = 0;
@@ -315,9 +315,9 @@ fn a_collector_that_is_down() {
     let run = Started::new(&live);
     let report = run.stop(Signal::SIGINT);
     let output = output(&report, &to);
-    assert_eq!((&output["written"], &output["lost"]), (&0.into(), &report["flows"]["total"]), "{output}");
-    assert_eq!(report["flows"]["lost"], report["flows"]["total"]);
-    assert_eq!(report["dropped"], serde_json::json!({}));
+    assert_eq!((&output["written"], &output["lost"]), (&0.into(), &report["app"]["flows"]["total"]), "{output}");
+    assert_eq!(report["app"]["flows"]["lost"], report["app"]["flows"]["total"]);
+    assert_eq!(report["snapshot"]["dropped"], serde_json::json!({}));
 
     let ran = crate::program::run(&["meter", "synthetic:packets=1000", "--export", &to]);
     assert_eq!(ran.code, Some(1), "{ran:?}");

@@ -101,8 +101,8 @@ fn collect(collector: &mut Command, port: u16, log: &Path, ready: &str, args: &[
     let says = || fs::read_to_string(path).is_ok_and(|text| text.contains(ready));
     wait_until("the collector listens", || waiting(port).is_some() && says());
     let report = report(args);
-    for output in report["flows"]["outputs"].as_array().unwrap() {
-        assert_eq!((&output["written"], &output["lost"]), (&report["flows"]["total"], &0.into()), "{output}");
+    for output in report["app"]["flows"]["outputs"].as_array().unwrap() {
+        assert_eq!((&output["written"], &output["lost"]), (&report["app"]["flows"]["total"], &0.into()), "{output}");
     }
     wait_until("the collector reads", || waiting(port) == Some(0));
     Some(child)

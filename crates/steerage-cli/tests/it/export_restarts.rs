@@ -120,11 +120,11 @@ fn say(text: std::fmt::Arguments<'_>) {
 /// Checks that no packet was lost. Returns the records that were metered, written and lost, and the
 /// output's other counts.
 fn counts(report: &Value, to: &str) -> (u64, u64, u64, Value) {
-    assert_eq!(report["dropped"], serde_json::json!({}), "{report}");
-    assert_eq!(report["received"], report["delivered"], "{report}");
+    assert_eq!(report["snapshot"]["dropped"], serde_json::json!({}), "{report}");
+    assert_eq!(report["snapshot"]["received"], report["snapshot"]["delivered"], "{report}");
     let output = output(report, to);
     let [total, written, lost] =
-        [&report["flows"]["total"], &output["written"], &output["lost"]].map(|count| count.as_u64().unwrap());
+        [&report["app"]["flows"]["total"], &output["written"], &output["lost"]].map(|count| count.as_u64().unwrap());
     assert_eq!(written + lost, total, "{output}");
     (total, written, lost, output.clone())
 }
@@ -139,7 +139,7 @@ fn export_restarts_udp() {
     let Collected { restarts, flows, options, missing, next, stated } = collected;
     say(format_args!(
         "udp: {restarts} restarts, {} packets, {total} records: {flows} arrived, {missing} missing with options, {lost} lost; {output}",
-        report["received"]
+        report["snapshot"]["received"]
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
     // All records that were sent arrived, or are missing in the sequence numbers. Each message with
@@ -195,7 +195,7 @@ fn export_restarts_tcp() {
     let Collected { restarts, flows, options, missing, stated, .. } = collected;
     say(format_args!(
         "tcp: {restarts} restarts, {} packets, {total} records: {flows} arrived, {} in broken connections, {lost} lost; {output}",
-        report["received"],
+        report["snapshot"]["received"],
         written - flows
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");

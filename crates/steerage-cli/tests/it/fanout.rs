@@ -84,14 +84,14 @@ fn parts_of_a_capture_are_all_of_it() {
         let from = capture.to_str().unwrap();
         // With one CPU, other commands do not hash packets and do not remember fragments.
         let report = report(&["fanout", from, "--to", &to, "--virtual-cpus", cpus]);
-        assert_eq!(report["received"].as_u64(), Some(all.len() as u64));
-        assert_eq!(report["verdicts"]["transmitted"], report["received"]);
+        assert_eq!(report["snapshot"]["received"].as_u64(), Some(all.len() as u64));
+        assert_eq!(report["snapshot"]["verdicts"]["transmitted"], report["snapshot"]["received"]);
         let mut parts = Vec::new();
         let mut parts_of_flows: BTreeMap<_, BTreeSet<usize>> = BTreeMap::new();
         let mut parts_of_datagrams: BTreeMap<_, BTreeSet<usize>> = BTreeMap::new();
         for nth in 0..3 {
             let part = frames(&place(&format!("part{nth}.pcapng"))).unwrap();
-            assert_eq!(report["outputs"][nth]["packets"].as_u64(), Some(part.len() as u64));
+            assert_eq!(report["snapshot"]["outputs"][nth]["packets"].as_u64(), Some(part.len() as u64));
             for frame in &part {
                 if let Some(flow) = &frame.flow {
                     parts_of_flows.entry(flow.clone()).or_default().insert(nth);
@@ -163,8 +163,11 @@ fn an_interface_is_dealt_out_to_taps() {
     });
     let ran = dealing.end();
     let report = ran.report();
-    assert_eq!((&report["received"], &report["reordered"], &report["dropped"]), (&600.into(), &0.into(), &json!({})));
-    let sent: Vec<u64> = (0..3).map(|nth| report["outputs"][nth]["packets"].as_u64().unwrap()).collect();
+    assert_eq!(
+        (&report["snapshot"]["received"], &report["snapshot"]["reordered"], &report["snapshot"]["dropped"]),
+        (&600.into(), &0.into(), &json!({}))
+    );
+    let sent: Vec<u64> = (0..3).map(|nth| report["snapshot"]["outputs"][nth]["packets"].as_u64().unwrap()).collect();
     // Each flow has ten datagrams. That one of three outputs gets none of 60 flows happens once in
     // 10^10 runs.
     assert!(sent.iter().sum::<u64>() == 600 && sent.iter().all(|sent| *sent > 0 && sent % 10 == 0), "{report}");
@@ -201,13 +204,13 @@ fn a_slow_output_loses_its_own_packets_only() {
     let so_far: Value = loop {
         dealing.signal(Signal::SIGUSR1);
         let report: Value = serde_json::from_str(&dealing.line()).unwrap();
-        let all = report["received"].as_u64() == Some((FLOWS * EACH) as u64);
-        if all && report["dropped"]["tx_full"].as_u64() > Some(0) {
+        let all = report["snapshot"]["received"].as_u64() == Some((FLOWS * EACH) as u64);
+        if all && report["snapshot"]["dropped"]["tx_full"].as_u64() > Some(0) {
             break report;
         }
         assert!(asked.elapsed() < HANG, "{report}");
     };
-    assert_eq!(so_far["outputs"][1]["dropped"], json!({}), "{so_far}");
+    assert_eq!(so_far["snapshot"]["outputs"][1]["dropped"], json!({}), "{so_far}");
     // Once the reader goes on, it gets the complete buffered packets.
     dealing.signal(Signal::SIGINT);
     let mut kept = Vec::new();
@@ -224,7 +227,7 @@ fn a_slow_output_loses_its_own_packets_only() {
     }
     let report = dealing.end().report();
     let output = |nth: usize| -> [u64; 2] {
-        let output = &report["outputs"][nth];
+        let output = &report["snapshot"]["outputs"][nth];
         [output["packets"].as_u64().unwrap(), sum(&output["dropped"])]
     };
     let ([read, lost], [written, nothing]) = (output(0), output(1));
@@ -232,5 +235,5 @@ fn a_slow_output_loses_its_own_packets_only() {
     assert_eq!(read + lost + written, (FLOWS * EACH) as u64, "{report}");
     // The output that keeps up has every packet of its flows.
     assert!(written > 0 && written % EACH as u64 == 0 && lost > 0, "{report}");
-    assert_eq!(report["dropped"], json!({ "tx_full": lost }), "{report}");
+    assert_eq!(report["snapshot"]["dropped"], json!({ "tx_full": lost }), "{report}");
 }

@@ -46,19 +46,19 @@ fn count_and_meter_receive_what_passes() {
     let counts = [json!(passed.len()), json!(601 - passed.len())];
     for command in ["count", "meter"] {
         let report = report(&[command, &afs, "-f", EXPRESSION, "--virtual-cpus", "2", "--strict"]);
-        assert_eq!([&report["received"], &report["filtered"]], counts.each_ref(), "{command}");
+        assert_eq!([&report["snapshot"]["received"], &report["capture"]["filtered"]], counts.each_ref(), "{command}");
     }
     let page = run(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2"]).out;
     let line = format!("filtered    {} packets that did not match -f", 601 - passed.len());
     assert!(page.lines().any(|of_page| of_page == line), "{page}");
     // `-c` counts the packets that pass.
     let first = report(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2", "-c", "7"]);
-    assert_eq!((&first["received"], &first["ended_by"]), (&json!(7), &json!("packets")));
+    assert_eq!((&first["snapshot"]["received"], &first["ended_by"]), (&json!(7), &json!("packets")));
     let numbers = Command::new("tcpdump").args(["-y", "EN10MB", "-ddd", EXPRESSION]).output().unwrap().stdout;
     let path = made("numbers");
     fs::write(&path, numbers).unwrap();
     let by_numbers = report(&["count", &afs, "-f", &format!("@{}", path.display()), "--virtual-cpus", "2"]);
-    assert_eq!([&by_numbers["received"], &by_numbers["filtered"]], counts.each_ref());
+    assert_eq!([&by_numbers["snapshot"]["received"], &by_numbers["capture"]["filtered"]], counts.each_ref());
 }
 
 #[test]
@@ -66,13 +66,19 @@ fn a_pipe_is_filtered_too() {
     let Some((afs, passed)) = afs() else { return };
     let mut piped = command(&["count", "-", "-f", EXPRESSION, "--virtual-cpus", "1", "--json"]);
     let report = Ran::of(piped.stdin(File::open(&afs).unwrap()).output().unwrap()).report();
-    assert_eq!([&report["received"], &report["filtered"]], [&json!(passed.len()), &json!(601 - passed.len())]);
+    assert_eq!(
+        [&report["snapshot"]["received"], &report["capture"]["filtered"]],
+        [&json!(passed.len()), &json!(601 - passed.len())]
+    );
     // The link type of a real pipe is unknown until data arrives.
     let mut cat = Command::new("cat").arg(&afs).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut piped = command(&["count", "-", "-f", EXPRESSION, "--virtual-cpus", "1", "--json"]);
     let report = Ran::of(piped.stdin(cat.stdout.take().unwrap()).output().unwrap()).report();
     cat.wait().unwrap();
-    assert_eq!([&report["received"], &report["filtered"]], [&json!(passed.len()), &json!(601 - passed.len())]);
+    assert_eq!(
+        [&report["snapshot"]["received"], &report["capture"]["filtered"]],
+        [&json!(passed.len()), &json!(601 - passed.len())]
+    );
 }
 
 #[test]
@@ -95,7 +101,7 @@ fn fanout_and_send_write_what_passes() {
     assert_eq!(shown(&to[0], "").unwrap(), passed);
     let both = ["--to", &pcap(&to[1]), "--to", &pcap(&to[2])];
     let split = report(&[["fanout", &afs, "-f", EXPRESSION].as_slice(), &both, &["--virtual-cpus", "2"]].concat());
-    assert_eq!(split["filtered"], 601 - passed.len());
+    assert_eq!(split["capture"]["filtered"], 601 - passed.len());
     let mut all = [shown(&to[1], "").unwrap(), shown(&to[2], "").unwrap()].concat();
     all.sort();
     assert_eq!(all, passed);

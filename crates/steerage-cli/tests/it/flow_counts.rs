@@ -21,7 +21,7 @@ use crate::program::{Ran, Started, command, run};
 
 /// Checks the equation of each output. Returns the number of records.
 fn assert_counted(report: &Value) -> u64 {
-    let flows = &report["flows"];
+    let flows = &report["app"]["flows"];
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));
     let outputs = flows["outputs"].as_array().unwrap();
     let total = count(flows, "total");
@@ -202,7 +202,7 @@ fn counts_add_up_during_the_run() {
         run.signal(Signal::SIGUSR1);
         let report: Value = serde_json::from_str(&run.line()).unwrap();
         assert_counted(&report);
-        settled = report["flows"]["outputs"][0]["written"].as_u64().unwrap();
+        settled = report["app"]["flows"]["outputs"][0]["written"].as_u64().unwrap();
         let page = exposition::read(&metrics::get(metrics::address(&run)));
         let [records, written, lost, waiting] =
             ["records_total", "records_written_total", "records_lost_total", "records_waiting"]

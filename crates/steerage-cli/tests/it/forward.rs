@@ -90,14 +90,15 @@ fn stop(started: Started) -> Value {
 /// Checks that each handled packet has exactly one fate.
 fn accounted(report: &Value) {
     let sum = |of: &Value| of.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum::<u64>();
-    let forward = &report["forward"];
+    let forward = &report["app"]["forward"];
     let fates = forward["forwarded"].as_u64().unwrap() + sum(&forward["dropped"]) + sum(&forward["left"]);
-    let lost_after = ["tx_full", "tx_refused"].map(|reason| report["dropped"][reason].as_u64().unwrap_or(0));
-    assert_eq!(fates, report["delivered"].as_u64().unwrap() + lost_after.iter().sum::<u64>(), "{report}");
+    let lost_after =
+        ["tx_full", "tx_refused"].map(|reason| report["snapshot"]["dropped"][reason].as_u64().unwrap_or(0));
+    assert_eq!(fates, report["snapshot"]["delivered"].as_u64().unwrap() + lost_after.iter().sum::<u64>(), "{report}");
 }
 
 fn dropped(report: &Value, why: &str) -> u64 {
-    report["forward"]["dropped"][why].as_u64().unwrap_or(0)
+    report["app"]["forward"]["dropped"][why].as_u64().unwrap_or(0)
 }
 
 /// Sends datagrams with this hop limit to `to` until an ICMP error of this type and code arrives.
@@ -160,10 +161,10 @@ fn two_kernels_talk_through_it() {
     let report = stop(started);
     // The kernels send super-frames, which pass in one piece. So the test checks bytes and not
     // frames.
-    assert!(report["received_bytes"].as_u64().unwrap() > 12_000_000, "{report}");
-    assert!(report["forward"]["left"]["local"].as_u64().unwrap() > 0, "{report}");
-    let others = report["forward"]["dropped"].as_object().unwrap().keys().filter(|why| *why != "unresolved");
-    assert_eq!((others.count(), &report["dropped"]), (0, &json!({})), "{report}");
+    assert!(report["snapshot"]["received_bytes"].as_u64().unwrap() > 12_000_000, "{report}");
+    assert!(report["app"]["forward"]["left"]["local"].as_u64().unwrap() > 0, "{report}");
+    let others = report["app"]["forward"]["dropped"].as_object().unwrap().keys().filter(|why| *why != "unresolved");
+    assert_eq!((others.count(), &report["snapshot"]["dropped"]), (0, &json!({})), "{report}");
 }
 
 #[test]
@@ -190,7 +191,7 @@ fn icmp_errors_come_back() {
         let told = page.get(&format!("steerage_forward_packets_total{{fate=\"{why}\"}}"));
         assert!(told > 0.0 && told <= dropped(&report, why) as f64, "{why}: {told}, {report}");
     }
-    let sent = report["forward"]["icmp_sent"].as_u64().unwrap();
+    let sent = report["app"]["forward"]["icmp_sent"].as_u64().unwrap();
     assert!(sent >= 7 && page.get("steerage_forward_icmp_errors_total{outcome=\"sent\"}") <= sent as f64, "{report}");
 }
 
@@ -296,12 +297,16 @@ fn iperf3_carries_a_gigabyte() {
         assert!(server.wait().unwrap().success());
     }
     let report = stop(started);
-    assert_eq!((&report["reordered"], &report["in_flight"]), (&json!(0), &json!(0)), "{report}");
+    assert_eq!(
+        (&report["snapshot"]["reordered"], &report["snapshot"]["in_flight"]),
+        (&json!(0), &json!(0)),
+        "{report}"
+    );
     // All other losses are in the router's report.
-    let counts = report["dropped"].as_object().unwrap().values();
+    let counts = report["snapshot"]["dropped"].as_object().unwrap().values();
     assert!(lost <= counts.filter_map(Value::as_u64).sum(), "{lost} lost, {report}");
     // The router receives all data, the headers, and the acknowledgements.
-    assert!(report["received_bytes"].as_u64().unwrap() > (1 << 30) + (50 << 20), "{report}");
+    assert!(report["snapshot"]["received_bytes"].as_u64().unwrap() > (1 << 30) + (50 << 20), "{report}");
 }
 
 #[test]
@@ -314,8 +319,11 @@ fn tcp_finds_the_mtu_of_the_path() {
         tcp_transfer(&net.0, ONE, OTHER, address(to), 1_000_000);
     }
     let report = stop(started);
-    assert!(dropped(&report, "too_big") >= 2 && report["forward"]["icmp_sent"].as_u64().unwrap() >= 2, "{report}");
-    assert_eq!(report["dropped"], json!({}), "{report}");
+    assert!(
+        dropped(&report, "too_big") >= 2 && report["app"]["forward"]["icmp_sent"].as_u64().unwrap() >= 2,
+        "{report}"
+    );
+    assert_eq!(report["snapshot"]["dropped"], json!({}), "{report}");
 }
 
 #[test]
@@ -372,7 +380,7 @@ fn neighbours_and_links_come_and_go() {
     started.signal(Signal::SIGINT);
     let ran: Ran = started.end();
     let report = ran.report();
-    assert_eq!((ran.code, &report["reordered"]), (Some(1), &json!(0)), "{report}");
+    assert_eq!((ran.code, &report["snapshot"]["reordered"]), (Some(1), &json!(0)), "{report}");
     assert!(ran.err.contains("the interface was deleted"), "{ran:?}");
     accounted(&report);
 }
@@ -425,8 +433,8 @@ fn from_a_tun_to_an_interface_with_link_headers() {
     net.0.must(OTHER, "addr add 10.99.0.1/32 dev lo");
     net.0.within(ROUTER, || ping(address("10.99.0.1"), 56));
     let report = stop(started);
-    assert!(report["forward"]["forwarded"].as_u64().unwrap() >= 1, "{report}");
-    assert_eq!(report["dropped"]["tx_refused"].as_u64().unwrap_or(0), 0, "{report}");
+    assert!(report["app"]["forward"]["forwarded"].as_u64().unwrap() >= 1, "{report}");
+    assert_eq!(report["snapshot"]["dropped"]["tx_refused"].as_u64().unwrap_or(0), 0, "{report}");
 }
 
 /// The router takes the packets from the kernel with AF_XDP. The other ends still offload
@@ -439,7 +447,7 @@ fn packets_that_are_taken_are_forwarded() {
     net.0.within(OTHER, || ping(address("fd00:210::2"), 56));
     net.0.within(ONE, || error_about(FAR4, 1, (11, 0)));
     let report = stop(started);
-    assert!(report["forward"]["forwarded"].as_u64().unwrap() >= 4, "{report}");
+    assert!(report["app"]["forward"]["forwarded"].as_u64().unwrap() >= 4, "{report}");
 }
 
 /// If a datagram enters a veth without a checksum, it leaves the router with one.

@@ -40,16 +40,20 @@ fn differences_add_up_to_the_report() {
         let report = intervals.pop().unwrap();
         assert_eq!(report["type"], "report");
         assert_balanced(&report);
-        assert!(intervals.iter().all(|interval| interval["type"] == "interval" && interval["schema"] == 1));
+        assert!(intervals.iter().all(|interval| interval["type"] == "interval" && interval["schema"] == 2));
 
         for key in ["received", "received_bytes", "delivered"] {
             let sum: u64 = intervals.iter().map(|interval| number(interval, &format!("/difference/{key}"))).sum();
             let last = number(intervals.last().unwrap(), &format!("/total/{key}"));
-            assert_eq!((sum, last), (number(&report, &format!("/{key}")), sum), "{command}: {key}");
+            assert_eq!((sum, last), (number(&report, &format!("/snapshot/{key}")), sum), "{command}: {key}");
         }
         for cpu in 0..2 {
             let path = format!("/cpus/{cpu}/processed");
-            assert_eq!(intervals.iter().map(|i| number(i, &path)).sum::<u64>(), number(&report, &path), "{command}");
+            assert_eq!(
+                intervals.iter().map(|i| number(i, &path)).sum::<u64>(),
+                number(&report, &format!("/snapshot{path}")),
+                "{command}"
+            );
         }
         let seconds: Vec<f64> = intervals.iter().map(|interval| interval["seconds"].as_f64().unwrap()).collect();
         assert!(seconds.is_sorted(), "{seconds:?}");
@@ -69,7 +73,7 @@ fn a_meter_tells_how_many_flows_there_are() {
     let lines = objects(&three("meter", &["--json", "--max-flows", "20", "-t", "0"]).join("\n"));
     let (report, intervals) = lines.split_last().unwrap();
     let last = &intervals.last().unwrap()["flows"];
-    let flows = &report["flows"];
+    let flows = &report["app"]["flows"];
     assert_eq!(last, &json!({ "active": 0, "total": flows["total"], "evicted": flows["evicted"], "lost": 0 }));
     for pair in intervals.windows(2) {
         for path in ["/flows/total", "/flows/evicted"] {
@@ -91,14 +95,14 @@ fn usr1_tells_of_flows_too() {
         run.signal(Signal::SIGUSR1);
         let report: Value = serde_json::from_str(&run.line()).unwrap();
         assert_eq!(report["ended_by"], Value::Null);
-        if number(&report, "/flows/active") == 50 {
-            break report["flows"].clone();
+        if number(&report, "/app/flows/active") == 50 {
+            break report["app"]["flows"].clone();
         }
     };
-    assert_eq!(flows, json!({ "active": 50, "total": 50, "evicted": 0, "lost": 0, "top": null, "outputs": [] }));
+    assert_eq!(flows, json!({ "active": 50, "total": 50, "evicted": 0, "lost": 0, "outputs": [] }));
     run.signal(Signal::SIGINT);
     let last = run.end().report();
-    assert_eq!((number(&last, "/flows/active"), number(&last, "/flows/total")), (0, 50));
+    assert_eq!((number(&last, "/app/flows/active"), number(&last, "/app/flows/total")), (0, 50));
 }
 
 #[test]
@@ -189,7 +193,7 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let report = lines.pop().unwrap();
     assert!(lines.len() <= 4096 / 300 + 2, "{}", lines.len());
     let received: u64 = lines.iter().map(|interval| number(interval, "/difference/received")).sum();
-    assert_eq!(received, number(&report, "/received"));
+    assert_eq!(received, number(&report, "/snapshot/received"));
 }
 
 /// If the run ends when an interval is over, that interval is reported once, as the last one. No

@@ -80,15 +80,19 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
             "out" => sent,
             _ => received + sent,
         };
-        assert_eq!(report["received"], expected, "{way}: {report}");
+        assert_eq!(report["snapshot"]["received"], expected, "{way}: {report}");
         assert_eq!(
-            (&report["dropped"], &report["reordered"], &report["in_flight"]),
+            (&report["snapshot"]["dropped"], &report["snapshot"]["reordered"], &report["snapshot"]["in_flight"]),
             (&json!({}), &json!(0), &json!(0))
         );
-        let by_queue: Vec<u64> =
-            report["queues"].as_array().unwrap().iter().map(|queue| queue["received"].as_u64().unwrap()).collect();
+        let by_queue: Vec<u64> = report["snapshot"]["queues"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|queue| queue["received"].as_u64().unwrap())
+            .collect();
         assert!(by_queue.len().to_string() == queues && by_queue.iter().all(|received| *received > 0), "{by_queue:?}");
-        assert_eq!(report["queues"][0]["kind"], "af_packet");
+        assert_eq!(report["snapshot"]["queues"][0]["kind"], "af_packet");
     }
     drop(open);
 }
@@ -116,12 +120,16 @@ fn the_kernels_hash_steers_on_demand() {
         let started = start(&net, &[&args[..], &["--strict", "--backlog", "10000"]].concat());
         send(&net, 60, 20);
         let report = started.stop(Signal::SIGINT);
-        let queue = &report["queues"][0];
+        let queue = &report["snapshot"]["queues"][0];
         assert_eq!(queue["hash"] == "device", !is_ours, "{queue}");
-        assert_eq!((&report["received"], &report["reordered"]), (&json!(1200), &json!(0)), "{report}");
+        assert_eq!(
+            (&report["snapshot"]["received"], &report["snapshot"]["reordered"]),
+            (&json!(1200), &json!(0)),
+            "{report}"
+        );
         assert_eq!(queue["hashed"], if is_ours { 1200 } else { 0 }, "{queue}");
         // 60 flows on four CPUs: each CPU has some flows, and all packets of a flow are on one CPU.
-        let cpus = report["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
+        let cpus = report["snapshot"]["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
         assert!(cpus.clone().all(|packets| packets > 0 && packets % 20 == 0), "{:?}", cpus.collect::<Vec<_>>());
     }
     drop(open);
@@ -134,10 +142,10 @@ fn flows_are_metered_live() {
     send(&net, 10, 30);
     let report = started.stop(Signal::SIGINT);
     assert_eq!(
-        (&report["received"], &report["dropped"], &report["flows"]["total"]),
+        (&report["snapshot"]["received"], &report["snapshot"]["dropped"], &report["app"]["flows"]["total"]),
         (&json!(300), &json!({}), &json!(10))
     );
-    for flow in report["flows"]["top"].as_array().unwrap() {
+    for flow in report["traffic"]["top"].as_array().unwrap() {
         let seen = ["source", "destination", "packets", "bytes"].map(|key| &flow[key]);
         assert_eq!(seen, [&json!(FAR), &json!(NEAR), &json!(30), &json!(30 * 142)]);
     }
@@ -154,11 +162,11 @@ fn kernel_drops_are_in_the_ledger() {
     started.signal(Signal::SIGCONT);
     let report = started.stop(Signal::SIGINT);
     assert_eq!(
-        (&report["received"], &report["reordered"], &report["in_flight"]),
+        (&report["snapshot"]["received"], &report["snapshot"]["reordered"], &report["snapshot"]["in_flight"]),
         (&json!(10_000), &json!(0), &json!(0))
     );
-    assert!(report["dropped"]["device"].as_u64().unwrap() > 0, "{report}");
-    assert!(report["delivered"].as_u64().unwrap() > 0, "{report}");
+    assert!(report["snapshot"]["dropped"]["device"].as_u64().unwrap() > 0, "{report}");
+    assert!(report["snapshot"]["delivered"].as_u64().unwrap() > 0, "{report}");
 }
 
 #[test]
@@ -170,9 +178,9 @@ fn an_interface_that_is_deleted_ends_the_run() {
     let ran = started.end();
     let report = ran.report();
     assert_eq!((ran.code, &report["ended_by"]), (Some(1), &json!("error")));
-    assert_eq!((&report["received"], &report["delivered"]), (&json!(100), &json!(100)));
+    assert_eq!((&report["snapshot"]["received"], &report["snapshot"]["delivered"]), (&json!(100), &json!(100)));
     let error = "near0: cannot go on listening: No such device (os error 19); the interface was deleted";
-    assert_eq!(report["input"]["error"], error);
+    assert_eq!(report["snapshot"]["queues"][0]["error"]["message"], error);
     assert!(ran.err.lines().any(|line| line == format!("steerage: {error}")), "{}", ran.err);
 }
 
@@ -228,7 +236,11 @@ fn a_filter_leaves_out_in_the_kernel() {
             }
         });
         let report = started.stop(Signal::SIGINT);
-        assert_eq!((&report["received"], &report["dropped"]), (&json!(expected), &json!({})), "{filter}");
+        assert_eq!(
+            (&report["snapshot"]["received"], &report["snapshot"]["dropped"]),
+            (&json!(expected), &json!({})),
+            "{filter}"
+        );
     }
 }
 
@@ -254,7 +266,11 @@ fn one_capability_is_enough_to_listen() {
     net.must(&format!("-n {} link set near0 down", net.near));
     net.must(&format!("-n {} link set near0 up", net.near));
     let report = started.stop(Signal::SIGINT);
-    assert_eq!((&report["received"], &report["input"]["error"]), (&json!(30), &Value::Null), "{report}");
+    assert_eq!(
+        (&report["snapshot"]["received"], &report["snapshot"]["queues"][0]["error"]["message"]),
+        (&json!(30), &Value::Null),
+        "{report}"
+    );
     std::fs::remove_file(&program).unwrap();
 }
 
@@ -269,7 +285,7 @@ fn any_stands_for_all_interfaces_that_are_up() {
     net.near(|| UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"hello", ("127.0.0.1", 9)).unwrap_or_default());
     let report = started.stop(Signal::SIGINT);
     let received = |device: &str| -> u64 {
-        let queues = report["queues"].as_array().unwrap().iter();
+        let queues = report["snapshot"]["queues"].as_array().unwrap().iter();
         let queue = queues.clone().find(|queue| queue["device"] == device);
         queue.unwrap_or_else(|| panic!("{device} in {report}"))["received"].as_u64().unwrap()
     };

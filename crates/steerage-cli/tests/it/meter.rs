@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::tshark;
 
-use crate::program::{Started, command, report, run};
+use crate::program::{Started, command, report, run, sum};
 
 /// The time of the first packet: 2023-11-14 22:13:20 UTC.
 const START: u32 = 1_700_000_000;
@@ -117,7 +117,7 @@ fn the_report_has_them_too() {
     let directory = directory("report");
     let capture = conversation(&directory);
     let whole = report(&["meter", &capture, "--virtual-cpus", "2"]);
-    let top = whole["flows"]["top"].as_array().unwrap();
+    let top = whole["traffic"]["top"].as_array().unwrap();
     let bytes = top.iter().map(|flow| flow["bytes"].as_u64().unwrap() + flow["bytes_back"].as_u64().unwrap());
     assert_eq!(bytes.collect::<Vec<_>>(), [1200, 980, 100, 60]);
     let expected = json!({ "first": "2023-11-14T22:13:23.250000000Z", "last": "2023-11-14T22:13:23.250000000Z",
@@ -131,18 +131,15 @@ fn the_report_has_them_too() {
         "dns_query": null, "dns_type": null, "dns_rcode": null, "dns_answer": null, "tls_sni": null,
         "tls_alpn": null, "http_host": null });
     assert_eq!(top[3], expected);
-    let counts = ["total", "evicted", "lost"].map(|key| whole["flows"][key].as_u64().unwrap());
+    let counts = ["total", "evicted", "lost"].map(|key| whole["app"]["flows"][key].as_u64().unwrap());
     assert_eq!(counts, [4, 0, 0]);
-    assert_eq!(
-        whole["cpus"].as_array().unwrap().iter().map(|cpu| cpu["handled_bytes"].as_u64().unwrap()).sum::<u64>(),
-        2340
-    );
+    assert_eq!(sum(&whole["handled_bytes"]), 2340);
 
     let one = report(&["meter", &capture, "--virtual-cpus", "1", "--max-flows", "1", "-t", "0"]);
-    assert_eq!(one["flows"], json!({ "active": 0, "total": 4, "evicted": 2, "lost": 0, "top": [], "outputs": [] }));
+    assert_eq!(one["app"]["flows"], json!({ "active": 0, "total": 4, "evicted": 2, "lost": 0, "outputs": [] }));
     // With longer timeouts, the repeated request belongs to the same flow.
     let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
-    assert_eq!(patient["flows"]["total"], 3);
+    assert_eq!(patient["app"]["flows"]["total"], 3);
 }
 
 #[test]
@@ -194,7 +191,7 @@ fn standard_output_is_for_the_flows_alone() {
     let quiet = run(&[&meter[..], &["--json", "-q"]].concat());
     assert_eq!((quiet.code, quiet.err.as_str(), objects(&quiet.out).len()), (Some(0), "", 4), "{quiet:?}");
     let beside = run(&[&meter[..], &["--json"]].concat());
-    assert_eq!(objects(&beside.err)[0]["flows"]["total"], 4);
+    assert_eq!(objects(&beside.err)[0]["app"]["flows"]["total"], 4);
 }
 
 #[test]
@@ -225,7 +222,7 @@ fn a_file_for_each_period_of_the_capture() {
     ];
     assert_eq!(names(&directory), expected);
     let flows: Vec<usize> = expected.iter().map(|name| objects(&read(&directory, name)).len()).collect();
-    assert_eq!((flows, &made["flows"]["total"]), (vec![1, 2, 2, 2, 2, 1], &json!(10)));
+    assert_eq!((flows, &made["app"]["flows"]["total"]), (vec![1, 2, 2, 2, 2, 1], &json!(10)));
 }
 
 #[test]
@@ -314,7 +311,7 @@ fn a_run_that_is_stopped_completes_its_file() {
     run.signal(Signal::SIGUSR1);
     let before: Value = serde_json::from_str(&run.line()).unwrap();
     // The report may have flows that continue. The largest flows of all are known only at the end.
-    assert!(before["flows"]["top"].as_array().is_none_or(|top| top.iter().all(|flow| flow["end"] == "active")));
+    assert!(before["traffic"]["top"].as_array().is_none_or(|top| top.iter().all(|flow| flow["end"] == "active")));
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -323,7 +320,7 @@ fn a_run_that_is_stopped_completes_its_file() {
     let packets: u64 = objects.iter().map(|flow| flow["packets"].as_u64().unwrap()).sum();
     assert_eq!(
         (Some(packets), Some(objects.len() as u64)),
-        (report["delivered"].as_u64(), report["flows"]["total"].as_u64())
+        (report["snapshot"]["delivered"].as_u64(), report["app"]["flows"]["total"].as_u64())
     );
 }
 
@@ -371,12 +368,12 @@ fn a_sample_of_flows_is_of_whole_flows() {
     let args = ["meter", device, "--virtual-cpus", "3", "--flows", &csv, "--export", &ipfix, "--sample", "1:10"];
     let sample = report(&args);
     let some = rows(read(&directory, "flows.csv"));
-    assert_eq!((&all["flows"]["sample"], &sample["flows"]["sample"]), (&Value::Null, &json!(10)));
-    assert_eq!(every.len() as u64, all["flows"]["total"].as_u64().unwrap());
+    assert_eq!((&all["app"]["flows"]["sample"], &sample["app"]["flows"]["sample"]), (&Value::Null, &json!(10)));
+    assert_eq!(every.len() as u64, all["app"]["flows"]["total"].as_u64().unwrap());
     // The mean is 500, with a standard deviation of 21.
-    assert!((350..650).contains(&some.len()) && some.len() as u64 == sample["flows"]["total"], "{}", some.len());
+    assert!((350..650).contains(&some.len()) && some.len() as u64 == sample["app"]["flows"]["total"], "{}", some.len());
     assert!(some.is_subset(&every));
-    assert_eq!(sample["delivered"], 200_000);
+    assert_eq!(sample["snapshot"]["delivered"], 200_000);
     let fields = ["cflow.sampling_size", "cflow.sampling_population", "cflow.flow_selector_algorithm"];
     let Some(messages) = tshark::tshark(Path::new(&ipfix), &fields) else { return };
     assert!(messages.contains(&["1", "10", "6"].map(str::to_owned).to_vec()), "{messages:?}");

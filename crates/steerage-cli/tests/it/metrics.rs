@@ -57,7 +57,7 @@ fn every_command_serves_them() {
         let page = exposition::read(&text);
         let received = page.sum("steerage_received_packets_total");
         let within = |key: &str, value: f64| {
-            let (least, most) = (before[key].as_u64().unwrap(), after[key].as_u64().unwrap());
+            let (least, most) = (before["snapshot"][key].as_u64().unwrap(), after["snapshot"][key].as_u64().unwrap());
             assert!((least as f64..=most as f64).contains(&value), "{key}: {least} {value} {most}");
         };
         within("received", received);

@@ -140,10 +140,10 @@ fn merged_packets_are_correct(vlan: Option<u16>) {
         assert_eq!(packets.iter().filter(tagged).count(), vlan.map_or(0, |_| packets.len()));
     }
     // The router received and sent packets that stand for several.
-    let sent = &report["outputs"][1];
+    let sent = &report["snapshot"]["outputs"][1];
     let (packets, bytes) = (sent["packets"].as_u64().unwrap(), sent["bytes"].as_u64().unwrap());
     assert!(packets > 0 && bytes / packets > 1514, "{sent}");
-    assert_eq!(report["reordered"], 0, "{report}");
+    assert_eq!(report["snapshot"]["reordered"], 0, "{report}");
 }
 
 /// All features that make super-frames, switched off and on again.
@@ -179,10 +179,11 @@ fn a_transfer_survives_changing_features() {
     let report = started.stop_at_rest();
     assert_eq!(namespaces.checksum_errors(), 0);
     let number = |value: &serde_json::Value| value.as_u64().unwrap();
-    let dropped: u64 = report["dropped"].as_object().unwrap().values().map(number).sum();
-    assert_eq!(number(&report["received"]), number(&report["delivered"]) + dropped, "{report}");
+    let dropped: u64 = report["snapshot"]["dropped"].as_object().unwrap().values().map(number).sum();
+    assert_eq!(number(&report["snapshot"]["received"]), number(&report["snapshot"]["delivered"]) + dropped, "{report}");
     // All of it left by the second cable, mostly in frames that stand for several packets.
-    let (frames, bytes) = (number(&report["outputs"][1]["packets"]), number(&report["outputs"][1]["bytes"]));
+    let (frames, bytes) =
+        (number(&report["snapshot"]["outputs"][1]["packets"]), number(&report["snapshot"]["outputs"][1]["bytes"]));
     assert!(bytes as usize > FAR.len() * MORE_BYTES && bytes / frames > 1514, "{report}");
 }
 
@@ -205,7 +206,7 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
             }
         }
         let report = started.stop_at_rest();
-        let queue = &report["queues"][0];
+        let queue = &report["snapshot"]["queues"][0];
         let counted = |name: &str| queue["device_counts"][name].as_u64().unwrap();
         assert_eq!(counted("super_frames"), 2 * MESSAGES, "{report}");
         let received = queue["received"].as_u64().unwrap();
@@ -242,9 +243,9 @@ fn super_frames_between_tuns_stay_where_they_arrive() {
             socket.send_to(&[0x5a; MESSAGE_BYTES], ("10.66.0.9", 9)).unwrap();
         }
         let report = started.stop_at_rest();
-        let told = report["queues"].as_array().unwrap().iter().map(|queue| &queue["rps_cpus_list"]);
+        let told = report["snapshot"]["queues"].as_array().unwrap().iter().map(|queue| &queue["rps_cpus_list"]);
         assert_eq!(told.collect::<Vec<_>>(), masks, "{report}");
-        let sent = report["outputs"][1]["packets"].as_u64().unwrap();
+        let sent = report["snapshot"]["outputs"][1]["packets"].as_u64().unwrap();
         assert!(sent >= MESSAGES, "{report}");
     }
 }
@@ -343,8 +344,8 @@ fn tagged_super_frames_pass_whole() {
         assert_eq!(to_far.iter().filter(is_one).count(), MESSAGE_BYTES / DATAGRAM_BYTES, "{to_far:#?}");
     }
     assert!(to_far.iter().filter(|packet| packet.contains("(correct), seq")).count() > 2 * BYTES / 1460);
-    let sent = &reports[0]["outputs"][0];
+    let sent = &reports[0]["snapshot"]["outputs"][0];
     let (frames, bytes) = (sent["packets"].as_u64().unwrap(), sent["bytes"].as_u64().unwrap());
     assert!(bytes / frames > 1518, "{sent}");
-    assert!(reports.iter().all(|report| report["reordered"] == 0), "{reports:#?}");
+    assert!(reports.iter().all(|report| report["snapshot"]["reordered"] == 0), "{reports:#?}");
 }

@@ -45,7 +45,7 @@ fn capinfos(file: &Path) -> Option<u64> {
 
 /// The number of packets that we count in a complete file.
 fn count(file: &Path) -> Value {
-    report(&["count", text(file), "--virtual-cpus", "1"])["received"].clone()
+    report(&["count", text(file), "--virtual-cpus", "1"])["snapshot"]["received"].clone()
 }
 
 /// Opens a FIFO for reading, but reads nothing yet.
@@ -102,14 +102,15 @@ fn a_full_disk_holds_as_many_packets_as_are_reported() {
     assert_eq!(output.status.code(), Some(1), "{err}");
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_balanced(&report);
-    assert_eq!(report["in_flight"], 0);
-    let lost: u64 = ["tx_full", "tx_refused", "tx_lost"].iter().filter_map(|why| report["dropped"][why].as_u64()).sum();
-    assert!(lost > 0 && report["dropped"]["tx_lost"].as_u64() > Some(0), "{report}");
-    assert_eq!(report["delivered"].as_u64().unwrap() + lost, 40_000);
+    assert_eq!(report["snapshot"]["in_flight"], 0);
+    let lost: u64 =
+        ["tx_full", "tx_refused", "tx_lost"].iter().filter_map(|why| report["snapshot"]["dropped"][why].as_u64()).sum();
+    assert!(lost > 0 && report["snapshot"]["dropped"]["tx_lost"].as_u64() > Some(0), "{report}");
+    assert_eq!(report["snapshot"]["delivered"].as_u64().unwrap() + lost, 40_000);
     // The report and the error name both outputs that failed, and the files are complete.
     assert_eq!(err.lines().count(), 1, "{err}");
     for (nth, name) in ["a.pcapng", "b.pcapng", "c.pcapng"].iter().enumerate() {
-        let output = &report["outputs"][nth];
+        let output = &report["snapshot"]["outputs"][nth];
         assert_eq!(output["error"].is_null(), nth == 2, "{output}");
         assert_eq!(err.contains(name), nth < 2, "{err}");
         let file = saved.join(name);
@@ -129,20 +130,25 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     let args = ["fanout", from, "--to", &to[0], "--to", &to[1], "--virtual-cpus", "2", "--seconds", "0", "--json"];
     let mut run = Started::new(&args);
     // The report shows the losses while the output is stuck.
-    let before = wait_until(&mut run, "drops", |report| report["outputs"][0]["dropped"]["tx_full"].as_u64() > Some(0));
-    assert_eq!(before["outputs"][1]["dropped"], json!({}));
-    let written = before["outputs"][1]["packets"].as_u64();
-    wait_until(&mut run, "the other output", |report| report["outputs"][1]["packets"].as_u64() > written);
+    let before = wait_until(&mut run, "drops", |report| {
+        report["snapshot"]["outputs"][0]["dropped"]["tx_full"].as_u64() > Some(0)
+    });
+    assert_eq!(before["snapshot"]["outputs"][1]["dropped"], json!({}));
+    let written = before["snapshot"]["outputs"][1]["packets"].as_u64();
+    wait_until(&mut run, "the other output", |report| report["snapshot"]["outputs"][1]["packets"].as_u64() > written);
     run.signal(Signal::SIGTERM);
     let ran = run.end();
     let report = ran.report();
-    assert_eq!((ran.code, &report["ended_by"], &report["in_flight"]), (Some(1), &json!("signal"), &json!(0)));
+    assert_eq!(
+        (ran.code, &report["ended_by"], &report["snapshot"]["in_flight"]),
+        (Some(1), &json!("signal"), &json!(0))
+    );
     let complaint = ran.err.lines().last().unwrap();
     assert!(complaint.contains("pipe: cannot write to: its reader takes nothing any more"), "{complaint}");
-    assert!(report["dropped"]["tx_lost"].as_u64() > Some(0), "{report}");
-    assert_eq!(report["outputs"][0]["packets"], whole_packets(&drain(&mut stuck)));
-    assert_eq!(report["outputs"][1]["packets"], count(&file));
-    assert!(capinfos(&file).is_none_or(|packets| report["outputs"][1]["packets"] == packets));
+    assert!(report["snapshot"]["dropped"]["tx_lost"].as_u64() > Some(0), "{report}");
+    assert_eq!(report["snapshot"]["outputs"][0]["packets"], whole_packets(&drain(&mut stuck)));
+    assert_eq!(report["snapshot"]["outputs"][1]["packets"], count(&file));
+    assert!(capinfos(&file).is_none_or(|packets| report["snapshot"]["outputs"][1]["packets"] == packets));
 }
 
 /// A reader starts late. A source that can wait loses no packets to it.
@@ -170,12 +176,21 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
     // A source that can wait fills half of a CPU's share of the buffer (8 MiB). The reader begins
     // when little of that room is left. The rest of the FIFO's packets, of 75 MB in all, does not
     // fit into the buffer.
-    wait_until(&mut run, "a full buffer", |report| report["outputs"][0]["held"].as_u64() > Some((7 << 20) / 1500));
+    wait_until(&mut run, "a full buffer", |report| {
+        report["snapshot"]["outputs"][0]["held"].as_u64() > Some((7 << 20) / 1500)
+    });
     std::io::copy(&mut slow, &mut File::create(&copy).unwrap()).unwrap();
     let ran = run.end();
     let report = ran.report();
-    assert_eq!((ran.code, &report["dropped"], &report["delivered"]), (Some(0), &json!({}), &json!(100_000)), "{ran:?}");
-    assert_eq!([&report["outputs"][0]["packets"], &report["outputs"][1]["packets"]], [&count(&copy), &count(&file)]);
+    assert_eq!(
+        (ran.code, &report["snapshot"]["dropped"], &report["snapshot"]["delivered"]),
+        (Some(0), &json!({}), &json!(100_000)),
+        "{ran:?}"
+    );
+    assert_eq!(
+        [&report["snapshot"]["outputs"][0]["packets"], &report["snapshot"]["outputs"][1]["packets"]],
+        [&count(&copy), &count(&file)]
+    );
 }
 
 #[test]
@@ -248,7 +263,7 @@ fn a_cpu_that_does_not_return_is_shown() {
     loop {
         run.signal(Signal::SIGUSR1);
         let report: Value = serde_json::from_str(&run.error_line()).unwrap();
-        if report["cpus"][0]["handler_seconds"].as_f64() >= Some(1.0) {
+        if report["snapshot"]["cpus"][0]["handler_seconds"].as_f64() >= Some(1.0) {
             break;
         }
         assert!(start.elapsed() < HANG, "{report}");
@@ -281,11 +296,11 @@ fn the_name_chooses_the_format() {
             assert_eq!(ran.code, Some(0), "{ran:?}");
         }
         assert_eq!(fs::read(&path).unwrap()[..4], magic, "{name}");
-        assert_eq!(report(&["count", path.to_str().unwrap(), "--virtual-cpus", "1"])["received"], 100);
+        assert_eq!(report(&["count", path.to_str().unwrap(), "--virtual-cpus", "1"])["snapshot"]["received"], 100);
         // No packet passes the filter.
         let none = directory.join(format!("none-{name}"));
         let ran = run(&["send", &format!("pcap:{}", none.display()), path.to_str().unwrap(), "-f", "tcp port 1"]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert_eq!(report(&["count", none.to_str().unwrap(), "--virtual-cpus", "1"])["received"], 0);
+        assert_eq!(report(&["count", none.to_str().unwrap(), "--virtual-cpus", "1"])["snapshot"]["received"], 0);
     }
 }

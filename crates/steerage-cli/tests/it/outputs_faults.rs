@@ -69,7 +69,7 @@ fn a_capture_file_is_whole_and_the_run_fails_at_each_fault() {
             }
             let report: Value = serde_json::from_str(&ran.out).unwrap();
             assert_balanced(&report);
-            let written = report["outputs"][0]["packets"].as_u64().unwrap();
+            let written = report["snapshot"]["outputs"][0]["packets"].as_u64().unwrap();
             assert_eq!(packets_in(&file), written, "{blocks}: {ran:?}");
             let all = written == PACKETS;
             assert_eq!(ran.code, Some(if all { 0 } else { 1 }), "{blocks}: {ran:?}");
@@ -103,7 +103,7 @@ fn a_job_gets_its_whole_file_or_is_not_run() {
             assert_eq!(report.is_some(), whole, "{blocks}: {ran:?}");
             if let Some(report) = report {
                 let report: Value = serde_json::from_str(report).unwrap();
-                assert_eq!(report["received"], job["packets"], "{blocks}: {ran:?}");
+                assert_eq!(report["snapshot"]["received"], job["packets"], "{blocks}: {ran:?}");
             }
         }
         assert_eq!(ran.out.lines().count(), run, "{blocks}: {ran:?}");

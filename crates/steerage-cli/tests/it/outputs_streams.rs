@@ -31,10 +31,10 @@ fn programs_read_captures() {
     let ran = run(&["fanout", "synthetic:packets=5000", "--to", &to("a"), "--to", &to("b"), "--json"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let report = ran.report();
-    assert_eq!((&report["received"], &report["dropped"]), (&5000.into(), &json!({})));
+    assert_eq!((&report["snapshot"]["received"], &report["snapshot"]["dropped"]), (&5000.into(), &json!({})));
     for (nth, name) in ["a", "b"].iter().enumerate() {
         let read = packets(&fs::read(scratch.join(name)).unwrap());
-        assert_eq!(Some(read), report["outputs"][nth]["packets"].as_u64());
+        assert_eq!(Some(read), report["snapshot"]["outputs"][nth]["packets"].as_u64());
     }
     let ran = run(&["fanout", "synthetic:packets=50", "--to", "exec:cat >/dev/null; exit 3", "-q"]);
     assert_eq!((ran.code, ran.complaint().contains("exit status: 3")), (Some(1), true), "{ran:?}");
@@ -45,7 +45,7 @@ fn a_program_that_has_enough_loses_the_rest() {
     let ran = run(&["fanout", "synthetic:packets=100000", "--to", "exec:head -c 1000 >/dev/null", "--json"]);
     let report = ran.report();
     // The file has a header of 24 bytes, and 80 bytes for each packet.
-    assert_eq!((ran.code, &report["outputs"][0]["packets"]), (Some(1), &12.into()), "{ran:?}");
+    assert_eq!((ran.code, &report["snapshot"]["outputs"][0]["packets"]), (Some(1), &12.into()), "{ran:?}");
 }
 
 #[test]

@@ -69,7 +69,11 @@ fn what_jobs_read_adds_up_to_what_was_delivered() {
                 let (job, report) = line.split_once('\t').unwrap();
                 let report: Value = serde_json::from_str(report).unwrap();
                 let job = &jobs(&summary)[job.parse::<usize>().unwrap() - 1];
-                assert_eq!((&report["received"], &report["received_bytes"]), (&job["packets"], &job["bytes"]), "{key}");
+                assert_eq!(
+                    (&report["snapshot"]["received"], &report["snapshot"]["received_bytes"]),
+                    (&job["packets"], &job["bytes"]),
+                    "{key}"
+                );
             }
         }
     }

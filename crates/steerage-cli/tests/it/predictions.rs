@@ -48,7 +48,7 @@ fn handled(capture: &str, command: &[&str], cpus: usize) -> Vec<u64> {
     let args = [capture, "--virtual-cpus", &cpus, "--policy", "hash", "--hash-key", KEY, "--json", "-q"];
     let ran = run(&[command, &args].concat());
     let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
-    report["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap()).collect()
+    report["snapshot"]["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap()).collect()
 }
 
 #[test]
@@ -254,8 +254,8 @@ fn flows_are_those_of_meter_and_of_tshark() {
         let flows = traffic["flows"].as_u64().unwrap();
         let errors = "icmp.type in {3, 4, 5, 11, 12} || icmpv6.type < 128";
         let errors = lines_of_tshark(&["-n", "-r", &capture, "-Y", errors]).unwrap().len() as u64;
-        if metered["queues"][0]["fragments_full"] == json!(0) {
-            let metered = metered["flows"]["total"].as_u64().unwrap();
+        if metered["snapshot"]["queues"][0]["fragments_full"] == json!(0) {
+            let metered = metered["app"]["flows"]["total"].as_u64().unwrap();
             let most = flows + errors;
             assert!(
                 (flows..=most).contains(&metered),

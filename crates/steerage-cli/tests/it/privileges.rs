@@ -218,7 +218,7 @@ fn what_others_take_of_a_cpu_is_known_in_the_sandbox() {
         });
         let report = report(&["count", "synthetic:rate=20000", "--cpus", &cpu.to_string(), "--seconds", "1"]);
         stop.store(true, Ordering::Relaxed);
-        report["cpus"][0]["others"].as_f64().unwrap()
+        report["snapshot"]["cpus"][0]["others"].as_f64().unwrap()
     });
     assert!(others > 0.0);
 }
@@ -265,7 +265,7 @@ fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
         assert!(told.out.lines().any(|told| told == line), "{told:?}");
         assert!(told.err.contains("the sandbox is in force: seccomp, no Landlock here"), "{told:?}");
         let doctor = run(&["doctor"]);
-        let line = "lack  sandbox       each command has seccomp, no Landlock here: use Linux ";
+        let line = "missing sandbox       each command has seccomp, no Landlock here: use Linux ";
         assert!(doctor.out.lines().any(|told| told.starts_with(line)), "{doctor:?}");
     }
 }
@@ -310,8 +310,11 @@ fn pipes_of_the_shell_are_read() {
     let mut bash = Command::new("bash");
     bash.args(["-c", script, env!("CARGO_BIN_EXE_steerage")]).args([&capture, &file]);
     let ran = Ran::of(bash.stdin(Stdio::null()).output().unwrap());
-    let received: Vec<Value> =
-        ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["received"].take()).collect();
+    let received: Vec<Value> = ran
+        .out
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["snapshot"]["received"].take())
+        .collect();
     assert_eq!((ran.code, received), (Some(0), vec![json!(1), json!(2)]), "{ran:?}");
     assert!(ran.err.contains(" is right; it runs\n"), "{ran:?}");
 }
@@ -390,7 +393,7 @@ fn captures_of_others_are_read() {
     fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
     let ran = run(&["count", capture.to_str().unwrap(), capture.to_str().unwrap(), "--json"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert_eq!(ran.report()["received"], 0);
+    assert_eq!(ran.report()["snapshot"]["received"], 0);
 }
 
 /// The same situation as after `setcap cap_net_raw+ep`: a user other than root has only this

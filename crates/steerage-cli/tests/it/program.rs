@@ -73,6 +73,8 @@ pub(crate) fn assert_balanced(report: &Value) {
         let accounted = count(of, "delivered") + sum(&of["dropped"]) + count(of, "in_flight");
         assert_eq!(count(of, "received"), accounted, "{of}");
     };
+    let ended = !report["ended_by"].is_null();
+    let report = &report["snapshot"];
     balances(report);
     assert_eq!(sum(&report["verdicts"]), count(report, "delivered"));
     let (queues, cpus) = (report["queues"].as_array().unwrap(), report["cpus"].as_array().unwrap());
@@ -83,7 +85,7 @@ pub(crate) fn assert_balanced(report: &Value) {
     for cpu in cpus {
         assert!(count(cpu, "inline") <= count(cpu, "processed"), "{cpu}");
     }
-    if !report["ended_by"].is_null() && count(report, "in_flight") == 0 {
+    if ended && count(report, "in_flight") == 0 {
         let of_all = |key| cpus.iter().map(|cpu| count(cpu, key)).sum::<u64>();
         assert_eq!(of_all("inline") + of_all("handed_in"), of_all("processed"), "{report}");
         let of_handlers = [DropReason::Revoked, DropReason::HandlerPanicked];
@@ -169,8 +171,12 @@ impl Started {
     /// and no page may be missing.
     pub(crate) fn stop_at_rest(self) -> Value {
         let report = self.stop(Signal::SIGINT);
-        assert_eq!((&report["reordered"], &report["in_flight"]), (&json!(0), &json!(0)), "{report}");
-        assert_eq!(report["memory"]["pages"], report["memory"]["pages_free"]);
+        assert_eq!(
+            (&report["snapshot"]["reordered"], &report["snapshot"]["in_flight"]),
+            (&json!(0), &json!(0)),
+            "{report}"
+        );
+        assert_eq!(report["snapshot"]["pages"], report["snapshot"]["pages_free"]);
         report
     }
 

@@ -48,9 +48,9 @@ fn a_file_runs_as_its_command_line_would() {
     let ran = with_file("run", "run.toml", RUN, &[]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     let report = ran.report();
-    assert_eq!((&report["received"], &report["reordered"]), (&3000.into(), &0.into()));
-    assert_eq!(report["queues"][1]["device"], "synthetic:packets=2000,mix=udp4+tcp6");
-    assert_eq!(report["cpus"][0]["processed"], 0);
+    assert_eq!((&report["snapshot"]["received"], &report["snapshot"]["reordered"]), (&3000.into(), &0.into()));
+    assert_eq!(report["snapshot"]["queues"][1]["device"], "synthetic:packets=2000,mix=udp4+tcp6");
+    assert_eq!(report["snapshot"]["cpus"][0]["processed"], 0);
 }
 
 /// A user may check another user's file before running it, so the terminal shows its text without
@@ -72,10 +72,13 @@ fn what_stands_behind_the_file_takes_its_place() {
     // one of the file's options.
     let more = ["synthetic:packets=10", "--rps-cpus-list", "0", "--virtual-cpus", "3"];
     let report = with_file("run", "over.toml", RUN, &more).report();
-    assert_eq!((&report["received"], &report["cpus"][0]["processed"]), (&10.into(), &10.into()));
-    assert_eq!(report["cpus"].as_array().unwrap().len(), 3);
+    assert_eq!(
+        (&report["snapshot"]["received"], &report["snapshot"]["cpus"][0]["processed"]),
+        (&10.into(), &10.into())
+    );
+    assert_eq!(report["snapshot"]["cpus"].as_array().unwrap().len(), 3);
     let behind_dashes = with_file("run", "over.toml", RUN, &["-c", "7", "--", "synthetic"]).report();
-    assert_eq!(behind_dashes["received"], 7);
+    assert_eq!(behind_dashes["snapshot"]["received"], 7);
     // The device could be taken as the value of the option before it.
     let pace = "command = \"count\"\npace = true\nvirtual-cpus = 1";
     let checked = with_file("check", "pace.toml", pace, &["a.pcap"]);
@@ -129,7 +132,7 @@ fn a_queue_has_its_mask() {
     let line = "CPUs 0-2 work, 0-2 receive, packets are spread over 0-2, packets of rx-0 are spread over 1, packets of rx-1 \
                 stay where they are received\n";
     assert!(checked.out.ends_with(line), "{checked:?}");
-    let queues = with_file("run", "queues.toml", text, &[]).report()["queues"].clone();
+    let queues = with_file("run", "queues.toml", text, &[]).report()["snapshot"]["queues"].clone();
     assert_eq!((&queues[0]["rps_cpus_list"], &queues[1]["rps_cpus_list"]), (&"1".into(), &"1".into()));
 }
 

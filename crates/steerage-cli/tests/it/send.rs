@@ -15,9 +15,15 @@ fn place(name: &str) -> String {
 fn a_file_is_made_and_sent_again_in_its_order() {
     let (made, copy) = (place("made.pcapng"), place("sent.pcapng"));
     let first = report(&["send", &format!("pcap:{made}"), "synthetic:packets=300,flows=7", "--virtual-cpus", "2"]);
-    assert_eq!((&first["outputs"][0]["packets"], &first["cpus"][1]["processed"]), (&json!(300), &json!(0)));
+    assert_eq!(
+        (&first["snapshot"]["outputs"][0]["packets"], &first["snapshot"]["cpus"][1]["processed"]),
+        (&json!(300), &json!(0))
+    );
     let again = report(&["send", &format!("pcap:{copy}"), &made, "--loop", "3", "--virtual-cpus", "2"]);
-    assert_eq!((&again["outputs"][0]["packets"], &again["received"]), (&json!(900), &json!(900)));
+    assert_eq!(
+        (&again["snapshot"]["outputs"][0]["packets"], &again["snapshot"]["received"]),
+        (&json!(900), &json!(900))
+    );
     // The copy has the same packets three times. Only the section and interface blocks before them
     // differ.
     let (made, copy) = (std::fs::read(made).unwrap(), std::fs::read(copy).unwrap());
@@ -36,9 +42,12 @@ fn what_an_interface_sends_the_other_end_receives() {
         let sent = net.far(|| run(&[&args[..], steering].concat()));
         assert_eq!(sent.code, Some(0), "{sent:?}");
         let sent = sent.report();
-        assert_eq!((&sent["outputs"][0]["packets"], &sent["outputs"][0]["kind"]), (&json!(200), &json!("af_packet")));
+        assert_eq!(
+            (&sent["snapshot"]["outputs"][0]["packets"], &sent["snapshot"]["outputs"][0]["kind"]),
+            (&json!(200), &json!("af_packet"))
+        );
         let counted = counting.end();
-        assert_eq!(counted.report()["received"], 200, "{counted:?}");
+        assert_eq!(counted.report()["snapshot"]["received"], 200, "{counted:?}");
     }
 }
 
@@ -92,8 +101,11 @@ fn what_is_not_sent_fails_the_run_and_says_why() {
     let ran = send(&[&long, &cut, &raw, &fits]);
     let report = ran.report();
     let wanted = json!({"tx_too_long": 2, "tx_cut": 5, "tx_link_type": 7});
-    assert_eq!((ran.code, &report["dropped"]), (Some(1), &wanted), "{ran:?}");
-    assert_eq!((&report["outputs"][0]["dropped"], &report["outputs"][0]["packets"]), (&wanted, &json!(5)));
+    assert_eq!((ran.code, &report["snapshot"]["dropped"]), (Some(1), &wanted), "{ran:?}");
+    assert_eq!(
+        (&report["snapshot"]["outputs"][0]["dropped"], &report["snapshot"]["outputs"][0]["packets"]),
+        (&wanted, &json!(5))
+    );
     let said = "14 of 19 packets were not sent: 2 tx_too_long, 7 tx_link_type, 5 tx_cut";
     assert!(ran.complaint().contains(said), "{ran:?}");
     let ran = send(&[&fits]);

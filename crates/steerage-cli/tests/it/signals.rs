@@ -37,13 +37,13 @@ fn usr1_reports_and_goes_on() {
         run.signal(Signal::SIGUSR1);
         let report = parse(&run.line());
         assert_eq!((&report["type"], &report["ended_by"]), (&"report".into(), &Value::Null));
-        received = report["received"].as_u64().unwrap();
+        received = report["snapshot"]["received"].as_u64().unwrap();
     }
     run.signal(Signal::SIGINT);
     let ran = run.end();
     let report = ran.report();
     assert_eq!((ran.code, &report["ended_by"]), (Some(0), &"signal".into()));
-    assert!(report["received"].as_u64().unwrap() >= received);
+    assert!(report["snapshot"]["received"].as_u64().unwrap() >= received);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn int_and_term_end_a_run_well() {
         let ran = run.end();
         let report = ran.report();
         assert_eq!((ran.code, &report["ended_by"]), (Some(0), &"signal".into()), "{ran:?}");
-        assert_eq!((&report["in_flight"], &report["reordered"]), (&0.into(), &0.into()));
+        assert_eq!((&report["snapshot"]["in_flight"], &report["snapshot"]["reordered"]), (&0.into(), &0.into()));
     }
 }
 
@@ -264,7 +264,7 @@ fn with_nohup_a_run_outlives_its_terminal() {
     run.stdout.take().unwrap().read_to_string(&mut out).unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(0));
     let report = parse(&out);
-    assert_eq!((&report["ended_by"], &report["received"]), (&"packets".into(), &2000.into()));
+    assert_eq!((&report["ended_by"], &report["snapshot"]["received"]), (&"packets".into(), &2000.into()));
 }
 
 #[test]

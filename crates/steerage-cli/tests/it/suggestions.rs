@@ -96,8 +96,8 @@ fn the_page_is_what_the_guide_shows() {
     let to_run = advice["commands"]["steerage"][0].as_str().unwrap().to_owned();
     let words: Vec<&str> = to_run.split(' ').skip(1).collect();
     let done = report(&[&words[..], &["--virtual-cpus", "8"]].concat());
-    let worked = done["cpus"].as_array().unwrap().len();
-    assert_eq!((worked, &done["received"]), (advice["cpus"].as_u64().unwrap() as usize, &json!(1_000)));
+    let worked = done["snapshot"]["cpus"].as_array().unwrap().len();
+    assert_eq!((worked, &done["snapshot"]["received"]), (advice["cpus"].as_u64().unwrap() as usize, &json!(1_000)));
 }
 
 #[test]

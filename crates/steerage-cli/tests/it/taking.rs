@@ -45,11 +45,11 @@ impl Kernel {
 }
 
 fn received(report: &Value) -> u64 {
-    report["received"].as_u64().unwrap()
+    report["snapshot"]["received"].as_u64().unwrap()
 }
 
 fn counts<'a>(report: &'a Value, key: &str) -> Vec<u64> {
-    let queues: &'a Vec<Value> = report["queues"].as_array().unwrap();
+    let queues: &'a Vec<Value> = report["snapshot"]["queues"].as_array().unwrap();
     queues.iter().map(|queue| queue[key].as_u64().unwrap()).collect()
 }
 
@@ -68,19 +68,20 @@ fn udp_is_taken_and_tcp_passes() {
         talk(&net);
         let report = started.stop(Signal::SIGINT);
         assert_eq!(received(&report) + kernel.got(), 10_000, "{report}");
-        assert_eq!((&report["dropped"], &report["reordered"]), (&json!({}), &json!(0)));
+        assert_eq!((&report["snapshot"]["dropped"], &report["snapshot"]["reordered"]), (&json!({}), &json!(0)));
         let (by_queue, passed) = (counts(&report, "received"), counts(&report, "passed"));
         assert!(by_queue.len() == 4 && by_queue.iter().all(|received| *received > 0), "{by_queue:?}");
         // 4 MB are sent in segments of the MTU, or one acknowledgement is sent for two segments.
         assert!(passed.iter().sum::<u64>() > 1000, "{passed:?}");
-        for queue in report["queues"].as_array().unwrap() {
+        for queue in report["snapshot"]["queues"].as_array().unwrap() {
             assert_eq!((&queue["kind"], &queue["mode"]), (&json!("af_xdp"), &json!("native, copy")));
             assert_eq!(queue["hash"] == "device", hash != "aes", "{queue}");
         }
         // The hash distinguishes 40 flows.
-        let processed = report["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
+        let processed =
+            report["snapshot"]["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
         assert!(processed.clone().all(|packets| packets > 0), "{:?}", processed.collect::<Vec<_>>());
-        assert_eq!(report["memory"]["pages"], report["memory"]["pages_free"]);
+        assert_eq!(report["snapshot"]["pages"], report["snapshot"]["pages_free"]);
     }
 }
 
@@ -93,7 +94,7 @@ fn a_busy_poll_takes_packets() {
     send(&net, 1, 1000, 9);
     let report = started.stop(Signal::SIGINT);
     assert_eq!(received(&report) + kernel.got(), 1000, "{report}");
-    assert!(received(&report) > 0 && report["dropped"] == json!({}), "{report}");
+    assert!(received(&report) > 0 && report["snapshot"]["dropped"] == json!({}), "{report}");
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn a_deleted_interface_is_reported_with_what_came() {
     let ran = started.end();
     assert!(ran.code == Some(1) && ran.err.contains("near0: cannot go on receiving"), "{ran:?}");
     let report = ran.report();
-    assert_eq!((received(&report) + kernel.got(), &report["dropped"]), (1000, &json!({})), "{report}");
+    assert_eq!((received(&report) + kernel.got(), &report["snapshot"]["dropped"]), (1000, &json!({})), "{report}");
 }
 
 /// More packets arrive than the ring and the CPUs can hold. Each packet is delivered, counted where
@@ -174,7 +175,7 @@ fn what_the_kernel_counts_for_the_socket_is_shown() {
     send(&net, 50, 20, 9);
     started.signal(Signal::SIGCONT);
     let report = started.stop(Signal::SIGINT);
-    let queue = &report["queues"][0];
+    let queue = &report["snapshot"]["queues"][0];
     let count = |key: &str| queue["device_counts"][key].as_u64().unwrap_or_else(|| panic!("{key}: {report}"));
     assert!(count("rx_ring_full") + count("rx_fill_ring_empty_descs") > 0, "{report}");
     assert_eq!(count("rx_invalid_descs"), 0);
@@ -201,8 +202,8 @@ fn so_many_packets_are_taken_and_no_more() {
         });
         assert_eq!(ran.code, Some(0), "{ran:?}");
         let report = ran.report();
-        assert_eq!((received(&report), &report["dropped"]), (1000, &json!({})), "{report}");
-        assert_eq!(report["memory"]["pages"], report["memory"]["pages_free"]);
+        assert_eq!((received(&report), &report["snapshot"]["dropped"]), (1000, &json!({})), "{report}");
+        assert_eq!(report["snapshot"]["pages"], report["snapshot"]["pages_free"]);
         // The kernel gets the packets that arrive now.
         kernel.got();
         send();
@@ -236,7 +237,7 @@ fn a_run_file_takes() {
     let report = started.stop(Signal::SIGINT);
     assert_eq!(received(&report) + kernel.got(), 1000, "{report}");
     assert_eq!(counts(&report, "received").len(), 2);
-    assert_eq!(report["queues"][0]["device"], "near0");
+    assert_eq!(report["snapshot"]["queues"][0]["device"], "near0");
     std::fs::write(&path, text.replace("512", "500")).unwrap();
     let ran = run(&["run", path.to_str().unwrap()]);
     assert!(ran.code == Some(1) && ran.complaint().contains(":3: devices: af_xdp: option `ring=500`"), "{ran:?}");

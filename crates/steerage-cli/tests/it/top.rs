@@ -47,7 +47,7 @@ impl Watched {
     fn mask(&mut self) -> String {
         self.run.signal(Signal::SIGUSR1);
         let report: Value = serde_json::from_str(&self.run.line()).unwrap();
-        report["queues"][0]["rps_cpus_list"].as_str().unwrap().to_owned()
+        report["snapshot"]["queues"][0]["rps_cpus_list"].as_str().unwrap().to_owned()
     }
 
     fn end(self) {
@@ -66,7 +66,7 @@ fn the_largest_flows_of_a_meter() {
         assert!(start.elapsed() < HANG, "no flows are shown");
         watched.run.signal(Signal::SIGUSR1);
         let report: Value = serde_json::from_str(&watched.run.line()).unwrap();
-        if let Some(top) = report["flows"]["top"].as_array() {
+        if let Some(top) = report["traffic"]["top"].as_array() {
             break top.clone();
         }
     };

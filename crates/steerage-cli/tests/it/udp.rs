@@ -38,13 +38,16 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
         let run = started(&namespaces, &["meter", "--flows", &flows, device]);
         send(&namespaces);
         let report = run.stop_at_rest();
-        let queues = report["queues"].as_array().unwrap();
+        let queues = report["snapshot"]["queues"].as_array().unwrap();
         let counted =
             |name: &str| -> u64 { queues.iter().map(|queue| queue["device_counts"][name].as_u64().unwrap_or(0)).sum() };
         assert_eq!(counted("wire_packets"), 2 * MESSAGES * DATAGRAMS as u64, "{report}");
         assert_eq!((counted("truncated"), counted("bad_datagrams"), counted("socket_drops")), (0, 0, 0));
         // On the loopback interface, messages stay whole.
-        assert_eq!((counted("super_frames"), &report["received"]), (2 * MESSAGES, &Value::from(2 * MESSAGES)));
+        assert_eq!(
+            (counted("super_frames"), &report["snapshot"]["received"]),
+            (2 * MESSAGES, &Value::from(2 * MESSAGES))
+        );
 
         let text = std::fs::read_to_string(&flows).unwrap();
         let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -93,8 +96,8 @@ fn only_packets_from_the_socket_leave_by_it() {
     for args in [["fanout", &file, "--to", to, "--json"].as_slice(), &["send", to, &file, "--json"]] {
         let ran = namespaces.within(0, || crate::program::Ran::of(command(args).output().unwrap()));
         let report = ran.report();
-        assert_eq!(report["dropped"]["tx_refused"], 1, "{report}");
-        assert_eq!(report["outputs"][0]["packets"], 2, "{report}");
+        assert_eq!(report["snapshot"]["dropped"]["tx_refused"], 1, "{report}");
+        assert_eq!(report["snapshot"]["outputs"][0]["packets"], 2, "{report}");
         let mut buffer = [0; 100];
         for payload in [b"first".as_slice(), b"second"] {
             let (len, from) = receiver.recv_from(&mut buffer).unwrap();

@@ -3,6 +3,8 @@
 //! Names follow Prometheus' conventions (<https://prometheus.io/docs/practices/naming/>): the unit
 //! is part of the name, and a counter's name ends in `_total`. [`served_as`] adds `_total`.
 
+use std::borrow::Cow;
+
 use prometheus_client::metrics::MetricType;
 use steerage::{
     CpuMask, Snapshot,
@@ -20,7 +22,7 @@ pub(super) struct Family<T: 'static> {
 
 /// One value of a family, and the label that distinguishes it from the family's other values.
 pub(super) struct Sample {
-    pub(super) label: Option<(&'static str, &'static str)>,
+    pub(super) label: Option<(&'static str, Cow<'static, str>)>,
     pub(super) value: Value,
 }
 
@@ -66,7 +68,7 @@ fn fraction(value: f64) -> Vec<Sample> {
 }
 
 fn each<const N: usize>(key: &'static str, values: [(&'static str, u64); N]) -> Vec<Sample> {
-    values.map(|(label, value)| Sample { label: Some((key, label)), value: Value::Whole(value) }).into()
+    values.map(|(label, value)| Sample { label: Some((key, label.into())), value: Value::Whole(value) }).into()
 }
 
 /// One sample for each reason, including reasons with no drops. If a series began with its first
@@ -132,8 +134,10 @@ pub(super) const QUEUES: [Family<QueueSnapshot>; 20] = [
     }),
     counter("copied_packets", "Packets copied so that the device's ring could go on.", |queue| one(queue.copied)),
     counter("device_events", "Counts that only this kind of device has, by the kernel's names.", |queue| {
-        let sample =
-            |(name, count): &(&'static str, u64)| Sample { label: Some(("event", name)), value: Value::Whole(*count) };
+        let sample = |(name, count): &(Cow<'static, str>, u64)| Sample {
+            label: Some(("event", name.clone())),
+            value: Value::Whole(*count),
+        };
         queue.device_counts.iter().map(sample).collect()
     }),
     counter("passed_packets", "Packets that the device saw and left to the kernel.", |queue| one(queue.passed)),

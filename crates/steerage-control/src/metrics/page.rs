@@ -87,7 +87,7 @@ fn write<T>(encoder: &mut DescriptorEncoder<'_>, families: &[Family<T>], of: &[(
     for family in families {
         let mut samples = of.iter().flat_map(|(labels, one)| {
             (family.read)(one).into_iter().map(move |sample| {
-                let more = sample.label.map(|(key, value)| (key, value.to_owned()));
+                let more = sample.label.map(|(key, value)| (key, value.into_owned()));
                 (labels.iter().cloned().chain(more).collect::<Labels>(), sample.value)
             })
         });

@@ -1,12 +1,14 @@
 //! The instance's devices, and the names of their directories.
 
+use std::borrow::Cow;
+
 use steerage::Snapshot;
 
 /// A device, with its queues and outputs of the instance.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) is_interface: bool,
-    pub(super) kind: &'static str,
+    pub(super) kind: Cow<'static, str>,
     pub(super) queues: Vec<usize>,
     pub(super) outputs: Vec<usize>,
 }
@@ -21,14 +23,14 @@ pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
         // If two devices have the same name, the second one starts again at queue 0.
         match devices.last_mut().filter(|last| last.name(snapshot) == queue.device && queue.queue > 0) {
             Some(device) => device.queues.push(at),
-            None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind) }),
+            None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind.clone()) }),
         }
     }
     for (at, output) in snapshot.outputs.iter().enumerate() {
         let is_it = |device: &&mut Device| device.is_interface && device.name(snapshot) == output.device;
-        match devices.iter_mut().find(is_it).filter(|_| INTERFACES.contains(&output.kind)) {
+        match devices.iter_mut().find(is_it).filter(|_| INTERFACES.contains(&&*output.kind)) {
             Some(device) => device.outputs.push(at),
-            None => devices.push(Device { outputs: vec![at], ..Device::new(output.kind) }),
+            None => devices.push(Device { outputs: vec![at], ..Device::new(output.kind.clone()) }),
         }
     }
     devices
@@ -36,7 +38,7 @@ pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
 
 /// The names of the devices' directories. An interface's directory has the kernel's name.
 pub(super) fn directories(devices: &[Device], snapshot: &Snapshot) -> Vec<String> {
-    directory_names(devices.iter().map(|device| (device.kind, device.name(snapshot))))
+    directory_names(devices.iter().map(|device| (&*device.kind, device.name(snapshot))))
 }
 
 /// The names of the directories of devices with these kinds and names, in the instance's order: inputs first.
@@ -52,8 +54,8 @@ pub fn directory_names<'n>(devices: impl IntoIterator<Item = (&'n str, &'n str)>
 }
 
 impl Device {
-    fn new(kind: &'static str) -> Self {
-        Self { is_interface: INTERFACES.contains(&kind), kind, queues: Vec::new(), outputs: Vec::new() }
+    fn new(kind: Cow<'static, str>) -> Self {
+        Self { is_interface: INTERFACES.contains(&&*kind), kind, queues: Vec::new(), outputs: Vec::new() }
     }
 
     /// The name of the device in `snapshot`.

@@ -22,7 +22,7 @@ pub(super) fn attributes(devices: &[Device], snapshot: &Snapshot) -> Vec<(String
     }
     let count = |path: &str, count: fn(&Snapshot) -> u64| (format!("steerage/{path}"), Attribute::Count(count));
     all.extend([
-        ("steerage/version".to_owned(), Attribute::Fixed(env!("CARGO_PKG_VERSION"))),
+        ("steerage/version".to_owned(), Attribute::Fixed(env!("CARGO_PKG_VERSION").into())),
         ("steerage/history".to_owned(), Attribute::History),
         ("steerage/policy".to_owned(), Attribute::Policy),
         ("steerage/steering".to_owned(), Attribute::Steering),
@@ -63,9 +63,9 @@ fn of_device(
         interface::names(device.name(snapshot)).for_each(|name| add(name, Attribute::Interface(nth, name)));
     } else {
         // The kernel also reports `unknown` for a device that does not report its state.
-        add("operstate", Attribute::Fixed("unknown"));
+        add("operstate", Attribute::Fixed("unknown".into()));
     }
-    add("kind", Attribute::Fixed(device.kind));
+    add("kind", Attribute::Fixed(device.kind.clone()));
     for (name, statistic) in statistics::of_device(device, snapshot.outputs.len()) {
         add(&format!("statistics/{name}"), Attribute::Statistic(nth, statistic));
     }

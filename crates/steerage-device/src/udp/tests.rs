@@ -144,7 +144,7 @@ fn the_last_refusal_is_in_the_report() {
     let ledger = running.join().snapshot;
     assert_eq!((ledger.received(), ledger.dropped().get(DropReason::TxTooLong)), (1, 1));
     let counts = &ledger.queues[0].device_counts;
-    assert!(counts.contains(&("too_long", 1)), "{counts:?}");
+    assert!(counts.contains(&("too_long".into(), 1)), "{counts:?}");
 }
 
 #[test]

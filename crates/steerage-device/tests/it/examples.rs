@@ -115,7 +115,7 @@ fn what_the_driver_picks_stays_together() {
     let cpus: steerage::CpuMask = (0..4).map(steerage::CpuId).collect();
     let outcome = driver_picks::run(driver_picks::Card { next: 0, left: PACKETS }, cpus).unwrap();
     assert_at_rest(&outcome.snapshot, u64::from(PACKETS));
-    assert_eq!((outcome.snapshot.reordered(), outcome.snapshot.queues[0].hash), (Some(0), "device"));
+    assert_eq!((outcome.snapshot.reordered(), &*outcome.snapshot.queues[0].hash), (Some(0), "device"));
     let tenants: Vec<u8> = outcome.reports.iter().flat_map(|(_, tenants)| tenants.iter().copied()).collect();
     assert_eq!(tenants.len(), usize::from(driver_picks::TENANTS), "a tenant was on two CPUs");
     assert!(outcome.reports.iter().all(|(_, tenants)| !tenants.is_empty()), "a CPU had no tenant");

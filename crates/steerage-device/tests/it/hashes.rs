@@ -175,7 +175,7 @@ fn the_kernels_values_steer() {
             net.far(|| send_raw("far0", &frames));
         };
         let (got, ledger) = received(two_cpus(), input, frames.len(), sent);
-        assert_eq!((ledger.queues[0].hash, got.len()), ("device", frames.len()), "{kind}");
+        assert_eq!((&*ledger.queues[0].hash, got.len()), ("device", frames.len()), "{kind}");
         let values: BTreeMap<Vec<u8>, u32> = got.iter().map(|got| (got.frame.clone(), got.hash)).collect();
         for got in &got {
             let cpu = CpuId(1 + even_share(got.bucket, 2) as u16);
@@ -295,7 +295,7 @@ fn where_directions_must_meet_the_hash_is_ours() {
         inputs(&net, asked).map(|(_, input)| {
             let builder = Builder::new().virtual_cpus(2).input(input);
             let builder = affinity.into_iter().fold(builder, Builder::device_affinity);
-            builder.build(|_| BothDirections).unwrap().handle().snapshot().queues[0].hash
+            builder.build(|_| BothDirections).unwrap().handle().snapshot().queues[0].hash.clone()
         })
     };
     assert!(hash(DeviceHash::IfSafe, None).iter().all(|hash| *hash != "device"));
@@ -350,7 +350,7 @@ fn frames_without_a_hash_get_ours() {
         let cpu = CpuId(1 + even_share(flow::bucket_of(hash), 2) as u16);
         assert_eq!((got.hash, got.bucket, got.cpu), (hash.0, flow::bucket_of(hash), cpu), "{number}");
     }
-    assert_eq!((ledger.queues[0].hash, ledger.queues[0].hashed), ("device", 1000));
+    assert_eq!((&*ledger.queues[0].hash, ledger.queues[0].hashed), ("device", 1000));
     // They are spread like all other frames.
     let unhashed = got.iter().filter(|got| u16::from_be_bytes([got.frame[34], got.frame[35]]) % 3 == 0);
     let cpus: BTreeSet<CpuId> = unhashed.map(|got| got.cpu).collect();
@@ -461,7 +461,7 @@ fn hide(hashes: bool) {
         worker.step();
     }
     let queue = handle.snapshot().queues.swap_remove(0);
-    assert_eq!((queue.hash, queue.hashed, queue.received), ("device", 0, HIDDEN as u64));
+    assert_eq!((&*queue.hash, queue.hashed, queue.received), ("device", 0, HIDDEN as u64));
     let cpus: BTreeSet<CpuId> = log.lock().unwrap().iter().map(|got| got.cpu).collect();
     assert_eq!(cpus.len(), 2, "all on one CPU: nothing had to be hashed");
     for got in log.lock().unwrap().iter() {

@@ -46,8 +46,8 @@ impl Balance {
                 per_second(choice.predicted.mean),
             )
         };
-        self.findings.regime = seen.regime.kind.name();
-        self.findings.reason = self.reason.name();
+        self.findings.regime = seen.regime.kind.name().into();
+        self.findings.reason = self.reason.name().into();
         let present = self.known.choice(seen, seen.regime.clone(), &self.tuning);
         let choices = self.known.choices(seen, &self.tuning);
         let others = choices.into_iter().filter(|choice| choice.regime != seen.regime);

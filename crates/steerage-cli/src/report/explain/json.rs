@@ -6,15 +6,14 @@ use std::io;
 use serde::Serialize;
 use steerage::flow;
 use steerage::{
-    FlowKey,
+    FlowKey, Snapshot,
     flow::{FlowHash, bucket_of, even_share},
 };
 use steerage_apps::{PacketDetail, Volume};
 
+use super::super::document::SCHEMA;
 use super::{CPUS, Explanation, Shares, Subject, Suggestion, TrafficExplanation, advice, name, tunnels};
 use crate::terminal::printable;
-
-const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
 struct ExplanationJson<'a> {
@@ -26,7 +25,10 @@ struct ExplanationJson<'a> {
     /// Whether it keeps both directions of a flow together.
     both_directions: bool,
     hash: &'a str,
-    hash_key_by_chance: bool,
+    random_hash_key: bool,
+    /// The ledger of the run that examined the traffic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<&'a Snapshot>,
     #[serde(skip_serializing_if = "Option::is_none")]
     flow: Option<FlowPlacement>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,9 +105,9 @@ struct FlowJson {
 }
 
 pub(super) fn line(explanation: &Explanation) -> io::Result<String> {
-    let (flow, traffic) = match &explanation.what {
-        Subject::Flow(flow) => (Some(FlowPlacement::of(&flow.flow, Some(&flow.key), flow.hash)), None),
-        Subject::Traffic(traffic) => (None, Some(TrafficJson::of(traffic, explanation))),
+    let (snapshot, flow, traffic) = match &explanation.what {
+        Subject::Flow(flow) => (None, Some(FlowPlacement::of(&flow.flow, Some(&flow.key), flow.hash)), None),
+        Subject::Traffic(traffic) => (Some(&traffic.snapshot), None, Some(TrafficJson::of(traffic, explanation))),
     };
     let line = ExplanationJson {
         schema: SCHEMA,
@@ -113,8 +115,9 @@ pub(super) fn line(explanation: &Explanation) -> io::Result<String> {
         version: env!("CARGO_PKG_VERSION"),
         r#for: explanation.command.name(),
         both_directions: explanation.command.keeps_both_directions(),
-        hash: explanation.hash,
-        hash_key_by_chance: explanation.random_key,
+        hash: &explanation.hash,
+        random_hash_key: explanation.random_key,
+        snapshot,
         flow,
         traffic,
     };

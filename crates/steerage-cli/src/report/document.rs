@@ -1,0 +1,277 @@
+//! The report as one JSON object: what `--json` prints, what the control socket replies, and what `top` reads. docs/report.md
+//! describes the keys. Keys are only added; a change of meaning increases [`SCHEMA`].
+//!
+//! Every user of the machine may see a [`Document`]. The traffic itself, which only root and the user of the run may see, has a
+//! type of its own, [`Traffic`], so that a new counter is public and a new part of the traffic is not.
+
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use steerage::limits::{CPUS_MAX, OUTPUTS_MAX, QUEUES_MAX};
+use steerage::{Snapshot, WallTime};
+use steerage_capture::{CaptureInfo, link_name};
+use steerage_control::Audience;
+use steerage_guard::sandbox::InForce;
+use steerage_meter::FlowRecord;
+
+use super::flows::FlowCounters;
+use super::forward::ForwardReport;
+
+/// The version of the form of reports.
+pub(super) const SCHEMA: u32 = 2;
+
+/// The most parts that a run has. A report comes from another process, perhaps another user's, and a short text of a part may
+/// stand for much memory: a list of all CPUs for each of a million queues.
+const PARTS_MAX: [(&str, usize); 4] =
+    [("queues", QUEUES_MAX), ("cpus", CPUS_MAX), ("outputs", OUTPUTS_MAX), ("groups", QUEUES_MAX)];
+
+/// A report without the traffic itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Document {
+    schema: u32,
+    r#type: Cow<'static, str>,
+    pub(crate) version: Cow<'static, str>,
+    /// When the run began. A different time means a different run.
+    #[serde(with = "rfc3339")]
+    pub(crate) started: SystemTime,
+    /// Why the run ended, or `None` if it goes on.
+    pub(crate) ended_by: Option<EndedBy>,
+    /// The ledger.
+    pub(crate) snapshot: Snapshot,
+    /// What only this packet function counts.
+    pub(crate) app: App,
+    /// The bytes that each CPU's packet function handled, once the run has ended.
+    pub(crate) handled_bytes: BTreeMap<u16, u64>,
+    /// The contents of the capture files, if there are any.
+    pub(crate) capture: Option<Recorded>,
+    /// The sandbox that is in force, if there is one.
+    pub(crate) sandbox: Option<Sandbox>,
+}
+
+impl Document {
+    /// A document with the parts that every command has.
+    pub(crate) fn new(started: SystemTime, ended_by: Option<EndedBy>, snapshot: Snapshot) -> Self {
+        Self {
+            schema: SCHEMA,
+            r#type: "report".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            started,
+            ended_by,
+            snapshot,
+            app: App::default(),
+            handled_bytes: BTreeMap::new(),
+            capture: None,
+            sandbox: None,
+        }
+    }
+
+    /// The document for `audience` in one line, without a newline. `traffic` is left out for the public.
+    pub(super) fn line(&self, traffic: &Traffic<&FlowRecord>, audience: Audience) -> io::Result<String> {
+        #[derive(Serialize)]
+        struct WithTraffic<'a> {
+            #[serde(flatten)]
+            document: &'a Document,
+            traffic: &'a Traffic<&'a FlowRecord>,
+        }
+        Ok(match audience {
+            Audience::Public => serde_json::to_string(self)?,
+            Audience::Private => serde_json::to_string(&WithTraffic { document: self, traffic })?,
+        })
+    }
+
+    /// Reads the report of another process: the document, and the traffic if this user may see it.
+    ///
+    /// # Errors
+    /// One line, if the report has another schema or is none.
+    pub(crate) fn read<F: DeserializeOwned>(mut report: Value) -> Result<(Self, Option<Traffic<F>>), String> {
+        let schema = report["schema"].as_u64().unwrap_or(0);
+        if schema != u64::from(SCHEMA) {
+            let version = report["version"].as_str().unwrap_or("unknown");
+            return Err(format!(
+                "cannot read the reports of that run: it is steerage {version} with schema {schema}, and this is {} with schema \
+                 {SCHEMA}; use the `steerage` that the run was started with",
+                env!("CARGO_PKG_VERSION"),
+            ));
+        }
+        for (key, most) in PARTS_MAX {
+            let parts = report["snapshot"][key].as_array().map_or(0, Vec::len);
+            if parts > most {
+                return Err(format!(
+                    "cannot read the report of that run: it has {parts} {key}, and no run has more than {most}"
+                ));
+            }
+        }
+        let wrong = |error: serde_json::Error| format!("cannot read the report of that run: {error}");
+        let traffic = report.get_mut("traffic").map(Value::take);
+        let traffic = traffic.map(serde_json::from_value).transpose().map_err(wrong)?;
+        Ok((serde_json::from_value(report).map_err(wrong)?, traffic))
+    }
+}
+
+impl Default for Document {
+    fn default() -> Self {
+        Self::new(SystemTime::UNIX_EPOCH, None, Snapshot::default())
+    }
+}
+
+/// What only some packet functions count.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct App {
+    /// The counts of `meter`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) flows: Option<FlowCounters>,
+    /// The counts of `forward`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) forward: Option<ForwardReport>,
+}
+
+/// The traffic itself: what only root and the user of the run may see. `F` is the form of a flow.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Traffic<F> {
+    /// The largest flows, if flows are metered and the largest are known.
+    pub(crate) top: Option<Vec<F>>,
+    /// The flows of the elephants in the steering groups.
+    #[serde(default)]
+    pub(crate) elephants: Vec<ElephantFlow>,
+}
+
+/// The flow that most packets of an elephant belong to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ElephantFlow {
+    /// The steering group, by its place in `snapshot.groups`.
+    group: usize,
+    bucket: u16,
+    flow: String,
+}
+
+impl ElephantFlow {
+    /// The flows that stand out.
+    pub(super) fn of_all(snapshot: &Snapshot) -> Vec<Self> {
+        let groups = snapshot.groups.iter().enumerate();
+        let elephants = groups.flat_map(|(group, of)| of.elephants.iter().map(move |elephant| (group, elephant)));
+        let named = |(group, elephant): (usize, &steerage::stats::Elephant)| {
+            Some(Self { group, bucket: elephant.bucket, flow: elephant.flow?.to_string() })
+        };
+        elephants.filter_map(named).collect()
+    }
+}
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum EndedBy {
+    /// The input ended.
+    Input,
+    /// The number of packets of `-c` was reached.
+    Packets,
+    /// The time of `--seconds` was over.
+    Seconds,
+    /// A signal: INT or TERM.
+    Signal,
+    /// The device failed.
+    Error,
+}
+
+/// The contents of the capture files, as far as they have been read.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Recorded {
+    /// The names of the link types, in the order in which they appeared.
+    pub(crate) links: Vec<String>,
+    /// The times of the earliest and the latest packet.
+    first: Option<Time>,
+    last: Option<Time>,
+    recorded_seconds: Option<f64>,
+    /// The packets that the filter removed, and the packets whose timestamp is out of range.
+    pub(crate) filtered: u64,
+    pub(crate) bad_times: u64,
+    /// The bytes of the files, as stored: how many were read so far, and how many there are, if
+    /// that is known.
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_total: Option<u64>,
+}
+
+impl Recorded {
+    pub(crate) fn of(info: &CaptureInfo) -> Self {
+        let (first, last) = info.times().unzip();
+        // Times in capture files have nanoseconds.
+        let recorded_seconds = first.zip(last).map(|(first, last)| last.since(first).as_nanos() as f64 / 1e9);
+        Self {
+            links: info.links().into_iter().map(|link| link_name(link).into_owned()).collect(),
+            first: first.map(Time),
+            last: last.map(Time),
+            recorded_seconds,
+            filtered: info.filtered(),
+            bad_times: info.bad_times(),
+            bytes_read: info.bytes_read(),
+            bytes_total: info.bytes_total(),
+        }
+    }
+
+    /// The time from the earliest to the latest packet.
+    pub(crate) fn time(&self) -> Option<Duration> {
+        self.first.zip(self.last).map(|(first, last)| last.0.since(first.0))
+    }
+}
+
+/// The time of a packet. It is written with nanoseconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+struct Time(WallTime);
+
+impl From<Time> for String {
+    fn from(time: Time) -> Self {
+        humantime::format_rfc3339_nanos(time.0.into()).to_string()
+    }
+}
+
+impl TryFrom<String> for Time {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let time = humantime::parse_rfc3339(&text).map_err(|error| error.to_string())?;
+        let since_1970 = time.duration_since(SystemTime::UNIX_EPOCH).map_err(|error| error.to_string())?;
+        let nanos = u64::try_from(since_1970.as_nanos()).map_err(|error| error.to_string())?;
+        Ok(Self(WallTime::from_nanos(nanos)))
+    }
+}
+
+/// The restrictions of a run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Sandbox {
+    seccomp: bool,
+    landlock: Cow<'static, str>,
+}
+
+impl Sandbox {
+    pub(crate) fn of(in_force: &InForce) -> Self {
+        Self { seccomp: in_force.seccomp(), landlock: in_force.landlock().into() }
+    }
+}
+
+/// A time of day with microseconds.
+pub(super) mod rfc3339 {
+    use std::time::SystemTime;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(crate) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_rfc3339_micros(*time))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
+        humantime::parse_rfc3339(&String::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}

@@ -3,6 +3,8 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
+use steerage::flow::wire::{FrameBuilder, ethernet, ethertype, ipv4};
+
 /// The length of each packet.
 pub const FRAME_BYTES: usize = 60;
 
@@ -27,9 +29,8 @@ pub fn capture(packets: u32, flows: u32) -> Vec<u8> {
     let mut file = Vec::with_capacity(HEAD_BYTES + packets as usize * (RECORD_BYTES + FRAME_BYTES));
     let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
     words.iter().for_each(|word| file.extend(word.to_le_bytes()));
-    let mut frame = [0; FRAME_BYTES];
+    let mut frame = FrameBuilder::udp(([0; 4], 0), ([0; 4], 0)).frame_of(FRAME_BYTES);
     let len = FRAME_BYTES as u32;
-    (frame[12], frame[13], frame[14], frame[17], frame[23]) = (8, 0, 0x45, 46, 17);
     for nth in 0..packets {
         [nth / PACKETS_A_SECOND, nth % PACKETS_A_SECOND, len, len]
             .iter()
@@ -158,7 +159,7 @@ pub fn count_by_flow(file: &[u8]) -> (u64, u64) {
         let Some((frame, next)) = after.split_at_checked(word(8) as usize) else { break };
         (rest, packets) = (next, packets + 1);
         let Some(head) = frame.first_chunk::<38>() else { continue };
-        if head[12..15] != [8, 0, 0x45] {
+        if !head[ethernet::TYPE_AT..].starts_with(&ethertype::IPV4.to_be_bytes()) || head[14] != ipv4::PLAIN {
             continue;
         }
         let end = |address: usize, port: usize| {

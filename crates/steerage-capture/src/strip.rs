@@ -2,14 +2,10 @@
 //! mirrors.
 
 use steerage::LinkType;
+use steerage::flow::wire::{ethernet, ethertype};
 use steerage::flow::{Header, HeaderKind, Layers, dissect};
 
 use super::inner::Inner;
-
-/// The two addresses of an Ethernet header, in bytes.
-const ADDRESSES_BYTES: usize = 12;
-const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 
 /// Finds the innermost frame of a packet in tunnels: VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS.
 /// `None` if there is no tunnel, or if the type of its contents is unknown. If the innermost packet
@@ -45,8 +41,8 @@ pub fn strip_tunnels(frame: &[u8], link: LinkType) -> Option<Inner> {
             }
             // This header is between the header of a tunnel and its contents.
             HeaderKind::CiscoMetadata => in_tunnel = was_in_tunnel,
-            HeaderKind::Ipv4 if was_in_tunnel => inner = below(frame, ethernet, at, ETHERTYPE_IPV4),
-            HeaderKind::Ipv6 if was_in_tunnel => inner = below(frame, ethernet, at, ETHERTYPE_IPV6),
+            HeaderKind::Ipv4 if was_in_tunnel => inner = below(frame, ethernet, at, ethertype::IPV4),
+            HeaderKind::Ipv6 if was_in_tunnel => inner = below(frame, ethernet, at, ethertype::IPV6),
             _ => {}
         }
     }
@@ -59,11 +55,10 @@ fn is_stripped(kind: HeaderKind) -> bool {
 }
 
 /// The IP packet at `at`, with the addresses of the Ethernet header at `ethernet` if there is one.
-fn below(frame: &[u8], ethernet: Option<usize>, at: usize, ethertype: [u8; 2]) -> Option<Inner> {
+fn below(frame: &[u8], ethernet: Option<usize>, at: usize, ethertype: u16) -> Option<Inner> {
     let Some(ethernet) = ethernet else { return Some(Inner::new(LinkType::RAW, at)) };
-    let mut front = [0; ADDRESSES_BYTES + 2];
-    front[..ADDRESSES_BYTES].copy_from_slice(frame.get(ethernet..ethernet + ADDRESSES_BYTES)?);
-    front[ADDRESSES_BYTES..].copy_from_slice(&ethertype);
+    let mut front: [u8; ethernet::BYTES] = *frame.get(ethernet..)?.first_chunk()?;
+    front[ethernet::TYPE_AT..].copy_from_slice(&ethertype.to_be_bytes());
     Inner::new(LinkType::ETHERNET, at).with_front(&front)
 }
 

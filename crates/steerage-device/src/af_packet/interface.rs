@@ -2,23 +2,18 @@
 
 use std::io;
 
+use libc::{ARPHRD_ETHER, ARPHRD_IPGRE, ARPHRD_LOOPBACK, ARPHRD_NONE, ARPHRD_PPP, ARPHRD_SIT, ARPHRD_TUNNEL, ARPHRD_TUNNEL6};
+use steerage::flow::wire::{ethernet, vlan};
 use steerage::{DeviceError, LinkType};
 
 use super::sys::Socket;
 
-const ARPHRD_ETHER: u16 = 1;
-const ARPHRD_PPP: u16 = 512;
+/// libc does not have these two of linux/if_arp.h.
 const ARPHRD_RAWIP: u16 = 519;
-const ARPHRD_TUNNEL: u16 = 768;
-const ARPHRD_TUNNEL6: u16 = 769;
-const ARPHRD_LOOPBACK: u16 = 772;
-const ARPHRD_SIT: u16 = 776;
-const ARPHRD_IPGRE: u16 = 778;
 const ARPHRD_IP6GRE: u16 = 823;
-const ARPHRD_NONE: u16 = 0xfffe;
 
 /// An Ethernet header and two VLAN tags. They precede the bytes that the MTU counts.
-const LINK_BYTES: usize = 14 + 2 * 4;
+const LINK_BYTES: usize = ethernet::BYTES + 2 * vlan::BYTES;
 
 /// An interface, as it was at the time of the look.
 #[derive(Clone, Debug)]

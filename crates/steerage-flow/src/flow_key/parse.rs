@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use super::{FlowKey, protocol};
+use super::FlowKey;
+use crate::wire::protocol;
 
 /// Why a text is not a [`FlowKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -248,6 +248,8 @@ pub(super) fn dissect(frame: &[u8], link: LinkType, layers: Layers) -> Dissectio
 mod tests {
     use proptest::prelude::*;
 
+    use steerage::flow::wire::FrameBuilder;
+
     use super::*;
 
     fn both(frame: &[u8], link: LinkType, layers: Layers) -> (Option<Seen>, Seen) {
@@ -265,12 +267,9 @@ mod tests {
     /// An Ethernet frame with UDP over IPv4 to this port. The payload looks like a tunnel header
     /// with a packet.
     fn udp4(port: u16) -> Vec<u8> {
-        let mut frame = vec![0; 200];
-        (frame[12], frame[13], frame[14], frame[17], frame[23]) = (8, 0, 0x45, 186, 17);
-        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-        frame[36..38].copy_from_slice(&port.to_be_bytes());
-        (frame[42], frame[50], frame[64]) = (0x08, 0x45, 0x45);
-        frame
+        let mut payload = [0; 158];
+        (payload[0], payload[8], payload[22]) = (0x08, ipv4::PLAIN, ipv4::PLAIN);
+        FrameBuilder::udp(([10, 0, 0, 1], 0), ([10, 0, 0, 2], port)).frame(&payload)
     }
 
     #[test]
@@ -299,12 +298,12 @@ mod tests {
     fn frames() -> impl Strategy<Value = Vec<u8>> {
         let kinds = (any::<[bool; 3]>(), any::<[u8; 80]>());
         let frame = kinds.prop_map(|([tagged, six, tcp], random)| {
-            let protocol = if tcp { 6 } else { 17 };
+            let protocol = if tcp { protocol::TCP } else { protocol::UDP };
             let mut packet = random.to_vec();
             if six {
-                (packet[0], packet[6]) = (0x60, protocol);
+                (packet[0], packet[6]) = (ipv6::PLAIN, protocol);
             } else {
-                (packet[0], packet[6], packet[7], packet[9]) = (0x45, 0x40, 0, protocol);
+                (packet[0], packet[6], packet[7], packet[9]) = (ipv4::PLAIN, 0x40, 0, protocol);
             }
             let ethertype = if six { ethertype::IPV6 } else { ethertype::IPV4 }.to_be_bytes();
             let tag = if tagged { vec![0x81, 0, 0x20, 5] } else { Vec::new() };

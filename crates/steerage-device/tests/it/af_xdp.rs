@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::thread;
 use std::time::Instant;
 
+use steerage::flow::wire::FrameBuilder;
 use steerage::testing::{QueueTester, TESTER_PAGES};
 use steerage::{
     DeviceError, Timestamp,
@@ -289,11 +290,8 @@ fn ipv4(protocol: u8, fragment: u16, options: usize, body: &[u8]) -> Vec<u8> {
 
 /// An IPv6 packet from 2001:db8::1 to 2001:db8:8000::2.
 fn ipv6(next: u8, body: &[u8]) -> Vec<u8> {
-    let mut header = vec![0x60, 0, 0, 0, 0, body.len() as u8, next, 64];
-    header.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-    header.extend([0x20, 1, 0x0d, 0xb8, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
-    header.extend(body);
-    header
+    let [from, to] = [[0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], [0x2001, 0xdb8, 0x8000, 0, 0, 0, 0, 2]];
+    FrameBuilder::ip(from, to, next).packet(body)
 }
 
 fn ports(source: u16, destination: u16) -> Vec<u8> {

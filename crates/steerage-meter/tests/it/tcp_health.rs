@@ -5,6 +5,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use steerage::flow::wire::FrameBuilder;
+use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::tshark;
 use steerage_meter::ClosedBy;
@@ -13,11 +15,6 @@ use crate::meter_captures::{endless, meter};
 
 /// 2023-11-14 22:13:20 UTC.
 const START: u64 = 1_700_000_000;
-
-const FIN: u8 = 0x01;
-const SYN: u8 = 0x02;
-const RST: u8 = 0x04;
-const ACK: u8 = 0x10;
 
 /// Retransmissions, out-of-order segments, zero windows and resets of each direction, by its
 /// endpoints.
@@ -63,22 +60,12 @@ impl Connection {
     }
 
     /// Records a segment of a side with these values.
-    fn segment(&mut self, side: usize, sequence: u32, flags: u8, bytes: usize, window: u16) {
-        let mut frame = vec![0; 54 + bytes];
-        (frame[12], frame[14], frame[22], frame[23]) = (8, 0x45, 64, 6);
-        frame[16..18].copy_from_slice(&(40 + bytes as u16).to_be_bytes());
+    fn segment(&mut self, side: usize, sequence: u32, flags: u16, bytes: usize, window: u16) {
         let ends = [([10, 0, 0, 1], self.client), ([10, 0, 0, 2], 80)];
         let (from, to) = (ends[side], ends[1 - side]);
-        frame[26..30].copy_from_slice(&from.0);
-        frame[30..34].copy_from_slice(&to.0);
-        frame[34..36].copy_from_slice(&from.1.to_be_bytes());
-        frame[36..38].copy_from_slice(&to.1.to_be_bytes());
-        frame[38..42].copy_from_slice(&sequence.to_be_bytes());
         let acknowledged = if flags & ACK != 0 { self.next[1 - side] } else { 0 };
-        frame[42..46].copy_from_slice(&acknowledged.to_be_bytes());
-        (frame[46], frame[47]) = (0x50, flags);
-        frame[48..50].copy_from_slice(&window.to_be_bytes());
-        self.frames.push((self.now, frame));
+        let tcp = FrameBuilder::tcp(from, to).sequence(sequence).acknowledgement(acknowledged).flags(flags).window(window);
+        self.frames.push((self.now, tcp.frame(&vec![0; bytes])));
     }
 
     fn open(&mut self, random: &mut Random) {

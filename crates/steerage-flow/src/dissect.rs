@@ -14,9 +14,8 @@
 //! | `transport` | ports, ICMP |
 //! | `tunnel` | GRE, VXLAN, Geneve, GTP-U |
 //! | `mirror` | ERSPAN, WCCP, TZSP, CAPWAP, Teredo: what carries copies of packets, or packets around something |
-//! | `dissection`, `ports`, `bytes` | the result; ports of tunnels; reading of bytes |
+//! | `dissection`, `ports` | the result; ports of tunnels |
 //!
-mod bytes;
 mod dissection;
 mod dissections;
 mod link;

@@ -473,17 +473,10 @@ fn fmt_ends(f: &mut fmt::Formatter<'_>, source: SocketAddr, destination: SocketA
 }
 
 fn fmt_protocol(f: &mut fmt::Formatter<'_>, protocol: u8) -> fmt::Result {
-    let name = match protocol {
-        protocol::ICMP => "icmp",
-        protocol::TCP => "tcp",
-        protocol::UDP => "udp",
-        protocol::GRE => "gre",
-        protocol::ESP => "esp",
-        protocol::ICMP6 => "icmp6",
-        protocol::SCTP => "sctp",
-        other => return write!(f, "protocol-{other} "),
-    };
-    write!(f, "{name} ")
+    match protocol::name(protocol) {
+        Some(name) => write!(f, "{name} "),
+        None => write!(f, "protocol-{protocol} "),
+    }
 }
 
 /// The same text as [`Display`](fmt::Display), because the words as numbers would be unreadable.

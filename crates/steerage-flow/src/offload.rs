@@ -27,8 +27,8 @@ use std::fmt;
 
 use crate::LinkType;
 use crate::wire::checksum::{finish_transport, sum};
-use crate::wire::{protocol, tcp};
-use layout::{Layout, be16};
+use crate::wire::{be16, protocol, tcp};
+use layout::Layout;
 
 pub use coalesce::{MERGED_MAX, Merged, RUNS_MAX, coalesce};
 pub use segments::{Segment, Segments};

@@ -9,7 +9,7 @@ use steerage::flow::{self, Dissection, HeaderKind, Layers};
 use steerage::{
     FlowKey, LinkType,
     flow::FlowParts,
-    flow::wire::{ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp, vlan},
+    flow::wire::{be16, be32, be64, be128, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp, vlan},
 };
 
 use super::flow::Seen;
@@ -17,26 +17,6 @@ use super::key::{Directed, Key};
 use super::tcp::Segment;
 
 const IPV4_TYPE: [u8; 2] = ethertype::IPV4.to_be_bytes();
-
-#[inline(always)]
-fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-#[inline(always)]
-fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-#[inline(always)]
-fn be64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
-    u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
-}
-
-#[inline(always)]
-fn be128<const N: usize>(bytes: &[u8; N], at: usize) -> u128 {
-    u128::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
-}
 
 /// Reads a plain packet. Returns `None` if the packet is not plain.
 ///

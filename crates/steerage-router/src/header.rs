@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use steerage::flow::wire::checksum::{finish, sum};
-use steerage::flow::wire::{icmp, icmp6, ipv4, ipv6, protocol};
+use steerage::flow::wire::{be16, icmp, icmp6, ipv4, ipv6, protocol};
 
 use super::reason::Fate;
 use crate::addresses::{is_of_a_host_v4, is_of_a_host_v6, is_source_v4};
@@ -32,7 +32,7 @@ pub(super) struct V4 {
 pub(super) fn v4(packet: &[u8], bytes: usize, broadcasts: &[Ipv4Addr]) -> Result<V4, Fate> {
     let header: &[u8; ipv4::BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
     let header_len = usize::from(header[0] & 0xf) * 4;
-    let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    let len = usize::from(be16(header, 2));
     if header[0] >> 4 != 4 || header_len < ipv4::BYTES || len < header_len || len > bytes {
         return Err(Fate::BadHeader);
     }
@@ -65,7 +65,7 @@ pub(super) struct V6 {
 #[inline]
 pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
     let header: &[u8; ipv6::BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
-    let len = ipv6::BYTES + usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let len = ipv6::BYTES + usize::from(be16(header, 4));
     if header[0] >> 4 != 6 || len > bytes {
         return Err(Fate::BadHeader);
     }
@@ -89,7 +89,7 @@ pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
 /// nor about fragments other than the first (RFC 1812, 4.3.2.7).
 pub(super) fn may_answer_v4(packet: &[u8]) -> bool {
     let Some(header) = packet.first_chunk::<{ ipv4::BYTES }>() else { return false };
-    let is_later = u16::from_be_bytes([header[6], header[7]]) & ipv4::OFFSET != 0;
+    let is_later = be16(header, 6) & ipv4::OFFSET != 0;
     let kind = packet.get(usize::from(header[0] & 0xf) * 4);
     // If the ICMP type cannot be read, the packet might be an error, so it is not answered.
     let is_error = header[ipv4::PROTOCOL_AT] == protocol::ICMP && kind.is_none_or(|kind| icmp::ERRORS.contains(kind));

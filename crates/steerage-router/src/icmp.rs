@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use steerage::flow::wire::checksum::{finish, sum};
-use steerage::flow::wire::{IpHeader, ethernet, icmp, icmp6, ipv4, ipv6, protocol};
+use steerage::flow::wire::{IpHeader, ethernet, icmp, icmp6, ipv4, ipv6, protocol, put};
 use steerage::{NoRoom, Packet};
 
 /// Every host must accept this many bytes, so no error is longer: RFC 1812, 4.3.2.3.
@@ -75,9 +75,9 @@ pub(super) fn answer(
     let pseudo = ip.write(header, message.len()).ok_or(NoRoom)?;
     let (kind, code, rest) = fields;
     message[..4].copy_from_slice(&[kind, code, 0, 0]);
-    message[4..8].copy_from_slice(&rest.to_be_bytes());
+    put(message, 4, rest.to_be_bytes());
     let checksum = finish(sum(message, if source.is_ipv4() { 0 } else { pseudo }));
-    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    put(message, 2, checksum.to_be_bytes());
     Ok(())
 }
 

@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use steerage::flow::wire::checksum::adjusted;
-use steerage::flow::wire::{ethernet, ethertype};
+use steerage::flow::wire::{be16, ethernet, ethertype, put};
 use steerage::{Affinity, Batch, Cpu, Handler, LinkType, NoRoom, Packet, Timestamp, TxId};
 
 use icmp::Problem;
@@ -363,7 +363,7 @@ fn is_v4_in_ethernet(frame: &[u8], interface: &Interface) -> Result<bool, Fate> 
     if interface.mac.is_some_and(|mac| header[..6] != mac) {
         return Err(Fate::OtherHost);
     }
-    match u16::from_be_bytes([header[12], header[13]]) {
+    match be16(header, 12) {
         ethertype::IPV4 => Ok(true),
         ethertype::IPV6 => Ok(false),
         _ => Err(Fate::NotIp),
@@ -420,10 +420,10 @@ fn rewrite(packet: &mut Packet<'_>, ip: &Ip, way: &Way) -> Result<(), NoRoom> {
         None => data,
     };
     if ip.is_v4 {
-        let word = u16::from_be_bytes([header[8], header[9]]);
-        let checksum = adjusted(u16::from_be_bytes([header[10], header[11]]), word, word - 0x100);
+        let word = be16(header, 8);
+        let checksum = adjusted(be16(header, 10), word, word - 0x100);
         header[8] -= 1;
-        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        put(header, 10, checksum.to_be_bytes());
     } else {
         header[7] -= 1;
     }

@@ -6,13 +6,13 @@ use std::net::Ipv6Addr;
 
 use steerage::flow::wire::checksum::{adjusted, finish, finish_transport, sum};
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
-use steerage::flow::wire::{ethernet, ethertype, icmp, icmp6, ipv4, ipv6, protocol, tcp, udp};
+use steerage::flow::wire::{be16, be32, ethernet, ethertype, icmp, icmp6, ipv4, ipv6, protocol, put, tcp, udp};
 use steerage::{NoRoom, Packet};
 
 use super::config::Config;
 use super::counts::Fate;
 use super::neighbour::{Broken, Solicitation};
-use super::packet::{Ip, Tcp, word};
+use super::packet::{Ip, Tcp};
 use steerage_router::addresses::Mac;
 
 /// The TTL and hop limit of answers: the recommended default (IANA, "IP parameters").
@@ -94,13 +94,13 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
         head[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
     }
     let len = icmp.len();
-    head[ip.at + 4..ip.at + 6].copy_from_slice(&(len as u16).to_be_bytes());
+    put(head, ip.at + 4, (len as u16).to_be_bytes());
     icmp[..4].copy_from_slice(&[icmp6::NEIGHBOUR_ADVERTISEMENT, 0, 0, 0]);
     icmp[4..8].copy_from_slice(&[OVERRIDE | if is_probe { 0 } else { SOLICITED }, 0, 0, 0]);
     icmp[NEIGHBOUR_BYTES..NEIGHBOUR_BYTES + 2].copy_from_slice(&[2, 1]);
     icmp[NEIGHBOUR_BYTES + 2..].copy_from_slice(&config.mac);
     let checksum = finish(sum(&frame[ip.payload..], ip.pseudo(frame, len)));
-    frame[ip.payload + 2..ip.payload + 4].copy_from_slice(&checksum.to_be_bytes());
+    put(frame, ip.payload + 2, checksum.to_be_bytes());
     Ok(Fate::Neighbour)
 }
 
@@ -123,11 +123,11 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
     }
     let frame = echoed(packet, ip, config)?;
     let icmp = &mut frame[ip.payload..];
-    let before = word(icmp, 0);
+    let before = be16(icmp, 0);
     icmp[0] = answers;
     // The sum of the pseudo-header is the same in both directions.
-    let checksum = adjusted(word(icmp, 2), before, word(icmp, 0));
-    icmp[2..4].copy_from_slice(&checksum.to_be_bytes());
+    let checksum = adjusted(be16(icmp, 2), before, be16(icmp, 0));
+    put(icmp, 2, checksum.to_be_bytes());
     Ok(Fate::IcmpEcho)
 }
 
@@ -135,10 +135,10 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
 pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let udp = &frame[ip.payload..ip.end];
-    if udp.len() < udp::BYTES || usize::from(word(udp, 4)) != udp.len() {
+    if udp.len() < udp::BYTES || usize::from(be16(udp, 4)) != udp.len() {
         return Err(Fate::BadHeader);
     }
-    let (from, to, checksum) = (word(udp, 0), word(udp, 2), word(udp, 6));
+    let (from, to, checksum) = (be16(udp, 0), be16(udp, 2), be16(udp, 6));
     // An echo reply to another echo port would circulate forever.
     if !config.echo.contains(&to) || config.echo.contains(&from) || from == 0 || ip.local.is_none() {
         return Err(Fate::Unserved);
@@ -149,13 +149,13 @@ pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<F
         return Err(Fate::BadChecksum);
     }
     let frame = echoed(packet, ip, config)?;
-    frame[ip.payload..ip.payload + 2].copy_from_slice(&to.to_be_bytes());
-    frame[ip.payload + 2..ip.payload + 4].copy_from_slice(&from.to_be_bytes());
+    put(frame, ip.payload, to.to_be_bytes());
+    put(frame, ip.payload + 2, from.to_be_bytes());
     // If checksums are not verified, this one may not have been computed.
     if !config.verifies && !is_absent {
         frame[ip.payload + 6..ip.payload + 8].fill(0);
         let checksum = finish_transport(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));
-        frame[ip.payload + 6..ip.payload + 8].copy_from_slice(&checksum.to_be_bytes());
+        put(frame, ip.payload + 6, checksum.to_be_bytes());
     }
     Ok(Fate::UdpEcho)
 }
@@ -180,10 +180,10 @@ fn turned<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'
     if ip.is_v4 {
         let (from, to) = header[12..20].split_at_mut(4);
         from.swap_with_slice(to);
-        let before = word(header, 8);
+        let before = be16(header, 8);
         header[8] = HOP_LIMIT;
-        let checksum = adjusted(word(header, 10), before, word(header, 8));
-        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        let checksum = adjusted(be16(header, 10), before, be16(header, 8));
+        put(header, 10, checksum.to_be_bytes());
     } else {
         let (from, to) = header[8..40].split_at_mut(16);
         from.swap_with_slice(to);
@@ -220,25 +220,25 @@ pub(super) fn tcp(packet: &mut Packet<'_>, ip: &Ip, tcp: &Tcp, says: &Says, conf
         Says::Reset if tcp.has(ACK) => (tcp.acknowledged, 0, RST, 0),
         Says::Reset => (0, after, RST | ACK, 0),
     };
-    segment[4..8].copy_from_slice(&sequence.to_be_bytes());
-    segment[8..12].copy_from_slice(&acknowledged.to_be_bytes());
-    segment[12..14].copy_from_slice(&((bytes as u16 / 4) << 12 | flags).to_be_bytes());
-    segment[14..16].copy_from_slice(&window.to_be_bytes());
+    put(segment, 4, sequence.to_be_bytes());
+    put(segment, 8, acknowledged.to_be_bytes());
+    put(segment, 12, ((bytes as u16 / 4) << 12 | flags).to_be_bytes());
+    put(segment, 14, window.to_be_bytes());
     segment[16..20].fill(0);
     let checksum = finish(sum(segment, pseudo));
-    segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+    put(segment, 16, checksum.to_be_bytes());
     Ok(())
 }
 
 /// Writes the length of the payload into an IP header.
 fn set_length(header: &mut [u8], ip: &Ip, payload: usize) {
     if ip.is_v4 {
-        header[2..4].copy_from_slice(&((ipv4::BYTES + payload) as u16).to_be_bytes());
+        put(header, 2, ((ipv4::BYTES + payload) as u16).to_be_bytes());
         header[10..12].fill(0);
         let checksum = finish(sum(&header[..ipv4::BYTES], 0));
-        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        put(header, 10, checksum.to_be_bytes());
     } else {
-        header[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
+        put(header, 4, (payload as u16).to_be_bytes());
     }
 }
 
@@ -256,15 +256,15 @@ pub(super) fn finish_frame(frame: &mut [u8], at: usize, peer: Mac, config: &Conf
         frame[..6].copy_from_slice(&peer);
         frame[6..12].copy_from_slice(&config.mac);
         let ethertype = if is_v4 { ethertype::IPV4 } else { ethertype::IPV6 };
-        frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
+        put(frame, 12, ethertype.to_be_bytes());
     }
     let payload = at + if is_v4 { ipv4::BYTES } else { ipv6::BYTES };
     let ip = Ip { at, is_v4, protocol: protocol::TCP, payload, end: frame.len(), local: None };
     let pseudo = ip.pseudo(frame, ip.end - payload);
     let segment = &mut frame[payload..];
-    let sequence = super::packet::long(segment, 4).wrapping_add(shift);
-    segment[4..8].copy_from_slice(&sequence.to_be_bytes());
+    let sequence = be32(segment, 4).wrapping_add(shift);
+    put(segment, 4, sequence.to_be_bytes());
     segment[16..18].fill(0);
     let checksum = finish(sum(segment, pseudo));
-    segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+    put(segment, 16, checksum.to_be_bytes());
 }

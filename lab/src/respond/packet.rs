@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use steerage::LinkType;
 use steerage::flow::wire::checksum::{finish, pseudo_sum, sum};
 use steerage::flow::wire::protocol::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};
-use steerage::flow::wire::{ethernet, ethertype, ipv4, ipv6, tcp};
+use steerage::flow::wire::{be16, be32, ethernet, ethertype, ipv4, ipv6, tcp};
 
 use super::config::Config;
 use super::counts::Fate;
@@ -70,7 +70,7 @@ pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Confi
 /// joined.
 fn type_of(frame: &[u8], config: &Config) -> Result<u16, Fate> {
     let header: &[u8; ethernet::BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
-    let kind = word(header, ethernet::TYPE_AT);
+    let kind = be16(header, ethernet::TYPE_AT);
     let may_be_ours = match kind {
         ethertype::ARP => header[..6] == [0xff; 6],
         ethertype::IPV6 => header[..3] == [0x33, 0x33, 0xff],
@@ -84,7 +84,7 @@ fn type_of(frame: &[u8], config: &Config) -> Result<u16, Fate> {
 fn ipv4(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
     let packet = &frame[at..];
     let header: &[u8; ipv4::BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
-    let (bytes, total) = (usize::from(header[0] & 0xf) * 4, usize::from(word(header, 2)));
+    let (bytes, total) = (usize::from(header[0] & 0xf) * 4, usize::from(be16(header, 2)));
     if header[0] >> 4 != 4 || bytes < ipv4::BYTES || total < bytes || total > packet.len() {
         return Err(Fate::BadHeader);
     }
@@ -98,7 +98,7 @@ fn ipv4(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
         return Err(Fate::BadHeader);
     }
     // There are more fragments, or this is not the first one.
-    if word(header, 6) & ipv4::FRAGMENT != 0 {
+    if be16(header, 6) & ipv4::FRAGMENT != 0 {
         return Err(Fate::Fragment);
     }
     if bytes > ipv4::BYTES {
@@ -111,7 +111,7 @@ fn ipv4(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
 fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
     let packet = &frame[at..];
     let header: &[u8; ipv6::BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
-    let length = usize::from(word(header, 4));
+    let length = usize::from(be16(header, 4));
     if header[0] >> 4 != 6 || ipv6::BYTES + length > packet.len() {
         return Err(Fate::BadHeader);
     }
@@ -155,7 +155,7 @@ impl Ip {
             false => frame[self.at + 8..].first_chunk().copied().unwrap_or_default(),
         };
         let ports = &frame[self.payload..];
-        Key { remote, remote_port: word(ports, 0), local, local_port: word(ports, 2) }
+        Key { remote, remote_port: be16(ports, 0), local, local_port: be16(ports, 2) }
     }
 }
 
@@ -168,18 +168,6 @@ impl Key {
     pub(super) fn peer(&self) -> IpAddr {
         Ipv6Addr::from(self.remote).to_canonical()
     }
-}
-
-/// The 16-bit word at `at`. The caller must check that it exists.
-#[inline(always)]
-pub(super) fn word(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-/// The 32-bit word at `at`. The caller must check that it exists.
-#[inline(always)]
-pub(super) fn long(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// A complete TCP header.
@@ -203,14 +191,14 @@ impl Tcp {
     pub(super) fn read(segment: &[u8]) -> Result<Self, Fate> {
         let header: &[u8; tcp::BYTES] = segment.first_chunk().ok_or(Fate::BadHeader)?;
         let bytes = usize::from(header[tcp::FLAGS_AT] >> 4) * 4;
-        if bytes < tcp::BYTES || bytes > segment.len() || word(header, 0) == 0 || word(header, 2) == 0 {
+        if bytes < tcp::BYTES || bytes > segment.len() || be16(header, 0) == 0 || be16(header, 2) == 0 {
             return Err(Fate::BadHeader);
         }
         Ok(Self {
-            sequence: long(header, 4),
-            acknowledged: long(header, ACKNOWLEDGED_AT),
-            flags: word(header, tcp::FLAGS_AT) & tcp::FLAGS,
-            window: word(header, 14),
+            sequence: be32(header, 4),
+            acknowledged: be32(header, ACKNOWLEDGED_AT),
+            flags: be16(header, tcp::FLAGS_AT) & tcp::FLAGS,
+            window: be16(header, 14),
             bytes,
             len: segment.len() - bytes,
         })

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use steerage::flow::wire::checksum::{finish, finish_transport};
-use steerage::flow::wire::{FrameBuilder, ethernet, ethertype, ipv4, ipv6, port, protocol, tcp, udp, vlan};
+use steerage::flow::wire::{FrameBuilder, be16, ethernet, ethertype, ipv4, ipv6, port, protocol, put, tcp, udp, vlan};
 
 /// The first bytes of the data of every synthetic frame: `STRG`.
 pub const MAGIC: u32 = u32::from_be_bytes(*b"STRG");
@@ -191,7 +191,7 @@ impl Template {
         let mut bytes = kind.frame().frame(&payload);
         bytes.resize(len.max(HEAD_BYTES), 0);
         // The sum of a header and the opposite of its checksum are the same number.
-        let sum_at = |at: usize| u64::from(!u16::from_be_bytes([bytes[at], bytes[at + 1]]));
+        let sum_at = |at: usize| u64::from(!be16(&bytes, at));
         let l4_checksum_at = if kind.is_tcp() { tcp::CHECKSUM_AT } else { udp::CHECKSUM_AT };
         let (l3_sum, l4_sum) = (sum_at(kind.l3_at() + ipv4::CHECKSUM_AT), sum_at(kind.l4_at() + l4_checksum_at));
         Self { kind, bytes: bytes.into(), len, l3_sum, l4_sum }
@@ -265,11 +265,6 @@ impl Template {
         }
         Some(())
     }
-}
-
-#[inline(always)]
-pub(super) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
-    bytes[at..at + N].copy_from_slice(&value);
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use steerage::LinkType;
 use steerage::flow::offload::{BadOffload, Offload, VIRTIO_BYTES};
 use steerage::flow::wire::checksum::fold;
-use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, udp};
+use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, put, udp};
 
 use super::sys::{Control, NAME_BYTES, Name};
 
@@ -92,16 +92,15 @@ pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Op
     // The kernel does not pass on the real hop limit.
     let ip = IpHeader { class: ends.class, ..IpHeader::new(ends.source.ip(), ends.destination.ip(), protocol::UDP) };
     let pseudo = ip.write(network, datagram.len()).ok_or(BadOffload::Header)?;
-    datagram[..2].copy_from_slice(&ends.source.port().to_be_bytes());
-    datagram[2..4].copy_from_slice(&ends.destination.port().to_be_bytes());
-    let bytes = datagram.len() as u16;
-    datagram[udp::LENGTH_AT..][..2].copy_from_slice(&bytes.to_be_bytes());
-    datagram[6..8].fill(0);
+    put(datagram, 0, ends.source.port().to_be_bytes());
+    put(datagram, 2, ends.destination.port().to_be_bytes());
+    put(datagram, udp::LENGTH_AT, (datagram.len() as u16).to_be_bytes());
+    put(datagram, udp::CHECKSUM_AT, [0; 2]);
     let is_merged = segment != 0 && segment < datagram.len() - udp::BYTES;
     if !is_merged && ends.source.is_ipv4() {
         return Ok(None);
     }
-    datagram[6..8].copy_from_slice(&fold(pseudo).to_be_bytes());
+    put(datagram, udp::CHECKSUM_AT, fold(pseudo).to_be_bytes());
     let (kind, segment) = if is_merged { (5, segment) } else { (0, 0) };
     let segment = u16::try_from(segment).map_err(|_| BadOffload::SegmentSize)?;
     let mut virtio = [0; VIRTIO_BYTES];

@@ -1,11 +1,10 @@
 //! The headers below IP: link headers, tags, labels.
 
-use super::bytes::{be16, be32};
 use super::dissection::{End, HeaderKind};
 use super::walk::{Stations, Step, Walk};
 use crate::limits::{MPLS_LABELS_MAX, VLAN_TAGS_MAX};
 use crate::link_type::LinkType;
-use crate::wire::{ethernet, ethertype, ppp, vlan};
+use crate::wire::{be16, be32, ethernet, ethertype, ppp, vlan};
 
 /// LLC and SNAP headers before an EtherType, with organisation code 0 (RFC 1042).
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];

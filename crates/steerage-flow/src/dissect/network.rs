@@ -2,11 +2,10 @@
 
 use crate::flow_key::FlowKey;
 
-use super::bytes::{be16, be32};
 use super::dissection::{End, Fragment, HeaderKind, IpLayer};
 use super::walk::{Flow, Step, Walk};
 use crate::limits::{IP_LAYERS_MAX, IPV6_EXTENSIONS_MAX};
-use crate::wire::{ipv4, ipv6, protocol};
+use crate::wire::{be16, be32, ipv4, ipv6, protocol};
 
 impl<'a> Walk<'a> {
     pub(super) fn ipv4(&mut self) -> Result<Step, End> {

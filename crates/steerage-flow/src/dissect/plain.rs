@@ -1,9 +1,8 @@
 //! The short cut for the headers that nearly every frame has, as a straight line of code.
 
 use crate::flow_key::FlowKey;
-use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, vlan};
+use crate::wire::{be16, be32, be128, ethernet, ethertype, ipv4, ipv6, protocol, vlan};
 
-use super::bytes::{be16, be32, be128};
 use super::dissection::Layers;
 use super::ports;
 use super::transport::PORTS_LEN;

@@ -1,10 +1,9 @@
 //! The headers above IP: ports and ICMP.
 
-use super::bytes::be16;
 use super::dissection::{End, HeaderKind};
 use super::ports;
 use super::walk::{Step, Walk};
-use crate::wire::{icmp, icmp6, port, sctp, tcp, udp};
+use crate::wire::{be16, icmp, icmp6, port, sctp, tcp, udp};
 
 /// The length of the source and destination ports, with which TCP, UDP and SCTP begin.
 pub(super) const PORTS_LEN: usize = 4;

@@ -7,10 +7,9 @@
 
 use crate::flow_key::FlowKey;
 
-use super::bytes::{be32, be128};
 use super::dissection::{Dissection, End, HeaderKind, Layers, Tunnel};
 use crate::link_type::LinkType;
-use crate::wire::{ipv4, ipv6, protocol};
+use crate::wire::{be32, be128, ipv4, ipv6, protocol};
 
 /// How to read the next header.
 #[derive(Clone, Copy, Debug)]

@@ -2,12 +2,12 @@
 //! `udp_gro_receive_segment`). The rules are slightly stricter here: packets are merged only if
 //! cutting the result gives the same packets again.
 
-use super::layout::{self, Layout, be16, be32, put16};
+use super::layout::{self, Layout};
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::LinkType;
 use crate::wire::checksum::{finish, fold, sum};
 use crate::wire::tcp::{CWR, FIN, PSH, RST, SYN, URG};
-use crate::wire::{ipv4, ipv6, protocol, tcp, udp};
+use crate::wire::{be16, be32, ipv4, ipv6, protocol, put, tcp, udp};
 
 /// The most flows whose packets are merged at the same time: Linux's `MAX_GRO_SKBS`.
 pub const RUNS_MAX: usize = 8;
@@ -246,23 +246,24 @@ impl<'p> Run<'p> {
         let bytes = layout.payload_at - layout.transport_at + self.payload_bytes;
         let packet_bytes = layout.transport_at - layout.network_at + bytes;
         if layout.is_v4 {
-            put16(header, layout.network_at + 2, packet_bytes as u16);
-            put16(header, layout.network_at + ipv4::CHECKSUM_AT, 0);
+            put(header, layout.network_at + 2, (packet_bytes as u16).to_be_bytes());
+            put(header, layout.network_at + ipv4::CHECKSUM_AT, [0; 2]);
             let checksum = finish(sum(&header[layout.network_at..layout.transport_at], 0));
-            put16(header, layout.network_at + ipv4::CHECKSUM_AT, checksum);
+            put(header, layout.network_at + ipv4::CHECKSUM_AT, checksum.to_be_bytes());
         } else {
-            put16(header, layout.network_at + 4, (packet_bytes - ipv6::BYTES) as u16);
+            put(header, layout.network_at + 4, ((packet_bytes - ipv6::BYTES) as u16).to_be_bytes());
         }
         let kind = if layout.protocol == protocol::TCP {
             let at = layout.transport_at + tcp::FLAGS_AT;
-            put16(header, at, be16(header, at) | self.last.tcp_flags() & (FIN | PSH));
+            let word = be16(header, at) | self.last.tcp_flags() & (FIN | PSH);
+            put(header, at, word.to_be_bytes());
             OffloadKind::Tcp
         } else {
-            put16(header, layout.transport_at + 4, bytes as u16);
+            put(header, layout.transport_at + 4, (bytes as u16).to_be_bytes());
             OffloadKind::Udp
         };
         let pseudo = fold(layout::pseudo_sum(header, layout, bytes));
-        put16(header, layout.transport_at + layout.checksum_at(), pseudo);
+        put(header, layout.transport_at + layout.checksum_at(), pseudo.to_be_bytes());
         let offload = Offload::of_layout(kind, self.first.payload_bytes() as u16, layout, header);
         let offload = Offload { checksum: ChecksumState::Partial, ..offload };
         emit(Merged { members: self.members, frame: Some((header, offload)), is_v4: layout.is_v4 });

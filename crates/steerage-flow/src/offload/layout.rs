@@ -3,7 +3,7 @@
 
 use super::HEADER_BYTES_MAX;
 use crate::LinkType;
-use crate::wire::{checksum, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp, vlan};
+use crate::wire::{be16, checksum, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp, vlan};
 
 /// The most VLAN tags that are read.
 const TAGS_MAX: usize = 2;
@@ -25,18 +25,6 @@ impl Layout {
     pub(super) fn checksum_at(&self) -> usize {
         if self.protocol == protocol::TCP { tcp::CHECKSUM_AT } else { udp::CHECKSUM_AT }
     }
-}
-
-pub(super) fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-pub(super) fn be32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-pub(super) fn put16(bytes: &mut [u8], at: usize, value: u16) {
-    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
 /// The offset of the IP header, and whether it is IPv4.

@@ -1,11 +1,10 @@
 //! Iterates over the packets that a frame stands for, like `tcp_gso_segment` and
 //! `__udp_gso_segment` of Linux, but without memory for all of them.
 
-use super::layout::{be16, be32, put16};
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::wire::checksum::{finish, finish_transport, fold, pseudo_sum, sum};
 use crate::wire::tcp::{CWR, FIN, PSH};
-use crate::wire::{ipv4, ipv6, protocol, tcp, udp};
+use crate::wire::{be16, be32, ipv4, ipv6, protocol, put, tcp, udp};
 
 /// One of the packets that a frame stands for: new headers, and a payload that stays in the frame.
 /// The example of [`Offload`] makes some.
@@ -108,14 +107,14 @@ impl<'a> Segments<'a> {
         let (network, transport) = (usize::from(offload.network_at), usize::from(offload.transport_at));
         let bytes = header.len() - transport + payload.len();
         if self.is_v4 {
-            put16(header, network + 2, (transport - network + bytes) as u16);
+            put(header, network + 2, ((transport - network + bytes) as u16).to_be_bytes());
             let number = be16(header, network + 4).wrapping_add(self.nth as u16);
-            put16(header, network + 4, number);
-            put16(header, network + ipv4::CHECKSUM_AT, 0);
+            put(header, network + 4, number.to_be_bytes());
+            put(header, network + ipv4::CHECKSUM_AT, [0; 2]);
             let checksum = finish(sum(&header[network..transport], 0));
-            put16(header, network + ipv4::CHECKSUM_AT, checksum);
+            put(header, network + ipv4::CHECKSUM_AT, checksum.to_be_bytes());
         } else {
-            put16(header, network + 4, (transport - network - ipv6::BYTES + bytes) as u16);
+            put(header, network + 4, ((transport - network - ipv6::BYTES + bytes) as u16).to_be_bytes());
         }
         let checksum_at = usize::from(offload.checksum_at);
         let is_unsummed = offload.kind == OffloadKind::Udp
@@ -128,16 +127,16 @@ impl<'a> Segments<'a> {
             let first = if self.nth == 0 { !0 } else { !CWR };
             let last = if is_last { !0 } else { !(FIN | PSH) };
             let at = transport + tcp::FLAGS_AT;
-            put16(header, at, be16(header, at) & first & last);
+            put(header, at, (be16(header, at) & first & last).to_be_bytes());
         } else {
-            put16(header, transport + udp::LENGTH_AT, bytes as u16);
+            put(header, transport + udp::LENGTH_AT, (bytes as u16).to_be_bytes());
         }
         if self.sums && !is_unsummed {
-            put16(header, checksum_at, 0);
+            put(header, checksum_at, [0; 2]);
             let pseudo = pseudo_sum(&header[network..], self.is_v4, self.protocol, bytes);
             // Headers have an even length.
             let checksum = finish_transport(sum(payload, sum(&header[transport..], pseudo)));
-            put16(header, checksum_at, checksum);
+            put(header, checksum_at, checksum.to_be_bytes());
         }
     }
 
@@ -153,7 +152,7 @@ impl<'a> Segments<'a> {
             let second = sum(self.rest, 0);
             let is_odd = (header_bytes - start) % 2 == 1;
             let second = if is_odd { u64::from(fold(second).swap_bytes()) } else { second };
-            put16(&mut header, at, finish_transport(first + second));
+            put(&mut header, at, finish_transport(first + second).to_be_bytes());
         }
         Segment { header, header_bytes, payload: self.rest }
     }

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::wire::checksum::{finish, fold};
+use crate::wire::put;
 
 /// The properties of a test packet.
 #[derive(Clone, Debug)]
@@ -75,7 +76,7 @@ impl Spec {
         let layout = layout::read(packet, self.link()).unwrap();
         let (mut packet, at) = (packet.to_vec(), layout.transport_at + layout.checksum_at());
         let pseudo = fold(layout::pseudo_sum(&packet, &layout, packet.len() - layout.transport_at));
-        layout::put16(&mut packet, at, pseudo ^ u16::from(is_wrong));
+        put(&mut packet, at, (pseudo ^ u16::from(is_wrong)).to_be_bytes());
         let [start, offset] = [layout.transport_at, layout.checksum_at()].map(|at| (at as u16).to_le_bytes());
         let header = [1, 0, 0, 0, 0, 0, start[0], start[1], offset[0], offset[1]];
         let offload = Offload::from_virtio(&header, &packet, self.link()).unwrap().unwrap();

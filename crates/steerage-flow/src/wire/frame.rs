@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::checksum::{finish, finish_transport, sum};
+use super::bytes::put;
 use super::{ethernet, ethertype, icmp, ipv4, ipv6, protocol, tcp, udp};
 
 /// The recommended default of a TTL and a hop limit (IANA, "IP parameters").
@@ -241,11 +242,6 @@ impl FrameBuilder {
         put(segment, at, checksum.to_be_bytes());
         bytes
     }
-}
-
-#[inline(always)]
-fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
-    bytes[at..at + N].copy_from_slice(&value);
 }
 
 #[cfg(test)]

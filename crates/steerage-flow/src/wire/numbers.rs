@@ -84,6 +84,35 @@ pub mod protocol {
     /// RFC 8986.
     pub const ETHERNET: u8 = 143;
 
+    /// The names of those that flows are known by.
+    const NAMES: [(u8, &str); 7] = [
+        (ICMP, "icmp"),
+        (TCP, "tcp"),
+        (UDP, "udp"),
+        (GRE, "gre"),
+        (ESP, "esp"),
+        (ICMP6, "icmp6"),
+        (SCTP, "sctp"),
+    ];
+
+    /// The name of a protocol in the notation of a [`FlowKey`](crate::FlowKey), such as `tcp`. `None` if it has a number there.
+    #[must_use]
+    pub fn name(protocol: u8) -> Option<&'static str> {
+        NAMES.iter().find(|(number, _)| *number == protocol).map(|(_, name)| *name)
+    }
+
+    /// The protocol with this name, in lower case.
+    ///
+    /// ```
+    /// use steerage_flow::protocol;
+    ///
+    /// assert_eq!(protocol::named("udp").and_then(protocol::name), Some("udp"));
+    /// ```
+    #[must_use]
+    pub fn named(name: &str) -> Option<u8> {
+        NAMES.iter().find(|(_, known)| *known == name).map(|(number, _)| *number)
+    }
+
     /// Whether a header of this protocol begins with a source and a destination port, which RSS hashes.
     ///
     /// ```

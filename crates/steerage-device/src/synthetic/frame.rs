@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use steerage::flow::wire::checksum::{finish, finish_transport};
 use steerage::flow::wire::{FrameBuilder, be16, ethernet, ethertype, ipv4, ipv6, port, protocol, put, tcp, udp, vlan};
+use steerage::testing::SplitMix64;
 
 /// The first bytes of the data of every synthetic frame: `STRG`.
 pub const MAGIC: u32 = u32::from_be_bytes(*b"STRG");
@@ -153,7 +154,7 @@ impl Places {
     const ALL: u32 = (1 << Self::BITS) - 1;
 
     pub(super) fn new(seed: u64) -> Self {
-        Self { mask: super::sample::mix(seed) as u32 & Self::ALL }
+        Self { mask: SplitMix64::mix(seed) as u32 & Self::ALL }
     }
 
     /// The place and the port of a flow. Each step is reversible (multiplication by an odd factor,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use crate::balance::Balance;
 use crate::limits::{REFINE_EVERY, Tuning};
 use crate::packing::Loads;
@@ -10,34 +12,9 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 
-/// splitmix64: the same seed gives the same history.
-pub(super) struct Chance(u64);
-
-impl Chance {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// An approximately normal random number, with a deviation of 1.
-    pub(super) fn normal(&mut self) -> f64 {
-        (0..12).map(|_| self.share()).sum::<f64>() - 6.0
-    }
-
-    pub(super) fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, n: usize) -> usize {
-        (self.draw() % n as u64) as usize
-    }
-
-    pub(super) fn share(&mut self) -> f64 {
-        (self.draw() >> 11) as f64 / (1u64 << 53) as f64
-    }
+/// An approximately normal random number, with a deviation of 1.
+pub(super) fn normal(random: &mut Rng) -> f64 {
+    (0..12).map(|_| random.f64()).sum::<f64>() - 6.0
 }
 
 /// The number of samples in a window.
@@ -70,7 +47,7 @@ pub(super) struct Model {
     pub(super) sampled: Vec<f64>,
     /// The number of samples behind that view, without forgotten ones.
     pub(super) samples: f64,
-    pub(super) chance: Chance,
+    pub(super) random: Rng,
     /// The maximum delay of a look. Half of the looks are late.
     pub(super) late: Duration,
     /// The time since the last window.
@@ -101,7 +78,7 @@ impl Model {
             apart: vec![None; cpus],
             sampled: vec![0.0; BUCKETS],
             samples: 0.0,
-            chance: Chance(seed),
+            random: Rng::with_seed(seed),
             late: Duration::ZERO,
             window: Duration::ZERO,
             now: Timestamp::ZERO,
@@ -113,8 +90,8 @@ impl Model {
     /// Flows by Zipf's law with exponent 1, with a total load of `load` CPUs.
     pub(super) fn zipf(mut self, flows: usize, load: f64) -> Self {
         let sum: f64 = (1..=flows).map(|rank| 1.0 / rank as f64).sum();
-        let chance = &mut self.chance;
-        self.flows = (1..=flows).map(|rank| (chance.below(BUCKETS) as u16, load / rank as f64 / sum)).collect();
+        let random = &mut self.random;
+        self.flows = (1..=flows).map(|rank| (random.usize(..BUCKETS) as u16, load / rank as f64 / sum)).collect();
         self
     }
 
@@ -178,7 +155,7 @@ impl Model {
         }
         let mut seen = vec![0.0; BUCKETS];
         for _ in 0..SAMPLES {
-            let at = self.chance.share() * total;
+            let at = self.random.f64() * total;
             let flow = ends.partition_point(|end| *end <= at).min(self.flows.len() - 1);
             seen[usize::from(self.flows[flow].0)] += total / SAMPLES as f64;
         }
@@ -196,8 +173,8 @@ impl Model {
 
     /// One look. Returns the reason why buckets moved, if they did.
     pub(super) fn look(&mut self) -> Option<MoveCause> {
-        let is_late = self.late > Duration::ZERO && self.chance.below(2) == 0;
-        let delay = if is_late { self.late.mul_f64(self.chance.share()) } else { Duration::ZERO };
+        let is_late = self.late > Duration::ZERO && self.random.usize(..2) == 0;
+        let delay = if is_late { self.late.mul_f64(self.random.f64()) } else { Duration::ZERO };
         let elapsed = REFINE_EVERY + delay;
         self.now = self.now + elapsed;
         self.window += elapsed;

@@ -34,8 +34,8 @@ mod tests;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use steerage::flow::wire::tcp::{self, ACK, FIN, RST, SYN};
 use steerage::flow::wire::protocol;
+use steerage::flow::wire::tcp::{self, ACK, FIN, RST, SYN};
 use steerage::{Batch, BucketId, Cpu, Handler, NoRoom, Packet, Timestamp, TxId};
 
 use connection::{Connection, Opening};

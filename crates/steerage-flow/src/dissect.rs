@@ -33,8 +33,8 @@ use crate::flow_key::FlowKey;
 use crate::link_type::LinkType;
 pub use dissection::{Dissection, End, FRAME_BYTES_MAX, Fragment, Header, HeaderKind, IpLayer, Layers, Tunnel};
 pub use dissections::Dissections;
-pub(crate) use ports::PAIRS as TUNNEL_PORTS;
 pub(crate) use plain::{plain, plain_ip};
+pub(crate) use ports::PAIRS as TUNNEL_PORTS;
 
 /// The flow that a frame belongs to, from its sender's point of view. Apply [`FlowKey::both_directions`] if both
 /// directions should have the same key. `None` if the frame contains no IP, or no complete IP header. The result is

@@ -114,8 +114,7 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
     if config.verifies && !ip.checksum_is_valid(frame, ip.protocol == protocol::ICMP6) {
         return Err(Fate::BadChecksum);
     }
-    let (asks, answers) =
-        if ip.is_v4 { (icmp::ECHO, icmp::ECHO_REPLY) } else { (icmp6::ECHO, icmp6::ECHO_REPLY) };
+    let (asks, answers) = if ip.is_v4 { (icmp::ECHO, icmp::ECHO_REPLY) } else { (icmp6::ECHO, icmp6::ECHO_REPLY) };
     match (ip.local, icmp[0], icmp[1]) {
         (_, icmp6::NEIGHBOUR_SOLICITATION, _) if !ip.is_v4 => return neighbour(packet, ip, config),
         (Some(_), kind, 0) if kind == asks => {}

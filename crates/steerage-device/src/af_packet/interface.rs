@@ -2,7 +2,9 @@
 
 use std::io;
 
-use libc::{ARPHRD_ETHER, ARPHRD_IPGRE, ARPHRD_LOOPBACK, ARPHRD_NONE, ARPHRD_PPP, ARPHRD_SIT, ARPHRD_TUNNEL, ARPHRD_TUNNEL6};
+use libc::{
+    ARPHRD_ETHER, ARPHRD_IPGRE, ARPHRD_LOOPBACK, ARPHRD_NONE, ARPHRD_PPP, ARPHRD_SIT, ARPHRD_TUNNEL, ARPHRD_TUNNEL6,
+};
 use steerage::flow::wire::{ethernet, vlan};
 use steerage::{DeviceError, LinkType};
 

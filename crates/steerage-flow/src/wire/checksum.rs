@@ -125,9 +125,10 @@ mod tests {
 
     #[test]
     fn the_largest_sums_fold_to_all_ones() {
-        assert_eq!([0, 1, 0xffff, 0x1_0000, 0xffff_0000, 0xffff_ffff, u64::MAX].map(fold), [
-            0, 1, 0xffff, 1, 0xffff, 0xffff, 0xffff
-        ]);
+        assert_eq!(
+            [0, 1, 0xffff, 0x1_0000, 0xffff_0000, 0xffff_ffff, u64::MAX].map(fold),
+            [0, 1, 0xffff, 1, 0xffff, 0xffff, 0xffff]
+        );
     }
 
     #[test]

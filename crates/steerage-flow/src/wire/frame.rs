@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::checksum::{finish, finish_transport, sum};
 use super::bytes::put;
+use super::checksum::{finish, finish_transport, sum};
 use super::{ethernet, ethertype, icmp, ipv4, ipv6, protocol, tcp, udp};
 
 /// The recommended default of a TTL and a hop limit (IANA, "IP parameters").

@@ -85,15 +85,8 @@ pub mod protocol {
     pub const ETHERNET: u8 = 143;
 
     /// The names of those that flows are known by.
-    const NAMES: [(u8, &str); 7] = [
-        (ICMP, "icmp"),
-        (TCP, "tcp"),
-        (UDP, "udp"),
-        (GRE, "gre"),
-        (ESP, "esp"),
-        (ICMP6, "icmp6"),
-        (SCTP, "sctp"),
-    ];
+    const NAMES: [(u8, &str); 7] =
+        [(ICMP, "icmp"), (TCP, "tcp"), (UDP, "udp"), (GRE, "gre"), (ESP, "esp"), (ICMP6, "icmp6"), (SCTP, "sctp")];
 
     /// The name of a protocol in the notation of a [`FlowKey`](crate::FlowKey), such as `tcp`. `None` if it has a number there.
     #[must_use]

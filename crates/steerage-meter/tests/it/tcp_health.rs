@@ -48,7 +48,8 @@ impl Connection {
         let ends = [([10, 0, 0, 1], self.client), ([10, 0, 0, 2], 80)];
         let (from, to) = (ends[side], ends[1 - side]);
         let acknowledged = if flags & ACK != 0 { self.next[1 - side] } else { 0 };
-        let tcp = FrameBuilder::tcp(from, to).sequence(sequence).acknowledgement(acknowledged).flags(flags).window(window);
+        let tcp =
+            FrameBuilder::tcp(from, to).sequence(sequence).acknowledgement(acknowledged).flags(flags).window(window);
         self.frames.push((self.now, tcp.frame(&vec![0; bytes])));
     }
 

@@ -61,7 +61,7 @@ fn flows_that_drift_are_followed() {
         let (mut over, windows) = (0, 100);
         for _ in 0..windows {
             for _ in 0..100 {
-                let (a, b) = (model.random.usize(..100_000), model.random.usize(..100_000));
+                let (a, b) = (model.chance.below(100_000), model.chance.below(100_000));
                 let (one, other) = (model.flows[a].1, model.flows[b].1);
                 (model.flows[a].1, model.flows[b].1) = (other, one);
             }
@@ -80,7 +80,7 @@ fn bursts_are_not_run_after() {
         let before = model.flows_moved();
         let (mut over, seconds) = (0, 10);
         for _ in 0..seconds {
-            let bursting: Vec<usize> = (0..1000).map(|_| 1000 + model.random.usize(..99_000)).collect();
+            let bursting: Vec<usize> = (0..1000).map(|_| 1000 + model.chance.below(99_000)).collect();
             bursting.iter().for_each(|flow| model.flows[*flow].1 *= 10.0);
             model.run(Duration::from_millis(500));
             over += usize::from(model.worst(Duration::from_millis(500)) > NEAR);
@@ -261,7 +261,7 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
     for round in 0..20 {
         for (nanos, best) in places {
             // Measured distances vary.
-            model.apart[1] = Some(Duration::from_nanos(nanos + model.random.usize(..nanos as usize / 5) as u64));
+            model.apart[1] = Some(Duration::from_nanos(nanos + model.chance.below(nanos as usize / 5) as u64));
             if round == 0 {
                 model.run(PROBED);
                 assert_eq!(model.active(), best, "{:?}", model.policy.findings());

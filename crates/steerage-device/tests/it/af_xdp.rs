@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::thread;
 use std::time::Instant;
 
-use steerage::flow::wire::FrameBuilder;
+use steerage::flow::wire::{FrameBuilder, ethernet};
 use steerage::testing::{QueueTester, TESTER_PAGES};
 use steerage::{
     DeviceError, Timestamp,
@@ -19,7 +19,6 @@ use steerage_fixtures::cable::{FAR, NEAR, Net};
 
 use crate::common::send_raw;
 
-const ETHERNET: usize = 14;
 
 /// A queue under test, with a clock.
 struct Taking {
@@ -89,7 +88,7 @@ fn payload(number: u32, bytes: usize) -> Vec<u8> {
 }
 
 fn payload_of(frame: &[u8]) -> &[u8] {
-    &frame[ETHERNET + 28..]
+    &frame[ethernet::BYTES + 28..]
 }
 
 fn number(frame: &[u8]) -> u32 {
@@ -144,7 +143,7 @@ fn jumbo_frames_are_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
     let sizes = [100, 3797, 3798, 3799, 7637, 7638, 7639, 8972];
     // A chunk is a page of the kernel, and the kernel leaves its first 256 bytes free.
-    let in_one = |bytes: usize| ETHERNET + 28 + bytes <= 4096 - 256;
+    let in_one = |bytes: usize| ethernet::BYTES + 28 + bytes <= 4096 - 256;
     for mode in [Mode::Auto, Mode::Skb] {
         let mut taking = take(&net, &options("udp").mode(mode));
         // Sizes around the end of a chunk, and the longest size.

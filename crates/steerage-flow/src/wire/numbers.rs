@@ -170,6 +170,8 @@ pub mod ppp {
 pub mod ethernet {
     /// The length of a header without tags.
     pub const BYTES: usize = 14;
+    /// The length of a header with two tags: what precedes the bytes that an MTU counts.
+    pub const TAGGED_BYTES: usize = BYTES + 2 * super::vlan::BYTES;
     /// The length of an address.
     pub const ADDRESS_BYTES: usize = 6;
     /// The EtherType, or the first tag.

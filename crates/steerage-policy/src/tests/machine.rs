@@ -4,9 +4,7 @@
 
 use std::time::Duration;
 
-use fastrand::Rng;
-
-use super::model::normal;
+use super::model::Chance;
 use crate::balance::Balance;
 use crate::limits::{REFINE_EVERY, Tuning};
 use crate::policy::{CpuLoad, GroupLoad, Policy, Window};
@@ -51,7 +49,7 @@ pub(super) struct Machine {
     pub(super) full_from: f64,
     /// The relative error of each look.
     pub(super) noise: f64,
-    pub(super) random: Rng,
+    pub(super) chance: Chance,
     pub(super) now: Timestamp,
     busy: Vec<f64>,
     /// The sums of the busy time, the time of receiving and the packets of each CPU in the current
@@ -91,7 +89,7 @@ impl Machine {
             full: 1.0,
             full_from: 0.9,
             noise: 0.03,
-            random: Rng::with_seed(cpus as u64 + work as u64),
+            chance: Chance::new(cpus as u64 + work as u64),
             now: Timestamp::ZERO,
             busy: vec![0.0; cpus],
             sums: vec![CpuLoad::default(); cpus],
@@ -106,7 +104,7 @@ impl Machine {
     pub(super) fn zipf(mut self, exponent: f64) -> Self {
         self.share.fill(0.0);
         for rank in 1..=100_000 {
-            self.share[self.random.usize(..BUCKETS)] += (rank as f64).powf(-exponent);
+            self.share[self.chance.below(BUCKETS)] += (rank as f64).powf(-exponent);
         }
         let all: f64 = self.share.iter().sum();
         self.share.iter_mut().for_each(|share| *share /= all);
@@ -123,7 +121,7 @@ impl Machine {
     /// The times per packet differ between buckets: log-normal, with a deviation of 1.
     pub(super) fn heavy_tailed(mut self) -> Self {
         for heavy in &mut self.heavy {
-            *heavy = normal(&mut self.random).exp();
+            *heavy = self.chance.normal().exp();
         }
         let mean: f64 = self.heavy.iter().zip(&self.share).map(|(heavy, share)| heavy * share).sum();
         self.heavy.iter_mut().for_each(|heavy| *heavy /= mean);
@@ -274,14 +272,14 @@ impl Machine {
         let nanos = REFINE_EVERY.as_nanos() as f64;
         let offered = (self.offered)(self, self.now);
         let shares = self.shares();
-        let error = |random: &mut Rng, noise: f64| 1.0 + noise * normal(random);
-        let slow = error(&mut self.random, self.noise);
+        let error = |chance: &mut Chance, noise: f64| 1.0 + noise * chance.normal();
+        let slow = error(&mut self.chance, self.noise);
         let mut times = self.times(&shares, &self.busy);
         times.iter_mut().for_each(|(all, receive)| (*all, *receive) = (*all * slow, *receive * slow));
         let (mut rates, received) = self.rates(&shares, &times, offered);
         // The measured value of each CPU differs slightly from the true value.
         times.iter_mut().for_each(|(all, receive)| {
-            let slow = error(&mut self.random, self.noise / 3.0);
+            let slow = error(&mut self.chance, self.noise / 3.0);
             (*all, *receive) = (*all * slow, *receive * slow);
         });
         let has_moved = std::mem::take(&mut self.is_moving);
@@ -355,7 +353,7 @@ impl Machine {
         }
         let mut seen: Vec<f64> = Vec::with_capacity(BUCKETS);
         for (share, heavy) in self.share.iter().zip(&self.heavy) {
-            let error = normal(&mut self.random) / (share * 200_000.0).max(1.0).sqrt();
+            let error = self.chance.normal() / (share * 200_000.0).max(1.0).sqrt();
             seen.push(share * heavy * (1.0 + error).max(0.0));
         }
         let mut of_cpu = vec![0.0; cpus.len()];

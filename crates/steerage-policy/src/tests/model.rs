@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use fastrand::Rng;
-
 use crate::balance::Balance;
 use crate::limits::{REFINE_EVERY, Tuning};
 use crate::packing::Loads;
@@ -11,10 +9,28 @@ use crate::policy::{CpuLoad, GroupLoad, Policy, Window};
 use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
+use steerage_testing::SplitMix64;
 
-/// An approximately normal random number, with a deviation of 1.
-pub(super) fn normal(random: &mut Rng) -> f64 {
-    (0..12).map(|_| random.f64()).sum::<f64>() - 6.0
+/// The same seed gives the same history.
+pub(super) struct Chance(SplitMix64);
+
+impl Chance {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
+    }
+
+    /// An approximately normal random number, with a deviation of 1.
+    pub(super) fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.share()).sum::<f64>() - 6.0
+    }
+
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        (self.0.draw() % n as u64) as usize
+    }
+
+    pub(super) fn share(&mut self) -> f64 {
+        (self.0.draw() >> 11) as f64 / (1u64 << 53) as f64
+    }
 }
 
 /// The number of samples in a window.
@@ -47,7 +63,7 @@ pub(super) struct Model {
     pub(super) sampled: Vec<f64>,
     /// The number of samples behind that view, without forgotten ones.
     pub(super) samples: f64,
-    pub(super) random: Rng,
+    pub(super) chance: Chance,
     /// The maximum delay of a look. Half of the looks are late.
     pub(super) late: Duration,
     /// The time since the last window.
@@ -78,7 +94,7 @@ impl Model {
             apart: vec![None; cpus],
             sampled: vec![0.0; BUCKETS],
             samples: 0.0,
-            random: Rng::with_seed(seed),
+            chance: Chance::new(seed),
             late: Duration::ZERO,
             window: Duration::ZERO,
             now: Timestamp::ZERO,
@@ -90,8 +106,8 @@ impl Model {
     /// Flows by Zipf's law with exponent 1, with a total load of `load` CPUs.
     pub(super) fn zipf(mut self, flows: usize, load: f64) -> Self {
         let sum: f64 = (1..=flows).map(|rank| 1.0 / rank as f64).sum();
-        let random = &mut self.random;
-        self.flows = (1..=flows).map(|rank| (random.usize(..BUCKETS) as u16, load / rank as f64 / sum)).collect();
+        let chance = &mut self.chance;
+        self.flows = (1..=flows).map(|rank| (chance.below(BUCKETS) as u16, load / rank as f64 / sum)).collect();
         self
     }
 
@@ -155,7 +171,7 @@ impl Model {
         }
         let mut seen = vec![0.0; BUCKETS];
         for _ in 0..SAMPLES {
-            let at = self.random.f64() * total;
+            let at = self.chance.share() * total;
             let flow = ends.partition_point(|end| *end <= at).min(self.flows.len() - 1);
             seen[usize::from(self.flows[flow].0)] += total / SAMPLES as f64;
         }
@@ -173,8 +189,8 @@ impl Model {
 
     /// One look. Returns the reason why buckets moved, if they did.
     pub(super) fn look(&mut self) -> Option<MoveCause> {
-        let is_late = self.late > Duration::ZERO && self.random.usize(..2) == 0;
-        let delay = if is_late { self.late.mul_f64(self.random.f64()) } else { Duration::ZERO };
+        let is_late = self.late > Duration::ZERO && self.chance.below(2) == 0;
+        let delay = if is_late { self.late.mul_f64(self.chance.share()) } else { Duration::ZERO };
         let elapsed = REFINE_EVERY + delay;
         self.now = self.now + elapsed;
         self.window += elapsed;

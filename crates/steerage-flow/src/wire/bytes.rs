@@ -19,13 +19,17 @@ pub fn be32(bytes: &[u8], at: usize) -> u32 {
 /// The 64-bit number at `at`.
 #[inline(always)]
 pub fn be64(bytes: &[u8], at: usize) -> u64 {
-    u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_be_bytes(number)
 }
 
 /// The 128-bit number at `at`.
 #[inline(always)]
 pub fn be128(bytes: &[u8], at: usize) -> u128 {
-    u128::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
+    let mut number = [0; 16];
+    number.copy_from_slice(&bytes[at..at + 16]);
+    u128::from_be_bytes(number)
 }
 
 /// Writes bytes, such as those of a number in network byte order, at `at`.

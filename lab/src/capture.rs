@@ -3,6 +3,9 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
+use steerage::flow::wire::{FrameBuilder, ethernet, ethertype, ipv4};
+use steerage::testing::SplitMix64;
+
 /// The length of each packet.
 pub const FRAME_BYTES: usize = 60;
 
@@ -13,13 +16,11 @@ const RECORD_BYTES: usize = 16;
 /// One packet per microsecond.
 const PACKETS_A_SECOND: u32 = 1_000_000;
 
-/// The flow of a packet: random, so that no cache can predict it. This is SplitMix64, since the flow of any packet can be computed
-/// by itself, and `lab/peers/capture/generate.c` makes the same captures.
-fn flow_of(nth: u32, flows: u32) -> u32 {
-    let mut mixed = u64::from(nth).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((mixed ^ mixed >> 31) % u64::from(flows)) as u32
+/// The flows of the packets in their order: random, so that no cache can predict them. `lab/peers/capture/generate.c` makes the same
+/// captures.
+fn flows_of_packets(packets: u32, flows: u32) -> impl Iterator<Item = u32> {
+    let mut random = SplitMix64::new(0);
+    (0..packets).map(move |_| (random.draw() % u64::from(flows)) as u32)
 }
 
 /// A classic capture of UDP over IPv4, of at most `flows` flows.
@@ -27,14 +28,12 @@ pub fn capture(packets: u32, flows: u32) -> Vec<u8> {
     let mut file = Vec::with_capacity(HEAD_BYTES + packets as usize * (RECORD_BYTES + FRAME_BYTES));
     let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
     words.iter().for_each(|word| file.extend(word.to_le_bytes()));
-    let mut frame = [0; FRAME_BYTES];
+    let mut frame = FrameBuilder::udp(([0; 4], 0), ([0; 4], 0)).frame_of(FRAME_BYTES);
     let len = FRAME_BYTES as u32;
-    (frame[12], frame[13], frame[14], frame[17], frame[23]) = (8, 0, 0x45, 46, 17);
-    for nth in 0..packets {
+    for (nth, flow) in (0_u32..).zip(flows_of_packets(packets, flows)) {
         [nth / PACKETS_A_SECOND, nth % PACKETS_A_SECOND, len, len]
             .iter()
             .for_each(|word| file.extend(word.to_le_bytes()));
-        let flow = flow_of(nth, flows);
         frame[26..30].copy_from_slice(&flow.to_be_bytes());
         frame[35] = flow as u8;
         file.extend(&frame);
@@ -45,7 +44,7 @@ pub fn capture(packets: u32, flows: u32) -> Vec<u8> {
 /// The number of flows in that capture.
 pub fn flows_in(packets: u32, flows: u32) -> u64 {
     let mut seen = vec![false; flows as usize];
-    (0..packets).for_each(|nth| seen[flow_of(nth, flows) as usize] = true);
+    flows_of_packets(packets, flows).for_each(|flow| seen[flow as usize] = true);
     seen.iter().filter(|seen| **seen).count() as u64
 }
 
@@ -158,7 +157,7 @@ pub fn count_by_flow(file: &[u8]) -> (u64, u64) {
         let Some((frame, next)) = after.split_at_checked(word(8) as usize) else { break };
         (rest, packets) = (next, packets + 1);
         let Some(head) = frame.first_chunk::<38>() else { continue };
-        if head[12..15] != [8, 0, 0x45] {
+        if !head[ethernet::TYPE_AT..].starts_with(&ethertype::IPV4.to_be_bytes()) || head[14] != ipv4::PLAIN {
             continue;
         }
         let end = |address: usize, port: usize| {

@@ -6,6 +6,7 @@ use steerage::{
     Affinity, DeviceError, Input,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     flow::FlowHash,
+    flow::wire::{FrameBuilder, port::DISCARD, protocol::TCP, protocol::UDP},
 };
 
 /// A frame's length.
@@ -51,7 +52,7 @@ impl FrameOptions {
 
     /// Makes the writer of the device's frames.
     pub(crate) fn writer(self) -> FrameWriter {
-        FrameWriter { mix: self.mix, flows: self.flows, rng: Rng::with_seed(SEED) }
+        FrameWriter { mix: self.mix, flows: self.flows, shapes: shapes(), rng: Rng::with_seed(SEED) }
     }
 }
 
@@ -65,58 +66,41 @@ struct Frames {
 pub(crate) struct FrameWriter {
     mix: Mix,
     flows: u32,
+    shapes: [Shape; 4],
     rng: Rng,
 }
 
-/// A frame of UDP over IPv4.
-pub const UDP4: [u8; FRAME_BYTES] = {
-    let mut frame = [0; FRAME_BYTES];
-    (frame[0], frame[6]) = (2, 2);
-    (frame[5], frame[11]) = (2, 1);
-    (frame[12], frame[14], frame[17], frame[22], frame[23]) = (8, 0x45, 50, 64, 17);
-    (frame[30], frame[31], frame[33]) = (192, 168, 1);
-    (frame[37], frame[39]) = (9, 30);
-    frame
-};
+/// A frame of UDP over IPv4, whose source a device replaces. Its checksums are then wrong, which costs no time.
+pub(crate) fn udp4() -> [u8; FRAME_BYTES] {
+    of_udp(&FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)))
+}
 
-const UDP6: [u8; FRAME_BYTES] = {
-    let mut frame = [0; FRAME_BYTES];
-    (frame[0], frame[6]) = (2, 2);
-    (frame[12], frame[13], frame[14], frame[19], frame[20], frame[21]) = (0x86, 0xdd, 0x60, 10, 17, 64);
-    (frame[22], frame[38], frame[53], frame[57]) = (0xfd, 0xfd, 1, 53);
-    frame
-};
-
-const VLAN4: [u8; FRAME_BYTES] = {
-    let mut frame = [0; FRAME_BYTES];
-    (frame[0], frame[6]) = (2, 2);
-    (frame[12], frame[15], frame[16]) = (0x81, 5, 8);
-    let mut at = 14;
-    while at < 56 {
-        frame[at + 4] = UDP4[at];
-        at += 1;
-    }
-    frame
-};
+fn of_udp(frame: &FrameBuilder) -> [u8; FRAME_BYTES] {
+    frame.frame_of(FRAME_BYTES).try_into().expect("a frame of this length")
+}
 
 /// A kind of frame in mixed traffic, and the positions of the fields that differ.
+#[derive(Clone, Copy)]
 struct Shape {
-    frame: &'static [u8; FRAME_BYTES],
+    frame: [u8; FRAME_BYTES],
     protocol: usize,
     address: usize,
     port: usize,
 }
 
 /// A quarter of the frames is IPv4, a quarter is IPv4 with a VLAN tag, and half is IPv6.
-static SHAPES: [Shape; 4] = {
-    const V6: Shape = Shape { frame: &UDP6, protocol: 20, address: 34, port: 54 };
-    let v4 = Shape { frame: &UDP4, protocol: 23, address: 26, port: 34 };
-    let tagged = Shape { frame: &VLAN4, protocol: 27, address: 30, port: 38 };
-    [v4, tagged, V6, V6]
-};
+fn shapes() -> [Shape; 4] {
+    let v6 = FrameBuilder::udp((V6, 0), (V6, DISCARD));
+    let tagged = FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)).vlan(5);
+    let v6 = Shape { frame: of_udp(&v6), protocol: 20, address: 34, port: 54 };
+    let tagged = Shape { frame: of_udp(&tagged), protocol: 27, address: 30, port: 38 };
+    [Shape { frame: udp4(), protocol: 23, address: 26, port: 34 }, tagged, v6, v6]
+}
 
-/// UDP and TCP.
-const PROTOCOLS: [u8; 2] = [17, 6];
+/// A local address (RFC 4193).
+const V6: [u16; 8] = [0xfd00, 0, 0, 0, 0, 0, 0, 1];
+
+const PROTOCOLS: [u8; 2] = [UDP, TCP];
 
 impl FrameWriter {
     /// Writes a frame, and returns the hash that a device would provide.
@@ -133,14 +117,14 @@ impl FrameWriter {
         let address = (0x0a00_0000 + flow).to_be_bytes();
         let port = (flow.wrapping_mul(40_503) as u16).to_be_bytes();
         if self.mix == Mix::Uniform {
-            *frame = UDP4;
+            *frame = self.shapes[0].frame;
             frame[26..30].copy_from_slice(&address);
             frame[34..36].copy_from_slice(&port);
             return flow;
         }
         // This has no branch, because mispredictions would count as part of the measurement.
-        let shape = &SHAPES[(drawn & 3) as usize];
-        *frame = *shape.frame;
+        let shape = &self.shapes[(drawn & 3) as usize];
+        *frame = shape.frame;
         frame[shape.protocol] = PROTOCOLS[(drawn >> 2 & 1) as usize];
         frame[shape.address..][..4].copy_from_slice(&address);
         frame[shape.port..][..2].copy_from_slice(&port);

@@ -11,7 +11,7 @@ use steerage::{
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
 };
 
-use crate::frames::{FLOWS, FRAME_BYTES, UDP4};
+use crate::frames::{FLOWS, FRAME_BYTES, udp4};
 use crate::histogram::Histogram;
 
 /// The frames that the source holds while it is not polled, as a NIC's ring does.
@@ -27,13 +27,15 @@ pub struct Paced {
     gap: f64,
     next: f64,
     rng: Rng,
+    frame: [u8; FRAME_BYTES],
 }
 
 impl Paced {
     /// A source of this many packets per second, whether the path takes them or not. Without a
     /// rate, it delivers as many as the path takes.
     pub fn input(per_second: Option<f64>) -> Input {
-        let queue = Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, rng: Rng::with_seed(1) };
+        let gap = per_second.map_or(0.0, |rate| 1e9 / rate);
+        let queue = Self { gap, next: 0.0, rng: Rng::with_seed(1), frame: udp4() };
         Input::new("paced", "bench", vec![Box::new(queue)])
     }
 
@@ -61,11 +63,11 @@ impl RxQueue for Paced {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let count = if self.gap > 0.0 { self.due(out, budget) } else { budget };
-        let Self { gap, next, rng } = self;
+        let Self { gap, next, rng, frame: template } = self;
         out.fill(count, |page| {
             let flow = rng.u32(..FLOWS);
             let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
-            *frame = UDP4;
+            *frame = *template;
             frame[26..30].copy_from_slice(&(0x0a00_0000 + flow).to_be_bytes());
             frame[STAMP].copy_from_slice(&(*next as u64).to_le_bytes());
             *next += *gap;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+use steerage::flow::wire::{ethernet, ethertype, put};
 use steerage::{
     Batch, Cpu, DeviceError, Handler, Input, LinkType,
     device::{Capabilities, Completions, Filled, Page, Polled, RxQueue},
@@ -132,7 +133,7 @@ impl Nic {
     fn write(&self, memory: &mut [u8]) {
         let frame = &mut memory[..self.options.frame_bytes];
         frame.fill(self.sent as u8);
-        frame[12..14].copy_from_slice(&[8, 0]);
+        put(frame, ethernet::TYPE_AT, ethertype::IPV4.to_be_bytes());
         frame[26..34].copy_from_slice(&self.sent.to_be_bytes());
     }
 }

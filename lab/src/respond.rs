@@ -34,13 +34,15 @@ mod tests;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use steerage::flow::wire::protocol;
+use steerage::flow::wire::tcp::{self, ACK, FIN, RST, SYN};
 use steerage::{Batch, BucketId, Cpu, Handler, NoRoom, Packet, Timestamp, TxId};
 
 use connection::{Connection, Opening};
 use cookie::{Cookies, Read};
 use counts::Shared;
 use in_place::Says;
-use packet::{ACK, FIN, Held, Ip, Key, RST, SYN, TCP, Tcp, UDP};
+use packet::{Held, Ip, Key, Tcp};
 use peers::Connections;
 use refusals::Refusals;
 use stack::Stack;
@@ -235,9 +237,9 @@ impl Respond {
             Held::Ip(ip) => ip,
         };
         let answered = match (ip.protocol, ip.is_v4, ip.local) {
-            (TCP, _, Some(local)) => return self.tcp(packet, &ip, local, cpu),
-            (UDP, _, _) => in_place::udp(packet, &ip, config),
-            (packet::ICMP, true, _) | (packet::ICMPV6, false, _) => in_place::icmp(packet, &ip, config),
+            (protocol::TCP, _, Some(local)) => return self.tcp(packet, &ip, local, cpu),
+            (protocol::UDP, _, _) => in_place::udp(packet, &ip, config),
+            (protocol::ICMP, true, _) | (protocol::ICMP6, false, _) => in_place::icmp(packet, &ip, config),
             (_, _, None) => Err(Fate::NotOurs),
             _ => Err(Fate::Unserved),
         };
@@ -250,7 +252,7 @@ impl Respond {
         let bucket = packet.bucket();
         let frame = packet.data();
         let tcp = Tcp::read(&frame[ip.payload..ip.end])?;
-        if self.shared.config.verifies && !ip.sums_up(frame, true) {
+        if self.shared.config.verifies && !ip.checksum_is_valid(frame, true) {
             return Err(Fate::BadChecksum);
         }
         let key = ip.key(frame, local);
@@ -307,7 +309,7 @@ impl Respond {
 
     fn welcome(&self, frame: &[u8], ip: &Ip, tcp: &Tcp, key: &Key, now_seconds: u64) -> Says {
         let config = &self.shared.config;
-        let options = &frame[ip.payload + packet::TCP_BYTES..ip.payload + tcp.bytes];
+        let options = &frame[ip.payload + tcp::BYTES..ip.payload + tcp.bytes];
         // The default MSS of a peer that sends no MSS option: RFC 9293, 3.7.1.
         let theirs = packet::mss_of(options).unwrap_or(if ip.is_v4 { 536 } else { 1220 });
         let mss = (config.mtu - stack::headers(ip.is_v4)) as u16;

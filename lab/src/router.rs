@@ -7,6 +7,7 @@ use fastrand::Rng;
 use steerage::{
     DeviceError, Input, Output, TxId,
     device::{Capabilities, Completions, Filled, Outgoing, Polled, RxQueue, Sent, TxQueue},
+    flow::wire::{FrameBuilder, port::DISCARD},
 };
 use steerage_router::{Forwarding, Hop, Interface, Neighbour, Neighbours, Routes, Table, Target};
 
@@ -22,22 +23,14 @@ const ROUTERS: u8 = 16;
 struct Packets {
     left: u64,
     rng: Rng,
+    template: [u8; FRAME_BYTES],
 }
 
-/// A packet from 10.0.x.x to 100.x.x.x. Its checksum is right because the identification
-/// compensates for both addresses.
-const PACKET: [u8; FRAME_BYTES] = {
-    let mut frame = [0; FRAME_BYTES];
-    (frame[0], frame[6]) = (2, 2);
-    (frame[12], frame[14], frame[17], frame[22], frame[23]) = (8, 0x45, 50, 64, 17);
-    (frame[26], frame[30]) = (10, 100);
-    // The sum of the header's words: 0x4500, length, TTL and protocol, and the two addresses. The
-    // identification adds 0xffff, which equals 0 here.
-    let checksum = !(0x4500_u16 + 50 + 0x4011 + 0x0a00 + 0x6400);
-    (frame[24], frame[25]) = ((checksum >> 8) as u8, checksum as u8);
-    (frame[37], frame[39]) = (9, 30);
-    frame
-};
+/// A packet from 10.0.x.x to 100.x.x.x. Its checksum stays right, because the identification compensates for both addresses.
+fn template() -> [u8; FRAME_BYTES] {
+    let udp = FrameBuilder::udp(([10, 0, 0, 0], 0), ([100, 0, 0, 0], DISCARD));
+    udp.frame_of(FRAME_BYTES).try_into().expect("a frame of this length")
+}
 
 impl RxQueue for Packets {
     fn capabilities(&self) -> Capabilities {
@@ -50,7 +43,7 @@ impl RxQueue for Packets {
             let drawn = self.rng.u64(..);
             let (source, network, host) = (drawn as u16, ((drawn >> 16) as u32 % ROUTES) as u16, (drawn >> 40) as u8);
             let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
-            *frame = PACKET;
+            *frame = self.template;
             frame[28..30].copy_from_slice(&source.to_be_bytes());
             // 100.0.0.0/8 in networks of 256 addresses: two octets of the network, and one of the
             // host.
@@ -122,7 +115,8 @@ fn table() -> Result<Table, LabError> {
 pub fn router(packets: u64) -> Result<(Arc<Forwarding>, Input, Output), LabError> {
     let forwarding = Forwarding::new(vec![0]).map_err(|error| LabError::set_up("a socket for the router", error))?;
     forwarding.show(table()?);
-    let input = Input::new("packets", "bench", vec![Box::new(Packets { left: packets, rng: Rng::with_seed(1) })]);
+    let queue = Packets { left: packets, rng: Rng::with_seed(1), template: template() };
+    let input = Input::new("packets", "bench", vec![Box::new(queue)]);
     let output = Output::new("sink", "bench", |_| Ok(Box::new(Sink(0))));
     Ok((forwarding, input, output))
 }

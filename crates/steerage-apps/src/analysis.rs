@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::AddAssign;
 
+use steerage::flow::wire::ethertype;
 use steerage::flow::{self, Dissection, End, HeaderKind, Layers};
 use steerage::{
     Affinity, Batch, Cpu, FlowKey, Handler, LinkType, Packet, Timestamp,
@@ -214,7 +215,7 @@ fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
 /// The reason in the words of the report.
 fn why_unparsed(end: End) -> String {
     match end {
-        End::UnknownEtherType(0x0806) => "ARP".to_owned(),
+        End::UnknownEtherType(ethertype::ARP) => "ARP".to_owned(),
         end => end.to_string(),
     }
 }

@@ -2,14 +2,10 @@
 //! mirrors.
 
 use steerage::LinkType;
+use steerage::flow::wire::{ethernet, ethertype};
 use steerage::flow::{Header, HeaderKind, Layers, dissect};
 
 use super::inner::Inner;
-
-/// The two addresses of an Ethernet header, in bytes.
-const ADDRESSES_BYTES: usize = 12;
-const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 
 /// Finds the innermost frame of a packet in tunnels: VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS.
 /// `None` if there is no tunnel, or if the type of its contents is unknown. If the innermost packet
@@ -45,8 +41,8 @@ pub fn strip_tunnels(frame: &[u8], link: LinkType) -> Option<Inner> {
             }
             // This header is between the header of a tunnel and its contents.
             HeaderKind::CiscoMetadata => in_tunnel = was_in_tunnel,
-            HeaderKind::Ipv4 if was_in_tunnel => inner = below(frame, ethernet, at, ETHERTYPE_IPV4),
-            HeaderKind::Ipv6 if was_in_tunnel => inner = below(frame, ethernet, at, ETHERTYPE_IPV6),
+            HeaderKind::Ipv4 if was_in_tunnel => inner = below(frame, ethernet, at, ethertype::IPV4),
+            HeaderKind::Ipv6 if was_in_tunnel => inner = below(frame, ethernet, at, ethertype::IPV6),
             _ => {}
         }
     }
@@ -59,75 +55,70 @@ fn is_stripped(kind: HeaderKind) -> bool {
 }
 
 /// The IP packet at `at`, with the addresses of the Ethernet header at `ethernet` if there is one.
-fn below(frame: &[u8], ethernet: Option<usize>, at: usize, ethertype: [u8; 2]) -> Option<Inner> {
+fn below(frame: &[u8], ethernet: Option<usize>, at: usize, ethertype: u16) -> Option<Inner> {
     let Some(ethernet) = ethernet else { return Some(Inner::new(LinkType::RAW, at)) };
-    let mut front = [0; ADDRESSES_BYTES + 2];
-    front[..ADDRESSES_BYTES].copy_from_slice(frame.get(ethernet..ethernet + ADDRESSES_BYTES)?);
-    front[ADDRESSES_BYTES..].copy_from_slice(&ethertype);
+    let mut front: [u8; ethernet::BYTES] = *frame.get(ethernet..)?.first_chunk()?;
+    front[ethernet::TYPE_AT..].copy_from_slice(&ethertype.to_be_bytes());
     Inner::new(LinkType::ETHERNET, at).with_front(&front)
 }
 
 #[cfg(test)]
 mod tests {
+    use steerage::flow::wire::protocol::{GRE, UDP};
+    use steerage::flow::wire::{FrameBuilder, icmp};
+
     use super::*;
 
-    /// An IPv4 header without options, for this protocol and payload length.
-    fn ipv4(protocol: u8, payload: usize) -> Vec<u8> {
-        let len = (20 + payload) as u16;
-        let mut header = vec![0x45, 0, 0, 0, 0, 1, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-        header[2..4].copy_from_slice(&len.to_be_bytes());
-        header
-    }
-
-    fn ethernet(ethertype: u16) -> Vec<u8> {
-        [&b"to....from.."[..], &ethertype.to_be_bytes()].concat()
+    /// An IPv4 packet with this protocol.
+    fn ipv4(protocol: u8) -> FrameBuilder {
+        FrameBuilder::ip([10, 0, 0, 1], [10, 0, 0, 2], protocol).stations(*b"from..", *b"to....")
     }
 
     #[test]
     fn the_innermost_frame_is_handed_on() {
         // GRE with a key, followed by IPv4 and UDP.
-        let inner = [ipv4(17, 8), vec![0; 8]].concat();
+        let inner = ipv4(UDP).packet(&[0; 8]);
         let gre = [&[0x20, 0, 0x08, 0, 0, 0, 0, 7], &inner[..]].concat();
-        let frame = [ethernet(0x0800), ipv4(47, gre.len()), gre.clone()].concat();
+        let frame = ipv4(GRE).frame(&gre);
         let found = strip_tunnels(&frame, LinkType::ETHERNET).unwrap();
         assert_eq!(Some(found), Inner::new(LinkType::ETHERNET, 42).with_front(b"to....from..\x08\x00"));
         // The GRE packet without a link header, and the frame within another tunnel: Ethernet in
         // VXLAN.
-        let raw = [ipv4(47, gre.len()), gre].concat();
+        let raw = ipv4(GRE).packet(&gre);
         assert_eq!(strip_tunnels(&raw, LinkType::RAW), Some(Inner::new(LinkType::RAW, 28)));
         let vxlan = [&[0x20, 0, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 7, 0], &frame[..]].concat();
-        let deep = [ethernet(0x0800), ipv4(17, vxlan.len()), vxlan].concat();
+        let deep = ipv4(UDP).frame(&vxlan);
         let found = strip_tunnels(&deep, LinkType::ETHERNET).unwrap();
         assert_eq!(Some(found), Inner::new(LinkType::ETHERNET, 92).with_front(b"to....from..\x08\x00"));
     }
 
     #[test]
     fn mirrored_frames_are_handed_on() {
-        let mirrored = [ethernet(0x0800), ipv4(17, 8), vec![0; 8]].concat();
+        let mirrored = ipv4(UDP).frame(&[0; 8]);
         let erspan = [&[0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 0, 0, 5, 0, 0, 0, 0], &mirrored[..]].concat();
-        let frame = [ethernet(0x0800), ipv4(47, erspan.len()), erspan].concat();
+        let frame = ipv4(GRE).frame(&erspan);
         let expected = Inner::new(LinkType::ETHERNET, 50);
         assert_eq!(strip_tunnels(&frame, LinkType::ETHERNET), Some(expected));
         // TZSP without tags: UDP port 37008.
         let tzsp = [&[0x20, 0, 0x90, 0x90, 0, 0, 0, 0, 1, 0, 0, 1, 1], &mirrored[..]].concat();
-        let frame = [ethernet(0x0800), ipv4(17, tzsp.len()), tzsp].concat();
+        let frame = ipv4(UDP).frame(&tzsp);
         assert_eq!(strip_tunnels(&frame, LinkType::ETHERNET), Some(Inner::new(LinkType::ETHERNET, 47)));
     }
 
     #[test]
     fn what_is_in_no_tunnel_stays_as_it_is() {
-        let plain = [ethernet(0x0800), ipv4(17, 8), vec![0; 8]].concat();
+        let plain = ipv4(UDP).frame(&[0; 8]);
         assert_eq!(strip_tunnels(&plain, LinkType::ETHERNET), None);
         assert_eq!(strip_tunnels(&plain[..13], LinkType::ETHERNET), None);
         assert_eq!(strip_tunnels(&[], LinkType::RAW), None);
         // A GRE header without contents, and one with an unknown type of payload.
         for gre in [vec![0, 0, 0x08, 0], [&[0, 0, 0x88, 0xcc][..], &[0; 40]].concat()] {
-            let frame = [ethernet(0x0800), ipv4(47, gre.len()), gre].concat();
+            let frame = ipv4(GRE).frame(&gre);
             assert_eq!(strip_tunnels(&frame, LinkType::ETHERNET), None);
         }
         // An ICMP error that quotes a packet in a tunnel.
-        let quoted = [ipv4(47, 24), vec![0, 0, 0x08, 0], ipv4(17, 0)].concat();
-        let error = [ethernet(0x0800), ipv4(1, 8 + quoted.len()), vec![3, 3, 0, 0, 0, 0, 0, 0], quoted].concat();
+        let quoted = ipv4(GRE).packet(&[&[0, 0, 0x08, 0][..], &ipv4(UDP).packet(&[])].concat());
+        let error = FrameBuilder::icmp([10, 0, 0, 1], [10, 0, 0, 2], icmp::UNREACHABLE, 3).frame(&quoted);
         assert_eq!(strip_tunnels(&error, LinkType::ETHERNET), None);
     }
 }

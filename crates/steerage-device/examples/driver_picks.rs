@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::error::Error;
 
 use steerage::device::{Capabilities, Completions, DeviceError, Filled, Polled, RxQueue};
+use steerage::flow::wire::FrameBuilder;
 use steerage::flow::{Affinity, hash_of_bucket};
 use steerage::{Batch, Builder, Cpu, CpuMask, Handler, Hash, Input, Outcome};
 
@@ -28,11 +29,10 @@ impl RxQueue for Card {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let count = out.fill(budget.min(self.left as usize), |page| {
             let tenant = (self.next % u32::from(TENANTS)) as u8;
-            let frame = &mut page[..60];
-            frame.fill(0);
-            (frame[12], frame[14], frame[17], frame[23]) = (8, 0x45, 46, 17); // IPv4, 46 bytes, UDP
-            frame[26..30].copy_from_slice(&[10, 0, 0, tenant]);
-            frame[34..38].copy_from_slice(&self.next.to_be_bytes()); // The ports, which make each packet a new flow.
+            // The ports differ in each packet, which makes it a new flow.
+            let (from, to) = ((self.next >> 16) as u16, self.next as u16);
+            let udp = FrameBuilder::udp(([10, 0, 0, tenant], from), ([0; 4], to));
+            page[..60].copy_from_slice(&udp.frame_of(60));
             self.next += 1;
             // Neighbouring tenants get buckets that are far apart, because each CPU starts with a
             // contiguous range of buckets.

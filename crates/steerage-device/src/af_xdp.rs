@@ -67,8 +67,6 @@ pub const SEND_RING_DEFAULT: u32 = 1024;
 const HEADROOM_BYTES: usize = 256;
 /// The longest chunk that the kernel supports: one of its pages.
 const CHUNK_BYTES_MAX: usize = 4096;
-/// An Ethernet header and two VLAN tags. They precede the bytes that the MTU counts.
-const LINK_BYTES: usize = 14 + 2 * 4;
 
 const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON and CAP_IPC_LOCK: run it with sudo";
 

@@ -34,6 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::net::if_::if_nametoindex;
+use steerage::flow::wire::ethernet;
 use steerage::{
     DeviceError, Input, LinkType, Output,
     device::{RxQueue, TxQueue},
@@ -63,8 +64,6 @@ pub const MTU_MAX: usize = 65521;
 /// The MTU of Ethernet, for interfaces with an unknown MTU.
 const MTU_DEFAULT: usize = 1500;
 
-/// An Ethernet header and two VLAN tags. They precede the bytes that the MTU counts.
-const LINK_BYTES: usize = 14 + 2 * 4;
 
 const MODULE: &str = "load the module: sudo modprobe tun; in a container: --device /dev/net/tun";
 const PERMISSION: &str =
@@ -406,7 +405,7 @@ impl Shared {
 
     /// The longest frame that the device receives, in bytes.
     fn frame_bytes_max(&self) -> usize {
-        self.mtu + if self.layer == Layer::Tap { LINK_BYTES } else { 0 }
+        self.mtu + if self.layer == Layer::Tap { ethernet::TAGGED_BYTES } else { 0 }
     }
 
     /// The error for a failed system call.

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt};
 
+use steerage::flow::wire::checksum::{finish, sum};
+use steerage::flow::wire::{icmp, icmp6, ipv4, put};
+
 use crate::{HANG, skip};
 
 /// How long to wait for an answer before the next attempt.
@@ -190,21 +193,19 @@ fn asked(socket: &UdpSocket, to: SocketAddr, ask: &[u8], mut is_answer: impl FnM
 /// Pings `to` from this namespace, with `bytes` of payload, until it answers.
 pub fn ping(to: IpAddr, bytes: usize) {
     let (family, protocol, ask, answer) = match to {
-        IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp, 8, 0),
-        IpAddr::V6(_) => (AddressFamily::Inet6, SockProtocol::IcmpV6, 128, 129),
+        IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp, icmp::ECHO, icmp::ECHO_REPLY),
+        IpAddr::V6(_) => (AddressFamily::Inet6, SockProtocol::IcmpV6, icmp6::ECHO, icmp6::ECHO_REPLY),
     };
     let socket: UdpSocket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol).unwrap().into();
-    let mut echo = vec![0x5a; 8 + bytes];
-    echo[..8].copy_from_slice(&[ask, 0, 0, 0, 0x12, 0x34, 0, 1]);
+    let mut echo = vec![0x5a; icmp::BYTES + bytes];
+    put(&mut echo, 0, [ask, 0, 0, 0, 0x12, 0x34, 0, 1]);
     if to.is_ipv4() {
-        // The checksum of RFC 1071. For IPv6, the kernel computes it.
-        let words = echo.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
-        let sum: u32 = words.sum();
-        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-        echo[2..4].copy_from_slice(&sum.to_be_bytes());
+        // For IPv6, the kernel computes the checksum.
+        let checksum = finish(sum(&echo, 0));
+        put(&mut echo, icmp::CHECKSUM_AT, checksum.to_be_bytes());
     }
     // An IPv4 answer includes its IP header.
-    let at = if to.is_ipv4() { 20 } else { 0 };
+    let at = if to.is_ipv4() { ipv4::BYTES } else { 0 };
     let is_ours = |got: &[u8]| got.get(at).is_some_and(|kind| *kind == answer) && got[at + 4..] == echo[4..];
     asked(&socket, SocketAddr::new(to, 0), &echo, is_ours);
 }

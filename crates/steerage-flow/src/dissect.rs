@@ -14,16 +14,15 @@
 //! | `transport` | ports, ICMP |
 //! | `tunnel` | GRE, VXLAN, Geneve, GTP-U |
 //! | `mirror` | ERSPAN, WCCP, TZSP, CAPWAP, Teredo: what carries copies of packets, or packets around something |
-//! | `dissection`, `numbers`, `bytes` | the result; assigned numbers; reading of bytes |
+//! | `dissection`, `ports` | the result; ports of tunnels |
 //!
-mod bytes;
 mod dissection;
 mod dissections;
 mod link;
 mod mirror;
 mod network;
-mod numbers;
 mod plain;
+mod ports;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -34,8 +33,8 @@ use crate::flow_key::FlowKey;
 use crate::link_type::LinkType;
 pub use dissection::{Dissection, End, FRAME_BYTES_MAX, Fragment, Header, HeaderKind, IpLayer, Layers, Tunnel};
 pub use dissections::Dissections;
-pub(crate) use numbers::port::PAIRS as TUNNEL_PORTS;
 pub(crate) use plain::{plain, plain_ip};
+pub(crate) use ports::PAIRS as TUNNEL_PORTS;
 
 /// The flow that a frame belongs to, from its sender's point of view. Apply [`FlowKey::both_directions`] if both
 /// directions should have the same key. `None` if the frame contains no IP, or no complete IP header. The result is
@@ -77,7 +76,7 @@ pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey>
 #[must_use]
 #[inline(always)]
 pub fn is_tunnel(from: u16, to: u16) -> bool {
-    numbers::port::may_be_tunnel(from, to) && numbers::port::of_tunnel(from, to).is_some()
+    ports::may_be_tunnel(from, to) && ports::of_tunnel(from, to).is_some()
 }
 
 /// Fills in a blank dissection in place, because a dissection is too large to be moved about (measured: that takes

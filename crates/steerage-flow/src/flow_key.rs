@@ -28,36 +28,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 pub use parse::ParseFlowKeyError;
 
-/// The protocol numbers that are used here (IANA, "Protocol Numbers").
-pub mod protocol {
-    /// ICMP over IPv4.
-    pub const ICMP: u8 = 1;
-    /// TCP.
-    pub const TCP: u8 = 6;
-    /// UDP.
-    pub const UDP: u8 = 17;
-    /// Generic routing encapsulation.
-    pub const GRE: u8 = 47;
-    /// IPsec encapsulating security payload.
-    pub const ESP: u8 = 50;
-    /// ICMP over IPv6.
-    pub const ICMP6: u8 = 58;
-    /// SCTP.
-    pub const SCTP: u8 = 132;
-
-    /// Whether a header of this protocol begins with a source and a destination port, which RSS hashes.
-    ///
-    /// ```
-    /// use steerage_flow::protocol;
-    ///
-    /// assert!(protocol::has_ports(protocol::UDP) && !protocol::has_ports(protocol::ICMP));
-    /// ```
-    #[must_use]
-    #[inline(always)]
-    pub const fn has_ports(protocol: u8) -> bool {
-        matches!(protocol, TCP | UDP | SCTP)
-    }
-}
+use crate::wire::protocol;
 
 /// How many bytes of a custom key are hashed. If there are more, only their number counts.
 const BYTES_MAX: usize = 40;
@@ -502,17 +473,10 @@ fn fmt_ends(f: &mut fmt::Formatter<'_>, source: SocketAddr, destination: SocketA
 }
 
 fn fmt_protocol(f: &mut fmt::Formatter<'_>, protocol: u8) -> fmt::Result {
-    let name = match protocol {
-        protocol::ICMP => "icmp",
-        protocol::TCP => "tcp",
-        protocol::UDP => "udp",
-        protocol::GRE => "gre",
-        protocol::ESP => "esp",
-        protocol::ICMP6 => "icmp6",
-        protocol::SCTP => "sctp",
-        other => return write!(f, "protocol-{other} "),
-    };
-    write!(f, "{name} ")
+    match protocol::name(protocol) {
+        Some(name) => write!(f, "{name} "),
+        None => write!(f, "protocol-{protocol} "),
+    }
 }
 
 /// The same text as [`Display`](fmt::Display), because the words as numbers would be unreadable.

@@ -17,6 +17,7 @@
 //! | [`hash`] | the hash functions, and all `unsafe` of this crate |
 //! | `affinity` | which packets must stay together: [`Affinity`] |
 //! | `flow_key` | the key of a flow, in the form in which it is hashed: [`FlowKey`] |
+//! | [`wire`] | protocol numbers, the layout of headers, the Internet checksum, and a builder of frames |
 //! | `link_type`, `time`, `limits` | the type of a frame's first header; clocks; every limit with its reason |
 //!
 //! Nothing here depends on another crate of steerage.
@@ -38,9 +39,10 @@ pub mod limits;
 mod link_type;
 pub mod offload;
 mod time;
+pub mod wire;
 
 pub use affinity::Affinity;
-pub use flow_key::{FlowKey, FlowParts, ParseFlowKeyError, protocol};
+pub use flow_key::{FlowKey, FlowParts, ParseFlowKeyError};
 pub use flow_limit::{FlowLimit, FlowLimits};
 pub use fragments::{FragmentCounts, FragmentTable};
 pub use frame_key::{
@@ -49,6 +51,7 @@ pub use frame_key::{
 pub use hash::{FlowHash, FlowHasher, HashKey, HashKind, HashUnavailable, Hashing, ParseHashKeyError, UnknownHash};
 pub use link_type::LinkType;
 pub use time::{PacketClock, Timestamp, WallTime};
+pub use wire::protocol;
 
 /// The examples of the crate's README.
 #[cfg(doctest)]

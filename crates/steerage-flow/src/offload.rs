@@ -12,11 +12,10 @@
 //! | `virtio` | `struct virtio_net_hdr`, the form that the kernel and virtual machines use |
 //! | `segments` | [`Segments`]: iterates over the packets of a frame |
 //! | `coalesce` | [`coalesce`]: makes super-frames from packets, by the rules of Linux GRO |
-//! | `layout`, `checksum` | the positions of headers; checksums |
+//! | `layout` | the positions of headers |
 //!
 //! Nothing in this module copies a payload or allocates memory.
 
-pub mod checksum;
 mod coalesce;
 mod layout;
 mod segments;
@@ -27,7 +26,9 @@ mod virtio;
 use std::fmt;
 
 use crate::LinkType;
-use layout::{Layout, TCP, UDP};
+use crate::wire::checksum::{finish_transport, sum};
+use crate::wire::{be16, protocol, tcp};
+use layout::Layout;
 
 pub use coalesce::{MERGED_MAX, Merged, RUNS_MAX, coalesce};
 pub use segments::{Segment, Segments};
@@ -140,8 +141,8 @@ impl Offload {
         let layout = layout::read(frame, link).ok_or(BadOffload::Header)?;
         let protocol = match kind {
             OffloadKind::Single => return Err(BadOffload::Kind),
-            OffloadKind::Tcp => TCP,
-            OffloadKind::Udp => UDP,
+            OffloadKind::Tcp => protocol::TCP,
+            OffloadKind::Udp => protocol::UDP,
         };
         let payload = frame.len() - layout.payload_at;
         if layout.protocol != protocol || payload == 0 {
@@ -159,7 +160,7 @@ impl Offload {
         Self {
             kind,
             checksum: ChecksumState::Complete,
-            ecn: kind == OffloadKind::Tcp && frame[layout.transport_at + layout::TCP_FLAGS_AT] & layout::CWR != 0,
+            ecn: kind == OffloadKind::Tcp && be16(frame, layout.transport_at + tcp::FLAGS_AT) & tcp::CWR != 0,
             segment_bytes,
             header_bytes: layout.payload_at as u16,
             network_at: layout.network_at as u16,
@@ -256,7 +257,7 @@ impl Offload {
         if self.is_super_frame() || self.checksum != ChecksumState::Partial {
             return;
         }
-        let summed = packet.get(start..).map(|summed| checksum::finish_transport(checksum::sum(summed, 0)));
+        let summed = packet.get(start..).map(|summed| finish_transport(sum(summed, 0)));
         if let (Some(sum), Some(place)) = (summed, packet.get_mut(at..at + 2)) {
             place.copy_from_slice(&sum.to_be_bytes());
         }

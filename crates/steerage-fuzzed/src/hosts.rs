@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use steerage::flow::wire::{ethernet, vlan};
 use steerage::TxId;
 use steerage::testing::HandlerTester;
 use steerage_lab::respond::{self, Config, Respond, Responding};
@@ -16,7 +17,7 @@ const V4: [u8; 4] = [10, 0, 0, 2];
 const V6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
 const MTU: usize = 1500;
 /// An Ethernet header and a VLAN tag.
-const LINK_BYTES: usize = 18;
+const LINK_BYTES: usize = ethernet::BYTES + vlan::BYTES;
 
 /// How many frames of an input are checked. More frames would not find more, and an input of empty
 /// frames would have thousands.

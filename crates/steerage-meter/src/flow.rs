@@ -1,10 +1,11 @@
 //! A flow in the table: two cache lines, and a third one for TCP.
 
 use steerage::BucketId;
+use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 use steerage::flow::{HeaderKind, Tunnel};
 
 use super::key::{Directed, Key};
-use super::tcp::{ACK, FIN, RST, SYN, Segment, TcpHealth, TcpState};
+use super::tcp::{Segment, TcpHealth, TcpState};
 use super::timeouts::Timeouts;
 
 /// The packet has no VLAN tag. VLAN ids have 12 bits.

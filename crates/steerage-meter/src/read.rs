@@ -8,53 +8,15 @@ use std::net::{SocketAddrV4, SocketAddrV6};
 use steerage::flow::{self, Dissection, HeaderKind, Layers};
 use steerage::{
     FlowKey, LinkType,
-    flow::{FlowParts, protocol},
+    flow::FlowParts,
+    flow::wire::{be16, be32, be64, be128, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp, vlan},
 };
 
 use super::flow::Seen;
 use super::key::{Directed, Key};
 use super::tcp::Segment;
 
-const ETHERNET_LEN: usize = 14;
-const VLAN_TAG_LEN: usize = 4;
-const VLAN_ID: u16 = 0x0fff;
-/// EtherTypes (IEEE).
-const IPV4: u16 = 0x0800;
-const IPV4_BYTES: [u8; 2] = IPV4.to_be_bytes();
-const IPV6: u16 = 0x86dd;
-const VLAN: u16 = 0x8100;
-
-/// Header lengths without options.
-const IPV4_LEN: usize = 20;
-const IPV6_LEN: usize = 40;
-const TCP_LEN: usize = 20;
-const UDP_LEN: usize = 8;
-/// Version 4, with five words of four bytes.
-const IPV4_PLAIN: u8 = 0x45;
-/// The "more fragments" bit and the fragment offset.
-const IPV4_FRAGMENT: u16 = 0x3fff;
-/// The flags of RFC 9293 and AE (RFC 9768), in the word at byte 12 of the TCP header.
-const TCP_FLAGS: u16 = 0x01ff;
-
-#[inline(always)]
-fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-#[inline(always)]
-fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-#[inline(always)]
-fn be64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
-    u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
-}
-
-#[inline(always)]
-fn be128<const N: usize>(bytes: &[u8; N], at: usize) -> u128 {
-    u128::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
-}
+const IPV4_TYPE: [u8; 2] = ethertype::IPV4.to_be_bytes();
 
 /// Reads a plain packet. Returns `None` if the packet is not plain.
 ///
@@ -73,10 +35,10 @@ pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut See
 /// cases would use its registers.
 #[inline(always)]
 pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
-    let head: Option<&[u8; ETHERNET_LEN + 1]> = frame.first_chunk();
+    let head: Option<&[u8; ethernet::BYTES + 1]> = frame.first_chunk();
     match head {
-        Some(head) if head[12..] == [IPV4_BYTES[0], IPV4_BYTES[1], IPV4_PLAIN] => {
-            plain_ipv4(&frame[ETHERNET_LEN..], layers, seen)
+        Some(head) if head[12..] == [IPV4_TYPE[0], IPV4_TYPE[1], ipv4::PLAIN] => {
+            plain_ipv4(&frame[ethernet::BYTES..], layers, seen)
         }
         _ => plain_behind_ethernet(frame, layers, seen),
     }
@@ -95,17 +57,17 @@ fn plain_raw(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> O
 /// Like [`plain`], for Ethernet followed by a tag or by IPv6.
 #[inline(never)]
 fn plain_behind_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
-    let head: &[u8; ETHERNET_LEN + VLAN_TAG_LEN] = frame.first_chunk()?;
+    let head: &[u8; ethernet::BYTES + vlan::BYTES] = frame.first_chunk()?;
     match be16(head, 12) {
-        IPV6 => plain_ipv6(&frame[ETHERNET_LEN..], layers, seen),
-        VLAN => {
-            let packet = &frame[ETHERNET_LEN + VLAN_TAG_LEN..];
+        ethertype::IPV6 => plain_ipv6(&frame[ethernet::BYTES..], layers, seen),
+        ethertype::VLAN => {
+            let packet = &frame[ethernet::BYTES + vlan::BYTES..];
             match be16(head, 16) {
-                IPV4 => plain_ipv4(packet, layers, seen),
-                IPV6 => plain_ipv6(packet, layers, seen),
+                ethertype::IPV4 => plain_ipv4(packet, layers, seen),
+                ethertype::IPV6 => plain_ipv6(packet, layers, seen),
                 _ => None,
             }?;
-            seen.vlans[0] = be16(head, 14) & VLAN_ID;
+            seen.vlans[0] = be16(head, 14) & vlan::ID;
             Some(())
         }
         _ => None,
@@ -114,15 +76,15 @@ fn plain_behind_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Optio
 
 #[inline(always)]
 fn plain_ipv4(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
-    let header: &[u8; IPV4_LEN + UDP_LEN] = packet.first_chunk()?;
+    let header: &[u8; ipv4::BYTES + udp::BYTES] = packet.first_chunk()?;
     let (protocol, stated) = (header[9], be16(header, 2));
-    let (addresses, ports) = (be64(header, 12), be32(header, IPV4_LEN));
-    if header[0] != IPV4_PLAIN || be16(header, 6) & IPV4_FRAGMENT != 0 || stated == 0 {
+    let (addresses, ports) = (be64(header, 12), be32(header, ipv4::BYTES));
+    if header[0] != ipv4::PLAIN || be16(header, 6) & ipv4::FRAGMENT != 0 || stated == 0 {
         return None;
     }
     let tcp_flags = transport(
         packet,
-        IPV4_LEN,
+        ipv4::BYTES,
         stated.into(),
         protocol,
         ((ports >> 16) as u16, ports as u16),
@@ -136,14 +98,14 @@ fn plain_ipv4(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
 
 #[inline(always)]
 fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
-    let header: &[u8; IPV6_LEN + UDP_LEN] = packet.first_chunk()?;
+    let header: &[u8; ipv6::BYTES + udp::BYTES] = packet.first_chunk()?;
     let (protocol, payload) = (header[6], be16(header, 4));
-    let (from_port, to_port) = (be16(header, IPV6_LEN), be16(header, IPV6_LEN + 2));
+    let (from_port, to_port) = (be16(header, ipv6::BYTES), be16(header, ipv6::BYTES + 2));
     if header[0] >> 4 != 6 {
         return None;
     }
-    let stated = IPV6_LEN as u32 + u32::from(payload);
-    let tcp_flags = transport(packet, IPV6_LEN, stated, protocol, (from_port, to_port), layers, &mut seen.segment)?;
+    let stated = ipv6::BYTES as u32 + u32::from(payload);
+    let tcp_flags = transport(packet, ipv6::BYTES, stated, protocol, (from_port, to_port), layers, &mut seen.segment)?;
     let flow = Key::v6((be128(header, 8), from_port), (be128(header, 24), to_port), protocol);
     seen.fill(flow, stated, tcp_flags);
     Some(())
@@ -164,9 +126,9 @@ fn transport(
 ) -> Option<u16> {
     match protocol {
         protocol::TCP => {
-            let header: &[u8; TCP_LEN] = packet.get(at..)?.first_chunk()?;
+            let header: &[u8; tcp::BYTES] = packet.get(at..)?.first_chunk()?;
             *segment = self::segment(header, stated.saturating_sub(at as u32));
-            Some(be16(header, 12) & TCP_FLAGS)
+            Some(be16(header, 12) & tcp::FLAGS)
         }
         protocol::UDP if layers == Layers::Outer || !flow::is_tunnel(from, to) => {
             segment.is_there = false;
@@ -178,7 +140,7 @@ fn transport(
 
 /// A TCP segment of `bytes` bytes including its header.
 #[inline(always)]
-fn segment(header: &[u8; TCP_LEN], bytes: u32) -> Segment {
+fn segment(header: &[u8; tcp::BYTES], bytes: u32) -> Segment {
     Segment {
         is_there: true,
         sequence: be32(header, 4),
@@ -193,7 +155,7 @@ fn segment(header: &[u8; TCP_LEN], bytes: u32) -> Segment {
 fn segment_of(frame: &[u8], found: &Dissection, ip_bytes: u32) -> Option<Segment> {
     let ip = found.ip.filter(|ip| ip.protocol == protocol::TCP && !found.is_quoted && found.fragment().is_none())?;
     let at = found.transport_offset?;
-    let header: &[u8; TCP_LEN] = frame.get(at as usize..)?.first_chunk()?;
+    let header: &[u8; tcp::BYTES] = frame.get(at as usize..)?.first_chunk()?;
     Some(segment(header, (ip.offset + ip_bytes).saturating_sub(at)))
 }
 
@@ -245,12 +207,12 @@ fn carrier(frame: &[u8], at: usize, version: u8, protocol: u8) -> Option<FlowKey
     let packet = frame.get(at..)?;
     Some(match version {
         4 => {
-            let header: &[u8; IPV4_LEN] = packet.first_chunk()?;
+            let header: &[u8; ipv4::BYTES] = packet.first_chunk()?;
             let end = |at| SocketAddrV4::new(be32(header, at).into(), 0);
             FlowKey::v4(end(12), end(16), protocol)
         }
         _ => {
-            let header: &[u8; IPV6_LEN] = packet.first_chunk()?;
+            let header: &[u8; ipv6::BYTES] = packet.first_chunk()?;
             let end = |at| SocketAddrV6::new(be128(header, at).into(), 0, 0, 0);
             FlowKey::v6(end(8), end(24), protocol)
         }
@@ -265,6 +227,8 @@ pub(super) fn dissect(frame: &[u8], link: LinkType, layers: Layers) -> Dissectio
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use steerage::flow::wire::FrameBuilder;
 
     use super::*;
 
@@ -283,12 +247,9 @@ mod tests {
     /// An Ethernet frame with UDP over IPv4 to this port. The payload looks like a tunnel header
     /// with a packet.
     fn udp4(port: u16) -> Vec<u8> {
-        let mut frame = vec![0; 200];
-        (frame[12], frame[13], frame[14], frame[17], frame[23]) = (8, 0, 0x45, 186, 17);
-        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-        frame[36..38].copy_from_slice(&port.to_be_bytes());
-        (frame[42], frame[50], frame[64]) = (0x08, 0x45, 0x45);
-        frame
+        let mut payload = [0; 158];
+        (payload[0], payload[8], payload[22]) = (0x08, ipv4::PLAIN, ipv4::PLAIN);
+        FrameBuilder::udp(([10, 0, 0, 1], 0), ([10, 0, 0, 2], port)).frame(&payload)
     }
 
     #[test]
@@ -317,14 +278,14 @@ mod tests {
     fn frames() -> impl Strategy<Value = Vec<u8>> {
         let kinds = (any::<[bool; 3]>(), any::<[u8; 80]>());
         let frame = kinds.prop_map(|([tagged, six, tcp], random)| {
-            let protocol = if tcp { 6 } else { 17 };
+            let protocol = if tcp { protocol::TCP } else { protocol::UDP };
             let mut packet = random.to_vec();
             if six {
-                (packet[0], packet[6]) = (0x60, protocol);
+                (packet[0], packet[6]) = (ipv6::PLAIN, protocol);
             } else {
-                (packet[0], packet[6], packet[7], packet[9]) = (0x45, 0x40, 0, protocol);
+                (packet[0], packet[6], packet[7], packet[9]) = (ipv4::PLAIN, 0x40, 0, protocol);
             }
-            let ethertype = if six { IPV6 } else { IPV4 }.to_be_bytes();
+            let ethertype = if six { ethertype::IPV6 } else { ethertype::IPV4 }.to_be_bytes();
             let tag = if tagged { vec![0x81, 0, 0x20, 5] } else { Vec::new() };
             [&random[..12], &tag, &ethertype, &packet].concat()
         });

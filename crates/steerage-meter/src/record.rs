@@ -184,14 +184,10 @@ impl Class {
 
     fn name(self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
-            Self::Ip(protocol::ICMP) => "icmp",
-            Self::Ip(protocol::TCP) => "tcp",
-            Self::Ip(protocol::UDP) => "udp",
-            Self::Ip(protocol::GRE) => "gre",
-            Self::Ip(protocol::ESP) => "esp",
-            Self::Ip(protocol::ICMP6) => "icmp6",
-            Self::Ip(protocol::SCTP) => "sctp",
-            Self::Ip(other) => return Cow::Owned(format!("protocol-{other}")),
+            Self::Ip(protocol) => match protocol::name(protocol) {
+                Some(name) => name,
+                None => return Cow::Owned(format!("protocol-{protocol}")),
+            },
             Self::Link => "link",
             Self::Mpls => "mpls",
             Self::Other => "other",

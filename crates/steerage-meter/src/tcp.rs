@@ -5,12 +5,7 @@
 //! acknowledgements. `docs/meter.md` defines the counts.
 
 use serde::Serialize;
-
-/// TCP flags (RFC 9293).
-pub(super) const FIN: u16 = 0x01;
-pub(super) const SYN: u16 = 0x02;
-pub(super) const RST: u16 = 0x04;
-pub(super) const ACK: u16 = 0x10;
+use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 
 /// The limit that distinguishes out-of-order segments from retransmissions, in nanoseconds, if the
 /// round-trip time is unknown. A segment that arrives within this time after the highest one was

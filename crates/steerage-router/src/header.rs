@@ -3,15 +3,11 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use steerage::flow::wire::checksum::{finish, sum};
+use steerage::flow::wire::{be16, icmp, icmp6, ipv4, ipv6, protocol};
+
 use super::reason::Fate;
 use crate::addresses::{is_of_a_host_v4, is_of_a_host_v6, is_source_v4};
-use crate::checksum::{finish, sum};
-
-pub(super) const IPV4_HEADER_BYTES: usize = 20;
-pub(super) const IPV6_HEADER_BYTES: usize = 40;
-
-const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
 
 /// The maximum number of extension headers that are skipped to see whether a packet is an ICMPv6
 /// error. More make no sense under RFC 8200, 4.1.
@@ -34,10 +30,10 @@ pub(super) struct V4 {
 /// broadcast addresses of the link that the packet arrived on.
 #[inline]
 pub(super) fn v4(packet: &[u8], bytes: usize, broadcasts: &[Ipv4Addr]) -> Result<V4, Fate> {
-    let header: &[u8; IPV4_HEADER_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
+    let header: &[u8; ipv4::BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
     let header_len = usize::from(header[0] & 0xf) * 4;
-    let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    if header[0] >> 4 != 4 || header_len < IPV4_HEADER_BYTES || len < header_len || len > bytes {
+    let len = usize::from(be16(header, 2));
+    if header[0] >> 4 != 4 || header_len < ipv4::BYTES || len < header_len || len > bytes {
         return Err(Fate::BadHeader);
     }
     if finish(sum(packet.get(..header_len).ok_or(Fate::BadHeader)?, 0)) != 0 {
@@ -68,8 +64,8 @@ pub(super) struct V6 {
 /// Like [`v4`], for an IPv6 packet.
 #[inline]
 pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
-    let header: &[u8; IPV6_HEADER_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
-    let len = IPV6_HEADER_BYTES + usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let header: &[u8; ipv6::BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
+    let len = ipv6::BYTES + usize::from(be16(header, 4));
     if header[0] >> 4 != 6 || len > bytes {
         return Err(Fate::BadHeader);
     }
@@ -92,34 +88,29 @@ pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
 /// Whether an ICMP error may be sent about the IPv4 packet. No errors are sent about ICMP errors,
 /// nor about fragments other than the first (RFC 1812, 4.3.2.7).
 pub(super) fn may_answer_v4(packet: &[u8]) -> bool {
-    let Some(header) = packet.first_chunk::<IPV4_HEADER_BYTES>() else { return false };
-    let is_later = u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0;
+    let Some(header) = packet.first_chunk::<{ ipv4::BYTES }>() else { return false };
+    let is_later = be16(header, 6) & ipv4::OFFSET != 0;
     let kind = packet.get(usize::from(header[0] & 0xf) * 4);
     // If the ICMP type cannot be read, the packet might be an error, so it is not answered.
-    let is_error = header[9] == ICMP && kind.is_none_or(|kind| matches!(kind, 3 | 4 | 5 | 11 | 12));
+    let is_error = header[ipv4::PROTOCOL_AT] == protocol::ICMP && kind.is_none_or(|kind| icmp::ERRORS.contains(kind));
     !is_later && !is_error
 }
 
 /// Like [`may_answer_v4`], for an IPv6 packet (RFC 4443, 2.4 e).
 pub(super) fn may_answer_v6(packet: &[u8]) -> bool {
-    const HOP_BY_HOP: u8 = 0;
-    const ROUTING: u8 = 43;
-    const FRAGMENT: u8 = 44;
-    const AUTHENTICATION: u8 = 51;
-    const DESTINATION: u8 = 60;
-    const REDIRECT: u8 = 137;
-    let (Some(&first), mut at) = (packet.get(6), IPV6_HEADER_BYTES) else { return false };
+    use protocol::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};
+    let (Some(&first), mut at) = (packet.get(ipv6::PROTOCOL_AT), ipv6::BYTES) else { return false };
     let mut next = first;
     for _ in 0..EXTENSIONS_MAX {
-        if next == ICMPV6 {
-            return packet.get(at).is_some_and(|kind| *kind >= 128 && *kind != REDIRECT);
+        if next == protocol::ICMP6 {
+            return packet.get(at).is_some_and(|kind| *kind >= icmp6::FIRST_INFORMATIONAL && *kind != icmp6::REDIRECT);
         }
         if !matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION) {
             return true;
         }
         let Some(&[following, len, high, low]) = packet.get(at..).and_then(<[u8]>::first_chunk) else { return false };
         at += match next {
-            FRAGMENT if u16::from_be_bytes([high, low]) & 0xfff8 != 0 => return false,
+            FRAGMENT if u16::from_be_bytes([high, low]) & ipv6::OFFSET != 0 => return false,
             FRAGMENT => 8,
             AUTHENTICATION => (usize::from(len) + 2) * 4,
             _ => (usize::from(len) + 1) * 8,
@@ -214,7 +205,7 @@ mod tests {
         packet[6..8].copy_from_slice(&[0x20, 1]);
         assert!(!may_answer_v4(&packet), "a later one");
         packet[6..8].fill(0);
-        packet[9] = ICMP;
+        packet[9] = protocol::ICMP;
         for (kind, may) in [(0, true), (8, true), (13, true), (3, false), (5, false), (11, false), (12, false)] {
             packet[20] = kind;
             assert_eq!(may_answer_v4(&packet), may, "type {kind}");
@@ -223,7 +214,7 @@ mod tests {
 
         let mut packet = udp_v6("2001:db8::1", "fd00::2");
         assert!(may_answer_v6(&packet));
-        packet[6] = ICMPV6;
+        packet[6] = protocol::ICMP6;
         for (kind, may) in [(128, true), (129, true), (135, true), (1, false), (3, false), (127, false), (137, false)] {
             packet[40] = kind;
             assert_eq!(may_answer_v6(&packet), may, "type {kind}");
@@ -232,7 +223,7 @@ mod tests {
         let extended = |offset: u8, kind: u8| {
             let mut extended = packet[..40].to_vec();
             extended[6] = 60;
-            extended.extend([44, 0, 0, 0, 0, 0, 0, 0, ICMPV6, 0, 0, offset, 0, 0, 0, 9, kind, 0, 0, 0]);
+            extended.extend([44, 0, 0, 0, 0, 0, 0, 0, protocol::ICMP6, 0, 0, offset, 0, 0, 0, 9, kind, 0, 0, 0]);
             extended
         };
         assert!(

@@ -18,8 +18,6 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
-#[doc(hidden)] // for the host of lab/
-pub mod checksum;
 mod header;
 mod icmp;
 pub mod kernel;
@@ -35,9 +33,10 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use steerage::flow::wire::checksum::adjusted;
+use steerage::flow::wire::{be16, ethernet, ethertype, put};
 use steerage::{Affinity, Batch, Cpu, Handler, LinkType, NoRoom, Packet, Timestamp, TxId};
 
-use crate::checksum::adjusted;
 use icmp::Problem;
 use limit::Bucket;
 use reason::Shared;
@@ -47,11 +46,6 @@ pub use limit::{ICMP_ERRORS_BURST, ICMP_ERRORS_PER_SECOND};
 pub use reason::{Fate, Forwarded};
 pub use table::{Hop, Interface, Neighbour, Neighbours, Routes, Shown, Table, Target};
 pub use wanted::{WANTED_MAX, Wanted, Wish};
-
-/// An Ethernet header without tags.
-const ETHERNET_BYTES: usize = 14;
-const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 
 /// How often a CPU without packets checks for a newer table. The check lets the CPU release the
 /// memory of an old table.
@@ -314,11 +308,7 @@ impl Forward {
             self.counted.icmp_suppressed += 1;
             return drop_as(packet, fate);
         }
-        let answered = match source {
-            IpAddr::V4(source) => icmp::answer_v4(&mut packet, ip.at, ip.len, source, problem),
-            IpAddr::V6(source) => icmp::answer_v6(&mut packet, ip.at, ip.len, source, problem),
-        };
-        if answered.is_err() {
+        if icmp::answer(&mut packet, ip.at, ip.len, source, problem).is_err() {
             return drop_as(packet, fate);
         }
         self.counted.icmp_sent += 1;
@@ -342,7 +332,7 @@ fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
     let received = packet.received();
     let data = received.data;
     let (at, is_v4) = match received.link {
-        LinkType::ETHERNET => (ETHERNET_BYTES, is_v4_in_ethernet(data, interface)?),
+        LinkType::ETHERNET => (ethernet::BYTES, is_v4_in_ethernet(data, interface)?),
         LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => match data.first().map(|byte| byte >> 4) {
             Some(version @ (4 | 6)) => (0, version == 4),
             _ => return Err(Fate::BadHeader),
@@ -365,7 +355,7 @@ fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
 
 #[inline]
 fn is_v4_in_ethernet(frame: &[u8], interface: &Interface) -> Result<bool, Fate> {
-    let header: &[u8; ETHERNET_BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
+    let header: &[u8; ethernet::BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
     // A router never forwards a broadcast or multicast frame as it is.
     if header[0] & 1 != 0 {
         return Err(Fate::Local);
@@ -373,9 +363,9 @@ fn is_v4_in_ethernet(frame: &[u8], interface: &Interface) -> Result<bool, Fate> 
     if interface.mac.is_some_and(|mac| header[..6] != mac) {
         return Err(Fate::OtherHost);
     }
-    match [header[12], header[13]] {
-        ETHERTYPE_IPV4 => Ok(true),
-        ETHERTYPE_IPV6 => Ok(false),
+    match be16(header, 12) {
+        ethertype::IPV4 => Ok(true),
+        ethertype::IPV6 => Ok(false),
         _ => Err(Fate::NotIp),
     }
 }
@@ -408,11 +398,11 @@ fn rewrite(packet: &mut Packet<'_>, ip: &Ip, way: &Way) -> Result<(), NoRoom> {
     }
     match (ip.at, way.link) {
         (0, Some(_)) => {
-            packet.prepend(ETHERNET_BYTES)?;
+            packet.prepend(ethernet::BYTES)?;
             packet.set_link(LinkType::ETHERNET);
         }
-        (ETHERNET_BYTES, None) => {
-            packet.trim_front(ETHERNET_BYTES)?;
+        (ethernet::BYTES, None) => {
+            packet.trim_front(ethernet::BYTES)?;
             packet.set_link(LinkType::RAW);
         }
         _ => {}
@@ -420,19 +410,20 @@ fn rewrite(packet: &mut Packet<'_>, ip: &Ip, way: &Way) -> Result<(), NoRoom> {
     let data = packet.data_mut()?;
     let header = match way.link {
         Some((to, from)) => {
-            let (link, header) = data.split_at_mut(ETHERNET_BYTES);
+            let (link, header) = data.split_at_mut(ethernet::BYTES);
             link[..6].copy_from_slice(&to);
             link[6..12].copy_from_slice(&from);
-            link[12..].copy_from_slice(if ip.is_v4 { &ETHERTYPE_IPV4 } else { &ETHERTYPE_IPV6 });
+            let ethertype = if ip.is_v4 { ethertype::IPV4 } else { ethertype::IPV6 };
+            link[ethernet::TYPE_AT..].copy_from_slice(&ethertype.to_be_bytes());
             header
         }
         None => data,
     };
     if ip.is_v4 {
-        let word = u16::from_be_bytes([header[8], header[9]]);
-        let checksum = adjusted(u16::from_be_bytes([header[10], header[11]]), word, word - 0x100);
+        let word = be16(header, 8);
+        let checksum = adjusted(be16(header, 10), word, word - 0x100);
         header[8] -= 1;
-        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        put(header, 10, checksum.to_be_bytes());
     } else {
         header[7] -= 1;
     }

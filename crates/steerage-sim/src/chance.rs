@@ -1,40 +1,8 @@
-//! Random numbers that depend only on a seed.
+//! Random numbers that depend only on a seed, and ranks by Zipf's law.
 
 use std::sync::Arc;
 
-/// xorshift64* (Vigna 2016). It is good enough for schedules, and gives the same numbers on every
-/// machine.
-#[derive(Clone, Debug)]
-pub struct Chance(u64);
-
-impl Chance {
-    /// The sequence of random numbers for `seed`.
-    pub fn new(seed: u64) -> Self {
-        // Splitmix64's finaliser, so that the sequences of seeds 1, 2, 3 differ from the start.
-        let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        Self((z ^ (z >> 31)) | 1)
-    }
-
-    /// The next 64 bits.
-    pub fn draw(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    /// A random number below `bound`, which must not be 0.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
-    }
-
-    /// True once in `times` calls on average. Never true for 0.
-    pub fn once_in(&mut self, times: u64) -> bool {
-        times > 0 && self.below(times) == 0
-    }
-}
+pub use steerage::testing::SplitMix64 as Chance;
 
 /// Draws ranks by Zipf's law: the probability of rank r is proportional to 1 / (r + 1)^s.
 #[derive(Clone, Debug)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use steerage::flow::wire::{IpHeader, ethernet, ethertype, ipv4, protocol, udp};
 use steerage::{
     DeviceError, Input, Packet, Timestamp,
     device::{Capabilities, Completion, Completions, Gather, Opened, Page, Polled, Region, RxQueue},
@@ -13,7 +14,7 @@ use crate::chance::{Chance, Zipf};
 
 /// The length of a frame: Ethernet, IPv4, UDP, and 12 bytes for the flow (4) and the number in the
 /// flow (8), big-endian.
-pub const FRAME_BYTES: usize = 14 + 20 + 8 + 12;
+pub const FRAME_BYTES: usize = ethernet::BYTES + ipv4::BYTES + udp::BYTES + 12;
 const PAYLOAD_AT: usize = FRAME_BYTES - 12;
 
 /// The maximum number of pages of a frame. Its head has [`FRAME_BYTES`] bytes, and each further
@@ -97,14 +98,10 @@ impl Traffic {
         let port = 1024 + (flow % 60_000) as u16;
         let (source, destination) = if self.reverse { (here, there) } else { (there, here) };
         let (from, to) = if self.reverse { (9, port) } else { (port, 9) };
+        let ip = IpHeader::new(source, destination, protocol::UDP);
         frame.fill(0);
-        frame[12] = 8;
-        frame[14] = 0x45;
-        frame[16..18].copy_from_slice(&((FRAME_BYTES - 14 + behind) as u16).to_be_bytes());
-        frame[22] = 64;
-        frame[23] = 17;
-        frame[26..30].copy_from_slice(&source);
-        frame[30..34].copy_from_slice(&destination);
+        frame[ethernet::TYPE_AT..ethernet::BYTES].copy_from_slice(&ethertype::IPV4.to_be_bytes());
+        ip.write(&mut frame[ethernet::BYTES..], FRAME_BYTES - ethernet::BYTES - ipv4::BYTES + behind).expect("IPv4");
         frame[34..36].copy_from_slice(&from.to_be_bytes());
         frame[36..38].copy_from_slice(&to.to_be_bytes());
         frame[PAYLOAD_AT..PAYLOAD_AT + 4].copy_from_slice(&(flow as u32).to_be_bytes());

@@ -2,7 +2,8 @@
 //!
 //! [`run`] gives frames to a packet function and returns its verdicts; [`HandlerTester`] does it step by step, with a clock that
 //! the test moves. [`input`] and [`output`] are an input of frames in memory and an output that records packets, for an
-//! instance on threads. [`QueueTester`] polls a receive queue as the path does, without the path.
+//! instance on threads. [`QueueTester`] polls a receive queue as the path does, without the path. [`SplitMix64`] has random numbers that
+//! are the same in each run.
 //!
 //! ```
 //! # use steerage_core::{completions::Completions, device::{Capabilities, DeviceError}, limits::HEADROOM, rx::{Polled, RxQueue}};
@@ -37,6 +38,7 @@
 mod frames;
 mod handler;
 mod page_loop;
+mod random;
 
 use std::fmt;
 use std::io;
@@ -53,6 +55,7 @@ use steerage_mem::{Completion, FrameHeader, KeptPages, Memory, Region, SharedPoo
 pub use frames::{Frame, Recorded, input, output};
 pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, run};
 pub use page_loop::PageLoop;
+pub use random::SplitMix64;
 
 /// The number of pages of a tested queue. It is enough for a few polls, so that a device that loses pages soon runs out.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;

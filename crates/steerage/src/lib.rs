@@ -138,7 +138,8 @@
 //!
 //! [`flow`] turns a frame into its [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash.
 //! It also has the [`PacketClock`](flow::PacketClock), for timeouts that follow the packets' own
-//! times.
+//! times. [`flow::wire`] has protocol numbers, the layout of headers, the Internet checksum and a
+//! builder of frames.
 //!
 //! [`stats`] is the ledger. A [`Snapshot`] has all counts by queue, CPU and output. Each lost
 //! packet counts for exactly one [`DropReason`](stats::DropReason).

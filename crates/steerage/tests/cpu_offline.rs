@@ -11,6 +11,7 @@ use std::process::{self, Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use steerage::flow::wire::FrameBuilder;
 use steerage::topology::Watch;
 use steerage::{
     Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Running,
@@ -82,10 +83,8 @@ impl RxQueue for Endless {
             let Some(mut page) = out.take_page() else { break };
             self.0 = self.0.wrapping_add(1);
             let frame = &mut out.page_mut(&mut page)[HEADROOM..HEADROOM + FRAME_BYTES];
-            frame.fill(0);
-            (frame[12], frame[14], frame[17], frame[23]) = (8, 0x45, 46, 17);
-            frame[26..30].copy_from_slice(&(self.0 % 1000).to_be_bytes());
-            (frame[35], frame[37]) = (7, 9);
+            let udp = FrameBuilder::udp(((self.0 % 1000).to_be_bytes(), 7), ([0; 4], 9));
+            frame.copy_from_slice(&udp.frame_of(FRAME_BYTES));
             out.push(Completion::new(page, HEADROOM, FRAME_BYTES), FRAME_BYTES);
         }
         Ok(Polled::More)

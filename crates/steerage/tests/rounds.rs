@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use steerage::flow::wire::FrameBuilder;
 use steerage::{
     Batch, BucketId, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Input, Output, TxId,
     device::{Capabilities, Completion, Completions, Outgoing, Polled, RxQueue, Sent, TxQueue},
@@ -63,7 +64,10 @@ static ALLOCATOR: NotInARound = NotInARound;
 const FRAME_BYTES: usize = 60;
 
 /// Endless UDP flows.
-struct Endless(u32);
+struct Endless {
+    next: u32,
+    template: Vec<u8>,
+}
 
 impl RxQueue for Endless {
     fn capabilities(&self) -> Capabilities {
@@ -73,14 +77,10 @@ impl RxQueue for Endless {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         for _ in 0..budget {
             let Some(mut page) = out.take_page() else { break };
-            self.0 = self.0.wrapping_add(1);
+            self.next = self.next.wrapping_add(1);
             let frame = &mut out.page_mut(&mut page)[HEADROOM..][..FRAME_BYTES];
-            frame.fill(0);
-            frame[12..14].copy_from_slice(&[0x08, 0x00]);
-            frame[14..24].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
-            frame[26..30].copy_from_slice(&(self.0 % 5000).to_be_bytes());
-            frame[30..34].copy_from_slice(&[10, 0, 0, 1]);
-            frame[34..40].copy_from_slice(&[0, 53, 0, 53, 0, 26]);
+            frame.copy_from_slice(&self.template);
+            frame[26..30].copy_from_slice(&(self.next % 5000).to_be_bytes());
             out.push(Completion::new(page, HEADROOM, FRAME_BYTES), FRAME_BYTES);
         }
         Ok(Polled::More)
@@ -188,7 +188,10 @@ fn a_round_neither_waits_nor_allocates() {
     let seconds: f64 = std::env::var("STEERAGE_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3.0);
     let stall = Arc::new(Stall::default());
     let for_handlers = Arc::clone(&stall);
-    let input = |nth: u32| Input::new(format!("endless{nth}"), "test", vec![Box::new(Endless(nth))]);
+    let template = FrameBuilder::udp(([0; 4], 53), ([10, 0, 0, 1], 53)).frame_of(FRAME_BYTES);
+    let input = |nth: u32| {
+        Input::new(format!("endless{nth}"), "test", vec![Box::new(Endless { next: nth, template: template.clone() })])
+    };
     let builder = (0..3).map(input).fold(Builder::new(), Builder::input);
     let output = Output::new("nowhere", "test", |_| Ok(Box::new(Nowhere)));
     let built = builder.output(output).virtual_cpus(usize::from(CPUS)).check_order(true).build(move |_| Counts {

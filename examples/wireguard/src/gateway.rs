@@ -4,21 +4,22 @@
 //! lock protects it, and the numbers of its packets leave in order, on however many CPUs the gateway
 //! runs.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
 use boringtun::noise::{Tunn, TunnResult};
+use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, put, udp};
 use steerage::{Batch, BucketId, Cpu, Handler, InputId, LinkType, Packet, Timestamp, TxId};
 
-use crate::network::{Network, PeerId, Sender, UDP_BYTES, datagram, newborn};
+use crate::network::{Network, PeerId, Sender, datagram, newborn};
 
 /// How often the timers of peers are checked: keepalives, new handshakes, expiry.
 const TIMERS_EVERY: Duration = Duration::from_millis(250);
 
 /// The longest headers in front of a message: IPv6 and UDP.
-const HEADERS_BYTES: usize = 40 + UDP_BYTES;
+const HEADERS_BYTES: usize = ipv6::BYTES + udp::BYTES;
 
 /// The longest message: a datagram of the largest size.
 const MESSAGE_BYTES_MAX: usize = 1 << 16;
@@ -275,7 +276,7 @@ impl Out {
 
     /// Sends the message to a peer. Addresses are in the headers; the kernel fills in the rest.
     fn send_outside(&mut self, len: usize, to: SocketAddr, cpu: &mut Cpu) {
-        let begin = HEADERS_BYTES - UDP_BYTES - if to.is_ipv4() { 20 } else { 40 };
+        let begin = HEADERS_BYTES - udp::BYTES - if to.is_ipv4() { ipv4::BYTES } else { ipv6::BYTES };
         put_headers(&mut self.frame[begin..HEADERS_BYTES + len], self.port, to);
         if cpu.send(self.devices.to_outside, LinkType::RAW, &self.frame[begin..HEADERS_BYTES + len]).is_err() {
             self.counts.no_room += 1;
@@ -283,30 +284,14 @@ impl Out {
     }
 }
 
-/// Writes the headers of a datagram in front of its payload. The kernel chooses the source address, and makes the checksums.
+/// Writes the headers of a datagram in front of its payload. The kernel chooses the source address, and makes the UDP checksum.
 pub(crate) fn put_headers(frame: &mut [u8], from_port: u16, to: SocketAddr) {
-    let total_len = frame.len() as u16;
-    let udp = match to.ip() {
-        IpAddr::V4(to) => {
-            let (header, udp) = frame.split_at_mut(20);
-            header.fill(0);
-            (header[0], header[8], header[9]) = (0x45, 64, 17);
-            header[2..4].copy_from_slice(&total_len.to_be_bytes());
-            header[16..20].copy_from_slice(&to.octets());
-            udp
-        }
-        IpAddr::V6(to) => {
-            let (header, udp) = frame.split_at_mut(40);
-            header.fill(0);
-            (header[0], header[6], header[7]) = (0x60, 17, 64);
-            header[4..6].copy_from_slice(&(total_len - 40).to_be_bytes());
-            header[24..40].copy_from_slice(&to.octets());
-            udp
-        }
-    };
+    let nobody: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let ip = IpHeader::new(nobody, to.ip(), protocol::UDP);
+    let (header, udp) = frame.split_at_mut(ip.bytes());
+    ip.write(header, udp.len()).expect("messages are shorter than packets can be");
     let len = udp.len() as u16;
-    udp[..2].copy_from_slice(&from_port.to_be_bytes());
-    udp[2..4].copy_from_slice(&to.port().to_be_bytes());
-    udp[4..6].copy_from_slice(&len.to_be_bytes());
-    udp[6..8].fill(0);
+    for (at, field) in [from_port, to.port(), len, 0].into_iter().enumerate() {
+        put(udp, 2 * at, field.to_be_bytes());
+    }
 }

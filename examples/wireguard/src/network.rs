@@ -11,6 +11,7 @@ use boringtun::noise::{Packet, Tunn, TunnResult};
 use boringtun::x25519::{PublicKey, StaticSecret};
 use ip_network_table::IpNetworkTable;
 use steerage::FlowKey;
+use steerage::flow::wire::{be16, ipv4, ipv6, protocol, udp};
 use steerage::flow::{FlowHasher, HashKey, bucket_of};
 
 use crate::config::PeerConfig;
@@ -177,21 +178,16 @@ pub(crate) fn newborn(frame: &[u8]) -> Option<PeerId> {
 
 /// The source, the destination's port and the payload of a UDP packet.
 pub(crate) fn datagram(packet: &[u8]) -> Option<(SocketAddr, u16, &[u8])> {
-    const UDP: u8 = 17;
-    let (source, udp): (IpAddr, _) = match packet.first()? >> 4 {
-        4 if packet.len() >= 20 && packet[9] == UDP => {
+    let (source, datagram): (IpAddr, _) = match packet.first()? >> 4 {
+        4 if packet.len() >= ipv4::BYTES && packet[ipv4::PROTOCOL_AT] == protocol::UDP => {
             let header_bytes = usize::from(packet[0] & 0xf) * 4;
             (Ipv4Addr::from(<[u8; 4]>::try_from(&packet[12..16]).ok()?).into(), packet.get(header_bytes..)?)
         }
-        6 if packet.len() >= 40 && packet[6] == UDP => {
-            (Ipv6Addr::from(<[u8; 16]>::try_from(&packet[8..24]).ok()?).into(), &packet[40..])
+        6 if packet.len() >= ipv6::BYTES && packet[ipv6::PROTOCOL_AT] == protocol::UDP => {
+            (Ipv6Addr::from(<[u8; 16]>::try_from(&packet[8..24]).ok()?).into(), &packet[ipv6::BYTES..])
         }
         _ => return None,
     };
-    let (header, payload) = udp.split_at_checked(UDP_BYTES)?;
-    let port = |at| u16::from_be_bytes([header[at], header[at + 1]]);
-    Some((SocketAddr::new(source, port(0)), port(2), payload))
+    let (header, payload) = datagram.split_at_checked(udp::BYTES)?;
+    Some((SocketAddr::new(source, be16(header, 0)), be16(header, 2), payload))
 }
-
-/// The length of a UDP header.
-pub(crate) const UDP_BYTES: usize = 8;

@@ -13,6 +13,7 @@ use boringtun::x25519::{PublicKey, StaticSecret};
 use steerage::LinkType;
 use steerage::device::{Capabilities, Completions, DeviceError, Outgoing, Polled, RxQueue, Sent, TxQueue};
 use steerage::flow::even_share;
+use steerage::flow::wire::{IpHeader, ipv4, protocol};
 
 use crate::FRAME_BYTES;
 use crate::config::PeerConfig;
@@ -99,10 +100,7 @@ pub(crate) struct Frames {
 pub(crate) fn packet(number: usize) -> [u8; PACKET_BYTES] {
     let mut packet = [0; PACKET_BYTES];
     let peer = [10, 0, 0, (number % PEERS) as u8];
-    (packet[0], packet[8], packet[9]) = (0x45, 64, 17);
-    packet[2..4].copy_from_slice(&(PACKET_BYTES as u16).to_be_bytes());
-    packet[12..16].copy_from_slice(&peer);
-    packet[16..20].copy_from_slice(&peer);
+    IpHeader::new(peer, peer, protocol::UDP).write(&mut packet, PACKET_BYTES - ipv4::BYTES).expect("IPv4");
     packet[PACKET_BYTES - NUMBER_BYTES..].copy_from_slice(&(number as u32).to_be_bytes());
     packet
 }

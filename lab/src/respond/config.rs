@@ -12,7 +12,7 @@ use steerage_router::addresses::{Mac, broadcast_of, is_of_a_host};
 pub const ADDRESSES_MAX: usize = 8;
 
 /// The port of the echo service: RFC 862.
-pub const ECHO_PORT: u16 = 7;
+pub use steerage::flow::wire::port::ECHO as ECHO_PORT;
 
 /// The default limit for the number of connections: a quarter of the ports of one peer. With the
 /// default buffers they take up to 288 MiB.

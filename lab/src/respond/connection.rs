@@ -7,10 +7,11 @@ use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::wire::IpListenEndpoint;
 use steerage::Timestamp;
+use steerage::flow::wire::{be32, ipv4, ipv6};
 
 use super::config::{CONNECTION_OVERHEAD_BYTES, Config, Service};
 use super::counts::{End, Responded};
-use super::packet::{ACKNOWLEDGED_AT, IPV4_BYTES, IPV6_BYTES, Key, long};
+use super::packet::{ACKNOWLEDGED_AT, Key};
 use super::peers::{Connections, Peer};
 use super::stack::Stack;
 use steerage_router::addresses::Mac;
@@ -118,8 +119,8 @@ impl Connection {
         stack.put_in(&mut sockets, now);
         stack.take_out(&mut sockets, now);
         let answer = if stack.replies.len() == 1 { stack.replies.frame(0) } else { return None };
-        let tcp = if ours.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
-        let shift = opening.cookie.wrapping_sub(long(answer, tcp + 4));
+        let tcp = if ours.is_ipv4() { ipv4::BYTES } else { ipv6::BYTES };
+        let shift = opening.cookie.wrapping_sub(be32(answer, tcp + 4));
         let lacks = match opening.service {
             Service::Echo => 0,
             Service::RequestResponse { request, .. } => request,
@@ -153,7 +154,7 @@ impl Connection {
         let shift = self.shift;
         stack.take_up(packet, |packet| {
             let at = tcp_at + ACKNOWLEDGED_AT;
-            let acknowledged = long(packet, at).wrapping_sub(shift);
+            let acknowledged = be32(packet, at).wrapping_sub(shift);
             packet[at..at + 4].copy_from_slice(&acknowledged.to_be_bytes());
         });
         stack.put_in(&mut self.sockets, now);

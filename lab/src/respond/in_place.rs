@@ -4,16 +4,16 @@
 
 use std::net::Ipv6Addr;
 
+use steerage::flow::wire::checksum::{adjusted, finish, finish_transport, sum};
+use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
+use steerage::flow::wire::{be16, be32, ethernet, ethertype, icmp, icmp6, ipv4, ipv6, protocol, put, tcp, udp};
 use steerage::{NoRoom, Packet};
 
 use super::config::Config;
 use super::counts::Fate;
-use super::neighbour::{Broken, SOLICITATION, Solicitation};
-use super::packet::{
-    ACK, ETHERNET_BYTES, FIN, ICMPV6, IPV4_BYTES, IPV6_BYTES, Ip, RST, SYN, TCP, TCP_BYTES, Tcp, word,
-};
+use super::neighbour::{Broken, Solicitation};
+use super::packet::{Ip, Tcp};
 use steerage_router::addresses::Mac;
-use steerage_router::checksum::{adjusted, finish, sum};
 
 /// The TTL and hop limit of answers: the recommended default (IANA, "IP parameters").
 pub(super) const HOP_LIMIT: u8 = 64;
@@ -24,7 +24,6 @@ const ARP_BYTES: usize = 28;
 const NEIGHBOUR_BYTES: usize = 24;
 /// The option that contains a link address.
 const LINK_OPTION_BYTES: usize = 8;
-const ADVERTISEMENT: u8 = 136;
 /// The flags of an advertisement: solicited, and the link address replaces a known one.
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
@@ -50,7 +49,7 @@ fn turn_link(frame: &mut [u8], config: &Config) {
 /// Turns a request for one of our addresses into its reply.
 pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
-    let arp: &[u8; ARP_BYTES] = frame.get(ETHERNET_BYTES..).and_then(<[u8]>::first_chunk).ok_or(Fate::BadHeader)?;
+    let arp: &[u8; ARP_BYTES] = frame.get(ethernet::BYTES..).and_then(<[u8]>::first_chunk).ok_or(Fate::BadHeader)?;
     // Ethernet, IPv4, lengths of 6 and 4, a request.
     if arp[..8] != [0, 1, 8, 0, 6, 4, 0, 1] {
         return Err(Fate::NotOurs);
@@ -58,9 +57,9 @@ pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate
     let asked = [arp[24], arp[25], arp[26], arp[27]];
     config.local(asked.into()).ok_or(Fate::NotOurs)?;
     // Without what follows, which is padding at best, and of any length.
-    let frame = resized(packet, ETHERNET_BYTES + ARP_BYTES).map_err(|_| Fate::NoRoom)?;
+    let frame = resized(packet, ethernet::BYTES + ARP_BYTES).map_err(|_| Fate::NoRoom)?;
     turn_link(frame, config);
-    let arp = &mut frame[ETHERNET_BYTES..];
+    let arp = &mut frame[ethernet::BYTES..];
     arp[7] = 2;
     arp.copy_within(8..18, 18);
     arp[8..14].copy_from_slice(&config.mac);
@@ -95,13 +94,13 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
         head[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
     }
     let len = icmp.len();
-    head[ip.at + 4..ip.at + 6].copy_from_slice(&(len as u16).to_be_bytes());
-    icmp[..4].copy_from_slice(&[ADVERTISEMENT, 0, 0, 0]);
+    put(head, ip.at + 4, (len as u16).to_be_bytes());
+    icmp[..4].copy_from_slice(&[icmp6::NEIGHBOUR_ADVERTISEMENT, 0, 0, 0]);
     icmp[4..8].copy_from_slice(&[OVERRIDE | if is_probe { 0 } else { SOLICITED }, 0, 0, 0]);
     icmp[NEIGHBOUR_BYTES..NEIGHBOUR_BYTES + 2].copy_from_slice(&[2, 1]);
     icmp[NEIGHBOUR_BYTES + 2..].copy_from_slice(&config.mac);
     let checksum = finish(sum(&frame[ip.payload..], ip.pseudo(frame, len)));
-    frame[ip.payload + 2..ip.payload + 4].copy_from_slice(&checksum.to_be_bytes());
+    put(frame, ip.payload + 2, checksum.to_be_bytes());
     Ok(Fate::Neighbour)
 }
 
@@ -109,25 +108,25 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
 pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let icmp = &frame[ip.payload..ip.end];
-    if icmp.len() < 8 {
+    if icmp.len() < icmp::BYTES {
         return Err(Fate::BadHeader);
     }
-    if config.verifies && !ip.sums_up(frame, ip.protocol == ICMPV6) {
+    if config.verifies && !ip.checksum_is_valid(frame, ip.protocol == protocol::ICMP6) {
         return Err(Fate::BadChecksum);
     }
-    let (asks, answers) = if ip.is_v4 { (8, 0) } else { (128, 129) };
+    let (asks, answers) = if ip.is_v4 { (icmp::ECHO, icmp::ECHO_REPLY) } else { (icmp6::ECHO, icmp6::ECHO_REPLY) };
     match (ip.local, icmp[0], icmp[1]) {
-        (_, SOLICITATION, _) if !ip.is_v4 => return neighbour(packet, ip, config),
+        (_, icmp6::NEIGHBOUR_SOLICITATION, _) if !ip.is_v4 => return neighbour(packet, ip, config),
         (Some(_), kind, 0) if kind == asks => {}
         _ => return Err(Fate::Unserved),
     }
     let frame = echoed(packet, ip, config)?;
     let icmp = &mut frame[ip.payload..];
-    let before = word(icmp, 0);
+    let before = be16(icmp, 0);
     icmp[0] = answers;
     // The sum of the pseudo-header is the same in both directions.
-    let checksum = adjusted(word(icmp, 2), before, word(icmp, 0));
-    icmp[2..4].copy_from_slice(&checksum.to_be_bytes());
+    let checksum = adjusted(be16(icmp, 2), before, be16(icmp, 0));
+    put(icmp, 2, checksum.to_be_bytes());
     Ok(Fate::IcmpEcho)
 }
 
@@ -135,29 +134,27 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
 pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let udp = &frame[ip.payload..ip.end];
-    if udp.len() < 8 || usize::from(word(udp, 4)) != udp.len() {
+    if udp.len() < udp::BYTES || usize::from(be16(udp, 4)) != udp.len() {
         return Err(Fate::BadHeader);
     }
-    let (from, to, checksum) = (word(udp, 0), word(udp, 2), word(udp, 6));
+    let (from, to, checksum) = (be16(udp, 0), be16(udp, 2), be16(udp, 6));
     // An echo reply to another echo port would circulate forever.
     if !config.echo.contains(&to) || config.echo.contains(&from) || from == 0 || ip.local.is_none() {
         return Err(Fate::Unserved);
     }
     // Only IPv4 allows datagrams without a checksum: RFC 768, RFC 8200 (8.1).
     let is_absent = checksum == 0 && ip.is_v4;
-    if config.verifies && !is_absent && !ip.sums_up(frame, true) {
+    if config.verifies && !is_absent && !ip.checksum_is_valid(frame, true) {
         return Err(Fate::BadChecksum);
     }
     let frame = echoed(packet, ip, config)?;
-    frame[ip.payload..ip.payload + 2].copy_from_slice(&to.to_be_bytes());
-    frame[ip.payload + 2..ip.payload + 4].copy_from_slice(&from.to_be_bytes());
+    put(frame, ip.payload, to.to_be_bytes());
+    put(frame, ip.payload + 2, from.to_be_bytes());
     // If checksums are not verified, this one may not have been computed.
     if !config.verifies && !is_absent {
         frame[ip.payload + 6..ip.payload + 8].fill(0);
-        let checksum = finish(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));
-        // Zero would mean that there is no checksum.
-        frame[ip.payload + 6..ip.payload + 8]
-            .copy_from_slice(&(if checksum == 0 { u16::MAX } else { checksum }).to_be_bytes());
+        let checksum = finish_transport(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));
+        put(frame, ip.payload + 6, checksum.to_be_bytes());
     }
     Ok(Fate::UdpEcho)
 }
@@ -182,10 +179,10 @@ fn turned<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'
     if ip.is_v4 {
         let (from, to) = header[12..20].split_at_mut(4);
         from.swap_with_slice(to);
-        let before = word(header, 8);
+        let before = be16(header, 8);
         header[8] = HOP_LIMIT;
-        let checksum = adjusted(word(header, 10), before, word(header, 8));
-        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        let checksum = adjusted(be16(header, 10), before, be16(header, 8));
+        put(header, 10, checksum.to_be_bytes());
     } else {
         let (from, to) = header[8..40].split_at_mut(16);
         from.swap_with_slice(to);
@@ -205,7 +202,7 @@ pub(super) enum Says {
 /// Turns a segment into the answer to it.
 pub(super) fn tcp(packet: &mut Packet<'_>, ip: &Ip, tcp: &Tcp, says: &Says, config: &Config) -> Result<(), NoRoom> {
     let options = if matches!(says, Says::Welcome { .. }) { MSS_OPTION_BYTES } else { 0 };
-    let bytes = TCP_BYTES + options;
+    let bytes = tcp::BYTES + options;
     let cut = Ip { end: ip.payload + bytes, ..*ip };
     let frame = turned(packet, &cut, config)?;
     set_length(&mut frame[ip.at..], ip, bytes);
@@ -216,32 +213,31 @@ pub(super) fn tcp(packet: &mut Packet<'_>, ip: &Ip, tcp: &Tcp, says: &Says, conf
     let after = tcp.sequence.wrapping_add(tcp.len as u32 + u32::from(tcp.has(SYN)) + u32::from(tcp.has(FIN)));
     let (sequence, acknowledged, flags, window) = match *says {
         Says::Welcome { cookie, mss, window } => {
-            segment[TCP_BYTES..].copy_from_slice(&[2, 4, mss.to_be_bytes()[0], mss.to_be_bytes()[1]]);
+            segment[tcp::BYTES..].copy_from_slice(&[2, 4, mss.to_be_bytes()[0], mss.to_be_bytes()[1]]);
             (cookie, after, SYN | ACK, window)
         }
         Says::Reset if tcp.has(ACK) => (tcp.acknowledged, 0, RST, 0),
         Says::Reset => (0, after, RST | ACK, 0),
     };
-    segment[4..8].copy_from_slice(&sequence.to_be_bytes());
-    segment[8..12].copy_from_slice(&acknowledged.to_be_bytes());
-    segment[12] = (bytes as u8 / 4) << 4;
-    segment[13] = flags;
-    segment[14..16].copy_from_slice(&window.to_be_bytes());
+    put(segment, 4, sequence.to_be_bytes());
+    put(segment, 8, acknowledged.to_be_bytes());
+    put(segment, 12, ((bytes as u16 / 4) << 12 | flags).to_be_bytes());
+    put(segment, 14, window.to_be_bytes());
     segment[16..20].fill(0);
     let checksum = finish(sum(segment, pseudo));
-    segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+    put(segment, 16, checksum.to_be_bytes());
     Ok(())
 }
 
 /// Writes the length of the payload into an IP header.
 fn set_length(header: &mut [u8], ip: &Ip, payload: usize) {
     if ip.is_v4 {
-        header[2..4].copy_from_slice(&((IPV4_BYTES + payload) as u16).to_be_bytes());
+        put(header, 2, ((ipv4::BYTES + payload) as u16).to_be_bytes());
         header[10..12].fill(0);
-        let checksum = finish(sum(&header[..IPV4_BYTES], 0));
-        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        let checksum = finish(sum(&header[..ipv4::BYTES], 0));
+        put(header, 10, checksum.to_be_bytes());
     } else {
-        header[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
+        put(header, 4, (payload as u16).to_be_bytes());
     }
 }
 
@@ -258,15 +254,16 @@ pub(super) fn finish_frame(frame: &mut [u8], at: usize, peer: Mac, config: &Conf
     if at > 0 {
         frame[..6].copy_from_slice(&peer);
         frame[6..12].copy_from_slice(&config.mac);
-        frame[12..14].copy_from_slice(if is_v4 { &[0x08, 0x00] } else { &[0x86, 0xdd] });
+        let ethertype = if is_v4 { ethertype::IPV4 } else { ethertype::IPV6 };
+        put(frame, 12, ethertype.to_be_bytes());
     }
-    let payload = at + if is_v4 { IPV4_BYTES } else { IPV6_BYTES };
-    let ip = Ip { at, is_v4, protocol: TCP, payload, end: frame.len(), local: None };
+    let payload = at + if is_v4 { ipv4::BYTES } else { ipv6::BYTES };
+    let ip = Ip { at, is_v4, protocol: protocol::TCP, payload, end: frame.len(), local: None };
     let pseudo = ip.pseudo(frame, ip.end - payload);
     let segment = &mut frame[payload..];
-    let sequence = super::packet::long(segment, 4).wrapping_add(shift);
-    segment[4..8].copy_from_slice(&sequence.to_be_bytes());
+    let sequence = be32(segment, 4).wrapping_add(shift);
+    put(segment, 4, sequence.to_be_bytes());
     segment[16..18].fill(0);
     let checksum = finish(sum(segment, pseudo));
-    segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+    put(segment, 16, checksum.to_be_bytes());
 }

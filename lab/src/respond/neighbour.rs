@@ -3,11 +3,8 @@
 
 use std::net::Ipv6Addr;
 
-use super::packet::{ICMPV6, IPV6_BYTES};
-use steerage_router::checksum::{finish, sum};
-
-/// The ICMPv6 type of a solicitation: RFC 4861, 4.3.
-pub(super) const SOLICITATION: u8 = 135;
+use steerage::flow::wire::checksum::{finish, pseudo_sum, sum};
+use steerage::flow::wire::{ipv6, protocol};
 
 /// The bytes of a solicitation before its options: type, code, checksum, reserved, and target.
 const SOLICITATION_BYTES: usize = 24;
@@ -53,14 +50,14 @@ impl Solicitation {
     /// Reads a solicitation from an IPv6 packet whose payload is ICMPv6, without extension headers. The packet ends
     /// with its payload.
     pub(super) fn read(packet: &[u8]) -> Result<Self, Broken> {
-        let (header, icmp) = packet.split_first_chunk::<IPV6_BYTES>().ok_or(Broken::Length)?;
+        let (header, icmp) = packet.split_first_chunk::<{ ipv6::BYTES }>().ok_or(Broken::Length)?;
         if icmp.len() < SOLICITATION_BYTES {
             return Err(Broken::Length);
         }
         if header[7] != HOP_LIMIT {
             return Err(Broken::HopLimit);
         }
-        if finish(sum(icmp, sum(&header[8..], icmp.len() as u64 + u64::from(ICMPV6)))) != 0 {
+        if finish(sum(icmp, pseudo_sum(header, false, protocol::ICMP6, icmp.len()))) != 0 {
             return Err(Broken::Checksum);
         }
         if icmp[1] != 0 {
@@ -97,6 +94,7 @@ fn has_source(mut options: &[u8]) -> Result<bool, Broken> {
 #[cfg(test)]
 mod tests {
     use etherparse::PacketBuilder;
+    use steerage::flow::wire::icmp6;
 
     use super::*;
 
@@ -111,7 +109,7 @@ mod tests {
         let mut packet = Vec::new();
         let builder = PacketBuilder::ipv6(octets(source), octets(destination), hops);
         let payload = [&octets(target)[..], options].concat();
-        builder.icmpv6_raw(SOLICITATION, code, [0; 4]).write(&mut packet, &payload).unwrap();
+        builder.icmpv6_raw(icmp6::NEIGHBOUR_SOLICITATION, code, [0; 4]).write(&mut packet, &payload).unwrap();
         packet
     }
 
@@ -139,20 +137,20 @@ mod tests {
     fn what_breaks_one_rule_is_discarded() {
         let valid = packet(HOST, GROUP, 255, 0, TARGET, &LINK);
         let mut bad_checksum = valid.clone();
-        bad_checksum[IPV6_BYTES + 2] ^= 1;
+        bad_checksum[ipv6::BYTES + 2] ^= 1;
         // 23 bytes of ICMPv6, with a checksum that is right for them.
         let mut short = packet(HOST, GROUP, 255, 0, "fd00::", &[]);
-        short.truncate(IPV6_BYTES + SOLICITATION_BYTES - 1);
-        short[IPV6_BYTES + 2..IPV6_BYTES + 4].fill(0);
-        let pseudo = sum(&short[8..IPV6_BYTES], (SOLICITATION_BYTES - 1) as u64 + u64::from(ICMPV6));
-        let checksum = finish(sum(&short[IPV6_BYTES..], pseudo));
-        short[IPV6_BYTES + 2..IPV6_BYTES + 4].copy_from_slice(&checksum.to_be_bytes());
+        short.truncate(ipv6::BYTES + SOLICITATION_BYTES - 1);
+        short[ipv6::BYTES + 2..ipv6::BYTES + 4].fill(0);
+        let pseudo = pseudo_sum(&short, false, protocol::ICMP6, SOLICITATION_BYTES - 1);
+        let checksum = finish(sum(&short[ipv6::BYTES..], pseudo));
+        short[ipv6::BYTES + 2..ipv6::BYTES + 4].copy_from_slice(&checksum.to_be_bytes());
         let cases = [
             ("hop limit 254", packet(HOST, GROUP, 254, 0, TARGET, &LINK), Broken::HopLimit),
             ("checksum", bad_checksum, Broken::Checksum),
             ("code", packet(HOST, GROUP, 255, 1, TARGET, &LINK), Broken::Code),
             ("23 bytes", short, Broken::Length),
-            ("no header", valid[..IPV6_BYTES - 1].to_vec(), Broken::Length),
+            ("no header", valid[..ipv6::BYTES - 1].to_vec(), Broken::Length),
             ("multicast target", packet(HOST, GROUP, 255, 0, "ff02::1", &LINK), Broken::MulticastTarget),
             ("option of 0 units", packet(HOST, GROUP, 255, 0, TARGET, &[1, 0, 2, 0, 0, 0, 0, 9]), Broken::OptionLength),
             (

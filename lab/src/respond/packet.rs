@@ -3,28 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use steerage::LinkType;
+use steerage::flow::wire::checksum::{finish, pseudo_sum, sum};
+use steerage::flow::wire::protocol::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};
+use steerage::flow::wire::{be16, be32, ethernet, ethertype, ipv4, ipv6, tcp};
 
 use super::config::Config;
 use super::counts::Fate;
 use steerage_router::addresses::{is_of_a_host_v6, is_source_v4};
-use steerage_router::checksum::{finish, sum};
-
-pub(super) const ETHERNET_BYTES: usize = 14;
-pub(super) const IPV4_BYTES: usize = 20;
-pub(super) const IPV6_BYTES: usize = 40;
-pub(super) const TCP_BYTES: usize = 20;
-
-pub(super) const ICMP: u8 = 1;
-pub(super) const TCP: u8 = 6;
-pub(super) const UDP: u8 = 17;
-pub(super) const ICMPV6: u8 = 58;
-
-/// IPv6 extension headers: IANA, "IPv6 Extension Header Types".
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
-const AUTHENTICATION: u8 = 51;
-const DESTINATION_OPTIONS: u8 = 60;
 
 /// The contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +48,10 @@ pub(super) struct Key {
 /// otherwise.
 pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Config) -> Result<Held, Fate> {
     let (at, is_v4) = match link {
-        LinkType::ETHERNET => match ethertype(frame, config)? {
-            [0x08, 0x06] => return Ok(Held::Arp),
-            [0x08, 0x00] => (ETHERNET_BYTES, true),
-            [0x86, 0xdd] => (ETHERNET_BYTES, false),
+        LinkType::ETHERNET => match type_of(frame, config)? {
+            ethertype::ARP => return Ok(Held::Arp),
+            ethertype::IPV4 => (ethernet::BYTES, true),
+            ethertype::IPV6 => (ethernet::BYTES, false),
             _ => return Err(Fate::NotOurs),
         },
         LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => match frame.first().map(|byte| byte >> 4) {
@@ -83,12 +68,12 @@ pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Confi
 
 /// The EtherType of a frame for our link address, or for a group address that this host may have
 /// joined.
-fn ethertype(frame: &[u8], config: &Config) -> Result<[u8; 2], Fate> {
-    let header: &[u8; ETHERNET_BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
-    let kind = [header[12], header[13]];
+fn type_of(frame: &[u8], config: &Config) -> Result<u16, Fate> {
+    let header: &[u8; ethernet::BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
+    let kind = be16(header, ethernet::TYPE_AT);
     let may_be_ours = match kind {
-        [0x08, 0x06] => header[..6] == [0xff; 6],
-        [0x86, 0xdd] => header[..3] == [0x33, 0x33, 0xff],
+        ethertype::ARP => header[..6] == [0xff; 6],
+        ethertype::IPV6 => header[..3] == [0x33, 0x33, 0xff],
         _ => false,
     };
     // The sender must not be a group address.
@@ -98,9 +83,9 @@ fn ethertype(frame: &[u8], config: &Config) -> Result<[u8; 2], Fate> {
 
 fn ipv4(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
     let packet = &frame[at..];
-    let header: &[u8; IPV4_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
-    let (bytes, total) = (usize::from(header[0] & 0xf) * 4, usize::from(word(header, 2)));
-    if header[0] >> 4 != 4 || bytes < IPV4_BYTES || total < bytes || total > packet.len() {
+    let header: &[u8; ipv4::BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
+    let (bytes, total) = (usize::from(header[0] & 0xf) * 4, usize::from(be16(header, 2)));
+    if header[0] >> 4 != 4 || bytes < ipv4::BYTES || total < bytes || total > packet.len() {
         return Err(Fate::BadHeader);
     }
     let destination = Ipv4Addr::from(*header.last_chunk().ok_or(Fate::BadHeader)?);
@@ -113,21 +98,21 @@ fn ipv4(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
         return Err(Fate::BadHeader);
     }
     // There are more fragments, or this is not the first one.
-    if word(header, 6) & 0x3fff != 0 {
+    if be16(header, 6) & ipv4::FRAGMENT != 0 {
         return Err(Fate::Fragment);
     }
-    if bytes > IPV4_BYTES {
+    if bytes > ipv4::BYTES {
         return Err(Fate::Options);
     }
     let (payload, end) = (at + bytes, at + total);
-    Ok(Ip { at, is_v4: true, protocol: header[9], payload, end, local: Some(local) })
+    Ok(Ip { at, is_v4: true, protocol: header[ipv4::PROTOCOL_AT], payload, end, local: Some(local) })
 }
 
 fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
     let packet = &frame[at..];
-    let header: &[u8; IPV6_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
-    let length = usize::from(word(header, 4));
-    if header[0] >> 4 != 6 || IPV6_BYTES + length > packet.len() {
+    let header: &[u8; ipv6::BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
+    let length = usize::from(be16(header, 4));
+    if header[0] >> 4 != 6 || ipv6::BYTES + length > packet.len() {
         return Err(Fate::BadHeader);
     }
     let destination = Ipv6Addr::from(*header.last_chunk().ok_or(Fate::BadHeader)?);
@@ -141,19 +126,18 @@ fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
     if !(is_of_a_host_v6(source) || asks) || source == destination {
         return Err(Fate::BadHeader);
     }
-    match header[6] {
+    match header[ipv6::PROTOCOL_AT] {
         FRAGMENT => return Err(Fate::Fragment),
-        HOP_BY_HOP | ROUTING | AUTHENTICATION | DESTINATION_OPTIONS => return Err(Fate::Options),
+        HOP_BY_HOP | ROUTING | AUTHENTICATION | DESTINATION => return Err(Fate::Options),
         _ => {}
     }
-    let payload = at + IPV6_BYTES;
-    Ok(Ip { at, is_v4: false, protocol: header[6], payload, end: payload + length, local })
+    let payload = at + ipv6::BYTES;
+    Ok(Ip { at, is_v4: false, protocol: header[ipv6::PROTOCOL_AT], payload, end: payload + length, local })
 }
 
 impl Ip {
-    /// Whether the checksum of the payload is right, with the pseudo-header (RFC 9293, 3.1; RFC
-    /// 8200, 8.1) or without it.
-    pub(super) fn sums_up(&self, frame: &[u8], with_pseudo: bool) -> bool {
+    /// Whether the checksum of the payload is right, with the pseudo-header or without it.
+    pub(super) fn checksum_is_valid(&self, frame: &[u8], with_pseudo: bool) -> bool {
         let pseudo = if with_pseudo { self.pseudo(frame, self.end - self.payload) } else { 0 };
         finish(sum(&frame[self.payload..self.end], pseudo)) == 0
     }
@@ -161,8 +145,7 @@ impl Ip {
     /// The sum of the pseudo-header for a payload of `len` bytes. It is the same in both
     /// directions.
     pub(super) fn pseudo(&self, frame: &[u8], len: usize) -> u64 {
-        let addresses = if self.is_v4 { self.at + 12..self.at + 20 } else { self.at + 8..self.at + 40 };
-        sum(&frame[addresses], len as u64 + u64::from(self.protocol))
+        pseudo_sum(&frame[self.at..], self.is_v4, self.protocol, len)
     }
 
     /// The key of the connection that a TCP segment belongs to.
@@ -172,7 +155,7 @@ impl Ip {
             false => frame[self.at + 8..].first_chunk().copied().unwrap_or_default(),
         };
         let ports = &frame[self.payload..];
-        Key { remote, remote_port: word(ports, 0), local, local_port: word(ports, 2) }
+        Key { remote, remote_port: be16(ports, 0), local, local_port: be16(ports, 2) }
     }
 }
 
@@ -187,24 +170,12 @@ impl Key {
     }
 }
 
-/// The 16-bit word at `at`. The caller must check that it exists.
-#[inline(always)]
-pub(super) fn word(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-/// The 32-bit word at `at`. The caller must check that it exists.
-#[inline(always)]
-pub(super) fn long(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
 /// A complete TCP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tcp {
     pub(super) sequence: u32,
     pub(super) acknowledged: u32,
-    pub(super) flags: u8,
+    pub(super) flags: u16,
     pub(super) window: u16,
     /// The length of the header including options.
     pub(super) bytes: usize,
@@ -212,37 +183,32 @@ pub(super) struct Tcp {
     pub(super) len: usize,
 }
 
-pub(super) const FIN: u8 = 1;
-pub(super) const SYN: u8 = 2;
-pub(super) const RST: u8 = 4;
-pub(super) const ACK: u8 = 16;
-
 /// The offset of the acknowledgement number in a TCP header.
 pub(super) const ACKNOWLEDGED_AT: usize = 8;
 
 impl Tcp {
     /// Reads the TCP header at the front of an IP payload.
     pub(super) fn read(segment: &[u8]) -> Result<Self, Fate> {
-        let header: &[u8; TCP_BYTES] = segment.first_chunk().ok_or(Fate::BadHeader)?;
-        let bytes = usize::from(header[12] >> 4) * 4;
-        if bytes < TCP_BYTES || bytes > segment.len() || word(header, 0) == 0 || word(header, 2) == 0 {
+        let header: &[u8; tcp::BYTES] = segment.first_chunk().ok_or(Fate::BadHeader)?;
+        let bytes = usize::from(header[tcp::FLAGS_AT] >> 4) * 4;
+        if bytes < tcp::BYTES || bytes > segment.len() || be16(header, 0) == 0 || be16(header, 2) == 0 {
             return Err(Fate::BadHeader);
         }
         Ok(Self {
-            sequence: long(header, 4),
-            acknowledged: long(header, ACKNOWLEDGED_AT),
-            flags: header[13],
-            window: word(header, 14),
+            sequence: be32(header, 4),
+            acknowledged: be32(header, ACKNOWLEDGED_AT),
+            flags: be16(header, tcp::FLAGS_AT) & tcp::FLAGS,
+            window: be16(header, 14),
             bytes,
             len: segment.len() - bytes,
         })
     }
 
-    pub(super) fn has(&self, flags: u8) -> bool {
+    pub(super) fn has(&self, flags: u16) -> bool {
         self.flags & flags == flags
     }
 
-    pub(super) fn has_none_of(&self, flags: u8) -> bool {
+    pub(super) fn has_none_of(&self, flags: u16) -> bool {
         self.flags & flags == 0
     }
 }

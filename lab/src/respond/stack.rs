@@ -8,16 +8,17 @@
 //!
 //! [`Connection`]: super::connection::Connection
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use smoltcp::iface::{Config as InterfaceConfig, Interface, PollIngressSingleResult, PollResult, SocketSet};
 use smoltcp::phy::{Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 use steerage::Timestamp;
+use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, tcp};
 
 use super::config::Config;
-use super::packet::{IPV4_BYTES, IPV6_BYTES, Key, SYN, TCP, TCP_BYTES};
+use super::packet::Key;
 
 /// The maximum number of segments that a connection sends in reply to one: the largest buffer in
 /// Ethernet segments, and one more. The connection sends the rest at the next segment or the next
@@ -152,25 +153,16 @@ impl Stack {
     pub(super) fn take_up_syn(&mut self, key: &Key, ours: IpAddr, sequence: u32, mss: u16, window: u16) {
         let segment = &mut self.segment;
         segment.clear();
-        let bytes = TCP_BYTES + 4;
-        match (key.peer(), ours) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => {
-                segment.extend_from_slice(&[0x45, 0, 0, (IPV4_BYTES + bytes) as u8, 0, 0, 0x40, 0, 64, TCP, 0, 0]);
-                segment.extend_from_slice(&from.octets());
-                segment.extend_from_slice(&to.octets());
-            }
-            (_, to) => {
-                segment.extend_from_slice(&[0x60, 0, 0, 0, 0, bytes as u8, TCP, 64]);
-                segment.extend_from_slice(&key.remote);
-                let to = if let IpAddr::V6(to) = to { to } else { Ipv6Addr::UNSPECIFIED };
-                segment.extend_from_slice(&to.octets());
-            }
-        }
+        let bytes = tcp::BYTES + 4;
+        let ip = IpHeader::new(key.peer(), ours, protocol::TCP);
+        segment.resize(ip.bytes(), 0);
+        ip.write(segment, bytes).expect("both ends have addresses of one version");
         for port in [key.remote_port, key.local_port] {
             segment.extend_from_slice(&port.to_be_bytes());
         }
         segment.extend_from_slice(&sequence.to_be_bytes());
-        segment.extend_from_slice(&[0, 0, 0, 0, (bytes as u8 / 4) << 4, SYN]);
+        segment.extend_from_slice(&[0; 4]);
+        segment.extend_from_slice(&((bytes as u16 / 4) << 12 | tcp::SYN).to_be_bytes());
         segment.extend_from_slice(&window.to_be_bytes());
         segment.extend_from_slice(&[0, 0, 0, 0, 2, 4]);
         segment.extend_from_slice(&mss.to_be_bytes());
@@ -197,5 +189,5 @@ impl Stack {
 
 /// The length of the IP and TCP headers.
 pub(super) fn headers(is_v4: bool) -> usize {
-    TCP_BYTES + if is_v4 { IPV4_BYTES } else { IPV6_BYTES }
+    tcp::BYTES + if is_v4 { ipv4::BYTES } else { ipv6::BYTES }
 }

@@ -9,6 +9,7 @@ use etherparse::{
     IcmpEchoHeader, Icmpv4Type, Icmpv6Type, NetSlice, PacketBuilder, SlicedPacket, TcpHeaderSlice, TransportSlice,
 };
 use proptest::prelude::*;
+use steerage::flow::wire::checksum::{finish, sum};
 use steerage::{
     Builder, DeviceError, Input, LinkType, Output,
     device::{Capabilities, Completions, Filled, Outgoing, Polled, RxQueue, Sent, TxQueue},
@@ -248,7 +249,7 @@ fn echoes_fit_the_link() {
 }
 
 /// A segment from the peer.
-fn segment(port: u16, to: u16, sequence: u32, flags: &[u8], acknowledged: u32, payload: &[u8]) -> Vec<u8> {
+fn segment(port: u16, to: u16, sequence: u32, flags: &[u16], acknowledged: u32, payload: &[u8]) -> Vec<u8> {
     let mut tcp = ethernet().ipv4(FROM, V4, 64).tcp(port, to, sequence, 60_000);
     for flag in flags {
         tcp = match *flag {
@@ -335,7 +336,7 @@ fn a_connection_from_beginning_to_end() {
 fn one_peer_leaves_room_for_others() {
     const OTHER: [u8; 4] = [10, 0, 0, 3];
     let responding = Responding::new(config().connections_max(12));
-    let from = |source: [u8; 4], port: u16, flags: &[u8], acknowledged: u32| {
+    let from = |source: [u8; 4], port: u16, flags: &[u16], acknowledged: u32| {
         let tcp = ethernet().ipv4(source, V4, 64).tcp(port, 7, if flags[0] == SYN { 500 } else { 501 }, 60_000);
         let tcp = if flags[0] == SYN { tcp.syn() } else { tcp.ack(acknowledged) };
         written(|frame| tcp.write(frame, &[]))
@@ -347,7 +348,7 @@ fn one_peer_leaves_room_for_others() {
     let acks = all.iter().enumerate().map(|(nth, (source, port))| from(*source, *port, &[ACK], cookie(nth)));
     let out = answers_of(&responding, acks.collect());
     // Each reset goes to the peer that has too many.
-    assert!(out.iter().all(|frame| frame[30..34] == FROM && frame[47] & RST == RST) && out.len() == 9);
+    assert!(out.iter().all(|frame| frame[30..34] == FROM && u16::from(frame[47]) & RST == RST) && out.len() == 9);
     let counts = responding.so_far();
     assert_eq!((counts.opened, counts.refused), (4, 9));
 }
@@ -390,7 +391,7 @@ fn what_is_left_undone_is_told_by_its_reason() {
     assert_eq!(with(|frame| frame[33] = 77), Fate::NotOurs);
     let summed = |mut frame: Vec<u8>, len: usize| {
         frame[24..26].fill(0);
-        let checksum = steerage_router::checksum::finish(steerage_router::checksum::sum(&frame[14..14 + len], 0));
+        let checksum = finish(sum(&frame[14..14 + len], 0));
         frame[24..26].copy_from_slice(&checksum.to_be_bytes());
         fate(frame)
     };

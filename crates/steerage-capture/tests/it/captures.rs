@@ -5,6 +5,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
+use fastrand::Rng;
 use steerage::testing::QueueTester;
 use steerage::{
     DeviceError, LinkType, Timestamp,
@@ -140,10 +141,10 @@ fn the_link_type_is_that_of_the_file() {
 /// Records over several pieces. Their lengths put every kind of record across the end of a piece.
 #[test]
 fn records_across_stretches() {
-    let mut chance = Chance(7);
-    let mut lengths: Vec<usize> = (0..4000).map(|_| 40 + chance.below(1500)).collect();
+    let mut random = Rng::with_seed(7);
+    let mut lengths: Vec<usize> = (0..4000).map(|_| 40 + random.usize(..1500)).collect();
     lengths.extend([PACKET_BYTES_MAX, 1, PACKET_BYTES_MAX, PACKET_BYTES_MAX, 0, 60]);
-    lengths.extend((0..4000).map(|_| chance.below(100)));
+    lengths.extend((0..4000).map(|_| random.usize(..100)));
     let packets = packets_of(lengths);
     let classic = pcap(false, MAGICS[0], &packets);
     assert!(classic.len() > 3 * BLOCK_BYTES);
@@ -232,10 +233,10 @@ fn every_prefix_gives_its_whole_packets() {
 fn damage_ends_in_frames_or_errors() {
     let packets = packets_of([60, 14, 0, 1500, 100, 61, 62]);
     let files = [pcap(false, MAGICS[0], &packets), pcap(true, MAGICS[1], &packets), mixed_pcapng().0];
-    let mut chance = Chance(20_261_120);
+    let mut random = Rng::with_seed(20_261_120);
     for round in 0..20_000 {
         let mut bytes = files[[0, 2, 1, 2][round % 4]].clone();
-        damage(&mut bytes, &mut chance);
+        damage(&mut bytes, &mut random);
         let (frames, end) = read_bytes(&bytes);
         assert!(frames.iter().map(Vec::len).sum::<usize>() <= bytes.len());
         if let Err(error) = end {

@@ -5,6 +5,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use fastrand::Rng;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
@@ -40,8 +41,8 @@ fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>>
 
 /// Files with packets of about 100 kB in total, in both formats.
 fn files() -> [Vec<u8>; 2] {
-    let mut chance = Chance(3);
-    let packets = packets_of((0..300).map(|_| chance.below(700)));
+    let mut random = Rng::with_seed(3);
+    let packets = packets_of((0..300).map(|_| random.usize(..700)));
     let mut ng = [section(false), interface(false, 1, 0)].concat();
     packets.iter().for_each(|packet| ng.extend(enhanced(false, 0, packet)));
     [pcap(false, MAGICS[0], &packets), ng]
@@ -98,10 +99,10 @@ fn cut_anywhere() {
 fn damage_ends_in_frames_or_errors() {
     let bytes = pcap(false, MAGICS[0], &packets_of([60, 14, 0, 1500, 100, 61, 62]));
     let files = [gzip(&bytes), zstd(&bytes)];
-    let mut chance = Chance(20_261_121);
+    let mut random = Rng::with_seed(20_261_121);
     for round in 0..20_000 {
         let mut packed = files[round % 2].clone();
-        damage(&mut packed, &mut chance);
+        damage(&mut packed, &mut random);
         if let Err(error) = read_bytes(&packed).1 {
             assert!(!error.to_string().contains('\n'), "{error}");
         }
@@ -167,8 +168,8 @@ fn large_windows_are_read_and_dictionaries_named() {
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {
-        let mut chance = Chance(7);
-        (0..3 << 20).map(|_| chance.below(256) as u8).collect()
+        let mut random = Rng::with_seed(7);
+        (0..3 << 20).map(|_| random.usize(..256) as u8).collect()
     };
     let packet = |bytes: &[u8]| [&words(false, &[1, 2, bytes.len() as u32, bytes.len() as u32])[..], bytes].concat();
     let records: Vec<u8> = random.chunks(60_000).chain(random.chunks(60_000)).flat_map(packet).collect();

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
 
+use fastrand::Rng;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -66,9 +67,9 @@ fn a_pipe_is_read_as_it_comes() {
         assert!(tester.queue().capabilities().can_wait && !rings(&tester));
         let mut pipe = OpenOptions::new().write(true).open(&path).unwrap();
         let mut rest = &bytes[..];
-        let mut chance = Chance(11);
+        let mut random = Rng::with_seed(11);
         while !rest.is_empty() {
-            let (piece, more) = rest.split_at((1 + chance.below(97)).min(rest.len()));
+            let (piece, more) = rest.split_at((1 + random.usize(..97)).min(rest.len()));
             pipe.write_all(piece).unwrap();
             assert!(rings(&tester));
             assert_eq!(poll_dry(&mut tester, Timestamp::ZERO, &mut all), Polled::Drained);

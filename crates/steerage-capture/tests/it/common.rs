@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fastrand::Rng;
 use steerage::DeviceError;
 use steerage_capture::Capture;
 
@@ -123,18 +124,6 @@ pub(crate) fn packets_of(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8
     lengths.into_iter().enumerate().map(packet).collect()
 }
 
-/// Random numbers, the same in every run (xorshift64).
-pub(crate) struct Chance(pub(crate) u64);
-
-impl Chance {
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit as u64) as usize
-    }
-}
-
 pub(crate) const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
 /// A reader that returns the bytes in pieces of various sizes. Before each piece it has no data, as
@@ -142,13 +131,13 @@ pub(crate) const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 pub(crate) struct Pieces {
     bytes: Vec<u8>,
     at: usize,
-    chance: Chance,
+    random: Rng,
     silent: bool,
 }
 
 impl Pieces {
     pub(crate) fn new(bytes: Vec<u8>, seed: u64) -> Self {
-        Self { bytes, at: 0, chance: Chance(seed), silent: false }
+        Self { bytes, at: 0, random: Rng::with_seed(seed), silent: false }
     }
 }
 
@@ -158,8 +147,8 @@ impl io::Read for Pieces {
         if self.silent && self.at < self.bytes.len() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let most = [1, 3, 61, 4096][self.chance.below(4)];
-        let len = (1 + self.chance.below(most)).min(to.len()).min(self.bytes.len() - self.at);
+        let most = [1, 3, 61, 4096][self.random.usize(..4)];
+        let len = (1 + self.random.usize(..most)).min(to.len()).min(self.bytes.len() - self.at);
         to[..len].copy_from_slice(&self.bytes[self.at..self.at + len]);
         self.at += len;
         Ok(len)
@@ -173,12 +162,12 @@ pub(crate) fn read_bytes(bytes: &[u8]) -> (Vec<Vec<u8>>, Result<(), DeviceError>
 }
 
 /// Changes some of the bytes, or cuts off some at the end.
-pub(crate) fn damage(bytes: &mut Vec<u8>, chance: &mut Chance) {
-    for _ in 0..=chance.below(8) {
-        let at = chance.below(bytes.len());
-        match chance.below(4) {
-            0 => bytes[at] ^= 1 << chance.below(8),
-            1 => bytes[at] = chance.below(256) as u8,
+pub(crate) fn damage(bytes: &mut Vec<u8>, random: &mut Rng) {
+    for _ in 0..=random.usize(..8) {
+        let at = random.usize(..bytes.len());
+        match random.usize(..4) {
+            0 => bytes[at] ^= 1 << random.usize(..8),
+            1 => bytes[at] = random.usize(..256) as u8,
             2 => bytes[at] = 0xff,
             _ => bytes.truncate(at.max(1)),
         }

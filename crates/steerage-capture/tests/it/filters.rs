@@ -163,14 +163,8 @@ fn we_refuse_what_the_kernel_refuses_and_nothing_else() {
         0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x0c, 0x15, 0x16, 0x1d, 0x20, 0x28, 0x30, 0x34, 0x3c, 0x40,
         0x45, 0x54, 0x60, 0x61, 0x64, 0x74, 0x80, 0x81, 0x84, 0x87, 0x94, 0x9c, 0xa4, 0xb1,
     ];
-    let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut chance = |below: u64| {
-        // xorshift64*: Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled".
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below
-    };
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut chance = |below: u64| random.u64(..below);
     let mut taken = 0;
     for round in 0..20_000 {
         let len = 1 + chance(8);

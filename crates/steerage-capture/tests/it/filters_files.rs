@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use steerage::flow::wire::{FrameBuilder, ethertype};
 use steerage::{Timestamp, device::Polled, testing::QueueTester};
 use steerage_capture::filter::{Filter, FilterError};
 use steerage_capture::{Capture, Pace};
@@ -111,11 +112,9 @@ fn each_link_type_of_a_file_has_its_own_program() {
     if !is_installed("tcpdump", "tcpdump") {
         return;
     }
-    let mut v4 = vec![0; 28];
-    (v4[0], v4[3], v4[9]) = (0x45, 28, 17);
-    let mut v6 = vec![0; 48];
-    (v6[0], v6[6]) = (0x60, 17);
-    let in_ethernet = |ethertype: [u8; 2], packet: &[u8]| [&[0; 12], &ethertype[..], packet].concat();
+    let v4 = FrameBuilder::udp(([0; 4], 0), ([0; 4], 0)).packet(&[]);
+    let v6 = FrameBuilder::udp(([0; 16], 0), ([0; 16], 0)).packet(&[]);
+    let in_ethernet = |ethertype: u16, packet: &[u8]| [&[0; 12], &ethertype.to_be_bytes()[..], packet].concat();
     let (mut bytes, mut wanted) = (Vec::new(), Vec::new());
     for big_endian in [false, true] {
         let family = |family: u32, packet: &[u8]| [&words(big_endian, &[family])[..], packet].concat();
@@ -123,9 +122,8 @@ fn each_link_type_of_a_file_has_its_own_program() {
         for link in [1, 101, 0] {
             bytes.extend(interface(big_endian, link, 0));
         }
-        let (four, six) = ([0x08, 0], [0x86, 0xdd]);
         for (number, other, packet) in [
-            (0, in_ethernet(four, &v4), in_ethernet(six, &v6)),
+            (0, in_ethernet(ethertype::IPV4, &v4), in_ethernet(ethertype::IPV6, &v6)),
             (1, v4.clone(), v6.clone()),
             (2, family(2, &v4), family(24, &v6)),
         ] {

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use steerage::LinkType;
-use steerage::flow::protocol;
+use steerage::flow::wire::{FrameBuilder, protocol};
 use steerage::flow::{self, Layers};
 use steerage_capture::Capture;
 use steerage_fixtures::tshark::{PAYLOAD, all_captures, tshark};
@@ -82,18 +82,12 @@ fn read(found: &flow::Dissection) -> Known {
 
 /// An IPv4 packet with this protocol, from 192.0.2.`host`.
 fn ipv4(host: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
-    let [high, low] = (20 + payload.len() as u16).to_be_bytes();
-    let header = [0x45, 0, high, low, 0, 1, 0x40, 0, 64, protocol, 0, 0, 192, 0, 2, host, 192, 0, 2, 99];
-    [&header, payload].concat()
+    FrameBuilder::ip([192, 0, 2, host], [192, 0, 2, 99], protocol).packet(payload)
 }
 
 fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
-    let [high, low] = (payload.len() as u16).to_be_bytes();
-    let mut header = [0; 40];
-    (header[0], header[4], header[5], header[6], header[7]) = (0x60, high, low, next, 64);
-    (header[8], header[9], header[23]) = (0x20, 0x01, 7);
-    (header[24], header[25], header[39]) = (0x20, 0x01, 8);
-    [&header, payload].concat()
+    let [from, to] = [7, 8].map(|host| [0x2001, 0, 0, host, 0, 0, 0, 0]);
+    FrameBuilder::ip(from, to, next).packet(payload)
 }
 
 /// A UDP packet without a checksum.

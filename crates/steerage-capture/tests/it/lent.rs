@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use steerage::flow::wire::FrameBuilder;
 use steerage::{Batch, Builder, Cpu, Handler, packet::Kept};
 use steerage_capture as capture;
 use steerage_fixtures::capture::pcap;
@@ -13,12 +14,8 @@ const PACKETS: usize = 20_000;
 fn capture_file() -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("lent.pcap");
     let bytes = pcap((0..PACKETS as u32).map(|number| {
-        let mut frame = [0_u8; 60];
-        frame[12] = 8;
-        frame[14] = 0x45;
-        frame[23] = 17;
-        frame[26..30].copy_from_slice(&number.to_be_bytes());
-        frame[56..].copy_from_slice(&number.to_be_bytes());
+        let udp = FrameBuilder::udp((number.to_be_bytes(), 0), ([0; 4], 0));
+        let frame = udp.frame(&[&[0; 14][..], &number.to_be_bytes()].concat());
         (0, 0, frame)
     }));
     std::fs::write(&path, bytes).unwrap();

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use steerage::flow::wire::{FrameBuilder, protocol};
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::{is_installed, tshark};
 
@@ -177,16 +178,8 @@ fn what_is_no_capture_gives_no_report() {
 #[test]
 fn a_tunnel_can_stay_together() {
     let file = pcap((0..64_u8).map(|flow| {
-        // The frame has Ethernet, IP in IP (protocol 4) and UDP.
-        let mut frame = [0; 14 + 20 + 20 + 8];
-        (frame[12], frame[14], frame[23]) = (8, 0x45, 4);
-        frame[16..18].copy_from_slice(&48_u16.to_be_bytes());
-        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-        (frame[34], frame[43]) = (0x45, 17);
-        frame[36..38].copy_from_slice(&28_u16.to_be_bytes());
-        frame[46..54].copy_from_slice(&[192, 0, 2, flow, 192, 0, 2, 200]);
-        frame[54..58].copy_from_slice(&[0, 7, 0, 9]);
-        frame[58..60].copy_from_slice(&8_u16.to_be_bytes());
+        let inner = FrameBuilder::udp(([192, 0, 2, flow], 7), ([192, 0, 2, 200], 9)).packet(&[]);
+        let frame = FrameBuilder::ip([10, 0, 0, 1], [10, 0, 0, 2], protocol::IPV4).frame(&inner);
         (0, 0, frame)
     }));
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tunnel.pcap");

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
+use steerage::flow::wire::FrameBuilder;
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::{is_installed, tshark};
 
@@ -19,12 +20,8 @@ pub(crate) fn explained(args: &[&str]) -> Value {
 }
 
 /// A frame of 60 bytes: UDP over IPv4 from 10.0.0.`from` to 10.0.0.`to`, with port 9 on both sides.
-pub(crate) fn udp(from: u8, to: u8) -> [u8; 60] {
-    let mut frame = [0; 60];
-    (frame[12], frame[14], frame[17], frame[23]) = (8, 0x45, 46, 17);
-    (frame[26], frame[29], frame[30], frame[33]) = (10, from, 10, to);
-    (frame[35], frame[37], frame[39]) = (9, 9, 26);
-    frame
+pub(crate) fn udp(from: u8, to: u8) -> Vec<u8> {
+    FrameBuilder::udp(([10, 0, 0, from], 9), ([10, 0, 0, to], 9)).frame_of(60)
 }
 
 /// Writes a pcap of [`udp`] packets, with the given pairs `(from, to)`.

@@ -6,6 +6,7 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use steerage::flow::wire::FrameBuilder;
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::tshark;
 
@@ -25,13 +26,7 @@ fn directory(name: &str) -> PathBuf {
 
 /// An Ethernet frame of `bytes` bytes with UDP over IPv4.
 fn udp(from: (u8, u16), to: (u8, u16), bytes: usize) -> Vec<u8> {
-    let mut frame = vec![0; bytes];
-    (frame[12], frame[14], frame[23]) = (8, 0x45, 17);
-    frame[16..18].copy_from_slice(&(bytes as u16 - 14).to_be_bytes());
-    frame[26..34].copy_from_slice(&[10, 0, 0, from.0, 10, 0, 0, to.0]);
-    frame[34..36].copy_from_slice(&from.1.to_be_bytes());
-    frame[36..38].copy_from_slice(&to.1.to_be_bytes());
-    frame
+    FrameBuilder::udp(([10, 0, 0, from.0], from.1), ([10, 0, 0, to.0], to.1)).frame_of(bytes)
 }
 
 /// Writes a capture. Each frame has its time in seconds after the start.

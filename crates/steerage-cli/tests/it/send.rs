@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::json;
+use steerage::flow::wire::{IpHeader, ethertype, protocol};
 use steerage_fixtures::cable::Net;
 
 use crate::program::{Started, command, report, run};
@@ -78,9 +79,9 @@ fn pcap(name: &str, link: u32, packets: &[(usize, usize)]) -> String {
         [1, 0, *captured as u32, *wire as u32].into_iter().for_each(|each| word(&mut bytes, each));
         let mut packet = vec![0; *captured];
         let at = if link == 1 { 14 } else { 0 };
-        packet[at..at + 20].copy_from_slice(&[0x45, 0, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        IpHeader::new([10, 0, 0, 1], [10, 0, 0, 2], protocol::UDP).write(&mut packet[at..], 20).unwrap();
         if link == 1 {
-            packet[12..14].copy_from_slice(&[8, 0]);
+            packet[12..14].copy_from_slice(&ethertype::IPV4.to_be_bytes());
         }
         bytes.extend_from_slice(&packet);
     }

@@ -3,6 +3,7 @@
 use std::net::UdpSocket;
 
 use serde_json::Value;
+use steerage::flow::wire::FrameBuilder;
 use steerage_fixtures::namespaces::{DATAGRAM_BYTES, DATAGRAMS, MESSAGE_BYTES, Namespaces, address, cutting_socket};
 use steerage_fixtures::scratch::Scratch;
 
@@ -74,14 +75,7 @@ fn only_packets_from_the_socket_leave_by_it() {
     let scratch = Scratch::new();
     let file = scratch.join("sent.pcap").to_str().unwrap().to_owned();
     let frame = |source_port: u16, payload: &[u8]| {
-        let udp_bytes = (8 + payload.len()) as u16;
-        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1];
-        packet[2..4].copy_from_slice(&(20 + udp_bytes).to_be_bytes());
-        for number in [source_port, 9999, udp_bytes, 0] {
-            packet.extend(number.to_be_bytes());
-        }
-        packet.extend(payload);
-        packet
+        FrameBuilder::udp(([127, 0, 0, 1], source_port), ([127, 0, 0, 1], 9999)).packet(payload)
     };
     // A capture of raw IP (LINKTYPE_RAW is 101).
     let mut capture = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101].map(u32::to_ne_bytes).concat();

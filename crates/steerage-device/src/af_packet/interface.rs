@@ -2,23 +2,17 @@
 
 use std::io;
 
+use libc::{
+    ARPHRD_ETHER, ARPHRD_IPGRE, ARPHRD_LOOPBACK, ARPHRD_NONE, ARPHRD_PPP, ARPHRD_SIT, ARPHRD_TUNNEL, ARPHRD_TUNNEL6,
+};
+use steerage::flow::wire::ethernet;
 use steerage::{DeviceError, LinkType};
 
 use super::sys::Socket;
 
-const ARPHRD_ETHER: u16 = 1;
-const ARPHRD_PPP: u16 = 512;
+/// libc does not have these two of linux/if_arp.h.
 const ARPHRD_RAWIP: u16 = 519;
-const ARPHRD_TUNNEL: u16 = 768;
-const ARPHRD_TUNNEL6: u16 = 769;
-const ARPHRD_LOOPBACK: u16 = 772;
-const ARPHRD_SIT: u16 = 776;
-const ARPHRD_IPGRE: u16 = 778;
 const ARPHRD_IP6GRE: u16 = 823;
-const ARPHRD_NONE: u16 = 0xfffe;
-
-/// An Ethernet header and two VLAN tags. They precede the bytes that the MTU counts.
-const LINK_BYTES: usize = 14 + 2 * 4;
 
 /// An interface, as it was at the time of the look.
 #[derive(Clone, Debug)]
@@ -59,7 +53,7 @@ impl Interface {
             cooked,
             loopback: hardware == ARPHRD_LOOPBACK,
             up: socket.is_up(name).map_err(cannot)?,
-            frame_bytes_max: socket.mtu(name).map_err(cannot)? + LINK_BYTES,
+            frame_bytes_max: socket.mtu(name).map_err(cannot)? + ethernet::TAGGED_BYTES,
             // If the kernel does not say, print no note.
             merges: socket.merges(name).unwrap_or_default(),
         })

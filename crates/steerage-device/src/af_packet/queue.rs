@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use steerage::flow::wire::{ethernet, vlan};
 use steerage::{
     Affinity, DeviceError, Timestamp,
     device::{Capabilities, Completion, Completions, FrameHeader, Lending, Opened, Polled, Region, RxQueue},
@@ -32,11 +33,6 @@ const STOP_PATIENCE: Duration = Duration::from_millis(DRAIN_MAX.as_millis() as u
 /// The most bytes for one poll to hand over, as with a TUN. After that, finished frames return, and
 /// their blocks go back to the kernel. Several full polls of super-frames would be the whole ring.
 const POLL_BYTES: u64 = 1 << 20;
-
-/// The part of an Ethernet frame before a VLAN tag, in bytes.
-const ADDRESS_BYTES: usize = 12;
-/// A VLAN tag in bytes: its type and its contents (IEEE 802.1Q).
-const TAG_BYTES: usize = 4;
 
 /// The state of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,8 +195,8 @@ impl Queue {
         }
         if let Some(tag) = frame.tag.filter(|_| !self.interface.cooked) {
             if put_tag_back(lending.bytes(), at, len, tag) {
-                (at, len) = (at - TAG_BYTES, len + TAG_BYTES);
-                offload = offload.and_then(|offload| offload.shifted(TAG_BYTES as isize));
+                (at, len) = (at - vlan::BYTES, len + vlan::BYTES);
+                offload = offload.and_then(|offload| offload.shifted(vlan::BYTES as isize));
             }
         }
         let (hash, header) = (self.hash.map(|_| FlowHash(frame.hash)), self.header(frame, len - frame.len));
@@ -231,8 +227,8 @@ impl Queue {
     /// A super-frame that does not fit into a page is lost. Any other frame that does not fit is
     /// cut, because a part of it is better than nothing.
     fn copy_one(&self, out: &mut Completions<'_>, current: &Current, frame: &Frame) -> bool {
-        let tag = frame.tag.filter(|_| !self.interface.cooked && frame.len >= ADDRESS_BYTES);
-        let tag_bytes = tag.map_or(0, |_| TAG_BYTES);
+        let tag = frame.tag.filter(|_| !self.interface.cooked && frame.len >= ethernet::TYPE_AT);
+        let tag_bytes = tag.map_or(0, |_| vlan::BYTES);
         let len = (frame.len + tag_bytes).min(out.frame_bytes_max());
         let merged = |told: &[u8; vnet::HEADER_BYTES_MIN]| told[1] != 0 && frame.len > out.frame_bytes_max();
         if self.whole && frame.offloads.as_ref().is_some_and(merged) {
@@ -251,8 +247,8 @@ impl Queue {
         let copied = self.ring.copy_to(current, frame.at, untagged);
         let finished = frame.offloads.filter(|_| is_whole).is_none_or(|told| vnet::finish_merged(&told, untagged));
         if let Some(tag) = tag {
-            to.copy_within(TAG_BYTES..TAG_BYTES + ADDRESS_BYTES, 0);
-            to[ADDRESS_BYTES..ADDRESS_BYTES + TAG_BYTES].copy_from_slice(&tag);
+            to.copy_within(vlan::BYTES..vlan::BYTES + ethernet::TYPE_AT, 0);
+            to[ethernet::TYPE_AT..ethernet::TYPE_AT + vlan::BYTES].copy_from_slice(&tag);
         }
         if !copied || !finished {
             out.give_page(page);
@@ -428,11 +424,11 @@ impl Drop for Queue {
 
 /// Moves the addresses of the frame at `at` forward, and writes the tag after them. Returns false
 /// if there is no room.
-fn put_tag_back(bytes: &mut [u8], at: usize, len: usize, tag: [u8; TAG_BYTES]) -> bool {
-    let Some(start) = at.checked_sub(TAG_BYTES).filter(|_| len >= ADDRESS_BYTES) else { return false };
-    let Some(frame) = bytes.get_mut(start..at + ADDRESS_BYTES) else { return false };
-    frame.copy_within(TAG_BYTES.., 0);
-    frame[ADDRESS_BYTES..].copy_from_slice(&tag);
+fn put_tag_back(bytes: &mut [u8], at: usize, len: usize, tag: [u8; vlan::BYTES]) -> bool {
+    let Some(start) = at.checked_sub(vlan::BYTES).filter(|_| len >= ethernet::TYPE_AT) else { return false };
+    let Some(frame) = bytes.get_mut(start..at + ethernet::TYPE_AT) else { return false };
+    frame.copy_within(vlan::BYTES.., 0);
+    frame[ethernet::TYPE_AT..].copy_from_slice(&tag);
     true
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use steerage::flow::wire::ethertype;
 use steerage::{
     DeviceError, LinkType, Output,
     device::{Outgoing, OutgoingPacket, Sent, TxQueue},
@@ -20,7 +21,7 @@ use steerage::{
 
 use super::interface::Interface;
 use super::spec::Named;
-use super::sys::{ETH_P_IP, ETH_P_IPV6, Socket};
+use super::sys::Socket;
 use super::{PERMISSION, SEND_BUFFER};
 use crate::offloads::merged::{Header, Outcome, Output as Merging, Packets, Wire, count, headers, sendable};
 use crate::offloads::whole::Whole;
@@ -131,8 +132,8 @@ impl AfPacketOutput {
             // All CPUs share these two. The kernel runs their filters for each packet that the interface
             // receives, so one pair for each CPU would cost more.
             let pair = [first, open()?];
-            self.make_ready(&pair[0], interface.index, ETH_P_IP)?;
-            self.make_ready(&pair[1], interface.index, ETH_P_IPV6)?;
+            self.make_ready(&pair[0], interface.index, ethertype::IPV4)?;
+            self.make_ready(&pair[1], interface.index, ethertype::IPV6)?;
             sockets.push(Sockets::Ip(Arc::new(pair)));
         }
         let (name, gone, mut next) = (self.interface.clone(), Arc::new(AtomicBool::new(false)), 0);

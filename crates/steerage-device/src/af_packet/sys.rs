@@ -14,7 +14,6 @@ mod ring;
 mod send;
 
 pub(super) use ring::{Frame, Memory, Shape};
-pub(super) use send::{ETH_P_IP, ETH_P_IPV6};
 
 const PACKET_ADD_MEMBERSHIP: c_int = 1;
 const PACKET_DROP_MEMBERSHIP: c_int = 2;

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use steerage::flow::wire::ethernet;
 use steerage::{
     DeviceError,
     device::{Backing, Region},
@@ -17,7 +18,7 @@ use super::bind::{self, PINNED, chunk_bytes};
 use super::interface::Interface;
 use super::sys::{self, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Shape, Socket};
 use super::tx_sockets::{SharedUmem, TxSockets};
-use super::{AfXdpOptions, CHUNK_BYTES_MAX, HEADROOM_BYTES, LINK_BYTES, Mode, RING_MAX, RING_MIN};
+use super::{AfXdpOptions, CHUNK_BYTES_MAX, HEADROOM_BYTES, Mode, RING_MAX, RING_MIN};
 use crate::namespace::Namespace;
 
 /// An interface, its program and its sockets.
@@ -75,7 +76,7 @@ impl Device {
             name: options.interface.clone(),
             index: interface.index,
             program,
-            frame_bytes: interface.mtu + LINK_BYTES,
+            frame_bytes: interface.mtu + ethernet::TAGGED_BYTES,
             ring: options.ring,
             busy_poll: options.busy_poll,
             copies: options.mode == Mode::Copy,

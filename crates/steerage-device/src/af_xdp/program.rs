@@ -4,6 +4,8 @@
 //! The program reads the headers once, stores on its stack the values that the tests need, and runs
 //! the tests. It writes only the hash in front of the frame, and drops nothing.
 
+use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
+
 use super::assembler::{Assembler, FRAME, Instruction, Label, R0, R1, R2, R3, R6, R7, R8, R9, Register, Size, When};
 use super::take::{Kind, Prefix, Take, Test, Way};
 
@@ -52,15 +54,10 @@ const HAS_PORTS: u32 = 16;
 /// reads. A card may give the fragments of a datagram different hashes.
 const FRAGMENT: u32 = 32;
 
-const ICMPV6: u32 = 58;
-const IPV6_FRAGMENT: u32 = 44;
-/// Hop-by-hop options, routing and destination options. All encode their length in the same way.
-const IPV6_OPTIONS: [u32; 3] = [0, 43, 60];
-/// TCP, UDP, DCCP, SCTP and UDP-Lite. Their headers begin with the ports.
-const WITH_PORTS: [u32; 5] = [6, 17, 33, 132, 136];
-/// Router and neighbour solicitation and advertisement, and redirect (RFC 4861).
-const DISCOVERY_FIRST: u32 = 133;
-const DISCOVERY_LAST: u32 = 137;
+/// All encode their length in the same way.
+const IPV6_OPTIONS: [u8; 3] = [protocol::HOP_BY_HOP, protocol::ROUTING, protocol::DESTINATION];
+/// Their headers begin with the ports.
+const WITH_PORTS: [u8; 5] = [protocol::TCP, protocol::UDP, protocol::DCCP, protocol::SCTP, protocol::UDP_LITE];
 
 /// The maps and the function that the program uses.
 #[derive(Clone, Copy, Debug)]
@@ -120,24 +117,24 @@ fn parse(asm: &mut Assembler, decide: Label) {
     for at in (-48..0).step_by(8) {
         asm.store(Size::Double, FRAME, at, R1);
     }
-    require(asm, 14, decide);
+    require(asm, ethernet::BYTES as i32, decide);
     asm.load(Size::Half, R9, R7, 12);
-    asm.add(R7, 14);
+    asm.add(R7, ethernet::BYTES as i32);
     let tagged_no_more = asm.label();
     for _ in 0..TAGS_MAX {
         let tagged = asm.label();
-        asm.jump_if(R9, When::Equal, half(0x8100), tagged);
-        asm.jump_if(R9, When::NotEqual, half(0x88a8), tagged_no_more);
+        asm.jump_if(R9, When::Equal, half(ethertype::VLAN), tagged);
+        asm.jump_if(R9, When::NotEqual, half(ethertype::VLAN_SERVICE), tagged_no_more);
         asm.bind(tagged);
-        require(asm, 4, decide);
+        require(asm, vlan::BYTES as i32, decide);
         asm.load(Size::Half, R9, R7, 2);
-        asm.add(R7, 4);
+        asm.add(R7, vlan::BYTES as i32);
     }
     asm.bind(tagged_no_more);
     let (ipv4, ipv6, transport) = (asm.label(), asm.label(), asm.label());
-    asm.jump_if(R9, When::Equal, half(0x0800), ipv4);
-    asm.jump_if(R9, When::Equal, half(0x86dd), ipv6);
-    asm.jump_if(R9, When::NotEqual, half(0x0806), decide);
+    asm.jump_if(R9, When::Equal, half(ethertype::IPV4), ipv4);
+    asm.jump_if(R9, When::Equal, half(ethertype::IPV6), ipv6);
+    asm.jump_if(R9, When::NotEqual, half(ethertype::ARP), decide);
     asm.store_number(Size::Word, FRAME, KIND, ARP);
     asm.jump(decide);
     asm.bind(ipv4);
@@ -149,7 +146,7 @@ fn parse(asm: &mut Assembler, decide: Label) {
 }
 
 fn parse_ipv4(asm: &mut Assembler, transport: Label, decide: Label) {
-    require(asm, 20, decide);
+    require(asm, ipv4::BYTES as i32, decide);
     asm.store_number(Size::Word, FRAME, KIND, IPV4);
     asm.load(Size::Byte, R9, R7, 9);
     asm.store(Size::Word, FRAME, PROTOCOL, R9);
@@ -161,7 +158,7 @@ fn parse_ipv4(asm: &mut Assembler, transport: Label, decide: Label) {
     // stay together.
     asm.load(Size::Half, R1, R7, 6);
     let (fragment, whole) = (asm.label(), asm.label());
-    asm.jump_if(R1, When::AnyOf, half(0x3fff), fragment);
+    asm.jump_if(R1, When::AnyOf, half(ipv4::FRAGMENT), fragment);
     asm.jump(whole);
     asm.bind(fragment);
     asm.store_number(Size::Word, FRAME, KIND, IPV4 | FRAGMENT);
@@ -170,13 +167,13 @@ fn parse_ipv4(asm: &mut Assembler, transport: Label, decide: Label) {
     asm.load(Size::Byte, R1, R7, 0);
     asm.and(R1, 0xf);
     asm.shift_left(R1, 2);
-    asm.jump_if(R1, When::Below, 20, decide);
+    asm.jump_if(R1, When::Below, ipv4::BYTES as u32, decide);
     asm.add_register(R7, R1);
     asm.jump(transport);
 }
 
 fn parse_ipv6(asm: &mut Assembler, transport: Label, decide: Label) {
-    require(asm, 40, decide);
+    require(asm, ipv6::BYTES as i32, decide);
     asm.store_number(Size::Word, FRAME, KIND, IPV6);
     asm.load(Size::Byte, R9, R7, 6);
     asm.store(Size::Word, FRAME, PROTOCOL, R9);
@@ -186,19 +183,19 @@ fn parse_ipv6(asm: &mut Assembler, transport: Label, decide: Label) {
             asm.store(Size::Word, FRAME, to + word, R1);
         }
     }
-    asm.add(R7, 40);
+    asm.add(R7, ipv6::BYTES as i32);
     for _ in 0..EXTENSIONS_MAX {
         let (options, next) = (asm.label(), asm.label());
         for kind in IPV6_OPTIONS {
-            asm.jump_if(R9, When::Equal, kind, options);
+            asm.jump_if(R9, When::Equal, kind.into(), options);
         }
-        asm.jump_if(R9, When::NotEqual, IPV6_FRAGMENT, transport);
+        asm.jump_if(R9, When::NotEqual, protocol::FRAGMENT.into(), transport);
         asm.store_number(Size::Word, FRAME, KIND, IPV6 | FRAGMENT);
         require(asm, 8, decide);
         asm.load(Size::Byte, R9, R7, 0);
         asm.store(Size::Word, FRAME, PROTOCOL, R9);
         asm.load(Size::Half, R1, R7, 2);
-        asm.jump_if(R1, When::AnyOf, half(0xfff9), decide);
+        asm.jump_if(R1, When::AnyOf, half(ipv6::OFFSET | ipv6::MORE_FRAGMENTS), decide);
         asm.add(R7, 8);
         asm.jump(next);
         asm.bind(options);
@@ -220,15 +217,15 @@ fn parse_ipv6(asm: &mut Assembler, transport: Label, decide: Label) {
 fn parse_transport(asm: &mut Assembler, decide: Label) {
     let ports = asm.label();
     for protocol in WITH_PORTS {
-        asm.jump_if(R9, When::Equal, protocol, ports);
+        asm.jump_if(R9, When::Equal, protocol.into(), ports);
     }
-    asm.jump_if(R9, When::NotEqual, ICMPV6, decide);
+    asm.jump_if(R9, When::NotEqual, protocol::ICMP6.into(), decide);
     asm.load(Size::Word, R2, FRAME, KIND);
     asm.jump_if(R2, When::AnyOf, IPV4, decide);
     require(asm, 1, decide);
     asm.load(Size::Byte, R1, R7, 0);
-    asm.jump_if(R1, When::Below, DISCOVERY_FIRST, decide);
-    asm.jump_if(R1, When::Above, DISCOVERY_LAST, decide);
+    asm.jump_if(R1, When::Below, icmp6::ROUTER_SOLICITATION.into(), decide);
+    asm.jump_if(R1, When::Above, icmp6::REDIRECT.into(), decide);
     asm.store_number(Size::Word, FRAME, KIND, IPV6 | NEIGHBOUR_DISCOVERY);
     asm.jump(decide);
     asm.bind(ports);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use steerage::flow::wire::ethernet;
 use steerage::{
     Affinity, DeviceError, Timestamp,
     device::{Capabilities, Completion, Completions, DeviceCounts, Gather, Opened, Page, Polled, Region, RxQueue},
@@ -20,7 +21,7 @@ use super::device::Device;
 use super::interface::{Change, Interface, Netlink};
 use super::program::{META_BYTES, META_HASHED};
 use super::sys::{self, ByCpu, FilledChunk, OpenSocket};
-use super::{HEADROOM_BYTES, LINK_BYTES};
+use super::HEADROOM_BYTES;
 
 /// How often the queue asks the kernel for lost frames and the interface's state at most. Each look
 /// takes a few system calls.
@@ -114,7 +115,7 @@ impl Queue {
         Ok(Self {
             seconds,
             missing: false,
-            mtu: device.frame_bytes - LINK_BYTES,
+            mtu: device.frame_bytes - ethernet::TAGGED_BYTES,
             device,
             number,
             hash,
@@ -247,7 +248,7 @@ impl Queue {
             (true, false) => tracing::warn!(%device, "the interface is down; going on when it is up"),
             _ => {}
         }
-        if mtu != before.1 && mtu + LINK_BYTES > longest {
+        if mtu != before.1 && mtu + ethernet::TAGGED_BYTES > longest {
             tracing::warn!(%device, mtu, longest, "the MTU was raised: frames longer than there is room for are lost until a new start");
         } else if mtu != before.1 {
             tracing::info!(%device, mtu, "the MTU was changed");

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread;
 
+use steerage::flow::wire::{be16, ethernet, ethertype, vlan};
 use steerage::{
     DeviceError, LinkType, Output,
     device::{Completion, Outgoing, OutgoingPacket, Page, Region, Sent, TxCapabilities, TxQueue, TxResources},
@@ -41,9 +42,6 @@ const STUCK_MAX: u32 = 2;
 
 /// The size of a huge page, which is the longest memory that is contiguous for a device.
 const PIECE_BYTES: u64 = 2 << 20;
-
-const HEADER_BYTES: usize = 14;
-const TAG_BYTES: usize = 4;
 
 /// The interface to send by, and the options for it.
 ///
@@ -395,10 +393,11 @@ impl Send {
     fn sendable(&self, received: &Received<'_>, longest: usize) -> Result<usize, Outcome> {
         sendable(received, received.link == LinkType::ETHERNET)?;
         let len = received.total_len;
-        let is_tagged = matches!(received.data.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]));
-        let most = self.sockets.mtu() + HEADER_BYTES + if is_tagged { TAG_BYTES } else { 0 };
+        let kind = received.data.get(..ethernet::BYTES).map(|header| be16(header, ethernet::TYPE_AT));
+        let is_tagged = matches!(kind, Some(ethertype::VLAN | ethertype::VLAN_SERVICE));
+        let most = self.sockets.mtu() + ethernet::BYTES + if is_tagged { vlan::BYTES } else { 0 };
         match len {
-            ..HEADER_BYTES => Err(Outcome::Unfit),
+            ..ethernet::BYTES => Err(Outcome::Unfit),
             len if len > most.min(longest) => Err(Outcome::TooLong),
             len => Ok(len),
         }

@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use steerage::flow::wire::ethernet;
 use steerage::{
     DeviceError, Timestamp,
     device::{InFlight, Reaper, Region},
 };
 
-use super::LINK_BYTES;
 use super::bind::{self, PINNED, chunk_bytes};
 use super::interface::{Change, Interface, Netlink};
 use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Sender, Shape, Socket};
@@ -124,7 +124,7 @@ impl TxSockets {
             index: interface.index,
             queues,
             ring,
-            frame_bytes: interface.mtu + LINK_BYTES,
+            frame_bytes: interface.mtu + ethernet::TAGGED_BYTES,
             state: Mutex::new(State { sockets, senders: 0, bound: None }),
             watch: Mutex::new(Watch { netlink: Netlink::listening()?, looked: Timestamp::ZERO }),
             mtu: AtomicUsize::new(interface.mtu),

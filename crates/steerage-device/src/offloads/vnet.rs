@@ -6,6 +6,8 @@
 //! descriptor, the kernel is configured to leave no work to the reader. Packets that were queued earlier may have an
 //! incomplete checksum, which this module completes. If they are unsegmented, it refuses them.
 
+use steerage::flow::wire::checksum::{finish_transport, sum};
+
 /// The checksum from `csum_start` on must be finished.
 const NEEDS_CSUM: u8 = 1;
 /// The packet needs no segmentation.
@@ -49,25 +51,11 @@ pub(crate) fn finish(header: &[u8], packet: &mut [u8]) -> bool {
     let start = usize::from(u16::from_le_bytes([*start_low, *start_high]));
     let offset = usize::from(u16::from_le_bytes([*offset_low, *offset_high]));
     let Some(summed) = packet.get_mut(start..) else { return false };
-    let sum = checksum(summed);
+    // The checksum's place already contains the sum of the pseudo-header.
+    let checksum = finish_transport(sum(summed, 0));
     let Some(place) = summed.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) else { return false };
-    *place = sum;
+    *place = checksum.to_be_bytes();
     true
-}
-
-/// The Internet checksum (RFC 1071) of `bytes`. The checksum's place already contains the sum of
-/// the pseudo header. The result is never zero, which means "none" in UDP (RFC 768).
-fn checksum(bytes: &[u8]) -> [u8; 2] {
-    let (pairs, last) = bytes.split_at(bytes.len() & !1);
-    let words = pairs.chunks_exact(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])));
-    let mut sum: u64 = words.sum::<u64>() + last.first().map_or(0, |byte| u64::from(*byte) << 8);
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    match !(sum as u16) {
-        0 => [0xff; 2],
-        sum => sum.to_be_bytes(),
-    }
 }
 
 #[cfg(test)]

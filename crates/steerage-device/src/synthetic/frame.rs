@@ -1,6 +1,11 @@
 //! Generates the frames. Each kind of flow has a template, and only a few fields change.
 
 use std::fmt;
+use std::net::IpAddr;
+
+use steerage::flow::wire::checksum::{finish, finish_transport};
+use steerage::flow::wire::{FrameBuilder, be16, ethernet, ethertype, ipv4, ipv6, port, protocol, put, tcp, udp, vlan};
+use steerage::testing::SplitMix64;
 
 /// The first bytes of the data of every synthetic frame: `STRG`.
 pub const MAGIC: u32 = u32::from_be_bytes(*b"STRG");
@@ -16,22 +21,6 @@ const HEAD_BYTES: usize = 96;
 /// fetched.
 const LINE_BYTES: usize = 64;
 
-pub(super) const ETHERNET_BYTES: usize = 14;
-pub(super) const VLAN_BYTES: usize = 4;
-pub(super) const IPV4_BYTES: usize = 20;
-pub(super) const IPV6_BYTES: usize = 40;
-pub(super) const UDP_BYTES: usize = 8;
-pub(super) const TCP_BYTES: usize = 20;
-
-pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
-pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
-pub(super) const ETHERTYPE_VLAN: u16 = 0x8100;
-pub(super) const PROTOCOL_TCP: u8 = 6;
-pub(super) const PROTOCOL_UDP: u8 = 17;
-
-/// Locally administered addresses (the second bit of the first byte).
-const MAC_TO: [u8; 6] = [2, 0, 0, 0, 0, 2];
-const MAC_FROM: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const VLAN_ID: u16 = 100;
 const NET_FROM_V4: u32 = u32::from_be_bytes([10, 0, 0, 0]);
 /// An address for benchmarks (RFC 2544).
@@ -39,8 +28,6 @@ const TO_V4: [u8; 4] = [198, 18, 0, 1];
 /// A network for documentation (RFC 3849).
 const NET_FROM_V6: [u16; 8] = [0x2001, 0xdb8, 0, 1, 0, 0, 0, 0];
 const TO_V6: [u16; 8] = [0x2001, 0xdb8, 0, 2, 0, 0, 0, 1];
-/// The discard port, where receivers throw all data away (RFC 863).
-const PORT_DISCARD: u16 = 9;
 
 /// A kind of flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,15 +79,31 @@ impl Kind {
     }
 
     fn l3_at(self) -> usize {
-        ETHERNET_BYTES + if self == Self::Vlan { VLAN_BYTES } else { 0 }
+        ethernet::BYTES + if self == Self::Vlan { vlan::BYTES } else { 0 }
     }
 
     fn l4_at(self) -> usize {
-        self.l3_at() + if self.is_v6() { IPV6_BYTES } else { IPV4_BYTES }
+        self.l3_at() + if self.is_v6() { ipv6::BYTES } else { ipv4::BYTES }
+    }
+
+    /// The headers of its flows. The part of the source that differs, and the source port, are 0.
+    fn frame(self) -> FrameBuilder {
+        let (from, to) = if self.is_v6() {
+            (IpAddr::from(NET_FROM_V6), IpAddr::from(TO_V6))
+        } else {
+            (IpAddr::from([0; 4]), IpAddr::from(TO_V4))
+        };
+        match self {
+            Self::Tcp4 | Self::Tcp6 => {
+                FrameBuilder::tcp((from, 0), (to, port::DISCARD)).flags(tcp::PSH | tcp::ACK).acknowledgement(1)
+            }
+            Self::Udp4 | Self::Udp6 => FrameBuilder::udp((from, 0), (to, port::DISCARD)),
+            Self::Vlan => FrameBuilder::udp((from, 0), (to, port::DISCARD)).vlan(VLAN_ID),
+        }
     }
 
     fn payload_at(self) -> usize {
-        self.l4_at() + if self.is_tcp() { TCP_BYTES } else { UDP_BYTES }
+        self.l4_at() + if self.is_tcp() { tcp::BYTES } else { udp::BYTES }
     }
 }
 
@@ -120,16 +123,16 @@ impl fmt::Display for Kind {
 /// ```
 pub fn parse_payload(frame: &[u8]) -> Option<(u32, u64)> {
     let u16_at = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
-    let tag = if u16_at(12)? == ETHERTYPE_VLAN { VLAN_BYTES } else { 0 };
-    let l3_at = ETHERNET_BYTES + tag;
+    let tag = if u16_at(ethernet::TYPE_AT)? == ethertype::VLAN { vlan::BYTES } else { 0 };
+    let l3_at = ethernet::BYTES + tag;
     let (l4_at, protocol) = match u16_at(l3_at - 2)? {
-        ETHERTYPE_IPV4 => (l3_at + IPV4_BYTES, *frame.get(l3_at + 9)?),
-        ETHERTYPE_IPV6 => (l3_at + IPV6_BYTES, *frame.get(l3_at + 6)?),
+        ethertype::IPV4 => (l3_at + ipv4::BYTES, *frame.get(l3_at + ipv4::PROTOCOL_AT)?),
+        ethertype::IPV6 => (l3_at + ipv6::BYTES, *frame.get(l3_at + ipv6::PROTOCOL_AT)?),
         _ => return None,
     };
     let payload_at = match protocol {
-        PROTOCOL_TCP => l4_at + TCP_BYTES,
-        PROTOCOL_UDP => l4_at + UDP_BYTES,
+        protocol::TCP => l4_at + tcp::BYTES,
+        protocol::UDP => l4_at + udp::BYTES,
         _ => return None,
     };
     let payload: &[u8; PAYLOAD_BYTES] = frame.get(payload_at..)?.first_chunk()?;
@@ -151,7 +154,7 @@ impl Places {
     const ALL: u32 = (1 << Self::BITS) - 1;
 
     pub(super) fn new(seed: u64) -> Self {
-        Self { mask: super::sample::mix(seed) as u32 & Self::ALL }
+        Self { mask: SplitMix64::mix(seed) as u32 & Self::ALL }
     }
 
     /// The place and the port of a flow. Each step is reversible (multiplication by an odd factor,
@@ -183,22 +186,15 @@ pub(super) struct Template {
 impl Template {
     pub(super) fn new(kind: Kind, size: usize) -> Self {
         let len = size.max(kind.frame_bytes_min());
-        let mut bytes: Vec<u8> = (0..len.max(HEAD_BYTES)).map(|i| if i < len { i as u8 } else { 0 }).collect();
-        bytes[..kind.frame_bytes_min()].fill(0);
-        write_ethernet(&mut bytes, kind);
-        if kind.is_v6() {
-            write_ipv6(&mut bytes[kind.l3_at()..], len - kind.l4_at(), kind);
-        } else {
-            write_ipv4(&mut bytes[kind.l3_at()..], len - kind.l3_at(), kind);
-        }
-        write_l4(&mut bytes[kind.l4_at()..], len - kind.l4_at(), kind);
-        put(&mut bytes, kind.payload_at(), MAGIC.to_be_bytes());
-
-        let addresses = if kind.is_v6() { 8..40 } else { 12..20 };
-        let l3 = &bytes[kind.l3_at()..kind.l4_at()];
-        let protocol = if kind.is_tcp() { PROTOCOL_TCP } else { PROTOCOL_UDP };
-        let pseudo = sum(&l3[addresses]) + u64::from(protocol) + (len - kind.l4_at()) as u64;
-        let (l3_sum, l4_sum) = (sum(l3), pseudo + sum(&bytes[kind.l4_at()..len]));
+        let mut payload: Vec<u8> = (kind.payload_at()..len).map(|i| i as u8).collect();
+        payload[..PAYLOAD_BYTES].fill(0);
+        put(&mut payload, 0, MAGIC.to_be_bytes());
+        let mut bytes = kind.frame().frame(&payload);
+        bytes.resize(len.max(HEAD_BYTES), 0);
+        // The sum of a header and the opposite of its checksum are the same number.
+        let sum_at = |at: usize| u64::from(!be16(&bytes, at));
+        let l4_checksum_at = if kind.is_tcp() { tcp::CHECKSUM_AT } else { udp::CHECKSUM_AT };
+        let (l3_sum, l4_sum) = (sum_at(kind.l3_at() + ipv4::CHECKSUM_AT), sum_at(kind.l4_at() + l4_checksum_at));
         Self { kind, bytes: bytes.into(), len, l3_sum, l4_sum }
     }
 
@@ -217,8 +213,8 @@ impl Template {
     /// [`room`](Self::room).
     #[inline(always)]
     pub(super) fn write(&self, to: &mut [u8], places: Places, flow: u32, number: u64) -> Option<()> {
-        const L3: usize = ETHERNET_BYTES;
-        const TAGGED: usize = ETHERNET_BYTES + VLAN_BYTES;
+        const L3: usize = ethernet::BYTES;
+        const TAGGED: usize = ethernet::BYTES + vlan::BYTES;
         // The numbers of each kind are constants here, so that each arm only stores values at fixed
         // places.
         match self.kind {
@@ -238,8 +234,8 @@ impl Template {
         flow: u32,
         number: u64,
     ) -> Option<()> {
-        let l4 = L3 + if V6 { IPV6_BYTES } else { IPV4_BYTES };
-        let payload = l4 + if TCP { TCP_BYTES } else { UDP_BYTES };
+        let l4 = L3 + if V6 { ipv6::BYTES } else { ipv4::BYTES };
+        let payload = l4 + if TCP { tcp::BYTES } else { udp::BYTES };
         let (place, port) = places.of(flow);
         let from = if V6 { place } else { NET_FROM_V4 | place };
 
@@ -253,7 +249,7 @@ impl Template {
 
         put(head, L3 + if V6 { 20 } else { 12 }, from.to_be_bytes());
         if !V6 {
-            put(head, L3 + 10, checksum(self.l3_sum + u64::from(from)).to_be_bytes());
+            put(head, L3 + ipv4::CHECKSUM_AT, finish(self.l3_sum + u64::from(from)).to_be_bytes());
         }
         put(head, l4, port.to_be_bytes());
         put(head, payload + 4, flow.to_be_bytes());
@@ -264,90 +260,12 @@ impl Template {
             let sequence = (number as u32).wrapping_mul((self.len - payload) as u32).wrapping_add(1);
             put(head, l4 + 4, sequence.to_be_bytes());
             l4_sum += u64::from(sequence);
-            put(head, l4 + 16, checksum(l4_sum).to_be_bytes());
+            put(head, l4 + tcp::CHECKSUM_AT, finish(l4_sum).to_be_bytes());
         } else {
-            // 0 means "no checksum" in UDP (RFC 768), so the equivalent value is sent instead.
-            let udp = match checksum(l4_sum) {
-                0 => 0xffff,
-                other => other,
-            };
-            put(head, l4 + 6, udp.to_be_bytes());
+            put(head, l4 + udp::CHECKSUM_AT, finish_transport(l4_sum).to_be_bytes());
         }
         Some(())
     }
-}
-
-fn write_ethernet(bytes: &mut [u8], kind: Kind) {
-    put(bytes, 0, MAC_TO);
-    put(bytes, 6, MAC_FROM);
-    if kind == Kind::Vlan {
-        put(bytes, 12, ETHERTYPE_VLAN.to_be_bytes());
-        put(bytes, 14, VLAN_ID.to_be_bytes());
-    }
-    let ethertype = if kind.is_v6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
-    put(bytes, kind.l3_at() - 2, ethertype.to_be_bytes());
-}
-
-/// `bytes` starts at the header. `len` is the length of header and data. Source and checksum stay
-/// 0.
-fn write_ipv4(bytes: &mut [u8], len: usize, kind: Kind) {
-    bytes[0] = 0x45;
-    put(bytes, 2, (len as u16).to_be_bytes());
-    // With "don't fragment", all packets may have the same identification (RFC 6864).
-    put(bytes, 6, 0x4000u16.to_be_bytes());
-    bytes[8] = 64;
-    bytes[9] = if kind.is_tcp() { PROTOCOL_TCP } else { PROTOCOL_UDP };
-    put(bytes, 16, TO_V4);
-}
-
-/// `bytes` starts at the header. `len` is the length of the data alone. The last 4 bytes of the
-/// source stay 0.
-fn write_ipv6(bytes: &mut [u8], len: usize, kind: Kind) {
-    bytes[0] = 0x60;
-    put(bytes, 4, (len as u16).to_be_bytes());
-    bytes[6] = if kind.is_tcp() { PROTOCOL_TCP } else { PROTOCOL_UDP };
-    bytes[7] = 64;
-    for i in 0..8 {
-        put(bytes, 8 + 2 * i, NET_FROM_V6[i].to_be_bytes());
-        put(bytes, 24 + 2 * i, TO_V6[i].to_be_bytes());
-    }
-}
-
-/// `bytes` starts at the header. `len` is the length of header and data. The source port, the
-/// checksum and the TCP sequence number stay 0.
-fn write_l4(bytes: &mut [u8], len: usize, kind: Kind) {
-    put(bytes, 2, PORT_DISCARD.to_be_bytes());
-    if kind.is_tcp() {
-        put(bytes, 8, 1u32.to_be_bytes());
-        bytes[12] = (TCP_BYTES as u8 / 4) << 4;
-        bytes[13] = 0x18; // PSH and ACK
-        put(bytes, 14, u16::MAX.to_be_bytes());
-    } else {
-        put(bytes, 4, (len as u16).to_be_bytes());
-    }
-}
-
-#[inline(always)]
-pub(super) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
-    bytes[at..at + N].copy_from_slice(&value);
-}
-
-/// The sum of the 16-bit words of `bytes`. The last word is padded with zero if necessary (RFC
-/// 1071).
-pub(super) fn sum(bytes: &[u8]) -> u64 {
-    let word = |pair: &[u8]| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low));
-    bytes.chunks(2).map(word).sum()
-}
-
-/// The Internet checksum of a sum (RFC 1071). The sum may contain whole 32-bit words, because
-/// `2^16` equals 1 in this arithmetic.
-#[inline(always)]
-pub(super) fn checksum(sum: u64) -> u16 {
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    !(sum as u16)
 }
 
 #[cfg(test)]

@@ -1,32 +1,13 @@
 //! Draws the flow of the next frame.
 
+use steerage::testing::SplitMix64;
+
 use super::SyntheticOptions;
-
-/// The SplitMix64 generator from Steele, Lea and Flood, "Fast splittable pseudorandom number
-/// generators" (2014).
-#[derive(Debug)]
-struct Chance(u64);
-
-impl Chance {
-    #[inline(always)]
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.0)
-    }
-}
-
-/// The finalizer of SplitMix64. It maps close numbers to distant ones.
-#[inline(always)]
-pub(super) fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
 
 /// Draws the flows of one queue. The probability of each flow is proportional to its weight.
 #[derive(Debug)]
 pub(super) struct Sampler {
-    chance: Chance,
+    random: SplitMix64,
     flows: u32,
     weight: f64,
     /// Empty if all flows have the same weight.
@@ -45,14 +26,14 @@ impl Sampler {
     pub(super) fn new(options: &SyntheticOptions, queue: usize) -> Self {
         // Mix the seed, so that neighbouring queues or seeds do not draw the same numbers one step
         // apart.
-        let chance = Chance(mix(options.seed ^ mix(queue as u64 + 1)));
+        let random = SplitMix64::new(SplitMix64::mix(options.seed ^ SplitMix64::mix(queue as u64 + 1)));
         let flows = options.flows_of(queue);
         if options.zipf == 0.0 {
-            return Self { chance, flows, weight: f64::from(flows), aliases: Box::default() };
+            return Self { random, flows, weight: f64::from(flows), aliases: Box::default() };
         }
         let number = |flow: u32| flow as usize * options.queues + queue;
         let weights = (0..flows).map(|flow| ((number(flow) + 1) as f64).powf(-options.zipf)).collect::<Vec<_>>();
-        Self { chance, flows, weight: weights.iter().sum(), aliases: alias_table(weights) }
+        Self { random, flows, weight: weights.iter().sum(), aliases: alias_table(weights) }
     }
 
     /// The total weight of the flows.
@@ -72,11 +53,11 @@ impl Sampler {
         // product is the column, and the low half is the position in the column.
         let flows = u128::from(self.flows);
         if self.aliases.is_empty() {
-            to.iter_mut().for_each(|to| *to = ((u128::from(self.chance.next()) * flows) >> 64) as u32);
+            to.iter_mut().for_each(|to| *to = ((u128::from(self.random.draw()) * flows) >> 64) as u32);
             return;
         }
         for to in to {
-            let product = u128::from(self.chance.next()) * flows;
+            let product = u128::from(self.random.draw()) * flows;
             let column = (product >> 64) as u32;
             let alias = self.aliases[column as usize];
             let within = (product as u64 >> 32) as u32;

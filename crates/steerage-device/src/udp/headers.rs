@@ -3,19 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use steerage::LinkType;
-use steerage::flow::offload::{BadOffload, Offload, VIRTIO_BYTES, checksum};
+use steerage::flow::offload::{BadOffload, Offload, VIRTIO_BYTES};
+use steerage::flow::wire::checksum::fold;
+use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, put, udp};
 
 use super::sys::{Control, NAME_BYTES, Name};
 
-const UDP: u8 = 17;
-const UDP_BYTES: usize = 8;
-const IPV4_BYTES: usize = 20;
-const IPV6_BYTES: usize = 40;
 /// The longest headers.
-pub(super) const HEADERS_MAX: usize = IPV6_BYTES + UDP_BYTES;
-/// The lifetime in a received packet's header. The kernel does not pass on the real one.
-const HOPS: u8 = 64;
-
+pub(super) const HEADERS_MAX: usize = ipv6::BYTES + udp::BYTES;
 /// `UDP_SEGMENT` and `UDP_GRO` of linux/udp.h.
 pub(super) const UDP_SEGMENT: i32 = 103;
 pub(super) const UDP_GRO: i32 = 104;
@@ -85,51 +80,27 @@ pub(super) fn told(control: &Control) -> (Option<IpAddr>, u8, usize) {
 
 /// The length of the headers between these addresses.
 pub(super) fn header_bytes(ends: &Ends) -> usize {
-    if ends.source.is_ipv4() { IPV4_BYTES + UDP_BYTES } else { HEADERS_MAX }
+    if ends.source.is_ipv4() { ipv4::BYTES + udp::BYTES } else { HEADERS_MAX }
 }
 
 /// Writes the headers of a packet with the rest of `packet` as its payload. `segment` is the size of
 /// the datagrams that the payload stands for, or 0 for one. The UDP checksum, which the kernel has
 /// checked, is left unfinished, or is 0 (none) for a single datagram of IPv4.
 pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Option<Offload>, BadOffload> {
-    let bytes = packet.len();
-    let network_bytes = header_bytes(ends) - UDP_BYTES;
-    let (network, udp) = packet.split_at_mut_checked(network_bytes).ok_or(BadOffload::Header)?;
-    let udp_bytes = u16::try_from(udp.len()).map_err(|_| BadOffload::Header)?;
-    let addresses = match (ends.source.ip(), ends.destination.ip()) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            network.fill(0);
-            (network[0], network[1]) = (0x45, ends.class);
-            let total = u16::try_from(bytes).map_err(|_| BadOffload::Header)?;
-            network[2..4].copy_from_slice(&total.to_be_bytes());
-            // DF: an identification of 0 has no meaning then (RFC 6864).
-            (network[6], network[8], network[9]) = (0x40, HOPS, UDP);
-            network[12..16].copy_from_slice(&source.octets());
-            network[16..20].copy_from_slice(&destination.octets());
-            let sum = checksum::finish(checksum::sum(network, 0));
-            network[10..12].copy_from_slice(&sum.to_be_bytes());
-            12..20
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            network[..4].copy_from_slice(&(6 << 28 | u32::from(ends.class) << 20).to_be_bytes());
-            network[4..6].copy_from_slice(&udp_bytes.to_be_bytes());
-            (network[6], network[7]) = (UDP, HOPS);
-            network[8..24].copy_from_slice(&source.octets());
-            network[24..40].copy_from_slice(&destination.octets());
-            8..40
-        }
-        _ => return Err(BadOffload::Header),
-    };
-    udp[..2].copy_from_slice(&ends.source.port().to_be_bytes());
-    udp[2..4].copy_from_slice(&ends.destination.port().to_be_bytes());
-    udp[4..6].copy_from_slice(&udp_bytes.to_be_bytes());
-    udp[6..8].fill(0);
-    let is_merged = segment != 0 && segment < udp.len() - UDP_BYTES;
+    let network_bytes = header_bytes(ends) - udp::BYTES;
+    let (network, datagram) = packet.split_at_mut_checked(network_bytes).ok_or(BadOffload::Header)?;
+    // The kernel does not pass on the real hop limit.
+    let ip = IpHeader { class: ends.class, ..IpHeader::new(ends.source.ip(), ends.destination.ip(), protocol::UDP) };
+    let pseudo = ip.write(network, datagram.len()).ok_or(BadOffload::Header)?;
+    put(datagram, 0, ends.source.port().to_be_bytes());
+    put(datagram, 2, ends.destination.port().to_be_bytes());
+    put(datagram, udp::LENGTH_AT, (datagram.len() as u16).to_be_bytes());
+    put(datagram, udp::CHECKSUM_AT, [0; 2]);
+    let is_merged = segment != 0 && segment < datagram.len() - udp::BYTES;
     if !is_merged && ends.source.is_ipv4() {
         return Ok(None);
     }
-    let pseudo = checksum::fold(checksum::sum(&network[addresses], u64::from(udp_bytes) + u64::from(UDP)));
-    udp[6..8].copy_from_slice(&pseudo.to_be_bytes());
+    put(datagram, udp::CHECKSUM_AT, fold(pseudo).to_be_bytes());
     let (kind, segment) = if is_merged { (5, segment) } else { (0, 0) };
     let segment = u16::try_from(segment).map_err(|_| BadOffload::SegmentSize)?;
     let mut virtio = [0; VIRTIO_BYTES];
@@ -146,30 +117,30 @@ pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
     let be16 = |at: usize| Some(u16::from_be_bytes(*front.get(at..)?.first_chunk()?));
     let version = front.first()? >> 4;
     let (network_bytes, class, source, destination): (_, _, IpAddr, IpAddr) = if version == 4 {
-        let header: &[u8; IPV4_BYTES] = front.first_chunk()?;
+        let header: &[u8; ipv4::BYTES] = front.first_chunk()?;
         let bytes = usize::from(header[0] & 0xf) * 4;
-        let is_whole = usize::from(be16(2)?) == total && be16(6)? & 0x3fff == 0;
-        if bytes < IPV4_BYTES || !is_whole || header[9] != UDP {
+        let is_whole = usize::from(be16(2)?) == total && be16(6)? & ipv4::FRAGMENT == 0;
+        if bytes < ipv4::BYTES || !is_whole || header[ipv4::PROTOCOL_AT] != protocol::UDP {
             return None;
         }
         let address = |at: usize| Some(Ipv4Addr::from(*header[at..].first_chunk::<4>()?));
         (bytes, header[1], address(12)?.into(), address(16)?.into())
     } else {
-        let header: &[u8; IPV6_BYTES] = front.first_chunk()?;
-        if version != 6 || usize::from(be16(4)?) + IPV6_BYTES != total || header[6] != UDP {
+        let header: &[u8; ipv6::BYTES] = front.first_chunk()?;
+        if version != 6 || usize::from(be16(4)?) + ipv6::BYTES != total || header[ipv6::PROTOCOL_AT] != protocol::UDP {
             return None;
         }
         let address = |at: usize| Some(Ipv6Addr::from(*header[at..].first_chunk::<16>()?));
-        (IPV6_BYTES, header[0] << 4 | header[1] >> 4, address(8)?.into(), address(24)?.into())
+        (ipv6::BYTES, header[0] << 4 | header[1] >> 4, address(8)?.into(), address(24)?.into())
     };
     let at = network_bytes;
-    let is_whole = usize::from(be16(at + 4)?) + network_bytes == total && front.len() >= at + UDP_BYTES;
+    let is_whole = usize::from(be16(at + 4)?) + network_bytes == total && front.len() >= at + udp::BYTES;
     let ends = Ends {
         source: SocketAddr::new(source, be16(at)?),
         destination: SocketAddr::new(destination, be16(at + 2)?),
         class,
     };
-    (is_whole && ends.destination.port() != 0).then_some((ends, at + UDP_BYTES))
+    (is_whole && ends.destination.port() != 0).then_some((ends, at + udp::BYTES))
 }
 
 /// An entry of a socket's error queue.

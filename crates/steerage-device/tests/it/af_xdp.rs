@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::thread;
 use std::time::Instant;
 
+use steerage::flow::wire::{FrameBuilder, ethernet};
 use steerage::testing::{QueueTester, TESTER_PAGES};
 use steerage::{
     DeviceError, Timestamp,
@@ -18,7 +19,6 @@ use steerage_fixtures::cable::{FAR, NEAR, Net};
 
 use crate::common::send_raw;
 
-const ETHERNET: usize = 14;
 
 /// A queue under test, with a clock.
 struct Taking {
@@ -88,7 +88,7 @@ fn payload(number: u32, bytes: usize) -> Vec<u8> {
 }
 
 fn payload_of(frame: &[u8]) -> &[u8] {
-    &frame[ETHERNET + 28..]
+    &frame[ethernet::BYTES + 28..]
 }
 
 fn number(frame: &[u8]) -> u32 {
@@ -143,7 +143,7 @@ fn jumbo_frames_are_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
     let sizes = [100, 3797, 3798, 3799, 7637, 7638, 7639, 8972];
     // A chunk is a page of the kernel, and the kernel leaves its first 256 bytes free.
-    let in_one = |bytes: usize| ETHERNET + 28 + bytes <= 4096 - 256;
+    let in_one = |bytes: usize| ethernet::BYTES + 28 + bytes <= 4096 - 256;
     for mode in [Mode::Auto, Mode::Skb] {
         let mut taking = take(&net, &options("udp").mode(mode));
         // Sizes around the end of a chunk, and the longest size.
@@ -289,11 +289,8 @@ fn ipv4(protocol: u8, fragment: u16, options: usize, body: &[u8]) -> Vec<u8> {
 
 /// An IPv6 packet from 2001:db8::1 to 2001:db8:8000::2.
 fn ipv6(next: u8, body: &[u8]) -> Vec<u8> {
-    let mut header = vec![0x60, 0, 0, 0, 0, body.len() as u8, next, 64];
-    header.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-    header.extend([0x20, 1, 0x0d, 0xb8, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
-    header.extend(body);
-    header
+    let [from, to] = [[0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], [0x2001, 0xdb8, 0x8000, 0, 0, 0, 0, 2]];
+    FrameBuilder::ip(from, to, next).packet(body)
 }
 
 fn ports(source: u16, destination: u16) -> Vec<u8> {

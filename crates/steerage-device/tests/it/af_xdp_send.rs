@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use steerage::flow::wire::{FrameBuilder, port::DISCARD};
 use steerage::testing::QueueTester;
 use steerage::{
     Builder, CpuId, DeviceError, Input, LinkType, Running, Snapshot, Timestamp,
@@ -85,12 +86,11 @@ impl RxQueue for Numbered {
 /// it sends no answer.
 fn numbered(number: u64, len: usize) -> Vec<u8> {
     let flow = (number % FLOWS) as u8;
-    let mut frame = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
-    frame.extend((len as u16).saturating_sub(14).to_be_bytes());
-    frame.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 209, 0, flow, 10, 209, 9, 9, 0x4e, flow, 0, 9, 0, 8, 0, 0]);
-    frame.extend(number.to_be_bytes());
-    let at = frame.len();
-    frame.extend((at..len.max(at)).map(|at| (at as u64 * 31 + number) as u8));
+    let from = ([10, 209, 0, flow], 0x4e00 | u16::from(flow));
+    let udp = FrameBuilder::udp(from, ([10, 209, 9, 9], DISCARD)).stations([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 9]);
+    let at = udp.header_bytes() + 8;
+    let rest = (at..len.max(at)).map(|at| (at as u64 * 31 + number) as u8);
+    let mut frame = udp.frame(&number.to_be_bytes().into_iter().chain(rest).collect::<Vec<_>>());
     frame.truncate(len);
     frame
 }

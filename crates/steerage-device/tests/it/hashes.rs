@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+use steerage::flow::wire::{FrameBuilder, ipv4, protocol};
 use steerage::threads::Softnet;
 use steerage::{
     Affinity, Batch, Builder, Cpu, CpuId, DeviceError, Handle, Handler, Hash, Input, Snapshot,
@@ -100,7 +101,7 @@ fn wait_for_polls(net: &Net, kind: &str, handle: &Handle) {
 
 /// A frame of a protocol that no host uses.
 fn probe() -> Vec<u8> {
-    let mut frame = ethernet(0x88b5);
+    let mut frame = [&TO[..], &FROM, &[0x88, 0xb5]].concat();
     frame.resize(60, 0);
     frame
 }
@@ -109,9 +110,8 @@ fn is_probe(got: &Got) -> bool {
     got.frame[12..14] == [0x88, 0xb5]
 }
 
-fn ethernet(protocol: u16) -> Vec<u8> {
-    [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &protocol.to_be_bytes()].concat()
-}
+const FROM: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const TO: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// The position of a fragment: its offset in bytes, and whether others follow. A packet that is not
 /// fragmented has neither.
@@ -126,11 +126,11 @@ const WHOLE: Part = Part { offset: 0, more: false };
 /// A UDP packet over IPv4, from host 10.1.0.`from` to 10.1.0.`to`. In a later fragment, the ports
 /// are payload.
 fn udp4(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
-    let mut ip = vec![0x45, 0, 0, 44];
-    ip.extend(id.to_be_bytes());
-    ip.extend(((part.offset / 8) | (u16::from(part.more) << 13)).to_be_bytes());
-    ip.extend([64, 17, 0, 0, 10, 1, 0, from.0, 10, 1, 0, to.0]);
-    [ethernet(0x0800), ip, udp(from.1, to.1)].concat()
+    let built = FrameBuilder::ip([10, 1, 0, from.0], [10, 1, 0, to.0], protocol::UDP).with_ip(|ip| {
+        let more = if part.more { ipv4::MORE_FRAGMENTS } else { 0 };
+        (ip.identification, ip.fragment) = (id, part.offset / 8 | more);
+    });
+    built.stations(FROM, TO).frame(&udp(from.1, to.1))
 }
 
 fn udp(from: u16, to: u16) -> Vec<u8> {
@@ -141,14 +141,10 @@ fn udp(from: u16, to: u16) -> Vec<u8> {
 
 /// A UDP packet over IPv6, as a fragment.
 fn udp6(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
-    let address = |host: u8| [&[0xfd, 0, 0, 1][..], &[0; 11], &[host]].concat();
-    let mut ip = vec![0x60, 0, 0, 0, 0, 32, 44, 64];
-    ip.extend(address(from.0));
-    ip.extend(address(to.0));
-    ip.extend([17, 0]);
-    ip.extend((part.offset | u16::from(part.more)).to_be_bytes());
-    ip.extend(u32::from(id).to_be_bytes());
-    [ethernet(0x86dd), ip, udp(from.1, to.1)].concat()
+    let address = |host: u8| [0xfd00, 1, 0, 0, 0, 0, 0, host.into()];
+    let part = (part.offset | u16::from(part.more)).to_be_bytes();
+    let fragment = [&[protocol::UDP, 0][..], &part, &u32::from(id).to_be_bytes(), &udp(from.1, to.1)].concat();
+    FrameBuilder::ip(address(from.0), address(to.0), protocol::FRAGMENT).stations(FROM, TO).frame(&fragment)
 }
 
 const FLOWS: u16 = 64;

@@ -10,7 +10,9 @@ use nix::sys::socket::{setsockopt, sockopt};
 use steerage::device::{
     Blocks, Capabilities, Claim, Completions, FrameHeader, OFFLOAD_BYTES, Opened, Polled, Region, RxQueue,
 };
-use steerage::flow::offload::{Offload, VIRTIO_BYTES, checksum};
+use steerage::flow::offload::{Offload, VIRTIO_BYTES};
+use steerage::flow::wire::checksum::{fold, pseudo_sum};
+use steerage::flow::wire::{FrameBuilder, protocol, udp};
 use steerage::{Builder, DeviceError, Input, LinkType, Output};
 use steerage_device::output;
 use steerage_device::udp::UdpOptions;
@@ -142,18 +144,12 @@ fn payloads() -> Vec<Vec<u8>> {
 
 /// The super-frames, with headers from `from` to `to` behind `link`.
 fn frames(link: &[u8], from: SocketAddr, to: SocketAddr) -> Vec<Vec<u8>> {
-    let (IpAddr::V4(source), IpAddr::V4(destination)) = (from.ip(), to.ip()) else { panic!("IPv4 only") };
     let frame = |payload: Vec<u8>| {
-        let udp_bytes = 8 + payload.len() as u16;
-        let total = (20 + udp_bytes).to_be_bytes();
-        let mut network = [0x45, 0, total[0], total[1], 0, 1, 0x40, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        network[12..16].copy_from_slice(&source.octets());
-        network[16..].copy_from_slice(&destination.octets());
-        let sum = checksum::finish(checksum::sum(&network, 0));
-        network[10..12].copy_from_slice(&sum.to_be_bytes());
-        let pseudo = checksum::fold(checksum::sum(&network[12..], u64::from(udp_bytes) + 17));
-        let udp = [from.port(), to.port(), udp_bytes, pseudo].map(u16::to_be_bytes).concat();
-        [link, &network, &udp, &payload].concat()
+        let mut packet = FrameBuilder::udp(from, to).packet(&payload);
+        let udp_at = packet.len() - payload.len() - udp::BYTES;
+        let pseudo = fold(pseudo_sum(&packet, true, protocol::UDP, packet.len() - udp_at));
+        packet[udp_at + udp::CHECKSUM_AT..][..2].copy_from_slice(&pseudo.to_be_bytes());
+        [link, &packet].concat()
     };
     payloads().into_iter().map(frame).collect()
 }

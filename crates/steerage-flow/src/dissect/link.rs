@@ -1,11 +1,10 @@
 //! The headers below IP: link headers, tags, labels.
 
-use super::bytes::{be16, be32};
 use super::dissection::{End, HeaderKind};
-use super::numbers::{ethertype, ppp};
 use super::walk::{Stations, Step, Walk};
 use crate::limits::{MPLS_LABELS_MAX, VLAN_TAGS_MAX};
 use crate::link_type::LinkType;
+use crate::wire::{be16, be32, ethernet, ethertype, ppp, vlan};
 
 /// LLC and SNAP headers before an EtherType, with organisation code 0 (RFC 1042).
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
@@ -49,7 +48,7 @@ impl Walk<'_> {
     }
 
     pub(super) fn ethernet(&mut self) -> Result<Step, End> {
-        let header = self.take::<14>(HeaderKind::Ethernet)?;
+        let header = self.take::<{ ethernet::BYTES }>(HeaderKind::Ethernet)?;
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *header;
         if self.stations.is_none() {
             let (source, destination) = ([s0, s1, s2, s3, s4, s5], [d0, d1, d2, d3, d4, d5]);
@@ -88,10 +87,10 @@ impl Walk<'_> {
         if self.tags == VLAN_TAGS_MAX {
             return Err(End::TooDeep);
         }
-        let tag = self.take::<4>(HeaderKind::Vlan)?;
+        let tag = self.take::<{ vlan::BYTES }>(HeaderKind::Vlan)?;
         if self.is_outermost() {
             if let Some(id) = self.out.vlans.get_mut(self.tags) {
-                *id = Some(be16(tag, 0) & 0x0fff);
+                *id = Some(be16(tag, 0) & vlan::ID);
             }
         }
         self.tags += 1;

@@ -1,10 +1,10 @@
 //! Headers of packets that were copied, redirected or taken along by somebody on their way. Each function returns the step for
 //! the payload that the header states.
 
-use super::bytes::{be16, be32};
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
 use crate::limits::TZSP_TAGS_MAX;
+use crate::wire::{be16, be32};
 
 /// ERSPAN's versions, in the upper four bits: type II and III are 1 and 2.
 const ERSPAN_2: u8 = 1;

@@ -2,49 +2,40 @@
 
 use crate::flow_key::FlowKey;
 
-use super::bytes::{be16, be32};
 use super::dissection::{End, Fragment, HeaderKind, IpLayer};
-use super::numbers::{IPV4_LEN, IPV6_LEN, number};
 use super::walk::{Flow, Step, Walk};
 use crate::limits::{IP_LAYERS_MAX, IPV6_EXTENSIONS_MAX};
-
-/// The bits of the IPv4 flags and offset field that mark a fragment. The third flag, don't fragment, does not matter.
-pub(super) const IPV4_FRAGMENT: u16 = IPV4_MORE | IPV4_OFFSET;
-const IPV4_MORE: u16 = 0x2000;
-const IPV4_OFFSET: u16 = 0x1fff;
-/// The offset in an IPv6 fragment header, in bytes, and the flag for more fragments in the lowest bit.
-const IPV6_OFFSET: u16 = 0xfff8;
-const IPV6_MORE: u16 = 1;
+use crate::wire::{be16, be32, ipv4, ipv6, protocol};
 
 impl<'a> Walk<'a> {
     pub(super) fn ipv4(&mut self) -> Result<Step, End> {
         let start = self.offset();
-        let header = self.begin_ip::<IPV4_LEN>(4)?;
+        let header = self.begin_ip::<{ ipv4::BYTES }>(4)?;
         let header_len = usize::from(header[0] & 0x0f) * 4;
-        if header_len < IPV4_LEN {
+        if header_len < ipv4::BYTES {
             return Err(End::Malformed);
         }
-        self.take::<IPV4_LEN>(HeaderKind::Ipv4)?;
-        self.skip(header_len - IPV4_LEN);
+        self.take::<{ ipv4::BYTES }>(HeaderKind::Ipv4)?;
+        self.skip(header_len - ipv4::BYTES);
         let protocol = header[9];
         let stated = u32::from(be16(header, 2));
         self.enter_ip(Flow { version: 4, at: start, protocol, ports: (0, 0) }, stated);
 
         let fragment = be16(header, 6);
-        if fragment & IPV4_FRAGMENT == 0 {
+        if fragment & ipv4::FRAGMENT == 0 {
             return Ok(Step::Protocol(protocol));
         }
         let [id_high, id_low] = be16(header, 4).to_be_bytes();
         let mut datagram = [0; 11];
         datagram[..8].copy_from_slice(&header[12..20]);
         datagram[8..].copy_from_slice(&[protocol, id_high, id_low]);
-        let offset = u32::from(fragment & IPV4_OFFSET) * 8;
+        let offset = u32::from(fragment & ipv4::OFFSET) * 8;
         self.fragment(Fragment {
             ip_offset: start as u32,
             id: be16(header, 4).into(),
             offset,
             bytes: stated.saturating_sub(header_len as u32),
-            more: fragment & IPV4_MORE != 0,
+            more: fragment & ipv4::MORE_FRAGMENTS != 0,
             datagram: FlowKey::from_bytes(&datagram),
         });
         if offset == 0 { Ok(Step::Protocol(protocol)) } else { Err(End::LaterFragment) }
@@ -52,13 +43,13 @@ impl<'a> Walk<'a> {
 
     pub(super) fn ipv6(&mut self) -> Result<Step, End> {
         let start = self.offset();
-        let header = self.begin_ip::<IPV6_LEN>(6)?;
-        self.take::<IPV6_LEN>(HeaderKind::Ipv6)?;
+        let header = self.begin_ip::<{ ipv6::BYTES }>(6)?;
+        self.take::<{ ipv6::BYTES }>(HeaderKind::Ipv6)?;
         let protocol = header[6];
         // RFC 2675: a payload length of 0 before hop-by-hop options means that these options state the length.
         let stated = match be16(header, 4) {
-            0 if protocol == number::HOP_BY_HOP => 0,
-            payload => IPV6_LEN as u32 + u32::from(payload),
+            0 if protocol == protocol::HOP_BY_HOP => 0,
+            payload => ipv6::BYTES as u32 + u32::from(payload),
         };
         self.enter_ip(Flow { version: 6, at: start, protocol, ports: (0, 0) }, stated);
         Ok(Step::Protocol(protocol))
@@ -93,7 +84,7 @@ impl<'a> Walk<'a> {
 
     /// The addresses of the current IPv6 header.
     fn addresses(&self) -> Option<&'a [u8]> {
-        self.peek_at::<IPV6_LEN>(self.flow.at).map(|header| &header[8..])
+        self.peek_at::<{ ipv6::BYTES }>(self.flow.at).map(|header| &header[8..])
     }
 
     fn fragment(&mut self, fragment: Fragment) {
@@ -107,8 +98,8 @@ impl<'a> Walk<'a> {
 
     pub(super) fn is_extension(&self, version: u8, protocol: u8) -> bool {
         match protocol {
-            number::AUTHENTICATION => true,
-            number::HOP_BY_HOP | number::ROUTING | number::FRAGMENT | number::DESTINATION | number::SHIM6 => {
+            protocol::AUTHENTICATION => true,
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::FRAGMENT | protocol::DESTINATION | protocol::SHIM6 => {
                 version == 6
             }
             _ => false,
@@ -124,15 +115,15 @@ impl<'a> Walk<'a> {
         }
         self.extensions += 1;
         let kind = match protocol {
-            number::AUTHENTICATION => HeaderKind::Authentication,
+            protocol::AUTHENTICATION => HeaderKind::Authentication,
             _ => HeaderKind::Ipv6Extension,
         };
         let start = self.offset();
         let header = self.take::<8>(kind)?;
         match protocol {
-            number::FRAGMENT => return self.ipv6_fragment(header, start),
+            protocol::FRAGMENT => return self.ipv6_fragment(header, start),
             // RFC 4302: the length is in words of four bytes, minus two.
-            number::AUTHENTICATION => self.skip((4 * (usize::from(header[1]) + 2)).saturating_sub(8)),
+            protocol::AUTHENTICATION => self.skip((4 * (usize::from(header[1]) + 2)).saturating_sub(8)),
             _ => self.skip(8 * usize::from(header[1])),
         }
         Ok(Step::Protocol(header[0]))
@@ -140,20 +131,20 @@ impl<'a> Walk<'a> {
 
     fn ipv6_fragment(&mut self, header: &[u8; 8], start: usize) -> Result<Step, End> {
         let field = be16(header, 2);
-        if field & (IPV6_OFFSET | IPV6_MORE) == 0 {
+        if field & (ipv6::OFFSET | ipv6::MORE_FRAGMENTS) == 0 {
             return Ok(Step::Protocol(header[0])); // The only one: RFC 6946.
         }
         let Some(ip) = self.out.ip else { return Err(End::Malformed) };
         let mut datagram = [0; 36];
         datagram[..32].copy_from_slice(self.addresses().ok_or(End::Truncated)?);
         datagram[32..].copy_from_slice(&header[4..]);
-        let offset = u32::from(field & IPV6_OFFSET);
+        let offset = u32::from(field & ipv6::OFFSET);
         self.fragment(Fragment {
             ip_offset: ip.offset,
             id: be32(header, 4),
             offset,
             bytes: ip.stated_bytes.unwrap_or(0).saturating_sub(start as u32 + 8 - ip.offset),
-            more: field & IPV6_MORE != 0,
+            more: field & ipv6::MORE_FRAGMENTS != 0,
             datagram: FlowKey::from_bytes(&datagram),
         });
         if offset == 0 {

@@ -1,29 +1,22 @@
 //! The short cut for the headers that nearly every frame has, as a straight line of code.
 
-use crate::flow_key::{FlowKey, protocol};
+use crate::flow_key::FlowKey;
+use crate::wire::{be16, be32, be128, ethernet, ethertype, ipv4, ipv6, protocol, vlan};
 
-use super::bytes::{be16, be32, be128};
 use super::dissection::Layers;
-use super::network::IPV4_FRAGMENT;
-use super::numbers::{IPV4_LEN, IPV6_LEN, ethertype, port};
+use super::ports;
 use super::transport::PORTS_LEN;
-
-/// Two addresses and an EtherType.
-const ETHERNET_LEN: usize = 14;
-const VLAN_TAG_LEN: usize = 4;
-/// The first byte of an IPv4 header without options: version 4, five words of four bytes.
-const IPV4_PLAIN: u8 = 0x45;
 
 /// Reads a frame of Ethernet, at most one tag, IP without options, extensions or fragments, and TCP or UDP outside of
 /// tunnels. Returns `None` for any other frame.
 #[inline(always)]
 pub(crate) fn plain(frame: &[u8], layers: Layers) -> Option<FlowKey> {
-    let head: &[u8; ETHERNET_LEN + VLAN_TAG_LEN] = frame.first_chunk()?;
+    let head: &[u8; ethernet::BYTES + vlan::BYTES] = frame.first_chunk()?;
     let mut ethertype = be16(head, 12);
-    let mut packet = frame.get(ETHERNET_LEN..)?;
+    let mut packet = frame.get(ethernet::BYTES..)?;
     if ethertype == ethertype::VLAN {
         ethertype = be16(head, 16);
-        packet = packet.get(VLAN_TAG_LEN..)?;
+        packet = packet.get(vlan::BYTES..)?;
     }
     match ethertype {
         ethertype::IPV4 => plain_ipv4(packet.first_chunk()?, layers),
@@ -43,21 +36,21 @@ pub(crate) fn plain_ip(packet: &[u8], layers: Layers) -> Option<FlowKey> {
 }
 
 #[inline(always)]
-fn plain_ipv4(header: &[u8; IPV4_LEN + PORTS_LEN], layers: Layers) -> Option<FlowKey> {
+fn plain_ipv4(header: &[u8; ipv4::BYTES + PORTS_LEN], layers: Layers) -> Option<FlowKey> {
     let (protocol, source, destination) = (header[9], be16(header, 20), be16(header, 22));
-    let plain = header[0] == IPV4_PLAIN
-        && be16(header, 6) & IPV4_FRAGMENT == 0
+    let plain = header[0] == ipv4::PLAIN
+        && be16(header, 6) & ipv4::FRAGMENT == 0
         && has_common_ports(protocol)
-        && !(port::may_be_tunnel(source, destination) && is_tunnel(protocol, source, destination, layers));
+        && !(ports::may_be_tunnel(source, destination) && is_tunnel(protocol, source, destination, layers));
     plain.then(|| FlowKey::v4_bits((be32(header, 12), source), (be32(header, 16), destination), protocol))
 }
 
 #[inline(always)]
-fn plain_ipv6(header: &[u8; IPV6_LEN + PORTS_LEN], layers: Layers) -> Option<FlowKey> {
+fn plain_ipv6(header: &[u8; ipv6::BYTES + PORTS_LEN], layers: Layers) -> Option<FlowKey> {
     let (protocol, source, destination) = (header[6], be16(header, 40), be16(header, 42));
     let plain = header[0] >> 4 == 6
         && has_common_ports(protocol)
-        && !(port::may_be_tunnel(source, destination) && is_tunnel(protocol, source, destination, layers));
+        && !(ports::may_be_tunnel(source, destination) && is_tunnel(protocol, source, destination, layers));
     plain.then(|| FlowKey::v6_bits((be128(header, 8), source), (be128(header, 24), destination), protocol))
 }
 
@@ -71,5 +64,5 @@ fn has_common_ports(protocol: u8) -> bool {
 #[cold]
 #[inline(never)]
 fn is_tunnel(protocol: u8, source: u16, destination: u16, layers: Layers) -> bool {
-    protocol == protocol::UDP && port::of_tunnel(source, destination).is_some() && layers == Layers::Inner
+    protocol == protocol::UDP && ports::of_tunnel(source, destination).is_some() && layers == Layers::Inner
 }

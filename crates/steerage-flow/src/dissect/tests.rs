@@ -1,12 +1,13 @@
 //! Headers built by hand, and arbitrary bytes.
 
-use crate::flow_key::{FlowKey, protocol};
+use crate::flow_key::FlowKey;
 use proptest::prelude::*;
 
-use super::numbers::{ethertype, number, port};
+use super::ports::{TO, TO_OR_FROM};
 use super::{Dissection, End, HeaderKind, Layers, dissect, flow_key, plain};
 use crate::limits::{FLOW_HEADERS_MAX, IP_LAYERS_MAX, IPV6_EXTENSIONS_MAX, MPLS_LABELS_MAX};
 use crate::link_type::LinkType;
+use crate::wire::{ethertype, port, protocol};
 
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 const STATIONS: &str = "link 02:00:00:00:00:01 > 02:00:00:00:00:02";
@@ -90,22 +91,22 @@ fn ipv4() {
     assert_eq!(shown4(protocol::SCTP, &UDP), "sctp 10.0.0.1:40000 > 10.0.0.2:53");
     assert_eq!(shown4(protocol::ESP, &UDP), "esp 10.0.0.1 > 10.0.0.2");
     let authenticated = [&[protocol::UDP, 4], &[0; 22][..], &UDP].concat();
-    assert_eq!(shown4(number::AUTHENTICATION, &authenticated), FLOW4);
+    assert_eq!(shown4(protocol::AUTHENTICATION, &authenticated), FLOW4);
 }
 
 #[test]
 fn ipv6() {
     assert_eq!(shown6(protocol::UDP, &[&UDP]), FLOW6);
     assert_eq!(shown6(protocol::UDP, &[&UDP[..2]]), "udp fd00::1 > fd00::2");
-    assert_eq!(shown6(number::NOTHING, &[]), "protocol-59 fd00::1 > fd00::2");
-    for kind in [number::HOP_BY_HOP, number::ROUTING, number::DESTINATION, number::SHIM6] {
+    assert_eq!(shown6(protocol::NOTHING, &[]), "protocol-59 fd00::1 > fd00::2");
+    for kind in [protocol::HOP_BY_HOP, protocol::ROUTING, protocol::DESTINATION, protocol::SHIM6] {
         assert_eq!(shown6(kind, &[&DESTINATION_TO_UDP, &UDP]), FLOW6);
         let long = [&[protocol::UDP, 2][..], &[0; 22]].concat();
         assert_eq!(shown6(kind, &[&long, &UDP]), FLOW6);
         assert_eq!(shown6(kind, &[&long[..7]]), format!("protocol-{kind} fd00::1 > fd00::2"), "cut");
     }
-    let more = [number::DESTINATION, 0, 1, 4, 0, 0, 0, 0];
-    let chain = |len: usize| shown6(number::DESTINATION, &[&more.repeat(len - 1), &DESTINATION_TO_UDP, &UDP]);
+    let more = [protocol::DESTINATION, 0, 1, 4, 0, 0, 0, 0];
+    let chain = |len: usize| shown6(protocol::DESTINATION, &[&more.repeat(len - 1), &DESTINATION_TO_UDP, &UDP]);
     assert_eq!(chain(IPV6_EXTENSIONS_MAX), FLOW6);
     assert_eq!(chain(IPV6_EXTENSIONS_MAX + 1), "protocol-60 fd00::1 > fd00::2");
 }
@@ -122,8 +123,8 @@ fn fragments() {
         assert_eq!((fragment.id, fragment.offset, fragment.bytes, fragment.more), (9, offset, 8, more));
         assert_eq!(fragment.datagram, first.fragment().unwrap().datagram);
     }
-    let header = |offset: [u8; 2]| [number::DESTINATION, 0, offset[0], offset[1], 0, 0, 0, 1];
-    let frame = |offset| eth(0x86dd, &v6(number::FRAGMENT, &[header(offset), DESTINATION_TO_UDP, UDP].concat()));
+    let header = |offset: [u8; 2]| [protocol::DESTINATION, 0, offset[0], offset[1], 0, 0, 0, 1];
+    let frame = |offset| eth(0x86dd, &v6(protocol::FRAGMENT, &[header(offset), DESTINATION_TO_UDP, UDP].concat()));
     let first = ethernet(&frame([0, 1]));
     assert_eq!((first.key.to_string().as_str(), first.fragment().unwrap().bytes), (FLOW6, 16));
     for offset in [[0, 9], [0, 8], [0xff, 0xf8]] {
@@ -139,7 +140,7 @@ fn fragments() {
 #[test]
 fn fragments_in_fragments() {
     let inner = v4_full(17, 0x0002, &[], &UDP);
-    let mut outer = outer4(number::IPV4, &inner);
+    let mut outer = outer4(protocol::IPV4, &inner);
     outer[6] = 0x20;
     let found = ethernet(&eth(0x0800, &outer));
     assert_eq!(
@@ -251,11 +252,11 @@ fn tunnels() {
     let gtp = [&[0x30, 255, 0, 28, 0, 0, 0, 9], &inner6[..]].concat();
     let gtp_extended = [&[0x34, 255, 0, 28, 0, 0, 0, 9, 0, 0, 0, 0x85, 1, 0, 0, 0], &inner4[..]].concat();
     let cases: [(u8, Vec<u8>, &str, Option<Told>); 14] = [
-        (number::IPV4, inner4.clone(), FLOW4, None),
-        (number::IPV6, inner6.clone(), FLOW6, None),
-        (number::ETHERNET, bridged.clone(), FLOW6, None),
-        (number::ETHERIP, [&[0x30, 0], &bridged[..]].concat(), FLOW6, Some((HeaderKind::EtherIp, None))),
-        (number::MPLS, [&[0, 0, 0x51, 64], &inner4[..]].concat(), FLOW4, Some((HeaderKind::Mpls, Some(5)))),
+        (protocol::IPV4, inner4.clone(), FLOW4, None),
+        (protocol::IPV6, inner6.clone(), FLOW6, None),
+        (protocol::ETHERNET, bridged.clone(), FLOW6, None),
+        (protocol::ETHERIP, [&[0x30, 0], &bridged[..]].concat(), FLOW6, Some((HeaderKind::EtherIp, None))),
+        (protocol::MPLS, [&[0, 0, 0x51, 64], &inner4[..]].concat(), FLOW4, Some((HeaderKind::Mpls, Some(5)))),
         (47, gre(0, 0x0800, &inner4), FLOW4, Some((HeaderKind::Gre, None))),
         (47, gre(0xb000, 0x86dd, &[&key, &inner6[..]].concat()), FLOW6, Some((HeaderKind::Gre, Some(40)))),
         (47, gre(0x2000, 0x6558, &[&key[4..8], &bridged].concat()), FLOW6, Some((HeaderKind::Gre, Some(40)))),
@@ -345,7 +346,7 @@ fn mirrors_and_backbones() {
         }
     }
     // The other direction of the two whose other side has a port of its own.
-    for port in port::TO_OR_FROM {
+    for port in TO_OR_FROM {
         let payload = if port == port::TEREDO { inner6.clone() } else { [capwap(2, 0), bridged.clone()].concat() };
         let mut udp = udp_to(50000, &payload);
         udp[..2].copy_from_slice(&port.to_be_bytes());
@@ -393,7 +394,7 @@ fn unknown_payload_leaves_the_outer_flow() {
 
 #[test]
 fn nesting_ends_at_the_limits() {
-    let nest = |count| (1..count).fold(v4(17, &UDP), |inner, _| outer4(number::IPV4, &inner));
+    let nest = |count| (1..count).fold(v4(17, &UDP), |inner, _| outer4(protocol::IPV4, &inner));
     assert_eq!(shown(&eth(0x0800, &nest(IP_LAYERS_MAX))), FLOW4);
     let deeper = ethernet(&eth(0x0800, &nest(IP_LAYERS_MAX + 1)));
     assert_eq!((deeper.key.to_string().as_str(), deeper.end), ("protocol-4 192.0.2.1 > 192.0.2.2", End::TooDeep));
@@ -458,7 +459,7 @@ fn lengths_flags_and_offsets() {
     let kinds: Vec<_> = found.headers().map(|header| (header.kind, header.offset)).collect();
     use HeaderKind::*;
     assert_eq!(kinds, [(Ethernet, 0), (Vlan, 14), (Ipv4, 18), (Tcp, 38)]);
-    let found = ethernet(&eth(0x86dd, &v6(number::HOP_BY_HOP, &[&DESTINATION_TO_UDP[..], &UDP].concat())));
+    let found = ethernet(&eth(0x86dd, &v6(protocol::HOP_BY_HOP, &[&DESTINATION_TO_UDP[..], &UDP].concat())));
     assert_eq!(found.ip.map(|ip| (ip.version, ip.protocol, ip.stated_bytes)), Some((6, 17, Some(56))));
     assert_eq!((found.transport_offset, found.payload_offset), (Some(62), Some(70)));
 }
@@ -479,7 +480,7 @@ fn frame_like() -> impl Strategy<Value = Vec<u8>> {
         |(start, bytes, at, tunnel)| {
             let mut frame = [&MACS[..], &start, &bytes].concat();
             // The port of a tunnel at some position, most likely where an IPv4 header ends.
-            let port = [&port::TO[..], &port::TO_OR_FROM, &[53]].concat()[tunnel].to_be_bytes();
+            let port = [&TO[..], &TO_OR_FROM, &[53]].concat()[tunnel].to_be_bytes();
             let ports = 12 + start.len() - 1 + 20;
             let at = [ports + 2, ports, at.index(frame.len())][at.index(3)];
             if let Some(place) = frame.get_mut(at..at + 2) {
@@ -524,7 +525,7 @@ proptest! {
     /// The bytes behind the headers are not part of the key.
     #[test]
     fn payload_does_not_matter(payload in prop::collection::vec(any::<u8>(), 0..100)) {
-        let v6 = v6(number::ROUTING, &[DESTINATION_TO_UDP, UDP].concat());
+        let v6 = v6(protocol::ROUTING, &[DESTINATION_TO_UDP, UDP].concat());
         for whole in [eth(0x0800, &v4(6, &UDP)), eth(0x86dd, &v6)] {
             let longer = [&whole[..], &payload].concat();
             prop_assert_eq!(ethernet(&longer).key, ethernet(&whole).key);

@@ -1,28 +1,12 @@
 //! The headers above IP: ports and ICMP.
 
-use super::bytes::be16;
 use super::dissection::{End, HeaderKind};
-use super::numbers::port;
+use super::ports;
 use super::walk::{Step, Walk};
+use crate::wire::{be16, icmp, icmp6, port, sctp, tcp, udp};
 
-/// The length without options.
-const TCP_LEN: usize = 20;
-const UDP_LEN: usize = 8;
-const SCTP_LEN: usize = 12;
-/// The length of the ICMP header before the packet that an error quotes (RFC 792, RFC 4443).
-const ICMP_LEN: usize = 8;
 /// The length of the source and destination ports, with which TCP, UDP and SCTP begin.
 pub(super) const PORTS_LEN: usize = 4;
-
-/// ICMP types that quote a packet: unreachable, source quench, redirect, time exceeded, parameter problem (RFC 792).
-const ICMP_ERRORS: [u8; 5] = [3, 4, 5, 11, 12];
-/// ICMP types that have an identifier, requests and replies: echo, timestamp, information (RFC 792), address mask
-/// (RFC 950), extended echo (RFC 8335).
-const ICMP_QUERIES: [u8; 10] = [0, 8, 13, 14, 15, 16, 17, 18, 42, 43];
-/// ICMPv6 types that quote a packet: unreachable, packet too big, time exceeded, parameter problem (RFC 4443).
-const ICMP6_ERRORS: [u8; 4] = [1, 2, 3, 4];
-/// ICMPv6 types that have an identifier: echo (RFC 4443), extended echo (RFC 8335).
-const ICMP6_QUERIES: [u8; 4] = [128, 129, 160, 161];
 
 impl Walk<'_> {
     pub(super) fn tcp(&mut self) -> Result<Step, End> {
@@ -30,10 +14,10 @@ impl Walk<'_> {
         if self.quoting {
             return Err(End::Complete);
         }
-        let header = self.peek::<{ TCP_LEN - PORTS_LEN }>().ok_or(End::Truncated)?;
-        self.out.tcp_flags = Some(be16(header, 8) & 0x1ff);
+        let header = self.peek::<{ tcp::BYTES - PORTS_LEN }>().ok_or(End::Truncated)?;
+        self.out.tcp_flags = Some(be16(header, tcp::FLAGS_AT - PORTS_LEN) & tcp::FLAGS);
         let header_len = usize::from(header[8] >> 4) * 4;
-        if header_len < TCP_LEN {
+        if header_len < tcp::BYTES {
             return Err(End::Malformed);
         }
         self.payload_at(header_len)
@@ -44,14 +28,14 @@ impl Walk<'_> {
         if self.quoting {
             return Err(End::Complete);
         }
-        if self.peek::<{ UDP_LEN - PORTS_LEN }>().is_none() {
+        if self.peek::<{ udp::BYTES - PORTS_LEN }>().is_none() {
             return Err(End::Truncated);
         }
-        let Some(tunnel) = port::of_tunnel(source, destination).filter(|_| !self.stays_outside()) else {
-            return self.payload_at(UDP_LEN);
+        let Some(tunnel) = ports::of_tunnel(source, destination).filter(|_| !self.stays_outside()) else {
+            return self.payload_at(udp::BYTES);
         };
-        self.out.payload_offset = Some((self.offset() - PORTS_LEN + UDP_LEN) as u32);
-        self.skip(UDP_LEN - PORTS_LEN);
+        self.out.payload_offset = Some((self.offset() - PORTS_LEN + udp::BYTES) as u32);
+        self.skip(udp::BYTES - PORTS_LEN);
         match tunnel {
             port::VXLAN => self.vxlan(),
             port::GENEVE => self.geneve(),
@@ -66,7 +50,7 @@ impl Walk<'_> {
 
     pub(super) fn sctp(&mut self) -> Result<Step, End> {
         self.ports(HeaderKind::Sctp)?;
-        self.payload_at(SCTP_LEN)
+        self.payload_at(sctp::BYTES)
     }
 
     /// Reads the ports: source and destination.
@@ -86,15 +70,15 @@ impl Walk<'_> {
     }
 
     pub(super) fn icmp(&mut self) -> Result<Step, End> {
-        self.any_icmp(HeaderKind::Icmp, &ICMP_QUERIES, &ICMP_ERRORS)
+        self.any_icmp(HeaderKind::Icmp, &icmp::QUERIES, &icmp::ERRORS)
     }
 
     pub(super) fn icmp6(&mut self) -> Result<Step, End> {
-        self.any_icmp(HeaderKind::Icmp6, &ICMP6_QUERIES, &ICMP6_ERRORS)
+        self.any_icmp(HeaderKind::Icmp6, &icmp6::QUERIES, &icmp6::ERRORS)
     }
 
     fn any_icmp(&mut self, kind: HeaderKind, queries: &[u8], errors: &[u8]) -> Result<Step, End> {
-        let header = self.take::<ICMP_LEN>(kind)?;
+        let header = self.take::<{ icmp::BYTES }>(kind)?;
         if !self.quoting {
             self.out.icmp = Some((header[0], header[1]));
         }

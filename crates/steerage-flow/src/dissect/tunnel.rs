@@ -1,10 +1,9 @@
 //! Tunnel headers behind IP and UDP. Each function returns the step for the payload that the header states.
 
-use super::bytes::{be16, be32};
 use super::dissection::{End, HeaderKind};
-use super::numbers::{ethertype, gre as protocol_type};
 use super::walk::{Step, Walk};
 use crate::limits::GTP_EXTENSIONS_MAX;
+use crate::wire::{be16, be32, ethertype, gre as protocol_type};
 
 /// Flags and version of GRE (RFC 2784, RFC 2890, RFC 1701, RFC 2637).
 mod gre {

@@ -5,12 +5,11 @@
 //! in it. And every read of the frame's bytes is checked: a length that a frame states about itself can lead to the
 //! end of the frame, but not beyond.
 
-use crate::flow_key::{FlowKey, protocol};
+use crate::flow_key::FlowKey;
 
-use super::bytes::{be32, be128};
 use super::dissection::{Dissection, End, HeaderKind, Layers, Tunnel};
-use super::numbers::{IPV4_LEN, IPV6_LEN, number};
 use crate::link_type::LinkType;
+use crate::wire::{be32, be128, ipv4, ipv6, protocol};
 
 /// How to read the next header.
 #[derive(Clone, Copy, Debug)]
@@ -46,13 +45,13 @@ impl Flow {
         let (from, to) = self.ports;
         let key = match self.version {
             4 => {
-                let header: &[u8; IPV4_LEN] = header.first_chunk()?;
+                let header: &[u8; ipv4::BYTES] = header.first_chunk()?;
                 let (source, destination) = ((be32(header, 12), from), (be32(header, 16), to));
                 let (source, destination) = if turned { (destination, source) } else { (source, destination) };
                 FlowKey::v4_bits(source, destination, self.protocol)
             }
             6 => {
-                let header: &[u8; IPV6_LEN] = header.first_chunk()?;
+                let header: &[u8; ipv6::BYTES] = header.first_chunk()?;
                 let (source, destination) = ((be128(header, 8), from), (be128(header, 24), to));
                 let (source, destination) = if turned { (destination, source) } else { (source, destination) };
                 FlowKey::v6_bits(source, destination, self.protocol)
@@ -160,13 +159,13 @@ impl<'a> Walk<'a> {
             protocol::SCTP => self.sctp(),
             protocol::ICMP if version == 4 => self.icmp(),
             protocol::ICMP6 if version == 6 => self.icmp6(),
-            number::NOTHING if version == 6 => Err(End::Complete),
+            protocol::NOTHING if version == 6 => Err(End::Complete),
             _ if self.stays_outside() => Err(End::Complete),
-            number::IPV4 => Ok(Step::Ipv4),
-            number::IPV6 => Ok(Step::Ipv6),
-            number::MPLS => Ok(Step::Mpls),
-            number::ETHERNET => Ok(Step::Ethernet),
-            number::ETHERIP => self.ether_ip(),
+            protocol::IPV4 => Ok(Step::Ipv4),
+            protocol::IPV6 => Ok(Step::Ipv6),
+            protocol::MPLS => Ok(Step::Mpls),
+            protocol::ETHERNET => Ok(Step::Ethernet),
+            protocol::ETHERIP => self.ether_ip(),
             protocol::GRE => self.gre(),
             other => Err(End::UnknownProtocol(other)),
         }

@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use super::{FlowKey, protocol};
+use super::FlowKey;
+use crate::wire::protocol;
 
 /// Why a text is not a [`FlowKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,16 +54,8 @@ impl FromStr for FlowKey {
 }
 
 fn parse_protocol(name: &str) -> Option<u8> {
-    Some(match name.to_ascii_lowercase().as_str() {
-        "icmp" => protocol::ICMP,
-        "tcp" => protocol::TCP,
-        "udp" => protocol::UDP,
-        "gre" => protocol::GRE,
-        "esp" => protocol::ESP,
-        "icmp6" => protocol::ICMP6,
-        "sctp" => protocol::SCTP,
-        other => other.strip_prefix("protocol-")?.parse().ok()?,
-    })
+    let name = name.to_ascii_lowercase();
+    protocol::named(&name).or_else(|| name.strip_prefix("protocol-")?.parse().ok())
 }
 
 /// An address, with a port if the text has one.

@@ -4,6 +4,8 @@
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use std::net::SocketAddr;
 
+use fastrand::Rng;
+
 use super::*;
 use crate::hash::HashKey;
 
@@ -17,19 +19,11 @@ const ADDRESSES: [u8; 4] = [1, 2, 2, 0xff];
 /// Among common ports, those of tunnels, and others with the same upper byte: NFS, X11.
 const PORTS: [u16; 12] = [53, 443, 443, 2049, 6000, 2152, 3544, 4789, 5247, 6081, 37008, 40000];
 
-/// SplitMix64.
-struct Rng(u64);
+struct Random(Rng);
 
-impl Rng {
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
+impl Random {
     fn below(&mut self, end: usize) -> usize {
-        (self.draw() % end as u64) as usize
+        self.0.usize(..end)
     }
 
     fn of<T: Copy>(&mut self, all: &[T]) -> T {
@@ -68,7 +62,8 @@ impl Rng {
         for _ in 0..self.of(&[0, 0, 0, 1, 3]) {
             // Mostly in a header.
             let at = 10 + self.below(frame.len().min(50) - 10);
-            frame[at] = self.of(&[0, 1, 6, 8, 17, 0x20, 0x45, 0x60, 0x81, 0x86, self.0 as u8]);
+            let any = self.0.u8(..);
+            frame[at] = self.of(&[0, 1, 6, 8, 17, 0x20, 0x45, 0x60, 0x81, 0x86, any]);
         }
         if self.below(8) == 0 {
             frame.truncate(self.below(70));
@@ -117,7 +112,7 @@ fn compare(rule: impl KeyRule, layers: Layers, seed: u64) {
     let together = FrameHasher::new(hasher.clone(), layers, rule);
     let singly = FrameHasher::new(hasher, layers, Unnamed(affinity));
     let (mut fragments, mut others) = (FragmentTable::new(), FragmentTable::new());
-    let (mut rng, mut frames) = (Rng(seed), 0);
+    let (mut rng, mut frames) = (Random(Rng::with_seed(seed)), 0);
     while frames < FRAMES {
         let count = 1 + rng.below(2 * TOGETHER);
         let same = if rng.below(4) == 0 { rng.below(count) } else { 0 };
@@ -164,7 +159,7 @@ fn hashes_are_those_of_the_keys_that_etherparse_reads() {
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
     let both = FrameHasher::new(hasher.clone(), Layers::Outer, BothDirections);
     let one = FrameHasher::new(hasher.clone(), Layers::Outer, OneDirection);
-    let (mut rng, mut fragments) = (Rng(5), FragmentTable::new());
+    let (mut rng, mut fragments) = (Random(Rng::with_seed(5)), FragmentTable::new());
     for _ in 0..FRAMES_READ / TOGETHER {
         let mut batch = items(TOGETHER, || {
             let mut frame = rng.frame();
@@ -197,7 +192,7 @@ fn hashes_are_those_of_the_keys_that_etherparse_reads() {
 fn plain_frames_are_not_left_out() {
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
     let Some(kernel) = hasher.plain_frames(&dissect::TUNNEL_PORTS) else { return };
-    let (mut rng, mut hashes) = (Rng(6), [0; TOGETHER]);
+    let (mut rng, mut hashes) = (Random(Rng::with_seed(6)), [0; TOGETHER]);
     for _ in 0..1_000 {
         let frames: Vec<Vec<u8>> = (0..TOGETHER).map(|_| rng.any_frame()).collect();
         let bytes: Vec<&[u8]> = frames.iter().map(|frame| &frame[..]).collect();
@@ -216,7 +211,7 @@ fn plain_frames_are_not_left_out() {
 /// and by the dissector.
 #[test]
 fn a_frame_alone_has_the_hash_of_its_batch() {
-    let mut rng = Rng(7);
+    let mut rng = Random(Rng::with_seed(7));
     for layers in [Layers::Inner, Layers::Outer] {
         let hasher = FrameHasher::new(FlowHasher::keyed(&HashKey::MICROSOFT), layers, BothDirections);
         let mut batch = items(FRAMES_READ, || rng.any_frame());
@@ -241,7 +236,7 @@ fn a_custom_key_sees_the_frames_of_all_links() {
     };
     let custom = FrameHasher::new(hasher.clone(), Layers::Inner, CustomKey(tun, BothDirections));
     let flows = FrameHasher::new(hasher.clone(), Layers::Inner, BothDirections);
-    let mut rng = Rng(1);
+    let mut rng = Random(Rng::with_seed(1));
     for link in [LinkType::RAW, LinkType::ETHERNET] {
         let from = if link == LinkType::RAW { 14 } else { 0 };
         let frames: Vec<Vec<u8>> = (0..64).map(|_| rng.frame()[from..].to_vec()).collect();

@@ -17,28 +17,21 @@
 use super::aes::{Aes, absorb_block};
 use super::{PortPairs, TOGETHER};
 use crate::affinity::Affinity;
-use crate::flow_key::protocol;
+use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, vlan};
 use core::arch::x86_64::{
     __m128i, __m256i, _mm_and_si128, _mm_cmpeq_epi8, _mm_cmpgt_epi64, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_max_epu8,
     _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi32, _mm_setr_epi8, _mm_setzero_si128, _mm_shuffle_epi8,
     _mm_shuffle_epi32, _mm_xor_si128, _mm256_cmpeq_epi16, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_set1_epi32,
 };
 
-/// The position of the EtherType, or of a tag.
-const ETHERTYPE_AT: usize = 12;
-/// The position of IP in a frame without a tag.
-const IP_AT: usize = 14;
-const TAG_LEN: usize = 4;
 /// The headers of IP, and the ports behind them.
-const V4_LEN: usize = 24;
-const V6_LEN: usize = 44;
-/// The positions of fields in the headers of IP: the word with the fragment field (IPv4) and the protocol, and the ports.
+const V4_LEN: usize = ipv4::BYTES + 4;
+const V6_LEN: usize = ipv6::BYTES + 4;
+/// The position in the headers of IP of the word with the fragment field (IPv4) and the protocol.
 const PROTOCOL_WORD_AT: usize = 6;
-const V4_PORTS_AT: usize = 20;
-const V6_PORTS_AT: usize = 40;
 
 /// The length of the shortest plain frame.
-const SHORTEST: usize = IP_AT + V4_LEN;
+const SHORTEST: usize = ethernet::BYTES + V4_LEN;
 
 /// The conditions for one shape of frame. Words are read as little-endian numbers.
 struct Shape {
@@ -62,15 +55,17 @@ const SIX: usize = 2;
 
 const fn shape(index: usize) -> Shape {
     let six = index & SIX != 0;
-    let begin = IP_AT + TAG_LEN * (index & TAGGED);
+    let begin = ethernet::BYTES + vlan::BYTES * (index & TAGGED);
     // EtherType and first byte of IP, as they follow each other.
-    let (mask, value) = if six { (0x00f0_ffff, 0x0060_dd86) } else { (0x00ff_ffff, 0x0045_0008) };
-    let (mask, value) = if index & TAGGED == 0 { (mask, value) } else { (mask << 32 | 0xffff, value << 32 | 0x0081) };
-    let (ports_at, len) = if six { (V6_PORTS_AT, V6_LEN) } else { (V4_PORTS_AT, V4_LEN) };
+    let (mask, ethertype, first) =
+        if six { (0x00f0_ffff, ethertype::IPV6, ipv6::PLAIN) } else { (0x00ff_ffff, ethertype::IPV4, ipv4::PLAIN) };
+    let (value, tag) = ((first as u64) << 16 | ethertype.swap_bytes() as u64, ethertype::VLAN.swap_bytes() as u64);
+    let (mask, value) = if index & TAGGED == 0 { (mask, value) } else { (mask << 32 | 0xffff, value << 32 | tag) };
+    let (ports_at, len) = if six { (ipv6::BYTES, V6_LEN) } else { (ipv4::BYTES, V4_LEN) };
     Shape {
         mask,
         value,
-        fragment: if six { 0 } else { 0xff3f },
+        fragment: if six { 0 } else { ipv4::FRAGMENT.swap_bytes() as u32 },
         protocol_shift: if six { 0 } else { 24 },
         begin,
         ports: begin + ports_at,
@@ -100,7 +95,7 @@ fn bytes<const N: usize>(frame: &[u8], at: usize) -> &[u8; N] {
 /// The CPU has AVX2.
 #[inline(always)]
 unsafe fn differs(frame: &[u8], shape: &Shape, tunnels: &PortPairs) -> u64 {
-    let head = u64::from_le_bytes(*bytes(frame, ETHERTYPE_AT));
+    let head = u64::from_le_bytes(*bytes(frame, ethernet::TYPE_AT));
     let word = u32::from_le_bytes(*bytes(frame, shape.begin + PROTOCOL_WORD_AT));
     let protocol = (word >> shape.protocol_shift) as u8;
     let other_protocol = (protocol != protocol::TCP) & (protocol != protocol::UDP);
@@ -158,7 +153,7 @@ unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
 /// The CPU has SSE4.2.
 #[inline(always)]
 unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
-    let mut ports = u32::from_be_bytes(*bytes(packet, V6_PORTS_AT));
+    let mut ports = u32::from_be_bytes(*bytes(packet, ipv6::BYTES));
     // SAFETY: the addresses are at bytes 8 and 24 of the packet, with 16 bytes each, and the caller promises SSE4.2.
     unsafe {
         let mut source = _mm_loadu_si128(packet.as_ptr().add(8).cast());
@@ -229,7 +224,7 @@ impl<'a> PlainFrames<'a> {
         };
         // SAFETY: the caller's promise.
         let done = unsafe {
-            match shape_of(u64::from_le_bytes(*bytes(first, ETHERTYPE_AT))) {
+            match shape_of(u64::from_le_bytes(*bytes(first, ethernet::TYPE_AT))) {
                 0 => self.hash_run::<BOTH, 0>(frames, hashes),
                 TAGGED => self.hash_run::<BOTH, TAGGED>(frames, hashes),
                 SIX => self.hash_run::<BOTH, SIX>(frames, hashes),
@@ -277,7 +272,7 @@ impl<'a> PlainFrames<'a> {
                 short |= 1 << nth;
                 continue;
             }
-            let shape = shape_of(u64::from_le_bytes(*bytes(frame, ETHERTYPE_AT)));
+            let shape = shape_of(u64::from_le_bytes(*bytes(frame, ethernet::TYPE_AT)));
             tagged |= ((shape & TAGGED) as u64) << nth;
             six |= (shape as u64 >> 1) << nth;
         }

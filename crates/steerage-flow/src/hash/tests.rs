@@ -3,7 +3,8 @@
 
 use super::siphash::siphash;
 use super::*;
-use crate::flow_key::{FlowParts, protocol};
+use crate::flow_key::FlowParts;
+use crate::wire::protocol;
 use proptest::prelude::*;
 use std::hash::Hasher as _;
 use std::net::{Ipv4Addr, Ipv6Addr};

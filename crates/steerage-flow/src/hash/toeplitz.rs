@@ -6,7 +6,8 @@
 //! the byte at each position are tabulated when the key is set.
 
 use super::{HashKey, Kernel};
-use crate::flow_key::{FlowKey, protocol};
+use crate::flow_key::FlowKey;
+use crate::wire::protocol;
 use std::sync::Arc;
 
 /// The number of bytes that a 40-byte key can hash: the last of them still needs the 32 bits of the key that follow

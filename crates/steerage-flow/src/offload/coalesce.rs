@@ -2,10 +2,12 @@
 //! `udp_gro_receive_segment`). The rules are slightly stricter here: packets are merged only if
 //! cutting the result gives the same packets again.
 
-use super::checksum::{finish, fold, sum};
-use super::layout::{self, CWR, FIN, Layout, PSH, RST, SYN, TCP, TCP_FLAGS_AT, URG, be16, be32, put16};
+use super::layout::{self, Layout};
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::LinkType;
+use crate::wire::checksum::{finish, fold, sum};
+use crate::wire::tcp::{CWR, FIN, PSH, RST, SYN, URG};
+use crate::wire::{be16, be32, ipv4, ipv6, protocol, put, tcp, udp};
 
 /// The most flows whose packets are merged at the same time: Linux's `MAX_GRO_SKBS`.
 pub const RUNS_MAX: usize = 8;
@@ -16,9 +18,6 @@ pub const MERGED_MAX: usize = 64;
 
 /// The longest IP packet.
 const PACKET_BYTES_MAX: usize = 65_535;
-
-/// DF: the packet must not be fragmented. Its identification then has no meaning (RFC 6864).
-const DONT_FRAGMENT: u8 = 0x40;
 
 /// A result of [`coalesce`]: a super-frame of several packets, or one unchanged packet.
 #[derive(Debug)]
@@ -53,15 +52,16 @@ impl Merged<'_> {
 /// sequence number and TCP flags may differ.
 fn differs(one: &[u8], other: &[u8], layout: &Layout) -> bool {
     let (network, transport) = (layout.network_at, layout.transport_at);
-    let without: [std::ops::Range<usize>; 5] = if layout.protocol == TCP {
-        let (sequence, flags) = (transport + 4..transport + 8, transport + TCP_FLAGS_AT..transport + TCP_FLAGS_AT + 1);
+    let without: [std::ops::Range<usize>; 5] = if layout.protocol == protocol::TCP {
+        let flags_at = transport + tcp::FLAGS_AT + 1;
+        let (sequence, flags) = (transport + 4..transport + 8, flags_at..flags_at + 1);
         let [length, number, checksum] = network_changes(network, layout.is_v4);
         // The checksum of TCP is behind its flags.
         return differs_without(
             one,
             other,
             [length, number, checksum, sequence, flags],
-            transport + 16..transport + 18,
+            transport + tcp::CHECKSUM_AT..transport + tcp::CHECKSUM_AT + 2,
         );
     } else {
         let [length, number, checksum] = network_changes(network, layout.is_v4);
@@ -117,18 +117,19 @@ impl<'p> Candidate<'p> {
         &self.packet[self.layout.transport_at..]
     }
 
-    fn tcp_flags(&self) -> u8 {
-        if self.layout.protocol == TCP { self.transport()[TCP_FLAGS_AT] } else { 0 }
+    fn tcp_flags(&self) -> u16 {
+        if self.layout.protocol == protocol::TCP { be16(self.transport(), tcp::FLAGS_AT) & tcp::FLAGS } else { 0 }
     }
 
     /// Whether the packet is of a kind that can be merged.
     fn can_merge(&self) -> bool {
-        let is_plain = if self.layout.protocol == TCP {
+        let is_plain = if self.layout.protocol == protocol::TCP {
             self.tcp_flags() & (CWR | URG | SYN | RST) == 0
         } else {
-            usize::from(be16(self.transport(), 4)) == self.transport().len() && be16(self.transport(), 6) != 0
+            usize::from(be16(self.transport(), udp::LENGTH_AT)) == self.transport().len()
+                && be16(self.transport(), udp::CHECKSUM_AT) != 0
         };
-        let is_v6_plain = self.layout.is_v4 || self.layout.transport_at - self.layout.network_at == layout::IPV6_BYTES;
+        let is_v6_plain = self.layout.is_v4 || self.layout.transport_at - self.layout.network_at == ipv6::BYTES;
         is_plain && is_v6_plain && self.payload_bytes() > 0
     }
 
@@ -156,7 +157,7 @@ impl<'p> Candidate<'p> {
         let ports = |of: &Self| be32(of.transport(), 0);
         let addresses = |of: &Self| -> &'p [u8] {
             let network = &of.packet[of.layout.network_at..];
-            if of.layout.is_v4 { &network[12..20] } else { &network[8..40] }
+            if of.layout.is_v4 { &network[ipv4::ADDRESSES] } else { &network[ipv6::ADDRESSES] }
         };
         self.layout.protocol == other.layout.protocol
             && self.layout.is_v4 == other.layout.is_v4
@@ -198,7 +199,7 @@ impl<'p> Run<'p> {
             return false;
         }
         let Some(fixed) = self.numbered(&next) else { return false };
-        let is_tcp = next.layout.protocol == TCP;
+        let is_tcp = next.layout.protocol == protocol::TCP;
         let expected = || be32(self.first.transport(), 4).wrapping_add(self.payload_bytes as u32);
         let ends = next.tcp_flags() & (FIN | PSH);
         if is_tcp && (be32(next.transport(), 4) != expected() || next.tcp_flags() & !ends != self.first.tcp_flags()) {
@@ -226,7 +227,7 @@ impl<'p> Run<'p> {
         }
         let (before, number) = (self.last.identification(), next.identification());
         let counts = number == before.wrapping_add(1);
-        let is_atomic = next.packet[next.layout.network_at + 6] & DONT_FRAGMENT != 0;
+        let is_atomic = be16(next.packet, next.layout.network_at + 6) & ipv4::DONT_FRAGMENT != 0;
         let stays = number == before && is_atomic;
         match self.fixed {
             None => (counts || stays).then_some(Some(stays)),
@@ -245,22 +246,24 @@ impl<'p> Run<'p> {
         let bytes = layout.payload_at - layout.transport_at + self.payload_bytes;
         let packet_bytes = layout.transport_at - layout.network_at + bytes;
         if layout.is_v4 {
-            put16(header, layout.network_at + 2, packet_bytes as u16);
-            put16(header, layout.network_at + 10, 0);
+            put(header, layout.network_at + 2, (packet_bytes as u16).to_be_bytes());
+            put(header, layout.network_at + ipv4::CHECKSUM_AT, [0; 2]);
             let checksum = finish(sum(&header[layout.network_at..layout.transport_at], 0));
-            put16(header, layout.network_at + 10, checksum);
+            put(header, layout.network_at + ipv4::CHECKSUM_AT, checksum.to_be_bytes());
         } else {
-            put16(header, layout.network_at + 4, (packet_bytes - layout::IPV6_BYTES) as u16);
+            put(header, layout.network_at + 4, ((packet_bytes - ipv6::BYTES) as u16).to_be_bytes());
         }
-        let kind = if layout.protocol == TCP {
-            header[layout.transport_at + TCP_FLAGS_AT] |= self.last.tcp_flags() & (FIN | PSH);
+        let kind = if layout.protocol == protocol::TCP {
+            let at = layout.transport_at + tcp::FLAGS_AT;
+            let word = be16(header, at) | self.last.tcp_flags() & (FIN | PSH);
+            put(header, at, word.to_be_bytes());
             OffloadKind::Tcp
         } else {
-            put16(header, layout.transport_at + 4, bytes as u16);
+            put(header, layout.transport_at + 4, (bytes as u16).to_be_bytes());
             OffloadKind::Udp
         };
         let pseudo = fold(layout::pseudo_sum(header, layout, bytes));
-        put16(header, layout.transport_at + layout.checksum_at(), pseudo);
+        put(header, layout.transport_at + layout.checksum_at(), pseudo.to_be_bytes());
         let offload = Offload::of_layout(kind, self.first.payload_bytes() as u16, layout, header);
         let offload = Offload { checksum: ChecksumState::Partial, ..offload };
         emit(Merged { members: self.members, frame: Some((header, offload)), is_v4: layout.is_v4 });

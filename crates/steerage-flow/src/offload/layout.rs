@@ -2,31 +2,13 @@
 //! fragmented, on IPv4 or IPv6.
 
 use super::HEADER_BYTES_MAX;
-use super::checksum::sum;
 use crate::LinkType;
-
-pub(super) const TCP: u8 = 6;
-pub(super) const UDP: u8 = 17;
-
-pub(super) const IPV6_BYTES: usize = 40;
-pub(super) const UDP_BYTES: usize = 8;
-
-/// The offset of TCP's flags.
-pub(super) const TCP_FLAGS_AT: usize = 13;
-pub(super) const FIN: u8 = 1;
-pub(super) const SYN: u8 = 2;
-pub(super) const RST: u8 = 4;
-pub(super) const PSH: u8 = 8;
-pub(super) const URG: u8 = 0x20;
-pub(super) const CWR: u8 = 0x80;
+use crate::wire::{be16, checksum, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp, vlan};
 
 /// The most VLAN tags that are read.
 const TAGS_MAX: usize = 2;
 /// The most IPv6 extension headers that are read: hop-by-hop and destination options.
 const EXTENSIONS_MAX: usize = 4;
-
-const HOP_BY_HOP: u8 = 0;
-const DESTINATION: u8 = 60;
 
 /// The positions of a packet's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,32 +23,20 @@ pub(super) struct Layout {
 impl Layout {
     /// The offset of the checksum in the transport header.
     pub(super) fn checksum_at(&self) -> usize {
-        if self.protocol == TCP { 16 } else { 6 }
+        if self.protocol == protocol::TCP { tcp::CHECKSUM_AT } else { udp::CHECKSUM_AT }
     }
-}
-
-pub(super) fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-pub(super) fn be32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-pub(super) fn put16(bytes: &mut [u8], at: usize, value: u16) {
-    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
 /// The offset of the IP header, and whether it is IPv4.
 fn network_at(frame: &[u8], link: LinkType) -> Option<(usize, bool)> {
     match link {
         LinkType::ETHERNET => {
-            let mut at = 12;
+            let mut at = ethernet::TYPE_AT;
             for _ in 0..=TAGS_MAX {
-                match frame.get(at..at + 2)? {
-                    [0x08, 0x00] => return Some((at + 2, true)),
-                    [0x86, 0xdd] => return Some((at + 2, false)),
-                    [0x81, 0x00] | [0x88, 0xa8] => at += 4,
+                match u16::from_be_bytes(*frame.get(at..)?.first_chunk()?) {
+                    ethertype::IPV4 => return Some((at + 2, true)),
+                    ethertype::IPV6 => return Some((at + 2, false)),
+                    ethertype::VLAN | ethertype::VLAN_SERVICE => at += vlan::BYTES,
                     _ => return None,
                 }
             }
@@ -87,8 +57,8 @@ pub(super) fn read(frame: &[u8], link: LinkType) -> Option<Layout> {
     let (protocol, transport) = if is_v4 { read_v4(packet)? } else { read_v6(packet)? };
     let header = packet.get(transport..)?;
     let header_bytes = match protocol {
-        TCP => Some(usize::from(header.get(12)? >> 4) * 4).filter(|bytes| *bytes >= 20)?,
-        UDP => UDP_BYTES,
+        protocol::TCP => Some(usize::from(header.get(tcp::FLAGS_AT)? >> 4) * 4).filter(|bytes| *bytes >= tcp::BYTES)?,
+        protocol::UDP => udp::BYTES,
         _ => return None,
     };
     let transport_at = network_at + transport;
@@ -103,21 +73,22 @@ pub(super) fn read(frame: &[u8], link: LinkType) -> Option<Layout> {
 }
 
 fn read_v4(packet: &[u8]) -> Option<(u8, usize)> {
-    let header: &[u8; 20] = packet.first_chunk()?;
+    let header: &[u8; ipv4::BYTES] = packet.first_chunk()?;
     let header_bytes = usize::from(header[0] & 0xf) * 4;
     let is_whole = usize::from(be16(header, 2)) == packet.len();
-    let is_fragment = be16(header, 6) & 0x3fff != 0;
-    (header[0] >> 4 == 4 && header_bytes >= 20 && is_whole && !is_fragment).then_some((header[9], header_bytes))
+    let is_fragment = be16(header, 6) & ipv4::FRAGMENT != 0;
+    (header[0] >> 4 == 4 && header_bytes >= ipv4::BYTES && is_whole && !is_fragment)
+        .then_some((header[ipv4::PROTOCOL_AT], header_bytes))
 }
 
 fn read_v6(packet: &[u8]) -> Option<(u8, usize)> {
-    let header: &[u8; IPV6_BYTES] = packet.first_chunk()?;
-    if header[0] >> 4 != 6 || usize::from(be16(header, 4)) != packet.len() - IPV6_BYTES {
+    let header: &[u8; ipv6::BYTES] = packet.first_chunk()?;
+    if header[0] >> 4 != 6 || usize::from(be16(header, 4)) != packet.len() - ipv6::BYTES {
         return None;
     }
-    let (mut next, mut at) = (header[6], IPV6_BYTES);
+    let (mut next, mut at) = (header[ipv6::PROTOCOL_AT], ipv6::BYTES);
     for _ in 0..EXTENSIONS_MAX {
-        if !matches!(next, HOP_BY_HOP | DESTINATION) {
+        if !matches!(next, protocol::HOP_BY_HOP | protocol::DESTINATION) {
             break;
         }
         let [following, units] = *packet.get(at..)?.first_chunk()?;
@@ -126,9 +97,7 @@ fn read_v6(packet: &[u8]) -> Option<(u8, usize)> {
     Some((next, at))
 }
 
-/// The sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a packet with these headers.
-/// `bytes` is the length of its transport header and payload.
+/// The sum of the pseudo-header of a packet with these headers. `bytes` is the length of its transport header and payload.
 pub(super) fn pseudo_sum(header: &[u8], layout: &Layout, bytes: usize) -> u64 {
-    let addresses = if layout.is_v4 { 12..20 } else { 8..40 };
-    sum(&header[layout.network_at..][addresses], bytes as u64 + u64::from(layout.protocol))
+    checksum::pseudo_sum(&header[layout.network_at..], layout.is_v4, layout.protocol, bytes)
 }

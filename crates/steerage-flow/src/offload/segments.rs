@@ -1,9 +1,10 @@
 //! Iterates over the packets that a frame stands for, like `tcp_gso_segment` and
 //! `__udp_gso_segment` of Linux, but without memory for all of them.
 
-use super::checksum::{finish, finish_transport, sum};
-use super::layout::{self, CWR, FIN, IPV6_BYTES, Layout, PSH, TCP_FLAGS_AT, be16, be32, put16};
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
+use crate::wire::checksum::{finish, finish_transport, fold, pseudo_sum, sum};
+use crate::wire::tcp::{CWR, FIN, PSH};
+use crate::wire::{be16, be32, ipv4, ipv6, protocol, put, tcp, udp};
 
 /// One of the packets that a frame stands for: new headers, and a payload that stays in the frame.
 /// The example of [`Offload`] makes some.
@@ -74,13 +75,13 @@ impl<'a> Segments<'a> {
             && match (offload.kind, version) {
                 (OffloadKind::Single, _) => true,
                 (_, 4) => network_bytes >= 20,
-                (_, 6) => network_bytes >= IPV6_BYTES,
+                (_, 6) => network_bytes >= ipv6::BYTES,
                 _ => false,
             };
         if !fits {
             offload = Offload { kind: OffloadKind::Single, checksum: ChecksumState::Complete, ..offload };
         }
-        let protocol = if offload.kind == OffloadKind::Tcp { layout::TCP } else { layout::UDP };
+        let protocol = if offload.kind == OffloadKind::Tcp { protocol::TCP } else { protocol::UDP };
         Self { offload, header, rest: payload, nth: 0, more: true, sums: true, is_v4: version == 4, protocol }
     }
 
@@ -106,14 +107,14 @@ impl<'a> Segments<'a> {
         let (network, transport) = (usize::from(offload.network_at), usize::from(offload.transport_at));
         let bytes = header.len() - transport + payload.len();
         if self.is_v4 {
-            put16(header, network + 2, (transport - network + bytes) as u16);
+            put(header, network + 2, ((transport - network + bytes) as u16).to_be_bytes());
             let number = be16(header, network + 4).wrapping_add(self.nth as u16);
-            put16(header, network + 4, number);
-            put16(header, network + 10, 0);
+            put(header, network + 4, number.to_be_bytes());
+            put(header, network + ipv4::CHECKSUM_AT, [0; 2]);
             let checksum = finish(sum(&header[network..transport], 0));
-            put16(header, network + 10, checksum);
+            put(header, network + ipv4::CHECKSUM_AT, checksum.to_be_bytes());
         } else {
-            put16(header, network + 4, (transport - network - IPV6_BYTES + bytes) as u16);
+            put(header, network + 4, ((transport - network - ipv6::BYTES + bytes) as u16).to_be_bytes());
         }
         let checksum_at = usize::from(offload.checksum_at);
         let is_unsummed = offload.kind == OffloadKind::Udp
@@ -125,19 +126,17 @@ impl<'a> Segments<'a> {
             header[transport + 4..transport + 8].copy_from_slice(&sequence.to_be_bytes());
             let first = if self.nth == 0 { !0 } else { !CWR };
             let last = if is_last { !0 } else { !(FIN | PSH) };
-            header[transport + TCP_FLAGS_AT] &= first & last;
+            let at = transport + tcp::FLAGS_AT;
+            put(header, at, (be16(header, at) & first & last).to_be_bytes());
         } else {
-            put16(header, transport + 4, bytes as u16);
+            put(header, transport + udp::LENGTH_AT, (bytes as u16).to_be_bytes());
         }
         if self.sums && !is_unsummed {
-            put16(header, checksum_at, 0);
-            let (protocol, payload_at) = (self.protocol, header.len());
-            let layout =
-                Layout { network_at: network, is_v4: self.is_v4, protocol, transport_at: transport, payload_at };
-            let pseudo = layout::pseudo_sum(header, &layout, bytes);
+            put(header, checksum_at, [0; 2]);
+            let pseudo = pseudo_sum(&header[network..], self.is_v4, self.protocol, bytes);
             // Headers have an even length.
             let checksum = finish_transport(sum(payload, sum(&header[transport..], pseudo)));
-            put16(header, checksum_at, checksum);
+            put(header, checksum_at, checksum.to_be_bytes());
         }
     }
 
@@ -152,8 +151,8 @@ impl<'a> Segments<'a> {
             let first = sum(&header[start..header_bytes], 0);
             let second = sum(self.rest, 0);
             let is_odd = (header_bytes - start) % 2 == 1;
-            let second = if is_odd { u64::from(super::checksum::fold(second).swap_bytes()) } else { second };
-            put16(&mut header, at, finish_transport(first + second));
+            let second = if is_odd { u64::from(fold(second).swap_bytes()) } else { second };
+            put(&mut header, at, finish_transport(first + second).to_be_bytes());
         }
         Segment { header, header_bytes, payload: self.rest }
     }

@@ -2,6 +2,8 @@ use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
 
 use super::*;
+use crate::wire::checksum::{finish, fold};
+use crate::wire::put;
 
 /// The properties of a test packet.
 #[derive(Clone, Debug)]
@@ -49,7 +51,7 @@ impl Spec {
             header.extend(self.number.to_be_bytes());
             header.extend([if self.dont_fragment { 0x40 } else { 0 }, 0, 64, protocol, 0, 0]);
             header.extend([10, 0, 0, 1, 10, 0, 0, 2]);
-            let checksum = checksum::finish(checksum::sum(&header, 0));
+            let checksum = finish(sum(&header, 0));
             header[10..12].copy_from_slice(&checksum.to_be_bytes());
             (header, 12..20)
         } else {
@@ -59,9 +61,9 @@ impl Spec {
             header.extend([0xfd; 32]);
             (header, 8..40)
         };
-        let pseudo = checksum::sum(&header[addresses], transport.len() as u64 + u64::from(protocol));
+        let pseudo = sum(&header[addresses], transport.len() as u64 + u64::from(protocol));
         let at = if self.is_tcp { 16 } else { 6 };
-        let checksum = checksum::finish_transport(checksum::sum(&transport, pseudo));
+        let checksum = finish_transport(sum(&transport, pseudo));
         transport[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
         packet.extend(header);
         packet.extend(transport);
@@ -73,8 +75,8 @@ impl Spec {
     fn begin(&self, packet: &[u8], is_wrong: bool) -> (Vec<u8>, Offload) {
         let layout = layout::read(packet, self.link()).unwrap();
         let (mut packet, at) = (packet.to_vec(), layout.transport_at + layout.checksum_at());
-        let pseudo = checksum::fold(layout::pseudo_sum(&packet, &layout, packet.len() - layout.transport_at));
-        layout::put16(&mut packet, at, pseudo ^ u16::from(is_wrong));
+        let pseudo = fold(layout::pseudo_sum(&packet, &layout, packet.len() - layout.transport_at));
+        put(&mut packet, at, (pseudo ^ u16::from(is_wrong)).to_be_bytes());
         let [start, offset] = [layout.transport_at, layout.checksum_at()].map(|at| (at as u16).to_le_bytes());
         let header = [1, 0, 0, 0, 0, 0, start[0], start[1], offset[0], offset[1]];
         let offload = Offload::from_virtio(&header, &packet, self.link()).unwrap().unwrap();
@@ -303,20 +305,6 @@ fn any_bytes(bytes: &[u8], link: u8) {
     }
 }
 
-/// The example of RFC 1071, section 3, and long inputs compared with a sum over pairs of bytes.
-#[test]
-fn sums_are_those_of_rfc_1071() {
-    assert_eq!(checksum::finish(checksum::sum(&[0, 1, 0xf2, 3, 0xf4, 0xf5, 0xf6, 0xf7], 0)), 0x220d);
-    let bytes: Vec<u8> = (0..1500_u32).map(|nth| (nth * 7 + nth / 13) as u8).collect();
-    for len in 0..bytes.len() {
-        let plain: u64 = bytes[..len]
-            .chunks(2)
-            .map(|pair| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low)))
-            .sum();
-        assert_eq!(checksum::fold(checksum::sum(&bytes[..len], 5)), checksum::fold(plain + 5), "{len}");
-    }
-}
-
 /// Finishes the checksum of one packet, with any position of the field and any length of the
 /// payload.
 #[test]
@@ -326,7 +314,7 @@ fn a_checksum_is_finished() {
         let offload = Offload::from_virtio(&[1, 0, 0, 0, 0, 0, 3, 0, header as u8 - 5, 0], &frame, LinkType::RAW);
         let offload = offload.unwrap().unwrap();
         assert_eq!((offload.kind(), offload.header_bytes()), (OffloadKind::Single, header));
-        let expected = checksum::finish_transport(checksum::sum(&frame[3..], 0));
+        let expected = finish_transport(sum(&frame[3..], 0));
         let packets = cut(&offload, &frame);
         frame[header - 2..header].copy_from_slice(&expected.to_be_bytes());
         assert_eq!(packets, [frame]);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
+use steerage::flow::wire::{ipv4, ipv6, udp};
 
 use super::collector::{Collector, MTU_MIN, Transport};
 
@@ -18,8 +19,8 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// The timeout of a write. After it, the thread checks for a request to stop.
 pub(super) const WRITE_LOOK: Duration = Duration::from_millis(250);
 /// The size of the IP and UDP headers.
-const UDP_OVER_IPV4: usize = 20 + 8;
-const UDP_OVER_IPV6: usize = 40 + 8;
+const UDP_OVER_IPV4: usize = ipv4::BYTES + udp::BYTES;
+const UDP_OVER_IPV6: usize = ipv6::BYTES + udp::BYTES;
 /// The size of messages over TCP. TCP itself has no limit for the size of a message.
 const TCP_MESSAGE: usize = 16 << 10;
 /// The most messages that a train has. Linux takes at least 64 (`UDP_MAX_SEGMENTS`).

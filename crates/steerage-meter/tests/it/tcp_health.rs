@@ -5,6 +5,9 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use fastrand::Rng;
+use steerage::flow::wire::FrameBuilder;
+use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::tshark;
 use steerage_meter::ClosedBy;
@@ -14,33 +17,11 @@ use crate::meter_captures::{endless, meter};
 /// 2023-11-14 22:13:20 UTC.
 const START: u64 = 1_700_000_000;
 
-const FIN: u8 = 0x01;
-const SYN: u8 = 0x02;
-const RST: u8 = 0x04;
-const ACK: u8 = 0x10;
-
 /// Retransmissions, out-of-order segments, zero windows and resets of each direction, by its
 /// endpoints.
 type Counts = BTreeMap<(String, String), [u64; 4]>;
 /// Microseconds of the handshake, by the endpoints as seen from the source.
 type Handshakes = BTreeMap<(String, String), u64>;
-
-/// Random numbers (SplitMix64), the same in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % most
-    }
-
-    fn one_in(&mut self, of: u64) -> bool {
-        self.below(of) == 0
-    }
-}
 
 /// A simulated connection whose packets are recorded.
 struct Connection {
@@ -52,9 +33,9 @@ struct Connection {
 }
 
 impl Connection {
-    fn begin(client: u16, now: u64, random: &mut Random) -> Self {
+    fn begin(client: u16, now: u64, random: &mut Rng) -> Self {
         // Some sequence numbers wrap around soon.
-        let next = [random.below(1 << 32) as u32, if random.one_in(3) { u32::MAX - 2000 } else { 77 }];
+        let next = [random.u32(..), if random.u64(..3) == 0 { u32::MAX - 2000 } else { 77 }];
         Self { client, now, frames: Vec::new(), next }
     }
 
@@ -63,57 +44,48 @@ impl Connection {
     }
 
     /// Records a segment of a side with these values.
-    fn segment(&mut self, side: usize, sequence: u32, flags: u8, bytes: usize, window: u16) {
-        let mut frame = vec![0; 54 + bytes];
-        (frame[12], frame[14], frame[22], frame[23]) = (8, 0x45, 64, 6);
-        frame[16..18].copy_from_slice(&(40 + bytes as u16).to_be_bytes());
+    fn segment(&mut self, side: usize, sequence: u32, flags: u16, bytes: usize, window: u16) {
         let ends = [([10, 0, 0, 1], self.client), ([10, 0, 0, 2], 80)];
         let (from, to) = (ends[side], ends[1 - side]);
-        frame[26..30].copy_from_slice(&from.0);
-        frame[30..34].copy_from_slice(&to.0);
-        frame[34..36].copy_from_slice(&from.1.to_be_bytes());
-        frame[36..38].copy_from_slice(&to.1.to_be_bytes());
-        frame[38..42].copy_from_slice(&sequence.to_be_bytes());
         let acknowledged = if flags & ACK != 0 { self.next[1 - side] } else { 0 };
-        frame[42..46].copy_from_slice(&acknowledged.to_be_bytes());
-        (frame[46], frame[47]) = (0x50, flags);
-        frame[48..50].copy_from_slice(&window.to_be_bytes());
-        self.frames.push((self.now, frame));
+        let tcp =
+            FrameBuilder::tcp(from, to).sequence(sequence).acknowledgement(acknowledged).flags(flags).window(window);
+        self.frames.push((self.now, tcp.frame(&vec![0; bytes])));
     }
 
-    fn open(&mut self, random: &mut Random) {
+    fn open(&mut self, random: &mut Rng) {
         self.segment(0, self.next[0], SYN, 0, 1000);
-        if random.one_in(4) {
+        if random.u64(..4) == 0 {
             // The first SYN is not answered.
             self.wait(1_000_000);
             self.segment(0, self.next[0], SYN, 0, 1000);
         }
         self.next[0] = self.next[0].wrapping_add(1);
-        self.wait(100 + random.below(40_000));
+        self.wait(100 + random.u64(..40_000));
         self.segment(1, self.next[1], SYN | ACK, 0, 1000);
         self.next[1] = self.next[1].wrapping_add(1);
-        self.wait(100 + random.below(40_000));
+        self.wait(100 + random.u64(..40_000));
         self.segment(0, self.next[0], ACK, 0, 1000);
     }
 
     /// Records some data of a side, with a random event on the way.
-    fn data(&mut self, side: usize, random: &mut Random) {
-        let (first, bytes) = (self.next[side], 100 + random.below(900) as usize);
+    fn data(&mut self, side: usize, random: &mut Rng) {
+        let (first, bytes) = (self.next[side], 100 + random.usize(..900));
         let second = first.wrapping_add(bytes as u32);
         let send = |this: &mut Self, sequence: u32, bytes: usize| this.segment(side, sequence, ACK, bytes, 1000);
-        self.wait(50_000 + random.below(100_000));
-        match random.below(6) {
+        self.wait(50_000 + random.u64(..100_000));
+        match random.u64(..6) {
             // The segment is sent twice, because the acknowledgement was lost.
             0 => {
                 send(self, first, bytes);
-                self.wait(300_000 + random.below(300_000));
+                self.wait(300_000 + random.u64(..300_000));
                 send(self, first, bytes);
                 self.next[side] = second;
             }
             // The second segment overtakes the first by less than any round trip.
             1 => {
                 send(self, second, 200);
-                self.wait(20 + random.below(60));
+                self.wait(20 + random.u64(..60));
                 send(self, first, bytes);
                 self.next[side] = second.wrapping_add(200);
             }
@@ -146,7 +118,7 @@ impl Connection {
                 self.wait(20_000);
                 self.segment(1 - side, self.next[1 - side], ACK, 0, 1001);
                 self.wait(5_000_000);
-                self.segment(side, self.next[side].wrapping_sub(1), ACK, random.below(2) as usize, 1000);
+                self.segment(side, self.next[side].wrapping_sub(1), ACK, random.usize(..2), 1000);
             }
             _ => {
                 send(self, first, bytes);
@@ -155,14 +127,14 @@ impl Connection {
             }
         }
         self.wait(20_000);
-        self.segment(1 - side, self.next[1 - side], ACK, 0, 1000 + random.below(100) as u16);
+        self.segment(1 - side, self.next[1 - side], ACK, 0, 1000 + random.u16(..100));
     }
 
     /// Closes the connection, and returns the side that closed it.
-    fn close(&mut self, random: &mut Random) -> Option<ClosedBy> {
-        let side = random.below(2) as usize;
+    fn close(&mut self, random: &mut Rng) -> Option<ClosedBy> {
+        let side = random.usize(..2);
         self.wait(60_000);
-        match random.below(3) {
+        match random.u64(..3) {
             0 => self.segment(side, self.next[side], RST | ACK, 0, 0),
             1 => {
                 for side in [side, 1 - side] {
@@ -241,16 +213,16 @@ fn of_tshark(capture: &Path) -> Option<(Counts, Handshakes)> {
 
 #[test]
 fn made_connections() {
-    let mut random = Random(2026);
+    let mut random = Rng::with_seed(2026);
     let (mut frames, mut closed) = (Vec::new(), BTreeMap::new());
     for nth in 0..400 {
-        let mut connection = Connection::begin(20_000 + nth, START * 1_000_000 + random.below(5_000_000), &mut random);
+        let mut connection = Connection::begin(20_000 + nth, START * 1_000_000 + random.u64(..5_000_000), &mut random);
         // The recording of some connections begins too late.
-        if !random.one_in(8) {
+        if random.u64(..8) != 0 {
             connection.open(&mut random);
         }
-        for _ in 0..random.below(12) {
-            let side = random.below(2) as usize;
+        for _ in 0..random.u64(..12) {
+            let side = random.usize(..2);
             connection.data(side, &mut random);
         }
         let by = connection.close(&mut random);

@@ -9,13 +9,14 @@ use crate::policy::{CpuLoad, GroupLoad, Policy, Window};
 use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
+use steerage_testing::SplitMix64;
 
-/// splitmix64: the same seed gives the same history.
-pub(super) struct Chance(u64);
+/// The same seed gives the same history.
+pub(super) struct Chance(SplitMix64);
 
 impl Chance {
     pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     /// An approximately normal random number, with a deviation of 1.
@@ -23,20 +24,12 @@ impl Chance {
         (0..12).map(|_| self.share()).sum::<f64>() - 6.0
     }
 
-    pub(super) fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
     pub(super) fn below(&mut self, n: usize) -> usize {
-        (self.draw() % n as u64) as usize
+        (self.0.draw() % n as u64) as usize
     }
 
     pub(super) fn share(&mut self) -> f64 {
-        (self.draw() >> 11) as f64 / (1u64 << 53) as f64
+        (self.0.draw() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
@@ -101,7 +94,7 @@ impl Model {
             apart: vec![None; cpus],
             sampled: vec![0.0; BUCKETS],
             samples: 0.0,
-            chance: Chance(seed),
+            chance: Chance::new(seed),
             late: Duration::ZERO,
             window: Duration::ZERO,
             now: Timestamp::ZERO,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use steerage::flow::wire::FrameBuilder;
 use steerage::{
     Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
@@ -27,12 +28,9 @@ impl RxQueue for Flows {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, steerage::DeviceError> {
         let count = out.fill(budget.min(self.left as usize), |page| {
-            page[..60].fill(0);
-            page[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
-            page[17] = 46;
-            (page[23], page[22]) = (17, 64);
-            page[26..30].copy_from_slice(&self.next.to_be_bytes());
-            page[34..38].copy_from_slice(&self.next.wrapping_mul(0x9e37_79b9).to_be_bytes());
+            let [a, b, c, d] = self.next.wrapping_mul(0x9e37_79b9).to_be_bytes();
+            let (from, to) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+            page[..60].copy_from_slice(&FrameBuilder::udp((self.next.to_be_bytes(), from), ([0; 4], to)).frame_of(60));
             self.next += 1;
             Some(Filled::whole(60))
         });

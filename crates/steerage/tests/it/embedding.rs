@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use steerage::flow::wire::FrameBuilder;
 use steerage::{
     Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, InputId, LinkType, SetError, TxId,
     device::DeviceError,
@@ -21,12 +22,7 @@ use steerage_fixtures::{HANG, assert_at_rest};
 
 /// An Ethernet frame with an IPv4 header and UDP ports.
 fn udp(source: [u8; 4], port: u16) -> Vec<u8> {
-    let mut frame = vec![0; 60];
-    (frame[12], frame[14], frame[17], frame[22], frame[23]) = (8, 0x45, 46, 64, 17);
-    frame[26..30].copy_from_slice(&source);
-    frame[30..34].copy_from_slice(&[10, 0, 0, 9]);
-    frame[34..36].copy_from_slice(&port.to_be_bytes());
-    frame
+    FrameBuilder::udp((source, port), ([10, 0, 0, 9], 0)).frame_of(60)
 }
 
 /// A handler that sends a packet at its end, with the number of packets that it has seen.

@@ -10,6 +10,7 @@ use etherparse::{
 use proptest::{collection::vec, option, prelude::*};
 use steerage::FlowKey;
 use steerage::LinkType;
+use steerage::flow::wire::sctp;
 use steerage::flow::{self, Layers};
 
 const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -17,7 +18,6 @@ const DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 /// The length of the SCTP header. Payloads are at least this long, so that the content of raw
 /// protocols can be a header.
-const SCTP_LEN: usize = 12;
 
 fn flow_key(frame: &[u8]) -> Option<FlowKey> {
     let found = flow::dissect(frame, LinkType::ETHERNET, Layers::Inner).flow();
@@ -285,7 +285,7 @@ proptest! {
         tags in 0..=2_u8,
         ip in prop_oneof![ipv4(), ipv6()],
         upper in upper(),
-        payload in vec(any::<u8>(), SCTP_LEN..64),
+        payload in vec(any::<u8>(), sctp::BYTES..64),
         padding in 0..20_usize,
     ) {
         let frame = build(tags, ip, &upper, &payload);
@@ -304,7 +304,7 @@ proptest! {
         tags in 0..=2_u8,
         ip in prop_oneof![ipv4(), ipv6()],
         upper in upper(),
-        payload in vec(any::<u8>(), SCTP_LEN..64),
+        payload in vec(any::<u8>(), sctp::BYTES..64),
         tunnels in vec((tunnel(), outer_ip(), 0..=1_u8), 1..=3),
     ) {
         let frame = build(tags, ip, &upper, &payload);
@@ -328,7 +328,7 @@ proptest! {
         tags in 0..=2_u8,
         ip in prop_oneof![ipv4(), ipv6()],
         upper in upper(),
-        payload in vec(any::<u8>(), SCTP_LEN..20),
+        payload in vec(any::<u8>(), sctp::BYTES..20),
     ) {
         let addresses = |key: FlowKey| [key.source(), key.destination()].map(|end| end.expect("a flow of IP").ip());
         let frame = build(tags, ip, &upper, &payload);

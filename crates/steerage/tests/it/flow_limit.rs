@@ -1,5 +1,6 @@
 //! The flow limit: a flow that fills a backlog loses its own packets, and other flows lose none.
 
+use steerage::flow::wire::FrameBuilder;
 use steerage::{
     Affinity, Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Input,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
@@ -32,9 +33,7 @@ impl RxQueue for Udp {
         out.fill(budget, |page| {
             self.sent = self.sent.wrapping_add(1);
             let port = if self.sent % 4 == 0 { self.sent } else { ELEPHANT };
-            page[..60].fill(0);
-            (page[12], page[14], page[17], page[22], page[23]) = (8, 0x45, 46, 64, 17);
-            page[34..36].copy_from_slice(&port.to_be_bytes());
+            page[..60].copy_from_slice(&FrameBuilder::udp(([0; 4], port), ([0; 4], 0)).frame_of(60));
             let hash = self.hashes.then_some(FlowHash(u32::from(port).wrapping_mul(0x9E37_79B1)));
             Some(Filled::whole(60).with_hash(hash))
         });

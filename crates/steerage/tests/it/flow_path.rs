@@ -4,6 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use steerage::flow::Layers;
+use steerage::flow::wire::ipv4::MORE_FRAGMENTS as MORE;
+use steerage::flow::wire::protocol::UDP;
+use steerage::flow::wire::{FrameBuilder, port};
 use steerage::{
     Affinity, Batch, Builder, Cpu, DeviceError, Handler, Input, LinkType, Snapshot,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
@@ -78,10 +81,9 @@ fn run<const BOTH: bool>(cpus: usize, link: LinkType, layers: Layers, frames: Ve
 
 /// A UDP packet or a fragment of one. Its last byte is `mark`.
 fn packet(flow: u8, id: u16, flags_and_offset: u16, mark: u8) -> Vec<u8> {
-    let ([id_high, id_low], [high, low]) = (id.to_be_bytes(), flags_and_offset.to_be_bytes());
-    let header = [0x45, 0, 0, 36, id_high, id_low, high, low, 64, 17, 0, 0, 10, 0, 0, flow, 10, 0, 1, 0];
+    let ip = FrameBuilder::ip([10, 0, 0, flow], [10, 0, 1, 0], UDP);
     let rest = [0x9c, flow, 0, 53, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, mark];
-    [&header[..], &rest].concat()
+    ip.with_ip(|ip| (ip.identification, ip.fragment) = (id, flags_and_offset)).packet(&rest)
 }
 
 fn in_ethernet(packet: &[u8]) -> Vec<u8> {
@@ -89,13 +91,11 @@ fn in_ethernet(packet: &[u8]) -> Vec<u8> {
 }
 
 fn in_vxlan(packet: &[u8]) -> Vec<u8> {
-    let outer = [0x45, 0, 0, 86, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2];
-    let udp = [0xc0, 0, 0x12, 0xb5, 0, 66, 0, 0, 8, 0, 0, 0, 0, 0, 1, 0];
-    in_ethernet(&[&outer[..], &udp, &in_ethernet(packet)].concat())
+    let outer = FrameBuilder::udp(([192, 0, 2, 1], 0xc000), ([192, 0, 2, 2], port::VXLAN));
+    outer.frame(&[&[8, 0, 0, 0, 0, 0, 1, 0][..], &in_ethernet(packet)].concat())
 }
 
 const FLOWS: u8 = 100;
-const MORE: u16 = 0x2000;
 
 /// For each flow a whole packet, a datagram whose first fragment arrives first, and a datagram
 /// whose first fragment arrives last.

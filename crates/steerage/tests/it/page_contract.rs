@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use steerage::flow::wire::ethernet;
 use steerage::{
     Batch, Builder, Cpu, DeviceError, Handler, Input,
     device::{Capabilities, Completion, Completions, Filled, Fit, Gather, Page, Polled, RxQueue},
@@ -11,7 +12,6 @@ use steerage::{
 };
 use steerage_fixtures::assert_at_rest;
 
-const ETHERNET_BYTES: usize = 14;
 /// The length of frames that fill their pages completely.
 const LONGEST: usize = 2000;
 const FIT: Fit = Fit::new(LONGEST).ip_aligned();
@@ -44,7 +44,7 @@ impl Handler for Looks {
             assert_eq!(sum, before + parts as u64);
             let data = packet.data();
             self.0.lock().unwrap().push(Seen {
-                ip_at: (data.as_ptr() as usize + ETHERNET_BYTES) % 4,
+                ip_at: (data.as_ptr() as usize + ethernet::BYTES) % 4,
                 headroom: packet.headroom(),
                 tailroom: packet.tailroom(),
                 truesize: packet.truesize(),

@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 
 use etherparse::{PacketBuilder, SlicedPacket};
+use steerage::flow::wire::{ethernet, ipv4, udp};
 use steerage::{
     Batch, Builder, Cpu, DeviceError, Handler, Input, LinkType, Output, TxId, WallTime,
     device::{
@@ -21,9 +22,9 @@ const BLOCK_BYTES: usize = 1 << 14;
 const SIZE: usize = 1000;
 const PAYLOAD: usize = 2 * SIZE + 500;
 /// The headers of Ethernet, IPv4 and UDP.
-const HEADERS: usize = 14 + 20 + 8;
+const HEADERS: usize = ethernet::BYTES + ipv4::BYTES + udp::BYTES;
 const NANOS: u64 = 1_234_567_891;
-const TTL_AT: usize = 14 + 8;
+const TTL_AT: usize = ethernet::BYTES + 8;
 
 fn payload() -> Vec<u8> {
     (0..PAYLOAD).map(|nth| (nth % 251) as u8).collect()

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use steerage::flow::wire::{FrameBuilder, port::DISCARD};
 use steerage::{
     Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Snapshot,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
@@ -40,11 +41,7 @@ impl RxQueue for Bursts {
 
 /// A frame with Ethernet, IPv4 and UDP from this port.
 fn udp(port: u16) -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-    frame.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-    frame.extend(port.to_be_bytes());
-    frame.extend([0, 9, 0, 8, 0, 0]);
-    frame
+    FrameBuilder::udp(([10, 0, 0, 1], port), ([10, 0, 0, 2], DISCARD)).frame(&[])
 }
 
 /// Three CPUs. CPU 0 receives, and CPUs 1 and 2 get all packets.

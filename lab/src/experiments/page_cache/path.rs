@@ -11,14 +11,14 @@ use steerage::{
 
 use super::FRAME_BYTES;
 use crate::error::LabError;
-use crate::frames::{FLOWS, UDP4};
+use crate::frames::{self, FLOWS, udp4};
 use crate::measurement::Measurement;
 use crate::runs::ReadsHeaders;
 
 /// An endless source of frames of 1,500 bytes. Only their first 64 bytes are written, which is the
 /// part that a packet function reads. The DMA of a real card does not take the rest through the
 /// CPU's caches.
-struct Frames(Rng);
+struct Frames(Rng, [u8; frames::FRAME_BYTES]);
 
 impl RxQueue for Frames {
     fn capabilities(&self) -> Capabilities {
@@ -27,8 +27,8 @@ impl RxQueue for Frames {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         out.fill(budget, |page| {
-            let frame: &mut [u8; UDP4.len()] = page.first_chunk_mut().expect("a page holds a frame");
-            *frame = UDP4;
+            let frame: &mut [u8; frames::FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
+            *frame = self.1;
             frame[26..30].copy_from_slice(&(0x0a00_0000 + self.0.u32(..FLOWS)).to_be_bytes());
             Some(Filled::whole(FRAME_BYTES))
         });
@@ -47,7 +47,8 @@ pub(super) fn once(
 ) -> Result<Measurement, LabError> {
     let cpus: CpuMask = on.iter().map(|cpu| CpuId(*cpu as u16)).collect();
     let rx: Vec<CpuId> = on.iter().cycle().take(queues).map(|cpu| CpuId(*cpu as u16)).collect();
-    let all = (0..queues as u64).map(|seed| Box::new(Frames(Rng::with_seed(seed))) as Box<dyn RxQueue>).collect();
+    let queue = |seed| Box::new(Frames(Rng::with_seed(seed), udp4())) as Box<dyn RxQueue>;
+    let all = (0..queues as u64).map(queue).collect();
     let builder = Builder::new().cpus(cpus.clone()).rps_cpus(cpus).policy(Hash).lpc_pages(lpc_pages);
     let builder = builder.input_on(Input::new("frames", "bench", all), &rx, None);
     let running = builder.build(|_| ReadsHeaders::default()).and_then(Instance::start)?;

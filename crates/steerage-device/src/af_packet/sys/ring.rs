@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use steerage::device::{Blocks, Claim, Completions, Lending};
+use steerage::flow::wire::ethertype;
 
 const TP_STATUS_KERNEL: u32 = 0;
 const TP_STATUS_USER: u32 = 1;
@@ -24,9 +25,6 @@ const TP_FT_REQ_FILL_RXHASH: c_uint = 1;
 /// The size of `struct virtio_net_hdr`, which packet sockets put right before a frame (packet(7),
 /// PACKET_VNET_HDR).
 const OFFLOADS_BYTES: usize = 10;
-
-/// The default type of a VLAN tag (IEEE 802.1Q), for old kernels that do not report it.
-const TPID_DEFAULT: u16 = 0x8100;
 
 /// The offsets of the fields that are read from `struct tpacket_block_desc`.
 const STATUS_AT: usize = 8;
@@ -323,7 +321,8 @@ impl Memory {
         }
         let tag = (header.status & TP_STATUS_VLAN_VALID != 0).then(|| {
             let told = header.status & TP_STATUS_VLAN_TPID_VALID != 0;
-            let tpid = if told { header.vlan_tpid } else { TPID_DEFAULT };
+            // Old kernels do not report the type of the tag.
+            let tpid = if told { header.vlan_tpid } else { ethertype::VLAN };
             let ([a, b], [c, d]) = (tpid.to_be_bytes(), (header.vlan_tci as u16).to_be_bytes());
             [a, b, c, d]
         });

@@ -10,10 +10,6 @@ use super::{Socket, checked};
 
 const PACKET_QDISC_BYPASS: c_int = 20;
 
-/// The protocols of packets without a link header: linux/if_ether.h.
-pub(crate) const ETH_P_IP: u16 = 0x0800;
-pub(crate) const ETH_P_IPV6: u16 = 0x86dd;
-
 fn address(interface: u32, protocol: u16) -> libc::sockaddr_ll {
     libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use steerage::device::{Outgoing, TxQueue};
+use steerage::flow::wire::FrameBuilder;
 use steerage::testing::{self, Frame};
 use steerage::{Builder, DeviceError, Snapshot};
 use steerage_fixtures::handlers::SendAll;
@@ -100,16 +101,7 @@ impl TxQueue for Queue {
 
 /// Datagram `nth` of a flow, with right checksums.
 fn datagram(nth: usize) -> Vec<u8> {
-    use steerage::flow::offload::checksum;
-    let mut packet = vec![nth as u8; 28 + 100];
-    packet[..12].copy_from_slice(&[0x45, 0, 0, 128, 0, 0, 0x40, 0, 64, 17, 0, 0]);
-    packet[12..28].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 9, 0, 108, 0, 0]);
-    let sum = checksum::finish(checksum::sum(&packet[..20], 0));
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
-    let pseudo = checksum::sum(&packet[12..20], 17 + 108);
-    let sum = checksum::finish_transport(checksum::sum(&packet[20..], pseudo));
-    packet[26..28].copy_from_slice(&sum.to_be_bytes());
-    packet
+    FrameBuilder::udp(([10, 0, 0, 1], 7), ([10, 0, 0, 2], 9)).packet(&[nth as u8; 100])
 }
 
 const DATAGRAMS: usize = 640;

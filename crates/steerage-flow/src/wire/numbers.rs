@@ -1,0 +1,326 @@
+//! Assigned numbers, one module for each registry, and the layout of headers, one module for each header. Lengths and offsets
+//! are in bytes.
+
+/// EtherTypes (IEEE registration authority).
+pub mod ethertype {
+    /// RFC 894.
+    pub const IPV4: u16 = 0x0800;
+    /// RFC 826.
+    pub const ARP: u16 = 0x0806;
+    /// RFC 2464.
+    pub const IPV6: u16 = 0x86dd;
+    /// IEEE 802.1Q, a customer's tag.
+    pub const VLAN: u16 = 0x8100;
+    /// IEEE 802.1ad, a provider's tag.
+    pub const VLAN_SERVICE: u16 = 0x88a8;
+    /// A provider's tag from before the standard.
+    pub const VLAN_QINQ: u16 = 0x9100;
+    /// RFC 5332: unicast, or all MPLS packets.
+    pub const MPLS: u16 = 0x8847;
+    /// RFC 5332.
+    pub const MPLS_MULTICAST: u16 = 0x8848;
+    /// RFC 2516, the session stage. Frames of the discovery stage contain no IP.
+    pub const PPPOE_SESSION: u16 = 0x8864;
+    /// RFC 1701: Ethernet in a tunnel ("transparent Ethernet bridging").
+    pub const BRIDGED: u16 = 0x6558;
+    /// RFC 2637: PPP in GRE version 1.
+    pub const PPP: u16 = 0x880b;
+    /// Cisco MetaData, a group tag before the real type.
+    pub const METADATA: u16 = 0x8909;
+    /// IEEE 802.1Q, 9.5: a backbone's tag, before a customer's whole frame (802.1ah).
+    pub const BACKBONE: u16 = 0x88e7;
+    /// IEEE 802.1AE.
+    pub const MACSEC: u16 = 0x88e5;
+    /// Below this, the field contains the frame's length (IEEE 802.3, 3.2.6).
+    pub const MIN: u16 = 0x0600;
+    /// Linux's number for a frame whose field contains a length (`ETH_P_802_2`). It is not a registered type.
+    pub const LLC: u16 = 0x0004;
+}
+
+/// IP protocol numbers and IPv6 extension headers (IANA, "Protocol Numbers").
+pub mod protocol {
+    /// ICMP over IPv4 (RFC 792).
+    pub const ICMP: u8 = 1;
+    /// TCP (RFC 9293).
+    pub const TCP: u8 = 6;
+    /// UDP (RFC 768).
+    pub const UDP: u8 = 17;
+    /// DCCP (RFC 4340).
+    pub const DCCP: u8 = 33;
+    /// Generic routing encapsulation (RFC 2784).
+    pub const GRE: u8 = 47;
+    /// IPsec encapsulating security payload (RFC 4303).
+    pub const ESP: u8 = 50;
+    /// ICMP over IPv6 (RFC 4443).
+    pub const ICMP6: u8 = 58;
+    /// SCTP (RFC 9260).
+    pub const SCTP: u8 = 132;
+    /// UDP-Lite (RFC 3828).
+    pub const UDP_LITE: u8 = 136;
+
+    /// IPv6 hop-by-hop options (RFC 8200, 4.3).
+    pub const HOP_BY_HOP: u8 = 0;
+    /// IPv6 routing header (RFC 8200, 4.4).
+    pub const ROUTING: u8 = 43;
+    /// IPv6 fragment header (RFC 8200, 4.5).
+    pub const FRAGMENT: u8 = 44;
+    /// IPv6 destination options (RFC 8200, 4.6).
+    pub const DESTINATION: u8 = 60;
+    /// No header follows (RFC 8200, 4.7).
+    pub const NOTHING: u8 = 59;
+    /// IPv6 header of Shim6 (RFC 5533).
+    pub const SHIM6: u8 = 140;
+    /// IPsec authentication header, over both versions of IP (RFC 4302). It encrypts nothing.
+    pub const AUTHENTICATION: u8 = 51;
+
+    /// IPv4 in IP (RFC 2003).
+    pub const IPV4: u8 = 4;
+    /// IPv6 in IP (RFC 4213).
+    pub const IPV6: u8 = 41;
+    /// RFC 3378.
+    pub const ETHERIP: u8 = 97;
+    /// RFC 4023.
+    pub const MPLS: u8 = 137;
+    /// RFC 8986.
+    pub const ETHERNET: u8 = 143;
+
+    /// The names of those that flows are known by.
+    const NAMES: [(u8, &str); 7] =
+        [(ICMP, "icmp"), (TCP, "tcp"), (UDP, "udp"), (GRE, "gre"), (ESP, "esp"), (ICMP6, "icmp6"), (SCTP, "sctp")];
+
+    /// The name of a protocol in the notation of a [`FlowKey`](crate::FlowKey), such as `tcp`. `None` if it has a number there.
+    #[must_use]
+    pub fn name(protocol: u8) -> Option<&'static str> {
+        NAMES.iter().find(|(number, _)| *number == protocol).map(|(_, name)| *name)
+    }
+
+    /// The protocol with this name, in lower case.
+    ///
+    /// ```
+    /// use steerage_flow::protocol;
+    ///
+    /// assert_eq!(protocol::named("udp").and_then(protocol::name), Some("udp"));
+    /// ```
+    #[must_use]
+    pub fn named(name: &str) -> Option<u8> {
+        NAMES.iter().find(|(_, known)| *known == name).map(|(number, _)| *number)
+    }
+
+    /// Whether a header of this protocol begins with a source and a destination port, which RSS hashes.
+    ///
+    /// ```
+    /// use steerage_flow::protocol;
+    ///
+    /// assert!(protocol::has_ports(protocol::UDP) && !protocol::has_ports(protocol::ICMP));
+    /// ```
+    #[must_use]
+    #[inline(always)]
+    pub const fn has_ports(protocol: u8) -> bool {
+        matches!(protocol, TCP | UDP | SCTP)
+    }
+}
+
+/// UDP ports of tunnels (IANA, but for TZSP), and two services that throw data away or send it back.
+pub mod port {
+    /// RFC 862.
+    pub const ECHO: u16 = 7;
+    /// RFC 863.
+    pub const DISCARD: u16 = 9;
+    /// 3GPP TS 29.281, 4.4.2.
+    pub const GTP_U: u16 = 2152;
+    /// RFC 4380.
+    pub const TEREDO: u16 = 3544;
+    /// RFC 8086.
+    pub const GRE: u16 = 4754;
+    /// RFC 7348.
+    pub const VXLAN: u16 = 4789;
+    /// RFC 5415.
+    pub const CAPWAP: u16 = 5247;
+    /// RFC 8926.
+    pub const GENEVE: u16 = 6081;
+    /// RFC 7510.
+    pub const MPLS: u16 = 6635;
+    /// Registered for nothing else.
+    pub const TZSP: u16 = 37008;
+}
+
+/// Protocol types that mean something in GRE alone. GRE uses EtherTypes otherwise.
+pub mod gre {
+    /// ERSPAN, types I and II.
+    pub const ERSPAN: u16 = 0x88be;
+    /// ERSPAN, type III.
+    pub const ERSPAN_3: u16 = 0x22eb;
+    /// WCCP, a packet that a router redirects to a cache.
+    pub const WCCP: u16 = 0x883e;
+}
+
+/// PPP protocol numbers (IANA).
+pub mod ppp {
+    /// RFC 1332.
+    pub const IPV4: u16 = 0x0021;
+    /// RFC 5072.
+    pub const IPV6: u16 = 0x0057;
+    /// RFC 3032, 4.3.
+    pub const MPLS: u16 = 0x0281;
+    /// RFC 3032, 4.3.
+    pub const MPLS_MULTICAST: u16 = 0x0283;
+}
+
+/// The Ethernet header (IEEE 802.3).
+pub mod ethernet {
+    /// The length of a header without tags.
+    pub const BYTES: usize = 14;
+    /// The length of a header with two tags: what precedes the bytes that an MTU counts.
+    pub const TAGGED_BYTES: usize = BYTES + 2 * super::vlan::BYTES;
+    /// The length of an address.
+    pub const ADDRESS_BYTES: usize = 6;
+    /// The EtherType, or the first tag.
+    pub const TYPE_AT: usize = 12;
+}
+
+/// A VLAN tag (IEEE 802.1Q).
+pub mod vlan {
+    /// The length of a tag.
+    pub const BYTES: usize = 4;
+    /// The bits of a tag that are its VLAN's number.
+    pub const ID: u16 = 0x0fff;
+}
+
+/// The IPv4 header (RFC 791).
+pub mod ipv4 {
+    use std::ops::Range;
+
+    /// The length of a header without options.
+    pub const BYTES: usize = 20;
+    /// The first byte of a header without options: version 4, five words of four bytes.
+    pub const PLAIN: u8 = 0x45;
+    /// The flag that forbids fragments. The identification has no meaning then (RFC 6864).
+    pub const DONT_FRAGMENT: u16 = 0x4000;
+    /// The flag of all fragments but the last.
+    pub const MORE_FRAGMENTS: u16 = 0x2000;
+    /// The bits of the word with the flags that are the fragment's offset, in units of eight bytes.
+    pub const OFFSET: u16 = 0x1fff;
+    /// The bits of that word of which at least one is set in a fragment.
+    pub const FRAGMENT: u16 = MORE_FRAGMENTS | OFFSET;
+    /// The protocol of the payload.
+    pub const PROTOCOL_AT: usize = 9;
+    /// The checksum of the header.
+    pub const CHECKSUM_AT: usize = 10;
+    /// Source and destination.
+    pub const ADDRESSES: Range<usize> = 12..20;
+}
+
+/// The IPv6 header (RFC 8200).
+pub mod ipv6 {
+    use std::ops::Range;
+
+    /// The length of a header without extensions.
+    pub const BYTES: usize = 40;
+    /// The first byte of a header whose traffic class is below 16.
+    pub const PLAIN: u8 = 0x60;
+    /// The bits of a fragment header's third and fourth byte that are the offset, in bytes (RFC 8200, 4.5).
+    pub const OFFSET: u16 = 0xfff8;
+    /// The flag beside the offset, of all fragments but the last.
+    pub const MORE_FRAGMENTS: u16 = 1;
+    /// The protocol of the payload, or the type of the first extension header.
+    pub const PROTOCOL_AT: usize = 6;
+    /// Source and destination.
+    pub const ADDRESSES: Range<usize> = 8..40;
+}
+
+/// The TCP header (RFC 9293, 3.1).
+pub mod tcp {
+    /// The length of a header without options.
+    pub const BYTES: usize = 20;
+    /// The word with the header's length, in its upper four bits, and the flags.
+    pub const FLAGS_AT: usize = 12;
+    /// The checksum.
+    pub const CHECKSUM_AT: usize = 16;
+
+    /// All flags in the word at [`FLAGS_AT`].
+    pub const FLAGS: u16 = 0x01ff;
+    /// The sender has no more data.
+    pub const FIN: u16 = 0x001;
+    /// Sequence numbers start here.
+    pub const SYN: u16 = 0x002;
+    /// The connection is reset.
+    pub const RST: u16 = 0x004;
+    /// The receiver should not wait for more data.
+    pub const PSH: u16 = 0x008;
+    /// The header has an acknowledgement number.
+    pub const ACK: u16 = 0x010;
+    /// The header has an urgent pointer.
+    pub const URG: u16 = 0x020;
+    /// A router marked congestion (RFC 3168).
+    pub const ECE: u16 = 0x040;
+    /// The congestion window was reduced (RFC 3168).
+    pub const CWR: u16 = 0x080;
+}
+
+/// The UDP header (RFC 768).
+pub mod udp {
+    /// The length of a header.
+    pub const BYTES: usize = 8;
+    /// The length of header and data.
+    pub const LENGTH_AT: usize = 4;
+    /// The checksum. Zero means that there is none.
+    pub const CHECKSUM_AT: usize = 6;
+}
+
+/// The SCTP header (RFC 9260, 3.1).
+pub mod sctp {
+    /// The length of a header without chunks.
+    pub const BYTES: usize = 12;
+}
+
+/// The ICMP header (RFC 792), and its types.
+pub mod icmp {
+    /// The length of a header: type, code, checksum, and four bytes whose meaning depends on the type. ICMPv6 has the same.
+    pub const BYTES: usize = 8;
+    /// The checksum. ICMPv6 has it in the same place.
+    pub const CHECKSUM_AT: usize = 2;
+
+    /// Echo reply.
+    pub const ECHO_REPLY: u8 = 0;
+    /// Destination unreachable.
+    pub const UNREACHABLE: u8 = 3;
+    /// Echo request.
+    pub const ECHO: u8 = 8;
+    /// Time exceeded.
+    pub const TIME_EXCEEDED: u8 = 11;
+
+    /// Types that quote a packet: unreachable, source quench, redirect, time exceeded, parameter problem (RFC 792).
+    pub const ERRORS: [u8; 5] = [UNREACHABLE, 4, 5, TIME_EXCEEDED, 12];
+    /// Types that have an identifier, requests and replies: echo, timestamp, information (RFC 792), address mask (RFC 950),
+    /// extended echo (RFC 8335).
+    pub const QUERIES: [u8; 10] = [ECHO_REPLY, ECHO, 13, 14, 15, 16, 17, 18, 42, 43];
+}
+
+/// The types of ICMPv6. Its header is as long as that of [`icmp`].
+pub mod icmp6 {
+    /// Destination unreachable (RFC 4443).
+    pub const UNREACHABLE: u8 = 1;
+    /// Packet too big (RFC 4443).
+    pub const TOO_BIG: u8 = 2;
+    /// Time exceeded (RFC 4443).
+    pub const TIME_EXCEEDED: u8 = 3;
+    /// Types below this are errors (RFC 4443, 2.1).
+    pub const FIRST_INFORMATIONAL: u8 = 128;
+    /// Echo request (RFC 4443).
+    pub const ECHO: u8 = 128;
+    /// Echo reply (RFC 4443).
+    pub const ECHO_REPLY: u8 = 129;
+    /// Router solicitation (RFC 4861), the first type of neighbour discovery.
+    pub const ROUTER_SOLICITATION: u8 = 133;
+    /// Neighbour solicitation (RFC 4861).
+    pub const NEIGHBOUR_SOLICITATION: u8 = 135;
+    /// Neighbour advertisement (RFC 4861).
+    pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+    /// Redirect (RFC 4861), the last type of neighbour discovery.
+    pub const REDIRECT: u8 = 137;
+
+    /// Types that quote a packet: unreachable, packet too big, time exceeded, parameter problem (RFC 4443).
+    pub const ERRORS: [u8; 4] = [UNREACHABLE, TOO_BIG, TIME_EXCEEDED, 4];
+    /// Types that have an identifier: echo (RFC 4443), extended echo (RFC 8335).
+    pub const QUERIES: [u8; 4] = [ECHO, ECHO_REPLY, 160, 161];
+}

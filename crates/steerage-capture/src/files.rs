@@ -15,11 +15,10 @@ use steerage::{DeviceError, LinkType};
 
 use super::encode::StreamFormat;
 use super::info::CaptureInfo;
-use super::input::{Input, Pipe};
-use super::opener::{Opener, STANDARD_INPUT, open};
+use super::opener::{Helper, STANDARD_INPUT, open};
 use super::pcapng::Pcapng;
-use super::source::{Shared, Source};
-use super::unpack::{Compression, Unpacker};
+use super::source::{Input, Pipe, Shared, Source};
+use super::unpack::Compression;
 use super::walk::Wrong;
 use super::{CUT, DAMAGED, Format, GIVE, classic, recognise};
 use crate::filter::FrameKind;
@@ -35,10 +34,9 @@ const HEAD_BYTES: usize = 16 << 10;
 #[derive(Debug)]
 pub(super) struct Files {
     to_come: VecDeque<PathBuf>,
-    /// What the sources share.
-    shared: Shared,
+    shared: Arc<Shared>,
     /// Opens all files after the first.
-    opener: Option<Opener>,
+    opener: Option<Helper>,
 }
 
 /// An open file.
@@ -59,13 +57,6 @@ pub(super) struct Known {
     pub(super) kinds: Kinds,
 }
 
-/// The facts about a file that its first bytes show.
-struct Look {
-    link: Option<LinkType>,
-    format: StreamFormat,
-    is_packed: bool,
-}
-
 /// The kinds of frames in the files.
 #[derive(Debug)]
 pub(super) struct Kinds {
@@ -82,13 +73,15 @@ impl Kinds {
 impl Files {
     /// Checks that each file exists and is a capture. Pipes are not read.
     pub(super) fn new(paths: &[PathBuf]) -> Result<(Self, Known), DeviceError> {
-        let mut files = Self { to_come: paths.iter().cloned().collect(), ..Self::none() };
+        let waker = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|e| DeviceError::new("the files", "wait for", e.into()))?;
+        let shared = Arc::new(Shared { waker: Some(Arc::new(waker)), ..Shared::default() });
+        let files = Self { to_come: paths.iter().cloned().collect(), shared, opener: None };
         let kinds = Kinds { known: Vec::new(), others: false };
         let mut known = Known { bytes: Some(0), link: None, format: Some(StreamFormat::Pcap), kinds };
         for (at, path) in paths.iter().enumerate() {
             let Some(bytes) = size(path)? else {
                 (known.bytes, known.format, known.kinds.others) = (None, None, true);
-                files.make_waker(path)?;
                 continue;
             };
             known.bytes = known.bytes.map(|all| all.saturating_add(bytes));
@@ -96,10 +89,7 @@ impl Files {
                 (known.format, known.kinds.others) = (None, true);
                 continue;
             }
-            let Look { link, format, is_packed } = look_at(path, &mut known.kinds)?;
-            if is_packed {
-                files.make_waker(path)?;
-            }
+            let (link, format) = look_at(path, &mut known.kinds)?;
             let format = if at > 0 && link != known.link { format.in_pcapng() } else { format };
             known.format = known.format.map(|others| others.or(format));
             known.link = if at == 0 { link } else { known.link };
@@ -109,20 +99,20 @@ impl Files {
 
     /// No files, because the input comes from elsewhere.
     pub(super) fn none() -> Self {
-        Self { to_come: VecDeque::new(), shared: Shared::default(), opener: None }
+        Self { to_come: VecDeque::new(), shared: Arc::default(), opener: None }
     }
 
     pub(super) fn waker(&self) -> Option<&Epoll> {
         self.shared.waker.as_deref()
     }
 
-    /// From now on other threads open the files, if there are more, and unpack all files after the first. Returns the
-    /// thread that unpacks.
-    pub(super) fn start_threads(&mut self) -> io::Result<Unpacker> {
+    /// From now on other threads open the files, if there are more, and unpack them.
+    pub(super) fn start_threads(&mut self) -> io::Result<()> {
         if !self.to_come.is_empty() {
-            self.opener = Some(Opener::start()?);
+            self.opener = Some(Helper::opener()?);
         }
-        Ok(self.shared.unpacker.insert(Unpacker::start()?).clone())
+        let _ = self.shared.unpacker.set(Helper::unpacker()?);
+        Ok(())
     }
 
     /// Opens the next file.
@@ -133,12 +123,15 @@ impl Files {
 
     /// The source of an input's bytes.
     pub(super) fn source(&self, input: Input, info: &Arc<CaptureInfo>) -> Source {
-        Source::new(input, self.shared.clone(), Arc::clone(info))
+        Source::new(input, Arc::clone(&self.shared), Arc::clone(info))
     }
 
     fn open(&self, path: &Path) -> Result<Input, DeviceError> {
         let file = match &self.opener {
-            Some(opener) => opener.open(path),
+            Some(opener) => {
+                let path = path.to_owned();
+                opener.call(move || open(&path))
+            }
             None => open(path),
         };
         let file = file.map_err(|e| failed(path, e))?;
@@ -146,14 +139,6 @@ impl Files {
         let stat = fstat(&file).map_err(|e| failed(path, e.into()))?;
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
         Ok(if is_file { Input::File(file) } else { Input::Pipe(Pipe::new(file, self.shared.waker.clone())) })
-    }
-
-    fn make_waker(&mut self, path: &Path) -> Result<(), DeviceError> {
-        if self.shared.waker.is_none() {
-            let waker = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|e| failed(path, e.into()))?;
-            self.shared.waker = Some(Arc::new(waker));
-        }
-        Ok(())
     }
 }
 
@@ -187,7 +172,7 @@ fn size(path: &Path) -> Result<Option<u64>, DeviceError> {
 }
 
 /// Reads enough of a file to find its format, and the kinds of frames in it.
-fn look_at(path: &Path, kinds: &mut Kinds) -> Result<Look, DeviceError> {
+fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFormat), DeviceError> {
     let mut file = open(path).map_err(|e| failed(path, e))?;
     let mut stored = Vec::new();
     let read = file.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut stored);
@@ -208,24 +193,22 @@ fn look_at(path: &Path, kinds: &mut Kinds) -> Result<Look, DeviceError> {
         }
         None => &stored[..],
     };
-    let is_packed = compression.is_some();
-    let (link, format) = match recognise(head, true) {
+    match recognise(head, true) {
         Ok(Some((Format::Pcapng(mut pcapng), _))) => {
             kinds.known.extend(Pcapng::kinds(head));
             kinds.others = true;
             let format = if pcapng.has_microseconds(head) { StreamFormat::PcapngMicros } else { StreamFormat::Pcapng };
-            (None, format)
+            Ok((None, format))
         }
         Ok(Some((Format::Classic(classic), _))) => {
             kinds.known.push(FrameKind::new(classic.link(), classic.is_big_endian()));
             let format = Format::Classic(classic);
-            (format.link(), format.written())
+            Ok((format.link(), format.written()))
         }
         // An empty file.
-        Ok(None) => (None, StreamFormat::Pcap),
-        Err(wrong) => return Err(wrong.into_error(&name(path), 0, is_packed)),
-    };
-    Ok(Look { link, format, is_packed })
+        Ok(None) => Ok((None, StreamFormat::Pcap)),
+        Err(wrong) => Err(wrong.into_error(&name(path), 0, compression.is_some())),
+    }
 }
 
 fn failed(path: &Path, cause: io::Error) -> DeviceError {

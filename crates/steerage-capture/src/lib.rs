@@ -34,7 +34,6 @@ mod files;
 pub mod filter;
 mod info;
 mod inner;
-mod input;
 mod links;
 mod listen;
 mod opener;
@@ -226,7 +225,7 @@ impl Capture {
     /// the poll reports that.
     pub fn from_reader(name: impl Into<String>, reader: impl io::Read + Send + 'static) -> Self {
         let (name, info, files) = (name.into(), Arc::new(CaptureInfo::new(None, None)), Files::none());
-        let source = files.source(input::Input::Reader(Box::new(reader)), &info);
+        let source = files.source(source::Input::Reader(Box::new(reader)), &info);
         Self::new(name.clone(), files, Open { name, source }, info)
     }
 
@@ -236,7 +235,7 @@ impl Capture {
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
-        self.source = self.files.source(input::Input::Reader(Box::new(reader)), &self.info);
+        self.source = self.files.source(source::Input::Reader(Box::new(reader)), &self.info);
         self.window.begin_anew();
         (self.format, self.link, self.noted, self.paced) = (None, LinkType::ETHERNET, None, None);
     }
@@ -440,11 +439,10 @@ impl RxQueue for Capture {
         if self.claim.is_some() {
             return Err(error(io::Error::other("its memory was given away before")).advise("open a queue once"));
         }
-        let unpacker = self.files.start_threads().map_err(|cause| {
+        self.files.start_threads().map_err(|cause| {
             let advice = "let it have two more threads";
             DeviceError::new(&self.name, "start threads to open and unpack its files", cause).advise(advice)
         })?;
-        self.source.unpack_by(unpacker);
         let (blocks, claim) = Blocks::map(BLOCKS, BLOCK_BYTES).map_err(|e| error(io::Error::other(e)))?;
         self.claim = Some(claim);
         Ok(Opened::lending(blocks))

@@ -5,8 +5,7 @@ use std::io;
 
 use steerage::device::{Blocks, Claim, FrameHeader};
 
-use super::input::Got;
-use super::source::Source;
+use super::source::{Got, Source};
 use super::{READ_BYTES, RECORD_BYTES_MAX};
 
 /// The smallest offset for bytes that are carried to another block. A frame header must fit in

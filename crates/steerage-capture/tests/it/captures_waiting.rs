@@ -6,8 +6,6 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
 use steerage::testing::QueueTester;
 use steerage::{Timestamp, device::Polled};
 use steerage_capture::{Capture, Pace};
@@ -17,14 +15,6 @@ use crate::common::*;
 use steerage_fixtures::queues::{POLLS_MAX, drain, drain_headed};
 
 const SECOND: u64 = 1_000_000_000;
-
-/// A FIFO for one test.
-fn fifo(name: &str) -> PathBuf {
-    let path = temporary(name, b"");
-    fs::remove_file(&path).unwrap();
-    mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
-    path
-}
 
 /// Whether the descriptor that the queue waits on reports data.
 fn rings(tester: &QueueTester) -> bool {

@@ -43,8 +43,7 @@ pub(super) fn unpack(from: &mut impl BufRead, to: &mut impl Write) -> io::Result
         if let Err(error) = unpack_blocks(&mut frame, from, to) {
             // The decoder hands out the window only after the last block.
             let _ = frame.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::UptoBlocks(1));
-            frame.collect_to_writer(to)?;
-            return Err(error);
+            return write_unpacked(&mut frame, to).and(Err(error));
         }
     }
     Ok(())
@@ -85,10 +84,7 @@ fn begin(frame: &mut FrameDecoder, from: &mut impl BufRead) -> io::Result<bool> 
 fn unpack_blocks(frame: &mut FrameDecoder, from: &mut impl BufRead, to: &mut impl Write) -> io::Result<()> {
     while !frame.is_finished() {
         frame.decode_blocks(&mut *from, BlockDecodingStrategy::UptoBlocks(1)).map_err(unpacking)?;
-        frame.collect_to_writer(&mut *to)?;
-        if frame.can_collect() > 0 {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
+        write_unpacked(frame, to)?;
     }
     match frame.get_checksum_from_data() {
         Some(sum) if Some(sum) != frame.get_calculated_checksum() => {
@@ -96,6 +92,18 @@ fn unpack_blocks(frame: &mut FrameDecoder, from: &mut impl BufRead, to: &mut imp
         }
         _ => Ok(()),
     }
+}
+
+/// Writes the unpacked bytes, except for the window of a frame that continues.
+fn write_unpacked(frame: &mut FrameDecoder, to: &mut impl Write) -> io::Result<()> {
+    while frame.can_collect() > 0 {
+        match frame.collect_to_writer(&mut *to) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The size of the window, from its byte (RFC 8878, 3.1.1.1.2).

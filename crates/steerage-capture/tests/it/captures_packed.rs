@@ -245,7 +245,7 @@ fn a_packed_pipe_is_read_as_it_comes() {
         let len = packet.len() as u32;
         packer.write_all(&[&words(false, &[1, 2, len, len])[..], packet].concat()).unwrap();
         packer.flush().unwrap();
-        assert_eq!(next_frames(&mut tester), [packet.clone()]);
+        assert_eq!(next_frames(&mut tester), std::slice::from_ref(packet));
         assert_eq!(tester.poll(Timestamp::ZERO, 64).unwrap().0, Polled::Drained);
     }
     packer.finish().unwrap();

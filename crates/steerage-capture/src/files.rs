@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Read as _, Seek as _};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +15,10 @@ use steerage::{DeviceError, LinkType};
 
 use super::encode::StreamFormat;
 use super::info::CaptureInfo;
-use super::opener::{Opener, STANDARD_INPUT, open};
+use super::opener::{Helper, STANDARD_INPUT, open};
 use super::pcapng::Pcapng;
-use super::source::{Input, Pipe, Source};
+use super::source::{Input, Pipe, Shared, Source};
+use super::unpack::Compression;
 use super::walk::Wrong;
 use super::{CUT, DAMAGED, Format, GIVE, classic, recognise};
 use crate::filter::FrameKind;
@@ -25,18 +26,17 @@ use crate::filter::FrameKind;
 /// The name of standard input in messages.
 const STANDARD_INPUT_NAME: &str = "standard input";
 
-/// Usually, the interfaces of a pcapng file are described within this many bytes.
-const INTERFACES_BYTES: usize = 16 << 10;
+/// How many bytes are read to find a file's format. Usually, they describe all interfaces of a
+/// pcapng file.
+const HEAD_BYTES: usize = 16 << 10;
 
 /// The files that have not been read yet.
 #[derive(Debug)]
 pub(super) struct Files {
     to_come: VecDeque<PathBuf>,
-    /// Becomes readable when a silent pipe has data. All pipes share it, because the waiting CPU
-    /// asks for it only once.
-    waker: Option<Arc<Epoll>>,
+    shared: Arc<Shared>,
     /// Opens all files after the first.
-    opener: Option<Opener>,
+    opener: Option<Helper>,
 }
 
 /// An open file.
@@ -73,13 +73,15 @@ impl Kinds {
 impl Files {
     /// Checks that each file exists and is a capture. Pipes are not read.
     pub(super) fn new(paths: &[PathBuf]) -> Result<(Self, Known), DeviceError> {
-        let mut files = Self { to_come: paths.iter().cloned().collect(), waker: None, opener: None };
+        let waker = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|e| DeviceError::new("the files", "wait for", e.into()))?;
+        let shared = Arc::new(Shared { waker: Some(Arc::new(waker)), ..Shared::default() });
+        let files = Self { to_come: paths.iter().cloned().collect(), shared, opener: None };
         let kinds = Kinds { known: Vec::new(), others: false };
         let mut known = Known { bytes: Some(0), link: None, format: Some(StreamFormat::Pcap), kinds };
         for (at, path) in paths.iter().enumerate() {
             let Some(bytes) = size(path)? else {
                 (known.bytes, known.format, known.kinds.others) = (None, None, true);
-                files.make_waker(path)?;
                 continue;
             };
             known.bytes = known.bytes.map(|all| all.saturating_add(bytes));
@@ -97,48 +99,46 @@ impl Files {
 
     /// No files, because the input comes from elsewhere.
     pub(super) fn none() -> Self {
-        Self { to_come: VecDeque::new(), waker: None, opener: None }
+        Self { to_come: VecDeque::new(), shared: Arc::default(), opener: None }
     }
 
     pub(super) fn waker(&self) -> Option<&Epoll> {
-        self.waker.as_deref()
+        self.shared.waker.as_deref()
     }
 
-    /// From now on another thread opens the files, if there are more.
-    pub(super) fn open_aside(&mut self) -> io::Result<()> {
-        if !self.to_come.is_empty() && self.opener.is_none() {
-            self.opener = Some(Opener::start()?);
+    /// From now on other threads open the files, if there are more, and unpack them.
+    pub(super) fn start_threads(&mut self) -> io::Result<()> {
+        if !self.to_come.is_empty() {
+            self.opener = Some(Helper::opener()?);
         }
+        let _ = self.shared.unpacker.set(Helper::unpacker()?);
         Ok(())
     }
 
     /// Opens the next file.
     pub(super) fn next(&mut self, info: &Arc<CaptureInfo>) -> Option<Result<Open, DeviceError>> {
         let path = self.to_come.pop_front()?;
-        Some(self.open(&path).map(|input| Open { name: name(&path), source: Source::new(input, Arc::clone(info)) }))
+        Some(self.open(&path).map(|input| Open { name: name(&path), source: self.source(input, info) }))
+    }
+
+    /// The source of an input's bytes.
+    pub(super) fn source(&self, input: Input, info: &Arc<CaptureInfo>) -> Source {
+        Source::new(input, Arc::clone(&self.shared), Arc::clone(info))
     }
 
     fn open(&self, path: &Path) -> Result<Input, DeviceError> {
         let file = match &self.opener {
-            Some(opener) => opener.open(path),
+            Some(opener) => {
+                let path = path.to_owned();
+                opener.call(move || open(&path))
+            }
             None => open(path),
         };
         let file = file.map_err(|e| failed(path, e))?;
         // `File::metadata` makes a system call that could also take a path, and packet threads may not make it.
         let stat = fstat(&file).map_err(|e| failed(path, e.into()))?;
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
-        match &self.waker {
-            Some(waker) if !is_file => Ok(Input::Pipe(Pipe::new(file, Arc::clone(waker)))),
-            _ => Ok(Input::File(file)),
-        }
-    }
-
-    fn make_waker(&mut self, path: &Path) -> Result<(), DeviceError> {
-        if self.waker.is_none() {
-            let waker = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|e| failed(path, e.into()))?;
-            self.waker = Some(Arc::new(waker));
-        }
-        Ok(())
+        Ok(if is_file { Input::File(file) } else { Input::Pipe(Pipe::new(file, self.shared.waker.clone())) })
     }
 }
 
@@ -173,13 +173,28 @@ fn size(path: &Path) -> Result<Option<u64>, DeviceError> {
 
 /// Reads enough of a file to find its format, and the kinds of frames in it.
 fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFormat), DeviceError> {
-    let file = open(path).map_err(|e| failed(path, e))?;
-    let mut source = Source::new(Input::File(file), Arc::new(CaptureInfo::new(None, None)));
-    let head = source.peek(classic::HEADER_BYTES).map(<[u8]>::to_vec);
-    let head = head.map_err(|e| unreadable(&name(path), &source, e))?;
-    match recognise(&head, true) {
+    let mut file = open(path).map_err(|e| failed(path, e))?;
+    let mut stored = Vec::new();
+    let read = file.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut stored);
+    read.map_err(|e| unreadable(&name(path), false, 0, e))?;
+    let compression = Compression::of(&stored);
+    let mut unpacked = vec![0; HEAD_BYTES];
+    let head = match compression {
+        Some(compression) => {
+            let mut room = &mut unpacked[..];
+            let ended = compression.unpack(stored.chain(&file), &mut room);
+            let len = HEAD_BYTES - room.len();
+            // Damage after the header is reported when the file is read.
+            if let (Err(error), 0..classic::HEADER_BYTES) = (ended, len) {
+                let offset = file.stream_position().unwrap_or_default();
+                return Err(unreadable(&name(path), true, offset, error));
+            }
+            &unpacked[..len]
+        }
+        None => &stored[..],
+    };
+    match recognise(head, true) {
         Ok(Some((Format::Pcapng(mut pcapng), _))) => {
-            let head = source.peek(INTERFACES_BYTES).map_err(|e| failed(path, e))?;
             kinds.known.extend(Pcapng::kinds(head));
             kinds.others = true;
             let format = if pcapng.has_microseconds(head) { StreamFormat::PcapngMicros } else { StreamFormat::Pcapng };
@@ -192,7 +207,7 @@ fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFo
         }
         // An empty file.
         Ok(None) => Ok((None, StreamFormat::Pcap)),
-        Err(wrong) => Err(wrong.into_error(&name(path), 0, source.is_packed())),
+        Err(wrong) => Err(wrong.into_error(&name(path), 0, compression.is_some())),
     }
 }
 
@@ -200,21 +215,17 @@ fn failed(path: &Path, cause: io::Error) -> DeviceError {
     DeviceError::new(name(path), "open the capture", cause)
 }
 
-/// The error for a source that could not be read or unpacked.
-pub(super) fn unreadable(name: &str, source: &Source, error: io::Error) -> DeviceError {
-    let offset = source.offset();
-    if !source.is_packed() {
-        return DeviceError::new(name, "read the capture", error).at(offset);
-    }
+/// The error for a file that could not be read or unpacked from this offset on.
+pub(super) fn unreadable(name: &str, is_packed: bool, offset: u64, error: io::Error) -> DeviceError {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => {
+        io::ErrorKind::UnexpectedEof if is_packed => {
             Wrong::new("the file ends before what is packed in it".to_owned(), CUT).into_error(name, offset, false)
         }
         // The unpackers report damage with these kinds.
-        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if is_packed => {
             DeviceError::new(name, "unpack the capture", error).at(offset).advise(DAMAGED)
         }
-        io::ErrorKind::Unsupported => DeviceError::new(name, "unpack the capture", error).at(offset),
+        io::ErrorKind::Unsupported if is_packed => DeviceError::new(name, "unpack the capture", error).at(offset),
         _ => DeviceError::new(name, "read the capture", error).at(offset),
     }
 }

@@ -13,8 +13,8 @@ use super::walk::Met;
 /// any thread can read it.
 #[derive(Debug)]
 pub struct CaptureInfo {
-    // Relaxed throughout: each field is a separate number that only the queue changes, and no other
-    // memory depends on it.
+    // Relaxed throughout: each field is a separate number, and no other memory depends on it. The
+    // queue changes them all, and the thread that unpacks adds to `bytes_read`.
     packets: AtomicU64,
     filtered: AtomicU64,
     bad_times: AtomicU64,

@@ -11,6 +11,9 @@
 //! returned. Until then a poll delivers nothing, but nothing is lost: the device [can
 //! wait](steerage::device::Capabilities::can_wait).
 //!
+//! A thread unpacks compressed input into a pipe, and the queue reads the pipe. So a poll never
+//! unpacks, whatever is in the file.
+//!
 //! Packets of up to [`PACKET_BYTES_MAX`] bytes are read whole. A pcapng file may have any number of
 //! sections in either byte order. Each section may have up to [`INTERFACES_MAX`] interfaces with
 //! their own link types and clocks. Enhanced, simple and (obsolete) plain packet blocks are read,
@@ -44,6 +47,7 @@ mod sift;
 mod source;
 mod stream;
 mod strip;
+mod unpack;
 mod walk;
 mod window;
 mod writer;
@@ -86,13 +90,6 @@ use crate::filter::{FileFilters, FilterError};
 /// almost nothing per packet. It is small enough that other CPUs have work in the meantime: the
 /// kernel copies for about 10 us, and a full backlog of cheap work is done in 20 us.
 pub const READ_BYTES: usize = 64 << 10;
-
-/// How many bytes are unpacked at a time. At 300 MB/s that takes 200 us, which is how long a poll
-/// may delay other work.
-pub const UNPACK_BYTES: usize = 64 << 10;
-
-/// How many packed bytes are read at a time. They unpack to about [`UNPACK_BYTES`].
-const PACKED_BYTES: usize = 32 << 10;
 
 /// The size of the blocks that frames are lent from, in bytes. The longest record fits after a
 /// piece.
@@ -227,9 +224,9 @@ impl Capture {
     /// [`io::ErrorKind::WouldBlock`], and is called again at once. If the data is not a capture,
     /// the poll reports that.
     pub fn from_reader(name: impl Into<String>, reader: impl io::Read + Send + 'static) -> Self {
-        let (name, info) = (name.into(), Arc::new(CaptureInfo::new(None, None)));
-        let source = Source::new(source::Input::Reader(Box::new(reader)), Arc::clone(&info));
-        Self::new(name.clone(), Files::none(), Open { name, source }, info)
+        let (name, info, files) = (name.into(), Arc::new(CaptureInfo::new(None, None)), Files::none());
+        let source = files.source(source::Input::Reader(Box::new(reader)), &info);
+        Self::new(name.clone(), files, Open { name, source }, info)
     }
 
     /// Starts again with another reader, in the existing memory, as if nothing had been read. All
@@ -238,7 +235,7 @@ impl Capture {
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
-        self.source = Source::new(source::Input::Reader(Box::new(reader)), Arc::clone(&self.info));
+        self.source = self.files.source(source::Input::Reader(Box::new(reader)), &self.info);
         self.window.begin_anew();
         (self.format, self.link, self.noted, self.paced) = (None, LinkType::ETHERNET, None, None);
     }
@@ -422,7 +419,10 @@ impl Capture {
                 Ok(Filled::Read) => {}
                 Ok(Filled::Later) => return Ok(Polled::Drained),
                 Ok(Filled::FramesOut) => return Ok(Polled::More),
-                Err(error) => return Err(files::unreadable(&self.file, &self.source, error)),
+                Err(error) => {
+                    let (is_packed, offset) = (self.source.is_packed(), self.source.offset());
+                    return Err(files::unreadable(&self.file, is_packed, offset, error));
+                }
             }
         }
         Ok(Polled::More)
@@ -439,8 +439,9 @@ impl RxQueue for Capture {
         if self.claim.is_some() {
             return Err(error(io::Error::other("its memory was given away before")).advise("open a queue once"));
         }
-        self.files.open_aside().map_err(|cause| {
-            DeviceError::new(&self.name, "start a thread to open its files", cause).advise("let it have another thread")
+        self.files.start_threads().map_err(|cause| {
+            let advice = "let it have two more threads";
+            DeviceError::new(&self.name, "start threads to open and unpack its files", cause).advise(advice)
         })?;
         let (blocks, claim) = Blocks::map(BLOCKS, BLOCK_BYTES).map_err(|e| error(io::Error::other(e)))?;
         self.claim = Some(claim);

@@ -1,49 +1,71 @@
-//! Opens the files of a capture on a separate thread. The CPUs that read the files handle packets,
-//! and should not have the right to open files.
+//! Opens and unpacks the files of a capture on separate threads. The CPUs that read the files handle
+//! packets, and should neither have the right to open files nor spend their time on unpacking.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::path::Path;
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 
 use nix::fcntl::OFlag;
+use nix::sys::signal::{SigSet, Signal};
+use steerage_guard::capabilities;
 
 /// The path that stands for standard input.
 pub(super) const STANDARD_INPUT: &str = "-";
 
-/// Sends requests to open a file to the thread and receives the results, one at a time.
+/// A thread that runs functions for other threads, one after the other.
 #[derive(Debug)]
-pub(super) struct Opener {
-    paths: Sender<PathBuf>,
-    opened: Receiver<io::Result<File>>,
+pub(super) struct Helper {
+    jobs: Sender<Box<dyn FnOnce() + Send>>,
 }
 
-impl Opener {
-    /// Starts the thread. The thread has the rights of the calling thread, and ends when this value
-    /// is dropped.
-    pub(super) fn start() -> io::Result<Self> {
-        let (paths, asked) = mpsc::channel::<PathBuf>();
-        let (to, opened) = mpsc::channel();
-        let serve = move || {
-            for path in asked {
-                if to.send(open(&path)).is_err() {
-                    return;
-                }
-            }
-        };
-        thread::Builder::new().name("open".to_owned()).spawn(serve)?;
-        Ok(Self { paths, opened })
+impl Helper {
+    /// Starts a thread that opens files. It has the rights of the calling thread, and ends when this
+    /// value is dropped.
+    pub(super) fn opener() -> io::Result<Self> {
+        Self::start("open")
     }
 
-    /// Opens a file. This takes as long as opening it directly, plus two switches between threads.
-    pub(super) fn open(&self, path: &Path) -> io::Result<File> {
-        let gone = || io::Error::other("the thread that opens files is gone");
-        self.paths.send(path.to_owned()).map_err(|_| gone())?;
-        self.opened.recv().map_err(|_| gone())?
+    /// Starts a thread that unpacks files. It has no capabilities. A write to a pipe that nobody
+    /// reads is an error in this thread, and never ends the process.
+    pub(super) fn unpacker() -> io::Result<Self> {
+        let unpacker = Self::start("unpack")?;
+        unpacker.call(|| {
+            SigSet::from(Signal::SIGPIPE).thread_block()?;
+            capabilities::drop_all().map_err(io::Error::other)
+        })?;
+        Ok(unpacker)
     }
+
+    fn start(name: &str) -> io::Result<Self> {
+        let (jobs, to_do) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        thread::Builder::new().name(name.to_owned()).spawn(|| to_do.into_iter().for_each(|job| job()))?;
+        Ok(Self { jobs })
+    }
+
+    /// Runs `job` and waits for its result. This takes as long as running it directly, plus two
+    /// switches between threads.
+    pub(super) fn call<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let (to, result) = mpsc::channel();
+        self.begin(move || drop(to.send(job())))?;
+        result.recv().unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Runs `job`, and does not wait for it.
+    pub(super) fn begin(&self, job: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.jobs.send(Box::new(job)).map_err(|_| gone())
+    }
+}
+
+/// The error if a thread has ended, which it does only by a panic.
+pub(super) fn gone() -> io::Error {
+    io::Error::other("the thread for it is gone")
 }
 
 pub(super) fn open(path: &Path) -> io::Result<File> {

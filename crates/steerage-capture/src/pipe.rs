@@ -1,4 +1,4 @@
-//! A pipe that another process reads: its size, its unread bytes, and when it is worth writing to
+//! A pipe that another process or thread reads: its size, its unread bytes, and when it is worth writing to
 //! again.
 
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
+use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
 /// The sizes to try for a pipe, largest first. Without privileges, the pipes of a user may take 64
 /// MiB in total. After that, each new pipe gets only a page.
@@ -35,6 +35,14 @@ const LOOKS_FAST: u32 = 100;
 /// Whether the file is a pipe or a FIFO.
 pub(super) fn is_pipe(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
+}
+
+/// A pipe as large as this user is allowed to make it: its reading and its writing end.
+pub(super) fn pair() -> io::Result<(File, File)> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    let writer = File::from(writer);
+    enlarge(&writer)?;
+    Ok((File::from(reader), writer))
 }
 
 /// Makes a pipe as large as this user is allowed to. Returns its size.
@@ -122,8 +130,6 @@ fn has_reader(pipe: &File) -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-
-    use rustix::pipe::{PipeFlags, pipe_with};
 
     use super::*;
 

@@ -1,24 +1,21 @@
-//! The source of a capture's bytes: a file, a pipe or any reader, compressed or not.
+//! The source of a capture's bytes: a file, a pipe or any reader. A compressed input is unpacked by
+//! another thread into a pipe, and read from there.
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufRead, Read};
-use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, OnceLock};
 
-use flate2::bufread::MultiGzDecoder;
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
 use super::info::CaptureInfo;
-use super::zstd::{self, Zstd};
-use super::{PACKED_BYTES, READ_BYTES, UNPACK_BYTES};
-
-/// The first bytes of a gzip file (RFC 1952).
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
-
-/// How many bytes show the compression of a file.
-const MAGIC_BYTES: usize = 4;
+use super::opener::{Helper, gone};
+use super::pipe;
+use super::unpack::{Compression, MAGIC_BYTES};
 
 /// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,39 +43,44 @@ pub(super) struct Pipe {
     file: File,
     /// Contains the pipe only while the pipe has no data. It must not report events while the queue
     /// does not want to read.
-    waker: Arc<Epoll>,
+    waker: Option<Arc<Epoll>>,
     waits: bool,
 }
 
 impl Pipe {
-    pub(super) fn new(file: File, waker: Arc<Epoll>) -> Self {
+    /// `None` for `waker` if no epoll instance should report the pipe's data.
+    pub(super) fn new(file: File, waker: Option<Arc<Epoll>>) -> Self {
         Self { file, waker, waits: false }
     }
 
     /// Reads the available data. The file may be shared with other processes. So this polls the
     /// file first instead of making it non-blocking.
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
-        if self.waits {
-            self.waker.delete(&self.file)?;
-            self.waits = false;
-        }
+        self.leave_waker()?;
         let mut events = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
         if poll(&mut events, PollTimeout::ZERO)? == 0 {
-            self.waker.add(&self.file, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-            self.waits = true;
+            if let Some(waker) = &self.waker {
+                waker.add(&self.file, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+                self.waits = true;
+            }
             return Ok(Got::Later);
         }
         read(&mut self.file, to)
+    }
+
+    fn leave_waker(&mut self) -> io::Result<()> {
+        match &self.waker {
+            Some(waker) if std::mem::take(&mut self.waits) => Ok(waker.delete(&self.file)?),
+            _ => Ok(()),
+        }
     }
 }
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        if self.waits {
-            // Standard input stays open when this copy of it is closed, and would remain in the
-            // epoll instance.
-            let _ = self.waker.delete(&self.file);
-        }
+        // Standard input stays open when this copy of it is closed, and would remain in the epoll
+        // instance.
+        let _ = self.leave_waker();
     }
 }
 
@@ -104,209 +106,145 @@ fn read(from: &mut impl Read, to: &mut [u8]) -> io::Result<Got> {
     }
 }
 
-/// An input with a read-ahead buffer, from which the unpackers read. It returns
-/// [`io::ErrorKind::WouldBlock`] if there is no data yet, and continues from there at the next
-/// read.
-pub(super) struct Feed {
+/// The input of the thread that unpacks. Reading waits until there is data.
+struct Waiting<'a> {
     input: Input,
-    buffer: Vec<u8>,
-    at: usize,
-    /// Bytes read from the input.
-    read: u64,
     info: Arc<CaptureInfo>,
+    /// The pipe to which the input is unpacked. Waiting ends if nobody reads it any more.
+    output: BorrowedFd<'a>,
 }
 
-impl Feed {
-    fn new(input: Input, info: Arc<CaptureInfo>) -> Self {
-        Self { input, buffer: Vec::new(), at: 0, read: 0, info }
-    }
-
-    fn ahead(&self) -> &[u8] {
-        &self.buffer[self.at..]
-    }
-
-    /// Appends up to `most` bytes to the read-ahead buffer.
-    fn read_ahead(&mut self, most: usize) -> io::Result<Got> {
-        self.buffer.drain(..std::mem::take(&mut self.at));
-        let from = self.buffer.len();
-        self.buffer.resize(from + most, 0);
-        let got = self.input.read(&mut self.buffer[from..]);
-        let read = if let Ok(Got::Bytes(read)) = got { read } else { 0 };
-        self.buffer.truncate(from + read);
-        self.count(read);
-        got
-    }
-
-    /// Reads to `to`. If the buffer is empty, this reads directly from the input.
-    fn read_direct(&mut self, to: &mut [u8]) -> io::Result<Got> {
-        let ahead = self.ahead().len().min(to.len());
-        if ahead > 0 {
-            to[..ahead].copy_from_slice(&self.ahead()[..ahead]);
-            self.at += ahead;
-            return Ok(Got::Bytes(ahead));
-        }
-        let got = self.input.read(to)?;
-        if let Got::Bytes(read) = got {
-            self.count(read);
-        }
-        Ok(got)
-    }
-
-    fn count(&mut self, read: usize) {
-        self.read += read as u64;
-        self.info.add_bytes_read(read as u64);
-    }
-}
-
-impl BufRead for Feed {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.ahead().is_empty() && self.read_ahead(PACKED_BYTES)? == Got::Later {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        Ok(self.ahead())
-    }
-
-    fn consume(&mut self, amount: usize) {
-        self.at = self.buffer.len().min(self.at + amount);
-    }
-}
-
-impl Read for Feed {
+impl Read for Waiting<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let read = self.fill_buf()?.len().min(to.len());
-        to[..read].copy_from_slice(&self.ahead()[..read]);
-        self.consume(read);
-        Ok(read)
+        loop {
+            match self.input.read(to)? {
+                Got::Bytes(read) => {
+                    self.info.add_bytes_read(read as u64);
+                    return Ok(read);
+                }
+                Got::End => return Ok(0),
+                Got::Later => {}
+            }
+            let mut events = vec![PollFd::new(self.output, PollFlags::empty())];
+            let timeout = if let Input::Pipe(pipe) = &self.input {
+                events.push(PollFd::new(pipe.file.as_fd(), PollFlags::POLLIN));
+                PollTimeout::NONE
+            } else {
+                PollTimeout::ZERO
+            };
+            match poll(&mut events, timeout) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if events[0].revents().is_some_and(|events| events.contains(PollFlags::POLLERR)) {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
     }
+}
+
+/// What the sources of a capture share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Becomes readable when a silent pipe has data. All pipes share it, because the waiting CPU
+    /// asks for it only once. `None` if the input is a reader.
+    pub(super) waker: Option<Arc<Epoll>>,
+    /// The thread that unpacks.
+    pub(super) unpacker: OnceLock<Helper>,
 }
 
 /// The bytes of a capture, unpacked.
 pub(super) struct Source {
-    /// `None` only during a change.
-    packing: Option<Packing>,
-    /// Unpacked bytes that were read for [`peek`](Self::peek).
-    peeked: Vec<u8>,
-    /// The error that follows the bytes that were handed out last.
-    failed: Option<io::Error>,
+    /// The input, or the pipe to which it is unpacked.
+    input: Input,
+    packing: Packing,
+    shared: Arc<Shared>,
+    info: Arc<CaptureInfo>,
+    /// The number of bytes that were read from earlier files.
+    before: u64,
 }
 
 enum Packing {
-    Unknown(Feed),
-    Plain(Feed),
-    Gzip(Box<MultiGzDecoder<Feed>>),
-    Zstd(Box<Zstd<Feed>>),
+    /// These are the first bytes.
+    Unknown(Vec<u8>),
+    Plain,
+    /// Another thread unpacks, and sends the outcome after the last byte.
+    Packed(Receiver<io::Result<()>>),
 }
 
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.packing {
-            None | Some(Packing::Unknown(_)) => "Source",
-            Some(Packing::Plain(_)) => "Source, not packed",
-            Some(Packing::Gzip(_)) => "Source, gzip",
-            Some(Packing::Zstd(_)) => "Source, zstd",
-        })
+        f.debug_struct("Source").field("is_packed", &self.is_packed()).finish_non_exhaustive()
     }
 }
 
 impl Source {
-    pub(super) fn new(input: Input, info: Arc<CaptureInfo>) -> Self {
-        Self { packing: Some(Packing::Unknown(Feed::new(input, info))), peeked: Vec::new(), failed: None }
+    pub(super) fn new(input: Input, shared: Arc<Shared>, info: Arc<CaptureInfo>) -> Self {
+        let before = info.bytes_read();
+        Self { input, packing: Packing::Unknown(Vec::new()), shared, info, before }
     }
 
     /// Whether the input is compressed.
     pub(super) fn is_packed(&self) -> bool {
-        matches!(self.packing, Some(Packing::Gzip(_) | Packing::Zstd(_)))
+        matches!(self.packing, Packing::Packed(_))
     }
 
     /// How many bytes of the file itself have been read.
     pub(super) fn offset(&self) -> u64 {
-        match &self.packing {
-            Some(Packing::Unknown(feed) | Packing::Plain(feed)) => feed.read,
-            Some(Packing::Gzip(unpacker)) => unpacker.get_ref().read,
-            Some(Packing::Zstd(unpacker)) => unpacker.feed().read,
-            None => 0,
-        }
+        self.info.bytes_read() - self.before
     }
 
-    /// The size of the next read, in bytes.
-    pub(super) fn read_bytes(&self) -> usize {
-        if self.is_packed() { UNPACK_BYTES } else { READ_BYTES }
-    }
-
-    /// The first `most` bytes, or fewer if the input is shorter. [`fill`](Self::fill) returns them
-    /// again. This is only for inputs that never wait.
-    pub(super) fn peek(&mut self, most: usize) -> io::Result<&[u8]> {
-        let mut head = vec![0; most];
-        let mut len = 0;
-        while len < most {
-            match self.fill(&mut head[len..])? {
-                Got::Bytes(read) => len += read,
-                Got::Later | Got::End => break,
-            }
-        }
-        head.truncate(len);
-        self.peeked = head;
-        Ok(&self.peeked)
-    }
-
-    /// Reads the available bytes.
+    /// Reads the available bytes. The first read needs room for [`MAGIC_BYTES`].
     ///
     /// # Errors
     /// The kernel's error, or an error in the compressed data.
     pub(super) fn fill(&mut self, to: &mut [u8]) -> io::Result<Got> {
-        if !self.peeked.is_empty() {
-            let peeked = self.peeked.len().min(to.len());
-            to[..peeked].copy_from_slice(&self.peeked[..peeked]);
-            self.peeked.drain(..peeked);
-            return Ok(Got::Bytes(peeked));
-        }
-        if let Some(Packing::Unknown(feed)) = &mut self.packing {
-            while feed.ahead().len() < MAGIC_BYTES {
-                match feed.read_ahead(MAGIC_BYTES)? {
-                    Got::Bytes(_) => {}
+        if let Packing::Unknown(head) = &mut self.packing {
+            while head.len() < MAGIC_BYTES {
+                let mut bytes = [0; MAGIC_BYTES];
+                let room = MAGIC_BYTES - head.len();
+                match self.input.read(&mut bytes[..room])? {
+                    Got::Bytes(read) => head.extend(&bytes[..read]),
                     Got::Later => return Ok(Got::Later),
                     Got::End => break,
                 }
             }
-            self.packing = self.packing.take().map(Packing::recognised);
-        }
-        match &mut self.packing {
-            Some(Packing::Unknown(feed) | Packing::Plain(feed)) => feed.read_direct(to),
-            Some(Packing::Gzip(unpacker)) => unpack(unpacker, to, &mut self.failed),
-            Some(Packing::Zstd(unpacker)) => unpack(unpacker, to, &mut self.failed),
-            None => Ok(Got::End),
-        }
-    }
-}
-
-impl Packing {
-    /// Chooses the unpacker by the first bytes.
-    fn recognised(self) -> Self {
-        let Self::Unknown(feed) = self else { return self };
-        match feed.ahead().first_chunk::<MAGIC_BYTES>() {
-            Some([a, b, ..]) if [*a, *b] == GZIP_MAGIC => Self::Gzip(Box::new(MultiGzDecoder::new(feed))),
-            Some(magic) if zstd::is_magic(*magic) => Self::Zstd(Box::new(Zstd::new(feed))),
-            _ => Self::Plain(feed),
-        }
-    }
-}
-
-/// Unpacks until `to` is full or there is no more data. If an error follows valid bytes, the next
-/// call reports it.
-fn unpack(unpacker: &mut impl Read, to: &mut [u8], failed: &mut Option<io::Error>) -> io::Result<Got> {
-    if let Some(error) = failed.take() {
-        return Err(error);
-    }
-    let mut done = 0;
-    while done < to.len() {
-        match read(unpacker, &mut to[done..]) {
-            Ok(Got::Bytes(read)) => done += read,
-            nothing if done == 0 => return nothing,
-            nothing => {
-                *failed = nothing.err();
-                break;
+            let head = std::mem::take(head);
+            self.info.add_bytes_read(head.len() as u64);
+            if let Some(compression) = Compression::of(&head) {
+                self.packing = Packing::Packed(self.unpack(compression, head)?);
+            } else {
+                self.packing = Packing::Plain;
+                to[..head.len()].copy_from_slice(&head);
+                return Ok(if head.is_empty() { Got::End } else { Got::Bytes(head.len()) });
             }
         }
+        let got = self.input.read(to)?;
+        match (&self.packing, got) {
+            (Packing::Packed(outcome), Got::End) => outcome.recv().unwrap_or_else(|_| Err(gone()))?,
+            (Packing::Plain, Got::Bytes(read)) => self.info.add_bytes_read(read as u64),
+            _ => {}
+        }
+        Ok(got)
     }
-    Ok(Got::Bytes(done))
+
+    /// Has the rest of the input unpacked, and makes the pipe the input. Returns what receives the outcome.
+    fn unpack(&mut self, compression: Compression, head: Vec<u8>) -> io::Result<Receiver<io::Result<()>>> {
+        let helper = self.shared.unpacker.get().ok_or_else(gone)?;
+        let (reader, output) = helper.call(pipe::pair)?;
+        let unpacked = Input::Pipe(Pipe::new(reader, self.shared.waker.clone()));
+        let mut input = std::mem::replace(&mut self.input, unpacked);
+        if let Input::Pipe(pipe) = &mut input {
+            // The queue does not read it any more.
+            pipe.waker = None;
+        }
+        let info = Arc::clone(&self.info);
+        let (done, outcome) = mpsc::channel();
+        helper.begin(move || {
+            let from = Waiting { input, info, output: output.as_fd() };
+            // Nobody receives the outcome if nobody reads the pipe any more.
+            let _ = done.send(compression.unpack(head.chain(from), &mut &output));
+        })?;
+        Ok(outcome)
+    }
 }

@@ -134,7 +134,7 @@ impl Window {
         let Some(mut tail) = blocks.tail(claim, self.block) else { return Ok(Filled::FramesOut) };
         let from = self.end.saturating_sub(tail.offset());
         let free = tail.bytes().get_mut(from..).unwrap_or_default();
-        let most = free.len().min(source.read_bytes());
+        let most = free.len().min(READ_BYTES);
         match source.fill(&mut free[..most])? {
             Got::Bytes(read) => self.end += read,
             Got::Later => return Ok(Filled::Later),

@@ -1,58 +1,77 @@
 //! Polls a queue to its end.
 
+use std::thread;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::testing::{Headed, QueueTester};
 use steerage::{
     DeviceError, LinkType, Timestamp,
     device::{Polled, RxQueue},
 };
 
-/// How many polls a device may need to end. This is far more than any test's input requires.
+/// How many polls a device may need to end, besides those that find no data yet. This is far more
+/// than any test's input requires.
 pub const POLLS_MAX: usize = 1_000_000;
 
 /// All frames of a queue that can wait, until it ends or fails.
 pub fn drain(queue: Box<dyn RxQueue>) -> (Vec<Vec<u8>>, Result<(), DeviceError>, u64) {
-    let mut tester = QueueTester::new(queue).expect("memory for a test");
     let mut all = Vec::new();
-    for _ in 0..POLLS_MAX {
-        match tester.poll(Timestamp::ZERO, 64) {
-            Ok((polled, frames)) => {
-                all.extend(frames);
-                if polled == Polled::Ended {
-                    return (all, Ok(()), tester.wire_bytes());
-                }
-            }
-            Err(error) => return (all, Err(error), tester.wire_bytes()),
-        }
-    }
-    panic!("it does not end");
+    let (tester, end) = poll_to_end(queue, |tester| {
+        let (polled, frames) = tester.poll(Timestamp::ZERO, 64)?;
+        all.extend(frames);
+        Ok(polled)
+    });
+    (all, end, tester.wire_bytes())
 }
 
 /// All frames of a queue that can wait, each with its link type.
 pub fn drain_with_links(queue: Box<dyn RxQueue>) -> Vec<(Vec<u8>, LinkType)> {
-    let mut tester = QueueTester::new(queue).expect("memory for a test");
     let mut all = Vec::new();
-    for _ in 0..POLLS_MAX {
-        let (polled, frames) = tester.poll(Timestamp::ZERO, 64).expect("a queue that can be read");
+    let (_, end) = poll_to_end(queue, |tester| {
+        let (polled, frames) = tester.poll(Timestamp::ZERO, 64)?;
         let link = tester.link();
         all.extend(frames.into_iter().map(|frame| (frame, link)));
-        if polled == Polled::Ended {
-            return all;
-        }
-    }
-    panic!("it does not end");
+        Ok(polled)
+    });
+    end.expect("a queue that can be read");
+    all
 }
 
 /// All frames of a queue that can wait, with the metadata from their device. The queue must not
 /// fail.
 pub fn drain_headed(queue: Box<dyn RxQueue>) -> Vec<Headed> {
-    let mut tester = QueueTester::new(queue).expect("memory for a test");
     let mut all = Vec::new();
-    for _ in 0..POLLS_MAX {
-        let (polled, frames) = tester.poll_with_headers(Timestamp::ZERO, 64).expect("a sound device");
+    let (_, end) = poll_to_end(queue, |tester| {
+        let (polled, frames) = tester.poll_with_headers(Timestamp::ZERO, 64)?;
         all.extend(frames);
-        if polled == Polled::Ended {
-            return all;
+        Ok(polled)
+    });
+    end.expect("a sound device");
+    all
+}
+
+/// Calls `poll` until it ends or fails. Waits whenever it finds no data.
+fn poll_to_end(
+    queue: Box<dyn RxQueue>,
+    mut poll: impl FnMut(&mut QueueTester) -> Result<Polled, DeviceError>,
+) -> (QueueTester, Result<(), DeviceError>) {
+    let mut tester = QueueTester::new(queue).expect("memory for a test");
+    let mut polls = 0;
+    while polls < POLLS_MAX {
+        match poll(&mut tester) {
+            Ok(Polled::Ended) => return (tester, Ok(())),
+            Ok(Polled::Drained) => wait_for_data(&tester),
+            Ok(_) => polls += 1,
+            Err(error) => return (tester, Err(error)),
         }
     }
     panic!("it does not end");
+}
+
+/// Waits until the queue has data, or lets other threads run if it cannot be waited for.
+pub fn wait_for_data(tester: &QueueTester) {
+    match tester.queue().wait_on() {
+        Some(fd) => drop(poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::NONE)),
+        None => thread::yield_now(),
+    }
 }

@@ -2,18 +2,24 @@
 //! whatever damage they have and in whatever pieces they arrive.
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
+use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use fastrand::Rng;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-use steerage_capture::{BLOCK_BYTES, Capture};
-use steerage_fixtures::{in_own_process, skip, tshark};
+use steerage::testing::QueueTester;
+use steerage::{Timestamp, device::Polled};
+use steerage_capture::{BLOCK_BYTES, Capture, Pace};
+use steerage_fixtures::{in_own_process, skip, tshark, until};
 
 use crate::common::*;
-use steerage_fixtures::queues::{drain, drain_headed};
+use steerage_fixtures::queues::{drain, drain_headed, wait_for_data};
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut packer = GzEncoder::new(Vec::new(), Compression::default());
@@ -29,7 +35,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
 fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>> {
     let path = temporary(&format!("packed-by-{program}"), bytes);
     let output = Command::new(program).args(arguments).arg("-c").arg(&path).stderr(Stdio::null()).output();
-    std::fs::remove_file(path).unwrap();
+    fs::remove_file(path).unwrap();
     match output {
         Ok(output) if output.status.success() => Some(output.stdout),
         _ => {
@@ -68,7 +74,7 @@ fn packed_captures_hold_the_same_frames() {
         for (nth, packed) in packed.into_iter().enumerate().filter_map(|(nth, packed)| Some((nth, packed?))) {
             let path = temporary(&format!("packed-{nth}"), &packed);
             assert!(drain_headed(Box::new(Capture::open(&path).unwrap())) == frames, "{nth}");
-            std::fs::remove_file(path).unwrap();
+            fs::remove_file(path).unwrap();
             let pieces = Capture::from_reader("pieces", Pieces::new(packed, 1 + nth as u64));
             assert!(drain_headed(Box::new(pieces)) == frames, "{nth} in pieces");
         }
@@ -208,8 +214,109 @@ fn bombs_do_not_go_off() {
     let (frames, end) = read_bytes(&packer.finish().unwrap());
     assert!(frames.is_empty() && end.is_err());
 
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(peak < PEAK_KIB, "{peak} KiB");
+}
+
+/// Polls until frames come, and waits while there are none.
+fn next_frames(tester: &mut QueueTester) -> Vec<Vec<u8>> {
+    loop {
+        let (polled, frames) = tester.poll(Timestamp::ZERO, 64).unwrap();
+        if !frames.is_empty() || polled == Polled::Ended {
+            return frames;
+        }
+        if polled == Polled::Drained {
+            wait_for_data(tester);
+        }
+    }
+}
+
+/// A packet is handed over as soon as it can be unpacked, while the writer waits for the next one.
+#[test]
+fn a_packed_pipe_is_read_as_it_comes() {
+    let packets = packets_of([60, 0, 700, 61, 9000]);
+    let path = fifo("packed-live");
+    let mut tester = QueueTester::new(Box::new(Capture::open(&path).unwrap())).unwrap();
+    assert_eq!(tester.poll(Timestamp::ZERO, 64).unwrap().0, Polled::Drained);
+    let mut packer = GzEncoder::new(OpenOptions::new().write(true).open(&path).unwrap(), Compression::default());
+    packer.write_all(&pcap(false, MAGICS[0], &[])).unwrap();
+    for packet in &packets {
+        let len = packet.len() as u32;
+        packer.write_all(&[&words(false, &[1, 2, len, len])[..], packet].concat()).unwrap();
+        packer.flush().unwrap();
+        assert_eq!(next_frames(&mut tester), std::slice::from_ref(packet));
+        assert_eq!(tester.poll(Timestamp::ZERO, 64).unwrap().0, Polled::Drained);
+    }
+    packer.finish().unwrap();
+    assert!(next_frames(&mut tester).is_empty());
+    fs::remove_file(path).unwrap();
+}
+
+/// If the queue is dropped, unpacking ends and closes its input. It may wait for more input then, or
+/// for room in a pipe that nobody empties.
+#[test]
+fn unpacking_ends_with_the_queue() {
+    for (name, packets, missing) in [("packed-input", 10, 20), ("packed-output", 100, 0)] {
+        let packed = gzip(&pcap(false, MAGICS[0], &vec![vec![0; 60_000]; packets]));
+        let path = fifo(name);
+        let mut tester = QueueTester::new(Box::new(Capture::open(&path).unwrap())).unwrap();
+        let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
+        writer.write_all(&packed[..packed.len() - missing]).unwrap();
+        assert!(!next_frames(&mut tester).is_empty());
+        drop(tester);
+        until("unpacking has ended", || {
+            let mut events = [PollFd::new(writer.as_fd(), PollFlags::empty())];
+            poll(&mut events, PollTimeout::ZERO).unwrap();
+            events[0].revents().unwrap().contains(PollFlags::POLLERR)
+        });
+        fs::remove_file(path).unwrap();
+    }
+}
+
+/// The thread that unpacks survives a pipe without a reader, and has no capabilities.
+#[test]
+fn the_thread_that_unpacks_is_restricted() {
+    const SIGPIPE: u64 = 1 << (13 - 1);
+    if !in_own_process("captures_packed::the_thread_that_unpacks_is_restricted") {
+        return;
+    }
+    let capture = Capture::from_reader("any", std::io::Cursor::new(gzip(&files()[0])));
+    let tester = QueueTester::new(Box::new(capture)).unwrap();
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let is_unpacker = |task: &Path| fs::read_to_string(task.join("comm")).unwrap().trim() == "unpack";
+    let unpackers: Vec<_> = tasks.filter(|task| is_unpacker(task)).collect();
+    let [unpacker] = &unpackers[..] else { panic!("{unpackers:?}") };
+    let status = fs::read_to_string(unpacker.join("status")).unwrap();
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
+    assert_eq!(u64::from_str_radix(field("SigBlk:"), 16).unwrap() & SIGPIPE, SIGPIPE);
+    assert_eq!([field("CapEff:"), field("CapPrm:"), field("NoNewPrivs:")], [&"0".repeat(16), &"0".repeat(16), "1"]);
+    drop(tester);
+}
+
+/// A frame whose end is missing is handed over up to the last block, although its window is larger
+/// than the file.
+#[test]
+fn what_comes_before_a_cut_is_handed_over() {
+    let mut chance = Chance(5);
+    let packets: Vec<Vec<u8>> = (0..200).map(|_| (0..10_000).map(|_| chance.below(256) as u8).collect()).collect();
+    let Some(packed) = packed_by("zstd", &["-3"], &pcap(false, MAGICS[0], &packets)) else { return };
+    let (frames, end) = read_bytes(&packed[..packed.len() - 10]);
+    assert!(end.unwrap_err().to_string().contains("the file ends before what is packed in it"));
+    // A block has at most 128 KiB.
+    assert!(packets.starts_with(&frames) && frames.len() > packets.len() - 15, "{}", frames.len());
+}
+
+#[test]
+fn packed_files_follow_each_other_and_keep_a_pace() {
+    let plain = pcap(false, MAGICS[0], &packets_of([60, 61]));
+    let stored = [gzip(&plain), plain.clone(), zstd(&plain)];
+    let paths: Vec<_> = stored.iter().zip(["1.gz", "2", "3.zst"]).map(|(bytes, name)| temporary(name, bytes)).collect();
+    let capture = Capture::open_all(&paths).unwrap().paced(Pace::RECORDED);
+    let info = capture.info();
+    let frames: Vec<Vec<u8>> = drain_headed(Box::new(capture)).into_iter().map(|(_, frame)| frame).collect();
+    assert_eq!(frames, vec![packets_of([60, 61]); 3].concat());
+    assert_eq!(Some(info.bytes_read()), info.bytes_total());
+    paths.iter().for_each(|path| fs::remove_file(path).unwrap());
 }

@@ -7,8 +7,6 @@ use std::path::PathBuf;
 
 use fastrand::Rng;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
 use steerage::testing::QueueTester;
 use steerage::{Timestamp, device::Polled};
 use steerage_capture::{Capture, Pace};
@@ -18,14 +16,6 @@ use crate::common::*;
 use steerage_fixtures::queues::{POLLS_MAX, drain, drain_headed};
 
 const SECOND: u64 = 1_000_000_000;
-
-/// A FIFO for one test.
-fn fifo(name: &str) -> PathBuf {
-    let path = temporary(name, b"");
-    fs::remove_file(&path).unwrap();
-    mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
-    path
-}
 
 /// Whether the descriptor that the queue waits on reports data.
 fn rings(tester: &QueueTester) -> bool {

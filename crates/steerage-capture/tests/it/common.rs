@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use fastrand::Rng;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use steerage::DeviceError;
 use steerage_capture::Capture;
 
@@ -14,6 +16,14 @@ use steerage_fixtures::queues::drain;
 pub(crate) fn temporary(name: &str, bytes: &[u8]) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
     fs::write(&path, bytes).expect("the target folder can be written");
+    path
+}
+
+/// A FIFO for one test.
+pub(crate) fn fifo(name: &str) -> PathBuf {
+    let path = temporary(name, b"");
+    fs::remove_file(&path).unwrap();
+    mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
     path
 }
 

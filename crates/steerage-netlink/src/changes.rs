@@ -1,0 +1,64 @@
+//! Changes that rtnetlink(7) reports.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::entry::{Change, link_of};
+use crate::rtnetlink::ROUTE;
+use crate::socket::Socket;
+
+/// The group of links (`RTMGRP_` of linux/rtnetlink.h), and those of neighbours and of the addresses and routes of both
+/// families.
+const LINKS: u32 = 0x1;
+const TABLES: u32 = 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
+
+/// Receives changes, and never waits for them. Poll its descriptor to learn of new ones.
+///
+/// ```
+/// let mut changes = steerage_netlink::Changes::of_all()?;
+/// let is_complete = changes.read(&mut |change| println!("{change:?}"));
+/// # assert!(is_complete);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Changes {
+    socket: Socket,
+    /// The link whose changes are wanted, or `None` for those of all entries.
+    link: Option<u32>,
+}
+
+impl AsFd for Changes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Changes {
+    /// Receives the changes of one link from now on.
+    ///
+    /// # Errors
+    /// If the kernel refuses the socket.
+    pub fn of_link(link: u32) -> io::Result<Self> {
+        Ok(Self { socket: Socket::for_changes(ROUTE, LINKS)?, link: Some(link) })
+    }
+
+    /// Receives the changes of all links, addresses, routes and neighbours from now on.
+    ///
+    /// # Errors
+    /// If the kernel refuses the socket.
+    pub fn of_all() -> io::Result<Self> {
+        Ok(Self { socket: Socket::for_changes(ROUTE, LINKS | TABLES)?, link: None })
+    }
+
+    /// Passes the changes that have arrived to `each`. Returns false if some were lost, because too many came before they
+    /// were read.
+    pub fn read(&mut self, each: &mut dyn FnMut(Change)) -> bool {
+        let link = self.link;
+        self.socket.read(&mut |message| {
+            // The full parse allocates memory. Do not do that for the links of others.
+            if link.is_none_or(|link| link_of(message) == Some(link)) {
+                Change::from_message(message).into_iter().for_each(&mut *each);
+            }
+        })
+    }
+}

@@ -1,0 +1,51 @@
+//! The settings of network cards: the family `ethtool` of generic netlink (Documentation/networking/ethtool-netlink.rst of
+//! the kernel). There is a file for each kind of setting. Any user may read them.
+//!
+//! Kernels since 5.6 have it, unless they are built without it.
+
+mod channels;
+mod features;
+
+use std::io;
+
+use netlink_packet_core::DefaultNla;
+
+use crate::attributes::{nested, text_attribute};
+use crate::generic::Family;
+
+pub use channels::Channels;
+pub use features::Features;
+
+/// The attribute of each request that names the interface.
+const HEADER: u16 = 1;
+const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
+
+/// A socket for requests about the settings of interfaces.
+///
+/// ```
+/// use steerage_netlink::ethtool::Ethtool;
+///
+/// if let Ok(mut ethtool) = Ethtool::open() {
+///     assert!(ethtool.features("lo")?.is_on("loopback"));
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Ethtool(Family);
+
+impl Ethtool {
+    /// Opens a socket in the network namespace of this thread.
+    ///
+    /// # Errors
+    /// If the kernel refuses the socket, or has no ethtool by netlink.
+    pub fn open() -> io::Result<Self> {
+        Family::open("ethtool").map(Self)
+    }
+
+    /// Sends a command about an interface, with attributes that follow the interface's. Returns the attributes of the reply.
+    fn request(&mut self, command: u8, interface: &str, more: Vec<DefaultNla>) -> io::Result<Vec<u8>> {
+        let mut attributes = vec![nested(HEADER, &[text_attribute(ETHTOOL_A_HEADER_DEV_NAME, interface)])];
+        attributes.extend(more);
+        self.0.request(command, attributes)
+    }
+}

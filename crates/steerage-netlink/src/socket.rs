@@ -1,0 +1,256 @@
+//! A netlink socket.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use netlink_packet_core::{
+    NLM_F_CAPPED, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NetlinkSerializable, parse_i32, parse_u32,
+};
+use nix::sys::socket::SetSockOpt;
+use nix::sys::socket::sockopt::SetBool;
+use rustix::io::{Errno, write};
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{
+    Timeout, set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_timeout,
+};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+
+use crate::attributes;
+
+/// How long to wait for each part of a reply. The kernel replies before the call that sends the request returns, or never.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many times a dump is requested if changes interrupt it. After that, the changes that the kernel reports must be
+/// enough.
+const DUMPS_MAX: usize = 3;
+
+/// The longest datagram. The parts of a dump have up to 32 KiB, and no attribute is longer than 64 KiB.
+const DATAGRAM_BYTES_MAX: usize = 128 << 10;
+
+/// The most datagrams with changes that are read at a time.
+const DATAGRAMS_MAX: usize = 4096;
+
+/// The receive buffer of a socket for changes. It holds about ten thousand changes of routes.
+const CHANGES_BYTES: usize = 8 << 20;
+
+/// Types of messages that every family of netlink has: linux/netlink.h.
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const FIRST_OF_FAMILY: u16 = 16;
+/// A message's header: `struct nlmsghdr`.
+const HEADER_BYTES: usize = 16;
+/// The attribute with the kernel's words about an error.
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+/// The option for explanations of errors.
+#[derive(Clone)]
+struct ExtendedAck;
+nix::setsockopt_impl!(ExtendedAck, libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, bool, SetBool);
+
+/// A message of the kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message<'a> {
+    pub(crate) kind: u16,
+    pub(crate) flags: u16,
+    sequence: u32,
+    pub(crate) body: &'a [u8],
+}
+
+/// A function that gets each message.
+pub(crate) type Each<'a> = &'a mut dyn FnMut(Message<'_>);
+
+/// A socket of one family of netlink.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    buffer: Box<[u8]>,
+    sequence: u32,
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Socket {
+    fn new(family: Option<Protocol>, flags: SocketFlags) -> io::Result<Self> {
+        let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags | SocketFlags::CLOEXEC, family)?;
+        Ok(Self { fd, buffer: vec![0; DATAGRAM_BYTES_MAX].into(), sequence: 0 })
+    }
+
+    /// A socket for requests. With `waits`, it waits for a reply that is not there at once.
+    pub(crate) fn for_requests(family: Option<Protocol>, waits: bool) -> io::Result<Self> {
+        let socket = Self::new(family, if waits { SocketFlags::empty() } else { SocketFlags::NONBLOCK })?;
+        set_socket_timeout(&socket.fd, Timeout::Recv, Some(PATIENCE))?;
+        // Since Linux 4.12. Without it, errors are only numbers.
+        let _ = ExtendedAck.set(&socket.fd, &true);
+        Ok(socket)
+    }
+
+    /// A socket that receives the changes of these groups, and never waits.
+    pub(crate) fn for_changes(family: Option<Protocol>, groups: u32) -> io::Result<Self> {
+        let socket = Self::new(family, SocketFlags::NONBLOCK)?;
+        // Root may exceed the limit for other users.
+        if set_socket_recv_buffer_size_force(&socket.fd, CHANGES_BYTES).is_err() {
+            set_socket_recv_buffer_size(&socket.fd, CHANGES_BYTES)?;
+        }
+        bind(&socket.fd, &SocketAddrNetlink::new(0, groups))?;
+        Ok(socket)
+    }
+
+    /// Sends a request, and passes the messages of the reply to `each`. `flags` has `NLM_F_DUMP` for all entries of a
+    /// table, and `NLM_F_ACK` for anything else. If a table changes during a dump, entries come again.
+    pub(crate) fn request(&mut self, request: impl NetlinkSerializable, flags: u16, each: Each<'_>) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        (header.flags, header.sequence_number) = (NLM_F_REQUEST | flags, self.sequence);
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        for _ in 0..DUMPS_MAX {
+            write(&self.fd, &bytes)?;
+            if self.reply(each)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a reply to its end. Returns false if the table changed meanwhile.
+    fn reply(&mut self, each: Each<'_>) -> io::Result<bool> {
+        let mut is_consistent = true;
+        loop {
+            let length = self.receive().map_err(|error| match error {
+                Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, "the kernel did not reply"),
+                other => other.into(),
+            })?;
+            for message in messages(&self.buffer[..length]) {
+                // Skip what is left of a reply that came too late.
+                if message.sequence != self.sequence {
+                    continue;
+                }
+                is_consistent &= message.flags & NLM_F_DUMP_INTR == 0;
+                match message.kind {
+                    NLMSG_ERROR | NLMSG_DONE => return outcome(message).map(|()| is_consistent),
+                    FIRST_OF_FAMILY.. => each(message),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Passes the changes that have arrived to `each`. Returns false if some were lost.
+    pub(crate) fn read(&mut self, each: Each<'_>) -> bool {
+        let mut is_complete = true;
+        for _ in 0..DATAGRAMS_MAX {
+            match self.receive() {
+                Ok(length) => messages(&self.buffer[..length]).for_each(&mut *each),
+                Err(Errno::NOBUFS | Errno::MSGSIZE) => is_complete = false,
+                Err(_) => break,
+            }
+        }
+        is_complete
+    }
+
+    /// Receives a datagram. Returns its length.
+    fn receive(&mut self) -> Result<usize, Errno> {
+        loop {
+            match recv(&self.fd, &mut self.buffer[..], RecvFlags::TRUNC) {
+                Ok((_, length)) if length > self.buffer.len() => return Err(Errno::MSGSIZE),
+                Ok((length, _)) => return Ok(length),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Splits a datagram into messages, up to the first that is cut off.
+fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    std::iter::from_fn(move || {
+        let message = NetlinkBuffer::new_checked(datagram).ok()?;
+        datagram = datagram.get((message.length() as usize).next_multiple_of(4)..).unwrap_or_default();
+        Some(Message {
+            kind: message.message_type(),
+            flags: message.flags(),
+            sequence: message.sequence_number(),
+            body: message.payload(),
+        })
+    })
+}
+
+/// The outcome at the end of a reply: an error, or 0 for success.
+fn outcome(message: Message<'_>) -> io::Result<()> {
+    let code = message.body.get(..4).and_then(|code| parse_i32(code).ok()).unwrap_or_default();
+    if code == 0 {
+        return Ok(());
+    }
+    let error = io::Error::from_raw_os_error(code.saturating_neg());
+    // In an error, the attributes follow the request, or only its header.
+    let request = message.body.get(4..).unwrap_or_default();
+    let before = match (message.kind, message.flags & NLM_F_CAPPED) {
+        (NLMSG_DONE, _) => 0,
+        (_, NLM_F_CAPPED) => HEADER_BYTES,
+        _ => request.get(..4).and_then(|length| parse_u32(length).ok()).map_or(usize::MAX, |length| length as usize),
+    };
+    let explanation = request
+        .get(before.checked_next_multiple_of(4).unwrap_or(usize::MAX)..)
+        .and_then(|rest| attributes::find(rest, NLMSGERR_ATTR_MSG));
+    Err(match explanation {
+        Some(text) => io::Error::new(error.kind(), format!("{error}: {}", attributes::text(text))),
+        None => error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message with this body.
+    fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+        let length = (HEADER_BYTES + body.len()) as u32;
+        let mut bytes = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8], body].concat();
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn a_message_that_is_cut_off_ends_the_datagram() {
+        let datagram = [message(16, 0, b"abc"), message(17, 0, b"defg")].concat();
+        let read = |datagram| messages(datagram).map(|message| (message.kind, message.body.to_vec())).collect::<Vec<_>>();
+        assert_eq!(read(&datagram), [(16, b"abc".to_vec()), (17, b"defg".to_vec())]);
+        for cut in 20..datagram.len() {
+            assert_eq!(read(&datagram[..cut]), [(16, b"abc".to_vec())], "{cut}");
+        }
+        // A length that is shorter than the header.
+        assert_eq!(read(&[3; 40]), []);
+        assert_eq!(read(&[0; 40]), []);
+    }
+
+    #[test]
+    fn errors_are_in_the_kernels_words() {
+        let words = attributes::serialized(&[attributes::attribute(NLMSGERR_ATTR_MSG, b"no such queue\0")]);
+        let error = |kind, flags, parts: &[&[u8]]| {
+            let bytes = message(kind, flags, &[&(-libc::EPERM).to_ne_bytes(), &parts.concat()[..]].concat());
+            outcome(messages(&bytes).next().unwrap()).unwrap_err()
+        };
+        let request = message(20, 1, b"what was asked");
+        for error in [
+            error(NLMSG_ERROR, 0, &[&request, &words]),
+            error(NLMSG_ERROR, NLM_F_CAPPED, &[&request[..16], &words]),
+            error(NLMSG_DONE, 0, &[&words]),
+        ] {
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+            assert!(error.to_string().ends_with(": no such queue"), "{error}");
+        }
+        // Without words, or with a request that is not whole.
+        for parts in [&[&request[..]][..], &[&request[..6]], &[&[255; 16]], &[]] {
+            assert_eq!(error(NLMSG_ERROR, 0, parts).raw_os_error(), Some(libc::EPERM));
+        }
+        assert!(outcome(Message { kind: NLMSG_ERROR, flags: 0, sequence: 0, body: &[0; 20] }).is_ok());
+    }
+}

@@ -393,9 +393,3 @@ pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
 pub fn is_interface(name: &str) -> bool {
     interface::index_of(name).is_some()
 }
-
-/// Has the kernel finish checksums before the interface sends a packet.
-#[cfg(test)]
-pub(crate) fn finish_checksums(name: &str) -> io::Result<()> {
-    Socket::new(false)?.finish_checksums(name)
-}

@@ -36,7 +36,7 @@ use crate::device_hash::{self, DeviceHash, HashedBy};
 use crate::options::setters;
 use attach::attach;
 use device::Device;
-use interface::{ETHERNET, Netlink};
+use interface::ETHERNET;
 use queue::Queue;
 use sys::Socket;
 
@@ -182,7 +182,7 @@ impl AfXdpOptions {
                 .error("take packets without --take", cause)
                 .advise("write --take 'udp port 53' or --take all (steerage help af_xdp)"));
         };
-        let interface = Netlink::look(&self.interface)
+        let interface = interface::look(&self.interface)
             .map_err(|e| self.error("look at the interface", e).advise("`ip link` lists the interfaces there are"))?;
         if interface.hardware != ETHERNET {
             let cause = io::Error::other(format!("its type, {} in if_arp.h, is not Ethernet", interface.hardware));

@@ -8,6 +8,8 @@
 
 use std::fs;
 
+use steerage_netlink::ethtool::Ethtool;
+
 use crate::sys::InterfaceSocket;
 
 /// The flow hash of an interface's packets: the device's or steerage's.
@@ -63,11 +65,12 @@ pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {
     }
     let Ok(socket) = InterfaceSocket::open() else { return HashedBy::Unknown };
     let Ok(driver) = socket.driver(interface) else { return HashedBy::Unknown };
+    let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(interface));
     // `/proc` may show another network namespace. Then the file is missing.
     let kernels = fs::read_to_string("/proc/sys/net/core/netdev_rss_key").unwrap_or_default();
     judge(
         (&driver.name, driver.has_card),
-        socket.hashes(interface).ok(),
+        features.ok().map(|features| features.is_on("rx-hashing")),
         socket.rss_key(interface).ok().as_deref(),
         &key_of(&kernels),
     )

@@ -12,9 +12,7 @@ const SIOCSIFMTU: c_ulong = 0x8922;
 
 const SIOCETHTOOL: c_ulong = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
-const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GRSSH: u32 = 0x46;
-const ETH_FLAG_RXHASH: u32 = 1 << 28;
 
 /// The length of `struct ethtool_drvinfo` (linux/ethtool.h) in 32-bit words: the command, five
 /// texts of 32 bytes, and 32 more bytes.
@@ -134,6 +132,9 @@ impl InterfaceSocket {
 
     /// Runs a command of ethtool on its structure, which begins with the command's number.
     ///
+    /// This is only for what `steerage_netlink::ethtool` cannot do on all kernels since 5.10: netlink has no message with
+    /// the driver's name, and tells the key of the card's hash since 6.3 only.
+    ///
     /// # Safety
     /// `words` must be at least as long as the structure of the command, because the kernel reads
     /// and writes that many bytes.
@@ -162,14 +163,6 @@ impl InterfaceSocket {
         };
         // The texts are driver, version, firmware and bus.
         Ok(Driver { name: text(0), has_card: !text(3).is_empty() })
-    }
-
-    /// Whether the card's flow hashes are switched on (`ethtool -k`: receive-hashing).
-    pub(crate) fn hashes(&self, name: &str) -> io::Result<bool> {
-        let mut words = [ETHTOOL_GFLAGS, 0];
-        // SAFETY: `words` has the length of `struct ethtool_value`.
-        unsafe { self.ethtool(name, &mut words) }?;
-        Ok(words[1] & ETH_FLAG_RXHASH != 0)
     }
 
     /// The key of the card's flow hash (`ethtool -x`).

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
+
 use crate::entry::{Change, link_of};
 use crate::rtnetlink::ROUTE;
 use crate::socket::Socket;
@@ -11,6 +13,9 @@ use crate::socket::Socket;
 /// families.
 const LINKS: u32 = 0x1;
 const TABLES: u32 = 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
+
+/// The receive buffer for the changes of all tables. It holds about ten thousand changes of routes.
+const BUFFER_BYTES: usize = 8 << 20;
 
 /// Receives changes, and never waits for them. Poll its descriptor to learn of new ones.
 ///
@@ -47,7 +52,12 @@ impl Changes {
     /// # Errors
     /// If the kernel refuses the socket.
     pub fn of_all() -> io::Result<Self> {
-        Ok(Self { socket: Socket::for_changes(ROUTE, LINKS | TABLES)?, link: None })
+        let socket = Socket::for_changes(ROUTE, LINKS | TABLES)?;
+        // Root may exceed the limit for other users.
+        if set_socket_recv_buffer_size_force(&socket, BUFFER_BYTES).is_err() {
+            set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
+        }
+        Ok(Self { socket, link: None })
     }
 
     /// Passes the changes that have arrived to `each`. Returns false if some were lost, because too many came before they

@@ -12,9 +12,7 @@ use nix::sys::socket::SetSockOpt;
 use nix::sys::socket::sockopt::SetBool;
 use rustix::io::{Errno, write};
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::sockopt::{
-    Timeout, set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_timeout,
-};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 
 use crate::attributes;
@@ -31,9 +29,6 @@ const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 
 /// The most datagrams with changes that are read at a time.
 const DATAGRAMS_MAX: usize = 4096;
-
-/// The receive buffer of a socket for changes. It holds about ten thousand changes of routes.
-const CHANGES_BYTES: usize = 8 << 20;
 
 /// Types of messages that every family of netlink has: linux/netlink.h.
 const NLMSG_ERROR: u16 = 2;
@@ -93,10 +88,6 @@ impl Socket {
     /// A socket that receives the changes of these groups, and never waits.
     pub(crate) fn for_changes(family: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let socket = Self::new(family, SocketFlags::NONBLOCK)?;
-        // Root may exceed the limit for other users.
-        if set_socket_recv_buffer_size_force(&socket.fd, CHANGES_BYTES).is_err() {
-            set_socket_recv_buffer_size(&socket.fd, CHANGES_BYTES)?;
-        }
         bind(&socket.fd, &SocketAddrNetlink::new(0, groups))?;
         Ok(socket)
     }

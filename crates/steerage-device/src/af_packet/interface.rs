@@ -3,6 +3,7 @@
 use std::io;
 
 use steerage::{DeviceError, LinkType};
+use steerage_netlink::ethtool::Ethtool;
 
 use super::sys::Socket;
 
@@ -60,8 +61,7 @@ impl Interface {
             loopback: hardware == ARPHRD_LOOPBACK,
             up: socket.is_up(name).map_err(cannot)?,
             frame_bytes_max: socket.mtu(name).map_err(cannot)? + LINK_BYTES,
-            // If the kernel does not say, print no note.
-            merges: socket.merges(name).unwrap_or_default(),
+            merges: merges(name),
         })
     }
 
@@ -93,6 +93,13 @@ impl Interface {
         }
         notes
     }
+}
+
+/// Whether the interface merges received packets, by generic and by large receive offload. If the kernel does not report
+/// it, there is no note for the user.
+fn merges(name: &str) -> (bool, bool) {
+    let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(name)).unwrap_or_default();
+    (features.is_on("rx-gro"), features.is_on("rx-lro"))
 }
 
 /// Advice for a missing interface.

@@ -1,9 +1,9 @@
 //! The system calls of packet sockets, and the memory shared with the kernel. All `unsafe` code of
 //! this device is here.
 //!
-//! Layouts and numbers are those of the kernel's `linux/if_packet.h`, `linux/sockios.h` and `linux/ethtool.h`.
+//! Layouts and numbers are those of the kernel's `linux/if_packet.h` and `linux/sockios.h`.
 
-use std::ffi::{c_int, c_ulong, c_void};
+use std::ffi::{c_int, c_ulong};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -35,10 +35,6 @@ const SIOCGIFNAME: c_ulong = 0x8910;
 const SIOCGIFFLAGS: c_ulong = 0x8913;
 const SIOCGIFMTU: c_ulong = 0x8921;
 const SIOCGIFHWADDR: c_ulong = 0x8927;
-const SIOCETHTOOL: c_ulong = 0x8946;
-const ETHTOOL_GFLAGS: u32 = 0x25;
-const ETHTOOL_GGRO: u32 = 0x2b;
-const ETH_FLAG_LRO: u32 = 1 << 15;
 const IFF_UP: u16 = 1;
 
 /// The kernel's counts since the last request.
@@ -180,8 +176,7 @@ impl Socket {
     }
 
     fn ask(&self, operation: c_ulong, request: &mut InterfaceRequest) -> io::Result<()> {
-        // SAFETY: `request` is as large as any `ifreq`. It holds no pointer for the kernel to
-        // follow, except the one that `ethtool` sets to a live value.
+        // SAFETY: `request` is as large as any `ifreq`, and holds no pointer for the kernel to follow.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), operation as _, std::ptr::from_mut(request)) })
     }
 
@@ -211,32 +206,6 @@ impl Socket {
         let mut request = InterfaceRequest::of(name)?;
         self.ask(SIOCGIFFLAGS, &mut request)?;
         Ok(request.short() & IFF_UP != 0)
-    }
-
-    /// Whether the interface merges received packets by (generic, large) receive offload.
-    pub(super) fn merges(&self, name: &str) -> io::Result<(bool, bool)> {
-        let generic = self.ethtool(name, ETHTOOL_GGRO, 0)?;
-        let flags = self.ethtool(name, ETHTOOL_GFLAGS, 0)?;
-        Ok((generic != 0, flags & ETH_FLAG_LRO != 0))
-    }
-
-    /// Has the kernel finish checksums before the interface sends, like `ethtool -K name tx off`.
-    #[cfg(test)]
-    pub(super) fn finish_checksums(&self, name: &str) -> io::Result<()> {
-        const ETHTOOL_STXCSUM: u32 = 0x17;
-        self.ethtool(name, ETHTOOL_STXCSUM, 0).map(drop)
-    }
-
-    fn ethtool(&self, name: &str, command: u32, value: u32) -> io::Result<u32> {
-        // `struct ethtool_value`.
-        let mut value = [command, value];
-        let mut request = InterfaceRequest::of(name)?;
-        let at: *mut c_void = value.as_mut_ptr().cast();
-        request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
-        self.ask(SIOCETHTOOL, &mut request)?;
-        // SAFETY: `value` is alive, and the kernel has finished with it. The read is volatile,
-        // because only the kernel wrote the value.
-        Ok(unsafe { std::ptr::read_volatile(&raw const value[1]) })
     }
 }
 

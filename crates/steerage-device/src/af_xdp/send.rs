@@ -16,7 +16,7 @@ use steerage::{
 };
 
 use super::device::Device;
-use super::interface::{self, ETHERNET, Netlink};
+use super::interface::{self, ETHERNET};
 use super::spec::{self, Named};
 use super::sys::{Socket, Unsent};
 use super::tx_sockets::{TxSocket, TxSockets};
@@ -108,7 +108,7 @@ impl AfXdpOutput {
     /// [`DeviceError`] if the interface does not exist, its type is not supported, or the process
     /// may not send by it.
     pub fn open(&self) -> Result<Output, DeviceError> {
-        let interface = Netlink::look(&self.interface)
+        let interface = interface::look(&self.interface)
             .map_err(|e| self.error("look at the interface", e).advise("`ip link` lists the interfaces there are"))?;
         if interface.hardware != ETHERNET {
             let cause = io::Error::other(format!("its type, {} in if_arp.h, is not Ethernet", interface.hardware));

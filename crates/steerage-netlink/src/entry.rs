@@ -194,7 +194,8 @@ impl Link {
                 LinkAttribute::Mtu(mtu) => link.mtu = Some(mtu as usize),
                 LinkAttribute::Address(address) => link.address = Some(address),
                 LinkAttribute::LinkInfo(infos) => {
-                    let kind = |info: &LinkInfo| if let LinkInfo::Kind(kind) = info { Some(kind.to_string()) } else { None };
+                    let kind =
+                        |info: &LinkInfo| if let LinkInfo::Kind(kind) = info { Some(kind.to_string()) } else { None };
                     link.kind = infos.iter().find_map(kind);
                 }
                 LinkAttribute::Xdp(xdp) => link.programs = xdp.iter().filter_map(XdpProgram::new).collect(),

@@ -1,7 +1,7 @@
 //! The settings of network cards: the family `ethtool` of generic netlink (Documentation/networking/ethtool-netlink.rst of
 //! the kernel). There is a file for each kind of setting. Any user may read them.
 //!
-//! Kernels since 5.6 have it, unless they are built without it.
+//! Kernels since 5.6 have the family, unless they are built without it, and since 5.7 the settings here.
 
 mod channels;
 mod features;

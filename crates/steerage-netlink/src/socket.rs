@@ -199,6 +199,8 @@ fn outcome(message: Message<'_>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::socketpair;
+
     use super::*;
 
     /// A message with this body.
@@ -212,7 +214,8 @@ mod tests {
     #[test]
     fn a_message_that_is_cut_off_ends_the_datagram() {
         let datagram = [message(16, 0, b"abc"), message(17, 0, b"defg")].concat();
-        let read = |datagram| messages(datagram).map(|message| (message.kind, message.body.to_vec())).collect::<Vec<_>>();
+        let read =
+            |datagram| messages(datagram).map(|message| (message.kind, message.body.to_vec())).collect::<Vec<_>>();
         assert_eq!(read(&datagram), [(16, b"abc".to_vec()), (17, b"defg".to_vec())]);
         for cut in 20..datagram.len() {
             assert_eq!(read(&datagram[..cut]), [(16, b"abc".to_vec())], "{cut}");
@@ -220,6 +223,76 @@ mod tests {
         // A length that is shorter than the header.
         assert_eq!(read(&[3; 40]), []);
         assert_eq!(read(&[0; 40]), []);
+    }
+
+    /// A socket, and the end at which a test is the kernel.
+    fn pair() -> (Socket, OwnedFd) {
+        let (fd, kernel) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None).unwrap();
+        (Socket { fd, buffer: vec![0; 256].into(), sequence: 0 }, kernel)
+    }
+
+    struct Request;
+
+    impl NetlinkSerializable for Request {
+        fn message_type(&self) -> u16 {
+            20
+        }
+
+        fn buffer_len(&self) -> usize {
+            0
+        }
+
+        fn serialize(&self, _buffer: &mut [u8]) {}
+    }
+
+    /// The bodies of the reply to the next request, if the kernel replies with these datagrams.
+    fn reply(socket: &mut Socket, kernel: &OwnedFd, datagrams: &[Vec<u8>]) -> io::Result<Vec<Vec<u8>>> {
+        for datagram in datagrams {
+            let mut datagram = datagram.clone();
+            // Messages with the sequence number 0 get that of the next request.
+            if datagram[8] == 0 {
+                datagram[8..12].copy_from_slice(&(socket.sequence + 1).to_ne_bytes());
+            }
+            write(kernel, &datagram).unwrap();
+        }
+        let mut bodies = Vec::new();
+        socket.request(Request, 0, &mut |message| bodies.push(message.body.to_vec())).map(|()| bodies)
+    }
+
+    #[test]
+    fn an_interrupted_dump_is_made_again_but_not_forever() {
+        let (mut socket, kernel) = pair();
+        let (interrupted, whole) = (message(16, NLM_F_DUMP_INTR, b"olds"), message(16, 0, b"news"));
+        let done = message(NLMSG_DONE, 0, &[0; 4]);
+        let replies = [interrupted.clone(), done.clone(), whole, done.clone()];
+        assert_eq!(reply(&mut socket, &kernel, &replies).unwrap(), [b"olds", b"news"]);
+        let forever: Vec<Vec<u8>> = (0..DUMPS_MAX).flat_map(|_| [interrupted.clone(), done.clone()]).collect();
+        assert_eq!(reply(&mut socket, &kernel, &forever).unwrap().len(), DUMPS_MAX);
+        // The end alone may say so too.
+        let replies = [message(NLMSG_DONE, NLM_F_DUMP_INTR, &[0; 4]), done];
+        assert_eq!(reply(&mut socket, &kernel, &replies).unwrap(), Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn what_came_too_late_is_not_the_next_reply() {
+        let (mut socket, kernel) = pair();
+        assert_eq!(reply(&mut socket, &kernel, &[]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let mut late = [message(16, 0, b"late"), message(NLMSG_ERROR, 0, &[0; 20])];
+        late.iter_mut().for_each(|datagram| datagram[8] = 1);
+        let now = [message(16, 0, b"here"), message(NLMSG_ERROR, 0, &[0; 20])];
+        assert_eq!(reply(&mut socket, &kernel, &[late, now].concat()).unwrap(), [b"here"]);
+    }
+
+    #[test]
+    fn a_datagram_that_is_too_long_is_an_error_and_a_lost_change() {
+        let (mut socket, kernel) = pair();
+        assert!(reply(&mut socket, &kernel, &[message(16, 0, &[1; 300])]).is_err());
+        write(&kernel, &message(16, 0, &[1; 300])).unwrap();
+        write(&kernel, &message(16, 0, b"here")).unwrap();
+        let mut bodies = Vec::new();
+        assert!(!socket.read(&mut |message| bodies.push(message.body.to_vec())));
+        assert_eq!(bodies, [b"here"]);
+        assert!(socket.read(&mut |_| panic!("there is no more")));
     }
 
     #[test]

@@ -170,12 +170,11 @@ const SET_TERMINAL: Only = Only::OneOf(
     ],
 );
 /// Requests about interfaces: linux/sockios.h.
-const ASK_INTERFACE: Only = Only::OneOf(1, &[SIOCGIFNAME, SIOCGIFFLAGS, SIOCGIFMTU, SIOCETHTOOL, SIOCGIFINDEX]);
+const ASK_INTERFACE: Only = Only::OneOf(1, &[SIOCGIFNAME, SIOCGIFFLAGS, SIOCGIFMTU, SIOCGIFINDEX]);
 const SIOCGIFNAME: u64 = 0x8910;
 const SIOCGIFFLAGS: u64 = 0x8913;
 const SIOCGIFMTU: u64 = 0x8921;
 const SIOCGIFINDEX: u64 = 0x8933;
-const SIOCETHTOOL: u64 = 0x8946;
 
 const RUN: &[Call] = &[
     // Memory.

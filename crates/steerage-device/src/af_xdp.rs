@@ -189,7 +189,7 @@ impl AfXdpOptions {
             return Err(self.error("take packets from it", cause).advise("listen to it instead: af_packet:NAME"));
         }
         let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
-        let there_are = interface::queues(&self.interface).receive;
+        let there_are = interface::queues(&self.interface).receiving();
         let queues = self.queues.clone().unwrap_or(0..=there_are - 1);
         if *queues.end() >= there_are {
             let cause = io::Error::other(format!("they are numbered from 0, and there are {there_are}"));

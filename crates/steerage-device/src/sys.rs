@@ -5,10 +5,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const SIOCGIFNAME: c_ulong = 0x8910;
-const SIOCGIFFLAGS: c_ulong = 0x8913;
-const SIOCSIFFLAGS: c_ulong = 0x8914;
-const SIOCGIFMTU: c_ulong = 0x8921;
-const SIOCSIFMTU: c_ulong = 0x8922;
 
 const SIOCETHTOOL: c_ulong = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
@@ -23,8 +19,6 @@ const TEXT_WORDS: usize = 8;
 const RSS_WORDS: usize = 6;
 /// The longest key that is read, in bytes. The kernel's key has 52 bytes (`NETDEV_RSS_KEY_LEN`).
 const KEY_BYTES_MAX: usize = 256;
-
-const IFF_UP: u16 = libc::IFF_UP as u16;
 
 /// The longest name of an interface, with its terminating zero.
 pub(crate) const NAME_BYTES: usize = libc::IFNAMSIZ;
@@ -61,10 +55,6 @@ impl InterfaceRequest {
 
     pub(crate) fn short(&self) -> u16 {
         u16::from_ne_bytes([self.answer[0], self.answer[1]])
-    }
-
-    pub(crate) fn int(&self) -> i32 {
-        i32::from_ne_bytes([self.answer[0], self.answer[1], self.answer[2], self.answer[3]])
     }
 
     pub(crate) fn name(&self) -> String {
@@ -104,30 +94,11 @@ impl InterfaceSocket {
         socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Self)
     }
 
-    fn ask(&self, operation: c_ulong, mut request: InterfaceRequest) -> io::Result<InterfaceRequest> {
-        ask(self.0.as_fd(), operation, &mut request)?;
-        Ok(request)
-    }
-
-    /// The longest packet that the interface takes, without a link header.
-    pub(crate) fn mtu(&self, name: &str) -> io::Result<usize> {
-        Ok(self.ask(SIOCGIFMTU, InterfaceRequest::of(name)?)?.int().max(0) as usize)
-    }
-
     /// The current name of the interface with this index.
     pub(crate) fn name_of(&self, index: u32) -> io::Result<String> {
-        Ok(self.ask(SIOCGIFNAME, InterfaceRequest::of("")?.with_int(index as i32))?.name())
-    }
-
-    /// Sets the MTU of the interface.
-    pub(crate) fn set_mtu(&self, name: &str, mtu: usize) -> io::Result<()> {
-        self.ask(SIOCSIFMTU, InterfaceRequest::of(name)?.with_int(mtu as i32)).map(drop)
-    }
-
-    /// Sets the interface up.
-    pub(crate) fn set_up(&self, name: &str) -> io::Result<()> {
-        let flags = self.ask(SIOCGIFFLAGS, InterfaceRequest::of(name)?)?.short();
-        self.ask(SIOCSIFFLAGS, InterfaceRequest::of(name)?.with_short(flags | IFF_UP)).map(drop)
+        let mut request = InterfaceRequest::of("")?.with_int(index as i32);
+        ask(self.0.as_fd(), SIOCGIFNAME, &mut request)?;
+        Ok(request.name())
     }
 
     /// Runs a command of ethtool on its structure, which begins with the command's number.

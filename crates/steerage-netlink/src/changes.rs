@@ -44,7 +44,7 @@ impl Changes {
     /// # Errors
     /// If the kernel refuses the socket.
     pub fn of_link(link: u32) -> io::Result<Self> {
-        Ok(Self { socket: Socket::for_changes(ROUTE, LINKS)?, link: Some(link) })
+        Ok(Self { socket: Socket::open(ROUTE, LINKS)?, link: Some(link) })
     }
 
     /// Receives the changes of all links, addresses, routes and neighbours from now on.
@@ -52,7 +52,7 @@ impl Changes {
     /// # Errors
     /// If the kernel refuses the socket.
     pub fn of_all() -> io::Result<Self> {
-        let socket = Socket::for_changes(ROUTE, LINKS | TABLES)?;
+        let socket = Socket::open(ROUTE, LINKS | TABLES)?;
         // Root may exceed the limit for other users.
         if set_socket_recv_buffer_size_force(&socket, BUFFER_BYTES).is_err() {
             set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{NLM_F_APPEND, ParseableParametrized, parse_u16};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage, LinkXdp};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage, LinkXdp, Stats64};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -15,11 +15,11 @@ use crate::socket::Message;
 
 /// A new state of an entry, or its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// The entry is there: it is new, or it has changed, or a dump lists it.
-    Now(Entry),
-    /// The entry was deleted.
-    Deleted(Entry),
+pub struct Change {
+    /// The entry as it is now, or as it was last.
+    pub entry: Entry,
+    /// Whether the entry is there. If not, it was deleted.
+    pub is_there: bool,
 }
 
 /// An entry of one of the kernel's tables.
@@ -59,6 +59,8 @@ pub struct Link {
     pub address: Option<Vec<u8>>,
     /// The attached XDP programs.
     pub programs: Vec<XdpProgram>,
+    /// What it has counted since it was created.
+    pub statistics: Option<Stats64>,
 }
 
 /// An XDP program on an interface.
@@ -153,7 +155,7 @@ impl Change {
                 return None;
             }
         };
-        let is_deleted = matches!(
+        let is_there = !matches!(
             &parsed,
             Kernel::DelLink(_) | Kernel::DelAddress(_) | Kernel::DelRoute(_) | Kernel::DelNeighbour(_)
         );
@@ -164,7 +166,7 @@ impl Change {
             Kernel::NewNeighbour(it) | Kernel::DelNeighbour(it) => Entry::Neighbour(Neighbour::new(it)?),
             _ => return None,
         };
-        Some(if is_deleted { Self::Deleted(entry) } else { Self::Now(entry) })
+        Some(Self { entry, is_there })
     }
 }
 
@@ -198,6 +200,7 @@ impl Link {
                         |info: &LinkInfo| if let LinkInfo::Kind(kind) = info { Some(kind.to_string()) } else { None };
                     link.kind = infos.iter().find_map(kind);
                 }
+                LinkAttribute::Stats64(statistics) => link.statistics = Some(statistics),
                 LinkAttribute::Xdp(xdp) => link.programs = xdp.iter().filter_map(XdpProgram::new).collect(),
                 _ => {}
             }

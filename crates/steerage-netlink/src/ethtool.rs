@@ -8,8 +8,6 @@ mod features;
 
 use std::io;
 
-use netlink_packet_core::DefaultNla;
-
 use crate::attributes::{nested, text_attribute};
 use crate::generic::Family;
 
@@ -42,10 +40,8 @@ impl Ethtool {
         Family::open("ethtool").map(Self)
     }
 
-    /// Sends a command about an interface, with attributes that follow the interface's. Returns the attributes of the reply.
-    fn request(&mut self, command: u8, interface: &str, more: Vec<DefaultNla>) -> io::Result<Vec<u8>> {
-        let mut attributes = vec![nested(HEADER, &[text_attribute(ETHTOOL_A_HEADER_DEV_NAME, interface)])];
-        attributes.extend(more);
-        self.0.request(command, attributes)
+    /// Sends a command that reads a setting of an interface. Returns the attributes of the reply.
+    fn get(&mut self, command: u8, interface: &str) -> io::Result<Vec<u8>> {
+        self.0.request(command, &[nested(HEADER, &[text_attribute(ETHTOOL_A_HEADER_DEV_NAME, interface)])])
     }
 }

@@ -31,8 +31,8 @@ pub struct XdpSupport {
 /// # Errors
 /// If there is no such link, or the kernel does not report it.
 pub fn xdp_support(link: u32) -> io::Result<XdpSupport> {
-    let reply = Family::open("netdev")?
-        .request(NETDEV_CMD_DEV_GET, vec![attribute(NETDEV_A_DEV_IFINDEX, link.to_ne_bytes())])?;
+    let reply =
+        Family::open("netdev")?.request(NETDEV_CMD_DEV_GET, &[attribute(NETDEV_A_DEV_IFINDEX, link.to_ne_bytes())])?;
     let bits = |kind| find(&reply, kind).and_then(number);
     let features = bits(NETDEV_A_DEV_XDP_FEATURES).ok_or(io::ErrorKind::InvalidData)?;
     let hash = bits(NETDEV_A_DEV_XDP_RX_METADATA_FEATURES).map(|bits| bits & METADATA_HASH != 0);

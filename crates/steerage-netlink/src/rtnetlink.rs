@@ -3,12 +3,11 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, ParseableParametrized};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NetlinkSerializable};
 use netlink_packet_route::address::AddressMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp, Stats64};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp};
 use netlink_packet_route::neighbour::NeighbourMessage;
 use netlink_packet_route::route::RouteMessage;
-use netlink_packet_route::stats::{StatsAttribute, StatsFilterMask, StatsMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::entry::{Change, Entry, Link, XdpPlace};
@@ -34,15 +33,15 @@ impl Rtnetlink {
     /// # Errors
     /// If the kernel refuses the socket.
     pub fn open() -> io::Result<Self> {
-        Socket::for_requests(ROUTE, true).map(Self)
+        Socket::open(ROUTE, 0).map(Self)
     }
 
-    /// Opens a socket for a thread that must never wait. A reply that is not there at once is an error.
-    ///
-    /// # Errors
-    /// If the kernel refuses the socket.
-    pub fn open_without_waiting() -> io::Result<Self> {
-        Socket::for_requests(ROUTE, false).map(Self)
+    fn request(&mut self, request: &RouteNetlinkMessage, flags: u16, each: &mut dyn FnMut(Change)) -> io::Result<()> {
+        let mut body = vec![0; request.buffer_len()];
+        request.serialize(&mut body);
+        self.0.request(request.message_type(), flags, &body, &mut |message| {
+            Change::from_message(message).into_iter().for_each(&mut *each);
+        })
     }
 
     /// The link of this name.
@@ -50,37 +49,45 @@ impl Rtnetlink {
     /// # Errors
     /// If there is none, or the kernel does not reply.
     pub fn link(&mut self, name: &str) -> io::Result<Link> {
-        let mut request = LinkMessage::default();
-        request.attributes = vec![LinkAttribute::IfName(name.to_owned())];
+        self.described(0, vec![LinkAttribute::IfName(name.to_owned())])
+    }
+
+    /// The link with this index.
+    ///
+    /// # Errors
+    /// If there is none, or the kernel does not reply.
+    pub fn link_at(&mut self, index: u32) -> io::Result<Link> {
+        self.described(index, Vec::new())
+    }
+
+    fn described(&mut self, index: u32, attributes: Vec<LinkAttribute>) -> io::Result<Link> {
         let mut found = None;
-        self.0.request(RouteNetlinkMessage::GetLink(request), NLM_F_ACK, &mut |message| {
-            if let Some(Change::Now(Entry::Link(link))) = Change::from_message(message) {
+        let request = RouteNetlinkMessage::GetLink(link_message(index, attributes));
+        self.request(&request, NLM_F_ACK, &mut |change| {
+            if let Entry::Link(link) = change.entry {
                 found = Some(link);
             }
         })?;
-        found.ok_or_else(|| not_understood("a link"))
+        found.ok_or_else(|| io::Error::other("the kernel's description of the link is not understood"))
     }
 
-    /// What the link has counted since it was created.
+    /// Sets the link up. Needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// If there is no such link, or the kernel does not reply.
-    pub fn statistics(&mut self, link: u32) -> io::Result<Stats64> {
-        let mut request = StatsMessage::default();
-        (request.header.ifindex, request.header.filter_mask) = (link, StatsFilterMask::Link64);
-        let mut found = None;
-        self.0.request(RouteNetlinkMessage::GetStats(request), NLM_F_ACK, &mut |message| {
-            if let Ok(RouteNetlinkMessage::NewStats(reply)) =
-                RouteNetlinkMessage::parse_with_param(message.body, message.kind)
-            {
-                let numbers = |attribute: &StatsAttribute| match attribute {
-                    StatsAttribute::Link64(numbers) => Some(*numbers),
-                    _ => None,
-                };
-                found = reply.attributes.iter().find_map(numbers);
-            }
-        })?;
-        found.ok_or_else(|| not_understood("statistics"))
+    /// If the kernel refuses.
+    pub fn set_up(&mut self, link: u32) -> io::Result<()> {
+        let mut message = link_message(link, Vec::new());
+        (message.header.flags, message.header.change_mask) = (LinkFlags::Up, LinkFlags::Up);
+        self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
+    }
+
+    /// Sets the longest packet that the link sends. Needs `CAP_NET_ADMIN`.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_mtu(&mut self, link: u32, mtu: u32) -> io::Result<()> {
+        let message = link_message(link, vec![LinkAttribute::Mtu(mtu)]);
+        self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
     /// Attaches an XDP program to a place of the link, in place of the one that is there. For `None`, the place becomes
@@ -92,11 +99,9 @@ impl Rtnetlink {
     /// # Errors
     /// If the kernel refuses.
     pub fn set_xdp_program(&mut self, link: u32, place: XdpPlace, program: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let mut request = LinkMessage::default();
-        request.header.index = link;
         let program = LinkXdp::Fd(program.map_or(-1, |program| program.as_raw_fd()));
-        request.attributes = vec![LinkAttribute::Xdp(vec![program, LinkXdp::Flags(place as u32)])];
-        self.0.request(RouteNetlinkMessage::SetLink(request), NLM_F_ACK, &mut |_| {})
+        let message = link_message(link, vec![LinkAttribute::Xdp(vec![program, LinkXdp::Flags(place as u32)])]);
+        self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
     /// Lists all links, addresses, routes and neighbours, in this order, so that each entry comes after those that it
@@ -104,7 +109,7 @@ impl Rtnetlink {
     ///
     /// # Errors
     /// If the kernel does not reply.
-    pub fn list(&mut self, each: &mut dyn FnMut(Entry)) -> io::Result<()> {
+    pub fn list(&mut self, each: &mut dyn FnMut(Change)) -> io::Result<()> {
         let routes = |family| {
             let mut request = RouteMessage::default();
             request.header.address_family = family;
@@ -117,17 +122,12 @@ impl Rtnetlink {
             routes(AddressFamily::Inet6),
             RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
         ];
-        for request in requests {
-            self.0.request(request, NLM_F_DUMP, &mut |message| {
-                if let Some(Change::Now(entry)) = Change::from_message(message) {
-                    each(entry);
-                }
-            })?;
-        }
-        Ok(())
+        requests.iter().try_for_each(|request| self.request(request, NLM_F_DUMP, each))
     }
 }
 
-fn not_understood(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the kernel's description of {what} is not understood"))
+fn link_message(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    (message.header.index, message.attributes) = (index, attributes);
+    message
 }

@@ -2,23 +2,17 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use netlink_packet_core::{
-    NLM_F_CAPPED, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-    NetlinkSerializable, parse_i32, parse_u32,
+    Emitable, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, parse_i32, parse_u32,
 };
 use nix::sys::socket::SetSockOpt;
 use nix::sys::socket::sockopt::SetBool;
 use rustix::io::{Errno, write};
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 
 use crate::attributes;
-
-/// How long to wait for each part of a reply. The kernel replies before the call that sends the request returns, or never.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many times a dump is requested if changes interrupt it. After that, the changes that the kernel reports must be
 /// enough.
@@ -56,7 +50,8 @@ pub(crate) struct Message<'a> {
 /// A function that gets each message.
 pub(crate) type Each<'a> = &'a mut dyn FnMut(Message<'_>);
 
-/// A socket of one family of netlink.
+/// A socket of one family of netlink. It never waits. The kernel handles a request in the call that sends it, so the reply
+/// is there when that call returns, or never comes. Each further part of a dump is made when the part before is received.
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
@@ -71,39 +66,28 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    fn new(family: Option<Protocol>, flags: SocketFlags) -> io::Result<Self> {
-        let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags | SocketFlags::CLOEXEC, family)?;
-        Ok(Self { fd, buffer: vec![0; DATAGRAM_BYTES_MAX].into(), sequence: 0 })
-    }
-
-    /// A socket for requests. With `waits`, it waits for a reply that is not there at once.
-    pub(crate) fn for_requests(family: Option<Protocol>, waits: bool) -> io::Result<Self> {
-        let socket = Self::new(family, if waits { SocketFlags::empty() } else { SocketFlags::NONBLOCK })?;
-        set_socket_timeout(&socket.fd, Timeout::Recv, Some(PATIENCE))?;
+    /// Opens a socket in the network namespace of this thread. It receives the changes of these groups.
+    pub(crate) fn open(family: Option<Protocol>, groups: u32) -> io::Result<Self> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, family)?;
         // Since Linux 4.12. Without it, errors are only numbers.
-        let _ = ExtendedAck.set(&socket.fd, &true);
-        Ok(socket)
-    }
-
-    /// A socket that receives the changes of these groups, and never waits.
-    pub(crate) fn for_changes(family: Option<Protocol>, groups: u32) -> io::Result<Self> {
-        let socket = Self::new(family, SocketFlags::NONBLOCK)?;
-        bind(&socket.fd, &SocketAddrNetlink::new(0, groups))?;
-        Ok(socket)
+        let _ = ExtendedAck.set(&fd, &true);
+        bind(&fd, &SocketAddrNetlink::new(0, groups))?;
+        Ok(Self { fd, buffer: vec![0; DATAGRAM_BYTES_MAX].into(), sequence: 0 })
     }
 
     /// Sends a request, and passes the messages of the reply to `each`. `flags` has `NLM_F_DUMP` for all entries of a
     /// table, and `NLM_F_ACK` for anything else. If a table changes during a dump, entries come again.
-    pub(crate) fn request(&mut self, request: impl NetlinkSerializable, flags: u16, each: Each<'_>) -> io::Result<()> {
+    pub(crate) fn request(&mut self, kind: u16, flags: u16, body: &[u8], each: Each<'_>) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
-        (header.flags, header.sequence_number) = (NLM_F_REQUEST | flags, self.sequence);
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
+        (header.message_type, header.flags) = (kind, NLM_F_REQUEST | flags);
+        (header.length, header.sequence_number) = ((HEADER_BYTES + body.len()) as u32, self.sequence);
+        let mut message = vec![0; HEADER_BYTES];
+        header.emit(&mut message);
+        message.extend(body);
         for _ in 0..DUMPS_MAX {
-            write(&self.fd, &bytes)?;
+            write(&self.fd, &message)?;
             if self.reply(each)? {
                 break;
             }
@@ -181,11 +165,10 @@ fn outcome(message: Message<'_>) -> io::Result<()> {
         return Ok(());
     }
     let error = io::Error::from_raw_os_error(code.saturating_neg());
-    // In an error, the attributes follow the request, or only its header.
+    // In an error, the attributes follow a copy of the request.
     let request = message.body.get(4..).unwrap_or_default();
-    let before = match (message.kind, message.flags & NLM_F_CAPPED) {
-        (NLMSG_DONE, _) => 0,
-        (_, NLM_F_CAPPED) => HEADER_BYTES,
+    let before = match message.kind {
+        NLMSG_DONE => 0,
         _ => request.get(..4).and_then(|length| parse_u32(length).ok()).map_or(usize::MAX, |length| length as usize),
     };
     let explanation = request
@@ -231,20 +214,6 @@ mod tests {
         (Socket { fd, buffer: vec![0; 256].into(), sequence: 0 }, kernel)
     }
 
-    struct Request;
-
-    impl NetlinkSerializable for Request {
-        fn message_type(&self) -> u16 {
-            20
-        }
-
-        fn buffer_len(&self) -> usize {
-            0
-        }
-
-        fn serialize(&self, _buffer: &mut [u8]) {}
-    }
-
     /// The bodies of the reply to the next request, if the kernel replies with these datagrams.
     fn reply(socket: &mut Socket, kernel: &OwnedFd, datagrams: &[Vec<u8>]) -> io::Result<Vec<Vec<u8>>> {
         for datagram in datagrams {
@@ -256,7 +225,7 @@ mod tests {
             write(kernel, &datagram).unwrap();
         }
         let mut bodies = Vec::new();
-        socket.request(Request, 0, &mut |message| bodies.push(message.body.to_vec())).map(|()| bodies)
+        socket.request(20, 0, b"what", &mut |message| bodies.push(message.body.to_vec())).map(|()| bodies)
     }
 
     #[test]
@@ -303,11 +272,7 @@ mod tests {
             outcome(messages(&bytes).next().unwrap()).unwrap_err()
         };
         let request = message(20, 1, b"what was asked");
-        for error in [
-            error(NLMSG_ERROR, 0, &[&request, &words]),
-            error(NLMSG_ERROR, NLM_F_CAPPED, &[&request[..16], &words]),
-            error(NLMSG_DONE, 0, &[&words]),
-        ] {
+        for error in [error(NLMSG_ERROR, 0, &[&request, &words]), error(NLMSG_DONE, 0, &[&words])] {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
             assert!(error.to_string().ends_with(": no such queue"), "{error}");
         }

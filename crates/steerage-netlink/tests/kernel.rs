@@ -43,15 +43,31 @@ fn statistics_count_what_was_sent() {
     let Some(namespaces) = cable() else { return };
     namespaces.within(0, || {
         let index = if_nametoindex("near0").unwrap();
-        let mut kernel = Rtnetlink::open_without_waiting().unwrap();
-        let before = kernel.statistics(index).unwrap();
+        let mut kernel = Rtnetlink::open().unwrap();
+        let before = kernel.link_at(index).unwrap().statistics.unwrap();
         let socket = std::net::UdpSocket::bind("192.0.2.1:0").unwrap();
         for _ in 0..10 {
             socket.send_to(&[0; 100], "192.0.2.2:9").unwrap();
         }
-        let after = kernel.statistics(index).unwrap();
+        let after = kernel.link_at(index).unwrap().statistics.unwrap();
         assert!(after.tx_packets >= before.tx_packets + 10 && after.tx_bytes >= before.tx_bytes + 1420);
-        assert!(kernel.statistics(1 << 20).is_err());
+        assert!(kernel.link_at(1 << 20).is_err());
+    });
+}
+
+#[test]
+fn a_link_is_set() {
+    let Some(namespaces) = cable() else { return };
+    namespaces.must(0, "link set near0 down");
+    namespaces.within(0, || {
+        let mut kernel = Rtnetlink::open().unwrap();
+        let index = kernel.link("near0").unwrap().index;
+        kernel.set_mtu(index, 1300).unwrap();
+        kernel.set_up(index).unwrap();
+        let link = kernel.link("near0").unwrap();
+        assert_eq!((link.mtu, link.up), (Some(1300), true));
+        // Longer than any frame of this link.
+        assert!(kernel.set_mtu(index, 1 << 24).is_err());
     });
 }
 
@@ -60,7 +76,7 @@ fn all_tables_are_listed() {
     let Some(namespaces) = cable() else { return };
     let mut entries = Vec::new();
     let index = namespaces.within(0, || {
-        Rtnetlink::open().unwrap().list(&mut |entry| entries.push(entry)).unwrap();
+        Rtnetlink::open().unwrap().list(&mut |change| entries.push(change.entry)).unwrap();
         if_nametoindex("near0").unwrap()
     });
     let is_there = |wanted: &dyn Fn(&Entry) -> bool| entries.iter().any(wanted);
@@ -91,6 +107,10 @@ fn all_tables_are_listed() {
     )));
 }
 
+fn has_mtu(change: &Change, mtu: usize) -> bool {
+    change.is_there && matches!(&change.entry, Entry::Link(link) if link.mtu == Some(mtu))
+}
+
 /// The changes until one of them is `last`.
 fn until(changes: &mut Changes, last: impl Fn(&Change) -> bool) -> Vec<Change> {
     let start = Instant::now();
@@ -113,14 +133,11 @@ fn changes_come_and_those_of_one_link_can_be_had_alone() {
     namespaces.must(0, "route add 10.9.0.0/16 via 192.0.2.2");
     namespaces.must(0, "route del 10.9.0.0/16");
     namespaces.must(0, "link del near0");
-    let is_route = |change: &Change, there: bool| match change {
-        Change::Now(Entry::Route(route)) => there && route.prefix.1 == 16,
-        Change::Deleted(Entry::Route(route)) => !there && route.prefix.1 == 16,
-        _ => false,
+    let is_route = |change: &Change, is_there: bool| {
+        change.is_there == is_there && matches!(&change.entry, Entry::Route(route) if route.prefix.1 == 16)
     };
-    let name = |change: &Change, there: bool| match change {
-        Change::Now(Entry::Link(link)) if there => link.name.clone(),
-        Change::Deleted(Entry::Link(link)) if !there => link.name.clone(),
+    let name = |change: &Change, is_there: bool| match &change.entry {
+        Entry::Link(link) if change.is_there == is_there => link.name.clone(),
         _ => None,
     };
     let is_end = |change: &Change| name(change, false).as_deref() == Some("near0");
@@ -131,8 +148,7 @@ fn changes_come_and_those_of_one_link_can_be_had_alone() {
     assert!(changes.iter().any(|change| name(change, true).as_deref() == Some("lo")));
     let changes = until(&mut one, is_end);
     assert!(changes.iter().all(|change| name(change, true).or(name(change, false)).as_deref() == Some("near0")));
-    let mtu = |change: &Change| matches!(change, Change::Now(Entry::Link(link)) if link.mtu == Some(1400));
-    assert!(changes.iter().any(mtu), "{changes:?}");
+    assert!(changes.iter().any(|change| has_mtu(change, 1400)), "{changes:?}");
 }
 
 /// More changes than the socket has room for.
@@ -147,7 +163,7 @@ fn lost_changes_are_reported() {
     assert!(!changes.read(&mut |_| {}));
     // Later changes come again.
     namespaces.must(0, "link set near0 mtu 1400");
-    until(&mut changes, |change| matches!(change, Change::Now(Entry::Link(link)) if link.mtu == Some(1400)));
+    until(&mut changes, |change| has_mtu(change, 1400));
 }
 
 /// Every kernel that reports features knows those of the loopback interface, which has no queues to report.
@@ -165,7 +181,7 @@ fn features_and_queues_are_those_of_the_interface() {
     namespaces.within(0, || {
         let mut ethtool = Ethtool::open().unwrap();
         let channels = ethtool.channels("many0").unwrap();
-        assert_eq!((channels.rx, channels.tx, channels.combined), (3, 2, 0));
+        assert_eq!((channels.receiving(), channels.sending(), channels.combined), (3, 2, 0));
     });
 }
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::TxId;
-use steerage_netlink::{Change, Changes, Rtnetlink};
+use steerage_netlink::{Changes, Rtnetlink};
 
 use crate::Forwarding;
 use neighbour_probes::NeighbourProbes;
@@ -201,7 +201,7 @@ impl RouteUpdater {
 /// Reads all of the kernel's tables.
 fn read_all(kernel: &mut KernelTables) -> io::Result<()> {
     kernel.begin_dump();
-    Rtnetlink::open()?.list(&mut |entry| kernel.apply(Change::Now(entry)))?;
+    Rtnetlink::open()?.list(&mut |change| kernel.apply(change))?;
     kernel.end_dump();
     Ok(())
 }

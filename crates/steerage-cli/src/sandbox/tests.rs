@@ -263,8 +263,10 @@ fn call_number(name: &str) -> Option<u32> {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn packet_threads_may_use_few_arguments() {
-    let patterns: Vec<u64> =
-        (0..4096).chain((0..64).map(|bit| 1 << bit)).chain([u64::MAX, 0x8910, 0x8946, 0x8901, 0x8902, 0x5452]).collect();
+    let patterns: Vec<u64> = (0..4096)
+        .chain((0..64).map(|bit| 1 << bit))
+        .chain([u64::MAX, 0x8910, 0x8946, 0x8901, 0x8902, 0x5452])
+        .collect();
     let receives = ThreadFilter::new(&[Group::Receive], &PacketSockets::default()).unwrap();
     let sends = ThreadFilter::new(&[Group::Receive, Group::Send], &PacketSockets::default()).unwrap();
     let allowed = |filter: &ThreadFilter, name: &str, place: usize, rest: [u64; 6]| -> BTreeSet<u64> {

@@ -3,9 +3,8 @@
 use std::io;
 
 use steerage::{DeviceError, LinkType};
+use steerage_netlink::Rtnetlink;
 use steerage_netlink::ethtool::Ethtool;
-
-use super::sys::Socket;
 
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_PPP: u16 = 512;
@@ -38,12 +37,11 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    /// Reads the interface's properties. Any packet socket can ask for them.
-    pub(super) fn look(name: &str, socket: &Socket) -> Result<Self, DeviceError> {
+    /// Reads the interface's properties.
+    pub(super) fn look(name: &str) -> Result<Self, DeviceError> {
         let cannot = |cause| DeviceError::new(name, "look at the interface", cause).advise(GONE);
-        let index = index_of(name).ok_or_else(|| cannot(io::Error::from_raw_os_error(libc::ENODEV)))?;
-        let hardware = socket.hardware_type(name).map_err(cannot)?;
-        let (link, cooked) = match hardware {
+        let interface = Rtnetlink::open().and_then(|mut kernel| kernel.link(name)).map_err(cannot)?;
+        let (link, cooked) = match interface.hardware {
             ARPHRD_ETHER | ARPHRD_LOOPBACK => (LinkType::ETHERNET, false),
             ARPHRD_NONE | ARPHRD_RAWIP | ARPHRD_TUNNEL | ARPHRD_TUNNEL6 | ARPHRD_SIT => (LinkType::RAW, false),
             ARPHRD_PPP | ARPHRD_IPGRE | ARPHRD_IP6GRE => (LinkType::RAW, true),
@@ -55,21 +53,21 @@ impl Interface {
         };
         Ok(Self {
             name: name.to_owned(),
-            index,
+            index: interface.index,
             link,
             cooked,
-            loopback: hardware == ARPHRD_LOOPBACK,
-            up: socket.is_up(name).map_err(cannot)?,
-            frame_bytes_max: socket.mtu(name).map_err(cannot)? + LINK_BYTES,
+            loopback: interface.hardware == ARPHRD_LOOPBACK,
+            up: interface.up,
+            frame_bytes_max: interface.mtu.unwrap_or_default() + LINK_BYTES,
             merges: merges(name),
         })
     }
 
     /// The names of all interfaces that are up and that a socket can listen to.
-    pub(super) fn listenable(socket: &Socket) -> io::Result<Vec<String>> {
+    pub(super) fn listenable() -> io::Result<Vec<String>> {
         let interfaces = nix::net::if_::if_nameindex()?;
         let names = interfaces.iter().filter_map(|interface| interface.name().to_str().ok());
-        let usable = names.filter(|name| Self::look(name, socket).is_ok_and(|interface| interface.up));
+        let usable = names.filter(|name| Self::look(name).is_ok_and(|interface| interface.up));
         Ok(usable.map(str::to_owned).collect())
     }
 

@@ -14,11 +14,10 @@ use steerage::{
     flow::FlowHash,
     limits::SEGMENTS_MAX,
 };
-use steerage_netlink::{Changes, Link};
+use steerage_netlink::{Change, Changes, Entry, Link};
 
 use super::bind::chunk_bytes;
 use super::device::Device;
-use super::interface::{self, Changed};
 use super::program::{META_BYTES, META_HASHED};
 use super::sys::{self, ByCpu, FilledChunk, OpenSocket};
 use super::{HEADROOM_BYTES, LINK_BYTES};
@@ -208,16 +207,19 @@ impl Queue {
             self.count_passed(out)?;
             self.look_for_program()?;
         }
-        match interface::changed(&mut self.changes) {
-            Ok(Changed::No) => {}
-            Ok(Changed::Now(link)) => self.changed(&link),
-            Ok(Changed::Deleted) => {
+        let mut last = None;
+        if !self.changes.read(&mut |change| last = Some(change)) {
+            // The next change brings the whole state.
+            tracing::debug!(device = %self.device.name, "changes were missed");
+        }
+        match last {
+            Some(Change { entry: Entry::Link(link), is_there: true }) => self.changed(&link),
+            Some(Change { is_there: false, .. }) => {
                 let cause = io::Error::from_raw_os_error(libc::ENODEV);
                 let error = self.device.error("go on receiving", cause).advise("the interface was deleted");
                 self.end(Some(error));
             }
-            // The changes overflowed the socket's buffer. The next read brings newer ones.
-            Err(error) => tracing::debug!(device = %self.device.name, %error, "changes were missed"),
+            _ => {}
         }
         Ok(())
     }

@@ -125,7 +125,7 @@ impl AfXdpOutput {
             let _ = socket.set_send_buffer(SEND_BUFFER);
             sockets.push(socket);
         }
-        let queues = interface::queues(&self.interface).send;
+        let queues = interface::queues(&self.interface).sending();
         let sockets = TxSockets::new(&self.interface, &interface, queues, self.ring, sockets);
         let sockets = sockets.map_err(|e| self.error("watch the interface", e))?;
         if let Some(device) = Device::find(interface.index) {

@@ -5,11 +5,13 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use steerage::device::{Page, Posted, Region};
+
+use crate::sys::{checked, socket};
 
 mod bpf;
 mod ring;
@@ -135,13 +137,7 @@ pub(super) struct Socket(OwnedFd);
 
 impl Socket {
     pub(super) fn new() -> io::Result<Self> {
-        // SAFETY: takes numbers only.
-        let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new, and nothing else owns it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0).map(Self)
     }
 
     /// Makes receivers poll the driver, for this long at a time and for this many frames. This takes
@@ -360,9 +356,4 @@ pub(super) fn wait_for_receivers() -> bool {
     // The kernel's receive path runs under RCU, and this call waits for a grace period.
     // SAFETY: takes numbers only.
     unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) == 0 }
-}
-
-/// The outcome of a system call that returns a negative number on failure.
-fn checked(result: c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -17,11 +17,10 @@ use steerage::{
     DeviceError, Timestamp,
     device::{InFlight, Reaper, Region},
 };
-use steerage_netlink::{Changes, Link};
+use steerage_netlink::{Changes, Entry, Link};
 
 use super::LINK_BYTES;
 use super::bind::{self, PINNED, chunk_bytes};
-use super::interface::{self, Changed};
 use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Sender, Shape, Socket};
 
 /// How often the interface's state is read at most. Each read takes a system call.
@@ -247,13 +246,14 @@ impl TxSockets {
             return;
         }
         watch.looked = now;
-        match interface::changed(&mut watch.changes) {
-            // Relaxed, like the load: if a CPU sees the new MTU late, the kernel refuses its
-            // packets.
-            Ok(Changed::Now(link)) => link.mtu.into_iter().for_each(|mtu| self.mtu.store(mtu, Ordering::Relaxed)),
-            Ok(_) => {}
-            // The changes overflowed the socket's buffer. The next read brings newer ones.
-            Err(error) => tracing::debug!(device = %self.name, %error, "changes were missed"),
+        let is_complete = watch.changes.read(&mut |change| match change.entry {
+            // Relaxed, like the load: if a CPU sees the new MTU late, the kernel refuses its packets.
+            Entry::Link(Link { mtu: Some(mtu), .. }) => self.mtu.store(mtu, Ordering::Relaxed),
+            _ => {}
+        });
+        if !is_complete {
+            // The next change brings the whole state.
+            tracing::debug!(device = %self.name, "changes were missed");
         }
     }
 

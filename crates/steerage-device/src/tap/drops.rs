@@ -16,14 +16,15 @@ pub(super) struct Drops {
 impl Drops {
     /// Counts the drops from now on.
     pub(super) fn of(interface: u32) -> io::Result<Self> {
-        let mut kernel = Rtnetlink::open_without_waiting()?;
-        let seen = kernel.statistics(interface)?.tx_dropped;
-        Ok(Self { kernel, interface, seen })
+        let mut drops = Self { kernel: Rtnetlink::open()?, interface, seen: 0 };
+        drops.look();
+        Ok(drops)
     }
 
     /// How many packets were dropped since the last look. 0 if the interface is gone.
     pub(super) fn look(&mut self) -> u64 {
-        let Ok(now) = self.kernel.statistics(self.interface) else { return 0 };
-        now.tx_dropped.saturating_sub(std::mem::replace(&mut self.seen, now.tx_dropped))
+        let statistics = self.kernel.link_at(self.interface).ok().and_then(|link| link.statistics);
+        let Some(now) = statistics.map(|statistics| statistics.tx_dropped) else { return 0 };
+        now.saturating_sub(std::mem::replace(&mut self.seen, now))
     }
 }

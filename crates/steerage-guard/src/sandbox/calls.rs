@@ -169,11 +169,9 @@ const SET_TERMINAL: Only = Only::OneOf(
         request(libc::TCSETSF2),
     ],
 );
-/// Requests about interfaces: linux/sockios.h.
-const ASK_INTERFACE: Only = Only::OneOf(1, &[SIOCGIFNAME, SIOCGIFFLAGS, SIOCGIFMTU, SIOCGIFINDEX]);
+/// Requests for the names and numbers of interfaces: linux/sockios.h.
+const ASK_INTERFACE: Only = Only::OneOf(1, &[SIOCGIFNAME, SIOCGIFINDEX]);
 const SIOCGIFNAME: u64 = 0x8910;
-const SIOCGIFFLAGS: u64 = 0x8913;
-const SIOCGIFMTU: u64 = 0x8921;
 const SIOCGIFINDEX: u64 = 0x8933;
 
 const RUN: &[Call] = &[

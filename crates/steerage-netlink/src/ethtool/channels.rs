@@ -21,13 +21,25 @@ pub struct Channels {
     pub combined: u32,
 }
 
+impl Channels {
+    /// How many queues receive.
+    pub fn receiving(&self) -> u32 {
+        self.rx.saturating_add(self.combined)
+    }
+
+    /// How many queues send.
+    pub fn sending(&self) -> u32 {
+        self.tx.saturating_add(self.combined)
+    }
+}
+
 impl Ethtool {
     /// The queues of the interface of this name.
     ///
     /// # Errors
     /// If there is no such interface, its driver does not report them, or the kernel does not reply.
     pub fn channels(&mut self, interface: &str) -> io::Result<Channels> {
-        let reply = self.request(ETHTOOL_MSG_CHANNELS_GET, interface, Vec::new())?;
+        let reply = self.get(ETHTOOL_MSG_CHANNELS_GET, interface)?;
         let count = |kind| find(&reply, kind).and_then(number).and_then(|count| count.try_into().ok()).unwrap_or(0);
         Ok(Channels {
             rx: count(ETHTOOL_A_CHANNELS_RX_COUNT),

@@ -34,7 +34,7 @@ impl Ethtool {
     /// # Errors
     /// If there is no such interface, or the kernel does not reply.
     pub fn features(&mut self, interface: &str) -> io::Result<Features> {
-        let reply = self.request(ETHTOOL_MSG_FEATURES_GET, interface, Vec::new())?;
+        let reply = self.get(ETHTOOL_MSG_FEATURES_GET, interface)?;
         let names = |set| find(&reply, set).map(bit_names).unwrap_or_default();
         Ok(Features { on: names(ETHTOOL_A_FEATURES_ACTIVE), fixed: names(ETHTOOL_A_FEATURES_NOCHANGE) })
     }

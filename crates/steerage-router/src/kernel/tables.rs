@@ -130,10 +130,7 @@ impl KernelTables {
 
     /// Applies a change that the kernel reports.
     pub(super) fn apply(&mut self, change: Change) {
-        let (entry, is_there) = match change {
-            Change::Now(entry) => (entry, true),
-            Change::Deleted(entry) => (entry, false),
-        };
+        let Change { entry, is_there } = change;
         match entry {
             Entry::Link(link) => self.link(link, is_there),
             Entry::Address(address) => self.address(address, is_there),
@@ -366,7 +363,8 @@ mod tests {
     fn neighbour(state: NeighbourState) -> Change {
         let link_address = (state == NeighbourState::Reachable).then(|| vec![2, 0, 0, 0, 0, 2]);
         let address = [10, 0, 0, 2].into();
-        Change::Now(Entry::Neighbour(netlink::Neighbour { link: 7, address, link_address, state, is_proxy: false }))
+        let neighbour = netlink::Neighbour { link: 7, address, link_address, state, is_proxy: false };
+        Change { entry: Entry::Neighbour(neighbour), is_there: true }
     }
 
     /// The link address of that neighbour in the forwarding table. The inner value is `None` if the

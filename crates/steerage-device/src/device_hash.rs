@@ -10,7 +10,7 @@ use std::fs;
 
 use steerage_netlink::ethtool::Ethtool;
 
-use crate::sys::InterfaceSocket;
+use crate::sys::EthtoolSocket;
 
 /// The flow hash of an interface's packets: the device's or steerage's.
 ///
@@ -63,7 +63,7 @@ pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {
     if wanted == DeviceHash::Never {
         return HashedBy::Unknown;
     }
-    let Ok(socket) = InterfaceSocket::open() else { return HashedBy::Unknown };
+    let Ok(socket) = EthtoolSocket::open() else { return HashedBy::Unknown };
     let Ok(driver) = socket.driver(interface) else { return HashedBy::Unknown };
     let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(interface));
     // `/proc` may show another network namespace. Then the file is missing.

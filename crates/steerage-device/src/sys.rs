@@ -2,9 +2,7 @@
 
 use std::ffi::{c_int, c_ulong};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-
-const SIOCGIFNAME: c_ulong = 0x8910;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const SIOCETHTOOL: c_ulong = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
@@ -48,11 +46,6 @@ impl InterfaceRequest {
         self
     }
 
-    pub(crate) fn with_int(mut self, value: i32) -> Self {
-        self.answer[..4].copy_from_slice(&value.to_ne_bytes());
-        self
-    }
-
     pub(crate) fn short(&self) -> u16 {
         u16::from_ne_bytes([self.answer[0], self.answer[1]])
     }
@@ -84,21 +77,14 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A socket for requests about the interfaces of the network namespace in which it was opened.
+/// A socket for requests of ethtool about the interfaces of the network namespace in which it was opened.
 #[derive(Debug)]
-pub(crate) struct InterfaceSocket(OwnedFd);
+pub(crate) struct EthtoolSocket(OwnedFd);
 
-impl InterfaceSocket {
+impl EthtoolSocket {
     /// Opens a socket in this thread's network namespace.
     pub(crate) fn open() -> io::Result<Self> {
         socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Self)
-    }
-
-    /// The current name of the interface with this index.
-    pub(crate) fn name_of(&self, index: u32) -> io::Result<String> {
-        let mut request = InterfaceRequest::of("")?.with_int(index as i32);
-        ask(self.0.as_fd(), SIOCGIFNAME, &mut request)?;
-        Ok(request.name())
     }
 
     /// Runs a command of ethtool on its structure, which begins with the command's number.

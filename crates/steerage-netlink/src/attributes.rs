@@ -44,16 +44,6 @@ pub(crate) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned()
 }
 
-/// A number of 16, 32 or 64 bits. `None` if the value has another length.
-pub(crate) fn number(value: &[u8]) -> Option<u64> {
-    match value.len() {
-        2 => Some(u16::from_ne_bytes(value.try_into().ok()?).into()),
-        4 => Some(u32::from_ne_bytes(value.try_into().ok()?).into()),
-        8 => Some(u64::from_ne_bytes(value.try_into().ok()?)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,7 +52,7 @@ mod tests {
     fn attributes_are_read_back() {
         let list = serialized(&[text_attribute(1, "ab"), nested(2, &[attribute(3, 70_000_u32.to_ne_bytes())])]);
         assert_eq!(find(&list, 1).map(text).as_deref(), Some("ab"));
-        assert_eq!(find(&list, 2).and_then(|inner| find(inner, 3)).and_then(number), Some(70_000));
+        assert_eq!(find(&list, 2).and_then(|inner| find(inner, 3)), Some(&70_000_u32.to_ne_bytes()[..]));
         assert_eq!(find(&list, 4), None);
     }
 

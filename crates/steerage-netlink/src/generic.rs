@@ -2,10 +2,10 @@
 
 use std::io;
 
-use netlink_packet_core::{DefaultNla, NLM_F_ACK};
+use netlink_packet_core::{DefaultNla, NLM_F_ACK, parse_u16};
 use rustix::net::netlink::GENERIC;
 
-use crate::attributes::{find, number, serialized, text_attribute};
+use crate::attributes::{find, serialized, text_attribute};
 use crate::socket::Socket;
 
 /// The command, the version, and two unused bytes.
@@ -31,10 +31,8 @@ impl Family {
     pub(crate) fn open(name: &str) -> io::Result<Self> {
         let mut family = Self { socket: Socket::open(Some(GENERIC), 0)?, number: CONTROLLER };
         let reply = family.request(CTRL_CMD_GETFAMILY, &[text_attribute(CTRL_ATTR_FAMILY_NAME, name)])?;
-        family.number = find(&reply, CTRL_ATTR_FAMILY_ID)
-            .and_then(number)
-            .and_then(|number| number.try_into().ok())
-            .ok_or(io::ErrorKind::InvalidData)?;
+        let number = find(&reply, CTRL_ATTR_FAMILY_ID).and_then(|number| parse_u16(number).ok());
+        family.number = number.ok_or(io::ErrorKind::InvalidData)?;
         Ok(family)
     }
 

@@ -3,7 +3,9 @@
 
 use std::io;
 
-use crate::attributes::{attribute, find, number};
+use netlink_packet_core::parse_u64;
+
+use crate::attributes::{attribute, find};
 use crate::generic::Family;
 
 const NETDEV_CMD_DEV_GET: u8 = 1;
@@ -33,7 +35,7 @@ pub struct XdpSupport {
 pub fn xdp_support(link: u32) -> io::Result<XdpSupport> {
     let reply =
         Family::open("netdev")?.request(NETDEV_CMD_DEV_GET, &[attribute(NETDEV_A_DEV_IFINDEX, link.to_ne_bytes())])?;
-    let bits = |kind| find(&reply, kind).and_then(number);
+    let bits = |kind| find(&reply, kind).and_then(|bits| parse_u64(bits).ok());
     let features = bits(NETDEV_A_DEV_XDP_FEATURES).ok_or(io::ErrorKind::InvalidData)?;
     let hash = bits(NETDEV_A_DEV_XDP_RX_METADATA_FEATURES).map(|bits| bits & METADATA_HASH != 0);
     Ok(XdpSupport { driver: features & BASIC != 0, zero_copy: features & ZERO_COPY != 0, hash })

@@ -27,7 +27,6 @@ const DATAGRAMS_MAX: usize = 4096;
 /// Types of messages that every family of netlink has: linux/netlink.h.
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-const FIRST_OF_FAMILY: u16 = 16;
 /// A message's header: `struct nlmsghdr`.
 const HEADER_BYTES: usize = 16;
 /// The attribute with the kernel's words about an error.
@@ -111,8 +110,7 @@ impl Socket {
                 is_consistent &= message.flags & NLM_F_DUMP_INTR == 0;
                 match message.kind {
                     NLMSG_ERROR | NLMSG_DONE => return outcome(message).map(|()| is_consistent),
-                    FIRST_OF_FAMILY.. => each(message),
-                    _ => {}
+                    _ => each(message),
                 }
             }
         }

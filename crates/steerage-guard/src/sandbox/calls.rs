@@ -169,10 +169,6 @@ const SET_TERMINAL: Only = Only::OneOf(
         request(libc::TCSETSF2),
     ],
 );
-/// Requests for the names and numbers of interfaces: linux/sockios.h.
-const ASK_INTERFACE: Only = Only::OneOf(1, &[SIOCGIFNAME, SIOCGIFINDEX]);
-const SIOCGIFNAME: u64 = 0x8910;
-const SIOCGIFINDEX: u64 = 0x8933;
 
 const RUN: &[Call] = &[
     // Memory.
@@ -251,7 +247,6 @@ const RUN_OLD: &[Call] = &[];
 
 const RECEIVE: &[Call] = &[
     only(Sysno::getsockopt, OPTIONS_READ),
-    only(Sysno::ioctl, ASK_INTERFACE),
     any(Sysno::recvfrom),
     any(Sysno::recvmmsg),
     any(Sysno::recvmsg),

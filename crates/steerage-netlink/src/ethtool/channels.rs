@@ -2,8 +2,10 @@
 
 use std::io;
 
+use netlink_packet_core::parse_u32;
+
 use super::Ethtool;
-use crate::attributes::{find, number};
+use crate::attributes::find;
 
 const ETHTOOL_MSG_CHANNELS_GET: u8 = 17;
 const ETHTOOL_A_CHANNELS_RX_COUNT: u16 = 6;
@@ -40,7 +42,7 @@ impl Ethtool {
     /// If there is no such interface, its driver does not report them, or the kernel does not reply.
     pub fn channels(&mut self, interface: &str) -> io::Result<Channels> {
         let reply = self.get(ETHTOOL_MSG_CHANNELS_GET, interface)?;
-        let count = |kind| find(&reply, kind).and_then(number).and_then(|count| count.try_into().ok()).unwrap_or(0);
+        let count = |kind| find(&reply, kind).and_then(|count| parse_u32(count).ok()).unwrap_or(0);
         Ok(Channels {
             rx: count(ETHTOOL_A_CHANNELS_RX_COUNT),
             tx: count(ETHTOOL_A_CHANNELS_TX_COUNT),

@@ -392,5 +392,5 @@ pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
 /// assert!(is_interface("lo") && !is_interface("no-such-name"));
 /// ```
 pub fn is_interface(name: &str) -> bool {
-    interface::index_of(name).is_some()
+    nix::net::if_::if_nametoindex(name).is_ok()
 }

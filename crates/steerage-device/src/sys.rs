@@ -77,74 +77,54 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A socket for requests of ethtool about the interfaces of the network namespace in which it was opened.
-#[derive(Debug)]
-pub(crate) struct EthtoolSocket(OwnedFd);
-
-impl EthtoolSocket {
-    /// Opens a socket in this thread's network namespace.
-    pub(crate) fn open() -> io::Result<Self> {
-        socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Self)
-    }
-
-    /// Runs a command of ethtool on its structure, which begins with the command's number.
-    ///
-    /// This is only for what `steerage_netlink::ethtool` cannot do on all kernels since 5.10: netlink has no message with
-    /// the driver's name, and tells the key of the card's hash since 6.3 only.
-    ///
-    /// # Safety
-    /// `words` must be at least as long as the structure of the command, because the kernel reads
-    /// and writes that many bytes.
-    unsafe fn ethtool(&self, name: &str, words: &mut [u32]) -> io::Result<()> {
-        let mut request = InterfaceRequest::of(name)?;
-        let at: *mut u32 = words.as_mut_ptr();
-        request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
-        // SAFETY: the kernel follows the pointer to `words`. They are alive, and long enough by
-        // this function's contract.
-        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) })?;
-        // The kernel wrote to `words`, which the compiler cannot see.
-        std::hint::black_box(words);
-        Ok(())
-    }
-
-    /// The interface's driver.
-    pub(crate) fn driver(&self, name: &str) -> io::Result<Driver> {
-        let mut words = [0; DRIVER_WORDS];
-        words[0] = ETHTOOL_GDRVINFO;
-        // SAFETY: `words` has the length of `struct ethtool_drvinfo`.
-        unsafe { self.ethtool(name, &mut words) }?;
-        let text = |nth: usize| {
-            let words = &words[1 + nth * TEXT_WORDS..][..TEXT_WORDS];
-            let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
-            String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
-        };
-        // The texts are driver, version, firmware and bus.
-        Ok(Driver { name: text(0), has_card: !text(3).is_empty() })
-    }
-
-    /// The key of the card's flow hash (`ethtool -x`).
-    pub(crate) fn rss_key(&self, name: &str) -> io::Result<Vec<u8>> {
-        let mut words = [0; RSS_WORDS + KEY_BYTES_MAX / 4];
-        words[0] = ETHTOOL_GRSSH;
-        // SAFETY: the request asks for sizes only, so the kernel writes the structure without the
-        // data after it.
-        unsafe { self.ethtool(name, &mut words[..RSS_WORDS]) }?;
-        let bytes = words[3] as usize;
-        if bytes > KEY_BYTES_MAX {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        words[..RSS_WORDS].copy_from_slice(&[ETHTOOL_GRSSH, 0, 0, bytes as u32, 0, 0]);
-        // SAFETY: only the key follows the structure. It has `bytes` bytes, and there is room for
-        // them.
-        unsafe { self.ethtool(name, &mut words) }?;
-        Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
-    }
+/// Runs a command of ethtool(8) about an interface of this thread's network namespace on the command's structure, which
+/// begins with the command's number.
+///
+/// This is only for what `steerage_netlink::ethtool` cannot do on all kernels since 5.10: netlink has no message with the
+/// driver's name, and reports the key of the card's hash only since 6.3.
+///
+/// # Safety
+/// `words` must be at least as long as the structure of the command, because the kernel reads and writes that many bytes.
+unsafe fn ethtool(name: &str, words: &mut [u32]) -> io::Result<()> {
+    let socket = socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)?;
+    let mut request = InterfaceRequest::of(name)?;
+    let at: *mut u32 = words.as_mut_ptr();
+    request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
+    // SAFETY: the kernel follows the pointer to `words`. They are alive, and long enough by this function's contract.
+    checked(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) })?;
+    // The kernel wrote to `words`, which the compiler cannot see.
+    std::hint::black_box(words);
+    Ok(())
 }
 
-/// The driver of an interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Driver {
-    pub(crate) name: String,
-    /// Whether the interface belongs to a device on a bus, of a real or a virtual machine.
-    pub(crate) has_card: bool,
+/// The name of the interface's driver, and whether the interface belongs to a device on a bus, of a real or a virtual
+/// machine.
+pub(crate) fn driver(name: &str) -> io::Result<(String, bool)> {
+    let mut words = [0; DRIVER_WORDS];
+    words[0] = ETHTOOL_GDRVINFO;
+    // SAFETY: `words` has the length of `struct ethtool_drvinfo`.
+    unsafe { ethtool(name, &mut words) }?;
+    let text = |nth: usize| {
+        let words = &words[1 + nth * TEXT_WORDS..][..TEXT_WORDS];
+        let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
+        String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
+    };
+    // The texts are driver, version, firmware and bus.
+    Ok((text(0), !text(3).is_empty()))
+}
+
+/// The key of the card's flow hash (`ethtool -x`).
+pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
+    let mut words = [0; RSS_WORDS + KEY_BYTES_MAX / 4];
+    words[0] = ETHTOOL_GRSSH;
+    // SAFETY: the request asks for sizes only, so the kernel writes the structure without the data after it.
+    unsafe { ethtool(name, &mut words[..RSS_WORDS]) }?;
+    let bytes = words[3] as usize;
+    if bytes > KEY_BYTES_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    words[..RSS_WORDS].copy_from_slice(&[ETHTOOL_GRSSH, 0, 0, bytes as u32, 0, 0]);
+    // SAFETY: only the key follows the structure. It has `bytes` bytes, and there is room for them.
+    unsafe { ethtool(name, &mut words) }?;
+    Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
 }

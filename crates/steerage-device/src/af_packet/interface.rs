@@ -102,8 +102,3 @@ fn merges(name: &str) -> (bool, bool) {
 
 /// Advice for a missing interface.
 const GONE: &str = "`ip link` lists the interfaces there are";
-
-/// The index of the interface called `name`, if it exists.
-pub(super) fn index_of(name: &str) -> Option<u32> {
-    nix::net::if_::if_nametoindex(name).ok()
-}

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 
 use crate::entry::{Change, link_of};
-use crate::rtnetlink::ROUTE;
 use crate::socket::Socket;
 
 /// The group of links (`RTMGRP_` of linux/rtnetlink.h), and those of neighbours and of the addresses and routes of both
@@ -44,7 +43,7 @@ impl Changes {
     /// # Errors
     /// If the kernel refuses the socket.
     pub fn of_link(link: u32) -> io::Result<Self> {
-        Ok(Self { socket: Socket::open(ROUTE, LINKS)?, link: Some(link) })
+        Ok(Self { socket: Socket::open(None, LINKS)?, link: Some(link) })
     }
 
     /// Receives the changes of all links, addresses, routes and neighbours from now on.
@@ -52,7 +51,7 @@ impl Changes {
     /// # Errors
     /// If the kernel refuses the socket.
     pub fn of_all() -> io::Result<Self> {
-        let socket = Socket::open(ROUTE, LINKS | TABLES)?;
+        let socket = Socket::open(None, LINKS | TABLES)?;
         // Root may exceed the limit for other users.
         if set_socket_recv_buffer_size_force(&socket, BUFFER_BYTES).is_err() {
             set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;

@@ -147,14 +147,10 @@ impl Change {
     /// The change that a message reports. `None` if the message has no entry, or one that does not concern IP.
     pub(crate) fn from_message(message: Message<'_>) -> Option<Self> {
         use RouteNetlinkMessage as Kernel;
-        let parsed = match Kernel::parse_with_param(message.body, message.kind) {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                // Newer kernels have messages that this program does not know.
-                tracing::debug!("a message of the kernel is not understood: {error}");
-                return None;
-            }
-        };
+        // Newer kernels have messages that this program does not know.
+        let parsed = Kernel::parse_with_param(message.body, message.kind)
+            .inspect_err(|error| tracing::debug!("a message of the kernel is not understood: {error}"))
+            .ok()?;
         let is_there = !matches!(
             &parsed,
             Kernel::DelLink(_) | Kernel::DelAddress(_) | Kernel::DelRoute(_) | Kernel::DelNeighbour(_)
@@ -267,8 +263,11 @@ impl Route {
                     for hop in hops {
                         let gateway = hop.attributes.iter().find_map(gateway);
                         route.encapsulates |= hop.attributes.iter().any(|a| matches!(a, RouteAttribute::Encap(_)));
-                        let (link, weight) = (hop.interface_index, u16::from(hop.hops) + 1);
-                        route.hops.push(NextHop { link, gateway, weight });
+                        route.hops.push(NextHop {
+                            link: hop.interface_index,
+                            gateway,
+                            weight: u16::from(hop.hops) + 1,
+                        });
                     }
                 }
                 RouteAttribute::Encap(_) => route.encapsulates = true,
@@ -282,9 +281,8 @@ impl Route {
 
 impl Neighbour {
     fn new(message: NeighbourMessage) -> Option<Self> {
-        let NeighbourMessage { header, attributes, .. } = message;
         let (mut address, mut link_address) = (None, None);
-        for attribute in attributes {
+        for attribute in message.attributes {
             match attribute {
                 NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => address = Some(IpAddr::V4(v4)),
                 NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => address = Some(IpAddr::V6(v6)),
@@ -292,6 +290,7 @@ impl Neighbour {
                 _ => {}
             }
         }
+        let header = message.header;
         let is_proxy = header.flags.contains(NeighbourFlags::Proxy);
         Some(Self { link: header.ifindex, address: address?, link_address, state: header.state, is_proxy })
     }

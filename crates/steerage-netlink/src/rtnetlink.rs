@@ -13,9 +13,6 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use crate::entry::{Change, Entry, Link, XdpPlace};
 use crate::socket::Socket;
 
-/// `NETLINK_ROUTE` is protocol 0.
-pub(crate) const ROUTE: Option<rustix::net::Protocol> = None;
-
 /// A socket for requests about links, addresses, routes and neighbours.
 ///
 /// ```
@@ -33,7 +30,7 @@ impl Rtnetlink {
     /// # Errors
     /// If the kernel refuses the socket.
     pub fn open() -> io::Result<Self> {
-        Socket::open(ROUTE, 0).map(Self)
+        Socket::open(None, 0).map(Self)
     }
 
     fn request(&mut self, request: &RouteNetlinkMessage, flags: u16, each: &mut dyn FnMut(Change)) -> io::Result<()> {

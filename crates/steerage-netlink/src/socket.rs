@@ -65,7 +65,8 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Opens a socket in the network namespace of this thread. It receives the changes of these groups.
+    /// Opens a socket in the network namespace of this thread. It receives the changes of these groups. `None` is the family
+    /// of rtnetlink.
     pub(crate) fn open(family: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, family)?;

@@ -130,8 +130,8 @@ impl KernelTables {
 
     /// Applies a change that the kernel reports.
     pub(super) fn apply(&mut self, change: Change) {
-        let Change { entry, is_there } = change;
-        match entry {
+        let is_there = change.is_there;
+        match change.entry {
             Entry::Link(link) => self.link(link, is_there),
             Entry::Address(address) => self.address(address, is_there),
             Entry::Route(route) => self.route(&route, is_there),

@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use netlink_packet_route::link::LinkHeader;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 
-use crate::entry::{Change, link_of};
+use crate::entry::Change;
 use crate::socket::Socket;
 
 /// The group of links (`RTMGRP_` of linux/rtnetlink.h), and those of neighbours and of the addresses and routes of both
@@ -33,7 +34,7 @@ pub struct Changes {
 
 impl AsFd for Changes {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.socket.fd.as_fd()
     }
 }
 
@@ -53,8 +54,8 @@ impl Changes {
     pub fn of_all() -> io::Result<Self> {
         let socket = Socket::open(None, LINKS | TABLES)?;
         // Root may exceed the limit for other users.
-        if set_socket_recv_buffer_size_force(&socket, BUFFER_BYTES).is_err() {
-            set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
+        if set_socket_recv_buffer_size_force(&socket.fd, BUFFER_BYTES).is_err() {
+            set_socket_recv_buffer_size(&socket.fd, BUFFER_BYTES)?;
         }
         Ok(Self { socket, link: None })
     }
@@ -65,7 +66,7 @@ impl Changes {
         let link = self.link;
         self.socket.read(&mut |message| {
             // The full parse allocates memory. Do not do that for the links of others.
-            if link.is_none_or(|link| link_of(message) == Some(link)) {
+            if link.is_none_or(|link| LinkHeader::parse(message.body).is_ok_and(|header| header.index == link)) {
                 Change::from_message(message).into_iter().for_each(&mut *each);
             }
         })

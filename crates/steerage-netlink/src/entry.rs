@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{NLM_F_APPEND, ParseableParametrized, parse_u16};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage, LinkXdp, Stats64};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Stats64};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -60,7 +60,7 @@ pub struct Link {
     /// The attached XDP programs.
     pub programs: Vec<XdpProgram>,
     /// What it has counted since it was created.
-    pub statistics: Option<Stats64>,
+    pub statistics: Option<Box<Stats64>>,
 }
 
 /// An XDP program on an interface.
@@ -166,11 +166,6 @@ impl Change {
     }
 }
 
-/// The link that a message is about, without a look at its attributes.
-pub(crate) fn link_of(message: Message<'_>) -> Option<u32> {
-    LinkHeader::parse(message.body).ok().map(|header| header.index)
-}
-
 impl Link {
     fn new(message: LinkMessage, body: &[u8]) -> Option<Self> {
         let header = message.header;
@@ -196,7 +191,7 @@ impl Link {
                         |info: &LinkInfo| if let LinkInfo::Kind(kind) = info { Some(kind.to_string()) } else { None };
                     link.kind = infos.iter().find_map(kind);
                 }
-                LinkAttribute::Stats64(statistics) => link.statistics = Some(statistics),
+                LinkAttribute::Stats64(statistics) => link.statistics = Some(Box::new(statistics)),
                 LinkAttribute::Xdp(xdp) => link.programs = xdp.iter().filter_map(XdpProgram::new).collect(),
                 _ => {}
             }

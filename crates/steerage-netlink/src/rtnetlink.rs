@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NetlinkSerializable};
+use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp};
 use netlink_packet_route::neighbour::NeighbourMessage;
 use netlink_packet_route::route::RouteMessage;
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::entry::{Change, Entry, Link, XdpPlace};
 use crate::socket::Socket;
@@ -107,16 +107,10 @@ impl Rtnetlink {
     /// # Errors
     /// If the kernel does not reply.
     pub fn list(&mut self, each: &mut dyn FnMut(Change)) -> io::Result<()> {
-        let routes = |family| {
-            let mut request = RouteMessage::default();
-            request.header.address_family = family;
-            RouteNetlinkMessage::GetRoute(request)
-        };
         let requests = [
             RouteNetlinkMessage::GetLink(LinkMessage::default()),
             RouteNetlinkMessage::GetAddress(AddressMessage::default()),
-            routes(AddressFamily::Inet),
-            routes(AddressFamily::Inet6),
+            RouteNetlinkMessage::GetRoute(RouteMessage::default()),
             RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
         ];
         requests.iter().try_for_each(|request| self.request(request, NLM_F_DUMP, each))

@@ -1,7 +1,7 @@
 //! A netlink socket.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use netlink_packet_core::{
     Emitable, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, parse_i32, parse_u32,
@@ -53,15 +53,9 @@ pub(crate) type Each<'a> = &'a mut dyn FnMut(Message<'_>);
 /// is there when that call returns, or never comes. Each further part of a dump is made when the part before is received.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    fd: OwnedFd,
+    pub(crate) fd: OwnedFd,
     buffer: Box<[u8]>,
     sequence: u32,
-}
-
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
 }
 
 impl Socket {
@@ -165,14 +159,10 @@ fn outcome(message: Message<'_>) -> io::Result<()> {
     }
     let error = io::Error::from_raw_os_error(code.saturating_neg());
     // In an error, the attributes follow a copy of the request.
-    let request = message.body.get(4..).unwrap_or_default();
-    let before = match message.kind {
-        NLMSG_DONE => 0,
-        _ => request.get(..4).and_then(|length| parse_u32(length).ok()).map_or(usize::MAX, |length| length as usize),
-    };
-    let explanation = request
-        .get(before.checked_next_multiple_of(4).unwrap_or(usize::MAX)..)
-        .and_then(|rest| attributes::find(rest, NLMSGERR_ATTR_MSG));
+    let rest = message.body.get(4..).unwrap_or_default();
+    let request = if message.kind == NLMSG_DONE { Some(0) } else { rest.get(..4).and_then(|it| parse_u32(it).ok()) };
+    let request = request.and_then(|length| (length as usize).checked_next_multiple_of(4));
+    let explanation = request.and_then(|length| attributes::find(rest.get(length..)?, NLMSGERR_ATTR_MSG));
     Err(match explanation {
         Some(text) => io::Error::new(error.kind(), format!("{error}: {}", attributes::text(text))),
         None => error,

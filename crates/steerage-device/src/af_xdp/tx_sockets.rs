@@ -246,10 +246,11 @@ impl TxSockets {
             return;
         }
         watch.looked = now;
-        let is_complete = watch.changes.read(&mut |change| match change.entry {
-            // Relaxed, like the load: if a CPU sees the new MTU late, the kernel refuses its packets.
-            Entry::Link(Link { mtu: Some(mtu), .. }) => self.mtu.store(mtu, Ordering::Relaxed),
-            _ => {}
+        let is_complete = watch.changes.read(&mut |change| {
+            if let Entry::Link(Link { mtu: Some(mtu), .. }) = change.entry {
+                // Relaxed, like the load: if a CPU sees the new MTU late, the kernel refuses its packets.
+                self.mtu.store(mtu, Ordering::Relaxed);
+            }
         });
         if !is_complete {
             // The next change brings the whole state.

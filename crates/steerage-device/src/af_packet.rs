@@ -234,7 +234,7 @@ impl AfPacketOptions {
     /// not listen to it, or there is no memory for its ring.
     pub fn open(&self) -> Result<AfPacket, DeviceError> {
         let first = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
-        let interface = Interface::look(&self.interface, &first)?;
+        let interface = Interface::look(&self.interface)?;
         if interface.cooked && self.filter.is_some() {
             let cause = io::Error::from(io::ErrorKind::Unsupported);
             return Err(self
@@ -369,8 +369,9 @@ const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 /// The names of the interfaces that `any` stands for. They are up, and steerage can listen to them.
 pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     let failed = |operation| move |cause| DeviceError::new("any", operation, cause);
-    let socket = Socket::new(false).map_err(|cause| failed("open a packet socket")(cause).advise(PERMISSION))?;
-    let names = Interface::listenable(&socket).map_err(failed("list the interfaces"))?;
+    // Without the permission, say so once, and not for each interface.
+    Socket::new(false).map_err(|cause| failed("open a packet socket")(cause).advise(PERMISSION))?;
+    let names = Interface::listenable().map_err(failed("list the interfaces"))?;
     if names.is_empty() {
         let cause = io::Error::new(io::ErrorKind::NotFound, "none is up");
         return Err(failed("listen to the interfaces")(cause).advise("`ip link set IFACE up` starts one"));
@@ -391,11 +392,5 @@ pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
 /// assert!(is_interface("lo") && !is_interface("no-such-name"));
 /// ```
 pub fn is_interface(name: &str) -> bool {
-    interface::index_of(name).is_some()
-}
-
-/// Has the kernel finish checksums before the interface sends a packet.
-#[cfg(test)]
-pub(crate) fn finish_checksums(name: &str) -> io::Result<()> {
-    Socket::new(false)?.finish_checksums(name)
+    nix::net::if_::if_nametoindex(name).is_ok()
 }

@@ -36,7 +36,7 @@ use crate::device_hash::{self, DeviceHash, HashedBy};
 use crate::options::setters;
 use attach::attach;
 use device::Device;
-use interface::{ETHERNET, Netlink};
+use interface::ETHERNET;
 use queue::Queue;
 use sys::Socket;
 
@@ -180,14 +180,14 @@ impl AfXdpOptions {
                 .error("take packets without --take", cause)
                 .advise("write --take 'udp port 53' or --take all (steerage help af_xdp)"));
         };
-        let interface = Netlink::look(&self.interface)
+        let interface = interface::look(&self.interface)
             .map_err(|e| self.error("look at the interface", e).advise("`ip link` lists the interfaces there are"))?;
         if interface.hardware != ETHERNET {
             let cause = io::Error::other(format!("its type, {} in if_arp.h, is not Ethernet", interface.hardware));
             return Err(self.error("take packets from it", cause).advise("listen to it instead: af_packet:NAME"));
         }
         let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
-        let there_are = interface::queues(&self.interface).receive;
+        let there_are = interface::queues(&self.interface).receiving();
         let queues = self.queues.clone().unwrap_or(0..=there_are - 1);
         if *queues.end() >= there_are {
             let cause = io::Error::other(format!("they are numbered from 0, and there are {there_are}"));

@@ -8,7 +8,9 @@
 
 use std::fs;
 
-use crate::sys::InterfaceSocket;
+use steerage_netlink::ethtool::Ethtool;
+
+use crate::sys;
 
 /// The flow hash of an interface's packets: the device's or steerage's.
 ///
@@ -61,14 +63,14 @@ pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {
     if wanted == DeviceHash::Never {
         return HashedBy::Unknown;
     }
-    let Ok(socket) = InterfaceSocket::open() else { return HashedBy::Unknown };
-    let Ok(driver) = socket.driver(interface) else { return HashedBy::Unknown };
+    let Ok((driver, has_card)) = sys::driver(interface) else { return HashedBy::Unknown };
+    let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(interface));
     // `/proc` may show another network namespace. Then the file is missing.
     let kernels = fs::read_to_string("/proc/sys/net/core/netdev_rss_key").unwrap_or_default();
     judge(
-        (&driver.name, driver.has_card),
-        socket.hashes(interface).ok(),
-        socket.rss_key(interface).ok().as_deref(),
+        (&driver, has_card),
+        features.ok().map(|features| features.is_on("rx-hashing")),
+        sys::rss_key(interface).ok().as_deref(),
         &key_of(&kernels),
     )
 }

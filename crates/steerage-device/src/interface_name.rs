@@ -1,15 +1,19 @@
 //! The name of an interface, which follows the interface when it is renamed.
 
-use steerage::device::DeviceName;
+use std::sync::{Mutex, PoisonError};
 
-use crate::sys::InterfaceSocket;
+use steerage::device::DeviceName;
+use steerage_netlink::Rtnetlink;
 
 /// Names the interface that is now called `name` in this thread's network namespace. The name
 /// follows the interface by its index.
 pub(crate) fn following(name: &str) -> DeviceName {
-    match (nix::net::if_::if_nametoindex(name), InterfaceSocket::open()) {
-        (Ok(index), Ok(socket)) => DeviceName::following(name, move || socket.name_of(index).ok()),
+    let found = Rtnetlink::open().and_then(|mut kernel| Ok((kernel.link(name)?.index, Mutex::new(kernel))));
+    match found {
+        Ok((index, kernel)) => DeviceName::following(name, move || {
+            kernel.lock().unwrap_or_else(PoisonError::into_inner).link_at(index).ok()?.name
+        }),
         // The interface is gone, or too many files are open. Then the name stays as it is.
-        _ => name.into(),
+        Err(_) => name.into(),
     }
 }

@@ -2,19 +2,11 @@
 
 use std::ffi::{c_int, c_ulong};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-
-const SIOCGIFNAME: c_ulong = 0x8910;
-const SIOCGIFFLAGS: c_ulong = 0x8913;
-const SIOCSIFFLAGS: c_ulong = 0x8914;
-const SIOCGIFMTU: c_ulong = 0x8921;
-const SIOCSIFMTU: c_ulong = 0x8922;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const SIOCETHTOOL: c_ulong = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
-const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GRSSH: u32 = 0x46;
-const ETH_FLAG_RXHASH: u32 = 1 << 28;
 
 /// The length of `struct ethtool_drvinfo` (linux/ethtool.h) in 32-bit words: the command, five
 /// texts of 32 bytes, and 32 more bytes.
@@ -25,8 +17,6 @@ const TEXT_WORDS: usize = 8;
 const RSS_WORDS: usize = 6;
 /// The longest key that is read, in bytes. The kernel's key has 52 bytes (`NETDEV_RSS_KEY_LEN`).
 const KEY_BYTES_MAX: usize = 256;
-
-const IFF_UP: u16 = libc::IFF_UP as u16;
 
 /// The longest name of an interface, with its terminating zero.
 pub(crate) const NAME_BYTES: usize = libc::IFNAMSIZ;
@@ -56,17 +46,8 @@ impl InterfaceRequest {
         self
     }
 
-    pub(crate) fn with_int(mut self, value: i32) -> Self {
-        self.answer[..4].copy_from_slice(&value.to_ne_bytes());
-        self
-    }
-
     pub(crate) fn short(&self) -> u16 {
         u16::from_ne_bytes([self.answer[0], self.answer[1]])
-    }
-
-    pub(crate) fn int(&self) -> i32 {
-        i32::from_ne_bytes([self.answer[0], self.answer[1], self.answer[2], self.answer[3]])
     }
 
     pub(crate) fn name(&self) -> String {
@@ -96,105 +77,54 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A socket for requests about the interfaces of the network namespace in which it was opened.
-#[derive(Debug)]
-pub(crate) struct InterfaceSocket(OwnedFd);
-
-impl InterfaceSocket {
-    /// Opens a socket in this thread's network namespace.
-    pub(crate) fn open() -> io::Result<Self> {
-        socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Self)
-    }
-
-    fn ask(&self, operation: c_ulong, mut request: InterfaceRequest) -> io::Result<InterfaceRequest> {
-        ask(self.0.as_fd(), operation, &mut request)?;
-        Ok(request)
-    }
-
-    /// The longest packet that the interface takes, without a link header.
-    pub(crate) fn mtu(&self, name: &str) -> io::Result<usize> {
-        Ok(self.ask(SIOCGIFMTU, InterfaceRequest::of(name)?)?.int().max(0) as usize)
-    }
-
-    /// The current name of the interface with this index.
-    pub(crate) fn name_of(&self, index: u32) -> io::Result<String> {
-        Ok(self.ask(SIOCGIFNAME, InterfaceRequest::of("")?.with_int(index as i32))?.name())
-    }
-
-    /// Sets the MTU of the interface.
-    pub(crate) fn set_mtu(&self, name: &str, mtu: usize) -> io::Result<()> {
-        self.ask(SIOCSIFMTU, InterfaceRequest::of(name)?.with_int(mtu as i32)).map(drop)
-    }
-
-    /// Sets the interface up.
-    pub(crate) fn set_up(&self, name: &str) -> io::Result<()> {
-        let flags = self.ask(SIOCGIFFLAGS, InterfaceRequest::of(name)?)?.short();
-        self.ask(SIOCSIFFLAGS, InterfaceRequest::of(name)?.with_short(flags | IFF_UP)).map(drop)
-    }
-
-    /// Runs a command of ethtool on its structure, which begins with the command's number.
-    ///
-    /// # Safety
-    /// `words` must be at least as long as the structure of the command, because the kernel reads
-    /// and writes that many bytes.
-    unsafe fn ethtool(&self, name: &str, words: &mut [u32]) -> io::Result<()> {
-        let mut request = InterfaceRequest::of(name)?;
-        let at: *mut u32 = words.as_mut_ptr();
-        request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
-        // SAFETY: the kernel follows the pointer to `words`. They are alive, and long enough by
-        // this function's contract.
-        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) })?;
-        // The kernel wrote to `words`, which the compiler cannot see.
-        std::hint::black_box(words);
-        Ok(())
-    }
-
-    /// The interface's driver.
-    pub(crate) fn driver(&self, name: &str) -> io::Result<Driver> {
-        let mut words = [0; DRIVER_WORDS];
-        words[0] = ETHTOOL_GDRVINFO;
-        // SAFETY: `words` has the length of `struct ethtool_drvinfo`.
-        unsafe { self.ethtool(name, &mut words) }?;
-        let text = |nth: usize| {
-            let words = &words[1 + nth * TEXT_WORDS..][..TEXT_WORDS];
-            let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
-            String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
-        };
-        // The texts are driver, version, firmware and bus.
-        Ok(Driver { name: text(0), has_card: !text(3).is_empty() })
-    }
-
-    /// Whether the card's flow hashes are switched on (`ethtool -k`: receive-hashing).
-    pub(crate) fn hashes(&self, name: &str) -> io::Result<bool> {
-        let mut words = [ETHTOOL_GFLAGS, 0];
-        // SAFETY: `words` has the length of `struct ethtool_value`.
-        unsafe { self.ethtool(name, &mut words) }?;
-        Ok(words[1] & ETH_FLAG_RXHASH != 0)
-    }
-
-    /// The key of the card's flow hash (`ethtool -x`).
-    pub(crate) fn rss_key(&self, name: &str) -> io::Result<Vec<u8>> {
-        let mut words = [0; RSS_WORDS + KEY_BYTES_MAX / 4];
-        words[0] = ETHTOOL_GRSSH;
-        // SAFETY: the request asks for sizes only, so the kernel writes the structure without the
-        // data after it.
-        unsafe { self.ethtool(name, &mut words[..RSS_WORDS]) }?;
-        let bytes = words[3] as usize;
-        if bytes > KEY_BYTES_MAX {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        words[..RSS_WORDS].copy_from_slice(&[ETHTOOL_GRSSH, 0, 0, bytes as u32, 0, 0]);
-        // SAFETY: only the key follows the structure. It has `bytes` bytes, and there is room for
-        // them.
-        unsafe { self.ethtool(name, &mut words) }?;
-        Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
-    }
+/// Runs a command of ethtool(8) about an interface of this thread's network namespace on the command's structure, which
+/// begins with the command's number.
+///
+/// This is only for what `steerage_netlink::ethtool` cannot do on all kernels since 5.10: netlink has no message with the
+/// driver's name, and reports the key of the card's hash only since 6.3.
+///
+/// # Safety
+/// `words` must be at least as long as the structure of the command, because the kernel reads and writes that many bytes.
+unsafe fn ethtool(name: &str, words: &mut [u32]) -> io::Result<()> {
+    let socket = socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)?;
+    let mut request = InterfaceRequest::of(name)?;
+    let at: *mut u32 = words.as_mut_ptr();
+    request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
+    // SAFETY: the kernel follows the pointer to `words`. They are alive, and long enough by this function's contract.
+    checked(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) })?;
+    // The kernel wrote to `words`, which the compiler cannot see.
+    std::hint::black_box(words);
+    Ok(())
 }
 
-/// The driver of an interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Driver {
-    pub(crate) name: String,
-    /// Whether the interface belongs to a device on a bus, of a real or a virtual machine.
-    pub(crate) has_card: bool,
+/// The name of the interface's driver, and whether the interface belongs to a device on a bus, of a real or a virtual
+/// machine.
+pub(crate) fn driver(name: &str) -> io::Result<(String, bool)> {
+    let mut words = [0; DRIVER_WORDS];
+    words[0] = ETHTOOL_GDRVINFO;
+    // SAFETY: `words` has the length of `struct ethtool_drvinfo`.
+    unsafe { ethtool(name, &mut words) }?;
+    let text = |nth: usize| {
+        let words = &words[1 + nth * TEXT_WORDS..][..TEXT_WORDS];
+        let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
+        String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
+    };
+    // The texts are driver, version, firmware and bus.
+    Ok((text(0), !text(3).is_empty()))
+}
+
+/// The key of the card's flow hash (`ethtool -x`).
+pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
+    let mut words = [0; RSS_WORDS + KEY_BYTES_MAX / 4];
+    words[0] = ETHTOOL_GRSSH;
+    // SAFETY: the request asks for sizes only, so the kernel writes the structure without the data after it.
+    unsafe { ethtool(name, &mut words[..RSS_WORDS]) }?;
+    let bytes = words[3] as usize;
+    if bytes > KEY_BYTES_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    words[..RSS_WORDS].copy_from_slice(&[ETHTOOL_GRSSH, 0, 0, bytes as u32, 0, 0]);
+    // SAFETY: only the key follows the structure. It has `bytes` bytes, and there is room for them.
+    unsafe { ethtool(name, &mut words) }?;
+    Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
 }

@@ -39,6 +39,7 @@ use steerage::{
     DeviceError, Input, LinkType, Output,
     device::{RxQueue, TxQueue},
 };
+use steerage_netlink::Rtnetlink;
 
 use drops::Drops;
 use sys::{IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
@@ -48,7 +49,6 @@ use crate::namespace::Namespace;
 use crate::offloads::vnet;
 use crate::offloads::whole::Whole;
 use crate::options::setters;
-use crate::sys::InterfaceSocket;
 
 pub use spec::is_spec;
 
@@ -63,7 +63,6 @@ pub const MTU_MAX: usize = 65521;
 
 /// The MTU of Ethernet, for interfaces with an unknown MTU.
 const MTU_DEFAULT: usize = 1500;
-
 
 const MODULE: &str = "load the module: sudo modprobe tun; in a container: --device /dev/net/tun";
 const PERMISSION: &str =
@@ -235,8 +234,8 @@ impl TapOptions {
             let wrong = format!("queues are 1 to {QUEUES_MAX}, an MTU {MTU_MIN} to {MTU_MAX}");
             return Err(self.error("open the interface", io::Error::new(io::ErrorKind::InvalidInput, wrong)));
         }
-        let control = InterfaceSocket::open().map_err(|e| self.error("open a socket", e))?;
-        let is_new = control.mtu(&self.name).is_err();
+        let mut kernel = Rtnetlink::open().map_err(|e| self.error("open a netlink socket", e))?;
+        let is_new = kernel.link(&self.name).is_err();
         let queues = self.attach_queues(asked, is_new)?;
         let (name, flags) = queues[0].attached().map_err(|e| self.error("look at the interface", e))?;
         if flags & IFF_VNET_HDR != 0 && !self.offloads {
@@ -252,13 +251,14 @@ impl TapOptions {
             // An earlier owner may have left the offloads on.
             queues[0].set_offloads(0).map_err(|e| self.error("turn off the interface's offloads", e))?;
         }
+        let link = kernel.link(&name).map_err(|e| self.error("look at the interface", e))?;
         if let Some(mtu) = self.mtu {
-            control.set_mtu(&name, mtu).map_err(|e| self.error("set the interface's MTU", e))?;
+            kernel.set_mtu(link.index, mtu as u32).map_err(|e| self.error("set the interface's MTU", e))?;
         }
         if is_new {
-            control.set_up(&name).map_err(|e| self.error("set the interface up", e))?;
+            kernel.set_up(link.index).map_err(|e| self.error("set the interface up", e))?;
         }
-        let mtu = control.mtu(&name).map_err(|e| self.error("look at the interface", e))?;
+        let mtu = self.mtu.or(link.mtu).unwrap_or(MTU_DEFAULT);
         Ok(Shared { whole, ..Shared::new(name, self.layer, namespace, queues, header_bytes, mtu) })
     }
 
@@ -342,8 +342,8 @@ impl Tap {
             set.map_err(|e| error("make it non-blocking", e.into()))?;
         }
         first.set_offloads(0).map_err(|e| error("turn off its offloads", e))?;
-        let here = || InterfaceSocket::open().and_then(|control| control.mtu(&name)).unwrap_or(MTU_DEFAULT);
-        let mtu = mtu.unwrap_or_else(here);
+        let here = || Rtnetlink::open().and_then(|mut kernel| kernel.link(&name)).ok().and_then(|link| link.mtu);
+        let mtu = mtu.or_else(here).unwrap_or(MTU_DEFAULT);
         Ok(Self(Arc::new(Shared::new(name, layer, Namespace::here(), queues, header_bytes, mtu))))
     }
 

@@ -3,7 +3,6 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `netlink` | reads the kernel's tables, and receives their changes |
 //! | `tables` | a copy of the kernel's tables, and the forwarding table made from it |
 //! | `neighbour_probes` | makes the kernel look for neighbours |
 //! | `route` | the user's routes, as `ip route` writes them |
@@ -12,7 +11,6 @@
 //! packets.
 
 mod neighbour_probes;
-mod netlink;
 mod route;
 mod tables;
 
@@ -24,10 +22,10 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::TxId;
+use steerage_netlink::{Changes, Rtnetlink};
 
 use crate::Forwarding;
 use neighbour_probes::NeighbourProbes;
-use netlink::Events;
 use tables::{KernelTables, Member};
 
 pub use route::{NextHop, Route, RouteError};
@@ -74,7 +72,7 @@ pub struct RouterInterface {
 #[derive(Debug)]
 pub struct RouteUpdater {
     kernel: KernelTables,
-    events: Events,
+    changes: Changes,
     probes: NeighbourProbes,
     forwarding: Arc<Forwarding>,
     freshened: Instant,
@@ -103,7 +101,7 @@ impl RouteUpdater {
             ethernet: interface.ethernet,
         });
         let mut kernel = KernelTables::new(members.collect());
-        let events = Events::open().map_err(cannot("open a netlink socket"))?;
+        let changes = Changes::of_all().map_err(cannot("open a netlink socket"))?;
         let named: Vec<(String, u32)> =
             interfaces.iter().map(|interface| (interface.name.clone(), interface.index)).collect();
         let probes = NeighbourProbes::new(&named).map_err(cannot("open a socket to look for neighbours with"))?;
@@ -114,7 +112,7 @@ impl RouteUpdater {
         let now = Instant::now();
         let mut control = Self {
             kernel,
-            events,
+            changes,
             probes,
             forwarding,
             freshened: now,
@@ -154,7 +152,7 @@ impl RouteUpdater {
     fn turn(&mut self) {
         self.wait();
         let (kernel, now) = (&mut self.kernel, Instant::now());
-        self.ask_all |= !self.events.read(&mut |message, flags| kernel.apply(message, flags));
+        self.ask_all |= !self.changes.read(&mut |change| kernel.apply(change));
         let mut neighbours = self.forwarding.wanted().take();
         if now.duration_since(self.freshened) >= FRESHEN {
             self.freshened = now;
@@ -181,7 +179,7 @@ impl RouteUpdater {
         let millis = u16::try_from(time.as_millis()).unwrap_or(u16::MAX).saturating_add(1);
         let wanted = self.forwarding.wanted();
         let mut fds =
-            [PollFd::new(self.events.as_fd(), PollFlags::POLLIN), PollFd::new(wanted.event_fd(), PollFlags::POLLIN)];
+            [PollFd::new(self.changes.as_fd(), PollFlags::POLLIN), PollFd::new(wanted.event_fd(), PollFlags::POLLIN)];
         // If a signal interrupts `poll`, the thread only checks once more than necessary.
         let _ = poll(&mut fds, PollTimeout::from(millis));
     }
@@ -203,7 +201,7 @@ impl RouteUpdater {
 /// Reads all of the kernel's tables.
 fn read_all(kernel: &mut KernelTables) -> io::Result<()> {
     kernel.begin_dump();
-    netlink::dump(&mut |message, flags| kernel.apply(message, flags))?;
+    Rtnetlink::open()?.list(&mut |change| kernel.apply(change))?;
     kernel.end_dump();
     Ok(())
 }

@@ -10,6 +10,7 @@ use nix::net::if_::if_nametoindex;
 use steerage::Output;
 use steerage_device::tap::TapOptions;
 use steerage_device::{af_packet, af_xdp, output};
+use steerage_netlink::Rtnetlink;
 use steerage_router::Forwarding;
 use steerage_router::kernel::{RouteUpdater, RouterInterface};
 
@@ -131,9 +132,8 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
 
 /// Whether the type of the interface is Ethernet or loopback: `ARPHRD_ETHER`, `ARPHRD_LOOPBACK` of linux/if_arp.h.
 fn has_ethernet(interface: &str) -> bool {
-    let kind = fs::read_to_string(format!("/sys/class/net/{interface}/type")).unwrap_or_default();
-    // If /sys shows another network namespace, the file is missing.
-    matches!(kind.trim(), "1" | "772" | "")
+    let link = Rtnetlink::open().and_then(|mut kernel| kernel.link(interface));
+    link.is_ok_and(|link| matches!(link.hardware, 1 | 772))
 }
 
 /// Checks that each interface is named once, and that the kernel does not forward its packets too.

@@ -1,18 +1,15 @@
 //! An interface: whether packets arrive as they were on the wire, and over how many queues.
 
 use serde::Serialize;
+use steerage_netlink::ethtool::Features;
+use steerage_netlink::netdev::XdpSupport;
 
 use super::Finding;
 use super::host::Host;
-use super::netlink::Features;
 
 /// Features that merge packets before programs see them: ethtool's name for the feature, and its
 /// option.
 const MERGE: [(&str, &str); 3] = [("rx-gro", "gro"), ("rx-lro", "lro"), ("rx-gro-hw", "rx-gro-hw")];
-
-/// `NETDEV_XDP_ACT_BASIC` and `NETDEV_XDP_ACT_XSK_ZEROCOPY`: linux/netdev.h.
-const XDP_BASIC: u64 = 1;
-const XDP_ZERO_COPY: u64 = 8;
 
 /// The type of a loopback interface: linux/if_arp.h.
 const ARPHRD_LOOPBACK: i64 = 772;
@@ -80,13 +77,13 @@ impl Interface {
     }
 
     /// Reads what the kernel reports about the interface.
-    pub(super) fn look(host: &Host, name: &str, features: Option<&Features>) -> Self {
+    pub(super) fn look(host: &Host, name: &str, features: Option<Features>, xdp: Option<XdpSupport>) -> Self {
         let at = |file: &str| format!("sys/class/net/{name}/{file}");
         let flags =
             host.text(at("flags")).and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
         let queue =
             |(queue, path): (u32, std::path::PathBuf)| RxQueue { queue, rps_cpus: host.text(path.join("rps_cpus")) };
-        let xdp = features.and_then(|features| features.xdp);
+        let (on, fixed) = features.map(|features| (features.on, features.fixed)).unzip();
         Self {
             name: name.to_owned(),
             driver: host.link(at("device/driver")),
@@ -95,11 +92,11 @@ impl Interface {
             up: flags.is_some_and(|flags| flags & UP != 0),
             speed: host.number(at("speed")).filter(|speed| *speed > 0),
             rx_queues: host.numbered(at("queues"), "rx-").into_iter().map(queue).collect(),
-            features: features.and_then(|features| features.on.clone()),
-            fixed: features.map(|features| features.fixed.clone()).unwrap_or_default(),
+            features: on,
+            fixed: fixed.unwrap_or_default(),
             loopback: host.number(at("type")) == Some(ARPHRD_LOOPBACK),
-            xdp_hash: features.and_then(|features| features.xdp_hash),
-            xdp: xdp.map(|bits| Xdp { driver: bits & XDP_BASIC != 0, zero_copy: bits & XDP_ZERO_COPY != 0 }),
+            xdp_hash: xdp.and_then(|xdp| xdp.hash),
+            xdp: xdp.map(|xdp| Xdp { driver: xdp.driver, zero_copy: xdp.zero_copy }),
         }
     }
 
@@ -222,9 +219,10 @@ mod tests {
             ],
         );
         fake.link("sys/class/net/eth0/device/driver", "../../bus/virtio/drivers/virtio_net");
-        let on = Some(vec!["rx-gro".to_owned(), "rx-gro-hw".to_owned()]);
-        let features = Features { on, fixed: vec!["rx-gro-hw".to_owned()], xdp: Some(XDP_BASIC), xdp_hash: Some(true) };
-        let interface = Interface::look(&fake.host(), "eth0", Some(&features));
+        let on = vec!["rx-gro".to_owned(), "rx-gro-hw".to_owned()];
+        let features = Features { on, fixed: vec!["rx-gro-hw".to_owned()] };
+        let xdp = XdpSupport { driver: true, zero_copy: false, hash: Some(true) };
+        let interface = Interface::look(&fake.host(), "eth0", Some(features), Some(xdp));
         assert_eq!(
             found(&interface),
             "Info interface: eth0: driver virtio_net, MTU 1500\n\
@@ -247,7 +245,7 @@ mod tests {
         let mut files: Vec<(&str, &str)> = queues.iter().map(|path| (path.as_str(), "00000000,00000000")).collect();
         files.extend([("sys/class/net/p1/ifindex", "7"), ("sys/class/net/p1/flags", "0x1002")]);
         let fake = FakeHost::new("down", &files);
-        let interface = Interface::look(&fake.host(), "p1", None);
+        let interface = Interface::look(&fake.host(), "p1", None, None);
         assert_eq!(
             found(&interface),
             "Info interface: p1: driver none, it is virtual, MTU unknown\n\

@@ -8,13 +8,14 @@
 mod cpus;
 mod host;
 mod interface;
-mod netlink;
 mod page;
 mod probe;
 mod system;
 
+use nix::net::if_::if_nametoindex;
 use serde::Serialize;
 use steerage::{CpuMask, topology::Topology};
+use steerage_netlink::{ethtool::Ethtool, netdev};
 
 use crate::args::DoctorArgs;
 use crate::error::Error;
@@ -83,7 +84,12 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let probes = Probes::of_this_machine();
     let interface = match &args.interface {
         Some(name) if !Interface::is_there(&host, name) => return Err(Error::NoInterface(name.clone())),
-        Some(name) => Some(Interface::look(&host, name, netlink::features_of(name).as_ref())),
+        Some(name) => {
+            // Kernels without one of these families report nothing.
+            let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(name)).ok();
+            let xdp = if_nametoindex(name.as_str()).ok().and_then(|index| netdev::xdp_support(index).ok());
+            Some(Interface::look(&host, name, features, xdp))
+        }
         None => None,
     };
     let mut diagnosis = diagnose(&host, probes, interface);

@@ -7,8 +7,8 @@ use libc::{
 };
 use steerage::flow::wire::ethernet;
 use steerage::{DeviceError, LinkType};
-
-use super::sys::Socket;
+use steerage_netlink::Rtnetlink;
+use steerage_netlink::ethtool::Ethtool;
 
 /// libc does not have these two of linux/if_arp.h.
 const ARPHRD_RAWIP: u16 = 519;
@@ -31,12 +31,11 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    /// Reads the interface's properties. Any packet socket can ask for them.
-    pub(super) fn look(name: &str, socket: &Socket) -> Result<Self, DeviceError> {
+    /// Reads the interface's properties.
+    pub(super) fn look(name: &str) -> Result<Self, DeviceError> {
         let cannot = |cause| DeviceError::new(name, "look at the interface", cause).advise(GONE);
-        let index = index_of(name).ok_or_else(|| cannot(io::Error::from_raw_os_error(libc::ENODEV)))?;
-        let hardware = socket.hardware_type(name).map_err(cannot)?;
-        let (link, cooked) = match hardware {
+        let interface = Rtnetlink::open().and_then(|mut kernel| kernel.link(name)).map_err(cannot)?;
+        let (link, cooked) = match interface.hardware {
             ARPHRD_ETHER | ARPHRD_LOOPBACK => (LinkType::ETHERNET, false),
             ARPHRD_NONE | ARPHRD_RAWIP | ARPHRD_TUNNEL | ARPHRD_TUNNEL6 | ARPHRD_SIT => (LinkType::RAW, false),
             ARPHRD_PPP | ARPHRD_IPGRE | ARPHRD_IP6GRE => (LinkType::RAW, true),
@@ -48,22 +47,21 @@ impl Interface {
         };
         Ok(Self {
             name: name.to_owned(),
-            index,
+            index: interface.index,
             link,
             cooked,
-            loopback: hardware == ARPHRD_LOOPBACK,
-            up: socket.is_up(name).map_err(cannot)?,
-            frame_bytes_max: socket.mtu(name).map_err(cannot)? + ethernet::TAGGED_BYTES,
-            // If the kernel does not say, print no note.
-            merges: socket.merges(name).unwrap_or_default(),
+            loopback: interface.hardware == ARPHRD_LOOPBACK,
+            up: interface.up,
+            frame_bytes_max: interface.mtu.unwrap_or_default() + ethernet::TAGGED_BYTES,
+            merges: merges(name),
         })
     }
 
     /// The names of all interfaces that are up and that a socket can listen to.
-    pub(super) fn listenable(socket: &Socket) -> io::Result<Vec<String>> {
+    pub(super) fn listenable() -> io::Result<Vec<String>> {
         let interfaces = nix::net::if_::if_nameindex()?;
         let names = interfaces.iter().filter_map(|interface| interface.name().to_str().ok());
-        let usable = names.filter(|name| Self::look(name, socket).is_ok_and(|interface| interface.up));
+        let usable = names.filter(|name| Self::look(name).is_ok_and(|interface| interface.up));
         Ok(usable.map(str::to_owned).collect())
     }
 
@@ -89,10 +87,12 @@ impl Interface {
     }
 }
 
+/// Whether the interface merges received packets, by generic and by large receive offload. If the kernel does not report
+/// it, there is no note for the user.
+fn merges(name: &str) -> (bool, bool) {
+    let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(name)).unwrap_or_default();
+    (features.is_on("rx-gro"), features.is_on("rx-lro"))
+}
+
 /// Advice for a missing interface.
 const GONE: &str = "`ip link` lists the interfaces there are";
-
-/// The index of the interface called `name`, if it exists.
-pub(super) fn index_of(name: &str) -> Option<u32> {
-    nix::net::if_::if_nametoindex(name).ok()
-}

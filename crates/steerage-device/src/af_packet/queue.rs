@@ -13,6 +13,7 @@ use steerage::{
     flow::{FlowHash, offload::Offload},
     limits::{DRAIN_MAX, HEADROOM},
 };
+use steerage_netlink::Rtnetlink;
 
 use super::interface::Interface;
 use super::program;
@@ -53,6 +54,8 @@ pub(super) struct Queue {
     /// The packets that the kernel's hashes keep together, if the kernel hashes.
     hash: Option<Affinity>,
     socket: Socket,
+    /// For the state of the interface.
+    kernel: Rtnetlink,
     /// Reports each event of the socket only once. Otherwise a block that is still out would keep
     /// the socket readable.
     events: Epoll,
@@ -103,6 +106,7 @@ impl Queue {
             promiscuous,
             hash,
             socket,
+            kernel: Rtnetlink::open()?,
             events,
             ring,
             current: None,
@@ -287,14 +291,9 @@ impl Queue {
     }
 
     fn look_at_link(&mut self) {
-        let link = match self.socket.name_of(self.interface.index) {
-            Ok(name) => match self.socket.is_up(&name) {
-                Ok(true) => Link::Up,
-                // An error means that the interface was renamed or deleted after `name_of`
-                // returned. The next look shows which. There is a next look because the interface
-                // counts as down.
-                Ok(false) | Err(_) => Link::Down,
-            },
+        let link = match self.kernel.link_at(self.interface.index) {
+            Ok(link) if link.up => Link::Up,
+            Ok(_) => Link::Down,
             Err(_) => Link::Gone,
         };
         if link != self.link {

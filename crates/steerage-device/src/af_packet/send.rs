@@ -111,7 +111,7 @@ impl AfPacketOutput {
     /// may not send by it.
     pub fn open(&self) -> Result<Output, DeviceError> {
         let first = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
-        let interface = Interface::look(&self.interface, &first)?;
+        let interface = Interface::look(&self.interface)?;
         if interface.cooked {
             let cause = io::Error::new(io::ErrorKind::Unsupported, "its type is not supported");
             let advice = "use the Ethernet or IP interface above or below it";

@@ -1,13 +1,13 @@
 //! The system calls of packet sockets, and the memory shared with the kernel. All `unsafe` code of
 //! this device is here.
 //!
-//! Layouts and numbers are those of the kernel's `linux/if_packet.h`, `linux/sockios.h` and `linux/ethtool.h`.
+//! Layouts and numbers are those of the kernel's `linux/if_packet.h`.
 
-use std::ffi::{c_int, c_ulong, c_void};
+use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use crate::sys::InterfaceRequest;
+use crate::sys::{checked, socket};
 use steerage_capture::filter::Instruction;
 
 mod ring;
@@ -29,16 +29,6 @@ const PACKET_FANOUT_HASH: u32 = 0;
 const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL: u16 = 3;
-
-const SIOCGIFNAME: c_ulong = 0x8910;
-const SIOCGIFFLAGS: c_ulong = 0x8913;
-const SIOCGIFMTU: c_ulong = 0x8921;
-const SIOCGIFHWADDR: c_ulong = 0x8927;
-const SIOCETHTOOL: c_ulong = 0x8946;
-const ETHTOOL_GFLAGS: u32 = 0x25;
-const ETHTOOL_GGRO: u32 = 0x2b;
-const ETH_FLAG_LRO: u32 = 1 << 15;
-const IFF_UP: u16 = 1;
 
 /// The kernel's counts since the last request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,13 +57,7 @@ impl Socket {
     /// header.
     pub(super) fn new(cooked: bool) -> io::Result<Self> {
         let kind = if cooked { libc::SOCK_DGRAM } else { libc::SOCK_RAW };
-        // SAFETY: takes numbers only.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new, and nothing else owns it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0).map(Self)
     }
 
     /// Sets an option. `T` is a number or a structure with the layout that the kernel expects for
@@ -177,69 +161,4 @@ impl Socket {
         let error: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
         Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))
     }
-
-    fn ask(&self, operation: c_ulong, request: &mut InterfaceRequest) -> io::Result<()> {
-        // SAFETY: `request` is as large as any `ifreq`. It holds no pointer for the kernel to
-        // follow, except the one that `ethtool` sets to a live value.
-        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), operation as _, std::ptr::from_mut(request)) })
-    }
-
-    /// The interface's current name.
-    pub(super) fn name_of(&self, interface: u32) -> io::Result<String> {
-        let mut request = InterfaceRequest::of("")?.with_int(interface as i32);
-        self.ask(SIOCGIFNAME, &mut request)?;
-        Ok(request.name())
-    }
-
-    /// The interface's hardware type, an `ARPHRD_` number.
-    pub(super) fn hardware_type(&self, name: &str) -> io::Result<u16> {
-        let mut request = InterfaceRequest::of(name)?;
-        self.ask(SIOCGIFHWADDR, &mut request)?;
-        Ok(request.short())
-    }
-
-    /// The longest packet that the interface sends, without the link header, in bytes.
-    pub(super) fn mtu(&self, name: &str) -> io::Result<usize> {
-        let mut request = InterfaceRequest::of(name)?;
-        self.ask(SIOCGIFMTU, &mut request)?;
-        Ok(request.int().max(0) as usize)
-    }
-
-    /// Whether the interface is up.
-    pub(super) fn is_up(&self, name: &str) -> io::Result<bool> {
-        let mut request = InterfaceRequest::of(name)?;
-        self.ask(SIOCGIFFLAGS, &mut request)?;
-        Ok(request.short() & IFF_UP != 0)
-    }
-
-    /// Whether the interface merges received packets by (generic, large) receive offload.
-    pub(super) fn merges(&self, name: &str) -> io::Result<(bool, bool)> {
-        let generic = self.ethtool(name, ETHTOOL_GGRO, 0)?;
-        let flags = self.ethtool(name, ETHTOOL_GFLAGS, 0)?;
-        Ok((generic != 0, flags & ETH_FLAG_LRO != 0))
-    }
-
-    /// Has the kernel finish checksums before the interface sends, like `ethtool -K name tx off`.
-    #[cfg(test)]
-    pub(super) fn finish_checksums(&self, name: &str) -> io::Result<()> {
-        const ETHTOOL_STXCSUM: u32 = 0x17;
-        self.ethtool(name, ETHTOOL_STXCSUM, 0).map(drop)
-    }
-
-    fn ethtool(&self, name: &str, command: u32, value: u32) -> io::Result<u32> {
-        // `struct ethtool_value`.
-        let mut value = [command, value];
-        let mut request = InterfaceRequest::of(name)?;
-        let at: *mut c_void = value.as_mut_ptr().cast();
-        request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
-        self.ask(SIOCETHTOOL, &mut request)?;
-        // SAFETY: `value` is alive, and the kernel has finished with it. The read is volatile,
-        // because only the kernel wrote the value.
-        Ok(unsafe { std::ptr::read_volatile(&raw const value[1]) })
-    }
-}
-
-/// The outcome of a system call that returns a negative number on failure.
-fn checked(result: c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -7,8 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use steerage::DeviceError;
+use steerage_netlink::{self as netlink, Rtnetlink, XdpProgram};
 
-use super::interface::{Interface, Netlink, Occupant};
+use super::interface;
 use super::program::{Maps, program};
 use super::sys::{self, Link, Map, Program, ProgramInfo};
 use super::take::Take;
@@ -52,7 +53,7 @@ pub(super) struct Noted {
 pub(super) fn attach(
     options: &AfXdpOptions,
     take: &Take,
-    interface: &Interface,
+    interface: &netlink::Link,
     queues: u32,
     wants_hash: bool,
 ) -> Result<Noted, DeviceError> {
@@ -94,7 +95,7 @@ enum Refused {
 struct Attempt<'a> {
     options: &'a AfXdpOptions,
     take: &'a Take,
-    interface: &'a Interface,
+    interface: &'a netlink::Link,
     wants_hash: bool,
     sockets: &'a Map,
     counters: &'a Map,
@@ -171,7 +172,7 @@ impl Attempt<'_> {
             if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) {
                 return Err(Refused::Mode(error));
             }
-            let there = Netlink::look(&self.options.interface).ok().and_then(|interface| interface.program);
+            let there = interface::look(&self.options.interface).ok().and_then(|link| link.programs.first().copied());
             let there = there.and_then(|there| Some((there, ProgramInfo::of(there.id).ok()?)));
             let ours = there.as_ref().is_none_or(|(_, program)| program.is_ours());
             match there {
@@ -187,17 +188,17 @@ impl Attempt<'_> {
         }
     }
 
-    fn take_away(&self, there: Occupant) -> Result<(), DeviceError> {
+    fn take_away(&self, there: XdpProgram) -> Result<(), DeviceError> {
         let interface = self.interface.index;
         let taken = match sys::link_of(there.id, interface) {
             Ok(Some(link)) => link.detach(),
-            Ok(None) => Netlink::detach(interface, there.place),
+            Ok(None) => Rtnetlink::open().and_then(|mut kernel| kernel.set_xdp_program(interface, there.place, None)),
             Err(error) => Err(error),
         };
         taken.map_err(|error| self.options.error("take the XDP program away that is there", error).advise(PERMISSION))
     }
 
-    fn occupied(&self, there: Option<(Occupant, ProgramInfo)>, error: io::Error) -> DeviceError {
+    fn occupied(&self, there: Option<(XdpProgram, ProgramInfo)>, error: io::Error) -> DeviceError {
         let name = &self.options.interface;
         let Some((_, there)) = there else { return self.options.error("attach an XDP program", error) };
         let replace = if self.options.replace { AGAIN } else { REPLACE };

@@ -12,10 +12,10 @@ use steerage::{
     device::{Backing, Region},
     limits::{HEADROOM, PAGE_BYTES_MIN, POLL_BUDGET, SEGMENTS_MAX, TAILROOM},
 };
+use steerage_netlink::Link;
 
 use super::attach::Attached;
 use super::bind::{self, PINNED, chunk_bytes};
-use super::interface::Interface;
 use super::sys::{self, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Shape, Socket};
 use super::tx_sockets::{SharedUmem, TxSockets};
 use super::{AfXdpOptions, CHUNK_BYTES_MAX, HEADROOM_BYTES, Mode, RING_MAX, RING_MIN};
@@ -55,7 +55,7 @@ struct Sockets {
 impl Device {
     pub(super) fn new(
         options: &AfXdpOptions,
-        interface: &Interface,
+        interface: &Link,
         program: Attached,
         queues: RangeInclusive<u32>,
         first: Socket,
@@ -76,7 +76,7 @@ impl Device {
             name: options.interface.clone(),
             index: interface.index,
             program,
-            frame_bytes: interface.mtu + ethernet::TAGGED_BYTES,
+            frame_bytes: interface.mtu.unwrap_or_default() + ethernet::TAGGED_BYTES,
             ring: options.ring,
             busy_poll: options.busy_poll,
             copies: options.mode == Mode::Copy,

@@ -15,13 +15,13 @@ use steerage::{
     flow::FlowHash,
     limits::SEGMENTS_MAX,
 };
+use steerage_netlink::{Change, Changes, Entry, Link};
 
+use super::HEADROOM_BYTES;
 use super::bind::chunk_bytes;
 use super::device::Device;
-use super::interface::{Change, Interface, Netlink};
 use super::program::{META_BYTES, META_HASHED};
 use super::sys::{self, ByCpu, FilledChunk, OpenSocket};
-use super::HEADROOM_BYTES;
 
 /// How often the queue asks the kernel for lost frames and the interface's state at most. Each look
 /// takes a few system calls.
@@ -78,7 +78,7 @@ pub(super) struct Queue {
     stage: Stage,
     events: Epoll,
     /// Reports changes of the interface.
-    netlink: Netlink,
+    changes: Changes,
     /// Fires every second. Nothing else reports that the program was taken away.
     seconds: TimerFd,
     /// Whether the program was missing at the last look.
@@ -106,9 +106,9 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) fn new(device: Arc<Device>, number: u32, hash: Option<Affinity>, tells: bool) -> io::Result<Self> {
-        let netlink = Netlink::listening()?;
+        let changes = Changes::of_link(device.index)?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        events.add(&netlink, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        events.add(&changes, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         let seconds = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
         seconds.set(Expiration::Interval(TimeSpec::from_duration(COUNTERS_LOOK)), TimerSetTimeFlags::empty())?;
         events.add(&seconds, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
@@ -121,7 +121,7 @@ impl Queue {
             hash,
             stage: Stage::New,
             events,
-            netlink,
+            changes,
             up: true,
             longest: 0,
             tells,
@@ -208,16 +208,19 @@ impl Queue {
             self.count_passed(out)?;
             self.look_for_program()?;
         }
-        match self.netlink.changes(self.device.index) {
-            Ok(None) => {}
-            Ok(Some(Change::Now(interface))) => self.changed(&interface),
-            Ok(Some(Change::Deleted)) => {
+        let mut last = None;
+        if !self.changes.read(&mut |change| last = Some(change)) {
+            // The next change brings the whole state.
+            tracing::debug!(device = %self.device.name, "changes were missed");
+        }
+        match last {
+            Some(Change { entry: Entry::Link(link), is_there: true }) => self.changed(&link),
+            Some(Change { is_there: false, .. }) => {
                 let cause = io::Error::from_raw_os_error(libc::ENODEV);
                 let error = self.device.error("go on receiving", cause).advise("the interface was deleted");
                 self.end(Some(error));
             }
-            // The changes overflowed the socket's buffer. The next read brings newer ones.
-            Err(error) => tracing::debug!(device = %self.device.name, %error, "changes were missed"),
+            _ => {}
         }
         Ok(())
     }
@@ -237,12 +240,13 @@ impl Queue {
         Ok(())
     }
 
-    fn changed(&mut self, interface: &Interface) {
-        let before = (std::mem::replace(&mut self.up, interface.up), std::mem::replace(&mut self.mtu, interface.mtu));
+    fn changed(&mut self, link: &Link) {
+        let mtu = link.mtu.unwrap_or(self.mtu);
+        let before = (std::mem::replace(&mut self.up, link.up), std::mem::replace(&mut self.mtu, mtu));
         if !self.tells {
             return;
         }
-        let (device, mtu, longest) = (&self.device.name, self.mtu, self.longest);
+        let (device, longest) = (&self.device.name, self.longest);
         match (before.0, self.up) {
             (false, true) => tracing::info!(%device, "the interface is up again"),
             (true, false) => tracing::warn!(%device, "the interface is down; going on when it is up"),

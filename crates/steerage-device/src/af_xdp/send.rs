@@ -17,7 +17,7 @@ use steerage::{
 };
 
 use super::device::Device;
-use super::interface::{self, ETHERNET, Netlink};
+use super::interface::{self, ETHERNET};
 use super::spec::{self, Named};
 use super::sys::{Socket, Unsent};
 use super::tx_sockets::{TxSocket, TxSockets};
@@ -106,7 +106,7 @@ impl AfXdpOutput {
     /// [`DeviceError`] if the interface does not exist, its type is not supported, or the process
     /// may not send by it.
     pub fn open(&self) -> Result<Output, DeviceError> {
-        let interface = Netlink::look(&self.interface)
+        let interface = interface::look(&self.interface)
             .map_err(|e| self.error("look at the interface", e).advise("`ip link` lists the interfaces there are"))?;
         if interface.hardware != ETHERNET {
             let cause = io::Error::other(format!("its type, {} in if_arp.h, is not Ethernet", interface.hardware));
@@ -123,7 +123,7 @@ impl AfXdpOutput {
             let _ = socket.set_send_buffer(SEND_BUFFER);
             sockets.push(socket);
         }
-        let queues = interface::queues(&self.interface).send;
+        let queues = interface::queues(&self.interface).sending();
         let sockets = TxSockets::new(&self.interface, &interface, queues, self.ring, sockets);
         let sockets = sockets.map_err(|e| self.error("watch the interface", e))?;
         if let Some(device) = Device::find(interface.index) {

@@ -1,15 +1,17 @@
 //! The system calls of AF_XDP and its program, and the memory shared with the kernel. All `unsafe`
 //! code of this device is here.
 //!
-//! Layouts and numbers are those of the kernel's `linux/if_xdp.h`, `linux/bpf.h` and `linux/ethtool.h`.
+//! Layouts and numbers are those of the kernel's `linux/if_xdp.h` and `linux/bpf.h`.
 
-use std::ffi::{c_int, c_ulong};
+use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use steerage::device::{Page, Posted, Region};
+
+use crate::sys::{checked, socket};
 
 mod bpf;
 mod ring;
@@ -42,8 +44,6 @@ const OFFSET_SHIFT: u32 = 48;
 const SO_PREFER_BUSY_POLL: c_int = 69;
 const SO_BUSY_POLL_BUDGET: c_int = 70;
 const MEMBARRIER_CMD_GLOBAL: c_int = 1;
-const SIOCETHTOOL: c_ulong = 0x8946;
-const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// The smallest ring. The kernel requires a completion ring even for sockets that only receive, and
 /// a fill ring for those that only send.
@@ -137,13 +137,7 @@ pub(super) struct Socket(OwnedFd);
 
 impl Socket {
     pub(super) fn new() -> io::Result<Self> {
-        // SAFETY: takes numbers only.
-        let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new, and nothing else owns it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0).map(Self)
     }
 
     /// Makes receivers poll the driver, for this long at a time and for this many frames. This takes
@@ -230,35 +224,6 @@ impl Socket {
         checked(unsafe { libc::getsockopt(self.0.as_raw_fd(), SOL_XDP, option, at, &raw mut len) })?;
         Ok(value)
     }
-}
-
-/// The number of queues of an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Queues {
-    pub(super) receive: u32,
-    pub(super) send: u32,
-}
-
-/// The current number of queues of the interface. Any socket for interface requests can ask. `None`
-/// if the driver does not say.
-pub(super) fn queues(socket: BorrowedFd<'_>, name: &str) -> Option<Queues> {
-    // `struct ethtool_channels`: the command, four maxima, and the current numbers of queues for
-    // receiving, for sending, for other things and for both directions.
-    let mut channels = [0u32; 9];
-    channels[0] = ETHTOOL_GCHANNELS;
-    // SAFETY: all zeros is a valid request. The name stays terminated by a zero, because its last
-    // byte is not written.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_data = channels.as_mut_ptr().cast();
-    // SAFETY: the kernel follows the pointer to `channels`, which is alive and as large as the
-    // kernel assumes.
-    checked(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) }).ok()?;
-    let [_, _, _, _, _, receive, send, _, both] = std::hint::black_box(channels);
-    let queues = Queues { receive: receive.saturating_add(both), send: send.saturating_add(both) };
-    Some(queues).filter(|queues| queues.receive > 0 && queues.send > 0)
 }
 
 /// An AF_XDP socket with its rings and its memory.
@@ -391,9 +356,4 @@ pub(super) fn wait_for_receivers() -> bool {
     // The kernel's receive path runs under RCU, and this call waits for a grace period.
     // SAFETY: takes numbers only.
     unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) == 0 }
-}
-
-/// The outcome of a system call that returns a negative number on failure.
-fn checked(result: c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

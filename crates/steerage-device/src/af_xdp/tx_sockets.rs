@@ -18,9 +18,9 @@ use steerage::{
     DeviceError, Timestamp,
     device::{InFlight, Reaper, Region},
 };
+use steerage_netlink::{Changes, Entry, Link};
 
 use super::bind::{self, PINNED, chunk_bytes};
-use super::interface::{Change, Interface, Netlink};
 use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Sender, Shape, Socket};
 
 /// How often the interface's state is read at most. Each read takes a system call.
@@ -58,7 +58,7 @@ struct State {
 /// Reports changes of the interface.
 #[derive(Debug)]
 struct Watch {
-    netlink: Netlink,
+    changes: Changes,
     looked: Timestamp,
 }
 
@@ -114,7 +114,7 @@ impl<'a> SharedUmem<'a> {
 impl TxSockets {
     pub(super) fn new(
         name: &str,
-        interface: &Interface,
+        interface: &Link,
         queues: u32,
         ring: u32,
         sockets: Vec<Socket>,
@@ -124,10 +124,10 @@ impl TxSockets {
             index: interface.index,
             queues,
             ring,
-            frame_bytes: interface.mtu + ethernet::TAGGED_BYTES,
+            frame_bytes: interface.mtu.unwrap_or_default() + ethernet::TAGGED_BYTES,
             state: Mutex::new(State { sockets, senders: 0, bound: None }),
-            watch: Mutex::new(Watch { netlink: Netlink::listening()?, looked: Timestamp::ZERO }),
-            mtu: AtomicUsize::new(interface.mtu),
+            watch: Mutex::new(Watch { changes: Changes::of_link(interface.index)?, looked: Timestamp::ZERO }),
+            mtu: AtomicUsize::new(interface.mtu.unwrap_or_default()),
             gone: AtomicBool::new(false),
         }))
     }
@@ -246,15 +246,15 @@ impl TxSockets {
             return;
         }
         watch.looked = now;
-        match watch.netlink.changes(self.index) {
-            // Relaxed, like the load: if a CPU sees the new MTU late, the kernel refuses its
-            // packets.
-            Ok(Some(Change::Now(interface))) => {
-                self.mtu.store(interface.mtu, Ordering::Relaxed);
+        let is_complete = watch.changes.read(&mut |change| {
+            if let Entry::Link(Link { mtu: Some(mtu), .. }) = change.entry {
+                // Relaxed, like the load: if a CPU sees the new MTU late, the kernel refuses its packets.
+                self.mtu.store(mtu, Ordering::Relaxed);
             }
-            Ok(_) => {}
-            // The changes overflowed the socket's buffer. The next read brings newer ones.
-            Err(error) => tracing::debug!(device = %self.name, %error, "changes were missed"),
+        });
+        if !is_complete {
+            // The next change brings the whole state.
+            tracing::debug!(device = %self.name, "changes were missed");
         }
     }
 

@@ -3,14 +3,14 @@
 //! Layouts and numbers are those of the kernel's `linux/if_tun.h`.
 
 use std::ffi::{c_int, c_ulong};
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use steerage::limits::{HANDLE_BUDGET, SEGMENTS_MAX};
 
-use crate::sys::{InterfaceRequest, ask, checked, socket};
+use crate::sys::{InterfaceRequest, ask, checked};
 
 pub(super) const IFF_TUN: u16 = libc::IFF_TUN as u16;
 pub(super) const IFF_TAP: u16 = libc::IFF_TAP as u16;
@@ -127,10 +127,4 @@ impl TunFd {
         // The kernel takes a packet whole or not at all.
         if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
-}
-
-/// A socket for requests about interfaces by their numbers. The kernel answers at once.
-pub(super) fn netlink() -> io::Result<File> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    Ok(socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)?.into())
 }

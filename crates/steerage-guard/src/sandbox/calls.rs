@@ -169,13 +169,6 @@ const SET_TERMINAL: Only = Only::OneOf(
         request(libc::TCSETSF2),
     ],
 );
-/// Requests about interfaces: linux/sockios.h.
-const ASK_INTERFACE: Only = Only::OneOf(1, &[SIOCGIFNAME, SIOCGIFFLAGS, SIOCGIFMTU, SIOCETHTOOL, SIOCGIFINDEX]);
-const SIOCGIFNAME: u64 = 0x8910;
-const SIOCGIFFLAGS: u64 = 0x8913;
-const SIOCGIFMTU: u64 = 0x8921;
-const SIOCGIFINDEX: u64 = 0x8933;
-const SIOCETHTOOL: u64 = 0x8946;
 
 const RUN: &[Call] = &[
     // Memory.
@@ -254,7 +247,6 @@ const RUN_OLD: &[Call] = &[];
 
 const RECEIVE: &[Call] = &[
     only(Sysno::getsockopt, OPTIONS_READ),
-    only(Sysno::ioctl, ASK_INTERFACE),
     any(Sysno::recvfrom),
     any(Sysno::recvmmsg),
     any(Sysno::recvmsg),

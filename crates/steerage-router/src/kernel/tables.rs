@@ -1,20 +1,13 @@
 //! A copy of the kernel's links, addresses, routes and neighbours, and the forwarding table made from it.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{Hop, Interface, Mac, Neighbour, Neighbours, Routes, Table, Target, broadcast_of};
 use ipnet::IpNet;
-use netlink_packet_core::NLM_F_APPEND;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
-};
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType, RouteVia};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use steerage::TxId;
+use steerage_netlink::{self as netlink, Change, Entry, Link, NeighbourState, RouteType};
 
 /// The kernel's routing tables (`RT_TABLE_` of linux/rtnetlink.h), in the order in which the kernel
 /// searches them.
@@ -135,44 +128,34 @@ impl KernelTables {
         self.members.iter().position(|member| member.index == index).map(|at| at as u16)
     }
 
-    /// Applies a message of the kernel. `flags` are those of its header.
-    pub(super) fn apply(&mut self, message: RouteNetlinkMessage, flags: u16) {
-        match message {
-            RouteNetlinkMessage::NewLink(link) => self.link(link, true),
-            RouteNetlinkMessage::DelLink(link) => self.link(link, false),
-            RouteNetlinkMessage::NewAddress(address) => self.address(&address, true),
-            RouteNetlinkMessage::DelAddress(address) => self.address(&address, false),
-            RouteNetlinkMessage::NewRoute(route) => self.route(&route, true, flags),
-            RouteNetlinkMessage::DelRoute(route) => self.route(&route, false, flags),
-            RouteNetlinkMessage::NewNeighbour(neighbour) => self.neighbour(&neighbour, true),
-            RouteNetlinkMessage::DelNeighbour(neighbour) => self.neighbour(&neighbour, false),
+    /// Applies a change that the kernel reports.
+    pub(super) fn apply(&mut self, change: Change) {
+        let is_there = change.is_there;
+        match change.entry {
+            Entry::Link(link) => self.link(link, is_there),
+            Entry::Address(address) => self.address(address, is_there),
+            Entry::Route(route) => self.route(&route, is_there),
+            Entry::Neighbour(neighbour) => self.neighbour(neighbour, is_there),
             _ => {}
         }
     }
 
-    fn link(&mut self, message: LinkMessage, is_there: bool) {
-        // A bridge also reports its ports with these messages. A port that leaves the bridge still
-        // exists.
-        if message.header.interface_family != AddressFamily::Unspec {
-            return;
-        }
-        let index = message.header.index;
+    fn link(&mut self, link: Link, is_there: bool) {
+        let index = link.index;
         let before = self.links.get(&index).cloned();
-        if !is_there {
+        if is_there {
+            let mut state = before.clone().unwrap_or_default();
+            state.up = link.up && link.running;
+            // A report may leave out what has not changed.
+            if let Some(address) = link.address {
+                state.mac = address.try_into().ok();
+            }
+            state.mtu = link.mtu.unwrap_or(state.mtu);
+            state.veth = link.kind.map_or(state.veth, |kind| kind == "veth");
+            self.links.insert(index, state);
+        } else {
             self.links.remove(&index);
             self.neighbours.retain(|(member, _), _| self.members[usize::from(*member)].index != index);
-        } else {
-            let mut link = before.clone().unwrap_or_default();
-            link.up = message.header.flags.contains(LinkFlags::Up | LinkFlags::Running);
-            for attribute in message.attributes {
-                match attribute {
-                    LinkAttribute::Address(mac) => link.mac = mac.try_into().ok(),
-                    LinkAttribute::Mtu(mtu) => link.mtu = mtu as usize,
-                    LinkAttribute::LinkInfo(told) => link.veth = told.contains(&LinkInfo::Kind(InfoKind::Veth)),
-                    _ => {}
-                }
-            }
-            self.links.insert(index, link);
         }
         // When a link goes down, the kernel removes its IPv4 routes without a message.
         let after = self.links.get(&index);
@@ -181,18 +164,9 @@ impl KernelTables {
         self.changed.any |= before.as_ref() != after && self.member(index).is_some();
     }
 
-    fn address(&mut self, message: &AddressMessage, is_there: bool) {
-        let mut address = None;
-        for attribute in &message.attributes {
-            match attribute {
-                // If a message has both, `Address` is the peer's.
-                AddressAttribute::Local(local) => address = Some(*local),
-                AddressAttribute::Address(other) => address = address.or(Some(*other)),
-                _ => {}
-            }
-        }
-        let net = address.and_then(|address| IpNet::new(address, message.header.prefix_len).ok());
-        let Some(entry) = net.map(|net| (message.header.index, net)) else { return };
+    fn address(&mut self, address: netlink::Address, is_there: bool) {
+        let Ok(net) = IpNet::new(address.address, address.prefix_bits) else { return };
+        let entry = (address.link, net);
         let at = self.addresses.iter().position(|other| *other == entry);
         match (at, is_there) {
             (None, true) => self.addresses.push(entry),
@@ -206,15 +180,13 @@ impl KernelTables {
         self.changed.any = true;
     }
 
-    fn route(&mut self, message: &RouteMessage, is_there: bool, flags: u16) {
-        let Some((prefix, order, target)) = self.read_route(message) else { return };
+    fn route(&mut self, route: &netlink::Route, is_there: bool) {
+        let Some((prefix, order, target)) = self.read_route(route) else { return };
         let entries = self.prefixes.entry(prefix).or_default();
         let at = entries.iter().position(|(other, _)| *other == order);
         match (at, is_there) {
-            // The message is about one of several next hops.
-            (Some(at), _) if flags & NLM_F_APPEND != 0 || !is_there && entries[at].1 != target => {
-                self.changed.all = true;
-            }
+            // The change is about one of several next hops.
+            (Some(at), _) if route.is_appended || !is_there && entries[at].1 != target => self.changed.all = true,
             (Some(at), true) => entries[at].1 = target,
             (None, true) => {
                 let at = entries.partition_point(|(other, _)| *other < order);
@@ -234,56 +206,29 @@ impl KernelTables {
 
     /// A route's prefix, its rank among the routes of that prefix, and its target. `None` for
     /// routes that are not used for forwarding.
-    fn read_route(&self, message: &RouteMessage) -> Option<(IpNet, u64, Target)> {
-        let header = &message.header;
-        let (mut table, mut metric, mut destination) = (u32::from(header.table), 0, None);
-        let mut only = (None, None);
-        let mut hops = Vec::new();
-        let mut encapsulated = false;
-        for attribute in &message.attributes {
-            match attribute {
-                RouteAttribute::Table(number) => table = *number,
-                RouteAttribute::Priority(number) => metric = *number,
-                RouteAttribute::Destination(address) => destination = ip(address),
-                RouteAttribute::Oif(index) => only.0 = Some(*index),
-                RouteAttribute::MultiPath(several) => {
-                    for hop in several {
-                        let gateway = hop.attributes.iter().find_map(gateway);
-                        encapsulated |= hop.attributes.iter().any(|a| matches!(a, RouteAttribute::Encap(_)));
-                        hops.extend(self.hop(hop.interface_index, gateway, u16::from(hop.hops) + 1));
-                    }
-                }
-                RouteAttribute::Encap(_) => encapsulated = true,
-                other => only.1 = gateway(other).or(only.1),
-            }
-        }
-        let nth = TABLES.iter().position(|known| *known == table)? as u64;
-        if header.tos != 0 || header.source_prefix_length != 0 || header.flags.contains(RouteFlags::Cloned) {
+    fn read_route(&self, route: &netlink::Route) -> Option<(IpNet, u64, Target)> {
+        let nth = TABLES.iter().position(|known| *known == route.table)? as u64;
+        if route.is_special {
             return None;
         }
-        let any: IpAddr = match header.address_family {
-            AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
-            AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
-            _ => return None,
-        };
-        let prefix = IpNet::new(destination.unwrap_or(any), header.destination_prefix_length).ok()?.trunc();
-        let target = match header.kind {
+        let prefix = IpNet::new(route.prefix.0, route.prefix.1).ok()?.trunc();
+        let target = match route.kind {
             RouteType::Local | RouteType::Broadcast | RouteType::Anycast => Target::Local,
             RouteType::BlackHole => Target::Blackhole,
             RouteType::Unreachable => Target::Unreachable,
             RouteType::Prohibit => Target::Prohibit,
             RouteType::Unicast => {
-                hops.extend(only.0.and_then(|index| self.hop(index, only.1, 1)));
+                let hops: Vec<Hop> = route.hops.iter().filter_map(|hop| self.hop(hop)).collect();
                 // Routes by other interfaces and routes with an encapsulation cannot be used.
-                if hops.is_empty() || encapsulated { Target::Unreachable } else { Target::Via(hops) }
+                if hops.is_empty() || route.encapsulates { Target::Unreachable } else { Target::Via(hops) }
             }
             _ => return None,
         };
-        Some((prefix, nth << 32 | u64::from(metric), target))
+        Some((prefix, nth << 32 | u64::from(route.metric), target))
     }
 
-    fn hop(&self, index: u32, gateway: Option<IpAddr>, weight: u16) -> Option<Hop> {
-        Some(Hop { interface: self.member(index)?, gateway, weight })
+    fn hop(&self, hop: &netlink::NextHop) -> Option<Hop> {
+        Some(Hop { interface: self.member(hop.link)?, gateway: hop.gateway, weight: hop.weight })
     }
 
     /// Updates the routes of a prefix from the kernel's entries. If the user gives routes, only
@@ -312,23 +257,13 @@ impl KernelTables {
         (self.changed.any, self.changed.routes) = (true, true);
     }
 
-    fn neighbour(&mut self, message: &NeighbourMessage, is_there: bool) {
-        // The kernel replies for proxy entries itself, so they are no neighbours of ours.
-        let is_proxy = message.header.flags.contains(NeighbourFlags::Proxy);
-        let Some(member) = self.member(message.header.ifindex).filter(|_| !is_proxy) else { return };
-        let (mut address, mut mac) = (None, None);
-        for attribute in &message.attributes {
-            match attribute {
-                NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => address = Some(IpAddr::V4(*v4)),
-                NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => address = Some(IpAddr::V6(*v6)),
-                NeighbourAttribute::LinkLayerAddress(bytes) => mac = bytes.as_slice().try_into().ok(),
-                _ => {}
-            }
-        }
-        // The kernel also lists the multicast groups that it sends to.
-        let address = address.filter(|address| !address.is_multicast());
-        let Some(key) = address.map(|address| (member, address)) else { return };
-        let state = message.header.state;
+    fn neighbour(&mut self, neighbour: netlink::Neighbour, is_there: bool) {
+        let netlink::Neighbour { link, address, link_address, state, is_proxy } = neighbour;
+        // The kernel replies for proxy entries itself, so they are no neighbours of ours. It also lists the multicast
+        // groups that it sends to.
+        let Some(member) = self.member(link).filter(|_| !is_proxy && !address.is_multicast()) else { return };
+        let key = (member, address);
+        let mac: Option<Mac> = link_address.and_then(|address| address.try_into().ok());
         let mac: Option<Option<Mac>> = match state {
             // An entry that was not known before a dump has probably failed long ago.
             NeighbourState::Failed if is_there && (!self.asking || self.past.contains_key(&key)) => Some(None),
@@ -420,36 +355,16 @@ impl KernelTables {
     }
 }
 
-fn ip(address: &RouteAddress) -> Option<IpAddr> {
-    match address {
-        RouteAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
-        RouteAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),
-        _ => None,
-    }
-}
-
-fn gateway(attribute: &RouteAttribute) -> Option<IpAddr> {
-    match attribute {
-        RouteAttribute::Gateway(address) => ip(address),
-        RouteAttribute::Via(RouteVia::Inet(v4)) => Some(IpAddr::V4(*v4)),
-        RouteAttribute::Via(RouteVia::Inet6(v6)) => Some(IpAddr::V6(*v6)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The kernel's message that the neighbour 10.0.0.2 of the first interface is in this state.
-    fn neighbour(state: NeighbourState) -> RouteNetlinkMessage {
-        let mut message = NeighbourMessage::default();
-        (message.header.ifindex, message.header.state) = (7, state);
-        message.attributes = vec![NeighbourAttribute::Destination(NeighbourAddress::Inet([10, 0, 0, 2].into()))];
-        if state == NeighbourState::Reachable {
-            message.attributes.push(NeighbourAttribute::LinkLayerAddress(vec![2, 0, 0, 0, 0, 2]));
-        }
-        RouteNetlinkMessage::NewNeighbour(message)
+    /// The kernel's report that the neighbour 10.0.0.2 of the first interface is in this state.
+    fn neighbour(state: NeighbourState) -> Change {
+        let link_address = (state == NeighbourState::Reachable).then(|| vec![2, 0, 0, 0, 0, 2]);
+        let address = [10, 0, 0, 2].into();
+        let neighbour = netlink::Neighbour { link: 7, address, link_address, state, is_proxy: false };
+        Change { entry: Entry::Neighbour(neighbour), is_there: true }
     }
 
     /// The link address of that neighbour in the forwarding table. The inner value is `None` if the
@@ -465,26 +380,26 @@ mod tests {
         let mut kernel = KernelTables::new(vec![Member { index: 7, output: TxId(0), ethernet: true }]);
         // In the first dump, it is an old entry.
         kernel.begin_dump();
-        kernel.apply(neighbour(NeighbourState::Failed), 0);
+        kernel.apply(neighbour(NeighbourState::Failed));
         kernel.end_dump();
         assert_eq!(shown(&mut kernel), None);
-        kernel.apply(neighbour(NeighbourState::Incomplete), 0);
+        kernel.apply(neighbour(NeighbourState::Incomplete));
         assert_eq!(shown(&mut kernel), None);
         for _ in 0..2 {
-            kernel.apply(neighbour(NeighbourState::Failed), 0);
+            kernel.apply(neighbour(NeighbourState::Failed));
             for _ in 0..SILENT_CHECKS {
                 kernel.check_neighbours();
                 assert_eq!(shown(&mut kernel), Some(None));
             }
             // Another dump in the meantime does not change that.
             kernel.begin_dump();
-            kernel.apply(neighbour(NeighbourState::Failed), 0);
+            kernel.apply(neighbour(NeighbourState::Failed));
             kernel.end_dump();
             assert_eq!(shown(&mut kernel), Some(None));
             assert!(kernel.check_neighbours().is_empty() && kernel.is_changed());
             assert_eq!(shown(&mut kernel), None);
         }
-        kernel.apply(neighbour(NeighbourState::Reachable), 0);
+        kernel.apply(neighbour(NeighbourState::Reachable));
         (0..100).for_each(|_| drop(kernel.check_neighbours()));
         assert_eq!(shown(&mut kernel), Some(Some([2, 0, 0, 0, 0, 2])));
     }

@@ -1,0 +1,309 @@
+//! What the kernel's tables consist of: links, addresses, routes and neighbours.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use netlink_packet_core::{NLM_F_APPEND, ParseableParametrized, parse_u16};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Stats64};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType, RouteVia};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::socket::Message;
+
+/// A new state of an entry, or its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The entry as it is now, or as it was last.
+    pub entry: Entry,
+    /// Whether the entry is there. If not, it was deleted.
+    pub is_there: bool,
+}
+
+/// An entry of one of the kernel's tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Entry {
+    /// A network interface.
+    Link(Link),
+    /// An address of this machine.
+    Address(Address),
+    /// A route.
+    Route(Route),
+    /// A neighbour.
+    Neighbour(Neighbour),
+}
+
+/// A network interface. A report of a change may leave out the fields that are `None`; a reply to a request has all that
+/// the interface has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Link {
+    /// Its number in its network namespace.
+    pub index: u32,
+    /// Its name, such as `eth0`.
+    pub name: Option<String>,
+    /// What kind of virtual interface it is, as `ip link add type` names it: `veth`, `tun`, `bond`.
+    pub kind: Option<String>,
+    /// The type of its link headers, an `ARPHRD_` number of linux/if_arp.h. Ethernet is 1.
+    pub hardware: u16,
+    /// Whether it is switched on.
+    pub up: bool,
+    /// Whether it has a carrier, and can pass packets.
+    pub running: bool,
+    /// The longest packet that it sends, without the link header.
+    pub mtu: Option<usize>,
+    /// Its address on the link. Ethernet's has 6 bytes.
+    pub address: Option<Vec<u8>>,
+    /// The attached XDP programs.
+    pub programs: Vec<XdpProgram>,
+    /// What it has counted since it was created.
+    pub statistics: Option<Box<Stats64>>,
+}
+
+/// An XDP program on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpProgram {
+    /// Its number, for bpf(2).
+    pub id: u32,
+    /// Where it runs.
+    pub place: XdpPlace,
+}
+
+/// A place of an interface that can hold one XDP program. The values are those of `XDP_FLAGS_` (linux/if_link.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum XdpPlace {
+    /// In the driver (`xdpdrv`, native mode).
+    Driver = 1 << 2,
+    /// After the driver, on packets with metadata (`xdpgeneric`, skb mode).
+    Generic = 1 << 1,
+    /// In the card (`xdpoffload`).
+    Card = 1 << 3,
+}
+
+/// An address of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The index of the link that has it.
+    pub link: u32,
+    /// The address.
+    pub address: IpAddr,
+    /// How many bits of it are the network's.
+    pub prefix_bits: u8,
+}
+
+/// A route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The number of the routing table: 254 is `main`.
+    pub table: u32,
+    /// The first bits of its destinations, and how many bits count.
+    pub prefix: (IpAddr, u8),
+    /// Among routes of a table to one prefix, the lowest metric wins.
+    pub metric: u32,
+    /// What happens to packets.
+    pub kind: RouteType,
+    /// The next hops, of which each flow takes one.
+    pub hops: Vec<NextHop>,
+    /// Whether packets to a next hop get another header.
+    pub encapsulates: bool,
+    /// Whether it is for some packets to the prefix only, those with a type of service or a source address, or is a copy
+    /// that the kernel made for one destination.
+    pub is_special: bool,
+    /// Whether a change adds these next hops to a route that has others.
+    pub is_appended: bool,
+}
+
+/// A next hop of a [`Route`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextHop {
+    /// The index of the link by which packets leave.
+    pub link: u32,
+    /// The next router, or `None` if the destination itself is on the link.
+    pub gateway: Option<IpAddr>,
+    /// The share of the flows.
+    pub weight: u16,
+}
+
+/// A neighbour: a machine on the same link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The index of the link.
+    pub link: u32,
+    /// The neighbour's address.
+    pub address: IpAddr,
+    /// Its address on the link, if that is known.
+    pub link_address: Option<Vec<u8>>,
+    /// What the kernel knows about it.
+    pub state: NeighbourState,
+    /// Whether the kernel replies in its place (proxy ARP).
+    pub is_proxy: bool,
+}
+
+impl Change {
+    /// The change that a message reports. `None` if the message has no entry, or one that does not concern IP.
+    pub(crate) fn from_message(message: Message<'_>) -> Option<Self> {
+        use RouteNetlinkMessage as Kernel;
+        // Newer kernels have messages that this program does not know.
+        let parsed = Kernel::parse_with_param(message.body, message.kind)
+            .inspect_err(|error| tracing::debug!("a message of the kernel is not understood: {error}"))
+            .ok()?;
+        let is_there = !matches!(
+            &parsed,
+            Kernel::DelLink(_) | Kernel::DelAddress(_) | Kernel::DelRoute(_) | Kernel::DelNeighbour(_)
+        );
+        let entry = match parsed {
+            Kernel::NewLink(link) | Kernel::DelLink(link) => Entry::Link(Link::new(link, message.body)?),
+            Kernel::NewAddress(address) | Kernel::DelAddress(address) => Entry::Address(Address::new(&address)?),
+            Kernel::NewRoute(route) | Kernel::DelRoute(route) => Entry::Route(Route::new(&route, message.flags)?),
+            Kernel::NewNeighbour(it) | Kernel::DelNeighbour(it) => Entry::Neighbour(Neighbour::new(it)?),
+            _ => return None,
+        };
+        Some(Self { entry, is_there })
+    }
+}
+
+impl Link {
+    fn new(message: LinkMessage, body: &[u8]) -> Option<Self> {
+        let header = message.header;
+        // A bridge also reports its ports with these messages. A port that leaves the bridge still exists.
+        if header.interface_family != AddressFamily::Unspec {
+            return None;
+        }
+        let mut link = Self {
+            index: header.index,
+            // The parsed type leaves out what the library does not know.
+            hardware: body.get(2..4).and_then(|hardware| parse_u16(hardware).ok())?,
+            up: header.flags.contains(LinkFlags::Up),
+            running: header.flags.contains(LinkFlags::Running),
+            ..Self::default()
+        };
+        for attribute in message.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => link.name = Some(name),
+                LinkAttribute::Mtu(mtu) => link.mtu = Some(mtu as usize),
+                LinkAttribute::Address(address) => link.address = Some(address),
+                LinkAttribute::LinkInfo(infos) => {
+                    let kind =
+                        |info: &LinkInfo| if let LinkInfo::Kind(kind) = info { Some(kind.to_string()) } else { None };
+                    link.kind = infos.iter().find_map(kind);
+                }
+                LinkAttribute::Stats64(statistics) => link.statistics = Some(Box::new(statistics)),
+                LinkAttribute::Xdp(xdp) => link.programs = xdp.iter().filter_map(XdpProgram::new).collect(),
+                _ => {}
+            }
+        }
+        Some(link)
+    }
+}
+
+impl XdpProgram {
+    fn new(attribute: &LinkXdp) -> Option<Self> {
+        let (id, place) = match attribute {
+            LinkXdp::DrvProgId(id) => (*id, XdpPlace::Driver),
+            LinkXdp::SkbProgId(id) => (*id, XdpPlace::Generic),
+            LinkXdp::HwProgId(id) => (*id, XdpPlace::Card),
+            _ => return None,
+        };
+        (id > 0).then_some(Self { id, place })
+    }
+}
+
+impl Address {
+    fn new(message: &AddressMessage) -> Option<Self> {
+        let mut address = None;
+        for attribute in &message.attributes {
+            match attribute {
+                // If a message has both, `Address` is the peer's.
+                AddressAttribute::Local(local) => address = Some(*local),
+                AddressAttribute::Address(other) => address = address.or(Some(*other)),
+                _ => {}
+            }
+        }
+        Some(Self { link: message.header.index, address: address?, prefix_bits: message.header.prefix_len })
+    }
+}
+
+impl Route {
+    fn new(message: &RouteMessage, flags: u16) -> Option<Self> {
+        let header = &message.header;
+        let any: IpAddr = match header.address_family {
+            AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
+            AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
+            _ => return None,
+        };
+        let mut route = Self {
+            table: header.table.into(),
+            prefix: (any, header.destination_prefix_length),
+            metric: 0,
+            kind: header.kind,
+            hops: Vec::new(),
+            encapsulates: false,
+            is_special: header.tos != 0
+                || header.source_prefix_length != 0
+                || header.flags.contains(RouteFlags::Cloned),
+            is_appended: flags & NLM_F_APPEND != 0,
+        };
+        let (mut link, mut only_gateway) = (None, None);
+        for attribute in &message.attributes {
+            match attribute {
+                RouteAttribute::Table(number) => route.table = *number,
+                RouteAttribute::Priority(number) => route.metric = *number,
+                RouteAttribute::Destination(address) => route.prefix.0 = ip(address).unwrap_or(any),
+                RouteAttribute::Oif(index) => link = Some(*index),
+                RouteAttribute::MultiPath(hops) => {
+                    for hop in hops {
+                        let gateway = hop.attributes.iter().find_map(gateway);
+                        route.encapsulates |= hop.attributes.iter().any(|a| matches!(a, RouteAttribute::Encap(_)));
+                        route.hops.push(NextHop {
+                            link: hop.interface_index,
+                            gateway,
+                            weight: u16::from(hop.hops) + 1,
+                        });
+                    }
+                }
+                RouteAttribute::Encap(_) => route.encapsulates = true,
+                other => only_gateway = gateway(other).or(only_gateway),
+            }
+        }
+        route.hops.extend(link.map(|link| NextHop { link, gateway: only_gateway, weight: 1 }));
+        Some(route)
+    }
+}
+
+impl Neighbour {
+    fn new(message: NeighbourMessage) -> Option<Self> {
+        let (mut address, mut link_address) = (None, None);
+        for attribute in message.attributes {
+            match attribute {
+                NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => address = Some(IpAddr::V4(v4)),
+                NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => address = Some(IpAddr::V6(v6)),
+                NeighbourAttribute::LinkLayerAddress(bytes) => link_address = Some(bytes),
+                _ => {}
+            }
+        }
+        let header = message.header;
+        let is_proxy = header.flags.contains(NeighbourFlags::Proxy);
+        Some(Self { link: header.ifindex, address: address?, link_address, state: header.state, is_proxy })
+    }
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
+        RouteAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    }
+}
+
+fn gateway(attribute: &RouteAttribute) -> Option<IpAddr> {
+    match attribute {
+        RouteAttribute::Gateway(address) => ip(address),
+        RouteAttribute::Via(RouteVia::Inet(v4)) => Some(IpAddr::V4(*v4)),
+        RouteAttribute::Via(RouteVia::Inet6(v6)) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    }
+}

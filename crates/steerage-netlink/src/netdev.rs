@@ -1,0 +1,42 @@
+//! What drivers support for XDP: the family `netdev` of generic netlink (Documentation/netlink/specs/netdev.yaml of the
+//! kernel). Any user may ask. Kernels since 6.3 have it, and since 6.8 the part about metadata.
+
+use std::io;
+
+use netlink_packet_core::parse_u64;
+
+use crate::attributes::{attribute, find};
+use crate::generic::Family;
+
+const NETDEV_CMD_DEV_GET: u8 = 1;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
+const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
+/// `NETDEV_XDP_ACT_BASIC`, `NETDEV_XDP_ACT_XSK_ZEROCOPY` and `NETDEV_XDP_RX_METADATA_HASH`.
+const BASIC: u64 = 1;
+const ZERO_COPY: u64 = 8;
+const METADATA_HASH: u64 = 2;
+
+/// A driver's support for XDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpSupport {
+    /// Whether XDP programs can run in the driver.
+    pub driver: bool,
+    /// Whether AF_XDP sockets can receive and send without a copy.
+    pub zero_copy: bool,
+    /// Whether programs get the card's flow hash. `None` if the kernel does not report it.
+    pub hash: Option<bool>,
+}
+
+/// Asks for the support of the link with this index.
+///
+/// # Errors
+/// If there is no such link, or the kernel does not report it.
+pub fn xdp_support(link: u32) -> io::Result<XdpSupport> {
+    let reply =
+        Family::open("netdev")?.request(NETDEV_CMD_DEV_GET, &[attribute(NETDEV_A_DEV_IFINDEX, link.to_ne_bytes())])?;
+    let bits = |kind| find(&reply, kind).and_then(|bits| parse_u64(bits).ok());
+    let features = bits(NETDEV_A_DEV_XDP_FEATURES).ok_or(io::ErrorKind::InvalidData)?;
+    let hash = bits(NETDEV_A_DEV_XDP_RX_METADATA_FEATURES).map(|bits| bits & METADATA_HASH != 0);
+    Ok(XdpSupport { driver: features & BASIC != 0, zero_copy: features & ZERO_COPY != 0, hash })
+}

@@ -1,0 +1,124 @@
+//! Requests to rtnetlink(7).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NetlinkSerializable};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::AddressMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp};
+use netlink_packet_route::neighbour::NeighbourMessage;
+use netlink_packet_route::route::RouteMessage;
+
+use crate::entry::{Change, Entry, Link, XdpPlace};
+use crate::socket::Socket;
+
+/// A socket for requests about links, addresses, routes and neighbours.
+///
+/// ```
+/// let mut kernel = steerage_netlink::Rtnetlink::open()?;
+/// let link = kernel.link("lo")?;
+/// assert_eq!((link.index, link.name.as_deref()), (1, Some("lo")));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Rtnetlink(Socket);
+
+impl Rtnetlink {
+    /// Opens a socket in the network namespace of this thread.
+    ///
+    /// # Errors
+    /// If the kernel refuses the socket.
+    pub fn open() -> io::Result<Self> {
+        Socket::open(None, 0).map(Self)
+    }
+
+    fn request(&mut self, request: &RouteNetlinkMessage, flags: u16, each: &mut dyn FnMut(Change)) -> io::Result<()> {
+        let mut body = vec![0; request.buffer_len()];
+        request.serialize(&mut body);
+        self.0.request(request.message_type(), flags, &body, &mut |message| {
+            Change::from_message(message).into_iter().for_each(&mut *each);
+        })
+    }
+
+    /// The link of this name.
+    ///
+    /// # Errors
+    /// If there is none, or the kernel does not reply.
+    pub fn link(&mut self, name: &str) -> io::Result<Link> {
+        self.described(0, vec![LinkAttribute::IfName(name.to_owned())])
+    }
+
+    /// The link with this index.
+    ///
+    /// # Errors
+    /// If there is none, or the kernel does not reply.
+    pub fn link_at(&mut self, index: u32) -> io::Result<Link> {
+        self.described(index, Vec::new())
+    }
+
+    fn described(&mut self, index: u32, attributes: Vec<LinkAttribute>) -> io::Result<Link> {
+        let mut found = None;
+        let request = RouteNetlinkMessage::GetLink(link_message(index, attributes));
+        self.request(&request, NLM_F_ACK, &mut |change| {
+            if let Entry::Link(link) = change.entry {
+                found = Some(link);
+            }
+        })?;
+        found.ok_or_else(|| io::Error::other("the kernel's description of the link is not understood"))
+    }
+
+    /// Sets the link up. Needs `CAP_NET_ADMIN`.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_up(&mut self, link: u32) -> io::Result<()> {
+        let mut message = link_message(link, Vec::new());
+        (message.header.flags, message.header.change_mask) = (LinkFlags::Up, LinkFlags::Up);
+        self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
+    }
+
+    /// Sets the longest packet that the link sends. Needs `CAP_NET_ADMIN`.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_mtu(&mut self, link: u32, mtu: u32) -> io::Result<()> {
+        let message = link_message(link, vec![LinkAttribute::Mtu(mtu)]);
+        self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
+    }
+
+    /// Attaches an XDP program to a place of the link, in place of the one that is there. For `None`, the place becomes
+    /// empty. Programs that are attached through a link of bpf(2) stay. Needs `CAP_NET_ADMIN`.
+    ///
+    /// The place must be named: without it, the kernel chooses the driver's place if the driver supports XDP, and then
+    /// removes no program from the place after the driver.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_xdp_program(&mut self, link: u32, place: XdpPlace, program: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let program = LinkXdp::Fd(program.map_or(-1, |program| program.as_raw_fd()));
+        let message = link_message(link, vec![LinkAttribute::Xdp(vec![program, LinkXdp::Flags(place as u32)])]);
+        self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
+    }
+
+    /// Lists all links, addresses, routes and neighbours, in this order, so that each entry comes after those that it
+    /// refers to. If the tables change meanwhile, some entries come more than once, the last being the newest.
+    ///
+    /// # Errors
+    /// If the kernel does not reply.
+    pub fn list(&mut self, each: &mut dyn FnMut(Change)) -> io::Result<()> {
+        let requests = [
+            RouteNetlinkMessage::GetLink(LinkMessage::default()),
+            RouteNetlinkMessage::GetAddress(AddressMessage::default()),
+            RouteNetlinkMessage::GetRoute(RouteMessage::default()),
+            RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
+        ];
+        requests.iter().try_for_each(|request| self.request(request, NLM_F_DUMP, each))
+    }
+}
+
+fn link_message(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    (message.header.index, message.attributes) = (index, attributes);
+    message
+}

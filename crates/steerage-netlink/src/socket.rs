@@ -1,0 +1,274 @@
+//! A netlink socket.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use netlink_packet_core::{
+    Emitable, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, parse_i32, parse_u32,
+};
+use nix::sys::socket::SetSockOpt;
+use nix::sys::socket::sockopt::SetBool;
+use rustix::io::{Errno, write};
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+
+use crate::attributes;
+
+/// How many times a dump is requested if changes interrupt it. After that, the changes that the kernel reports must be
+/// enough.
+const DUMPS_MAX: usize = 3;
+
+/// The longest datagram. The parts of a dump have up to 32 KiB, and no attribute is longer than 64 KiB.
+const DATAGRAM_BYTES_MAX: usize = 128 << 10;
+
+/// The most datagrams with changes that are read at a time.
+const DATAGRAMS_MAX: usize = 4096;
+
+/// Types of messages that every family of netlink has: linux/netlink.h.
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+/// A message's header: `struct nlmsghdr`.
+const HEADER_BYTES: usize = 16;
+/// The attribute with the kernel's words about an error.
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+/// The option for explanations of errors.
+#[derive(Clone)]
+struct ExtendedAck;
+nix::setsockopt_impl!(ExtendedAck, libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, bool, SetBool);
+
+/// A message of the kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message<'a> {
+    pub(crate) kind: u16,
+    pub(crate) flags: u16,
+    sequence: u32,
+    pub(crate) body: &'a [u8],
+}
+
+/// A function that gets each message.
+pub(crate) type Each<'a> = &'a mut dyn FnMut(Message<'_>);
+
+/// A socket of one family of netlink. It never waits. The kernel handles a request in the call that sends it, so the reply
+/// is there when that call returns, or never comes. Each further part of a dump is made when the part before is received.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) fd: OwnedFd,
+    buffer: Box<[u8]>,
+    sequence: u32,
+}
+
+impl Socket {
+    /// Opens a socket in the network namespace of this thread. It receives the changes of these groups. `None` is the family
+    /// of rtnetlink.
+    pub(crate) fn open(family: Option<Protocol>, groups: u32) -> io::Result<Self> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, family)?;
+        // Since Linux 4.12. Without it, errors are only numbers.
+        let _ = ExtendedAck.set(&fd, &true);
+        bind(&fd, &SocketAddrNetlink::new(0, groups))?;
+        Ok(Self { fd, buffer: vec![0; DATAGRAM_BYTES_MAX].into(), sequence: 0 })
+    }
+
+    /// Sends a request, and passes the messages of the reply to `each`. `flags` has `NLM_F_DUMP` for all entries of a
+    /// table, and `NLM_F_ACK` for anything else. If a table changes during a dump, entries come again.
+    pub(crate) fn request(&mut self, kind: u16, flags: u16, body: &[u8], each: Each<'_>) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        (header.message_type, header.flags) = (kind, NLM_F_REQUEST | flags);
+        (header.length, header.sequence_number) = ((HEADER_BYTES + body.len()) as u32, self.sequence);
+        let mut message = vec![0; HEADER_BYTES];
+        header.emit(&mut message);
+        message.extend(body);
+        for _ in 0..DUMPS_MAX {
+            write(&self.fd, &message)?;
+            if self.reply(each)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a reply to its end. Returns false if the table changed meanwhile.
+    fn reply(&mut self, each: Each<'_>) -> io::Result<bool> {
+        let mut is_consistent = true;
+        loop {
+            let length = self.receive().map_err(|error| match error {
+                Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, "the kernel did not reply"),
+                other => other.into(),
+            })?;
+            for message in messages(&self.buffer[..length]) {
+                // Skip what is left of a reply that came too late.
+                if message.sequence != self.sequence {
+                    continue;
+                }
+                is_consistent &= message.flags & NLM_F_DUMP_INTR == 0;
+                match message.kind {
+                    NLMSG_ERROR | NLMSG_DONE => return outcome(message).map(|()| is_consistent),
+                    _ => each(message),
+                }
+            }
+        }
+    }
+
+    /// Passes the changes that have arrived to `each`. Returns false if some were lost.
+    pub(crate) fn read(&mut self, each: Each<'_>) -> bool {
+        let mut is_complete = true;
+        for _ in 0..DATAGRAMS_MAX {
+            match self.receive() {
+                Ok(length) => messages(&self.buffer[..length]).for_each(&mut *each),
+                Err(Errno::NOBUFS | Errno::MSGSIZE) => is_complete = false,
+                Err(_) => break,
+            }
+        }
+        is_complete
+    }
+
+    /// Receives a datagram. Returns its length.
+    fn receive(&mut self) -> Result<usize, Errno> {
+        loop {
+            match recv(&self.fd, &mut self.buffer[..], RecvFlags::TRUNC) {
+                Ok((_, length)) if length > self.buffer.len() => return Err(Errno::MSGSIZE),
+                Ok((length, _)) => return Ok(length),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Splits a datagram into messages, up to the first that is cut off.
+fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    std::iter::from_fn(move || {
+        let message = NetlinkBuffer::new_checked(datagram).ok()?;
+        datagram = datagram.get((message.length() as usize).next_multiple_of(4)..).unwrap_or_default();
+        Some(Message {
+            kind: message.message_type(),
+            flags: message.flags(),
+            sequence: message.sequence_number(),
+            body: message.payload(),
+        })
+    })
+}
+
+/// The outcome at the end of a reply: an error, or 0 for success.
+fn outcome(message: Message<'_>) -> io::Result<()> {
+    let code = message.body.get(..4).and_then(|code| parse_i32(code).ok()).unwrap_or_default();
+    if code == 0 {
+        return Ok(());
+    }
+    let error = io::Error::from_raw_os_error(code.saturating_neg());
+    // In an error, the attributes follow a copy of the request.
+    let rest = message.body.get(4..).unwrap_or_default();
+    let request = if message.kind == NLMSG_DONE { Some(0) } else { rest.get(..4).and_then(|it| parse_u32(it).ok()) };
+    let request = request.and_then(|length| (length as usize).checked_next_multiple_of(4));
+    let explanation = request.and_then(|length| attributes::find(rest.get(length..)?, NLMSGERR_ATTR_MSG));
+    Err(match explanation {
+        Some(text) => io::Error::new(error.kind(), format!("{error}: {}", attributes::text(text))),
+        None => error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::socketpair;
+
+    use super::*;
+
+    /// A message with this body.
+    fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+        let length = (HEADER_BYTES + body.len()) as u32;
+        let mut bytes = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8], body].concat();
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn a_message_that_is_cut_off_ends_the_datagram() {
+        let datagram = [message(16, 0, b"abc"), message(17, 0, b"defg")].concat();
+        let read =
+            |datagram| messages(datagram).map(|message| (message.kind, message.body.to_vec())).collect::<Vec<_>>();
+        assert_eq!(read(&datagram), [(16, b"abc".to_vec()), (17, b"defg".to_vec())]);
+        for cut in 20..datagram.len() {
+            assert_eq!(read(&datagram[..cut]), [(16, b"abc".to_vec())], "{cut}");
+        }
+        // A length that is shorter than the header.
+        assert_eq!(read(&[3; 40]), []);
+        assert_eq!(read(&[0; 40]), []);
+    }
+
+    /// A socket, and the end at which a test is the kernel.
+    fn pair() -> (Socket, OwnedFd) {
+        let (fd, kernel) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None).unwrap();
+        (Socket { fd, buffer: vec![0; 256].into(), sequence: 0 }, kernel)
+    }
+
+    /// The bodies of the reply to the next request, if the kernel replies with these datagrams.
+    fn reply(socket: &mut Socket, kernel: &OwnedFd, datagrams: &[Vec<u8>]) -> io::Result<Vec<Vec<u8>>> {
+        for datagram in datagrams {
+            let mut datagram = datagram.clone();
+            // Messages with the sequence number 0 get that of the next request.
+            if datagram[8] == 0 {
+                datagram[8..12].copy_from_slice(&(socket.sequence + 1).to_ne_bytes());
+            }
+            write(kernel, &datagram).unwrap();
+        }
+        let mut bodies = Vec::new();
+        socket.request(20, 0, b"what", &mut |message| bodies.push(message.body.to_vec())).map(|()| bodies)
+    }
+
+    #[test]
+    fn an_interrupted_dump_is_made_again_but_not_forever() {
+        let (mut socket, kernel) = pair();
+        let (interrupted, whole) = (message(16, NLM_F_DUMP_INTR, b"olds"), message(16, 0, b"news"));
+        let done = message(NLMSG_DONE, 0, &[0; 4]);
+        let replies = [interrupted.clone(), done.clone(), whole, done.clone()];
+        assert_eq!(reply(&mut socket, &kernel, &replies).unwrap(), [b"olds", b"news"]);
+        let forever: Vec<Vec<u8>> = (0..DUMPS_MAX).flat_map(|_| [interrupted.clone(), done.clone()]).collect();
+        assert_eq!(reply(&mut socket, &kernel, &forever).unwrap().len(), DUMPS_MAX);
+        // The end alone may say so too.
+        let replies = [message(NLMSG_DONE, NLM_F_DUMP_INTR, &[0; 4]), done];
+        assert_eq!(reply(&mut socket, &kernel, &replies).unwrap(), Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn what_came_too_late_is_not_the_next_reply() {
+        let (mut socket, kernel) = pair();
+        assert_eq!(reply(&mut socket, &kernel, &[]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let mut late = [message(16, 0, b"late"), message(NLMSG_ERROR, 0, &[0; 20])];
+        late.iter_mut().for_each(|datagram| datagram[8] = 1);
+        let now = [message(16, 0, b"here"), message(NLMSG_ERROR, 0, &[0; 20])];
+        assert_eq!(reply(&mut socket, &kernel, &[late, now].concat()).unwrap(), [b"here"]);
+    }
+
+    #[test]
+    fn a_datagram_that_is_too_long_is_an_error_and_a_lost_change() {
+        let (mut socket, kernel) = pair();
+        assert!(reply(&mut socket, &kernel, &[message(16, 0, &[1; 300])]).is_err());
+        write(&kernel, &message(16, 0, &[1; 300])).unwrap();
+        write(&kernel, &message(16, 0, b"here")).unwrap();
+        let mut bodies = Vec::new();
+        assert!(!socket.read(&mut |message| bodies.push(message.body.to_vec())));
+        assert_eq!(bodies, [b"here"]);
+        assert!(socket.read(&mut |_| panic!("there is no more")));
+    }
+
+    #[test]
+    fn errors_are_in_the_kernels_words() {
+        let words = attributes::serialized(&[attributes::attribute(NLMSGERR_ATTR_MSG, b"no such queue\0")]);
+        let error = |kind, flags, parts: &[&[u8]]| {
+            let bytes = message(kind, flags, &[&(-libc::EPERM).to_ne_bytes(), &parts.concat()[..]].concat());
+            outcome(messages(&bytes).next().unwrap()).unwrap_err()
+        };
+        let request = message(20, 1, b"what was asked");
+        for error in [error(NLMSG_ERROR, 0, &[&request, &words]), error(NLMSG_DONE, 0, &[&words])] {
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+            assert!(error.to_string().ends_with(": no such queue"), "{error}");
+        }
+        // Without words, or with a request that is not whole.
+        for parts in [&[&request[..]][..], &[&request[..6]], &[&[255; 16]], &[]] {
+            assert_eq!(error(NLMSG_ERROR, 0, parts).raw_os_error(), Some(libc::EPERM));
+        }
+        assert!(outcome(Message { kind: NLMSG_ERROR, flags: 0, sequence: 0, body: &[0; 20] }).is_ok());
+    }
+}

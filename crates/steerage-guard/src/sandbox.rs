@@ -5,7 +5,7 @@
 //! | `calls` | system calls, in groups by purpose |
 //! | `files` | restricts access to files with Landlock |
 //! | `program` | evaluates a compiled program |
-//! | `sockets` | finds the packet sockets of this process |
+//! | `sockets` | finds the sockets by which this process could send |
 //! | `filter` | compiles groups of system calls to seccomp programs |
 //! | `sys` | the handler that reports a violation |
 //!
@@ -36,7 +36,7 @@ use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
 pub use calls::{Group, call_name};
 use files::{Enforced, How, Object, Reach};
 pub use program::Answer;
-pub use sockets::PacketSockets;
+pub use sockets::Sockets;
 
 /// The actions that a process still needs. Everything else is denied once [`restrict_files`](Self::restrict_files) and
 /// [`restrict_calls`](Self::restrict_calls) have been called.
@@ -131,7 +131,7 @@ impl Sandbox {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         if let Some(arch) = arch {
             sys::name_violations().map_err(SandboxError::handler)?;
-            let filters = [filter::do_without(arch)?, filter::allow(&self.groups, &PacketSockets::default(), arch)?];
+            let filters = [filter::do_without(arch)?, filter::allow(&self.groups, &Sockets::default(), arch)?];
             filters.iter().try_for_each(|filter| apply_filter_all_threads(filter)).map_err(SandboxError::filter)?;
         }
         Ok(InForce { landlock: self.enforced.get().unwrap_or(Enforced::Nothing), seccomp: arch.is_some() })
@@ -144,12 +144,12 @@ impl Sandbox {
 pub struct ThreadFilter(Option<BpfProgram>);
 
 impl ThreadFilter {
-    /// A filter that allows these groups. Of `sockets`, those that listen cannot send, and none can send to an
-    /// address.
+    /// A filter that allows these groups. Of the packet sockets, those that listen cannot send, and none can send to an
+    /// address. Messages are sent by the sockets for UDP alone. The thread cannot close the sockets.
     ///
     /// # Errors
     /// If the filter cannot be compiled.
-    pub fn new(groups: &[Group], sockets: &PacketSockets) -> Result<Self, SandboxError> {
+    pub fn new(groups: &[Group], sockets: &Sockets) -> Result<Self, SandboxError> {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         arch.map(|arch| filter::allow(groups, sockets, arch)).transpose().map(Self)
     }
@@ -158,9 +158,9 @@ impl ThreadFilter {
     /// allows all.
     ///
     /// ```
-    /// use steerage_guard::sandbox::{Answer, PacketSockets, ThreadFilter};
+    /// use steerage_guard::sandbox::{Answer, Sockets, ThreadFilter};
     ///
-    /// let filter = ThreadFilter::new(&[], &PacketSockets::default())?;
+    /// let filter = ThreadFilter::new(&[], &Sockets::default())?;
     /// assert_eq!(filter.answer(100_000), Answer::Denied);
     /// # Ok::<(), steerage_guard::sandbox::SandboxError>(())
     /// ```

@@ -1,10 +1,8 @@
 //! Every option that takes a path for writing, with everything that another user can plant there.
 //!
-//! The options come from docs/options.md, which a test compares with the definitions of the command
-//! line. An option that can be a path and has no row here fails
-//! [`every_option_that_can_be_a_path_has_a_row`].
+//! The options come from the definition of the command line. An argument that can be a path and has no
+//! row here fails [`every_argument_that_can_be_a_path_has_a_row`].
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io::Read;
@@ -22,6 +20,7 @@ use nix::unistd::mkfifo;
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{HANG, NOBODY, is_root, skip};
 
+use crate::command_line::{Argument, assert_complete};
 use crate::program::{Ends, Ran, command};
 
 /// What an option names.
@@ -32,34 +31,34 @@ enum Names {
     Directory,
 }
 
-/// Options that take a path for writing, and a command line for each form of their value.
+/// An argument that takes a path for writing, and a command line for each form of its value.
 struct Row {
-    /// The option and its commands, as in docs/options.md.
-    option: &'static str,
-    commands: &'static str,
+    /// The argument as `--help` shows it.
+    argument: &'static str,
+    commands: &'static [&'static str],
     names: Names,
     /// `{}` stands for the path.
     lines: &'static [&'static str],
 }
 
-const RUNS: &str = "count, meter, fanout, forward, send";
+const RUNS: &[&str] = &["count", "meter", "fanout", "forward", "send"];
 
 const ROWS: &[Row] = &[
     Row {
-        option: "--flows <FILE>",
-        commands: "meter",
+        argument: "--flows <FILE>",
+        commands: &["meter"],
         names: Names::File,
         lines: &["meter DEMO --virtual-cpus 1 --socket none -q --flows {}"],
     },
     Row {
-        option: "--export <WHERE>",
-        commands: "meter",
+        argument: "--export <WHERE>",
+        commands: &["meter"],
         names: Names::File,
         lines: &["meter DEMO --virtual-cpus 1 --socket none -q --export {}"],
     },
     Row {
-        option: "--to <OUTPUT>",
-        commands: "fanout",
+        argument: "--to <OUTPUT>",
+        commands: &["fanout"],
         names: Names::File,
         lines: &[
             "fanout DEMO --virtual-cpus 1 --socket none -q --to pcap:{}",
@@ -67,128 +66,56 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        option: "<OUTPUT>",
-        commands: "send",
+        argument: "<OUTPUT>",
+        commands: &["send"],
         names: Names::File,
         lines: &["send pcap:{} DEMO --virtual-cpus 1 --socket none -q"],
     },
     Row {
-        option: "--socket <PATH>",
+        argument: "--socket <PATH>",
         commands: RUNS,
         names: Names::File,
         lines: &["count DEMO --virtual-cpus 1 -q --socket {}"],
     },
     Row {
-        option: "--results <DIR>",
-        commands: "parallel",
+        argument: "--results <DIR>",
+        commands: &["parallel"],
         names: Names::Directory,
         lines: &["parallel DEMO -j 2 -q --results {} -- cat"],
     },
     Row {
-        option: "--control <DIR>",
+        argument: "--control <DIR>",
         commands: RUNS,
         names: Names::Directory,
         lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
     },
-    Row { option: "--out <DIR>", commands: "man", names: Names::Directory, lines: &["man --out {}"] },
+    Row { argument: "--out <DIR>", commands: &["man"], names: Names::Directory, lines: &["man --out {}"] },
 ];
 
-/// Options and arguments that are paths, or can be, and are only read or connected to.
-const READ: &[(&str, &str)] = &[
-    ("--to <PID\\|NAME\\|PATH>", "top, get, set"),
-    ("[DEVICE]...", "count"),
-    ("[DEVICE]...", "meter"),
-    ("[DEVICE]...", "fanout"),
-    ("[DEVICE]...", "send"),
-    ("<DEVICE>...", "forward"),
-    ("<FLOW\\|DEVICE>...", "explain"),
-    ("<INPUT>...", "parallel"),
-    ("<FILE>", "run"),
-    ("<FILE>", "check"),
-    // The name of a host.
-    ("--metrics-host <NAME>", RUNS),
+/// Arguments that are paths, or can be, and are only read, connected to, or passed on.
+const READ: &[(&str, &[&str])] = &[
+    ("--to <PID|NAME|PATH>", &["top", "get", "set"]),
+    ("[DEVICE]...", &["count", "meter", "fanout", "send"]),
+    ("<DEVICE>...", &["forward"]),
+    ("<FLOW|DEVICE>...", &["explain"]),
+    ("<INPUT>...", &["parallel"]),
+    ("<FILE>", &["run", "check"]),
     // A program, and its arguments.
-    ("<COMMAND>...", "parallel"),
+    ("<COMMAND>...", &["parallel", "exec-when-ready"]),
     // These are the options of the file's command.
-    ("[OPTION\\|DEVICE]...", "run"),
-    ("[OPTION\\|DEVICE]...", "check"),
+    ("[OPTION|DEVICE]...", &["run", "check"]),
     // Attributes of the control tree.
-    ("[PATH]", "get"),
-    ("<PATH>", "set"),
-];
-
-/// The names of values that cannot be paths.
-const NO_PATHS: &[&str] = &[
-    "1:N",
-    "ADDR:PORT",
-    "ADDR[/LEN]",
-    "BYTES",
-    "COMMAND",
-    "DURATION",
-    "EXPR",
-    "FACTOR",
-    "FORMAT",
-    "HASH",
-    "HEX",
-    "IFACE",
-    "KEY",
-    "LIST",
-    "MAC",
-    "MASK",
-    "N",
-    "NS",
-    "POLICY",
-    "PORT",
-    "PORT:REQ:RESP",
-    "ROUTE",
-    "S",
-    "SHELL",
-    "SIZE",
-    "TARGET",
-    "TOPIC",
-    "VALUE",
-    "WAY",
+    ("[PATH]", &["get"]),
+    ("<PATH>", &["set"]),
 ];
 
 #[test]
-fn every_option_that_can_be_a_path_has_a_row() {
-    let page = include_str!("../../../../docs/options.md");
-    let (head, options) = page.split_once("\n## Options\n").unwrap();
-    let (_, arguments) = head.split_once("\n## Arguments\n").unwrap();
-    // The first two cells of each row. A bar in a cell is escaped.
-    let cells = |table: &str| -> Vec<(String, String)> {
-        let rows = table.lines().filter(|line| line.starts_with("| `"));
-        let cell = |line: &str| -> Vec<String> {
-            line.replace("\\|", "\0").split('|').map(|cell| cell.trim().replace('\0', "\\|").replace('`', "")).collect()
-        };
-        rows.map(|line| (cell(line)[1].clone(), cell(line)[2].clone())).collect()
+fn every_argument_that_can_be_a_path_has_a_row() {
+    let of = |argument: &str, commands: &[&str]| -> Vec<Argument> {
+        commands.iter().map(|command| ((*command).to_owned(), argument.to_owned())).collect()
     };
-    // The first `<` begins the name, and the last `>` ends it.
-    let value = |option: &str| -> Option<String> {
-        let (_, name) = option.split_once('<')?;
-        Some(name.rsplit_once('>')?.0.to_owned())
-    };
-    let mut found = BTreeSet::new();
-    for (option, commands) in cells(options) {
-        if value(&option).is_some_and(|name| !NO_PATHS.contains(&name.as_str())) {
-            found.insert((option, commands));
-        }
-    }
-    for (command, arguments) in cells(arguments) {
-        for argument in arguments.split(' ') {
-            let name = argument.trim_matches(|it| "<>[].".contains(it));
-            // A COMMAND of `man` is a page, and that of `parallel` is a program.
-            if !NO_PATHS.contains(&name) || argument == "<COMMAND>..." {
-                found.insert((argument.to_owned(), command.clone()));
-            }
-        }
-    }
-    let rows = ROWS.iter().map(|row| (row.option, row.commands)).chain(READ.iter().copied());
-    let rows: BTreeSet<(String, String)> = rows.map(|(option, of)| (option.to_owned(), of.to_owned())).collect();
-    let missing: Vec<_> = found.difference(&rows).collect();
-    assert!(missing.is_empty(), "options without a row in this file: {missing:?}");
-    let stale: Vec<_> = rows.difference(&found).collect();
-    assert!(stale.is_empty(), "rows of options that no longer exist: {stale:?}");
+    let written = ROWS.iter().flat_map(|row| of(row.argument, row.commands));
+    assert_complete(written.chain(READ.iter().flat_map(|(argument, commands)| of(argument, commands))));
 }
 
 /// The name of a planted file. Its end is the format that `--flows` needs.

@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use steerage::stats::DropReason;
+use steerage_fixtures::until;
 
 /// A command that runs the program with these arguments and with nothing on standard input.
 pub(crate) fn command(args: &[&str]) -> Command {
@@ -155,6 +156,14 @@ impl Started {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Sends the signal until the run has ended.
+    pub(crate) fn signal_to_end(&mut self, signal: Signal) {
+        until(&format!("{signal} ends the run"), || {
+            self.signal(signal);
+            self.child.try_wait().unwrap().is_some()
+        });
     }
 
     /// Stops the run with a signal, and returns the report. The run must succeed.

@@ -8,7 +8,8 @@
 //! # The rule
 //!
 //! A directory is *ours* if only root and the effective user can change what it contains. A group
-//! may write to it only if the group is private to the user.
+//! may write to it only if the group is private to the user. Its file system must not be run by
+//! another user (FUSE), because such a file system can report any owner.
 //!
 //! - Every directory on the way must be ours. A sticky directory of root or of the user, such as
 //!   `/tmp`, will do as well, because another user cannot replace a directory of ours there. From a
@@ -27,6 +28,7 @@
 //! Architecture invariant: this is the only walk along a path for writing.
 
 mod groups;
+mod mounts;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -171,6 +173,9 @@ impl Access {
     fn of(directory: BorrowedFd<'_>, stat: &Stat) -> Self {
         if !is_trusted(stat.st_uid) {
             return Self::Others(Who::User(stat.st_uid));
+        }
+        if let Some(who) = mounts::run_by(directory) {
+            return Self::Others(who);
         }
         let mode = Mode::from_raw_mode(stat.st_mode);
         let who = if mode.contains(Mode::WOTH) {

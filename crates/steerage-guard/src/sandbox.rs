@@ -141,17 +141,28 @@ impl Sandbox {
 /// A filter for a thread that does less than its process. It is compiled in advance, so that a
 /// thread can enter it at once.
 #[derive(Clone, Debug)]
-pub struct ThreadFilter(Option<BpfProgram>);
+pub struct ThreadFilter(Option<Programs>);
+
+#[derive(Clone, Debug)]
+struct Programs {
+    allow: BpfProgram,
+    keep_open: BpfProgram,
+}
 
 impl ThreadFilter {
     /// A filter that allows these groups. Of the packet sockets, those that listen cannot send, and none can send to an
-    /// address. Messages are sent by the sockets for UDP alone. The thread cannot close the sockets.
+    /// address. Messages are sent by the sockets for UDP alone. The sockets stay open
+    /// if the thread closes them.
     ///
     /// # Errors
     /// If the filter cannot be compiled.
     pub fn new(groups: &[Group], sockets: &Sockets) -> Result<Self, SandboxError> {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
-        arch.map(|arch| filter::allow(groups, sockets, arch)).transpose().map(Self)
+        let programs = |arch| -> Result<Programs, SandboxError> {
+            let keep_open = filter::keep_open(sockets, arch)?;
+            Ok(Programs { allow: filter::allow(groups, sockets, arch)?, keep_open })
+        };
+        arch.map(programs).transpose().map(Self)
     }
 
     /// What the filter says about a system call, by its number. A kernel that cannot restrict system calls
@@ -165,14 +176,14 @@ impl ThreadFilter {
     /// # Ok::<(), steerage_guard::sandbox::SandboxError>(())
     /// ```
     pub fn answer(&self, number: u32) -> Answer {
-        self.0.as_ref().map_or(Answer::Allowed, |program| program::answer(program, number))
+        self.0.as_ref().map_or(Answer::Allowed, |programs| program::answer(&programs.allow, number))
     }
 
     /// Whether the filter allows a system call with these arguments.
     ///
     /// [`answer`](Self::answer) has an example.
     pub fn allows(&self, number: u32, arguments: &[u64; 6]) -> bool {
-        self.0.as_ref().is_none_or(|program| program::allows(program, number, arguments))
+        self.0.as_ref().is_none_or(|programs| program::allows(&programs.allow, number, arguments))
     }
 
     /// Restricts this thread permanently.
@@ -180,7 +191,10 @@ impl ThreadFilter {
     /// # Errors
     /// If the kernel refuses the filter.
     pub fn enter(&self) -> Result<(), SandboxError> {
-        self.0.as_ref().map_or(Ok(()), |filter| apply_filter(filter)).map_err(SandboxError::filter)
+        let Some(programs) = &self.0 else { return Ok(()) };
+        // The second program does not allow the system call that installs one.
+        let programs = [&programs.keep_open, &programs.allow];
+        programs.into_iter().try_for_each(|program| apply_filter(program)).map_err(SandboxError::filter)
     }
 }
 

@@ -172,7 +172,7 @@ fn threads(run: &Started) -> Vec<(i32, String)> {
             let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };
             let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or("").trim();
             let name = field("Name:").to_owned();
-            is_ready &= field("Seccomp_filters:") == if handles_packets(&name) { "3" } else { "2" };
+            is_ready &= field("Seccomp_filters:") == if handles_packets(&name) { "4" } else { "2" };
             threads.push((task.file_name().to_str().unwrap().parse().unwrap(), name));
         }
         if is_ready && threads.iter().any(|(_, name)| handles_packets(name)) {
@@ -401,7 +401,7 @@ fn a_hijacked_thread_passes_no_descriptor_on() {
         if has(&udp, 9, &inode) {
             // There is no message at this address.
             assert_eq!(thread.is_allowed("sendmsg", message), -i64::from(libc::EFAULT));
-            thread.is_denied("close", message);
+            stays_open(&mut thread, socket);
             by_udp += 1;
             continue;
         }
@@ -409,11 +409,17 @@ fn a_hijacked_thread_passes_no_descriptor_on() {
         thread.is_denied("sendmmsg", [socket, 0, 1, 0, 0, 0]);
         thread.is_denied("sendto", [socket, thread.own.rsp, 1, 0, thread.own.rsp, 16]);
         if has(&packet, 8, &inode) {
-            thread.is_denied("close", message);
+            stays_open(&mut thread, socket);
         }
         others += usize::from(has(&unix, 6, &inode));
     }
     assert!(others > 1 && by_udp > 0, "{unix:?} {udp:?}");
     drop(thread);
     run.stop(Signal::SIGTERM);
+}
+
+/// Checks that a thread cannot give the number of a socket to another one.
+fn stays_open(thread: &mut Hijacked, socket: u64) {
+    assert_eq!(thread.is_allowed("close", [socket, 0, 0, 0, 0, 0]), 0);
+    assert!(thread.is_allowed("fcntl", [socket, libc::F_GETFL as u64, 0, 0, 0, 0]) > 0);
 }

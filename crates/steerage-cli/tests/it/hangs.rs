@@ -27,7 +27,7 @@ use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{is_root, skip, until};
 
 use crate::command_line::{Argument, assert_complete};
-use crate::program::{Ends, command};
+use crate::program::{Ends, command, command_in};
 use crate::signals::ignores_hup;
 
 const DEVICE: &str = "/dev/fuse";
@@ -163,12 +163,8 @@ fn signals() -> Vec<Signal> {
 
 /// Starts the program, waits until it waits for the file system, and ends it by a signal.
 fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
-    let words: Vec<&str> = args.split(' ').collect();
-    let variables = words.iter().map_while(|word| word.split_once('=')).filter(|(name, _)| !name.contains('-'));
-    let variables: Vec<(&str, &str)> = variables.collect();
-    let mut command = command(&words[variables.len()..]);
-    let command = command.envs(variables).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = Ends(command.spawn().unwrap());
+    let mut command = command_in(&args.split(' ').collect::<Vec<_>>());
+    let mut child = Ends(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     until(&format!("{args:?} waits for the file system"), || {
         assert_eq!(child.try_wait().unwrap(), None, "{args:?} did not wait for the file system");
         mounted.is_waited_for()

@@ -17,6 +17,16 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
+/// Like [`command`]. Words such as `TMPDIR=/tmp` before the command are environment variables, as in a shell.
+pub(crate) fn command_in(words: &[&str]) -> Command {
+    let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+    let variable = |word: &&str| word.split_once('=').is_some_and(|(name, _)| is_name(name));
+    let count = words.iter().take_while(|word| variable(word)).count();
+    let mut command = command(&words[count..]);
+    command.envs(words[..count].iter().filter_map(|word| word.split_once('=')));
+    command
+}
+
 /// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {

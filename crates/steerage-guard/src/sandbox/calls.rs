@@ -293,6 +293,7 @@ const FILES: &[Call] = &[
     any(Sysno::fallocate),
     only(Sysno::fcntl, DUPLICATE),
     any(Sysno::flock),
+    any(Sysno::fstatfs),
     any(Sysno::getcwd),
     any(Sysno::getdents64),
     any(Sysno::getxattr),

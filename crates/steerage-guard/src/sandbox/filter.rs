@@ -58,6 +58,19 @@ pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
 }
 
+/// A program that leaves the sockets open that the other program names, although `close` succeeds. The kernel would
+/// give the number of a closed one to the next client, for example.
+pub(crate) fn keep_open(sockets: &Sockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
+    let named = sockets.packet.iter().chain(sockets.udp.iter().flatten());
+    let rule = |socket: &RawFd| {
+        is(*socket, SeccompCmpOp::Eq).and_then(|it| SeccompRule::new(vec![it]).map_err(SandboxError::filter))
+    };
+    let rules: Vec<SeccompRule> = named.map(rule).collect::<Result<_, _>>()?;
+    // An entry without rules would be for all descriptors.
+    let rules = if rules.is_empty() { BTreeMap::new() } else { BTreeMap::from([(Sysno::close.id().into(), rules)]) };
+    compile(rules, SeccompAction::Allow, SeccompAction::Errno(0), arch)
+}
+
 fn compile(
     rules: BTreeMap<i64, Vec<SeccompRule>>,
     otherwise: SeccompAction,
@@ -85,17 +98,15 @@ fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     }
 }
 
-/// The conditions that keep a call from sending by packet sockets, or from closing a socket that a filter names. A call with an address could choose the
+/// The conditions that keep a call from sending by packet sockets. A call with an address could choose the
 /// interface, so no packet socket may be used for it. Other calls send by the interface that the socket is bound
 /// to, so they may use those that are there to send.
 fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, SandboxError> {
-    let closed = || sockets.packet.iter().chain(sockets.udp.iter().flatten());
     let sockets: Vec<RawFd> = match call.number {
         Sysno::write | Sysno::writev => sockets.listening.clone(),
         _ if sends_messages(call) && sockets.udp.is_none() => sockets.packet.clone(),
         Sysno::sendto if sends_messages(call) => return Ok(Vec::new()),
         Sysno::sendto => sockets.listening.clone(),
-        Sysno::close => closed().copied().collect(),
         _ => return Ok(Vec::new()),
     };
     sockets.into_iter().map(|socket| is(socket, SeccompCmpOp::Ne)).collect()
@@ -155,8 +166,11 @@ mod tests {
             // Without an address, by everything that does not listen.
             assert!(allows(Sysno::sendto, 3, 0) && allows(Sysno::sendto, 1001, 0) && !allows(Sysno::sendto, 3, 1));
             assert_eq!((allows(Sysno::sendto, 100, 0), allows(Sysno::sendto, 2001, 1)), (count == 0, count > 0));
-            assert!(allows(Sysno::close, 3, 0) && allows(Sysno::write, 2000, 0));
-            assert_eq!([100, 1001, 2001].map(|socket| allows(Sysno::close, socket, 0)), [count == 0; 3]);
+            assert!(allows(Sysno::close, 100, 0) && allows(Sysno::write, 2000, 0));
+            let kept = keep_open(&sockets(count), arch).unwrap();
+            let closes = |socket| program::allows(&kept, Sysno::close.id() as u32, &[socket, 0, 0, 0, 0, 0]);
+            assert_eq!([100, 1001, 2001].map(closes), [count == 0; 3]);
+            assert!(closes(3) && program::allows(&kept, Sysno::read.id() as u32, &[100, 0, 0, 0, 0, 0]));
         }
     }
 

@@ -195,6 +195,8 @@ pub struct Directory {
     fd: OwnedFd,
     /// The path by which it was reached, for messages.
     path: PathBuf,
+    /// Whether another user owns it, or a directory on the way to it.
+    of_others: bool,
 }
 
 impl AsFd for Directory {
@@ -317,7 +319,7 @@ impl Directory {
     pub fn open_own(&self, name: &OsStr) -> Result<Self, PathError> {
         let fd = rustix::fs::openat(&self.fd, single(name)?, LOOK | OFlags::DIRECTORY, Mode::empty())?;
         let owner = rustix::fs::fstat(&fd)?.st_uid;
-        let directory = Self { fd, path: self.path.join(name) };
+        let directory = Self { fd, path: self.path.join(name), of_others: self.is_of_others()? };
         let by = match directory.access()? {
             Access::Ours if owner == geteuid().as_raw() => return Ok(directory),
             Access::Ours => Who::User(owner),
@@ -434,7 +436,16 @@ impl Directory {
     /// # Errors
     /// If the process has too many open files.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { fd: self.fd.try_clone()?, path: self.path.clone() })
+        Ok(Self { fd: self.fd.try_clone()?, path: self.path.clone(), of_others: self.of_others })
+    }
+
+    /// Whether another user owns the directory, or a directory on the way to it. Its owner chooses the group of new files,
+    /// by the bit for set-group-ID, and further users, by an access list.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn is_of_others(&self) -> Result<bool, PathError> {
+        Ok(self.of_others || matches!(self.access()?, Access::Others(Who::User(_))))
     }
 
     fn access(&self) -> Result<Access, PathError> {
@@ -528,7 +539,7 @@ impl Walk {
             return Err(Errno::NOENT.into());
         }
         let fd = rustix::fs::openat(CWD, ".", LOOK | OFlags::DIRECTORY, Mode::empty())?;
-        Self::begin_in(Directory { fd, path: PathBuf::from(".") }, path)
+        Self::begin_in(Directory { fd, path: PathBuf::from("."), of_others: false }, path)
     }
 
     /// Begins in a directory that the user chose.
@@ -623,11 +634,11 @@ impl Walk {
             (next, _, _) => next?,
         };
         let stat = rustix::fs::fstat(&next)?;
-        let path = here.path.join(name);
+        let (path, of_others) = (here.path.join(name), here.is_of_others()?);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 // If another user can change it, this ends the way when the next name is looked up.
-                self.at.push(Directory { fd: next, path });
+                self.at.push(Directory { fd: next, path, of_others });
                 Ok(())
             }
             FileType::Symlink if self.may_follow(&stat)? => self.follow(next.as_fd()),
@@ -658,7 +669,7 @@ impl Walk {
             return Err(PathError::Changeable { directory: here.path.clone(), by });
         }
         let fd = rustix::fs::openat(here, "..", LOOK | OFlags::DIRECTORY, Mode::empty())?;
-        self.at = vec![Directory { fd, path: here.path.join("..") }];
+        self.at = vec![Directory { fd, path: here.path.join(".."), of_others: false }];
         Ok(())
     }
 
@@ -686,7 +697,7 @@ impl Walk {
 
 fn root() -> Result<Directory, PathError> {
     let fd = rustix::fs::openat(CWD, "/", LOOK | OFlags::DIRECTORY, Mode::empty())?;
-    Ok(Directory { fd, path: PathBuf::from("/") })
+    Ok(Directory { fd, path: PathBuf::from("/"), of_others: false })
 }
 
 /// The names in a path, the last first.

@@ -638,6 +638,57 @@ fn a_run_replaces_a_planted_link() {
     }
 }
 
+/// The owner of a directory chooses the group of new files, and who else may read them (an access list). No such user
+/// reads flows or packets, nor in directories that are created there.
+#[test]
+fn the_owner_of_a_directory_does_not_choose_who_reads() {
+    if !is_root() {
+        return;
+    }
+    /// linux/posix_acl_xattr.h: the version, and entries of a tag, permissions and a user. They are those of the owner, of
+    /// the other user, of the group, the most for users and groups, and of others.
+    const ENTRIES: [(u16, u16, u32); 5] =
+        [(1, 7, u32::MAX), (2, 7, NOBODY), (4, 7, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, user) in ENTRIES {
+        list.extend([&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &user.to_le_bytes()].concat());
+    }
+    let files = ["meter DEMO --virtual-cpus 1 --socket none -q --rotate 1h --flows {}/%F/%H.csv"];
+    let here = [
+        "meter DEMO --virtual-cpus 1 --socket none -q --flows {}/f.csv",
+        "send pcap:{}/a DEMO --virtual-cpus 1 --socket none -q",
+    ];
+    for row in files.into_iter().chain(here) {
+        let ground = Ground::new();
+        let x = ground.at("x");
+        fs::set_permissions(&x, Permissions::from_mode(0o2755)).unwrap();
+        let listed = rustix::fs::setxattr(&x, "system.posix_acl_default", &list, rustix::fs::XattrFlags::empty());
+        if let Err(error) = listed {
+            skip(&format!("access lists: {error}"));
+        }
+        let (ran, _) = run(row, &x, &ground.root);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+        let day = x.join(DAY);
+        let directory = if day.is_dir() { day } else { x };
+        let written: Vec<PathBuf> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(!written.is_empty());
+        let read = || {
+            let nobody = rustix::thread::Uid::from_raw(NOBODY);
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_res_gid(
+                rustix::thread::Gid::from_raw(NOBODY),
+                rustix::thread::Gid::from_raw(NOBODY),
+                rustix::thread::Gid::from_raw(NOBODY),
+            )
+            .unwrap();
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            written.iter().map(|file| File::open(file).map(drop).map_err(|error| error.kind())).collect::<Vec<_>>()
+        };
+        let read = thread::scope(|scope| scope.spawn(read).join().unwrap());
+        assert!(read.iter().all(|read| *read == Err(std::io::ErrorKind::PermissionDenied)), "{row}: {read:?}");
+    }
+}
+
 #[test]
 fn a_refusal_names_the_directory_and_says_what_to_do() {
     if !is_root() {

@@ -20,7 +20,8 @@
 //!   sticky directory is not enough, because another user can move a link of root there. The names
 //!   of the link's target are checked in the same way.
 //! - The directory in which a new file or directory is created may be anybody's: a new file gets a
-//!   random name, and a new directory is checked after it is created.
+//!   random name, and a new directory is checked after it is created. Its file system may not be
+//!   run by another user, who would see the contents.
 //! - The working directory, at which a relative path begins, may be anybody's, because the user
 //!   chose it. If it is not ours, only plain directories may follow: no links, and no `..` that
 //!   leads out of it.
@@ -75,6 +76,13 @@ pub enum PathError {
         /// Who can change it.
         by: Who,
     },
+    /// `{by} runs the file system of {directory} and can read what is written there: name another directory`
+    FileSystem {
+        /// The directory.
+        directory: PathBuf,
+        /// Who runs the file system.
+        by: Who,
+    },
     /// `the path names the open descriptor {0} instead of a file`
     Descriptor(RawFd),
     /// `user {owner} owns the FIFO and can read what is written to it: name another FIFO or a file`
@@ -97,6 +105,10 @@ impl fmt::Display for PathError {
             }
             Self::Link { link, by } => {
                 write!(f, "{by} can change the link {}: name the directory that it leads to", link.display())
+            }
+            Self::FileSystem { directory, by } => {
+                let advice = "and can read what is written there: name another directory";
+                write!(f, "{by} runs the file system of {} {advice}", directory.display())
             }
             Self::Descriptor(number) => {
                 write!(f, "the path names the open descriptor {number} instead of a file")
@@ -130,9 +142,10 @@ impl From<PathError> for io::Error {
         match error {
             PathError::System(error) => error,
             PathError::Descriptor(_) => Self::new(io::ErrorKind::InvalidInput, error),
-            PathError::Changeable { .. } | PathError::Link { .. } | PathError::Fifo { .. } => {
-                Self::new(io::ErrorKind::PermissionDenied, error)
-            }
+            PathError::Changeable { .. }
+            | PathError::Link { .. }
+            | PathError::FileSystem { .. }
+            | PathError::Fifo { .. } => Self::new(io::ErrorKind::PermissionDenied, error),
         }
     }
 }
@@ -331,8 +344,9 @@ impl Directory {
     /// Creates a file for reading and writing. It fails if the name exists.
     ///
     /// # Errors
-    /// If the name exists, or if the kernel refuses.
+    /// If the name exists, if another user runs the file system, or if the kernel refuses.
     pub fn create_new_file(&self, name: &OsStr, mode: u32) -> Result<File, PathError> {
+        self.may_hold_files()?;
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.fd, single(name)?, how, Mode::from_raw_mode(mode))?.into())
     }
@@ -446,6 +460,14 @@ impl Directory {
     /// If the kernel refuses.
     pub fn is_of_others(&self) -> Result<bool, PathError> {
         Ok(self.of_others || matches!(self.access()?, Access::Others(Who::User(_))))
+    }
+
+    /// Checks that the file system does not hand the contents of files to another user.
+    pub(crate) fn may_hold_files(&self) -> Result<(), PathError> {
+        match mounts::run_by(self.fd.as_fd()) {
+            Some(by) => Err(PathError::FileSystem { directory: self.path.clone(), by }),
+            None => Ok(()),
+        }
     }
 
     fn access(&self) -> Result<Access, PathError> {

@@ -3,6 +3,7 @@
 //! | file | purpose |
 //! |---|---|
 //! | `calls` | system calls, in groups by purpose |
+//! | `children` | finds the children of this process |
 //! | `files` | restricts access to files with Landlock |
 //! | `program` | evaluates a compiled program |
 //! | `sockets` | finds the sockets by which this process could send |
@@ -16,6 +17,7 @@
 //! If the kernel has no Landlock, or no seccomp for this architecture, [`InForce`] says so, and
 //! nothing else changes.
 mod calls;
+mod children;
 mod files;
 mod filter;
 mod program;
@@ -131,7 +133,10 @@ impl Sandbox {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         if let Some(arch) = arch {
             sys::name_violations().map_err(SandboxError::handler)?;
-            let filters = [filter::do_without(arch)?, filter::allow(&self.groups, &Sockets::default(), arch)?];
+            // Programs cannot be started later, so no child is missing here.
+            let children = self.groups.contains(&Group::Signal).then(children::running).flatten();
+            let allow = filter::allow(&self.groups, &Sockets::default(), children.as_deref(), arch)?;
+            let filters = [filter::do_without(arch)?, allow];
             filters.iter().try_for_each(|filter| apply_filter_all_threads(filter)).map_err(SandboxError::filter)?;
         }
         Ok(InForce { landlock: self.enforced.get().unwrap_or(Enforced::Nothing), seccomp: arch.is_some() })
@@ -160,7 +165,7 @@ impl ThreadFilter {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         let programs = |arch| -> Result<Programs, SandboxError> {
             let keep_open = filter::keep_open(sockets, arch)?;
-            Ok(Programs { allow: filter::allow(groups, sockets, arch)?, keep_open })
+            Ok(Programs { allow: filter::allow(groups, sockets, None, arch)?, keep_open })
         };
         arch.map(programs).transpose().map(Self)
     }

@@ -418,6 +418,28 @@ fn a_hijacked_thread_passes_no_descriptor_on() {
     run.stop(Signal::SIGTERM);
 }
 
+/// `parallel` ends its jobs by signals. No thread can signal another process.
+#[test]
+fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
+    let args = ["parallel", "-v", "synthetic:rate=20000", "-j", "2", "-q", "--", "sh", "-c", "cat >/dev/null"];
+    let run = Started::of(program::command(&args).spawn().unwrap());
+    let leaders = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id()));
+    let Ok(leaders) = leaders.inspect_err(|error| skip(&format!("children: {error}"))) else { return };
+    let leaders: Vec<i64> = leaders.split_whitespace().map(|id| id.parse().unwrap()).collect();
+    assert_eq!(leaders.len(), 2, "{leaders:?}");
+    threads(&run);
+    let Some(mut thread) = Hijacked::new(run.id() as i32) else { return };
+    for other in [1, i64::from(std::process::id()), -1, 0, leaders[0]] {
+        thread.is_denied("kill", [other as u64, 0, 0, 0, 0, 0]);
+    }
+    for leader in leaders {
+        assert_eq!(thread.is_allowed("kill", [-leader as u64, 0, 0, 0, 0, 0]), 0);
+    }
+    drop(thread);
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.end().code, Some(0));
+}
+
 /// Checks that a thread cannot give the number of a socket to another one.
 fn stays_open(thread: &mut Hijacked, socket: u64) {
     assert_eq!(thread.is_allowed("close", [socket, 0, 0, 0, 0, 0]), 0);

@@ -18,9 +18,14 @@ pub(crate) fn arch() -> Option<TargetArch> {
     TargetArch::try_from(std::env::consts::ARCH).ok()
 }
 
-/// A program that allows the calls of these groups, except sending by the packet sockets, and messages by
+/// A program that allows the calls of these groups, with `kill` for the process groups that these processes lead, except sending by the packet sockets, and messages by
 /// sockets that are not for UDP. Any other call ends the process with SIGSYS.
-pub(crate) fn allow(groups: &[Group], sockets: &Sockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
+pub(crate) fn allow(
+    groups: &[Group],
+    sockets: &Sockets,
+    signalled: Option<&[i32]>,
+    arch: TargetArch,
+) -> Result<BpfProgram, SandboxError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     let mut unlimited = Vec::new();
     for call in [Group::Run].iter().chain(groups).flat_map(|group| group.calls()) {
@@ -30,6 +35,10 @@ pub(crate) fn allow(groups: &[Group], sockets: &Sockets, arch: TargetArch) -> Re
         if let Some(udp) = sockets.udp.as_ref().filter(|_| sends_messages(call)) {
             alternatives =
                 udp.iter().map(|socket| Ok(vec![is(*socket, SeccompCmpOp::Eq)?])).collect::<Result<_, _>>()?;
+        } else if let Some(leaders) = signalled.filter(|_| call.number == Sysno::kill) {
+            // The number of a process group is negated.
+            let to = |leader: &i32| condition(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(-leader as u32));
+            alternatives = leaders.iter().map(|leader| Ok(vec![to(leader)?])).collect::<Result<_, _>>()?;
         } else if alternatives.is_empty() {
             if barred.is_empty() {
                 unlimited.push(number);
@@ -136,6 +145,7 @@ fn condition(
 
 #[cfg(test)]
 mod tests {
+    use super::super::children::CHILDREN_MAX;
     use super::super::program;
     use super::super::sockets::SOCKETS_MAX;
     use super::*;
@@ -153,7 +163,7 @@ mod tests {
         let Some(arch) = arch() else { return };
         for count in [0, 2] {
             let groups = [Group::Receive, Group::Send, Group::SendTo];
-            let filter = allow(&groups, &sockets(count), arch).unwrap();
+            let filter = allow(&groups, &sockets(count), None, arch).unwrap();
             let allows = |call: Sysno, socket: u64, address: u64| {
                 program::allows(&filter, call.id() as u32, &[socket, 0, 0, 0, address, 0])
             };
@@ -175,11 +185,23 @@ mod tests {
     }
 
     #[test]
+    fn signals_go_to_the_process_groups_of_children_alone() {
+        let Some(arch) = arch() else { return };
+        let filter = allow(&[Group::Signal], &Sockets::default(), Some(&[700, 701]), arch).unwrap();
+        let allows = |to: i64| program::allows(&filter, Sysno::kill.id() as u32, &[to as u64, 15, 0, 0, 0, 0]);
+        assert!(allows(-700) && allows(-701));
+        assert!([-1, 0, 1, 700, 701, -699, -702].iter().all(|to| !allows(*to)));
+        let children: Vec<i32> = (1..=CHILDREN_MAX as i32).collect();
+        assert!(allow(&Group::ALL, &Sockets::default(), Some(&children), arch).is_ok());
+    }
+
+    #[test]
     fn as_many_sockets_as_a_filter_can_name() {
         let Some(arch) = arch() else { return };
         let mut sockets = sockets(SOCKETS_MAX);
         sockets.packet.truncate(SOCKETS_MAX);
-        let filter = allow(&[Group::Receive, Group::Send, Group::SendTo, Group::XdpMaps], &sockets, arch).unwrap();
+        let filter =
+            allow(&[Group::Receive, Group::Send, Group::SendTo, Group::XdpMaps], &sockets, None, arch).unwrap();
         // What an older kernel may count besides is left free.
         assert!(filter.len() < 4000, "{}", filter.len());
     }

@@ -1,8 +1,8 @@
 //! `steerage`: receive packet steering in user space, from the command line.
 //!
 //! This file runs the command, prints the one line of an error, and sets the exit code. The program
-//! is a library so that fuzz targets can call its parsers. Nothing else uses the library. A module
-//! imports only modules that are below it in this table:
+//! is a library so that fuzz targets can call its parsers, and tests can go through its options. Nothing else
+//! uses the library. A module imports only modules that are below it in this table:
 //!
 //! | module | what it does |
 //! |---|---|
@@ -61,6 +61,15 @@ use std::process::ExitCode;
 
 use error::Error;
 use terminal::printable;
+
+/// The definition of the command line, with options that `--help` does not show: for tests that need a row for
+/// every option.
+#[doc(hidden)]
+pub fn definition() -> clap::Command {
+    let mut program = args::program();
+    program.build();
+    program
+}
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {

@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use steerage::{CpuId, Handler};
 use steerage_guard::capabilities::{self, Kept, Needed};
 use steerage_guard::file;
-use steerage_guard::sandbox::{Group, InForce, PacketSockets, Sandbox, ThreadFilter};
+use steerage_guard::sandbox::{Group, InForce, Sandbox, Sockets, ThreadFilter};
 
 use crate::args::SandboxArgs;
 use crate::error::Error;
@@ -247,9 +247,11 @@ impl Confinement {
     }
 
     fn filter_of_packet_threads(&self) -> Result<ThreadFilter, Error> {
-        let sockets = PacketSockets::open()?;
+        let sockets = Sockets::open()?;
         if sockets.too_many() {
-            warn("there are so many packet sockets that the sandbox cannot keep packet threads from sending by them");
+            warn(
+                "there are so many sockets that the sandbox cannot keep packet threads from sending by those that listen",
+            );
         }
         Ok(ThreadFilter::new(&self.packet_groups, &sockets)?)
     }

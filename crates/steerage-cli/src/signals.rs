@@ -7,7 +7,8 @@
 //!   has to be cleaned up yet. USR1 is kept for later.
 //! - From [`EarlySignals::hold`] on, the signals are blocked in all threads. They wait until the
 //!   thread of [`HeldSignals::listen`] reads them.
-//! - That thread does nothing else, so nothing can keep it from ending the process at the second INT.
+//! - That thread does nothing else, so nothing can keep it from ending the process at the second INT, or at the first
+//!   signal once the run only waits for other programs ([`HeldSignals::end_now`]).
 
 use std::cell::RefCell;
 use std::fs;
@@ -25,12 +26,12 @@ use signal_hook::{flag, low_level};
 
 use crate::error::Error;
 
-/// The exit code of a program that Ctrl-C ended, as shells report it: 128 plus the signal's number.
-const INTERRUPTED: i32 = 128 + SIGINT;
+/// The exit code of a program that a signal ended, as shells report it: this plus the signal's number.
+const ENDED_BY: i32 = 128;
 
 /// The exit code of a run that HUP ended in good order. The service manager then starts it again,
 /// and it reads its changed run file.
-pub(crate) const HUNG_UP: u8 = 128 + SIGHUP as u8;
+pub(crate) const HUNG_UP: u8 = (ENDED_BY + SIGHUP) as u8;
 
 /// Whether HUP ended the run.
 static GOT_HUP: AtomicBool = AtomicBool::new(false);
@@ -57,9 +58,13 @@ pub(crate) struct EarlySignals {
     report: Arc<AtomicBool>,
 }
 
-/// The signals of a run that is open, until a thread listens to them.
+/// The signals of a run that is open. A thread listens to them once the run starts.
 #[derive(Debug)]
-pub(crate) struct HeldSignals(RefCell<Option<(SignalFd, EarlySignals)>>);
+pub(crate) struct HeldSignals {
+    held: RefCell<Option<(SignalFd, EarlySignals)>>,
+    /// Whether the next signal ends the process.
+    ends_now: Arc<AtomicBool>,
+}
 
 /// Keeps USR1 for later. INT, TERM and HUP have their default actions until [`EarlySignals::hold`].
 pub(crate) fn install() -> Result<EarlySignals, Error> {
@@ -78,7 +83,7 @@ impl EarlySignals {
         let signals = of_runs();
         let held = signals.thread_block().and_then(|()| SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC));
         let held = held.map_err(|error| catch_failed(error.into()))?;
-        Ok(HeldSignals(RefCell::new(Some((held, self)))))
+        Ok(HeldSignals { held: RefCell::new(Some((held, self))), ends_now: Arc::default() })
     }
 }
 
@@ -88,7 +93,7 @@ impl HeldSignals {
     /// Once the program was asked to stop, it quits at the next INT. So even a write of a report to a
     /// full pipe, or a file system that does not answer, cannot keep the program from ending.
     pub(crate) fn listen(&self, take: impl Fn(SignalRequest) -> bool + Send + 'static) -> Result<(), Error> {
-        let Some((held, early)) = self.0.take() else { return Ok(()) };
+        let Some((held, early)) = self.held.take() else { return Ok(()) };
         let (requests, asked) = mpsc::channel();
         // Relaxed: no other data depends on it.
         if early.report.load(Ordering::Relaxed) {
@@ -97,7 +102,15 @@ impl HeldSignals {
         }
         // `take` may start something that hangs, so it has a thread of its own.
         start("requests", move || while asked.recv().is_ok_and(&take) {})?;
-        start("signals", move || read(&held, &requests))
+        let ends_now = Arc::clone(&self.ends_now);
+        start("signals", move || read(&held, &requests, &ends_now))
+    }
+
+    /// From now on, INT, TERM and HUP end the process. Call this when the run is over and the program waits for
+    /// something that may never come.
+    pub(crate) fn end_now(&self) {
+        // Relaxed: no other data depends on it.
+        self.ends_now.store(true, Ordering::Relaxed);
     }
 }
 
@@ -107,7 +120,7 @@ fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> 
 }
 
 /// Reads signals until the process ends.
-fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>) {
+fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>, ends_now: &AtomicBool) {
     let mut is_stopping = false;
     loop {
         let signal = match signals.read_signal() {
@@ -115,8 +128,10 @@ fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>) {
             Ok(None) | Err(Errno::EINTR) => continue,
             Err(error) => return tracing::warn!("cannot read signals: {error}"),
         };
-        if signal == SIGINT && is_stopping {
-            low_level::exit(INTERRUPTED);
+        // Relaxed: no other data depends on it.
+        let ends = signal != SIGUSR1 && ends_now.load(Ordering::Relaxed);
+        if ends || (signal == SIGINT && is_stopping) {
+            low_level::exit(ENDED_BY + signal);
         }
         if signal == SIGHUP {
             // Relaxed: no other data depends on it.
@@ -124,8 +139,11 @@ fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>) {
         }
         let request = if signal == SIGUSR1 { SignalRequest::Report } else { SignalRequest::Stop };
         is_stopping |= request == SignalRequest::Stop;
-        // An error means that the run is over and needs no more requests.
-        let _ = requests.send(request);
+        // An error means that the run is over, and that a request before this one changed nothing: the program may
+        // wait for a reader of the report.
+        if requests.send(request).is_err() && request == SignalRequest::Stop {
+            low_level::exit(ENDED_BY + signal);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Quotas: a limited number of places is shared among parties, so that no party can take them all. The last places are
 //! reserved for root, those before them for root and the instance's owner. Every other party has a limit of its own.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The length of the prefix that one IPv6 host has for itself: it can use each of its addresses (RFC 4291, 2.5.4).
 const IPV6_HOST_PREFIX: u32 = 64;
@@ -11,7 +11,7 @@ const IPV6_HOST_PREFIX: u32 = 64;
 pub(crate) enum Party {
     /// A user of this machine.
     User(u32),
-    /// A host: its IPv4 address, or its IPv6 prefix.
+    /// A host: its IPv4 address, its IPv6 prefix, or this machine by its loopback addresses.
     Host(IpAddr),
 }
 
@@ -20,6 +20,8 @@ impl Party {
     pub(crate) fn host(address: IpAddr) -> Self {
         // A socket for both families reports IPv4 clients by mapped addresses.
         Self::Host(match address.to_canonical() {
+            // Every user of this machine has all of 127.0.0.0/8, and ::1.
+            address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(address) => {
                 IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - IPV6_HOST_PREFIX))))
             }
@@ -132,6 +134,9 @@ mod tests {
         let host = |address: &str| Party::host(address.parse().unwrap());
         assert_ne!(host("192.0.2.1"), host("192.0.2.2"));
         assert_eq!(host("::ffff:192.0.2.1"), host("192.0.2.1"));
+        for loopback in ["127.0.0.2", "127.255.0.1", "::1", "::ffff:127.0.0.9"] {
+            assert_eq!(host(loopback), host("127.0.0.1"));
+        }
         assert_ne!(host("::ffff:192.0.2.1"), host("::ffff:192.0.2.2"));
         assert_eq!(host("2001:db8:0:1::1"), host("2001:db8:0:1:ffff:ffff:ffff:ffff"));
         assert_ne!(host("2001:db8:0:1::1"), host("2001:db8:0:2::1"));

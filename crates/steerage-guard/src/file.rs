@@ -34,18 +34,20 @@ pub use unnamed::unnamed;
 /// The users who may read a new file, before the umask is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// The owner and the group: for captured packets, flows, and other records of traffic.
+    /// The owner and the group: for captured packets, flows, and other records of traffic. In a
+    /// directory of another user, the owner alone.
     Group,
     /// Everybody: for manual pages and similar files.
     All,
 }
 
 impl Readers {
-    fn mode(self) -> u32 {
-        match self {
+    fn mode(self, directory: &Directory) -> Result<u32, PathError> {
+        Ok(match self {
+            Self::Group if directory.is_of_others()? => 0o600,
             Self::Group => 0o640,
             Self::All => 0o644,
-        }
+        })
     }
 }
 
@@ -99,10 +101,11 @@ impl NewFile {
     }
 
     fn create_in(directory: Directory, name: OsString, readers: Readers) -> io::Result<Self> {
+        let mode = readers.mode(&directory)?;
         let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
         for _ in 0..TRIES {
             let part = random_name(&name);
-            match directory.create_new_file(&part, readers.mode()).map_err(io::Error::from) {
+            match directory.create_new_file(&part, mode).map_err(io::Error::from) {
                 Ok(file) => return Ok(Self { directory, part, name, file, stays: false }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
@@ -217,7 +220,7 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
 /// As for [`Directory::holding`]. Also, if the name belongs to something else.
 pub fn create_fifo(path: &Path, readers: Readers) -> io::Result<()> {
     let (directory, name) = Directory::holding(path)?;
-    match directory.create_fifo(&name, readers.mode()).map_err(io::Error::from) {
+    match directory.create_fifo(&name, readers.mode(&directory)?).map_err(io::Error::from) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let there = directory.stat(&name)?;
             if FileType::from_raw_mode(there.st_mode) == FileType::Fifo { Ok(()) } else { Err(error) }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`file`](mod@file) | creates files that no other user can redirect |
 //! | [`path`] | walks a path to the directory in which something is written |
+//! | [`program`] | starts programs, and lets signals end this process meanwhile |
 //! | [`capabilities`] | drops the capabilities of a process once its devices are open |
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
 //!
@@ -14,6 +15,7 @@
 pub mod capabilities;
 pub mod file;
 pub mod path;
+pub mod program;
 pub mod sandbox;
 
 /// The examples of the crate's README.

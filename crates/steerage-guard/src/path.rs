@@ -8,7 +8,8 @@
 //! # The rule
 //!
 //! A directory is *ours* if only root and the effective user can change what it contains. A group
-//! may write to it only if the group is private to the user.
+//! may write to it only if the group is private to the user. Its file system must not be run by
+//! another user (FUSE), because such a file system can report any owner.
 //!
 //! - Every directory on the way must be ours. A sticky directory of root or of the user, such as
 //!   `/tmp`, will do as well, because another user cannot replace a directory of ours there. From a
@@ -19,7 +20,8 @@
 //!   sticky directory is not enough, because another user can move a link of root there. The names
 //!   of the link's target are checked in the same way.
 //! - The directory in which a new file or directory is created may be anybody's: a new file gets a
-//!   random name, and a new directory is checked after it is created.
+//!   random name, and a new directory is checked after it is created. Its file system may not be
+//!   run by another user, who would see the contents.
 //! - The working directory, at which a relative path begins, may be anybody's, because the user
 //!   chose it. If it is not ours, only plain directories may follow: no links, and no `..` that
 //!   leads out of it.
@@ -27,6 +29,7 @@
 //! Architecture invariant: this is the only walk along a path for writing.
 
 mod groups;
+mod mounts;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -73,6 +76,13 @@ pub enum PathError {
         /// Who can change it.
         by: Who,
     },
+    /// `{by} runs the file system of {directory} and can read what is written there: name another directory`
+    FileSystem {
+        /// The directory.
+        directory: PathBuf,
+        /// Who runs the file system.
+        by: Who,
+    },
     /// `the path names the open descriptor {0} instead of a file`
     Descriptor(RawFd),
     /// `user {owner} owns the FIFO and can read what is written to it: name another FIFO or a file`
@@ -95,6 +105,10 @@ impl fmt::Display for PathError {
             }
             Self::Link { link, by } => {
                 write!(f, "{by} can change the link {}: name the directory that it leads to", link.display())
+            }
+            Self::FileSystem { directory, by } => {
+                let advice = "and can read what is written there: name another directory";
+                write!(f, "{by} runs the file system of {} {advice}", directory.display())
             }
             Self::Descriptor(number) => {
                 write!(f, "the path names the open descriptor {number} instead of a file")
@@ -128,9 +142,10 @@ impl From<PathError> for io::Error {
         match error {
             PathError::System(error) => error,
             PathError::Descriptor(_) => Self::new(io::ErrorKind::InvalidInput, error),
-            PathError::Changeable { .. } | PathError::Link { .. } | PathError::Fifo { .. } => {
-                Self::new(io::ErrorKind::PermissionDenied, error)
-            }
+            PathError::Changeable { .. }
+            | PathError::Link { .. }
+            | PathError::FileSystem { .. }
+            | PathError::Fifo { .. } => Self::new(io::ErrorKind::PermissionDenied, error),
         }
     }
 }
@@ -172,6 +187,9 @@ impl Access {
         if !is_trusted(stat.st_uid) {
             return Self::Others(Who::User(stat.st_uid));
         }
+        if let Some(who) = mounts::run_by(directory) {
+            return Self::Others(who);
+        }
         let mode = Mode::from_raw_mode(stat.st_mode);
         let who = if mode.contains(Mode::WOTH) {
             Who::Everybody
@@ -190,6 +208,8 @@ pub struct Directory {
     fd: OwnedFd,
     /// The path by which it was reached, for messages.
     path: PathBuf,
+    /// Whether another user owns it, or a directory on the way to it.
+    of_others: bool,
 }
 
 impl AsFd for Directory {
@@ -312,7 +332,7 @@ impl Directory {
     pub fn open_own(&self, name: &OsStr) -> Result<Self, PathError> {
         let fd = rustix::fs::openat(&self.fd, single(name)?, LOOK | OFlags::DIRECTORY, Mode::empty())?;
         let owner = rustix::fs::fstat(&fd)?.st_uid;
-        let directory = Self { fd, path: self.path.join(name) };
+        let directory = Self { fd, path: self.path.join(name), of_others: self.is_of_others()? };
         let by = match directory.access()? {
             Access::Ours if owner == geteuid().as_raw() => return Ok(directory),
             Access::Ours => Who::User(owner),
@@ -324,8 +344,9 @@ impl Directory {
     /// Creates a file for reading and writing. It fails if the name exists.
     ///
     /// # Errors
-    /// If the name exists, or if the kernel refuses.
+    /// If the name exists, if another user runs the file system, or if the kernel refuses.
     pub fn create_new_file(&self, name: &OsStr, mode: u32) -> Result<File, PathError> {
+        self.may_hold_files()?;
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.fd, single(name)?, how, Mode::from_raw_mode(mode))?.into())
     }
@@ -429,7 +450,24 @@ impl Directory {
     /// # Errors
     /// If the process has too many open files.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { fd: self.fd.try_clone()?, path: self.path.clone() })
+        Ok(Self { fd: self.fd.try_clone()?, path: self.path.clone(), of_others: self.of_others })
+    }
+
+    /// Whether another user owns the directory, or a directory on the way to it. Its owner chooses the group of new files,
+    /// by the bit for set-group-ID, and further users, by an access list.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn is_of_others(&self) -> Result<bool, PathError> {
+        Ok(self.of_others || matches!(self.access()?, Access::Others(Who::User(_))))
+    }
+
+    /// Checks that the file system does not hand the contents of files to another user.
+    pub(crate) fn may_hold_files(&self) -> Result<(), PathError> {
+        match mounts::run_by(self.fd.as_fd()) {
+            Some(by) => Err(PathError::FileSystem { directory: self.path.clone(), by }),
+            None => Ok(()),
+        }
     }
 
     fn access(&self) -> Result<Access, PathError> {
@@ -523,7 +561,7 @@ impl Walk {
             return Err(Errno::NOENT.into());
         }
         let fd = rustix::fs::openat(CWD, ".", LOOK | OFlags::DIRECTORY, Mode::empty())?;
-        Self::begin_in(Directory { fd, path: PathBuf::from(".") }, path)
+        Self::begin_in(Directory { fd, path: PathBuf::from("."), of_others: false }, path)
     }
 
     /// Begins in a directory that the user chose.
@@ -618,11 +656,11 @@ impl Walk {
             (next, _, _) => next?,
         };
         let stat = rustix::fs::fstat(&next)?;
-        let path = here.path.join(name);
+        let (path, of_others) = (here.path.join(name), here.is_of_others()?);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 // If another user can change it, this ends the way when the next name is looked up.
-                self.at.push(Directory { fd: next, path });
+                self.at.push(Directory { fd: next, path, of_others });
                 Ok(())
             }
             FileType::Symlink if self.may_follow(&stat)? => self.follow(next.as_fd()),
@@ -653,7 +691,7 @@ impl Walk {
             return Err(PathError::Changeable { directory: here.path.clone(), by });
         }
         let fd = rustix::fs::openat(here, "..", LOOK | OFlags::DIRECTORY, Mode::empty())?;
-        self.at = vec![Directory { fd, path: here.path.join("..") }];
+        self.at = vec![Directory { fd, path: here.path.join(".."), of_others: false }];
         Ok(())
     }
 
@@ -681,7 +719,7 @@ impl Walk {
 
 fn root() -> Result<Directory, PathError> {
     let fd = rustix::fs::openat(CWD, "/", LOOK | OFlags::DIRECTORY, Mode::empty())?;
-    Ok(Directory { fd, path: PathBuf::from("/") })
+    Ok(Directory { fd, path: PathBuf::from("/"), of_others: false })
 }
 
 /// The names in a path, the last first.

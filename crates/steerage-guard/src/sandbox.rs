@@ -3,9 +3,10 @@
 //! | file | purpose |
 //! |---|---|
 //! | `calls` | system calls, in groups by purpose |
+//! | `children` | finds the children of this process |
 //! | `files` | restricts access to files with Landlock |
 //! | `program` | evaluates a compiled program |
-//! | `sockets` | finds the packet sockets of this process |
+//! | `sockets` | finds the sockets by which this process could send |
 //! | `filter` | compiles groups of system calls to seccomp programs |
 //! | `sys` | the handler that reports a violation |
 //!
@@ -16,6 +17,7 @@
 //! If the kernel has no Landlock, or no seccomp for this architecture, [`InForce`] says so, and
 //! nothing else changes.
 mod calls;
+mod children;
 mod files;
 mod filter;
 mod program;
@@ -36,7 +38,7 @@ use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
 pub use calls::{Group, call_name};
 use files::{Enforced, How, Object, Reach};
 pub use program::Answer;
-pub use sockets::PacketSockets;
+pub use sockets::Sockets;
 
 /// The actions that a process still needs. Everything else is denied once [`restrict_files`](Self::restrict_files) and
 /// [`restrict_calls`](Self::restrict_calls) have been called.
@@ -131,7 +133,10 @@ impl Sandbox {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         if let Some(arch) = arch {
             sys::name_violations().map_err(SandboxError::handler)?;
-            let filters = [filter::do_without(arch)?, filter::allow(&self.groups, &PacketSockets::default(), arch)?];
+            // Programs cannot be started later, so no child is missing here.
+            let children = self.groups.contains(&Group::Signal).then(children::running).flatten();
+            let allow = filter::allow(&self.groups, &Sockets::default(), children.as_deref(), arch)?;
+            let filters = [filter::do_without(arch)?, allow];
             filters.iter().try_for_each(|filter| apply_filter_all_threads(filter)).map_err(SandboxError::filter)?;
         }
         Ok(InForce { landlock: self.enforced.get().unwrap_or(Enforced::Nothing), seccomp: arch.is_some() })
@@ -141,38 +146,49 @@ impl Sandbox {
 /// A filter for a thread that does less than its process. It is compiled in advance, so that a
 /// thread can enter it at once.
 #[derive(Clone, Debug)]
-pub struct ThreadFilter(Option<BpfProgram>);
+pub struct ThreadFilter(Option<Programs>);
+
+#[derive(Clone, Debug)]
+struct Programs {
+    allow: BpfProgram,
+    keep_open: BpfProgram,
+}
 
 impl ThreadFilter {
-    /// A filter that allows these groups. Of `sockets`, those that listen cannot send, and none can send to an
-    /// address.
+    /// A filter that allows these groups. Of the packet sockets, those that listen cannot send, and none can send to an
+    /// address. Messages are sent by the sockets for UDP alone. The sockets stay open
+    /// if the thread closes them.
     ///
     /// # Errors
     /// If the filter cannot be compiled.
-    pub fn new(groups: &[Group], sockets: &PacketSockets) -> Result<Self, SandboxError> {
+    pub fn new(groups: &[Group], sockets: &Sockets) -> Result<Self, SandboxError> {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
-        arch.map(|arch| filter::allow(groups, sockets, arch)).transpose().map(Self)
+        let programs = |arch| -> Result<Programs, SandboxError> {
+            let keep_open = filter::keep_open(sockets, arch)?;
+            Ok(Programs { allow: filter::allow(groups, sockets, None, arch)?, keep_open })
+        };
+        arch.map(programs).transpose().map(Self)
     }
 
     /// What the filter says about a system call, by its number. A kernel that cannot restrict system calls
     /// allows all.
     ///
     /// ```
-    /// use steerage_guard::sandbox::{Answer, PacketSockets, ThreadFilter};
+    /// use steerage_guard::sandbox::{Answer, Sockets, ThreadFilter};
     ///
-    /// let filter = ThreadFilter::new(&[], &PacketSockets::default())?;
+    /// let filter = ThreadFilter::new(&[], &Sockets::default())?;
     /// assert_eq!(filter.answer(100_000), Answer::Denied);
     /// # Ok::<(), steerage_guard::sandbox::SandboxError>(())
     /// ```
     pub fn answer(&self, number: u32) -> Answer {
-        self.0.as_ref().map_or(Answer::Allowed, |program| program::answer(program, number))
+        self.0.as_ref().map_or(Answer::Allowed, |programs| program::answer(&programs.allow, number))
     }
 
     /// Whether the filter allows a system call with these arguments.
     ///
     /// [`answer`](Self::answer) has an example.
     pub fn allows(&self, number: u32, arguments: &[u64; 6]) -> bool {
-        self.0.as_ref().is_none_or(|program| program::allows(program, number, arguments))
+        self.0.as_ref().is_none_or(|programs| program::allows(&programs.allow, number, arguments))
     }
 
     /// Restricts this thread permanently.
@@ -180,7 +196,10 @@ impl ThreadFilter {
     /// # Errors
     /// If the kernel refuses the filter.
     pub fn enter(&self) -> Result<(), SandboxError> {
-        self.0.as_ref().map_or(Ok(()), |filter| apply_filter(filter)).map_err(SandboxError::filter)
+        let Some(programs) = &self.0 else { return Ok(()) };
+        // The second program does not allow the system call that installs one.
+        let programs = [&programs.keep_open, &programs.allow];
+        programs.into_iter().try_for_each(|program| apply_filter(program)).map_err(SandboxError::filter)
     }
 }
 

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use steerage::LinkType;
+use steerage_guard::program;
 
 use super::{Filter, FilterError, FrameKind, SHOWN_CHARS_MAX, shown};
 
@@ -112,11 +113,11 @@ impl Compiler<'_> {
         // no matter how it begins.
         command.args(options).args(["-s", WHOLE, "-ddd", "--", text]).env("LC_ALL", "C");
         command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|cause| match cause.kind() {
-                io::ErrorKind::NotFound => FilterError::NoTcpdump,
-                _ => FilterError::Tcpdump { operation: "start tcpdump", cause },
-            })?;
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = program::start(&mut command).map_err(|cause| match cause.kind() {
+            io::ErrorKind::NotFound => FilterError::NoTcpdump,
+            _ => FilterError::Tcpdump { operation: "start tcpdump", cause },
+        })?;
         if let Some(mut pipe) = child.stdin.take() {
             // If tcpdump does not read this, it prints the reason.
             let _ = pipe.write_all(input);

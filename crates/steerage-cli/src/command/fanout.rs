@@ -10,6 +10,7 @@ use steerage::Output;
 use steerage_apps::Fanout;
 use steerage_capture::{self as capture, StreamFormat, StreamOptions, Waiting};
 use steerage_device::output;
+use steerage_guard::program;
 
 use crate::args::FanoutArgs;
 use crate::error::{CommandLineError, EndingError, Error};
@@ -42,6 +43,7 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     let ended = run::to_end(instance, &options)?;
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
     let finished = ended.report.finish(options.printer, args.run.report.strict, left_behind, &failed);
+    options.signals.end_now();
     finished.and(ended.report.all_sent(can_wait)).and(programs.wait())
 }
 
@@ -62,7 +64,7 @@ impl Programs {
         // input ends.
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(command).stdin(reader).process_group(0);
-        self.0.push((spec, shell.spawn().map_err(failed)?));
+        self.0.push((spec, program::start(&mut shell).map_err(failed)?));
         Ok(output)
     }
 

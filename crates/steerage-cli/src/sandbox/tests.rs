@@ -231,7 +231,7 @@ fn each_filter_allows_what_the_page_lists_and_nothing_else() {
     let mut by_arguments = BTreeSet::new();
     for command in SandboxProfile::ALL {
         for (thread, groups, listed) in threads(command) {
-            let filter = ThreadFilter::new(&groups, &PacketSockets::default()).unwrap();
+            let filter = ThreadFilter::new(&groups, &Sockets::default()).unwrap();
             let (mut allowed, mut sometimes) = (BTreeSet::new(), BTreeSet::new());
             for number in (0..NUMBERS).chain(INVALID) {
                 let name = call_name(number as usize);
@@ -267,8 +267,8 @@ fn packet_threads_may_use_few_arguments() {
         .chain((0..64).map(|bit| 1 << bit))
         .chain([u64::MAX, 0x8910, 0x8946, 0x8901, 0x8902, 0x5401, 0x5452])
         .collect();
-    let receives = ThreadFilter::new(&[Group::Receive], &PacketSockets::default()).unwrap();
-    let sends = ThreadFilter::new(&[Group::Receive, Group::Send], &PacketSockets::default()).unwrap();
+    let receives = ThreadFilter::new(&[Group::Receive], &Sockets::default()).unwrap();
+    let sends = ThreadFilter::new(&[Group::Receive, Group::Send], &Sockets::default()).unwrap();
     let allowed = |filter: &ThreadFilter, name: &str, place: usize, rest: [u64; 6]| -> BTreeSet<u64> {
         let number = call_number(name).unwrap();
         let with = |value| std::array::from_fn(|at| if at == place { value } else { rest[at] });

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Instant;
 
@@ -13,13 +14,15 @@ use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use steerage_control::Client;
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::namespaces::Namespaces;
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{HANG, is_root, skip};
 use steerage_guard::sandbox::call_name;
 
-use crate::program::Started;
+use crate::forward::{ROUTER, linked};
+use crate::program::{self, Started};
 
 /// More than the highest number of a system call.
 const NUMBERS: u64 = 512;
@@ -169,7 +172,7 @@ fn threads(run: &Started) -> Vec<(i32, String)> {
             let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };
             let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or("").trim();
             let name = field("Name:").to_owned();
-            is_ready &= field("Seccomp_filters:") == if handles_packets(&name) { "3" } else { "2" };
+            is_ready &= field("Seccomp_filters:") == if handles_packets(&name) { "4" } else { "2" };
             threads.push((task.file_name().to_str().unwrap().parse().unwrap(), name));
         }
         if is_ready && threads.iter().any(|(_, name)| handles_packets(name)) {
@@ -252,8 +255,11 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
-/// The gate attacks `count`. With the variable STEERAGE_ATTACKS, as in `.ci/full attacks`, all commands that need no
-/// interface.
+/// Whether all commands are attacked, as in `.ci/full attacks`. The gate attacks one of them.
+fn attacks_all() -> bool {
+    std::env::var_os("STEERAGE_ATTACKS").is_some()
+}
+
 #[test]
 fn a_hijacked_thread_makes_no_other_system_call() {
     let scratch = Scratch::new();
@@ -263,36 +269,60 @@ fn a_hijacked_thread_makes_no_other_system_call() {
     let flows = ["--flows", flows.to_str().unwrap()];
     let to_files = ["--to", &saved, "--to", "exec:cat >/dev/null"];
     let mut runs: Vec<(&str, Vec<&str>, &[&str])> = vec![("count", ENDLESS.to_vec(), &[])];
-    if std::env::var_os("STEERAGE_ATTACKS").is_some() {
+    if attacks_all() {
         runs.push(("meter", [&ENDLESS[..], &flows].concat(), &[]));
         runs.push(("fanout", [&ENDLESS[..], &to_files].concat(), &[]));
         runs.push(("fanout", [&ENDLESS[..], &["--to", "udp:127.0.0.1:9"]].concat(), &["sends by UDP"]));
         runs.push(("send", [&["udp:127.0.0.1:9"], &ENDLESS[..]].concat(), &["sends by UDP"]));
-        runs.push(("parallel", vec!["synthetic:rate=20000", "-j", "2", "-q", "--", "cat"], &[]));
+        runs.push(("parallel", vec!["synthetic:rate=20000", "-j", "2", "-q", "--", "sh", "-c", "cat >/dev/null"], &[]));
+        runs.push(("explain", vec!["synthetic:rate=20000", "--seconds", "600", "--json"], &[]));
     }
     for (command, args, devices) in runs {
-        let run = Started::new(&[&[command][..], &args].concat());
+        // What follows the options of `parallel` are those of its program.
+        let run = Started::of(program::command(&[&[command, "-v"][..], &args].concat()).spawn().unwrap());
         attack(&run, command, devices);
-        run.stop(Signal::SIGTERM);
+        run.signal(Signal::SIGTERM);
+        let ran = run.end();
+        // Frames cannot be sent as datagrams, so `send` and `fanout` fail.
+        assert!(ran.code.is_some() && !ran.err.contains("sandbox"), "{ran:?}");
     }
+}
+
+/// `forward` sends by interfaces, and talks to the kernel about routes and neighbours.
+#[test]
+fn a_hijacked_thread_of_forward_makes_no_other_system_call() {
+    if !attacks_all() {
+        return;
+    }
+    let Some(namespaces) = linked() else { return };
+    let args = ["forward", "r0", "r1", "--virtual-cpus", "2", "--seconds", "0", "--json"];
+    let run = namespaces.within(ROUTER, || Started::new(&args));
+    attack(&run, "forward", &["sends by an interface"]);
+    run.stop(Signal::SIGTERM);
+}
+
+/// The sockets of a run: descriptor and inode.
+fn sockets(run: &Started) -> Vec<(u64, String)> {
+    let entries = fs::read_dir(format!("/proc/{}/fd", run.id())).unwrap().map(|entry| entry.unwrap().path());
+    let socket = |path: PathBuf| {
+        let target = fs::read_link(&path).ok()?;
+        let inode = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned();
+        Some((path.file_name()?.to_str()?.parse().ok()?, inode))
+    };
+    entries.filter_map(socket).collect()
+}
+
+/// The rows of a list of sockets, such as that of packet(7).
+fn listed_sockets(run: &Started, kind: &str) -> Vec<Vec<String>> {
+    let table = fs::read_to_string(format!("/proc/{}/net/{kind}", run.id())).unwrap();
+    table.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
 }
 
 /// The packet sockets of a run: descriptor, and whether it listens.
 fn packet_sockets(run: &Started) -> Vec<(u64, bool)> {
-    let table = fs::read_to_string(format!("/proc/{}/net/packet", run.id())).unwrap();
-    let rows: Vec<Vec<&str>> = table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
-    let mut found = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{}/fd", run.id())).unwrap() {
-        let path = entry.unwrap().path();
-        let Ok(target) = fs::read_link(&path) else { continue };
-        let Some(inode) = target.to_str().and_then(|name| name.strip_prefix("socket:[")?.strip_suffix(']')) else {
-            continue;
-        };
-        if let Some(row) = rows.iter().find(|row| row.last() == Some(&inode)) {
-            found.push((path.file_name().unwrap().to_str().unwrap().parse().unwrap(), row[3] == "0003"));
-        }
-    }
-    found
+    let rows = listed_sockets(run, "packet");
+    let row = |inode: &String| rows.iter().find(|row| row.last() == Some(inode));
+    sockets(run).iter().filter_map(|(socket, inode)| Some((*socket, row(inode)?[3] == "0003"))).collect()
 }
 
 /// A frame of zeros, as the stack of a thread holds it.
@@ -342,4 +372,76 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
         let after = [namespaces.received_by(1, "far0"), namespaces.received_by(1, "far1")];
         assert_eq!([after[0] - before[0], after[1] - before[1]], [0, sent], "frames that left by each interface");
     }
+}
+
+/// A message to another process can carry a packet socket, with which that process sends by any interface. A message to
+/// the process itself gives the socket another number.
+#[test]
+fn a_hijacked_thread_passes_no_descriptor_on() {
+    if !is_root() {
+        return;
+    }
+    let Some(namespaces) = Namespaces::new(2) else { return };
+    namespaces.veth((0, "in0"), (1, "far0"));
+    let scratch = Scratch::new();
+    let control = scratch.join("control");
+    let args = ["fanout", "in0", "--to", "udp:127.0.0.1:9", "--virtual-cpus", "1", "--seconds", "0", "--json"];
+    let run = namespaces.within(0, || Started::new(&[&args[..], &["--socket", control.to_str().unwrap()]].concat()));
+    let mut client = Client::connect(&control).unwrap();
+    client.hello().unwrap();
+    let id = threads(&run).into_iter().find(|(_, name)| handles_packets(name)).unwrap().0;
+    let Some(mut thread) = Hijacked::new(id) else { return };
+    let (unix, udp, packet) =
+        (listed_sockets(&run, "unix"), listed_sockets(&run, "udp"), listed_sockets(&run, "packet"));
+    let has =
+        |rows: &[Vec<String>], column: usize, inode: &String| rows.iter().any(|row| row.get(column) == Some(inode));
+    let (mut others, mut by_udp) = (0, 0);
+    for (socket, inode) in sockets(&run) {
+        let message = [socket, 0, 0, 0, 0, 0];
+        if has(&udp, 9, &inode) {
+            // There is no message at this address.
+            assert_eq!(thread.is_allowed("sendmsg", message), -i64::from(libc::EFAULT));
+            stays_open(&mut thread, socket);
+            by_udp += 1;
+            continue;
+        }
+        thread.is_denied("sendmsg", message);
+        thread.is_denied("sendmmsg", [socket, 0, 1, 0, 0, 0]);
+        thread.is_denied("sendto", [socket, thread.own.rsp, 1, 0, thread.own.rsp, 16]);
+        if has(&packet, 8, &inode) {
+            stays_open(&mut thread, socket);
+        }
+        others += usize::from(has(&unix, 6, &inode));
+    }
+    assert!(others > 1 && by_udp > 0, "{unix:?} {udp:?}");
+    drop(thread);
+    run.stop(Signal::SIGTERM);
+}
+
+/// `parallel` ends its jobs by signals. No thread can signal another process.
+#[test]
+fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
+    let args = ["parallel", "-v", "synthetic:rate=20000", "-j", "2", "-q", "--", "sh", "-c", "cat >/dev/null"];
+    let run = Started::of(program::command(&args).spawn().unwrap());
+    let leaders = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id()));
+    let Ok(leaders) = leaders.inspect_err(|error| skip(&format!("children: {error}"))) else { return };
+    let leaders: Vec<i64> = leaders.split_whitespace().map(|id| id.parse().unwrap()).collect();
+    assert_eq!(leaders.len(), 2, "{leaders:?}");
+    threads(&run);
+    let Some(mut thread) = Hijacked::new(run.id() as i32) else { return };
+    for other in [1, i64::from(std::process::id()), -1, 0, leaders[0]] {
+        thread.is_denied("kill", [other as u64, 0, 0, 0, 0, 0]);
+    }
+    for leader in leaders {
+        assert_eq!(thread.is_allowed("kill", [-leader as u64, 0, 0, 0, 0, 0]), 0);
+    }
+    drop(thread);
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.end().code, Some(0));
+}
+
+/// Checks that a thread cannot give the number of a socket to another one.
+fn stays_open(thread: &mut Hijacked, socket: u64) {
+    assert_eq!(thread.is_allowed("close", [socket, 0, 0, 0, 0, 0]), 0);
+    assert!(thread.is_allowed("fcntl", [socket, libc::F_GETFL as u64, 0, 0, 0, 0]) > 0);
 }

@@ -26,7 +26,8 @@ use nix::unistd::Pid;
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{is_root, skip, until};
 
-use crate::program::{Ends, command};
+use crate::command_line::{Argument, assert_complete};
+use crate::program::{Ends, command, command_in};
 use crate::signals::ignores_hup;
 
 const DEVICE: &str = "/dev/fuse";
@@ -161,57 +162,179 @@ fn signals() -> Vec<Signal> {
 }
 
 /// Starts the program, waits until it waits for the file system, and ends it by a signal.
-fn ends_by(mounted: &Mounted, args: &[&str], signal: Signal) {
-    let mut child = Ends(command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
+    let mut command = command_in(&args.split(' ').collect::<Vec<_>>());
+    let mut child = Ends(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     until(&format!("{args:?} waits for the file system"), || {
         assert_eq!(child.try_wait().unwrap(), None, "{args:?} did not wait for the file system");
         mounted.is_waited_for()
     });
+    let started = children(child.id());
     kill(Pid::from_raw(child.id() as i32), signal).unwrap();
     until(&format!("{signal} ends {args:?}"), || child.try_wait().unwrap().is_some());
     let status = child.wait().unwrap();
     assert_eq!(status.signal(), Some(signal as i32), "{args:?}: {status}");
+    // A child whose program is in the file system cannot read the program, and did not get the signal.
+    let is_left = |child: &Pid| fs::exists(format!("/proc/{child}")).unwrap_or(false);
+    for child in started.into_iter().filter(is_left) {
+        // It may end meanwhile.
+        let _ = kill(child, Signal::SIGKILL);
+    }
     until("the kernel forgets the request", || !mounted.is_waited_for());
 }
 
-/// Command lines with a path in a file system that does not answer. `{}` is a file that is never
-/// opened, or a name that is never found, and `{d}` is a directory.
-const PATHS: [&str; 20] = [
-    "count {}",
-    "count synthetic:packets=1 --control {d}",
-    "count synthetic:packets=1 --socket {d}/x",
-    "check {}",
-    "explain {}",
-    "fanout synthetic:packets=1 --to pcap:{d}/x",
-    "fanout {} --to pcap:/dev/null",
-    "get --to {d}/x",
-    "man --out {d}",
-    "meter {}",
-    "meter synthetic:packets=1 --flows {d}/x.csv",
-    "meter synthetic:packets=1 --export {d}/x.jsonl",
-    "parallel {} -- cat",
-    "parallel synthetic:packets=1 --results {d}/x -- cat",
-    "parallel {} -- cat {file}",
-    "run {}",
-    "send pcap:/dev/null {}",
-    "send pcap:{d}/x synthetic:packets=1",
-    "set --to {d}/x steerage/policy hash",
-    "top --once --to {d}/x",
+/// The children of a process.
+fn children(process: u32) -> Vec<Pid> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.join("children")).ok());
+    lists
+        .flat_map(|list| list.split(' ').filter_map(|id| id.trim().parse().ok()).collect::<Vec<i32>>())
+        .map(Pid::from_raw)
+        .collect()
+}
+
+/// An argument that can be a path, its commands, and command lines with a path in a file system that does not answer.
+struct Row {
+    /// The argument as `--help` shows it.
+    argument: &'static str,
+    commands: &'static [&'static str],
+    /// `{c}` is each of the commands, with what it needs besides. `DEMO` is a capture. `{}` is a file that is never opened, or a name that
+    /// is never found, and `{d}` is a directory. Words with a `=` before the command are environment variables.
+    lines: &'static [&'static str],
+}
+
+const RUNS: &[&str] = &["count", "meter", "fanout", "forward", "send"];
+
+const ROWS: &[Row] = &[
+    // The second line looks for tcpdump.
+    Row {
+        argument: "[DEVICE]...",
+        commands: &["count", "meter", "fanout", "send"],
+        lines: &["{c} {}", "PATH={d} {c} DEMO -f arp"],
+    },
+    // A file is refused. A filter is compiled as for the others.
+    Row { argument: "<DEVICE>...", commands: &["forward"], lines: &["PATH={d} forward lo -f arp"] },
+    Row { argument: "<FLOW|DEVICE>...", commands: &["explain"], lines: &["explain {}"] },
+    Row {
+        argument: "<INPUT>...",
+        commands: &["parallel"],
+        lines: &["parallel {} -- cat", "parallel {} -- cat {file}"],
+    },
+    Row { argument: "<FILE>", commands: &["run", "check"], lines: &["{c} {}"] },
+    Row { argument: "[OPTION|DEVICE]...", commands: &["run"], lines: &["run COUNT {}", "run COUNT --control {d}"] },
+    // It opens no device, and compiles no filter.
+    Row { argument: "[OPTION|DEVICE]...", commands: &["check"], lines: &[] },
+    Row {
+        argument: "<OUTPUT>",
+        commands: &["send"],
+        lines: &["send pcap:{d}/x synthetic:packets=1", "send fifo:{d}/x synthetic:packets=1"],
+    },
+    Row {
+        argument: "--to <OUTPUT>",
+        commands: &["fanout"],
+        lines: &["fanout synthetic:packets=1 --to pcap:{d}/x", "fanout synthetic:packets=1 --to fifo:{d}/x"],
+    },
+    Row {
+        argument: "--flows <FILE>",
+        commands: &["meter"],
+        lines: &[
+            "meter synthetic:packets=1 --flows {d}/x.csv",
+            "meter synthetic:packets=1 --flows {d}/%F/x.csv --rotate 1h",
+        ],
+    },
+    Row {
+        argument: "--export <WHERE>",
+        commands: &["meter"],
+        lines: &["meter synthetic:packets=1 --export {d}/x.jsonl", "meter synthetic:packets=1 --export {d}/x.csv"],
+    },
+    Row {
+        argument: "--socket <PATH>",
+        commands: RUNS,
+        lines: &["{c} --socket {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}", "STEERAGE_RUNTIME_DIR={d}/x {c} --socket y"],
+    },
+    // The second line looks for fusermount3.
+    Row {
+        argument: "--control <DIR>",
+        commands: RUNS,
+        lines: &["{c} --control {d}", "PATH={d} {c} --socket none --control EMPTY"],
+    },
+    Row {
+        argument: "--results <DIR>",
+        commands: &["parallel"],
+        lines: &["parallel synthetic:packets=1 --results {d}/x -- cat"],
+    },
+    // The program of a job, and the directory for its files.
+    Row {
+        argument: "<COMMAND>...",
+        commands: &["parallel"],
+        lines: &[
+            "parallel synthetic:packets=1 -- {d}/x",
+            "parallel synthetic:packets=1 -- {}",
+            "PATH={d} parallel synthetic:packets=1 -- x",
+            "parallel synthetic:packets=1 -- {d}/x {file}",
+            "TMPDIR={d} parallel synthetic:packets=1 -- cat {file}",
+            "TMPDIR={d} parallel synthetic:packets=1 --keep-order -- cat",
+        ],
+    },
+    // `parallel` starts it, and waits for it as for any job.
+    Row { argument: "<COMMAND>...", commands: &["exec-when-ready"], lines: &[] },
+    Row {
+        argument: "--to <PID|NAME|PATH>",
+        commands: &["top", "get", "set"],
+        lines: &["{c} --to {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}"],
+    },
+    Row { argument: "--out <DIR>", commands: &["man"], lines: &["man --out {d}"] },
+    // Attributes of the control tree.
+    Row { argument: "[PATH]", commands: &["get"], lines: &[] },
+    Row { argument: "<PATH>", commands: &["set"], lines: &[] },
 ];
+
+/// A command with what it needs to get to its paths.
+fn with_what_it_needs(command: &str, has_device: bool) -> String {
+    let device = if has_device { "" } else { " synthetic:packets=1" };
+    match command {
+        "count" | "meter" => format!("{command}{device}"),
+        "fanout" => format!("fanout --to pcap:/dev/null{device}"),
+        "send" => format!("send pcap:/dev/null{device}"),
+        "forward" => "forward lo".to_owned(),
+        "set" => "set steerage/policy hash".to_owned(),
+        "top" => "top --once".to_owned(),
+        "run" | "check" | "get" => command.to_owned(),
+        _ => panic!("{command}"),
+    }
+}
+
+#[test]
+fn every_argument_that_can_be_a_path_has_a_row() {
+    let of = |row: &Row| -> Vec<Argument> {
+        row.commands.iter().map(|command| ((*command).to_owned(), row.argument.to_owned())).collect()
+    };
+    assert_complete(ROWS.iter().flat_map(of));
+}
 
 #[test]
 fn a_file_system_that_does_not_answer_keeps_no_command_from_ending() {
     with_mounted(|mounted| {
         mounted.stop();
+        let scratch = Scratch::new();
+        let count = scratch.join("count.toml");
+        fs::write(&count, "command = \"count\"\ndevices = [\"synthetic:packets=1\"]\n").unwrap();
+        let empty = scratch.join("empty");
+        fs::create_dir(&empty).unwrap();
         let path = |name: &str| mounted.at.join(name).display().to_string();
-        for line in PATHS {
-            for file in if line.contains("{}") { &[FILE, "never"][..] } else { &[FILE] } {
-                let words =
-                    line.split(' ').map(|word| word.replace("{}", &path(file)).replace("{d}", &path(DIRECTORY)));
-                let words: Vec<String> = words.collect();
-                let words: Vec<&str> = words.iter().map(String::as_str).collect();
-                for signal in signals() {
-                    ends_by(mounted, &words, signal);
+        for row in ROWS {
+            for (command, line) in row.commands.iter().flat_map(|it| row.lines.iter().map(move |line| (it, line))) {
+                let line = match line.contains("{c}") {
+                    true => line.replace("{c}", &with_what_it_needs(command, row.argument.contains("DEVICE"))),
+                    false => (*line).to_owned(),
+                };
+                for file in if line.contains("{}") { &[FILE, "never"][..] } else { &[FILE] } {
+                    let line = line.replace("{}", &path(file)).replace("{d}", &path(DIRECTORY));
+                    let line = line.replace("COUNT", count.to_str().unwrap()).replace("EMPTY", empty.to_str().unwrap());
+                    let line = line.replace("DEMO", concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo.pcapng"));
+                    for signal in signals() {
+                        ends_by(mounted, &line, signal);
+                    }
                 }
             }
         }

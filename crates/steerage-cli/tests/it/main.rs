@@ -5,6 +5,7 @@
 
 mod attacks;
 mod captures;
+mod command_line;
 mod control;
 mod demo;
 mod docs_examples;

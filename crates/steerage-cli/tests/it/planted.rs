@@ -1,28 +1,35 @@
 //! Every option that takes a path for writing, with everything that another user can plant there.
 //!
-//! The options come from docs/options.md, which a test compares with the definitions of the command
-//! line. An option that can be a path and has no row here fails
-//! [`every_option_that_can_be_a_path_has_a_row`].
+//! The options come from the definition of the command line. An argument that can be a path and has no
+//! row here fails [`every_argument_that_can_be_a_path_has_a_row`].
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use fuser::{
+    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, ReplyAttr, ReplyData, ReplyEntry,
+    Request, Session, SessionACL,
+};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::libc::{O_NONBLOCK, makedev};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, mknod};
 use nix::unistd::mkfifo;
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{HANG, NOBODY, is_root, skip};
 
-use crate::program::{Ends, Ran, command};
+use crate::command_line::{Argument, assert_complete};
+use crate::program::{Ends, Ran, command_in};
 
 /// What an option names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,34 +39,34 @@ enum Names {
     Directory,
 }
 
-/// Options that take a path for writing, and a command line for each form of their value.
+/// An argument that takes a path for writing, and a command line for each form of its value.
 struct Row {
-    /// The option and its commands, as in docs/options.md.
-    option: &'static str,
-    commands: &'static str,
+    /// The argument as `--help` shows it.
+    argument: &'static str,
+    commands: &'static [&'static str],
     names: Names,
     /// `{}` stands for the path.
     lines: &'static [&'static str],
 }
 
-const RUNS: &str = "count, meter, fanout, forward, send";
+const RUNS: &[&str] = &["count", "meter", "fanout", "forward", "send"];
 
 const ROWS: &[Row] = &[
     Row {
-        option: "--flows <FILE>",
-        commands: "meter",
+        argument: "--flows <FILE>",
+        commands: &["meter"],
         names: Names::File,
         lines: &["meter DEMO --virtual-cpus 1 --socket none -q --flows {}"],
     },
     Row {
-        option: "--export <WHERE>",
-        commands: "meter",
+        argument: "--export <WHERE>",
+        commands: &["meter"],
         names: Names::File,
         lines: &["meter DEMO --virtual-cpus 1 --socket none -q --export {}"],
     },
     Row {
-        option: "--to <OUTPUT>",
-        commands: "fanout",
+        argument: "--to <OUTPUT>",
+        commands: &["fanout"],
         names: Names::File,
         lines: &[
             "fanout DEMO --virtual-cpus 1 --socket none -q --to pcap:{}",
@@ -67,128 +74,75 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        option: "<OUTPUT>",
-        commands: "send",
+        argument: "<OUTPUT>",
+        commands: &["send"],
         names: Names::File,
         lines: &["send pcap:{} DEMO --virtual-cpus 1 --socket none -q"],
     },
     Row {
-        option: "--socket <PATH>",
+        argument: "--socket <PATH>",
         commands: RUNS,
         names: Names::File,
         lines: &["count DEMO --virtual-cpus 1 -q --socket {}"],
     },
     Row {
-        option: "--results <DIR>",
-        commands: "parallel",
+        argument: "--results <DIR>",
+        commands: &["parallel"],
         names: Names::Directory,
         lines: &["parallel DEMO -j 2 -q --results {} -- cat"],
     },
     Row {
-        option: "--control <DIR>",
+        argument: "--control <DIR>",
         commands: RUNS,
         names: Names::Directory,
         lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
     },
-    Row { option: "--out <DIR>", commands: "man", names: Names::Directory, lines: &["man --out {}"] },
+    Row { argument: "--out <DIR>", commands: &["man"], names: Names::Directory, lines: &["man --out {}"] },
 ];
 
-/// Options and arguments that are paths, or can be, and are only read or connected to.
-const READ: &[(&str, &str)] = &[
-    ("--to <PID\\|NAME\\|PATH>", "top, get, set"),
-    ("[DEVICE]...", "count"),
-    ("[DEVICE]...", "meter"),
-    ("[DEVICE]...", "fanout"),
-    ("[DEVICE]...", "send"),
-    ("<DEVICE>...", "forward"),
-    ("<FLOW\\|DEVICE>...", "explain"),
-    ("<INPUT>...", "parallel"),
-    ("<FILE>", "run"),
-    ("<FILE>", "check"),
-    // The name of a host.
-    ("--metrics-host <NAME>", RUNS),
+/// Environment variables that name a directory for writing.
+const VARIABLES: &[Row] = &[
+    Row {
+        argument: "TMPDIR",
+        commands: &["parallel"],
+        names: Names::Directory,
+        lines: &[
+            "TMPDIR={} parallel DEMO -j 2 -q -- wc -c {file}",
+            "TMPDIR={} parallel DEMO -j 2 -q --keep-order -- wc -c",
+        ],
+    },
+    Row {
+        argument: "STEERAGE_RUNTIME_DIR",
+        commands: RUNS,
+        names: Names::Directory,
+        lines: &["STEERAGE_RUNTIME_DIR={} count DEMO --virtual-cpus 1 -q"],
+    },
+];
+
+/// Arguments that are paths, or can be, and are only read, connected to, or passed on.
+const READ: &[(&str, &[&str])] = &[
+    ("--to <PID|NAME|PATH>", &["top", "get", "set"]),
+    ("[DEVICE]...", &["count", "meter", "fanout", "send"]),
+    ("<DEVICE>...", &["forward"]),
+    ("<FLOW|DEVICE>...", &["explain"]),
+    ("<INPUT>...", &["parallel"]),
+    ("<FILE>", &["run", "check"]),
     // A program, and its arguments.
-    ("<COMMAND>...", "parallel"),
+    ("<COMMAND>...", &["parallel", "exec-when-ready"]),
     // These are the options of the file's command.
-    ("[OPTION\\|DEVICE]...", "run"),
-    ("[OPTION\\|DEVICE]...", "check"),
+    ("[OPTION|DEVICE]...", &["run", "check"]),
     // Attributes of the control tree.
-    ("[PATH]", "get"),
-    ("<PATH>", "set"),
-];
-
-/// The names of values that cannot be paths.
-const NO_PATHS: &[&str] = &[
-    "1:N",
-    "ADDR:PORT",
-    "ADDR[/LEN]",
-    "BYTES",
-    "COMMAND",
-    "DURATION",
-    "EXPR",
-    "FACTOR",
-    "FORMAT",
-    "HASH",
-    "HEX",
-    "IFACE",
-    "KEY",
-    "LIST",
-    "MAC",
-    "MASK",
-    "N",
-    "NS",
-    "POLICY",
-    "PORT",
-    "PORT:REQ:RESP",
-    "ROUTE",
-    "S",
-    "SHELL",
-    "SIZE",
-    "TARGET",
-    "TOPIC",
-    "VALUE",
-    "WAY",
+    ("[PATH]", &["get"]),
+    ("<PATH>", &["set"]),
 ];
 
 #[test]
-fn every_option_that_can_be_a_path_has_a_row() {
-    let page = include_str!("../../../../docs/options.md");
-    let (head, options) = page.split_once("\n## Options\n").unwrap();
-    let (_, arguments) = head.split_once("\n## Arguments\n").unwrap();
-    // The first two cells of each row. A bar in a cell is escaped.
-    let cells = |table: &str| -> Vec<(String, String)> {
-        let rows = table.lines().filter(|line| line.starts_with("| `"));
-        let cell = |line: &str| -> Vec<String> {
-            line.replace("\\|", "\0").split('|').map(|cell| cell.trim().replace('\0', "\\|").replace('`', "")).collect()
-        };
-        rows.map(|line| (cell(line)[1].clone(), cell(line)[2].clone())).collect()
+fn every_argument_that_can_be_a_path_has_a_row() {
+    let of = |argument: &str, commands: &[&str]| -> Vec<Argument> {
+        commands.iter().map(|command| ((*command).to_owned(), argument.to_owned())).collect()
     };
-    // The first `<` begins the name, and the last `>` ends it.
-    let value = |option: &str| -> Option<String> {
-        let (_, name) = option.split_once('<')?;
-        Some(name.rsplit_once('>')?.0.to_owned())
-    };
-    let mut found = BTreeSet::new();
-    for (option, commands) in cells(options) {
-        if value(&option).is_some_and(|name| !NO_PATHS.contains(&name.as_str())) {
-            found.insert((option, commands));
-        }
-    }
-    for (command, arguments) in cells(arguments) {
-        for argument in arguments.split(' ') {
-            let name = argument.trim_matches(|it| "<>[].".contains(it));
-            // A COMMAND of `man` is a page, and that of `parallel` is a program.
-            if !NO_PATHS.contains(&name) || argument == "<COMMAND>..." {
-                found.insert((argument.to_owned(), command.clone()));
-            }
-        }
-    }
-    let rows = ROWS.iter().map(|row| (row.option, row.commands)).chain(READ.iter().copied());
-    let rows: BTreeSet<(String, String)> = rows.map(|(option, of)| (option.to_owned(), of.to_owned())).collect();
-    let missing: Vec<_> = found.difference(&rows).collect();
-    assert!(missing.is_empty(), "options without a row in this file: {missing:?}");
-    let stale: Vec<_> = rows.difference(&found).collect();
-    assert!(stale.is_empty(), "rows of options that no longer exist: {stale:?}");
+    let written = ROWS.iter().flat_map(|row| of(row.argument, row.commands));
+    assert_complete(written.chain(READ.iter().flat_map(|(argument, commands)| of(argument, commands))));
 }
 
 /// The name of a planted file. Its end is the format that `--flows` needs.
@@ -380,7 +334,7 @@ fn makes_devices() -> bool {
 /// was read.
 fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let args = line(row, path);
-    let mut command: Command = command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut command: Command = command_in(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let mut child = Ends(command.current_dir(working).spawn().unwrap());
     let at = working.join(path);
     let (start, mut reading, mut read) = (Instant::now(), None, Vec::new());
@@ -413,8 +367,8 @@ fn assert_ended(ran: &Ran, what: &str) {
     }
 }
 
-fn lines(rows: &'static [Row]) -> impl Iterator<Item = (&'static str, Names)> {
-    rows.iter().flat_map(|row| row.lines.iter().map(|line| (*line, row.names)))
+fn lines() -> impl Iterator<Item = (&'static str, Names)> {
+    ROWS.iter().chain(VARIABLES).flat_map(|row| row.lines.iter().map(|line| (*line, row.names)))
 }
 
 #[test]
@@ -423,7 +377,7 @@ fn what_another_user_planted_is_not_followed() {
         return;
     }
     let makes_devices = makes_devices();
-    for (row, names) in lines(ROWS) {
+    for (row, names) in lines() {
         for planted in Planted::ALL.into_iter().filter(|it| makes_devices || !matches!(it, Planted::Device)) {
             let what = format!("{planted:?}: {row}");
             let ground = Ground::new();
@@ -435,7 +389,8 @@ fn what_another_user_planted_is_not_followed() {
                 Planted::Fifo => assert_eq!(read, b"", "{what}"),
                 Planted::Device => {
                     let is_device = fs::symlink_metadata(&path).unwrap().file_type().is_char_device();
-                    assert!(is_device && ran.code != Some(0), "{what}: {ran:?}");
+                    // Without a directory for its socket, a run goes on.
+                    assert!(is_device && (ran.code != Some(0) || row.contains('=')), "{what}: {ran:?}");
                 }
                 _ => {}
             }
@@ -450,13 +405,116 @@ fn what_another_user_planted_is_not_followed() {
     }
 }
 
+/// A file system of another user (FUSE). It says that root owns everything, and has links to `target`.
+struct Lying {
+    target: PathBuf,
+}
+
+/// The links, and their inodes: to a file, and to its directory.
+const LINKS: [(&str, u64); 2] = [(NAME, 2), ("logs", 3)];
+
+impl Lying {
+    /// Mounts the file system in the mount namespace of this thread. `None` if that is not possible, and the reason is
+    /// on standard error.
+    fn mount(target: PathBuf, at: &Path, user: u32) -> Option<thread::JoinHandle<std::io::Result<()>>> {
+        let device = File::options().read(true).write(true).open("/dev/fuse");
+        let device = device.inspect_err(|error| skip(&format!("/dev/fuse: {error}"))).ok()?;
+        let options = format!("fd={},rootmode=40755,user_id={user},group_id={user},allow_other", device.as_raw_fd());
+        let mounted = mount(Some("lying"), at, Some("fuse"), MsFlags::empty(), Some(options.as_str()));
+        mounted.inspect_err(|error| skip(&format!("FUSE: {error}"))).ok()?;
+        let session = Session::from_fd(Self { target }, device.into(), SessionACL::All, Config::default()).unwrap();
+        Some(thread::spawn(|| session.run()))
+    }
+
+    fn attributes(inode: INodeNo) -> FileAttr {
+        let time = SystemTime::UNIX_EPOCH;
+        let (kind, perm) = if inode.0 == 1 { (FileType::Directory, 0o755) } else { (FileType::Symlink, 0o777) };
+        FileAttr {
+            ino: inode,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            kind,
+            perm,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+}
+
+impl Filesystem for Lying {
+    fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match LINKS.iter().find(|(link, _)| name == *link) {
+            Some((_, inode)) => reply.entry(&Duration::ZERO, &Self::attributes(INodeNo(*inode)), Generation(0)),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        reply.attr(&Duration::ZERO, &Self::attributes(inode));
+    }
+
+    fn readlink(&self, _: &Request, inode: INodeNo, reply: ReplyData) {
+        let target = if inode.0 == LINKS[0].1 { self.target.join(NAME) } else { self.target.clone() };
+        reply.data(target.as_os_str().as_bytes());
+    }
+}
+
+/// In a file system of another user, root seems to own the links. They lead nowhere. If root runs the file system, they
+/// are followed.
+#[test]
+fn a_file_system_that_another_user_runs_is_not_trusted() {
+    if !is_root() {
+        return;
+    }
+    let body = || {
+        unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+        for user in [NOBODY, 0] {
+            let ground = Ground::new();
+            let at = ground.at("sticky/mounted");
+            ground.directory("sticky/mounted", user, user, 0o755);
+            let Some(serving) = Lying::mount(ground.at("protected"), &at, user) else { return };
+            for (row, names) in lines().filter(|(row, _)| user == NOBODY || row.contains("--flows")) {
+                let path = match names {
+                    Names::File => at.join(NAME),
+                    Names::Directory => at.join("logs"),
+                };
+                let paths = [path, at.join("logs/new.csv")];
+                for path in &paths[..if names == Names::File { 2 } else { 1 }] {
+                    let what = format!("{}: {row}", path.display());
+                    let (ran, _) = run(row, path, &ground.root);
+                    assert_ended(&ran, &what);
+                    match user {
+                        0 => assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{what}: {ran:?}"),
+                        _ => ground.assert_untouched(&what),
+                    }
+                    if user == NOBODY && path.ends_with(NAME) && row.contains("--flows") {
+                        assert!(ran.err.contains("user 65534 runs the file system of "), "{what}: {ran:?}");
+                    }
+                }
+            }
+            umount2(&at, MntFlags::MNT_DETACH).unwrap();
+            serving.join().unwrap().unwrap();
+        }
+    };
+    thread::spawn(body).join().unwrap();
+}
+
 /// The rows test something: without planted objects, each command writes where it should.
 #[test]
 fn what_nobody_planted_is_written() {
     if !is_root() {
         return;
     }
-    for (row, names) in lines(ROWS) {
+    for (row, names) in lines() {
         if row.contains("--control") && !Path::new("/dev/fuse").exists() {
             skip("this kernel has no FUSE");
             continue;
@@ -476,7 +534,7 @@ fn what_nobody_planted_is_written() {
             let (ran, read) = run(row, &path, &ground.root);
             assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{row}: {ran:?}");
             let count = fs::read_dir(&directory).unwrap().count();
-            let is_left = !row.contains("--socket {}") && !row.contains("--control");
+            let is_left = !["--socket {}", "--control", "={}"].iter().any(|gone| row.contains(gone));
             assert_eq!(count > 0, is_left, "{row}");
             assert_eq!(row.contains("fifo:"), !read.is_empty(), "{row}");
         }
@@ -503,7 +561,7 @@ fn a_directory_that_is_exchanged_with_a_link_leads_nowhere() {
     if !is_root() {
         return;
     }
-    for (row, names) in lines(ROWS) {
+    for (row, names) in lines() {
         let ground = Ground::new();
         ground.directory("x/logs", NOBODY, NOBODY, 0o755);
         ground.link("x/away", NOBODY, &ground.at("protected"));
@@ -570,8 +628,7 @@ fn a_run_replaces_a_planted_link() {
     if !is_root() {
         return;
     }
-    for (row, _) in lines(ROWS).filter(|(row, _)| ["--flows", "--export", "pcap:"].iter().any(|way| row.contains(way)))
-    {
+    for (row, _) in lines().filter(|(row, _)| ["--flows", "--export", "pcap:"].iter().any(|way| row.contains(way))) {
         for planted in [Planted::Link, Planted::LinkToNothing, Planted::Chain, Planted::InStickyDirectory] {
             let ground = Ground::new();
             let (path, working) = ground.plant(planted, Names::File);
@@ -581,6 +638,57 @@ fn a_run_replaces_a_planted_link() {
             let made = fs::symlink_metadata(ground.at(directory).join(NAME)).unwrap();
             assert!(made.is_file() && made.uid() == 0, "{planted:?}: {row}: {made:?}");
         }
+    }
+}
+
+/// The owner of a directory chooses the group of new files, and who else may read them (an access list). No such user
+/// reads flows or packets, nor in directories that are created there.
+#[test]
+fn the_owner_of_a_directory_does_not_choose_who_reads() {
+    if !is_root() {
+        return;
+    }
+    /// linux/posix_acl_xattr.h: the version, and entries of a tag, permissions and a user. They are those of the owner, of
+    /// the other user, of the group, the most for users and groups, and of others.
+    const ENTRIES: [(u16, u16, u32); 5] =
+        [(1, 7, u32::MAX), (2, 7, NOBODY), (4, 7, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, user) in ENTRIES {
+        list.extend([&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &user.to_le_bytes()].concat());
+    }
+    let files = ["meter DEMO --virtual-cpus 1 --socket none -q --rotate 1h --flows {}/%F/%H.csv"];
+    let here = [
+        "meter DEMO --virtual-cpus 1 --socket none -q --flows {}/f.csv",
+        "send pcap:{}/a DEMO --virtual-cpus 1 --socket none -q",
+    ];
+    for row in files.into_iter().chain(here) {
+        let ground = Ground::new();
+        let x = ground.at("x");
+        fs::set_permissions(&x, Permissions::from_mode(0o2755)).unwrap();
+        let listed = rustix::fs::setxattr(&x, "system.posix_acl_default", &list, rustix::fs::XattrFlags::empty());
+        if let Err(error) = listed {
+            skip(&format!("access lists: {error}"));
+        }
+        let (ran, _) = run(row, &x, &ground.root);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+        let day = x.join(DAY);
+        let directory = if day.is_dir() { day } else { x };
+        let written: Vec<PathBuf> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(!written.is_empty());
+        let read = || {
+            let nobody = rustix::thread::Uid::from_raw(NOBODY);
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_res_gid(
+                rustix::thread::Gid::from_raw(NOBODY),
+                rustix::thread::Gid::from_raw(NOBODY),
+                rustix::thread::Gid::from_raw(NOBODY),
+            )
+            .unwrap();
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            written.iter().map(|file| File::open(file).map(drop).map_err(|error| error.kind())).collect::<Vec<_>>()
+        };
+        let read = thread::scope(|scope| scope.spawn(read).join().unwrap());
+        assert!(read.iter().all(|read| *read == Err(std::io::ErrorKind::PermissionDenied)), "{row}: {read:?}");
     }
 }
 
@@ -618,7 +726,7 @@ fn standard_output_by_its_path_is_not_replaced() {
         fs::write(&file, "before\n").unwrap();
         let args = line(row, path);
         let out = File::options().append(true).open(&file).unwrap();
-        let mut command = command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut command = command_in(&args.iter().map(String::as_str).collect::<Vec<_>>());
         let output = command.stdout(out).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap(), fs::read(&file).unwrap())
     };

@@ -100,7 +100,7 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
         let start = Instant::now();
         let mut found = tasks(&run, 2);
         // A packet thread gets its name before it enters its filter.
-        while found.iter().any(|task| task.handles_packets() && task.field("Seccomp_filters:") != "3") {
+        while found.iter().any(|task| task.handles_packets() && task.field("Seccomp_filters:") != "4") {
             assert!(start.elapsed() < HANG, "{found:?}");
             thread::yield_now();
             found = tasks(&run, 2);
@@ -109,8 +109,8 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
         assert!(tasks.len() > 3, "{tasks:?}");
         for task in &tasks {
             assert_eq!((task.all(), task.field("NoNewPrivs:"), task.field("Seccomp:")), (0, "1", "2"), "{task:?}");
-            // Packet threads have one filter more than the process, which has two.
-            let filters = if task.handles_packets() { "3" } else { "2" };
+            // Packet threads have two filters more than the process, which has two.
+            let filters = if task.handles_packets() { "4" } else { "2" };
             assert_eq!(task.field("Seccomp_filters:"), filters, "{task:?}");
         }
         run.stop(Signal::SIGTERM);

@@ -8,11 +8,22 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use steerage::stats::DropReason;
+use steerage_fixtures::until;
 
 /// A command that runs the program with these arguments and with nothing on standard input.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_steerage"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Like [`command`]. Words such as `TMPDIR=/tmp` before the command are environment variables, as in a shell.
+pub(crate) fn command_in(words: &[&str]) -> Command {
+    let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+    let variable = |word: &&str| word.split_once('=').is_some_and(|(name, _)| is_name(name));
+    let count = words.iter().take_while(|word| variable(word)).count();
+    let mut command = command(&words[count..]);
+    command.envs(words[..count].iter().filter_map(|word| word.split_once('=')));
     command
 }
 
@@ -157,6 +168,14 @@ impl Started {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Sends the signal until the run has ended.
+    pub(crate) fn signal_to_end(&mut self, signal: Signal) {
+        until(&format!("{signal} ends the run"), || {
+            self.signal(signal);
+            self.child.try_wait().unwrap().is_some()
+        });
     }
 
     /// Stops the run with a signal, and returns the report. The run must succeed.

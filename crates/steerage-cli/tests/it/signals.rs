@@ -8,10 +8,12 @@ use std::time::Instant;
 
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, mkfifo};
 use serde_json::Value;
-use steerage_fixtures::{HANG, skip};
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::{HANG, skip, until};
 
 use crate::program::{Ends, Started, assert_balanced, command};
 
@@ -78,6 +80,37 @@ fn a_second_int_quits_whatever_hangs() {
     assert_eq!(run.byte(), b'{');
     run.signal(Signal::SIGINT);
     assert_eq!(run.end_unread(), Some(130));
+}
+
+/// The run has ended, and its report is too long for the pipe.
+#[test]
+fn term_ends_a_program_whose_report_nobody_reads() {
+    let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];
+    let mut run = Started::new(&many);
+    run.signal(Signal::SIGINT);
+    assert_eq!(run.byte(), b'{');
+    run.signal_to_end(Signal::SIGTERM);
+    assert_eq!(run.end_unread(), Some(128 + Signal::SIGTERM as i32));
+}
+
+/// The program of an output goes on after the end of its input, and the run waits for it.
+#[test]
+fn term_ends_a_run_that_waits_for_a_program() {
+    let scratch = Scratch::new();
+    let ends = scratch.join("ends");
+    mkfifo(&ends, Mode::S_IRWXU).unwrap();
+    let program = format!("exec:cat >/dev/null; cat {}", ends.display());
+    let args = ["fanout", "synthetic:packets=10", "--virtual-cpus", "1", "--to", &program, "-q"];
+    let mut run = Ends(command(&args).spawn().unwrap());
+    // The system call that the main thread waits in is the first word.
+    let call = format!("{} ", nix::libc::SYS_wait4);
+    let status = format!("/proc/{}/syscall", run.id());
+    until("the run waits for the program", || fs::read_to_string(&status).is_ok_and(|text| text.starts_with(&call)));
+    kill(Pid::from_raw(run.id() as i32), Signal::SIGTERM).unwrap();
+    until("TERM ends the run", || run.try_wait().unwrap().is_some());
+    assert_eq!(run.wait().unwrap().code(), Some(128 + Signal::SIGTERM as i32));
+    // The program ends.
+    drop(fs::File::options().read(true).write(true).open(&ends).unwrap());
 }
 
 #[test]

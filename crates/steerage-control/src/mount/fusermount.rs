@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use steerage_guard::program;
 
 use crate::limits::UNMOUNT_MAX;
 
@@ -58,7 +59,7 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
     command.args(["-o", options, "--"]).arg(directory).env(SOCKET_VARIABLE.0, SOCKET_VARIABLE.1);
     command.stdin(OwnedFd::from(of_program)).stdout(Stdio::null()).stderr(Stdio::piped());
     // In a process group of its own, it does not get the signal of Ctrl-C.
-    let child = command.process_group(0).spawn().map_err(start_failed)?;
+    let child = program::start(command.process_group(0)).map_err(start_failed)?;
     // The command has a copy of the program's end of the socket, which would hide its end.
     drop(command);
     let Some(fuse) = receive(&socket)? else {
@@ -74,12 +75,10 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
 
 /// Unmounts what a process left that is gone.
 pub(super) fn unmount(directory: &Path) -> Result<(), Failure> {
-    let output = Command::new(PROGRAM)
-        .args(["-u", "-z", "--"])
-        .arg(directory)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(start_failed)?;
+    let mut command = Command::new(PROGRAM);
+    command.args(["-u", "-z", "--"]).arg(directory);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let output = program::start(&mut command).map_err(start_failed)?.wait_with_output()?;
     if output.status.success() { Ok(()) } else { Err(Failure::Refused(last_line(&output.stderr))) }
 }
 

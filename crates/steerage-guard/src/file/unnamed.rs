@@ -20,6 +20,7 @@ const HOW: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
 /// # Errors
 /// If no file can be created there.
 pub fn unnamed(directory: &Directory) -> Result<File, PathError> {
+    directory.may_hold_files()?;
     // With O_EXCL, nobody can give the file a name later.
     match rustix::fs::openat(directory, ".", HOW | OFlags::TMPFILE | OFlags::EXCL, PRIVATE) {
         Ok(file) => Ok(file.into()),

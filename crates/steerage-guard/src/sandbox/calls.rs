@@ -42,7 +42,7 @@ pub enum Group {
     Internet,
     /// Wait for programs that were started earlier.
     Wait,
-    /// Send signals to programs that were started earlier.
+    /// Send signals to the process groups of programs that were started earlier.
     Signal,
     /// Set the modes of a terminal.
     Terminal,
@@ -285,6 +285,7 @@ const FILES: &[Call] = &[
     any(Sysno::fallocate),
     only(Sysno::fcntl, DUPLICATE),
     any(Sysno::flock),
+    any(Sysno::fstatfs),
     any(Sysno::getcwd),
     any(Sysno::getdents64),
     any(Sysno::getxattr),

@@ -11,33 +11,46 @@ use syscalls::Sysno;
 
 use super::SandboxError;
 use super::calls::{Call, Group, Only};
-use super::sockets::PacketSockets;
+use super::sockets::Sockets;
 
 /// The architecture of this machine, if seccompiler supports it.
 pub(crate) fn arch() -> Option<TargetArch> {
     TargetArch::try_from(std::env::consts::ARCH).ok()
 }
 
-/// A program that allows the calls of these groups, except sending by the packet sockets. Any other
-/// call ends the process with SIGSYS.
-pub(crate) fn allow(groups: &[Group], sockets: &PacketSockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
+/// A program that allows the calls of these groups, with `kill` for the process groups that these processes lead, except sending by the packet sockets, and messages by
+/// sockets that are not for UDP. Any other call ends the process with SIGSYS.
+pub(crate) fn allow(
+    groups: &[Group],
+    sockets: &Sockets,
+    signalled: Option<&[i32]>,
+    arch: TargetArch,
+) -> Result<BpfProgram, SandboxError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     let mut unlimited = Vec::new();
     for call in [Group::Run].iter().chain(groups).flat_map(|group| group.calls()) {
         let number = call.number.id().into();
         let barred = barred(call, sockets)?;
         let mut alternatives = conditions(call)?;
-        if alternatives.is_empty() {
+        if let Some(udp) = sockets.udp.as_ref().filter(|_| sends_messages(call)) {
+            alternatives =
+                udp.iter().map(|socket| Ok(vec![is(*socket, SeccompCmpOp::Eq)?])).collect::<Result<_, _>>()?;
+        } else if let Some(leaders) = signalled.filter(|_| call.number == Sysno::kill) {
+            // The number of a process group is negated.
+            let to = |leader: &i32| condition(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(-leader as u32));
+            alternatives = leaders.iter().map(|leader| Ok(vec![to(leader)?])).collect::<Result<_, _>>()?;
+        } else if alternatives.is_empty() {
             if barred.is_empty() {
                 unlimited.push(number);
             } else {
                 alternatives.push(Vec::new());
             }
         }
-        let rules = rules.entry(number).or_default();
         for mut conditions in alternatives {
             conditions.extend(barred.iter().cloned());
-            rules.push(SeccompRule::new(conditions).map_err(SandboxError::filter)?);
+            let rule = SeccompRule::new(conditions).map_err(SandboxError::filter)?;
+            // An entry without rules would allow any arguments.
+            rules.entry(number).or_default().push(rule);
         }
     }
     // A list without rules allows any arguments.
@@ -52,6 +65,19 @@ pub(crate) fn allow(groups: &[Group], sockets: &PacketSockets, arch: TargetArch)
 pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let rules = BTreeMap::from([(Sysno::clone3.id().into(), Vec::new())]);
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
+}
+
+/// A program that leaves the sockets open that the other program names, although `close` succeeds. The kernel would
+/// give the number of a closed one to the next client, for example.
+pub(crate) fn keep_open(sockets: &Sockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
+    let named = sockets.packet.iter().chain(sockets.udp.iter().flatten());
+    let rule = |socket: &RawFd| {
+        is(*socket, SeccompCmpOp::Eq).and_then(|it| SeccompRule::new(vec![it]).map_err(SandboxError::filter))
+    };
+    let rules: Vec<SeccompRule> = named.map(rule).collect::<Result<_, _>>()?;
+    // An entry without rules would be for all descriptors.
+    let rules = if rules.is_empty() { BTreeMap::new() } else { BTreeMap::from([(Sysno::close.id().into(), rules)]) };
+    compile(rules, SeccompAction::Allow, SeccompAction::Errno(0), arch)
 }
 
 fn compile(
@@ -84,16 +110,28 @@ fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
 /// The conditions that keep a call from sending by packet sockets. A call with an address could choose the
 /// interface, so no packet socket may be used for it. Other calls send by the interface that the socket is bound
 /// to, so they may use those that are there to send.
-fn barred(call: Call, sockets: &PacketSockets) -> Result<Vec<SeccompCondition>, SandboxError> {
-    let has_address = !matches!(call.only, Only::Null(_));
-    let sockets = match call.number {
-        Sysno::write | Sysno::writev => &sockets.listening,
-        Sysno::sendto | Sysno::sendmsg | Sysno::sendmmsg if has_address => &sockets.all,
-        Sysno::sendto => &sockets.listening,
+fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, SandboxError> {
+    let sockets: Vec<RawFd> = match call.number {
+        Sysno::write | Sysno::writev => sockets.listening.clone(),
+        _ if sends_messages(call) && sockets.udp.is_none() => sockets.packet.clone(),
+        Sysno::sendto if sends_messages(call) => return Ok(Vec::new()),
+        Sysno::sendto => sockets.listening.clone(),
         _ => return Ok(Vec::new()),
     };
-    let not = |socket: &RawFd| condition(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, *socket as u64);
-    sockets.iter().map(not).collect()
+    sockets.into_iter().map(|socket| is(socket, SeccompCmpOp::Ne)).collect()
+}
+
+/// Whether this call can send to an address, or send descriptors.
+fn sends_messages(call: Call) -> bool {
+    match call.number {
+        Sysno::sendmsg | Sysno::sendmmsg => true,
+        Sysno::sendto => !matches!(call.only, Only::Null(_)),
+        _ => false,
+    }
+}
+
+fn is(socket: RawFd, how: SeccompCmpOp) -> Result<SeccompCondition, SandboxError> {
+    condition(0, SeccompCmpArgLen::Dword, how, socket as u64)
 }
 
 fn condition(
@@ -103,4 +141,68 @@ fn condition(
     value: u64,
 ) -> Result<SeccompCondition, SandboxError> {
     SeccompCondition::new(argument, length, how, value).map_err(SandboxError::filter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::children::CHILDREN_MAX;
+    use super::super::program;
+    use super::super::sockets::SOCKETS_MAX;
+    use super::*;
+
+    /// `count` sockets of each kind. Their numbers begin at 100, 1,000 and 2,000.
+    fn sockets(count: usize) -> Sockets {
+        let from = |first: RawFd| (first..).take(count).collect::<Vec<_>>();
+        let listening = from(100);
+        let packet = [listening.clone(), from(1000)].concat();
+        Sockets { listening, packet, udp: Some(from(2000)), too_many: false }
+    }
+
+    #[test]
+    fn messages_go_by_sockets_for_udp_alone() {
+        let Some(arch) = arch() else { return };
+        for count in [0, 2] {
+            let groups = [Group::Receive, Group::Send, Group::SendTo];
+            let filter = allow(&groups, &sockets(count), None, arch).unwrap();
+            let allows = |call: Sysno, socket: u64, address: u64| {
+                program::allows(&filter, call.id() as u32, &[socket, 0, 0, 0, address, 0])
+            };
+            for call in [Sysno::sendmsg, Sysno::sendmmsg] {
+                for socket in [0, 3, 100, 101, 1000, 1001, 1999, 2002] {
+                    assert!(!allows(call, socket, 0), "{call} {socket}");
+                }
+                assert_eq!((allows(call, 2000, 0), allows(call, 2001, 0)), (count > 0, count > 0));
+            }
+            // Without an address, by everything that does not listen.
+            assert!(allows(Sysno::sendto, 3, 0) && allows(Sysno::sendto, 1001, 0) && !allows(Sysno::sendto, 3, 1));
+            assert_eq!((allows(Sysno::sendto, 100, 0), allows(Sysno::sendto, 2001, 1)), (count == 0, count > 0));
+            assert!(allows(Sysno::close, 100, 0) && allows(Sysno::write, 2000, 0));
+            let kept = keep_open(&sockets(count), arch).unwrap();
+            let closes = |socket| program::allows(&kept, Sysno::close.id() as u32, &[socket, 0, 0, 0, 0, 0]);
+            assert_eq!([100, 1001, 2001].map(closes), [count == 0; 3]);
+            assert!(closes(3) && program::allows(&kept, Sysno::read.id() as u32, &[100, 0, 0, 0, 0, 0]));
+        }
+    }
+
+    #[test]
+    fn signals_go_to_the_process_groups_of_children_alone() {
+        let Some(arch) = arch() else { return };
+        let filter = allow(&[Group::Signal], &Sockets::default(), Some(&[700, 701]), arch).unwrap();
+        let allows = |to: i64| program::allows(&filter, Sysno::kill.id() as u32, &[to as u64, 15, 0, 0, 0, 0]);
+        assert!(allows(-700) && allows(-701));
+        assert!([-1, 0, 1, 700, 701, -699, -702].iter().all(|to| !allows(*to)));
+        let children: Vec<i32> = (1..=CHILDREN_MAX as i32).collect();
+        assert!(allow(&Group::ALL, &Sockets::default(), Some(&children), arch).is_ok());
+    }
+
+    #[test]
+    fn as_many_sockets_as_a_filter_can_name() {
+        let Some(arch) = arch() else { return };
+        let mut sockets = sockets(SOCKETS_MAX);
+        sockets.packet.truncate(SOCKETS_MAX);
+        let filter =
+            allow(&[Group::Receive, Group::Send, Group::SendTo, Group::XdpMaps], &sockets, None, arch).unwrap();
+        // What an older kernel may count besides is left free.
+        assert!(filter.len() < 4000, "{}", filter.len());
+    }
 }

@@ -8,6 +8,7 @@ use std::ptr;
 use libc::{c_char, c_int, c_void, ucontext_t};
 
 use super::calls::{self, Argument};
+use super::sockets::Kind;
 
 /// The code of a SIGSYS that a filter caused: `SYS_SECCOMP` of asm-generic/siginfo.h.
 const SYS_SECCOMP: c_int = 1;
@@ -56,15 +57,28 @@ pub(crate) fn name_violations() -> io::Result<()> {
     Ok(())
 }
 
-/// The protocol that a packet socket is bound to. `None` if the descriptor is no packet socket.
-pub(crate) fn packet_protocol(descriptor: RawFd) -> Option<u16> {
+/// What the descriptor is. `None` if it is neither a packet socket nor one for UDP.
+pub(crate) fn socket_kind(descriptor: RawFd) -> Option<Kind> {
     // SAFETY: all zeros is a valid address.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
     let mut len = size_of_val(&address) as libc::socklen_t;
     // SAFETY: the kernel writes no more than `len` bytes, which are those of `address`. If the descriptor
     // is no socket, the call fails.
     let failed = unsafe { libc::getsockname(descriptor, (&raw mut address).cast(), &raw mut len) };
-    (failed == 0 && i32::from(address.sll_family) == libc::AF_PACKET).then(|| u16::from_be(address.sll_protocol))
+    match i32::from(address.sll_family) {
+        _ if failed != 0 => None,
+        libc::AF_PACKET => Some(Kind::Packet(u16::from_be(address.sll_protocol))),
+        libc::AF_INET | libc::AF_INET6 if socket_type(descriptor) == Some(libc::SOCK_DGRAM) => Some(Kind::Udp),
+        _ => None,
+    }
+}
+
+fn socket_type(descriptor: RawFd) -> Option<c_int> {
+    let (mut kind, mut len) = (0, size_of::<c_int>() as libc::socklen_t);
+    // SAFETY: the kernel writes no more than `len` bytes, which are those of `kind`.
+    let failed =
+        unsafe { libc::getsockopt(descriptor, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &raw mut len) };
+    (failed == 0).then_some(kind)
 }
 
 /// Why the kernel refuses Landlock although it has it. `None` if it does not refuse it, and if the kernel was built or started

@@ -15,6 +15,7 @@ use nix::sys::time::TimeVal;
 use nix::unistd::Pid;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
+use steerage_guard::program;
 
 use super::feed::Feed;
 use super::inherited::Inherited;
@@ -162,7 +163,7 @@ impl Job {
         };
         // The next job does not inherit the descriptor, because it is closed in this process.
         let _inherited = self.feed.inherited.take().map(Inherited::opened_for_programs).transpose().map_err(failed)?;
-        let spawned = command.process_group(0).spawn().map_err(failed);
+        let spawned = program::start(command.process_group(0)).map_err(failed);
         drop(directory);
         spawned
     }

@@ -1,0 +1,31 @@
+//! Starts programs, and lets signals end this process meanwhile.
+//!
+//! While the C library starts a program, it blocks all signals in its thread until the program's file is
+//! loaded. The file, or a directory of PATH, may be on a file system that does not answer. Then the thread
+//! waits there, and only SIGKILL ends the process. So a thread of its own starts the program, and the caller
+//! waits for that thread with its signals as they are.
+//!
+//! Architecture invariant: this function starts every program of steerage.
+
+use std::io;
+use std::process::{Child, Command};
+use std::thread;
+
+/// Starts a program.
+///
+/// ```
+/// use std::process::Command;
+///
+/// let status = steerage_guard::program::start(&mut Command::new("true"))?.wait()?;
+/// assert!(status.success());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// If the program cannot be started, or if no thread can be.
+pub fn start(command: &mut Command) -> io::Result<Child> {
+    thread::scope(|scope| {
+        let starting = thread::Builder::new().name("start".to_owned()).spawn_scoped(scope, || command.spawn())?;
+        starting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}

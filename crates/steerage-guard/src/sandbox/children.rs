@@ -1,0 +1,36 @@
+//! Finds the children of this process.
+
+use std::fs;
+
+/// The most children that a filter can name. Each takes a few of the 4096 instructions that the kernel accepts
+/// (`BPF_MAXINSNS`).
+pub(super) const CHILDREN_MAX: usize = 400;
+
+/// The children of this process. `None` if there are more than a filter can name, or if the kernel does not say
+/// (`CONFIG_PROC_CHILDREN`).
+pub(super) fn running() -> Option<Vec<i32>> {
+    let mut found = Vec::new();
+    for thread in fs::read_dir("/proc/self/task").ok()? {
+        let list = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
+        found.extend(list.split_ascii_whitespace().filter_map(|child| child.parse::<i32>().ok()));
+    }
+    (found.len() <= CHILDREN_MAX).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::program;
+
+    #[test]
+    fn a_child_is_found_whichever_thread_started_it() {
+        let Some(before) = running() else { return };
+        let mut child = program::start(Command::new("cat").stdin(Stdio::piped())).unwrap();
+        let id = child.id() as i32;
+        assert!(!before.contains(&id) && running().unwrap().contains(&id));
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success() && !running().unwrap().contains(&id));
+    }
+}

@@ -13,7 +13,8 @@
 use std::fs;
 use std::os::fd::RawFd;
 
-use super::{SandboxError, sys};
+use super::SandboxError;
+use super::sys::{self, Kind};
 
 /// The most sockets of each kind that a filter can name. One of each kind takes 28 instructions in all, and the
 /// kernel accepts programs of 4096 instructions (`BPF_MAXINSNS`).
@@ -37,14 +38,6 @@ pub struct Sockets {
     /// The sockets for UDP. `None` if messages may be sent by any socket but packet sockets.
     pub(crate) udp: Option<Vec<RawFd>>,
     pub(super) too_many: bool,
-}
-
-/// What a socket is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A packet socket that is bound to this protocol.
-    Packet(u16),
-    Udp,
 }
 
 impl Sockets {

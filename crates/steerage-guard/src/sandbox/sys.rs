@@ -8,7 +8,6 @@ use std::ptr;
 use libc::{c_char, c_int, c_void, ucontext_t};
 
 use super::calls::{self, Argument};
-use super::sockets::Kind;
 
 /// The code of a SIGSYS that a filter caused: `SYS_SECCOMP` of asm-generic/siginfo.h.
 const SYS_SECCOMP: c_int = 1;
@@ -55,6 +54,14 @@ pub(crate) fn name_violations() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+/// What a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A packet socket that is bound to this protocol.
+    Packet(u16),
+    Udp,
 }
 
 /// What the descriptor is. `None` if it is neither a packet socket nor one for UDP.

@@ -1,14 +1,14 @@
 //! Pages in a kernel ring that the device fills, such as AF_XDP's fill ring.
 //!
-//! Such a ring holds addresses. `post` consumes the [`Page`] and marks it in a bitmap. `take` looks
-//! up the address that the device reports, clears the mark and returns the page. If the address has
-//! no mark, `take` returns no page, and the device counts and ignores the address.
+//! Such a ring holds addresses. `post` consumes the [`Page`] and marks the page in a bitmap. `take`
+//! looks up the address that the device reports, clears the mark and returns the page. If the
+//! address has no mark, `take` returns no page, and the device counts and ignores the address.
 //!
 //! The pages of the pool are therefore the chunks of the UMEM, of any length (unaligned chunks).
-//! All queues of an interface share one UMEM, so one queue can post a page in which another queue
+//! All queues of an interface share one UMEM, so a queue can post a page in which another queue
 //! received a frame. A queue gets the region before its first poll (`RxQueue::mapped`). It declares
-//! the maximum number of its posted pages (`posted_max`), so that this many additional pages are
-//! mapped.
+//! the maximum number of its posted pages (`posted_max`), so that the instance maps this many
+//! additional pages.
 //!
 //! When a queue ends, its socket is closed first. After that, the kernel no longer fills pages, and
 //! the posted pages are taken back. The pages of a zero-copy socket are not taken back, because its
@@ -20,7 +20,8 @@ use std::sync::Arc;
 use crate::page::Page;
 use crate::region::Region;
 
-/// The pages of a region that are posted in one ring. An address counts bytes from the beginning of the region.
+/// The pages of a region that are posted in one ring. An address counts bytes from the beginning of
+/// the region.
 ///
 /// ```
 /// use steerage_mem::{Posted, Region};
@@ -46,7 +47,7 @@ pub struct Posted {
 }
 
 impl Posted {
-    /// Begins with no page of `region` posted.
+    /// Creates a set with no posted page of `region`.
     pub fn new(region: Arc<Region>) -> Self {
         let bits = vec![0; region.pages().div_ceil(64)].into();
         Self { region, bits, out: 0 }
@@ -86,8 +87,8 @@ impl Posted {
         Some((Page::new(self.region.number_of(index)), offset))
     }
 
-    /// Takes all pages back. Call this only when the device no longer writes to any of them. Pages
-    /// that the caller does not take from the iterator stay posted.
+    /// Takes all pages back. Call this only when the device no longer writes to any posted page.
+    /// Pages that the caller does not take from the iterator stay posted.
     pub fn take_all(&mut self) -> impl Iterator<Item = Page> + '_ {
         let Self { region, bits, out } = self;
         let mut at = 0;
@@ -157,7 +158,6 @@ mod tests {
         assert_eq!(posted.out(), 1);
     }
 
-    /// Pages that the caller did not take are neither lost nor counted wrongly.
     #[test]
     fn what_was_not_taken_back_is_still_posted() {
         let (region, pages) = Region::map(PAGES, PAGE_BYTES).unwrap();

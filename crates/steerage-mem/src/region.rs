@@ -11,8 +11,8 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-// The real atomics, also under loom: each region gets its numbers once, and no checked code depends
-// on them.
+// The real atomics, also under loom: each region gets its numbers once, and no code that loom
+// checks depends on them.
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
 use crate::links::{Link, links};
@@ -27,10 +27,10 @@ pub use parts::{Part, part_ends};
 
 pub(crate) use view::View;
 
-/// Whether the use of released pages is detected: only in debug and fuzz builds.
+/// Whether the use of released pages is detected. Only debug and fuzz builds detect such use.
 const CHECKS_USE: bool = cfg!(any(debug_assertions, fuzzing));
 
-/// Keeps foreign memory mapped. It is dropped with the region.
+/// Keeps foreign memory mapped, and is dropped together with the region.
 pub(crate) struct Owner(#[expect(dead_code, reason = "held for its Drop")] Box<dyn Any + Send + Sync>);
 
 impl fmt::Debug for Owner {
@@ -45,7 +45,7 @@ impl Owner {
     }
 }
 
-/// Page memory. It is unmapped when the last reference to it is dropped.
+/// Page memory, which is unmapped when the last reference to the region is dropped.
 ///
 /// ```
 /// use steerage_mem::{Completion, Region};
@@ -64,9 +64,9 @@ impl Owner {
 pub struct Region {
     base: NonNull<u8>,
     page_bytes: usize,
-    /// 2^64 / page size, rounded up. Multiplied by an address and shifted right by 64, it gives the
-    /// page's index. The result is exact below an address of 2^64 / page size, and no region is
-    /// nearly that large. `find` checks the index anyway.
+    /// 2^64 / page size, rounded up. An address times this number, shifted right by 64, is the
+    /// index of the page. The result is exact below an address of 2^64 / page size, and no region
+    /// is nearly that large. `find` checks the index anyway.
     reciprocal: u64,
     first: u32,
     count: u32,
@@ -75,15 +75,15 @@ pub struct Region {
     ends: Box<[u32]>,
     /// The error if the parts could not be placed on their nodes.
     unbound: Option<io::Error>,
-    /// The number of bytes to unmap at the end. 0 for foreign memory.
+    /// The number of bytes to unmap when the region is dropped. 0 for foreign memory.
     mapped: usize,
-    /// Keeps foreign memory mapped.
     _owner: Option<Owner>,
     /// For each page, the page below it in the stack of a [`KeptPages`](crate::KeptPages). A page
     /// is in at most one stack.
     pub(crate) below: Box<[AtomicU32]>,
     pub(crate) generations: Generations,
-    /// The links of the pages of chained frames, one entry per page. Lent memory has none.
+    /// The links of the pages of chained frames, one entry per page. The region of a device's
+    /// blocks has no links.
     pub(crate) links: Box<[Link]>,
 }
 
@@ -93,7 +93,8 @@ unsafe impl Send for Region {}
 // SAFETY: as above; `&Region` alone gives access to no byte.
 unsafe impl Sync for Region {}
 
-/// The next unused page number. It has 64 bits, so that running out of numbers is detected instead of wrapping around.
+/// The next unused page number. The counter has 64 bits, so that it does not wrap around when the
+/// 2^32 page numbers are used up.
 static NEXT_NUMBER: NumberCounter = NumberCounter::new(0);
 
 fn take_numbers(count: usize) -> Result<u32, RegionError> {
@@ -113,19 +114,19 @@ fn reciprocal(page_bytes: usize) -> u64 {
 }
 
 impl Region {
-    /// Maps `pages` pages of `page_bytes` bytes, zeroed, and returns the token of each.
+    /// Maps `pages` pages of `page_bytes` bytes, zeroed, and returns the token of each page.
     ///
     /// Huge pages are used if they are available: see [`backing`](Self::backing).
     ///
     /// # Errors
-    /// [`RegionError`] if the size is zero or too large, or the kernel has no memory.
+    /// [`RegionError`] if the size is zero or too large, or the kernel has too little memory.
     pub fn map(pages: usize, page_bytes: usize) -> Result<(Arc<Self>, Vec<Page>), RegionError> {
         Self::map_parts(&[Part { pages, node: None }], page_bytes)
     }
 
-    /// Maps a region of several parts, each on its node. Every part but the last may become longer:
-    /// see [`part_ends`]. If the kernel does not place the memory on the nodes,
-    /// [`unbound`](Self::unbound) says why, and the region is still usable.
+    /// Maps a region of several parts, each on its NUMA node. Every part but the last may become
+    /// longer: see [`part_ends`]. If the kernel does not place the memory on the nodes,
+    /// [`unbound`](Self::unbound) returns the error, and the region is still usable.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -217,7 +218,7 @@ impl Region {
         self.ends.len()
     }
 
-    /// The numbers of a part's pages. Empty if there is no such part.
+    /// The page numbers of a part. Empty if the part does not exist.
     pub fn numbers(&self, part: usize) -> Range<u32> {
         let end = self.ends.get(part).copied().unwrap_or(0);
         let begin = part.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0).min(end);
@@ -235,13 +236,14 @@ impl Region {
         self.unbound.as_ref()
     }
 
-    /// The address of the region. Devices pass it to the kernel, which then writes [posted](crate::Posted) pages.
+    /// The address of the region in memory. Devices pass this address to the kernel, which then
+    /// writes [posted](crate::Posted) pages.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
     /// The index of the page in which an address lies, and the offset in the page. The address
-    /// counts bytes from the beginning.
+    /// counts bytes from the beginning of the region.
     #[inline(always)]
     pub(crate) fn find(&self, address: u64) -> Option<(u32, u32)> {
         let index = (u128::from(address) * u128::from(self.reciprocal)) >> 64;
@@ -250,13 +252,13 @@ impl Region {
         (offset < self.page_bytes as u64).then_some((index, offset as u32))
     }
 
-    /// The address of a page, in bytes from the beginning.
+    /// The address of a page, in bytes from the beginning of the region.
     #[inline(always)]
     pub(crate) fn address_of(&self, index: u32) -> u64 {
         u64::from(index) * self.page_bytes as u64
     }
 
-    /// The address of a page of this region, in bytes from the beginning.
+    /// The address of a page of this region, in bytes from the beginning of the region.
     pub fn address(&self, page: &Page) -> Option<u64> {
         self.index_of(page.number()).map(|index| self.address_of(index))
     }
@@ -286,9 +288,9 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
     }
 
-    /// Records that a page is free. Page pools call this. In debug and fuzz builds it fills the
-    /// page with a pattern, so that a second release, a write or a use of the page is detected. In
-    /// other builds it does nothing.
+    /// Records that a page is free. Page pools call this function. In debug and fuzz builds, the
+    /// function fills the page with a pattern, so that a second release, a write or a use of the
+    /// page is detected. In other builds, the function does nothing.
     ///
     /// # Panics
     /// In debug and fuzz builds, if the page is already free.
@@ -302,7 +304,7 @@ impl Region {
     /// Records that a page that was [released](Self::release) is in use again.
     ///
     /// # Panics
-    /// In debug and fuzz builds, if the page was written in the meantime.
+    /// In debug and fuzz builds, if the page was written after its release.
     #[inline(always)]
     pub fn take(&self, page: &mut Page) {
         if let (true, Some(index)) = (CHECKS_USE, self.index_of(page.number())) {
@@ -338,8 +340,7 @@ impl Region {
         self.view().start_of(number, offset, len)
     }
 
-    /// Whether `len` bytes at `offset` lie within a page of this region, and are not too many for a
-    /// frame.
+    /// Whether `len` bytes at `offset` lie within a page of this region and fit into one frame.
     #[inline(always)]
     pub fn has_room(&self, page: &Page, offset: usize, len: usize) -> bool {
         len <= FRAME_BYTES_MAX && self.start_of(page.number(), offset_of(offset), len).is_some()
@@ -352,8 +353,8 @@ impl Region {
         self.start_of(frame.slot().page, frame.slot().offset, frame.len()).is_some()
     }
 
-    /// Prefetches the cache line at `offset` of a page for writing. So the owner's half of a cache
-    /// miss is over before the frame arrives.
+    /// Prefetches the cache line at `offset` of a page for writing, so that the cache line is
+    /// already in the cache when the frame arrives.
     #[inline(always)]
     pub fn prefetch_write(&self, page: &Page, offset: usize) {
         if let Some(start) = self.start_of(page.number(), offset_of(offset), 1) {
@@ -372,7 +373,7 @@ impl Drop for Region {
     }
 }
 
-/// Fetches a cache line for reading.
+/// Prefetches a cache line for reading.
 #[inline(always)]
 pub(crate) fn prefetch_read(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -384,7 +385,7 @@ pub(crate) fn prefetch_read(line: *const u8) {
     let _ = line;
 }
 
-/// Fetches a cache line for writing, and removes it from the other CPUs' caches.
+/// Prefetches a cache line for writing, which removes it from the caches of other CPUs.
 #[inline(always)]
 pub(crate) fn prefetch_write(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,4 +1,4 @@
-//! One switch between the real atomics and loom's, so that loom checks the same code that runs in
+//! Switches between the real atomics and loom's, so that loom checks the code that runs in
 //! production.
 
 #[cfg(loom)]

@@ -15,7 +15,7 @@ const PAGE_BYTES: usize = 64;
 struct Shared {
     region: Arc<Region>,
     pool: Arc<SharedPool>,
-    /// One cell per page, in place of the bytes of the page, which loom does not see.
+    /// One cell per page instead of the bytes of the page, which loom does not see.
     bytes: Vec<UnsafeCell<u32>>,
 }
 
@@ -38,7 +38,6 @@ impl Shared {
         self.bytes[nth as usize].with_mut(|bytes| unsafe { *bytes += 1 });
     }
 
-    /// Takes pages and writes to each of them.
     fn take(&self, most: usize) -> Vec<Page> {
         let mut pages = Vec::new();
         self.pool.take(&mut pages, most);
@@ -52,7 +51,7 @@ impl Shared {
         self.pool.give(&mut pages);
     }
 
-    /// Checks that the pool has all pages again, each exactly once.
+    /// Checks that the pool has each page exactly once.
     fn assert_whole(&self) {
         assert_eq!(self.pool.free(), self.bytes.len(), "the number of free pages is wrong");
         let pages = self.take(usize::MAX);
@@ -90,9 +89,9 @@ fn two_who_take_and_give_lose_nothing() {
     });
 }
 
-/// The other thread takes all pages, and gives two of them back so that the top bundle is the same
-/// as before. But the bundles below it are different. A take that began earlier must notice that
-/// the stack has changed.
+/// The other thread takes all pages, and returns two of them so that the top bundle is the same as
+/// before. But the bundles below the top bundle are different. A `take` that began earlier must
+/// detect that the stack has changed.
 #[test]
 fn a_bundle_that_came_back_is_another() {
     loom::model(|| {
@@ -115,8 +114,8 @@ fn a_bundle_that_came_back_is_another() {
     });
 }
 
-/// The same situation for a give: the top bundle, which the give replaces, looks the same as before
-/// but has other pages.
+/// The same situation for a `give`: the top bundle, which `give` replaces, appears unchanged but
+/// has other pages.
 #[test]
 fn a_bundle_that_is_replaced_is_not_another() {
     loom::model(|| {
@@ -140,8 +139,8 @@ fn a_bundle_that_is_replaced_is_not_another() {
     });
 }
 
-/// There are as many pages as threads. So a thread without a page finds one, whatever the other
-/// thread does.
+/// The pool has as many pages as threads. So a thread without a page finds a page, whatever the
+/// other thread does.
 #[test]
 fn contention_hides_no_page() {
     loom::model(|| {
@@ -163,8 +162,8 @@ fn contention_hides_no_page() {
     });
 }
 
-/// Each of two nodes has one page. A thread takes the page of one node only after it gave the page
-/// of the other node, so at least one node always has a page.
+/// Each of two nodes has one page. A thread takes the page of one node only after it returned the
+/// page of the other node, so at least one node always has a page.
 #[test]
 fn a_page_that_changes_places_is_found() {
     const ONE_A_NODE: usize = 2 << 20;
@@ -229,7 +228,7 @@ fn contention_hides_no_kept_page() {
     });
 }
 
-/// A kept page comes back on top of other pages than before.
+/// A kept page returns to the stack on top of other pages than before.
 #[test]
 fn a_kept_page_that_came_back_is_another() {
     loom::model(|| {
@@ -251,8 +250,8 @@ fn a_kept_page_that_came_back_is_another() {
     });
 }
 
-/// The owner gives a page to the pool before it takes the last kept page. So at every moment one of
-/// the two has a page.
+/// The owner returns a page to the pool before it takes the last kept page. So at every moment,
+/// either the pool or the stack of kept pages has a page.
 #[test]
 fn a_page_that_was_collected_is_found() {
     loom::model(|| {

@@ -2,8 +2,8 @@
 
 use super::Region;
 
-/// The facts that looking up a page needs, for loops over many pages. They fit into registers, while a region behind a pointer
-/// would be read again for each page.
+/// The fields of a region that a lookup of a page needs, for loops over many pages. The compiler
+/// can keep a `View` in registers, but reads a region in memory again for each page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     base: *mut u8,

@@ -1,8 +1,10 @@
-//! The memory of rings' slots: reserved once, for all rings of a queue and for the longest backlog that they may get later. The
-//! kernel provides a page of it when a ring first uses it, so a ring that no frame ever passed takes none.
+//! The memory of rings' slots: reserved once, for all rings of a queue and for the longest backlog
+//! that they may get later. The kernel provides a page of this memory when a ring first uses the
+//! page, so a ring that was never used takes no memory.
 //!
-//! A ring has one buffer for each of its possible capacities, which are powers of two. So a ring that grows writes on in a
-//! larger buffer while its frames in the smaller one are still being handled.
+//! A ring has one buffer for each of its possible capacities, which are powers of two. So a ring
+//! that grows continues in a larger buffer while frames in the smaller buffer are still being
+//! handled.
 //!
 //! ```text
 //!  | capacity 4: ring 0, ring 1, ... | capacity 8: ring 0, ring 1, ... | capacity 16: ...
@@ -19,7 +21,8 @@ use crate::sync::{AtomicU64, UnsafeCell};
 /// same cache set.
 const APART: usize = 20;
 
-/// The slots of some rings, and the arrival number of each slot's frame if the rings keep them.
+/// The slots of several rings, and the arrival number of each slot's frame if the rings keep
+/// arrival numbers.
 #[derive(Debug)]
 pub(super) struct SlotMemory {
     slots: Room<UnsafeCell<Slot>>,
@@ -35,8 +38,8 @@ unsafe impl Sync for SlotMemory {}
 unsafe impl Send for SlotMemory {}
 
 impl SlotMemory {
-    /// Room for rings of `least` slots that may grow up to `most`. Both are powers of two. If there is no address space for the
-    /// larger buffers, the rings cannot grow.
+    /// Reserves rings of `least` slots that may grow up to `most` slots. Both are powers of two. If
+    /// there is no address space for the larger buffers, the rings cannot grow.
     pub(super) fn reserve(rings: usize, least: usize, most: usize, arrivals: bool) -> io::Result<Self> {
         let reserve = |most: usize| {
             let all = before(least, 2 * most).checked_mul(rings).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -50,7 +53,6 @@ impl SlotMemory {
         self.rings
     }
 
-    /// The largest capacity.
     pub(super) fn most(&self) -> usize {
         self.most
     }
@@ -61,13 +63,14 @@ impl SlotMemory {
         self.rings * before(self.least, capacity) + ring * (capacity + APART)
     }
 
-    /// The first slot of a ring's buffer.
     pub(super) fn slots(&self, ring: usize, capacity: usize) -> *const UnsafeCell<Slot> {
-        // The pointer may be used for the whole buffer. One that comes from a reference to the first slot may not.
+        // The pointer may be used for the whole buffer. A pointer that comes from a reference to
+        // the first slot may not.
         self.slots.all()[self.first(ring, capacity)..][..capacity].as_ptr()
     }
 
-    /// The arrival number of the slot with the index `at` in a ring's buffer. `None` if the rings keep none.
+    /// The arrival number of the slot with the index `at` in a ring's buffer. `None` if the rings
+    /// keep no arrival numbers.
     pub(super) fn arrival(&self, ring: usize, capacity: usize, at: usize) -> Option<&AtomicU64> {
         self.arrivals.as_ref()?.all().get(self.first(ring, capacity) + at)
     }
@@ -121,7 +124,7 @@ mod room {
     }
 }
 
-/// Loom has to see each cell being made.
+/// Loom must see the creation of each cell.
 #[cfg(loom)]
 mod room {
     use std::io;

@@ -1,15 +1,17 @@
-//! The frames that are staged and not published: they are the producer's alone, which can take them back.
+//! Frames that are staged and not published. They belong to the producer alone, which can take them
+//! back.
 
 use super::Producer;
 use crate::page::Completion;
 use crate::sync::Ordering;
 
 impl Producer {
-    /// Takes the newest `most` of the unpublished frames back, oldest first. This is for a producer that was declared dead in the
-    /// meantime, so that its steering is out of date, and for frames that find no room with the consumer.
+    /// Takes the newest `most` of the unpublished frames back, oldest first. Two callers need this:
+    /// a producer that was declared dead, whose steering is out of date, and a producer whose
+    /// frames find no room at the consumer.
     pub fn withdraw(&mut self, most: u64, mut each: impl FnMut(Completion)) {
         let end = self.staged;
-        // Noted first, as in `reclaim`.
+        // Set `staged` first, for the same reason as in `reclaim`.
         self.staged = self.published.max(end.saturating_sub(most));
         for at in self.staged..end {
             each(self.unpublished_at(at));
@@ -17,11 +19,11 @@ impl Producer {
         self.grow_no_later();
     }
 
-    /// Passes the unpublished frames to `keep`, oldest first. Those that it returns stay, in their order. Those that it does not
-    /// return leave the list.
+    /// Passes the unpublished frames to `keep`, oldest first. The frames that `keep` returns stay,
+    /// in order. The frames that `keep` does not return leave the list.
     pub fn retain_unpublished(&mut self, mut keep: impl FnMut(Completion) -> Option<Completion>) {
         let (first, end) = (self.published, self.staged);
-        // Noted first, as in `reclaim`.
+        // Set `staged` first, for the same reason as in `reclaim`.
         self.staged = first;
         let mut to = first;
         for at in first..end {
@@ -56,7 +58,7 @@ impl Producer {
         }
     }
 
-    /// If the ring was to grow behind the last staged frame, it grows right there.
+    /// If the ring was to grow after the last staged frame, it grows at that frame.
     fn grow_no_later(&mut self) {
         if self.mask_before != 0 && self.staged < self.shared.grown().at() {
             self.grows_at(self.staged);

@@ -49,8 +49,8 @@ pub struct BucketId {
 }
 
 /// An output, by its number in the order in which the outputs were given to the builder.
-/// `Builder::add_output` of the crate `steerage` returns it.
-/// The example of [`Packet`](crate::packet::Packet) sends to one.
+/// `Builder::add_output` of the crate `steerage` returns it. The example of
+/// [`Packet`](crate::packet::Packet) sends to an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u8);
 
@@ -72,12 +72,12 @@ pub struct TxId(pub u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InputId(pub u16);
 
-/// The decision of a handler about a packet.
-/// The example of [`Packet`](crate::packet::Packet) gives two of them.
+/// The decision of a handler about a packet. The example of [`Packet`](crate::packet::Packet) shows
+/// two verdicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The handler did nothing with the packet but read or write it. This is the verdict before any other.
+    /// The handler only read or wrote the packet. This is the verdict of a packet by default.
     #[default]
     Consumed,
     /// [`Packet::discard`](crate::packet::Packet::discard).

@@ -1,4 +1,3 @@
-//! Helpers by which the tests of this crate build instances.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -43,7 +42,6 @@ pub(crate) fn spec(cpus: u16) -> Spec {
     }
 }
 
-/// A clock that stands still, for CPUs that a test steps.
 pub(crate) struct Still;
 
 impl Platform for Still {

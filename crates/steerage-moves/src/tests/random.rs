@@ -71,7 +71,6 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// `check` examines the world after each step.
     #[test]
     fn nothing_is_reordered_lost_or_stuck(
         scenario in scenario(),

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-/// xorshift64* (Vigna 2016). It is good enough for schedules, and gives the same numbers on every
+/// xorshift64* (Vigna 2016). Its numbers are random enough for schedules, and equal on every
 /// machine.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
 impl Chance {
-    /// The sequence of random numbers for `seed`.
+    /// Creates the sequence of random numbers for `seed`.
     pub fn new(seed: u64) -> Self {
         // Splitmix64's finaliser, so that the sequences of seeds 1, 2, 3 differ from the start.
         let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -41,7 +41,8 @@ impl Chance {
 pub struct Zipf(Arc<[u64]>);
 
 impl Zipf {
-    /// Ranks below `count`, with exponent `s`. With 0, all ranks are equally probable.
+    /// Ranks below `count`, with exponent `s`. With an exponent of 0, all ranks are equally
+    /// probable.
     pub fn new(count: usize, s: f64) -> Self {
         let weights: Vec<f64> = (0..count).map(|rank| 1.0 / ((rank + 1) as f64).powf(s)).collect();
         let sum: f64 = weights.iter().sum();

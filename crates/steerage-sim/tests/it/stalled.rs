@@ -1,5 +1,5 @@
 //! Handlers that do not return. Memory stays under its cap, other CPUs continue, and a CPU that
-//! does not give up its buckets is declared dead.
+//! does not release its buckets is declared dead.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use steerage::{
 use steerage_fixtures::in_own_process;
 use steerage_sim::TrafficOptions;
 
-/// A door at which CPUs wait while it is closed.
+/// A barrier at which CPUs wait while it is closed.
 #[derive(Default)]
 struct Door {
     open: Mutex<bool>,
@@ -32,7 +32,7 @@ impl Door {
     }
 }
 
-/// Waits at the door before each batch, on CPUs with numbers from `first_stalled` on.
+/// Waits at the barrier before each batch, on CPUs with numbers from `first_stalled` on.
 struct Stalls {
     door: Arc<Door>,
     first_stalled: u16,
@@ -65,7 +65,6 @@ fn start(cpus: usize, first_stalled: u16, door: &Arc<Door>) -> Running<()> {
         seed: 1,
     };
     let door = Arc::clone(door);
-    // CPU 0 only receives.
     let workers: CpuMask = (1..cpus as u16).map(CpuId).collect();
     Builder::new()
         .virtual_cpus(cpus)
@@ -166,7 +165,7 @@ fn a_cpu_that_does_not_return_is_declared_dead_and_comes_back() {
 }
 
 /// The mask still names the dead CPU. Its buckets go to other CPUs while it is dead, and some
-/// return when it comes back.
+/// return when it is alive again.
 #[test]
 fn moves_are_counted_by_their_cause() {
     let door = Arc::new(Door::default());

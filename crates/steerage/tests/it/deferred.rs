@@ -14,7 +14,8 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::SendAll;
 
-/// Hands over this many frames of eight bytes. Waits if there is no room for more.
+/// Hands over this many frames of eight bytes. This source waits if there is no room for more
+/// frames.
 struct Frames(u64);
 
 impl RxQueue for Frames {
@@ -30,7 +31,6 @@ impl RxQueue for Frames {
     }
 }
 
-/// Packets that were taken and are not finished, by their source.
 #[derive(Default)]
 struct Holding {
     accounts: Vec<TxAccount>,
@@ -38,7 +38,7 @@ struct Holding {
 }
 
 impl Holding {
-    /// Finishes all held packets. The first `lost` of them count as lost.
+    /// Finishes all held packets. The first `lost` of these packets count as lost.
     fn settle(&mut self, mut lost: u64) {
         for (account, source, packets) in self.held.drain(..) {
             let now = lost.min(packets);
@@ -53,7 +53,7 @@ impl Holding {
     }
 }
 
-/// An output that takes packets until all its instances together hold `room`.
+/// An output that takes packets until all its instances together hold `room` packets.
 struct Later {
     shared: Arc<Mutex<Holding>>,
     nth: usize,
@@ -142,7 +142,7 @@ fn what_is_never_settled_is_lost_at_the_end() {
     assert_eq!((ledger.in_flight(), ledger.dropped().get(DropReason::TxLost)), (0, 1000));
     assert_eq!([ledger.queues[0].dropped.total(), ledger.queues[1].dropped.total()], [300, 700]);
     assert!(ledger.outputs[0].error.as_ref().is_some_and(|error| error.contains("later")), "it is named");
-    // This comes too late: the packets are counted as lost already.
+    // This report comes too late: the packets already count as lost.
     let mut shared = shared.lock().unwrap();
     assert!(shared.accounts.iter().all(TxAccount::is_over));
     shared.settle(0);
@@ -167,7 +167,6 @@ fn a_source_that_can_wait_waits_for_room() {
     assert_eq!((ledger.delivered(), ledger.dropped().total()), (100_000, 0));
 }
 
-/// The gauge shows how long a CPU's handler has not returned.
 #[test]
 fn a_function_that_has_not_returned_shows_how_long() {
     struct Stuck(Arc<Mutex<()>>);

@@ -29,7 +29,7 @@ impl RxQueue for Endless {
     }
 }
 
-/// A policy that leaves all packets where they arrive. It always asks for the distance of the last
+/// A policy that leaves all packets where they arrive. It always requests the distance of the last
 /// CPU, and keeps the results.
 #[derive(Clone, Debug, Default)]
 struct Asks {
@@ -70,7 +70,7 @@ fn a_cpu_that_sleeps_is_measured_from_one_that_has_no_time() {
     let running = builder.build(|_| Nothing).unwrap().start().unwrap();
     let handle = running.handle();
     // If the CPUs are busy with other programs, the two threads may miss each other for a while,
-    // but not forever. With one CPU there is no distance to measure.
+    // but not forever. With one CPU, no distance can be measured.
     let enough =
         || asks.told.lock().unwrap().len() >= 3 || (ours.len() < 2 && handle.snapshot().received() > 1_000_000);
     until("distances are measured", enough);

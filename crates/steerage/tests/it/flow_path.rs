@@ -9,7 +9,6 @@ use steerage::{
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
 };
 
-/// Hands over frames, all of one link type.
 struct Frames {
     frames: std::vec::IntoIter<Vec<u8>>,
     link: LinkType,
@@ -32,7 +31,6 @@ impl RxQueue for Frames {
     }
 }
 
-/// The buckets of the frames, by the frames' last byte.
 #[derive(Default)]
 struct Buckets<const BOTH: bool>(BTreeMap<u8, BTreeSet<u16>>, BTreeSet<u16>);
 
@@ -97,7 +95,7 @@ fn in_vxlan(packet: &[u8]) -> Vec<u8> {
 const FLOWS: u8 = 100;
 const MORE: u16 = 0x2000;
 
-/// For each flow a whole packet, a datagram whose first fragment arrives first, and a datagram
+/// For each flow: a whole packet, a datagram whose first fragment arrives first, and a datagram
 /// whose first fragment arrives last.
 fn fragmented() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
@@ -113,7 +111,7 @@ fn fragmented() -> Vec<Vec<u8>> {
 fn assert_kept_together(ran: &Ran) {
     assert_eq!(ran.buckets.len(), 2 * usize::from(FLOWS));
     assert!(ran.buckets.values().all(|buckets| buckets.len() == 1), "{:?}", ran.buckets);
-    // There are 4096 buckets. Datagrams with an unknown flow have buckets too.
+    // Datagrams with an unknown flow have buckets too.
     let all: BTreeSet<_> = ran.buckets.values().flatten().collect();
     assert!(all.len() > usize::from(FLOWS), "{} buckets", all.len());
     let queue = &ran.ledger.queues[0];

@@ -14,7 +14,7 @@ use steerage::{
 
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
-/// A source with endless frames. It records how many frames each poll asks for.
+/// A source with endless frames, which records the budget of each poll.
 struct Endless(Arc<Mutex<Vec<usize>>>);
 
 impl RxQueue for Endless {
@@ -46,7 +46,7 @@ impl Handler for Sizes {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Two CPUs. CPU 0 receives from `queues` queues, and CPU 1 handles the packets.
+/// Two CPUs: CPU 0 receives from `queues` queues, and CPU 1 handles the packets.
 struct Two {
     receiver: Softnet<Sizes, ManualClock>,
     worker: Softnet<Sizes, ManualClock>,
@@ -62,7 +62,8 @@ struct Noted {
     work: Rc<Cell<Duration>>,
 }
 
-// A handler is built on its CPU's thread, so it finds the data that it shares with this test here.
+// A handler is built on its CPU's thread, so a thread-local variable shares its data with this
+// test.
 thread_local! {
     static NOTED: Noted = Noted::default();
 }
@@ -114,14 +115,13 @@ fn they_are_in_force_once_every_cpu_has_come_round() {
     assert!(!two.handle.is_settled(), "one CPU knows nothing of it");
     two.worker.step();
     assert!(two.handle.is_settled());
-    // Setting the same value again is no change.
     two.handle.set_limits(|limits| limits.dev_weight = 8);
     assert!(two.handle.is_settled());
     two.end();
 }
 
 /// A change or a stop between a CPU's last step and its sleep wakes no CPU, so the CPU itself must
-/// notice it.
+/// detect it.
 #[test]
 fn no_cpu_falls_asleep_over_a_change_or_a_stop() {
     let mut two = two(1);

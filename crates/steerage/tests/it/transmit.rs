@@ -1,4 +1,4 @@
-//! Packets that a handler transmits: which of them leave, in which order, and how the rest is
+//! Packets that a handler transmits: which packets leave, in which order, and how the rest is
 //! counted.
 
 use std::collections::VecDeque;
@@ -14,7 +14,6 @@ use steerage::{
 };
 use steerage_fixtures::assert_at_rest;
 
-/// Hands over frames of eight bytes. Each frame has its number.
 struct Numbers(std::ops::Range<u64>);
 
 impl RxQueue for Numbers {
@@ -34,7 +33,8 @@ impl RxQueue for Numbers {
 
 type Wire = Arc<Mutex<Vec<u64>>>;
 
-/// Refuses every seventh frame. Finds no room for the frames after a sent number that ends in 63.
+/// Refuses every seventh frame, and finds no room for the frames after a sent number that ends in
+/// 63.
 struct Choosy(Wire);
 
 impl TxQueue for Choosy {
@@ -57,7 +57,6 @@ impl TxQueue for Choosy {
     }
 }
 
-/// Fails at the second batch.
 struct Failing(u32);
 
 impl TxQueue for Failing {
@@ -74,7 +73,7 @@ impl TxQueue for Failing {
     }
 }
 
-/// Does with each packet what the test says for its number.
+/// Gives each packet the verdict that the test chooses for its number.
 struct Acts<F>(F);
 
 impl<F: FnMut(u64, steerage::Packet<'_>) + 'static> Handler for Acts<F> {
@@ -119,7 +118,8 @@ fn what_is_sent_refused_and_has_no_room_is_told_apart() {
     // 200 frames in batches of 64. The last batch is shorter.
     let ledger = run(200, vec![choosy(&wire)], |_, packet| packet.transmit(TxId(0)));
     let sent: Vec<u64> = (0..200).filter(|number| number % 7 != 0 && !(164..192).contains(number)).collect();
-    // 63 is a multiple of seven, so it is refused. After 163, the rest of its batch finds no room.
+    // 63 is a multiple of seven, so frame 63 is refused. After frame 163, the rest of its batch
+    // finds no room.
     assert_eq!(*wire.lock().unwrap(), sent);
     let refused = (0..164).chain(192..200).filter(|number| number % 7 == 0).count() as u64;
     assert_eq!(ledger.dropped().get(DropReason::TxRefused), refused);
@@ -241,13 +241,11 @@ fn a_page_that_is_sent_from_is_nobody_elses_meanwhile() {
     let holding = move || -> Box<dyn TxQueue> {
         Box::new(Holding { region: None, free: Vec::new(), held: VecDeque::new(), wire: Arc::clone(&to) })
     };
-    // There are more packets than pages.
     let ledger = run(100_000, vec![output("holding", holding)], |_, packet| packet.transmit(TxId(0)));
     assert!(ledger.pages < 100_000);
     assert!(wire.lock().unwrap().iter().copied().eq(0..100_000));
 }
 
-/// An output that does not send from pages of the pool gets no pages.
 #[test]
 fn only_outputs_that_want_pages_get_some() {
     struct WantsNone(Choosy);

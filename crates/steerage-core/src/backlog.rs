@@ -53,7 +53,8 @@ impl Backlog {
 
 pub(crate) struct Backlogs {
     rings: Vec<Backlog>,
-    /// This CPU's own queues. The CPU handles its own share before the share that other CPUs hand to it.
+    /// This CPU's own queues. The CPU handles its own share before the share that other CPUs hand
+    /// to it.
     own: Vec<usize>,
     /// The first queue of other CPUs to serve. It changes with every round.
     rotation: usize,

@@ -176,7 +176,8 @@ pub fn build<H: Handler>(
     {
         let state = steering.lock();
         owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
-        // The first poll must not depend on whether the CPU gets the control lock in its first round.
+        // The first poll must not depend on whether the CPU gets the control lock in its first
+        // round.
         let limits = &state.limits;
         owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
         infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
@@ -346,8 +347,8 @@ impl CheckedSpec {
             let caches = self.caches(lends);
             QueueNeeds { segments, lends, waits: can_wait, caches, fixed: own + 2 * POOL_BULK }
         };
-        // Each CPU needs pages to copy lent frames, to send packets that its function originates, and for outputs
-        // that send from pages.
+        // Each CPU needs pages to copy lent frames, to send packets that its function originates,
+        // and for outputs that send from pages.
         let for_others = |outputs: &Vec<OwnedTx>| {
             POOL_BULK + spec.originated_max + outputs.iter().map(OwnedTx::pages_max).sum::<usize>()
         };

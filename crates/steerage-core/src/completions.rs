@@ -173,8 +173,8 @@ impl Completions<'_> {
         filled
     }
 
-    /// Copies a complete frame into a page and hands it over. Returns false if no page is free or the frame is too
-    /// long for a page.
+    /// Copies a complete frame into a page and hands it over. Returns false if no page is free or
+    /// the frame is too long for a page.
     pub fn copy_in(&mut self, frame: &[u8]) -> bool {
         if frame.len() > self.frame_bytes_max() {
             return false;

@@ -19,8 +19,8 @@ use crate::shared::Shared;
 use steerage_ledger::{BucketSnapshot, Snapshot};
 use steerage_moves::Event;
 
-/// The indices of a mask's CPUs among the instance's CPUs. If the mask is empty, steering is off, and the result is
-/// the owner alone.
+/// The indices of a mask's CPUs among the instance's CPUs. If the mask is empty, steering is off,
+/// and the result is the owner alone.
 pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> Result<Vec<CpuIndex>, SetError> {
     if mask.is_empty() {
         return Ok(vec![owner]);
@@ -75,7 +75,6 @@ impl Handle {
     pub fn finished_fd(&self) -> io::Result<OwnedFd> {
         self.0.finished.fd()
     }
-
 
     /// Spreads the packets of all queues over `mask` from now on. If the mask is empty, each packet
     /// stays on the CPU where it arrived. As few flows as possible move, and no packet is
@@ -168,7 +167,6 @@ impl Handle {
         self.0.steering.settled.fd()
     }
 
-
     /// The current limits.
     pub fn limits(&self) -> Limits {
         self.0.steering.lock().limits.all
@@ -228,7 +226,6 @@ impl Handle {
         Ok(())
     }
 
-
     /// Sets which of the instance's CPUs are present. Buckets of the absent CPUs move away, in
     /// order, and these CPUs get no packets until they are present again. Threads that the library
     /// starts call this when CPUs go offline or leave the process's cpuset. Only programs that run
@@ -250,7 +247,6 @@ impl Handle {
             }
         }
     }
-
 
     /// The state of each of the [`BUCKETS`](crate::limits::BUCKETS) of a queue. Queues are numbered
     /// over all inputs. `None` if the queue does not exist.

@@ -9,7 +9,8 @@ use steerage_mem::{Blocks, Fit, Page, Region};
 
 pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 
-/// The needs and abilities of a queue: see [`RxQueue::capabilities`](crate::rx::RxQueue::capabilities).
+/// The needs and abilities of a queue: see
+/// [`RxQueue::capabilities`](crate::rx::RxQueue::capabilities).
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_core::device::*; } }
@@ -152,7 +153,8 @@ pub struct TxCapabilities {
     /// How many pages of the pool the queue needs for sending. The pool has this many pages in
     /// addition.
     pub pages_max: usize,
-    /// Whether the queue accepts packets that it finishes later ([`Sent::deferred`](crate::tx::Sent::deferred)).
+    /// Whether the queue accepts packets that it finishes later
+    /// ([`Sent::deferred`](crate::tx::Sent::deferred)).
     pub defers: bool,
 }
 

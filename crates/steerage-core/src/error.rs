@@ -120,7 +120,8 @@ impl From<RegionError> for BuildError {
     }
 }
 
-/// Prints the same text as `Display`, because Rust prints the `Debug` form of an error that `main` returns.
+/// Prints the same text as `Display`, because Rust prints the `Debug` form of an error that `main`
+/// returns.
 impl fmt::Debug for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

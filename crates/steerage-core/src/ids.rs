@@ -3,7 +3,8 @@
 pub use steerage_ledger::{DropReason, MoveCause, TxSource};
 pub use steerage_moves::CpuIndex;
 
-/// A group of flows that move together: all flows of a steering group whose hash starts with the same 12 bits.
+/// A group of flows that move together: all flows of a steering group whose hash starts with the
+/// same 12 bits.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::FlowKey}; }

@@ -53,8 +53,8 @@ impl Kept {
         time_of(&self.0.header()?)
     }
 
-    /// The frame's length on the wire in bytes. A capture may contain fewer bytes of the frame. If the device did not
-    /// record the length, this is the length as received.
+    /// The frame's length on the wire in bytes. A capture may contain fewer bytes of the frame. If
+    /// the device did not record the length, this is the length as received.
     pub fn wire_len(&self) -> usize {
         self.0.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
     }

@@ -12,8 +12,8 @@ pub const POLL_BUDGET: usize = 64;
 /// `netdev_budget` and its default.
 pub const ROUND_BUDGET: usize = 300;
 
-/// The default size of the flow limit's table, in which flows are counted by hash: Linux's `flow_limit_table_len` and
-/// its default.
+/// The default size of the flow limit's table, in which flows are counted by hash: Linux's
+/// `flow_limit_table_len` and its default.
 pub const FLOW_LIMIT_TABLE_LEN: usize = 4096;
 
 /// The largest size of the flow limit's table.
@@ -68,7 +68,8 @@ pub const WATCH_EVERY: Duration = Duration::from_millis(250);
 /// backlog if the work per packet is light.
 pub const FULL_LOOK: Duration = Duration::from_micros(100);
 
-/// The default for how many frames may wait for one CPU: Linux's `netdev_max_backlog` and its default.
+/// The default for how many frames may wait for one CPU: Linux's `netdev_max_backlog` and its
+/// default.
 pub const BACKLOG_DEFAULT: usize = 1000;
 
 /// The largest value of `netdev_max_backlog`.
@@ -83,8 +84,8 @@ pub const PARKING_LOT_SLOTS: usize = steerage_mem::supply::LOT_SLOTS;
 /// lot.
 pub const SLICE_BUCKETS: usize = BUCKETS / 16;
 
-/// Once in this many batches, the first packet is handled alone and timed. Reading the clock costs 25 ns, and the
-/// extra batch about 20 ns.
+/// Once in this many batches, the first packet is handled alone and timed. Reading the clock costs
+/// 25 ns, and the extra batch about 20 ns.
 pub const TIMED_ONCE_IN: u32 = 32;
 
 /// A timed packet counts for at most this many times the average. If a packet took longer, the CPU
@@ -153,7 +154,8 @@ pub const QUEUES_MAX: usize = 1024;
 /// The default cap on the memory of packets and rings together.
 pub const MEMORY_MAX_DEFAULT: usize = 1 << 30;
 
-/// The limits that can be changed while an instance runs: see [`Handle::set_limits`](crate::control::Handle::set_limits).
+/// The limits that can be changed while an instance runs: see
+/// [`Handle::set_limits`](crate::control::Handle::set_limits).
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::control::Handle; }
@@ -180,12 +182,12 @@ pub struct Limits {
     /// budget is at least 1. However small the budget is, every round handles the CPU's own share
     /// and one more list. The default is [`ROUND_BUDGET`].
     pub budget: usize,
-    /// How long a round may take before the queues are polled again: `netdev_budget_usecs`. The default is
-    /// [`ROUND_TIME_MAX`].
+    /// How long a round may take before the queues are polled again: `netdev_budget_usecs`. The
+    /// default is [`ROUND_TIME_MAX`].
     pub budget_time: Duration,
-    /// The size of the flow limit's table: `flow_limit_table_len`. A change applies to flow limits that are switched
-    /// on after it. The value is rounded up to a power of two, at most [`FLOW_LIMIT_TABLE_LEN_MAX`]. The default is
-    /// [`FLOW_LIMIT_TABLE_LEN`].
+    /// The size of the flow limit's table: `flow_limit_table_len`. A change applies to flow limits
+    /// that are switched on after it. The value is rounded up to a power of two, at most
+    /// [`FLOW_LIMIT_TABLE_LEN_MAX`]. The default is [`FLOW_LIMIT_TABLE_LEN`].
     pub flow_limit_table_len: usize,
 }
 
@@ -228,12 +230,15 @@ impl Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueLimits {
-    /// How many pages the queue keeps in its local cache: ENA's local page cache. From 0, which switches the cache off, to
-    /// [`LPC_PAGES_MAX`](steerage_mem::supply::LPC_PAGES_MAX). The default is [`LpcMemory::default_pages`](steerage_mem::supply::LpcMemory::default_pages). A queue
-    /// whose device lends its own memory has no cache by default, since only frames that are copied need pages.
+    /// How many pages the queue keeps in its local cache: ENA's local page cache. From 0, which
+    /// switches the cache off, to [`LPC_PAGES_MAX`](steerage_mem::supply::LPC_PAGES_MAX). The
+    /// default is [`LpcMemory::default_pages`](steerage_mem::supply::LpcMemory::default_pages). A
+    /// queue whose device lends its own memory has no cache by default, since only frames that are
+    /// copied need pages.
     pub lpc_pages: usize,
-    /// Frames of up to this many bytes are copied out of the device's page by [`Completions::rx_finish`], so that the
-    /// page stays in the device's ring: ethtool's `rx-copybreak`. The default is 0, which copies no frame.
+    /// Frames of up to this many bytes are copied out of the device's page by
+    /// [`Completions::rx_finish`], so that the page stays in the device's ring: ethtool's
+    /// `rx-copybreak`. The default is 0, which copies no frame.
     ///
     /// [`Completions::rx_finish`]: crate::completions::Completions::rx_finish
     pub copybreak: usize,

@@ -391,8 +391,8 @@ impl Packet<'_> {
         time_of(&self.header()?)
     }
 
-    /// The frame's length on the wire in bytes. A capture may contain fewer bytes of the frame. If the device did not
-    /// record the length, this is the length as received.
+    /// The frame's length on the wire in bytes. A capture may contain fewer bytes of the frame. If
+    /// the device did not record the length, this is the length as received.
     #[inline]
     pub fn wire_len(&self) -> usize {
         self.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)

@@ -26,8 +26,12 @@ use crate::steering::{InTransit, Offer, State};
 enum Report {
     Nothing,
     /// The handler has returned the state of the buckets, which is in `states`.
-    Left { epoch: u64 },
-    Arrived { epoch: u64 },
+    Left {
+        epoch: u64,
+    },
+    Arrived {
+        epoch: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -168,7 +172,6 @@ impl<M: Send> Participant<M> {
         }
     }
 
-
     fn take_queues<H: Handler>(&mut self, Own { queues, sleep, runner }: &mut Own<'_, H>, state: &mut State) {
         let me = runner.index;
         while let Some(Offer { mut queue, to, .. }) = state.take_queue(me, runner.cpu.now) {
@@ -226,7 +229,6 @@ impl<M: Send> Participant<M> {
             queue.park(slice.epoch, &slice.moves, &mut self.published);
         }
     }
-
 
     /// Reports to the state machine what the handler has done.
     fn report(&mut self, me: CpuIndex, state: &mut State) {
@@ -371,7 +373,6 @@ impl<M: Send> Participant<M> {
         self.pending_report = Report::Arrived { epoch: part.epoch };
         arrived.is_err()
     }
-
 
     /// Called when this CPU finds that it was declared dead. The CPU drops everything that is out
     /// of date. After its report to control, the CPU counts as alive again and continues: see

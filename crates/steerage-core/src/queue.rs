@@ -149,7 +149,6 @@ impl OwnedQueue {
         self.rings_in_use = self.table.rings_in_use();
     }
 
-
     /// Polls the device for up to a budget of frames.
     pub(crate) fn poll(&mut self, now: Timestamp) -> Result<(), DeviceError> {
         self.state.blocked = false;
@@ -222,9 +221,8 @@ impl OwnedQueue {
         if fits { budget } else { 0 }
     }
 
-
-    /// Chooses each frame's CPU and writes its slot to that CPU's ring. The other CPU does not see the slot until it
-    /// is published.
+    /// Chooses each frame's CPU and writes its slot to that CPU's ring. The other CPU does not see
+    /// the slot until it is published.
     pub(crate) fn steer(&mut self, now: Timestamp) {
         let hashes = self.rings_in_use != RingsInUse::One || !self.flow_limits.is_empty();
         self.hashing.hash(&mut self.frames, hashes, (self.link, now), &self.pages.memory, &self.ledger);
@@ -307,7 +305,6 @@ impl OwnedQueue {
         }
     }
 
-
     /// Publishes the rings that have enough staged frames. Publishes all rings if the poll was not
     /// full or the last time was many polls ago. `own` is this CPU itself, whose share is always
     /// published. Adds each CPU that got frames to `published`.
@@ -334,7 +331,6 @@ impl OwnedQueue {
         ledger.parked.raise_to(outbox.lot().tail());
     }
 
-
     /// Takes back the finished frames of all rings, and the pages of kept packets that were
     /// dropped.
     fn reclaim_all(&mut self) {
@@ -359,7 +355,6 @@ impl OwnedQueue {
         }
     }
 
-
     pub(crate) fn set_limits(&mut self, limits: Limits, own: QueueLimits, flow_limited: &[CpuIndex]) {
         (self.limits.weight, self.limits.copybreak) = (limits.dev_weight, own.copybreak);
         self.pages.pool.set_cache_max(own.lpc_pages);
@@ -370,7 +365,6 @@ impl OwnedQueue {
         let _outside = round::leave();
         self.flow_limits.set(flow_limited, limits.flow_limit_table_len);
     }
-
 
     /// The device's file descriptor, if the queue waits for the device. A blocked queue, a queue
     /// that has named a time, and a queue that has ended do not wait: their devices may be readable
@@ -404,7 +398,6 @@ impl OwnedQueue {
     pub(crate) fn has_room(&mut self) -> bool {
         self.room_everywhere() > 0
     }
-
 
     /// Ends the run for this queue. A live queue is polled until the device has handed over the
     /// frames that have already arrived. Any other queue is not polled again.

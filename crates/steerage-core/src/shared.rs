@@ -25,7 +25,8 @@ pub(crate) struct Shared {
     pub(crate) bells: Vec<Bell>,
     /// For each CPU, the rings that may have frames.
     pub(crate) inboxes: Arc<[Inbox]>,
-    /// For each CPU, the number of frames of all live queues that wait for it, if there are several queues.
+    /// For each CPU, the number of frames of all live queues that wait for it, if there are several
+    /// queues.
     pub(crate) admissions: Arc<[Admission]>,
     pub(crate) gates: Vec<Gate>,
     pub(crate) ledgers: Ledgers,

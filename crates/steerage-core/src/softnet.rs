@@ -206,7 +206,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-
     /// One round: all phases once.
     #[inline]
     pub fn step(&mut self) -> Stepped {
@@ -286,7 +285,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                     self.phase = Phase::Handle(place);
                     return None;
                 }
-                // Every round handles the CPU's own share and one more backlog, so that no backlog waits forever.
+                // Every round handles the CPU's own share and one more backlog, so that no backlog
+                // waits forever.
                 if !self.backlogs.is_own(place) && self.is_round_over() {
                     self.ledger().time_squeeze.add(1);
                     Phase::Control
@@ -349,7 +349,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     fn ledger(&self) -> &CpuLedger {
         self.runner.ledger()
     }
-
 
     /// Follows the requests of control. Returns whether the round may continue.
     fn control_phase(&mut self) -> bool {
@@ -417,7 +416,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             self.shared.close_one();
         }
     }
-
 
     fn receive(&mut self, queue: usize) {
         let queue = &mut self.queues[queue];
@@ -489,7 +487,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             self.control.start_over(&mut self.runner);
         }
     }
-
 
     /// Ends this CPU and returns the handler's report. Packets that are still in its rings stay
     /// there and count as in flight.

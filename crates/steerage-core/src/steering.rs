@@ -136,7 +136,6 @@ impl Steering {
 }
 
 impl State {
-
     /// Passes the state machine an event of control, or of a CPU that has done its part in a move.
     pub(crate) fn on(&mut self, event: Event<'_>) {
         self.moves.on(event, &mut self.actions);
@@ -204,7 +203,6 @@ impl State {
         self.moves.is_settled() && self.limits_in_force() && owners_in_force
     }
 
-
     pub(crate) fn want_owner(&mut self, queue: usize, cpu: CpuIndex) {
         self.wanted.retain(|(other, _)| *other != queue);
         self.wanted.push((queue, cpu));
@@ -243,7 +241,6 @@ impl State {
         Some(self.offers.swap_remove(at))
     }
 
-
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         if self.limits.set(limits) {
             self.limits_changed(0..self.hooks.len() as CpuIndex);
@@ -273,7 +270,6 @@ impl State {
     pub(crate) fn limits_in_force(&self) -> bool {
         self.limits.cpus_behind().iter().all(|cpu| self.moves.is_dead(*cpu))
     }
-
 
     pub(crate) fn set_policy(&mut self, policy: PolicyInfo) {
         self.policy = policy;

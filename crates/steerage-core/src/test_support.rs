@@ -1,4 +1,3 @@
-
 use std::io;
 use std::os::fd::BorrowedFd;
 

@@ -229,7 +229,8 @@ impl Memory {
         SegmentsMut { memory: self, parts: self.pool().parts_of(slot) }
     }
 
-    /// Copies all parts of a frame to the front of `to`. Returns their length, or `None` if they do not fit.
+    /// Copies all parts of a frame to the front of `to`. Returns their length, or `None` if they do
+    /// not fit.
     pub fn copy_to(&self, frame: &Completion, to: &mut [u8]) -> Option<usize> {
         let mut at = 0;
         for part in self.segments(frame) {

@@ -23,8 +23,8 @@ pub const PAGE_BYTES_MIN: usize = 2112;
 
 /// The maximum length of a frame, and the byte of the frame that is aligned.
 ///
-/// Every page begins at a multiple of [`PAGE_ALIGN`], so a frame of the same `Fit` begins at the same
-/// [`offset`](Self::offset) in every page.
+/// Every page begins at a multiple of [`PAGE_ALIGN`], so a frame of the same `Fit` begins at the
+/// same [`offset`](Self::offset) in every page.
 ///
 /// ```
 /// use steerage_mem::fit::{Fit, HEADROOM};

@@ -10,7 +10,8 @@
 /// the frame's first bytes or the cache line before. Any 16 bytes are a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// When the frame was received: nanoseconds since 1970-01-01 00:00 UTC, or [`NO_TIME`](Self::NO_TIME).
+    /// When the frame was received: nanoseconds since 1970-01-01 00:00 UTC, or
+    /// [`NO_TIME`](Self::NO_TIME).
     pub nanos: u64,
     /// The frame's length on the wire in bytes. A capture may hold fewer bytes of the frame.
     pub wire_len: u32,

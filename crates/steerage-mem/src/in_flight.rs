@@ -14,7 +14,8 @@ use crate::region::Region;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU32, Ordering};
 
-/// The pages of a region that one queue is sending from. An address counts bytes from the beginning of the region.
+/// The pages of a region that one queue is sending from. An address counts bytes from the beginning
+/// of the region.
 ///
 /// ```
 /// use steerage_mem::{InFlight, Region};

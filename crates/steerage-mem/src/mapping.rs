@@ -187,7 +187,8 @@ fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, boo
     let more = bytes.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
     let base = mmap(more, extra)?;
     let skip = base.as_ptr().align_offset(HUGE_BYTES);
-    // SAFETY: `skip` < HUGE_BYTES, and both trimmed ends are whole small pages of the mapping just made.
+    // SAFETY: `skip` < HUGE_BYTES, and both trimmed ends are whole small pages of the mapping just
+    // made.
     let aligned = unsafe {
         let aligned = base.as_ptr().add(skip);
         if skip > 0 {

@@ -29,16 +29,16 @@ impl Memory {
     /// the completion belongs to other memory, or does not lie in its page.
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
-        // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the frame.
-        // Lent memory is only read while a frame of its block is out.
+        // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the
+        // frame. Lent memory is only read while a frame of its block is out.
         unsafe { self.slice(&frame.slot()) }
     }
 
     /// The header that the device wrote for the frame, if there is one.
     #[inline]
     pub fn header_of(&self, frame: &Completion) -> Option<FrameHeader> {
-        // SAFETY: as `bytes`. The holder of the completion of a page has the page, and a block is not written before the end of a
-        // frame that is out.
+        // SAFETY: as `bytes`. The holder of the completion of a page has the page, and a block is
+        // not written before the end of a frame that is out.
         unsafe { self.header(&frame.slot()) }
     }
 
@@ -82,8 +82,8 @@ impl Memory {
         bytes.first_chunk().copied().map(FrameHeader::from_bytes)
     }
 
-    /// The bytes before the header of the slot's frame, if the device wrote some and they lie within the
-    /// page.
+    /// The bytes before the header of the slot's frame, if the device wrote some and they lie
+    /// within the page.
     ///
     /// # Safety
     /// As [`header`](Self::header).
@@ -104,8 +104,8 @@ impl Memory {
         const BYTES: usize = FrameHeader::BYTES;
         if slot.has_header() && slot.offset >= BYTES as u32 {
             if let Some(start) = self.start_of(slot, slot.offset - BYTES as u32, BYTES + slot.len()) {
-                // SAFETY: `start_of` checked the span; that nobody writes it is the caller's promise, which covers the bytes
-                // before the frame.
+                // SAFETY: `start_of` checked the span; that nobody writes it is the caller's
+                // promise, which covers the bytes before the frame.
                 let bytes = unsafe { std::slice::from_raw_parts(start, BYTES + slot.len()) };
                 if let Some((header, frame)) = bytes.split_first_chunk() {
                     return (Some(FrameHeader::from_bytes(*header)), frame);
@@ -122,7 +122,8 @@ impl Memory {
     #[expect(clippy::mut_from_ref, reason = "the slot stands for the right to write, not the memory")]
     pub(crate) unsafe fn slice_mut(&self, slot: &Slot) -> &mut [u8] {
         match self.pool.start_of(slot.page, slot.offset, slot.len()) {
-            // SAFETY: `start_of` checked the span; the caller promises that no other thread reaches it.
+            // SAFETY: `start_of` checked the span; the caller promises that no other thread reaches
+            // it.
             Some(start) => unsafe { std::slice::from_raw_parts_mut(start, slot.len()) },
             None => &mut [],
         }

@@ -71,7 +71,6 @@ impl Outbox {
         &mut self.rings[lot]
     }
 
-
     /// Stages a frame: see [`Producer::stage`]. The caller also records the ring with
     /// [`touch`](Self::touch).
     ///
@@ -207,7 +206,6 @@ impl Outbox {
         self.staged.clear();
     }
 
-
     /// Passes the finished frames of a ring to `home`. Returns the number of frames.
     #[inline]
     pub fn reclaim(&mut self, at: usize, mut home: impl FnMut(Completion)) -> u64 {
@@ -251,7 +249,6 @@ impl Outbox {
     pub fn keeps_pages_from_others(&self) -> bool {
         self.admissions.is_some() && !self.out.is_empty()
     }
-
 
     /// How many frames may wait for a CPU.
     pub fn backlog(&self) -> usize {

@@ -7,7 +7,8 @@ pub const FRAME_BYTES_MAX: usize = (1 << LEN_BITS) - 1;
 const LEN_BITS: u32 = 20;
 const LEN_MASK: u32 = (1 << LEN_BITS) - 1;
 
-/// The frame lies in a [block](crate::Blocks): it is read-only, and many frames have the same page number.
+/// The frame lies in a [block](crate::Blocks): it is read-only, and many frames have the same page
+/// number.
 const LENT: u32 = 1 << LEN_BITS;
 /// The hash field holds a flow hash.
 const HASHED: u32 = 1 << (LEN_BITS + 1);

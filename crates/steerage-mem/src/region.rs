@@ -283,8 +283,9 @@ impl Region {
     #[inline(always)]
     pub fn page_mut<'a>(&'a self, page: &'a mut Page) -> &'a mut [u8] {
         let Some(start) = self.start_of(page.number(), 0, self.page_bytes) else { return &mut [] };
-        // SAFETY: `start_of` checked that the page lies in the mapping. The token is borrowed mutably for
-        // as long as the slice lives. A page has only one token, and slots and kept pages hold no second one.
+        // SAFETY: `start_of` checked that the page lies in the mapping. The token is borrowed
+        // mutably for as long as the slice lives. A page has only one token, and slots and kept
+        // pages hold no second one.
         unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
     }
 
@@ -389,7 +390,8 @@ pub(crate) fn prefetch_read(line: *const u8) {
 #[inline(always)]
 pub(crate) fn prefetch_write(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: as `prefetch_read`. Processors without PREFETCHW (before 2014 at Intel) execute it as a no-op.
+    // SAFETY: as `prefetch_read`. Processors without PREFETCHW (before 2014 at Intel) execute it as
+    // a no-op.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
     }

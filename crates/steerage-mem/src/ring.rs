@@ -113,8 +113,9 @@ impl RingBuffer {
     }
 }
 
-// SAFETY: the producer accesses a slot's cell only outside of finished..published, and the consumer only inside. The two positions
-// are handed over by release and acquire. There is one producer and one consumer, and neither can be cloned.
+// SAFETY: the producer accesses a slot's cell only outside of finished..published, and the consumer
+// only inside. The two positions are handed over by release and acquire. There is one producer and
+// one consumer, and neither can be cloned.
 unsafe impl Sync for RingBuffer {}
 // SAFETY: as above; slots are plain bits.
 unsafe impl Send for RingBuffer {}
@@ -285,8 +286,9 @@ impl Producer {
         if self.staged >= self.room_until {
             return Err(frame);
         }
-        // SAFETY: the masked position is under the capacity. It lies before `reclaimed + limit`, so its last frame has
-        // been read back, and behind `published`, so the consumer does not look at it.
+        // SAFETY: the masked position is under the capacity. It lies before `reclaimed + limit`, so
+        // its last frame has been read back, and behind `published`, so the consumer does not look
+        // at it.
         unsafe {
             (*self.slots.add((self.staged as u32 & self.mask) as usize)).with_mut(|slot| *slot = frame.slot());
         }
@@ -334,7 +336,8 @@ impl Producer {
         self.staged - self.reclaimed
     }
 
-    /// Makes all staged frames visible to the consumer. Returns whether there were any. A parking lot has no consumer.
+    /// Makes all staged frames visible to the consumer. Returns whether there were any. A parking
+    /// lot has no consumer.
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
         if self.staged == self.published {
@@ -387,8 +390,8 @@ impl Producer {
             while at < end {
                 let begin = at as u32 & mask;
                 let count = (end - at).min(u64::from(mask - begin) + 1).min(finished::TOGETHER);
-                // SAFETY: the slots lie in the buffer, whose last position is `mask`, and before `finished`: they are ours
-                // again, and each is passed once.
+                // SAFETY: the slots lie in the buffer, whose last position is `mask`, and before
+                // `finished`: they are ours again, and each is passed once.
                 home(unsafe { Finished::new(std::slice::from_raw_parts(slots.add(begin as usize), count as usize)) });
                 at += count;
             }
@@ -437,8 +440,8 @@ impl Producer {
         if !self.lot || self.reclaimed == self.staged {
             return None;
         }
-        // SAFETY: the slot lies in its buffer. A lot has no consumer and never publishes, so all staged slots are
-        // ours alone. `reclaimed` moves on, so each frame is taken once.
+        // SAFETY: the slot lies in its buffer. A lot has no consumer and never publishes, so all
+        // staged slots are ours alone. `reclaimed` moves on, so each frame is taken once.
         let slot = unsafe { (*self.slot(self.reclaimed)).with(|slot| *slot) };
         let arrival = self.shared.arrival(self.mask, self.reclaimed).map_or(0, |a| a.load(Ordering::Relaxed));
         self.reclaimed += 1;
@@ -583,8 +586,8 @@ impl Consumer {
 
     #[inline(always)]
     fn slot(&self, at: u64) -> Slot {
-        // SAFETY: the masked position is under the capacity, and all callers stay within finished..published, which is ours, and
-        // in one buffer.
+        // SAFETY: the masked position is under the capacity, and all callers stay within
+        // finished..published, which is ours, and in one buffer.
         unsafe { (*self.slots.add((at as u32 & self.mask) as usize)).with(|slot| *slot) }
     }
 }

@@ -33,7 +33,6 @@ pub struct GroupVersion {
 }
 
 impl Moves {
-
     pub(crate) fn set_mask(&mut self, queues: &[usize], cpus: &[CpuIndex]) {
         let mut cpus = cpus.to_vec();
         cpus.sort_unstable();
@@ -117,7 +116,6 @@ impl Moves {
         }
     }
 
-
     /// The usable CPUs of a mask in the order in which they should join, and how many of them poll.
     /// The CPUs that poll come first.
     pub(crate) fn order_among(&self, mask: &[CpuIndex], polls: &[CpuIndex]) -> (Vec<CpuIndex>, usize) {
@@ -160,7 +158,6 @@ impl Moves {
     pub fn queues_of(&self, group: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.queues.len()).filter(move |q| usize::from(self.queues[*q].group) == group)
     }
-
 
     /// The number of groups, including those without queues.
     pub fn groups(&self) -> usize {

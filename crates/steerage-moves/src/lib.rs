@@ -204,7 +204,6 @@ impl Moves {
         moves
     }
 
-
     /// The current slice.
     pub fn slice(&self) -> Option<&Slice> {
         self.is_moving.then_some(&self.slice)

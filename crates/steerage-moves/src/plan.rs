@@ -30,7 +30,8 @@ impl Plan {
         Self { order: Vec::new(), active: usize::MAX }
     }
 
-    /// The CPUs that have buckets. `usable` are the usable CPUs of the mask in the core's own order.
+    /// The CPUs that have buckets. `usable` are the usable CPUs of the mask in the core's own
+    /// order.
     pub fn choose(&self, usable: &[CpuIndex]) -> Vec<CpuIndex> {
         let mut chosen = usable.to_vec();
         self.choose_in_place(&mut chosen);

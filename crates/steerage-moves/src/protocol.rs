@@ -33,7 +33,6 @@ impl Moves {
         (0..self.queues.len()).filter(|at| self.awaits_move(*at)).for_each(|at| actions.wake(self.queues[at].owner));
     }
 
-
     fn is_at(&self, epoch: u64, phase: MovePhase) -> bool {
         self.slice().is_some_and(|slice| slice.is_at(epoch, phase))
     }
@@ -72,7 +71,6 @@ impl Moves {
         }
         self.advance(actions);
     }
-
 
     /// Continues with the next phase if all participants are done, or with the next slice.
     fn advance(&mut self, actions: &mut Actions) {
@@ -264,7 +262,6 @@ impl Moves {
             }
         }
     }
-
 
     /// Requests a check of the CPUs that delay the slice.
     fn overdue(&mut self, by: CpuIndex, open: &[CpuIndex], actions: &mut Actions) {

@@ -2,11 +2,10 @@
 
 use steerage_ledger::Ledgers;
 
-/// Notices whether an instance received or handled packets. Policies look at an idle instance less
+/// Detects whether an instance received or handled packets. Policies check an idle instance less
 /// often.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Activity {
-    /// The packets that were received and handled, at the last reading.
     packets: u64,
 }
 

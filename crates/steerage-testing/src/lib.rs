@@ -129,8 +129,8 @@ impl QueueTester {
     /// Polls once, at the time `now`. Returns the result of the poll and a copy of each frame.
     ///
     /// # Errors
-    /// The queue's own error. If the poll also handed over frames, this call returns the frames, and the next call returns the
-    /// error.
+    /// The queue's own error. If the poll also handed over frames, this call returns the frames,
+    /// and the next call returns the error.
     ///
     /// # Panics
     /// If the queue hands over more than `budget` frames.
@@ -156,7 +156,8 @@ impl QueueTester {
         Ok((polled, copies))
     }
 
-    /// Polls once as [`poll`](Self::poll) does, but copies no frames and returns their number. For benchmarks.
+    /// Polls once as [`poll`](Self::poll) does, but copies no frames and returns their number. For
+    /// benchmarks.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).

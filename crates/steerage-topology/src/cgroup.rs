@@ -1,4 +1,5 @@
-//! The CPUs and the CPU time that the control groups of this process allow, for both versions of cgroups.
+//! The CPUs and the CPU time that the control groups of this process allow, for both versions of
+//! cgroups.
 
 use crate::cpu::CpuMask;
 use crate::files::Files;

@@ -391,7 +391,8 @@ impl MaskError {
         self.kind
     }
 
-    /// The name of the error number that the kernel would return: `EINVAL`, `EOVERFLOW` or `ERANGE`.
+    /// The name of the error number that the kernel would return: `EINVAL`, `EOVERFLOW` or
+    /// `ERANGE`.
     pub fn errno_name(&self) -> &'static str {
         match self.kind {
             MaskErrorKind::Invalid => "EINVAL",

@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use crate::cpu::CpuMask;
 
-/// The kernel's lists of CPUs and NUMA nodes, below the root (Documentation/admin-guide/cputopology.rst and
-/// Documentation/ABI/stable/sysfs-devices-node).
+/// The kernel's lists of CPUs and NUMA nodes, below the root
+/// (Documentation/admin-guide/cputopology.rst and Documentation/ABI/stable/sysfs-devices-node).
 pub(crate) const CPUS: &str = "sys/devices/system/cpu";
 pub(crate) const NODES: &str = "sys/devices/system/node";
 
@@ -24,7 +24,8 @@ impl Files {
         Self { root: root.into() }
     }
 
-    /// The contents of a file without the final newline. Paths start at the root, without the first slash.
+    /// The contents of a file without the final newline. Paths start at the root, without the first
+    /// slash.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         Some(fs::read_to_string(self.root.join(path)).ok()?.trim().to_owned())
     }

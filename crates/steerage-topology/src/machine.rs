@@ -150,7 +150,8 @@ impl Topology {
         &self.allowed
     }
 
-    /// The CPUs on which the kernel does not run its own work: `isolcpus`, isolated cpusets and `nohz_full`.
+    /// The CPUs on which the kernel does not run its own work: `isolcpus`, isolated cpusets and
+    /// `nohz_full`.
     pub fn isolated(&self) -> &CpuMask {
         &self.isolated
     }

@@ -151,7 +151,8 @@ pub struct Running<R> {
     control: ControlThread,
 }
 
-/// Stops the run when dropped, so that an error between start and end does not leave its threads running.
+/// Stops the run when dropped, so that an error between start and end does not leave its threads
+/// running.
 #[derive(Debug)]
 struct StopsWhenDropped {
     handle: Handle,

@@ -84,7 +84,6 @@ impl<H: Handler> Runner<H> {
         &self.shared.ledgers.cpus[usize::from(self.index)]
     }
 
-
     /// Enters the gate for a batch. Returns an error if this CPU was declared dead. The batch is
     /// then void.
     pub(crate) fn enter(&mut self) -> Result<(), Dead> {
@@ -175,7 +174,6 @@ impl<H: Handler> Runner<H> {
         (count, died)
     }
 
-
     /// Calls the handler's tick. Returns an error if this CPU was declared dead.
     pub(crate) fn tick(&mut self) -> Result<(), Dead> {
         // A handler that panicked is rebuilt, and its tick is called again at once.
@@ -234,7 +232,6 @@ impl<H: Handler> Runner<H> {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
         self.next_tick = Some(self.cpu.now);
     }
-
 
     /// Whether a source that can wait should wait for an output.
     pub(crate) fn is_output_full(&self) -> bool {

@@ -55,8 +55,8 @@ impl Packet<'_> {
         self.written().map_or_else(|| self.frame.truesize(), WrittenCopy::truesize)
     }
 
-    /// The frame's length as received, in bytes, over all its parts. (`len` of the kernel's `sk_buff`, `pkt_len` of
-    /// DPDK's `mbuf`.)
+    /// The frame's length as received, in bytes, over all its parts. (`len` of the kernel's
+    /// `sk_buff`, `pkt_len` of DPDK's `mbuf`.)
     #[inline(always)]
     pub fn total_len(&self) -> usize {
         let behind = self.written().map_or(0, |copy| copy.behind(&self.frame).len());

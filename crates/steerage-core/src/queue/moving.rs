@@ -1,4 +1,5 @@
-//! A queue's part in a move: park the moving buckets, wait for the fences, release the parked frames.
+//! A queue's part in a move: park the moving buckets, wait for the fences, release the parked
+//! frames.
 
 use steerage_flow::FlowHash;
 use steerage_mem::{Outbox, RingsInUse};
@@ -100,7 +101,8 @@ impl OwnedQueue {
             }
             let Some((frame, arrival)) = self.outbox.unpark(self.pages.blocks.as_mut()) else { break };
             let bucket = bucket_of(FlowHash(frame.hash_or_zero()));
-            // The moves are sorted by bucket, and every parked frame belongs to a bucket of this slice.
+            // The moves are sorted by bucket, and every parked frame belongs to a bucket of this
+            // slice.
             let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| usize::from(moves[at].to));
             self.stage(target, frame, arrival);
         }

@@ -58,8 +58,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.platform.now()
     }
 
-    /// Whether another CPU has rung the bell since [`arm`](Self::arm). For a simulator, which does not wait on the
-    /// bell.
+    /// Whether another CPU has rung the bell since [`arm`](Self::arm). For a simulator, which does
+    /// not wait on the bell.
     pub fn is_woken(&self) -> bool {
         !self.shared.sleepers.is_about_to_sleep(usize::from(self.runner.index))
     }

@@ -145,7 +145,8 @@ struct UnderWay<'t, 'a> {
 impl UnderWay<'_, '_> {
     #[inline(always)]
     fn push(&mut self, frame: Completion) {
-        // SAFETY: `count` entries were reserved behind the `first`, and fewer than that have been written.
+        // SAFETY: `count` entries were reserved behind the `first`, and fewer than that have been
+        // written.
         unsafe { self.frames.as_mut_ptr().add(self.first + self.lent_now).write(frame) };
         self.lent_now += 1;
     }

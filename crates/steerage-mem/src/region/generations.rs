@@ -18,7 +18,8 @@ mod checked {
     // The real atomics, also under loom: no other memory depends on them.
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// The pattern of the kernel's slab allocator for free memory (`POISON_FREE`, include/linux/poison.h).
+    /// The pattern of the kernel's slab allocator for free memory (`POISON_FREE`,
+    /// include/linux/poison.h).
     const POISON: u8 = 0x6b;
 
     /// The pattern in pieces of this size, so that 4096 bytes are compared at once.

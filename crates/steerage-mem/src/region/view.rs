@@ -27,8 +27,8 @@ impl View {
         if (offset as usize).checked_add(len)? > self.page_bytes {
             return None;
         }
-        // SAFETY: index < count and offset + len <= page_bytes, so the sum stays inside of the mapping, whose size was
-        // checked against isize::MAX.
+        // SAFETY: index < count and offset + len <= page_bytes, so the sum stays inside of the
+        // mapping, whose size was checked against isize::MAX.
         Some(unsafe { self.base.add(index as usize * self.page_bytes + offset as usize) })
     }
 }

@@ -68,7 +68,8 @@ impl<'a> Finished<'a> {
 
 #[inline(always)]
 fn read(slot: &UnsafeCell<Slot>) -> Slot {
-    // SAFETY: the slots of [`Finished`] belong to the producer, as `new` demands, so nobody writes them.
+    // SAFETY: the slots of [`Finished`] belong to the producer, as `new` demands, so nobody writes
+    // them.
     unsafe { slot.with(|slot| *slot) }
 }
 
@@ -91,7 +92,8 @@ fn copy_fours(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Ra
     let Some(last) = own.end.checked_sub(own.start).and_then(|numbers| numbers.checked_sub(1)) else {
         return slots.is_empty();
     };
-    // SAFETY: x86-64 has SSE2. A slot is four words of 32 bits, in the order of its fields, and nobody writes it. A page is one such word.
+    // SAFETY: x86-64 has SSE2. A slot is four words of 32 bits, in the order of its fields, and
+    // nobody writes it. A page is one such word.
     unsafe {
         // SSE2 can only compare signed numbers, so half of the range is added to both sides.
         let half = _mm_set1_epi32(i32::MIN);

@@ -62,8 +62,8 @@ impl Consumer {
             }
             let start = before.and_then(|offset| view.start_of(slot.page, offset, BYTES + len));
             let done = start.is_some_and(|start| {
-                // SAFETY: the span was checked, the slot is held, and writing a frame needs a `Frame`, for which the consumer would
-                // have to be borrowed.
+                // SAFETY: the span was checked, the slot is held, and writing a frame needs a
+                // `Frame`, for which the consumer would have to be borrowed.
                 let all = unsafe { std::slice::from_raw_parts(start, BYTES + len) };
                 let parts = all.split_first_chunk();
                 parts.is_some_and(|(header, frame)| read(nth, frame, FrameHeader::from_bytes(*header)))
@@ -106,7 +106,8 @@ impl<'a> Frame<'a> {
         if self.slot.is_lent() {
             return None;
         }
-        // SAFETY: the slot is in hand and its page is ours alone; `&mut self` keeps other slices of it away.
+        // SAFETY: the slot is in hand and its page is ours alone; `&mut self` keeps other slices of
+        // it away.
         Some(unsafe { self.ring.memory.slice_mut(&self.slot) })
     }
 
@@ -168,7 +169,8 @@ impl<'a> Frame<'a> {
         if !self.slot.is_chained() || self.slot.page == BLANK {
             return self.slot.page != BLANK;
         }
-        // SAFETY: the slot is in hand and its pages are ours alone; `&mut self` keeps slices of them away.
+        // SAFETY: the slot is in hand and its pages are ours alone; `&mut self` keeps slices of
+        // them away.
         let Some(linear) = (unsafe { self.ring.memory.linearise(&self.slot) }) else { return false };
         self.rewrite(linear);
         true
@@ -191,13 +193,15 @@ impl<'a> Frame<'a> {
         if self.slot.page == BLANK {
             return false;
         }
-        // SAFETY: the slot is in hand and its pages are ours alone; `&mut self` keeps slices of them away.
+        // SAFETY: the slot is in hand and its pages are ours alone; `&mut self` keeps slices of
+        // them away.
         let Some(resized) = (unsafe { self.ring.memory.resize(&self.slot, front, back) }) else { return false };
         self.rewrite(resized);
         true
     }
 
-    /// Replaces the kind of header that [`Completion::set_link`] set. Does nothing if the frame was taken.
+    /// Replaces the kind of header that [`Completion::set_link`] set. Does nothing if the frame was
+    /// taken.
     #[inline]
     pub fn set_link(&mut self, link: u8) {
         if self.slot.page != BLANK {
@@ -209,7 +213,8 @@ impl<'a> Frame<'a> {
     #[inline(always)]
     fn rewrite(&mut self, changed: Slot) {
         self.slot = changed;
-        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.
+        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to
+        // write.
         unsafe { (*self.ring.slots.add((self.at as u32 & self.ring.mask) as usize)).with_mut(|slot| *slot = changed) };
     }
 
@@ -223,8 +228,8 @@ impl<'a> Frame<'a> {
     /// The header that the device wrote for the frame, if there is one.
     #[inline]
     pub fn header(&self) -> Option<FrameHeader> {
-        // SAFETY: the slot is in hand; its page is written only through `&mut self`, and a block is not written before the
-        // end of a frame that is out.
+        // SAFETY: the slot is in hand; its page is written only through `&mut self`, and a block is
+        // not written before the end of a frame that is out.
         unsafe { self.ring.memory.header(&self.slot) }
     }
 
@@ -288,7 +293,8 @@ impl<'a> Frame<'a> {
         if self.slot.is_lent() || self.slot.page == BLANK {
             return Err(self);
         }
-        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.
+        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to
+        // write.
         unsafe {
             (*self.ring.slots.add((self.at as u32 & self.ring.mask) as usize)).with_mut(|slot| (*slot).page = BLANK);
         }

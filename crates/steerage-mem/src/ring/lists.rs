@@ -31,8 +31,8 @@ impl Producer {
         let frames = frames.drain(..count);
         for (nth, frame) in frames.as_slice().iter().enumerate() {
             let at = (first + nth as u64) as u32 & mask;
-            // SAFETY: as in `stage`, for each of the `count` slots behind the tail. The frame's token ends with `frames`, even if
-            // `staged` panics.
+            // SAFETY: as in `stage`, for each of the `count` slots behind the tail. The frame's
+            // token ends with `frames`, even if `staged` panics.
             unsafe { (*slots.add(at as usize)).with_mut(|slot| *slot = frame.slot()) };
             staged(nth);
         }
@@ -82,8 +82,8 @@ impl Producer {
             for (nth, place) in bits(list).enumerate() {
                 let at = (first + nth as u64) as u32 & mask;
                 let frame = &frames.as_slice()[place];
-                // SAFETY: as in `stage_all`: there is room for `count` slots in each of these rings, and each frame is on one
-                // list.
+                // SAFETY: as in `stage_all`: there is room for `count` slots in each of these
+                // rings, and each frame is on one list.
                 unsafe { (*slots.add(at as usize)).with_mut(|slot| *slot = frame.slot()) };
                 staged(done);
                 done += 1;

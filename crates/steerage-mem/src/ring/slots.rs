@@ -17,8 +17,8 @@ use room::Room;
 use crate::page::Slot;
 use crate::sync::{AtomicU64, UnsafeCell};
 
-/// The distance between two buffers, in slots: five cache lines, so that the same positions of many rings do not fall into the
-/// same cache set.
+/// The distance between two buffers, in slots: five cache lines, so that the same positions of many
+/// rings do not fall into the same cache set.
 const APART: usize = 20;
 
 /// The slots of several rings, and the arrival number of each slot's frame if the rings keep
@@ -32,7 +32,8 @@ pub(super) struct SlotMemory {
     most: usize,
 }
 
-// SAFETY: a slot's cell is reached by the ends of its ring alone, whose positions hand it over: see `RingBuffer`.
+// SAFETY: a slot's cell is reached by the ends of its ring alone, whose positions hand it over: see
+// `RingBuffer`.
 unsafe impl Sync for SlotMemory {}
 // SAFETY: as above; slots are plain bits.
 unsafe impl Send for SlotMemory {}
@@ -76,7 +77,8 @@ impl SlotMemory {
     }
 }
 
-/// The length of all buffers of one ring whose capacities are at least `least` and below `capacity`.
+/// The length of all buffers of one ring whose capacities are at least `least` and below
+/// `capacity`.
 fn before(least: usize, capacity: usize) -> usize {
     capacity - least + APART * (capacity / least).ilog2() as usize
 }
@@ -111,7 +113,8 @@ mod room {
         }
 
         pub(super) fn all(&self) -> &[T] {
-            // SAFETY: the mapping is zeroed, aligned to a page, has room for `len` entries, and lives as long as `self`.
+            // SAFETY: the mapping is zeroed, aligned to a page, has room for `len` entries, and
+            // lives as long as `self`.
             unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
         }
     }

@@ -99,7 +99,8 @@ impl Head {
     }
 }
 
-/// A stack of pages. All stacks of a region share one table of [`Bundle`]s, since a page is in at most one stack.
+/// A stack of pages. All stacks of a region share one table of [`Bundle`]s, since a page is in at
+/// most one stack.
 #[derive(Debug)]
 pub(crate) struct BundleStack {
     head: CachePadded<AtomicU64>,
@@ -152,7 +153,8 @@ impl BundleStack {
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let head = bundled(table, Head::from_word(word), pages);
-            // B1, release: pairs with B2 of the thread that takes the pages. On failure acquire, as in `take`.
+            // B1, release: pairs with B2 of the thread that takes the pages. On failure acquire, as
+            // in `take`.
             match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(now) => word = now,

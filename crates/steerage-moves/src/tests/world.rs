@@ -166,7 +166,6 @@ impl World {
         }
     }
 
-
     pub(super) fn steps(&self, scenario: &Scenario) -> Vec<Step> {
         let mut steps = Vec::new();
         if self.requests_done < scenario.requests.len() {
@@ -274,7 +273,6 @@ impl World {
     fn watches_on(&self, queue: usize) -> bool {
         self.moves.awaits_move(queue) && !self.queues[queue].has_ended()
     }
-
 
     /// Takes a step. Panics if something forbidden happens.
     pub(super) fn take(&mut self, step: Step, scenario: &Scenario) {
@@ -446,7 +444,6 @@ impl World {
         self.queues.iter_mut().flat_map(|queue| &mut queue.rings).for_each(|ring| ring.waiting.clear());
         self.check(scenario);
     }
-
 
     fn check(&self, scenario: &Scenario) {
         self.check_settled();

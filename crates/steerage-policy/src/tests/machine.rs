@@ -1,6 +1,6 @@
 //! A simulated machine, in nanoseconds. It has CPUs in two packages, threads that share a core, and
-//! slow or stolen CPUs. Traffic comes as fast as the machine takes it, at a rate, or in bursts. The
-//! machine knows the best of all masks.
+//! slow or stolen CPUs. Traffic comes as fast as the machine takes it, at a constant rate, or in
+//! bursts. The machine can compute the best of all masks.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 
-/// The costs per packet in nanoseconds, as measured in docs/performance.md. For pairs, the near and
-/// the far cost.
+/// The costs per packet in nanoseconds, as measured in docs/performance.md. Pairs are the costs for
+/// near and far CPUs.
 const HASH: f64 = 9.0;
 const GIVE: [f64; 2] = [9.0, 28.0];
 const TAKE: [f64; 2] = [10.0, 26.0];
@@ -26,28 +26,28 @@ pub(super) struct Machine {
     pub(super) work: f64,
     /// Whether each CPU is far from CPU 0.
     pub(super) is_far: Vec<bool>,
-    /// The speed of each CPU. The policy does not know it.
+    /// The speed of each CPU, which the policy does not know.
     pub(super) speed: Vec<f64>,
-    /// The part of each CPU's time that other programs take. The policy knows it.
+    /// The part of each CPU's time that other programs take, which the policy knows.
     pub(super) stolen: Vec<f64>,
     /// CPUs 2n and 2n + 1 share a core: if both are busy, the speed of each is multiplied by this
     /// factor.
     pub(super) shared_core: f64,
-    /// The share of the packets in each bucket, and the ratio of the time of its packets to the
+    /// The share of the packets in each bucket, and the ratio of the time of these packets to the
     /// mean time.
     pub(super) share: Vec<f64>,
     pub(super) heavy: Vec<f64>,
-    /// Whether the input waits until there is room, as a file does. Otherwise packets that find no
+    /// Whether the input waits until there is room, as a file does. Otherwise, packets that find no
     /// room are dropped.
     pub(super) waits: bool,
     /// The offered packets per nanosecond at a given time.
     pub(super) offered: fn(&Machine, Timestamp) -> f64,
     pub(super) rate: f64,
     pub(super) period: Duration,
-    /// The share of full rounds of a busy CPU, and the load from which on a CPU has full rounds.
+    /// The share of full rounds of a busy CPU, and the minimum load of a CPU with full rounds.
     pub(super) full: f64,
     pub(super) full_from: f64,
-    /// The relative error of each look.
+    /// The relative error of each load check.
     pub(super) noise: f64,
     pub(super) chance: Chance,
     pub(super) now: Timestamp,
@@ -62,7 +62,7 @@ pub(super) struct Machine {
     pub(super) changes: Vec<(Timestamp, MoveCause, usize)>,
 }
 
-/// The result of one look at the machine, in packets per nanosecond.
+/// The result of one load check of the machine, in packets per nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
     pub(super) handled: f64,
@@ -133,7 +133,7 @@ impl Machine {
         (self.period, self.rate, self.waits) = (period * 2, rate, false);
         self.offered = |machine, now| {
             let phase = now.as_nanos() % machine.period.as_nanos() as u64;
-            // The look at this time covers the interval before it.
+            // The load check at this time covers the previous interval.
             let is_on = (phase.max(1) - 1) < machine.period.as_nanos() as u64 / 2;
             if is_on { machine.rate } else { 0.0 }
         };
@@ -150,7 +150,6 @@ impl Machine {
         self.speed.len()
     }
 
-    /// The throughput of one CPU that does everything.
     pub(super) fn inline(&self) -> f64 {
         1.0 / (self.receive + self.work)
     }
@@ -242,7 +241,8 @@ impl Machine {
             }
             let times = self.times(&shares, &busy);
             let (rates, received) = self.rates(&shares, &times, offered);
-            // The CPU with the largest bucket limits the throughput. A mask cannot change which CPU that is.
+            // The CPU with the largest bucket limits the throughput. A mask cannot change which CPU
+            // this is.
             let time = |cpu: usize| self.slowness(cpu, &busy) * (self.work + self.take(cpu));
             let bound = 1.0 / (largest * (0..self.cpus()).map(time).fold(0.0, f64::max));
             let sum: f64 = rates.iter().sum();
@@ -260,12 +260,10 @@ impl Machine {
         order
     }
 
-    /// The CPU that joins first.
     pub(super) fn next(&self) -> u16 {
         self.order()[1]
     }
 
-    /// One look.
     pub(super) fn look(&mut self) -> Done {
         self.now = self.now + REFINE_EVERY;
         self.window += REFINE_EVERY;
@@ -314,8 +312,7 @@ impl Machine {
         (load.now, load.window, load.can_wait) = (self.now, window, self.waits);
         if let Some(wish) = self.policy.refine(&load) {
             self.is_moving = true;
-            // This counts only the CPUs other than CPU 0. The shares decide whether CPU 0 also
-            // works.
+            // Count only the CPUs other than CPU 0. The shares decide whether CPU 0 also works.
             let others = |active: Vec<u16>| active.into_iter().filter(|cpu| *cpu != 0).collect::<Vec<u16>>();
             let before = others(self.active());
             self.map = wish.map;
@@ -335,7 +332,6 @@ impl Machine {
         }
         self.looks += 1.0;
         if self.is_moving {
-            // The window would cover two maps.
             self.window = Duration::ZERO;
         }
         if self.window < Tuning::DEFAULT.probe {

@@ -7,7 +7,7 @@ use super::some;
 use crate::limits::Tuning;
 use crate::policy::Policy;
 
-/// Long enough for a second probe, because there is one probe in ten seconds.
+/// Long enough for a second probe, because the budget allows one probe in ten seconds.
 const SETTLE: Duration = Duration::from_secs(14);
 const STEADY: Duration = Duration::from_secs(6);
 
@@ -62,14 +62,15 @@ fn bursts(cpus: usize, work: f64, millis: u64) -> Machine {
     machine.bursts(Duration::from_millis(millis), rate)
 }
 
-/// Runs all cases on a machine with this number of CPUs. The group begins inline. With `collects`, the next
-/// CPU has all buckets at the beginning, as it does with files.
+/// Runs all cases on a machine with this number of CPUs. The group begins inline. With `collects`,
+/// the next CPU has all buckets at the beginning, as with files.
 fn all_cases(cpus: usize, collects: bool) {
     let mut missed = Vec::new();
     let machines = CASES.iter().flat_map(|(name, make)| [20.0, 100.0, 400.0, 2000.0].map(|work| (*name, make, work)));
     for (name, make, work) in some(machines.collect()) {
         let mut machine = make(cpus, work);
-        // Only files begin like that, and not if the next CPU is a thread of the same core.
+        // Only groups with files begin as a collector, and only if the next CPU is not a thread of
+        // the same core.
         if collects && (!machine.waits || machine.shared_core < 1.0 && cpus == 2) {
             continue;
         }

@@ -21,7 +21,6 @@ fn machine(cpus: usize, work: f64, tuning: Tuning) -> Machine {
     machine
 }
 
-/// The number of CPUs besides the one that receives.
 fn others(machine: &Machine) -> usize {
     machine.active().iter().filter(|cpu| **cpu != 0).count()
 }
@@ -45,7 +44,6 @@ fn probes(receive: f64, work: f64, seconds: u32, tuning: Tuning) -> Vec<(f64, f6
     machine.changes.chunks_exact(2).map(|pair| (at(&pair[0]), at(&pair[1]) - at(&pair[0]))).collect()
 }
 
-/// The seconds between the first two probes.
 fn between_probes(receive: f64, work: f64, seconds: u32, tuning: Tuning) -> f64 {
     let probes = probes(receive, work, seconds, tuning);
     probes.get(1).map_or(999.0, |probe| probe.0 - probes[0].0)

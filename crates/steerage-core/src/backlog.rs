@@ -33,7 +33,6 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// Whether the backlog has frames that are not held back.
     #[inline]
     fn is_due(&self, held_back: bool) -> bool {
         self.consumer.waiting() > 0 && !(held_back && self.can_wait)
@@ -56,9 +55,7 @@ pub(crate) struct Backlogs {
     /// This CPU's own queues. The CPU handles its own share before the share that other CPUs hand
     /// to it.
     own: Vec<usize>,
-    /// The first queue of other CPUs to serve. It changes with every round.
     rotation: usize,
-    /// The progress of this round through the queues of other CPUs.
     turns: Turns,
     inboxes: Arc<[Inbox]>,
     me: CpuIndex,
@@ -72,7 +69,6 @@ impl Backlogs {
         Self { rings, own: Vec::new(), rotation, turns: Turns::default(), inboxes, me }
     }
 
-    /// Sets this CPU's own queues. The inbox has the queues of other CPUs.
     #[cold]
     pub(crate) fn set_own(&mut self, queues: impl Iterator<Item = usize>) {
         let inbox = &self.inboxes[usize::from(self.me)];

@@ -216,14 +216,12 @@ pub fn build<H: Handler>(
     Ok(Built { parts: parts.collect(), handle: Handle(Arc::clone(&shared)) })
 }
 
-/// The checked specification, and the CPUs of the instance.
 struct CheckedSpec {
     cpus: Vec<CpuId>,
     nodes: Nodes,
     spec: Spec,
 }
 
-/// A queue of a device, before its rings are created.
 struct PlannedQueue {
     rx: Box<dyn RxQueue>,
     input: InputId,
@@ -232,7 +230,6 @@ struct PlannedQueue {
     mode: &'static str,
     number: usize,
     owner: CpuIndex,
-    /// Whether the input names the CPUs that poll.
     owner_is_chosen: bool,
     mask: Vec<CpuIndex>,
     can: Capabilities,
@@ -266,7 +263,6 @@ impl CheckedSpec {
         if spec.workers.is_empty() {
             return Err(BuildError::NoCpus);
         }
-        // A CPU that only receives also belongs to the instance.
         let receivers = inputs.iter().flat_map(|asked| asked.rx_cpus.iter().copied());
         let all: CpuMask = spec.workers.iter().chain(receivers).collect();
         let cpus: Vec<CpuId> = all.iter().collect();
@@ -283,7 +279,6 @@ impl CheckedSpec {
         Ok((Self { cpus, nodes, spec }, inputs))
     }
 
-    /// Decides for each queue which CPU polls the queue and which hash is used.
     fn plan_queues(&self, inputs: Vec<InputSpec>) -> Result<Vec<PlannedQueue>, BuildError> {
         let spec = &self.spec;
         let workers: Vec<CpuId> = spec.workers.iter().collect();
@@ -423,14 +418,12 @@ impl CheckedSpec {
     }
 }
 
-/// The fields of a queue that control needs from the start.
 struct QueueControl {
     setup: QueueSetup,
     gauges: QueueGauges,
     limits: QueueLimits,
 }
 
-/// Creates a queue's rings to all CPUs, and gives each CPU its end.
 struct Wiring<'a> {
     plan: &'a CheckedSpec,
     supply: &'a Supply,

@@ -26,7 +26,6 @@ pub(crate) struct Origin {
     pages: Vec<Page>,
     producer: Producer,
     consumer: Consumer,
-    /// The destination of each staged packet, in order.
     to: Vec<Verdict>,
     source: TxSource,
 }
@@ -62,7 +61,6 @@ impl Origin {
         room.copy_from_slice(frame);
         let mut whole = Completion::new(page, HEADROOM, frame.len());
         whole.set_link(link.code());
-        // The ring has as many slots as there are pages.
         let staged = self.producer.stage(whole, 0);
         debug_assert!(staged.is_ok());
         self.to.push(Verdict::Transmitted(to));

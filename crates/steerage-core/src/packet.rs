@@ -68,7 +68,6 @@ impl Actions {
         }
     }
 
-    /// Prepares for the next batch. The pages of writable copies return to the pool.
     pub(crate) fn clear(&mut self) {
         if self.acted.take() {
             self.verdicts = [Verdict::Consumed; HANDLE_BUDGET];
@@ -80,7 +79,6 @@ impl Actions {
         self.acted.get()
     }
 
-    /// Counts the verdicts on the first `count` packets.
     pub(crate) fn tally(&self, count: usize) -> Tally {
         let mut tally = Tally { discarded: 0, kept: 0, transmitted: [0; OUTPUTS_MAX] };
         for verdict in &self.verdicts[..count] {
@@ -94,13 +92,11 @@ impl Actions {
         tally
     }
 
-    /// For each packet of the batch: its verdict, and its writable copy if the packet has one.
     pub(crate) fn each(&self) -> (std::slice::Iter<'_, Verdict>, std::slice::Iter<'_, Option<WrittenCopy>>) {
         (self.verdicts.iter(), self.copies.iter())
     }
 }
 
-/// How many packets of a batch were discarded, kept and transmitted.
 pub(crate) struct Tally {
     pub(crate) discarded: u64,
     pub(crate) kept: u64,
@@ -160,7 +156,6 @@ impl<'a> Batch<'a> {
     #[inline(always)]
     pub fn read_common(&mut self, mut read: impl FnMut(usize, Received<'_>) -> bool) -> Positions {
         const _: () = assert!(HANDLE_BUDGET <= u64::BITS as usize, "each packet of a batch has a bit");
-        // The bytes of a packet that was written to lie in a copy.
         if self.actions.acted.get() {
             return Positions(((1_u128 << self.len().min(HANDLE_BUDGET)) - 1) as u64);
         }
@@ -345,7 +340,6 @@ impl Packet<'_> {
 
     #[inline(always)]
     fn written(&self) -> Option<&WrittenCopy> {
-        // Most functions only read, and then no copy exists.
         if !self.acted.get() {
             return None;
         }
@@ -404,7 +398,6 @@ impl Packet<'_> {
         self.header().map(|header| header.interface)
     }
 
-    /// The header that the device wrote for the frame, if there is one.
     #[inline]
     fn header(&self) -> Option<FrameHeader> {
         self.written().map_or_else(|| self.frame.header(), WrittenCopy::header)
@@ -432,7 +425,6 @@ impl Packet<'_> {
         self.context.dissections.get_or(self.frame.nth(), || dissect(self.data(), self.link(), layers))
     }
 
-    /// Deletes the dissection, because the headers may have changed.
     fn forget_dissection(&mut self) {
         self.context.dissections.forget(self.frame.nth());
     }
@@ -506,7 +498,6 @@ impl Packet<'_> {
         if *self.verdict != Verdict::Consumed || is_super_frame {
             return Err(self);
         }
-        // A new copy does not have the link type yet.
         let link = self.frame.link();
         let mut kept = match self.copy.as_mut().and_then(|copy| copy.take()) {
             Some(copy) => copy,

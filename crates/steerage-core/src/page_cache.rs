@@ -55,21 +55,16 @@ pub struct PagePool {
     /// still in the CPU's caches.
     cache: Vec<Page>,
     cache_max: usize,
-    /// The page numbers of the queue's own NUMA node.
     own: Range<u32>,
     /// How many pages the queue has taken from the shared pool and not returned, and the highest
     /// number so far.
     has: usize,
     has_had: usize,
-    /// Pages that will go to the shared pool.
     spill: Vec<Page>,
-    /// How many pages were served since the counters were last written.
     served: u64,
     /// How many pages from the shared pool were counted but have not been served yet.
     from_shared: u64,
-    /// How many pages returned since the counters were last written.
     came_home: u64,
-    /// How many frames were copied out of their pages since the counters were last written.
     copied_out: u64,
     pub(crate) counters: Arc<PoolCounters>,
 }
@@ -103,7 +98,6 @@ impl PagePool {
         }
         self.cache_max = cache_max;
         let beyond = self.cache.len().saturating_sub(cache_max);
-        // The pages that returned last stay.
         self.spill.extend(self.cache.drain(..beyond));
         self.give_spilt();
         let room = cache_max.max(POOL_BULK) + POOL_BULK;
@@ -260,7 +254,6 @@ impl PagePool {
         }
     }
 
-    /// Takes back the pages of a frame of several pages.
     #[cold]
     #[inline(never)]
     pub(crate) fn recycle_chain(&mut self, frame: Completion) {

@@ -41,14 +41,12 @@ struct HandlerPart {
     group: u16,
 }
 
-/// The private state of a CPU that control may change.
 pub(crate) struct Own<'a, H: Handler> {
     pub(crate) queues: &'a mut Vec<OwnedQueue>,
     pub(crate) sleep: &'a Sleep,
     pub(crate) runner: &'a mut Runner<H>,
 }
 
-/// The requests of control that a CPU has read, and whether the CPU still has to act on them.
 pub(crate) struct Participant<M> {
     /// The version of control on which this CPU last acted.
     seen: u64,
@@ -59,10 +57,8 @@ pub(crate) struct Participant<M> {
     hook: Option<Arc<dyn BetweenRounds>>,
     in_transit: Arc<InTransit<M>>,
     pending_report: Report,
-    /// Handler state between the handler and `in_transit`, with its buckets.
     states: States<M>,
     buckets: Vec<u16>,
-    /// CPUs whose fences have not been passed.
     open: Vec<CpuIndex>,
     wake: Vec<CpuIndex>,
     published: Vec<Published>,
@@ -156,7 +152,6 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Runs the hook that control has set for the time between two rounds.
     fn run_hook(&mut self, clock: &dyn Fn() -> Timestamp) {
         if let Some(hook) = self.hook.take() {
             if hook.run(clock) == HookStatus::Again {
@@ -186,7 +181,6 @@ impl<M: Send> Participant<M> {
                 queues.reserve(1);
                 self.published.reserve((queues.len() + 1) * runner.shared.cpus.len());
             }
-            // If the queue's owner was declared dead, buckets of the queue have moved without it.
             self.apply_current_map(&mut queue, runner, state);
             sleep.add(&mut queue);
             if runner.shared.is_stopping() {
@@ -218,7 +212,6 @@ impl<M: Send> Participant<M> {
         self.pending |= state.has_offered(me);
     }
 
-    /// Applies the current map to a queue, whichever buckets moved while its owner was dead.
     fn apply_current_map<H: Handler>(&mut self, queue: &mut OwnedQueue, runner: &Runner<H>, state: &State) {
         let (map, group) = state.moves.map_of(queue.id);
         runner.shared.ledgers.queues[queue.id].set_group(group);
@@ -230,7 +223,6 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Reports to the state machine what the handler has done.
     fn report(&mut self, me: CpuIndex, state: &mut State) {
         match self.pending_report {
             Report::Nothing => {}
@@ -332,8 +324,6 @@ impl<M: Send> Participant<M> {
             if slice.phase != MovePhase::Release || !slice.waits_for(queue.id) {
                 continue;
             }
-            // No frame of the queue is in flight when its group changes, so no packet has two group
-            // numbers.
             runner.shared.ledgers.queues[queue.id].set_group(slice.group_after);
             if queue.release(&slice.moves, &mut self.published) {
                 state.on(Event::Released { queue: queue.id, epoch });
@@ -356,7 +346,6 @@ impl<M: Send> Participant<M> {
             }
         });
         if given == Ok(None) {
-            // The handler panicked, so its earlier reports cannot be trusted.
             self.states.clear();
         }
         self.pending_report = Report::Left { epoch: part.epoch };
@@ -395,7 +384,6 @@ impl<M: Send> Participant<M> {
         self.is_void
     }
 
-    /// Reports to control that this CPU is alive. Its queues continue with the current map.
     fn rejoin<H: Handler>(&mut self, Own { queues, runner, .. }: &mut Own<'_, H>, state: &mut State) {
         state.on(Event::Revived(runner.index));
         queues.iter_mut().for_each(|queue| self.apply_current_map(queue, runner, state));

@@ -40,7 +40,6 @@ use crate::rx::{Polled, RxQueue};
 use hash::Hashing;
 use moving::Moving;
 
-/// A CPU, and a queue that has published frames for it.
 pub(crate) type Published = (CpuIndex, usize);
 
 pub(crate) struct OwnedQueue {
@@ -48,21 +47,16 @@ pub(crate) struct OwnedQueue {
     rx: Box<dyn RxQueue>,
     pages: QueuePages,
     frames: Vec<Completion>,
-    /// How many frames the last poll received.
     pub(crate) frames_polled: usize,
-    /// The type of the first header in `frames`.
     link: LinkType,
-    /// How many pages the device will fill by this CPU's own stores in the next poll.
     prefetch: usize,
     polls: usize,
     hashing: Hashing,
-    /// By bucket: the ring for its frames.
     table: RingTable<BUCKETS>,
     rings_in_use: RingsInUse,
     flow_limits: FlowLimits,
     /// How many frames were steered so far, which is the arrival number of the last frame.
     arrivals: u64,
-    /// The rings to all CPUs, and the parking lot.
     outbox: Outbox,
     polls_unpublished: u32,
     moving: Moving,
@@ -74,11 +68,8 @@ pub(crate) struct OwnedQueue {
 
 struct PollLimits {
     can_wait: bool,
-    /// The maximum number of frames of a poll: `dev_weight`.
     weight: usize,
-    /// The maximum number of pages of a frame.
     segments_max: usize,
-    /// Frames of up to this many bytes are copied out of the device's pages.
     copybreak: usize,
 }
 
@@ -86,7 +77,6 @@ pub(crate) struct PollState {
     pub(crate) polled: Polled,
     /// The queue is not polled again: it ended, failed or was stopped.
     pub(crate) ended: bool,
-    /// A ring had no room when the queue was due for a poll.
     pub(crate) blocked: bool,
     /// The time since which a ring has had no room, if the queue waits only for a limited time.
     full_since: Option<Timestamp>,
@@ -149,7 +139,6 @@ impl OwnedQueue {
         self.rings_in_use = self.table.rings_in_use();
     }
 
-    /// Polls the device for up to a budget of frames.
     pub(crate) fn poll(&mut self, now: Timestamp) -> Result<(), DeviceError> {
         self.state.blocked = false;
         let polled_before = mem::take(&mut self.frames_polled);
@@ -270,7 +259,6 @@ impl OwnedQueue {
         self.frames = frames;
     }
 
-    /// Writes a frame's slot to a ring. If the ring is full, the frame is dropped and counted.
     #[inline(always)]
     fn stage(&mut self, target: usize, frame: Completion, arrival: u64) {
         if let Err(frame) = self.outbox.stage(target, frame, arrival) {
@@ -317,7 +305,6 @@ impl OwnedQueue {
         self.publish_from(if all { 1 } else { PUBLISH_AT.min(self.limits.weight as u64) }, own, published);
     }
 
-    /// Publishes the rings that have at least `least` staged frames, and the ring `own`.
     fn publish_from(&mut self, least: u64, own: usize, published: &mut Vec<Published>) {
         let Self { id, outbox, pages, ledger, ring_ledgers, .. } = self;
         let QueuePages { pool, blocks, .. } = pages;
@@ -327,7 +314,6 @@ impl OwnedQueue {
             pool.recycled();
         };
         outbox.publish(least, own, blocks.as_mut(), refused, |at| published.push((at as CpuIndex, *id)));
-        // Frames that find no room in the parking lot have left it.
         ledger.parked.raise_to(outbox.lot().tail());
     }
 
@@ -374,7 +360,6 @@ impl OwnedQueue {
         if drained { self.rx.wait_on() } else { None }
     }
 
-    /// The device's file descriptor, whether or not the queue waits for it.
     pub(crate) fn device(&self) -> Option<BorrowedFd<'_>> {
         self.rx.wait_on()
     }
@@ -427,7 +412,6 @@ impl OwnedQueue {
     }
 }
 
-/// Counts a frame that finds no room in a CPU's backlog or in the parking lot.
 #[cold]
 fn refuse(rings: &[Arc<RingLedger>], at: usize, ledger: &QueueLedger) {
     rings.get(at).inspect(|ring| ring.by_producer.backlog_full.add(1));

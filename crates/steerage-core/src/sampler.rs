@@ -31,7 +31,6 @@ pub(crate) struct Sampler {
     /// Set while a packet is timed: the start of the measurement, and the packet's bucket, if it
     /// has one.
     timed: Option<(Timestamp, Option<u16>)>,
-    /// The average time of a timed packet, in nanoseconds.
     mean: u64,
     /// Buckets whose packets are examined in part, to name the flow that fills a bucket.
     to_name: Vec<BucketId>,
@@ -46,7 +45,6 @@ impl Sampler {
     pub(crate) fn follow(&mut self, is_on: bool, to_name: &[BucketId]) {
         self.is_on = is_on;
         self.to_name.clear();
-        // Samples of more buckets would find no room.
         self.to_name.extend(to_name.iter().take(FLOWS_SEEN_MAX));
     }
 
@@ -70,21 +68,18 @@ impl Sampler {
         self.timed.is_some()
     }
 
-    /// Ends the timing of the packet. Returns whether the same backlog has more packets.
     pub(crate) fn end(&mut self, backlog: &Backlog, shared: &Shared, now: Timestamp) -> bool {
         let more = backlog.consumer.waiting() > 0;
         // Without a hash, the bucket is unknown, but the rest of the batch must still be handled.
         // Otherwise, the rest would always be left over, together with the pages of one more poll.
         let Some((since, Some(bucket))) = self.timed.take() else { return more };
         let took = now.since(since).as_nanos() as u64;
-        // If the packet took longer than this, the CPU ran something else during the measurement.
         let took = if self.mean > 0 { took.min(self.mean * TIMED_MAX) } else { took };
         self.mean = if self.mean > 0 { (self.mean * 15 + took) / 16 } else { took };
         shared.ledgers.queues[backlog.queue].ledger.timed.add(bucket, took);
         more
     }
 
-    /// Whether this round's receiving is timed, in one round out of many.
     #[inline]
     pub(crate) fn times_receiving(&mut self) -> bool {
         if !self.is_on {
@@ -99,7 +94,6 @@ impl Sampler {
     }
 }
 
-/// Records the flow of the packet, if the packet's bucket is one of `to_name`.
 #[cold]
 #[inline(never)]
 fn name_flow(shared: &Shared, queue: usize, consumer: &mut Consumer, to_name: &[BucketId]) {

@@ -23,7 +23,6 @@ pub(crate) struct Shared {
     pub(crate) cpus: Vec<CpuId>,
     pub(crate) sleepers: Sleepers,
     pub(crate) bells: Vec<Bell>,
-    /// For each CPU, the rings that may have frames.
     pub(crate) inboxes: Arc<[Inbox]>,
     /// For each CPU, the number of frames of all live queues that wait for it, if there are several
     /// queues.
@@ -97,7 +96,6 @@ impl Shared {
 
     #[inline(always)]
     pub(crate) fn is_stopping(&self) -> bool {
-        // T1.
         self.stopping.load(Ordering::Relaxed)
     }
 

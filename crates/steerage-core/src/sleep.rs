@@ -36,9 +36,7 @@ pub enum Armed {
 
 #[derive(Default)]
 pub(crate) struct Sleep {
-    /// Whether other CPUs see that this CPU sleeps.
     armed: bool,
-    /// The epoll for a caller that requested one file descriptor.
     events: Option<Events>,
 }
 
@@ -54,7 +52,6 @@ impl Sleep {
         self.armed = true;
     }
 
-    /// The CPU is awake again, for any reason.
     pub(crate) fn awake(&mut self, me: CpuIndex, shared: &Shared) {
         self.armed = false;
         shared.sleepers.awake(usize::from(me));
@@ -92,7 +89,6 @@ impl Sleep {
         self.events.insert(events).try_clone()
     }
 
-    /// Adds the device of a queue that another CPU has released to the epoll.
     pub(crate) fn add(&self, queue: &mut OwnedQueue) {
         let Some((events, device)) = self.events.as_ref().zip(queue.device()) else { return };
         match events.add(device) {
@@ -101,7 +97,6 @@ impl Sleep {
         }
     }
 
-    /// Removes the device of a queue that has ended or goes to another CPU from the epoll.
     pub(crate) fn forget(&self, queue: &OwnedQueue) {
         if let (Some(events), Some(device)) = (&self.events, queue.device()) {
             if let Err(error) = events.forget(device) {

@@ -120,7 +120,6 @@ impl Drop for StopsUnlessFinished {
 struct Round {
     start: Timestamp,
     worked: bool,
-    /// Whether a poll or a batch had the maximum size.
     full: bool,
     handled: usize,
     published: Vec<Published>,
@@ -281,7 +280,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 self.runner.cpu.now = self.platform.now();
                 let now = self.runner.cpu.now;
                 if self.sampler.is_timing() && self.sampler.end(self.backlogs.at(place), &self.shared, now) {
-                    // Handle the rest of the batch from which the timed packet was taken.
                     self.phase = Phase::Handle(place);
                     return None;
                 }
@@ -318,7 +316,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     fn next_to_handle(&mut self, place: usize) -> Phase {
-        // An instance without outputs holds no packets back.
         let held_back = !self.runner.outputs.is_empty() && self.holds_back();
         self.backlogs.next_to_serve(place, held_back).map_or(Phase::Control, Phase::Handle)
     }
@@ -350,7 +347,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.runner.ledger()
     }
 
-    /// Follows the requests of control. Returns whether the round may continue.
     fn control_phase(&mut self) -> bool {
         if self.sleep.is_armed() {
             self.sleep.awake(self.runner.index, &self.shared);
@@ -405,7 +401,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let at_rest = |queue: &mut OwnedQueue| !queue.is_parked() && queue.is_at_rest();
         while let Some(at) = self.queues.iter_mut().position(at_rest) {
             let Some(mut state) = self.shared.steering.try_lock() else { return };
-            // From now on no move waits for this queue.
             let mut queue = self.queues.swap_remove(at);
             state.on(Event::Closed { queue: queue.id });
             self.control.publish(&self.shared, state, self.runner.index);
@@ -453,7 +448,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             return;
         }
         if self.runner.enter().is_err() {
-            // No frame was taken. The next round checks the backlog again.
             self.control.start_over(&mut self.runner);
             return;
         }

@@ -33,7 +33,6 @@ use steerage_mem::signal::Signal;
 
 pub(crate) use deadline::QueueGauges;
 
-/// Handler state that moves between CPUs, outside of the state machine.
 pub(crate) type InTransit<M> = ControlLock<Transit<M>>;
 
 #[derive(Debug)]
@@ -45,7 +44,6 @@ pub(crate) struct State {
     pub(crate) limits: LimitsInForce,
     pub(crate) policy: PolicyInfo,
     pub(crate) findings: Vec<GroupFindings>,
-    /// The share of each CPU's time that other programs used lately.
     pub(crate) others: Vec<f64>,
     /// Buckets whose packets are examined to name the flow that fills them, and the flows that were
     /// seen.
@@ -108,7 +106,6 @@ impl Steering {
         Ok(Self { state: ControlLock::new(state), version: AtomicU64::new(1), settled })
     }
 
-    /// Changes whenever a CPU has to act.
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
         // Acquire pairs with the release in `publish`; the lock orders the rest.
@@ -136,7 +133,6 @@ impl Steering {
 }
 
 impl State {
-    /// Passes the state machine an event of control, or of a CPU that has done its part in a move.
     pub(crate) fn on(&mut self, event: Event<'_>) {
         self.moves.on(event, &mut self.actions);
     }
@@ -210,7 +206,6 @@ impl State {
         self.actions.changed = true;
     }
 
-    /// The CPU that should poll a queue instead of `owner`, if that CPU is alive.
     pub(crate) fn wanted_owner(&mut self, queue: usize, owner: CpuIndex) -> Option<CpuIndex> {
         let at = self.wanted.iter().position(|(other, to)| *other == queue && !self.moves.is_dead(*to))?;
         let (_, to) = self.wanted[at];
@@ -227,7 +222,6 @@ impl State {
         self.offers.push(offer);
     }
 
-    /// Whether `cpu` has released a queue that no CPU has taken yet.
     pub(crate) fn has_offered(&self, cpu: CpuIndex) -> bool {
         self.offers.iter().any(|offer| offer.from == cpu)
     }

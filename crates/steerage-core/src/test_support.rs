@@ -12,7 +12,6 @@ use crate::placement::{Plan, PolicyInfo};
 use crate::platform::Platform;
 use crate::queue::hash::QueueHasher;
 
-/// The specification of an instance on CPUs 0 to `cpus - 1`, with all defaults.
 pub(crate) fn spec(cpus: u16) -> Spec {
     let workers: CpuMask = (0..cpus).map(CpuId).collect();
     let affinity = Affinity::BothDirections;

@@ -183,7 +183,6 @@ impl fmt::Debug for Outgoing<'_> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// The packets of `frames` that a batch's `actions` send to the output `to`.
     pub(crate) fn of_batch(
         frames: Frames<'a>,
         actions: &'a Actions,
@@ -222,7 +221,6 @@ impl<'a> Outgoing<'a> {
 #[derive(Debug)]
 pub struct OutgoingPacket<'a> {
     frame: Frame<'a>,
-    /// The writable copy of a lent frame, if the handler wrote to the frame.
     copy: Option<&'a Kept>,
 }
 
@@ -259,7 +257,6 @@ impl OutgoingPacket<'_> {
 
 pub(crate) struct OwnedTx {
     name: DeviceName,
-    /// `None` after the queue failed.
     queue: Option<Box<dyn TxQueue>>,
     ledger: Arc<TxLedger>,
     pool: Option<Arc<SharedPool>>,
@@ -270,7 +267,6 @@ pub(crate) struct OwnedTx {
 /// The outcome of a batch's packets for one output.
 pub(crate) struct Fate {
     pub(crate) sent: u64,
-    /// Packets that the output accepted and will report later.
     pub(crate) deferred: u64,
     pub(crate) dropped: Drops,
 }
@@ -329,7 +325,6 @@ impl OwnedTx {
         }
     }
 
-    /// Unwraps the result of a call to the device. An error closes the queue.
     fn unless_failed<T>(&mut self, result: Result<T, DeviceError>) -> Option<T> {
         let error = match result {
             Ok(value) => return Some(value),
@@ -356,7 +351,6 @@ pub(crate) fn make_outputs(
         for (cpu, sends) in cpus.iter().zip(&mut sends) {
             let queue = open(*cpu)?;
             let can = queue.capabilities();
-            // Packets that CPUs originate are one more source.
             let ledger = Arc::new(if can.defers { TxLedger::deferring(queues + 1) } else { TxLedger::default() });
             ledgers.push(Arc::clone(&ledger));
             let (queue, name) = (Some(queue), name.clone());

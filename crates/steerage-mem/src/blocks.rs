@@ -53,7 +53,6 @@ pub use tail::{Spot, Tail};
 /// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The number of the first block, which is unique in the process.
     first: u32,
 }
 
@@ -99,7 +98,6 @@ struct Lent {
 }
 
 impl Lent {
-    /// The first offset of the block that may be written.
     #[inline(always)]
     fn writable_from(self) -> u32 {
         if self.frames == 0 { 0 } else { self.end }

@@ -31,7 +31,6 @@ use crate::sync::Ordering;
 /// `CONFIG_MAX_SKB_FRAGS` (17 by default) plus one (Documentation/networking/af_xdp.rst).
 pub const SEGMENTS_MAX: usize = 18;
 
-/// The parts of a frame, starting with the head.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts<'a> {
     region: &'a Region,
@@ -255,7 +254,6 @@ impl Memory {
         self.pool().total_of(slot)
     }
 
-    /// The last part of the frame that is not empty, or its head.
     pub(crate) fn last_part(&self, slot: &Slot) -> Slot {
         self.pool().parts_of(slot).filter(|part| part.len() > 0).last().unwrap_or(*slot)
     }
@@ -350,7 +348,6 @@ impl Chain {
         }
     }
 
-    /// Writes the lengths of the parts to the table. The length of the head is only in its slot.
     fn write(&self, region: &Region) {
         let parts = self.parts();
         for pair in parts.windows(2) {
@@ -383,7 +380,6 @@ mod tests {
         (Memory::new(region, None), pages)
     }
 
-    /// Creates a frame with parts of these lengths, whose bytes are numbered consecutively.
     fn frame(memory: &Memory, pages: &mut Vec<Page>, lens: &[usize]) -> Completion {
         let (mut frame, mut value) = (None, 0_u8);
         for len in lens {
@@ -420,7 +416,6 @@ mod tests {
             pages.push(page);
         });
         assert_eq!(parts, [(32, 10), (32, 0), (32, 20), (32, 30)]);
-        // The earlier parts of a page do not belong to the page's new frame.
         let again = Completion::new(pages.pop().unwrap(), 0, 8);
         assert_eq!((memory.total_len(&again), memory.segments(&again).count()), (8, 1));
         pages.push(again.into_page().unwrap());

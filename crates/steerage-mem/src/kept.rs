@@ -115,7 +115,6 @@ impl KeptPages {
     }
 }
 
-/// Returns how many bytes were copied after the header. `None` if the bytes do not fit.
 fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &[&[u8]]) -> Option<usize> {
     let (headroom, rest) = page.split_at_mut_checked(offset)?;
     if let Some(header) = header {

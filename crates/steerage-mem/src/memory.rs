@@ -47,7 +47,6 @@ impl Memory {
         self.start_of(slot, slot.offset, slot.len())
     }
 
-    /// The address of `len` bytes at `offset` of the slot's page.
     #[inline(always)]
     fn start_of(&self, slot: &Slot, offset: u32, len: usize) -> Option<*mut u8> {
         if slot.is_lent() {
@@ -182,7 +181,6 @@ impl Memory {
         resized
     }
 
-    /// The memory of the slot's frame, for loops over many frames.
     #[inline(always)]
     pub(crate) fn view(&self, slot: &Slot) -> View {
         match &self.blocks {

@@ -16,9 +16,7 @@ use crate::ring::{Finished, Producer};
 #[derive(Debug)]
 pub struct Outbox {
     rings: Vec<Producer>,
-    /// The rings that may have frames staged.
     staged: Bits,
-    /// The rings whose frames have not all returned.
     out: Bits,
     /// The rings whose frames hold as many units of the blocks as they may.
     full: Bits,

@@ -10,7 +10,6 @@ const LEN_MASK: u32 = (1 << LEN_BITS) - 1;
 /// The frame lies in a [block](crate::Blocks): it is read-only, and many frames have the same page
 /// number.
 const LENT: u32 = 1 << LEN_BITS;
-/// The hash field holds a flow hash.
 const HASHED: u32 = 1 << (LEN_BITS + 1);
 /// A [header](crate::FrameHeader) is before the frame.
 const HEADED: u32 = 1 << (LEN_BITS + 2);
@@ -118,7 +117,6 @@ impl Slot {
         self.len_flags & Self::NO_WHOLE_PAGE == 0
     }
 
-    /// A part of a frame of several pages: `len` bytes of one page.
     pub(crate) fn part(page: u32, offset: u32, len: u32) -> Self {
         Self { page, offset, hash: 0, len_flags: len & LEN_MASK | CHAINED }
     }

@@ -41,7 +41,6 @@ use crate::region::Region;
 /// ```
 pub struct Posted {
     region: Arc<Region>,
-    /// One bit per page.
     bits: Box<[u64]>,
     out: usize,
 }

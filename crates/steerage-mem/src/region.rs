@@ -30,7 +30,6 @@ pub(crate) use view::View;
 /// Whether the use of released pages is detected. Only debug and fuzz builds detect such use.
 const CHECKS_USE: bool = cfg!(any(debug_assertions, fuzzing));
 
-/// Keeps foreign memory mapped, and is dropped together with the region.
 pub(crate) struct Owner(#[expect(dead_code, reason = "held for its Drop")] Box<dyn Any + Send + Sync>);
 
 impl fmt::Debug for Owner {
@@ -71,9 +70,7 @@ pub struct Region {
     first: u32,
     count: u32,
     backing: Backing,
-    /// The end of each part, in pages from the beginning.
     ends: Box<[u32]>,
-    /// The error if the parts could not be placed on their nodes.
     unbound: Option<io::Error>,
     /// The number of bytes to unmap when the region is dropped. 0 for foreign memory.
     mapped: usize,
@@ -252,7 +249,6 @@ impl Region {
         (offset < self.page_bytes as u64).then_some((index, offset as u32))
     }
 
-    /// The address of a page, in bytes from the beginning of the region.
     #[inline(always)]
     pub(crate) fn address_of(&self, index: u32) -> u64 {
         u64::from(index) * self.page_bytes as u64
@@ -269,7 +265,6 @@ impl Region {
         self.index_of(page.number()).is_some()
     }
 
-    /// The index of a page in the region, from 0.
     #[inline(always)]
     pub(crate) fn index_of(&self, number: u32) -> Option<u32> {
         self.view().index_of(number)
@@ -318,7 +313,6 @@ impl Region {
         self.generations.current(self.index_of(number).unwrap_or(u32::MAX))
     }
 
-    /// Checks that the page is not released, in debug and fuzz builds.
     #[inline(always)]
     pub(crate) fn check_in_use(&self, number: u32) {
         if let (true, Some(index)) = (CHECKS_USE, self.index_of(number)) {
@@ -326,7 +320,6 @@ impl Region {
         }
     }
 
-    /// Checks that the page is still in this generation, in debug and fuzz builds.
     #[inline(always)]
     pub(crate) fn check_generation(&self, number: u32, generation: Generation) {
         if let (true, Some(index)) = (CHECKS_USE, self.index_of(number)) {
@@ -374,7 +367,6 @@ impl Drop for Region {
     }
 }
 
-/// Prefetches a cache line for reading.
 #[inline(always)]
 pub(crate) fn prefetch_read(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

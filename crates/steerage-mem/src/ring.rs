@@ -64,7 +64,6 @@ pub use lists::LISTS_MAX;
 /// a longer backlog should be dropped before they are staged.
 pub const RING_SLOTS_MAX: usize = 1 << 20;
 
-/// The number of slots in a cache line.
 const SLOTS_A_LINE: u64 = 64 / size_of::<Slot>() as u64;
 
 /// The value of `wake_at` while the producer is awake.
@@ -75,7 +74,6 @@ struct RingBuffer {
     to_consumer: CachePadded<ToConsumer>,
     finished: CachePadded<AtomicU64>,
     slots: Arc<SlotMemory>,
-    /// The index of this ring among the rings in `slots`.
     nth: usize,
 }
 
@@ -94,13 +92,10 @@ struct ToConsumer {
 }
 
 impl RingBuffer {
-    /// The first slot of the buffer with this capacity.
     fn slots(&self, capacity: usize) -> *const UnsafeCell<Slot> {
         self.slots.slots(self.nth, capacity)
     }
 
-    /// The arrival number of the slot at `position` of the buffer with this mask. `None` if the
-    /// ring keeps no arrival numbers.
     fn arrival(&self, mask: u32, position: u64) -> Option<&AtomicU64> {
         self.slots.arrival(self.nth, mask as usize + 1, (position as u32 & mask) as usize)
     }
@@ -177,7 +172,6 @@ impl Rings {
     }
 }
 
-/// The memory of a single ring. Aborts the process if there is no memory, as a `Vec` would.
 fn single(options: RingOptions) -> Rings {
     Rings::reserve(1, options).unwrap_or_else(|_| handle_alloc_error(Layout::new::<Slot>()))
 }
@@ -484,7 +478,6 @@ pub struct Consumer {
     shared: Arc<RingBuffer>,
     slots: *const UnsafeCell<Slot>,
     mask: u32,
-    /// The last change of buffers that the consumer followed.
     grown: Grown,
     finished: u64,
     taken: u64,

@@ -78,7 +78,6 @@ mod tests {
         }
         assert_eq!(of(LISTS_MAX + 1), RingsInUse::Many);
         assert_eq!(of(BUCKETS), RingsInUse::Many);
-        // All buckets leave the first ring, and one bucket returns.
         let mut table = RingTable::<BUCKETS>::new(3);
         (0..BUCKETS).for_each(|bucket| table.set(bucket, 2));
         assert_eq!(table.rings_in_use(), RingsInUse::One);

@@ -39,7 +39,6 @@ struct Nodes {
     region: Arc<Region>,
     /// The free pages, by node. Each part of a region is a node.
     free: Box<[BundleStack]>,
-    /// The memory of the stacks.
     table: Box<[Bundle]>,
 }
 
@@ -91,7 +90,6 @@ impl SharedPool {
     fn take_kept(&self, to: &mut Vec<Page>, most: usize, kept_pages: &KeptPages) -> usize {
         let region = &self.nodes.region;
         kept_pages.take(most, |mut page| {
-            // Pages of another region do not belong to the pool.
             if region.holds(&page) {
                 region.release(&mut page);
                 region.take(&mut page);

@@ -41,13 +41,11 @@ impl PageStack {
         }
     }
 
-    /// Whether the stack has pages. This check costs one read of a shared cache line.
     #[inline(always)]
     pub(crate) fn any(&self) -> bool {
         self.top.load(Ordering::Relaxed) as u32 != BLANK
     }
 
-    /// Takes all pages from the stack, and passes each page to `each`.
     pub(crate) fn collect(&self, region: &Region, mut each: impl FnMut(Page)) {
         // H2, acquire: pairs with H1. Release: a thread that finds the stack empty sees what this
         // thread did before, such as pages that it gave to the shared pool. All bits of the lower

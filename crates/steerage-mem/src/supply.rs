@@ -22,7 +22,6 @@ pub use budget::{
 #[derive(Debug)]
 pub struct Supply {
     region: Arc<Region>,
-    /// The shared pool as seen from each NUMA node.
     pools: Vec<Arc<SharedPool>>,
     cap: u64,
     /// Whether the kernel pins the pages. Pinned pages are all in use from the start.
@@ -36,7 +35,6 @@ pub struct Supply {
 struct State {
     needs: Needs,
     budget: Budget,
-    /// Pages that have not been handed out yet.
     spare: Vec<Page>,
 }
 
@@ -85,7 +83,6 @@ impl Supply {
         *needs = needs.clone().fit_caches(left);
         *budget = needs.within(left, self.backlog_asked);
         self.backlog_max = needs.with_room_for_more(left).backlog;
-        // Each node returns the same fraction of its pages.
         let given = self.region.pages() - spare.len();
         let unused = given.saturating_sub(budget.pages);
         for pool in &self.pools {
@@ -154,7 +151,6 @@ impl Supply {
         let mut state = self.state();
         let (most, backlog) = (self.region.pages(), backlog.min(self.backlog_max));
         let budget = state.needs.largest(backlog, |budget| budget.pages <= most);
-        // Parking lots and kept packets stay as they are.
         let Budget { lot_slots, kept_max, parked_pages, kept_pages, .. } = state.budget;
         state.budget = Budget { lot_slots, kept_max, parked_pages, kept_pages, ..budget };
         self.give(&mut state);
@@ -180,7 +176,6 @@ impl Supply {
             if with_caches(middle).pages <= most { fits = middle } else { wanted = middle - 1 }
         }
         if fits < needs.cache_pages || fits == 0 {
-            // The caches of the other queues stay as they are.
             needs.queues[queue].caches = had_one;
             return if had_one { budget.cache_pages } else { 0 };
         }
@@ -192,7 +187,6 @@ impl Supply {
         pages.min(state.budget.cache_pages)
     }
 
-    /// Hands out the pages that the budget needs and that have not been handed out yet.
     fn give(&self, state: &mut State) {
         let given = self.region.pages() - state.spare.len();
         let missing = state.budget.pages.saturating_sub(given).min(state.spare.len());
@@ -258,7 +252,6 @@ mod tests {
         let all = supply.region().pages();
         assert_eq!((supply.set_cache(0, LPC_PAGES_MAX), supply.set_backlog(usize::MAX)), (LPC_PAGES_MAX, 1600));
         assert_eq!((supply.pages(), supply.budget().pages), (all, all));
-        // Under a cap, memory for the caches is not available for the backlog.
         let capped = Supply::map(needs_of_two(), needs_of_two().with_backlog(200).bytes, false, parts).unwrap();
         assert_eq!((capped.backlog_max(), capped.set_cache(0, 300)), (200, 200));
         assert_eq!(capped.set_backlog(200), 100);
@@ -277,7 +270,6 @@ mod tests {
         let pages = supply.pages();
         assert_eq!((supply.set_cache(0, 300), supply.pages(), supply.cache_pages()), (300, pages + 300, 300));
         assert_eq!((supply.set_cache(0, 0), supply.pages()), (0, pages + 300));
-        // Pages that the kernel pins are not reserved, so there are none for a cache.
         let mut needs = needs_of_two();
         (needs.queues[0].lends, needs.queues[0].caches) = (true, false);
         let pinned = Supply::map(needs, 1 << 30, true, parts).unwrap();
@@ -297,10 +289,8 @@ mod tests {
         assert_eq!((supply.pages(), supply.pools()[0].free()), (budget.pages, budget.pages));
         supply.set_backlog(60);
         assert_eq!((supply.set_backlog(100), supply.pages()), (70, budget.pages));
-        // This memory does not fit under any limit. The caller refuses it.
         supply.lend(cap);
         assert!(supply.budget().bytes + cap > cap);
-        // Under a large cap, only the reserved address space shrinks.
         let mut supply = map(2, 1 << 30, false);
         supply.lend((1 << 30) - needs(2).with_backlog(800).bytes);
         assert_eq!((supply.pages(), supply.budget().backlog, supply.backlog_max()), (428, 100, 800));

@@ -24,13 +24,11 @@ fn memory(pages: usize) -> (Memory, Vec<Page>) {
     (Memory::new(region, None), pages)
 }
 
-/// Writes `value` to a page and stages it.
 fn send(memory: &Memory, producer: &mut Producer, mut page: Page, value: u8) -> Result<(), Completion> {
     memory.pool().page_mut(&mut page)[0] = value;
     producer.stage(Completion::new(page, 0, 1), u64::from(value))
 }
 
-/// Takes the waiting frames, and checks that they are complete and in order.
 fn receive(consumer: &mut Consumer, last: &mut u8) {
     consumer.take(2);
     for frame in consumer.frames() {
@@ -91,7 +89,6 @@ fn lists_are_published_together() {
     });
 }
 
-/// Writes consecutive arrival numbers from `first` on to `pages`, one to each page.
 fn frames(memory: &Memory, pages: Vec<Page>, first: u64) -> Vec<Completion> {
     let numbered = pages.into_iter().zip(first..).map(|(mut page, number)| {
         memory.pool().page_mut(&mut page)[0] = number as u8;
@@ -286,7 +283,6 @@ fn a_chain_is_handed_over_whole() {
     });
 }
 
-/// Another thread drops a kept frame of two pages. Both pages return through the stack.
 #[test]
 fn a_kept_chain_comes_home_whole() {
     loom::model(|| {
@@ -303,7 +299,6 @@ fn a_kept_chain_comes_home_whole() {
         let elsewhere = thread::spawn(move || drop(kept));
         let mut back = Vec::new();
         kept_pages.collect(|page| back.push(page));
-        // Use a page again as soon as it has returned.
         if back.len() == 1 {
             let other = Completion::new(back.pop().unwrap(), 0, 1);
             assert_eq!(memory.segments(&other).count(), 1);
@@ -317,7 +312,6 @@ fn a_kept_chain_comes_home_whole() {
     });
 }
 
-/// Two threads drop kept pages while the owner collects.
 #[test]
 fn the_stack_loses_nothing() {
     loom::model(|| {
@@ -440,7 +434,6 @@ fn no_wish_for_room_is_lost() {
     });
 }
 
-/// Frames that are revoked before they are published are seen as revoked.
 #[test]
 fn revoked_before_published_is_revoked() {
     loom::model(|| {
@@ -476,7 +469,6 @@ fn what_was_sent_comes_back_to_its_sender() {
         let mut back = Vec::new();
         for (nth, page) in pages.into_iter().enumerate() {
             sends.post(0, page, 1).unwrap();
-            // The kernel publishes its ring in the same way.
             device.store(nth as u32 + 1, Ordering::Release);
             sends.collect(0, |page| back.push(page.number()));
         }

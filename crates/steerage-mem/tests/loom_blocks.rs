@@ -40,7 +40,6 @@ struct Lender {
     shadow: Arc<Shadow>,
     producer: Producer,
     next: u8,
-    /// The block of each lent frame, in the order of lending.
     out: Vec<u8>,
 }
 
@@ -52,14 +51,11 @@ fn lender(blocks: usize) -> (Lender, Consumer) {
     (Lender { blocks, claim, shadow: Arc::new(shadow), producer, next: 1, out: Vec::new() }, consumer)
 }
 
-/// The only function that knows how a frame is staged.
 fn stage(producer: &mut Producer, frame: Completion) -> Result<(), Completion> {
     producer.stage(frame, 0)
 }
 
 impl Lender {
-    /// Writes the next byte after the lent bytes of a block, and hands it over. Returns false if
-    /// the block or the ring has no room.
     fn send(&mut self, block: usize) -> bool {
         if self.producer.room() == 0 {
             return false;
@@ -127,7 +123,6 @@ fn a_block_is_written_behind_its_frames_and_anew_when_they_are_home() {
     });
 }
 
-/// Frames of two blocks alternate. One block becomes free while frames of the other block are lent.
 #[test]
 fn blocks_come_home_each_by_itself() {
     loom::model(|| {

@@ -9,7 +9,6 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use steerage_mem::gate::{Dead, Gate};
 
-/// The state of a CPU: its gate, and its work before a batch (publishing and counting).
 struct Shared {
     gate: Gate,
     done: UnsafeCell<u64>,
@@ -31,12 +30,10 @@ impl Shared {
         Arc::new(Self { gate: Gate::default(), done: UnsafeCell::new(0), turns: AtomicU64::new(0) })
     }
 
-    /// Lets the other thread run here.
     fn turn(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The sign with which a CPU is declared dead.
     fn sign(&self) -> u64 {
         self.turn();
         self.gate.sign()
@@ -106,7 +103,6 @@ fn a_batch_counts_or_its_cpu_is_dead() {
         };
         let sign = shared.sign();
         shared.turn();
-        // The number of the batch, counted from 0, is above the two bits of the state.
         let died = shared.gate.declare_dead(sign).then_some(sign >> 2);
         assert_eq!(died.unwrap_or(2), cpu.join().unwrap());
     });

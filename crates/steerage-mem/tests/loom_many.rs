@@ -98,7 +98,6 @@ fn no_ring_with_frames_stays_without_its_bit() {
     });
 }
 
-/// Two producers request more room than there is, while the consumer finishes some frames.
 #[test]
 fn no_more_frames_wait_than_may() {
     const LIMIT: u64 = 2;

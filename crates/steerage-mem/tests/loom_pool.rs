@@ -11,7 +11,6 @@ use steerage_mem::{KeptPages, Memory, Page, Part, Region, SharedPool};
 
 const PAGE_BYTES: usize = 64;
 
-/// A pool, and the writes of the holders of its pages.
 struct Shared {
     region: Arc<Region>,
     pool: Arc<SharedPool>,
@@ -51,7 +50,6 @@ impl Shared {
         self.pool.give(&mut pages);
     }
 
-    /// Checks that the pool has each page exactly once.
     fn assert_whole(&self) {
         assert_eq!(self.pool.free(), self.bytes.len(), "the number of free pages is wrong");
         let pages = self.take(usize::MAX);
@@ -67,7 +65,6 @@ fn assert_distinct(pages: &[Page], count: usize) {
     assert_eq!((all, numbers.len()), (count, count), "a page is lost or was taken twice");
 }
 
-/// Two threads take from a stack of three bundles and give to it, across the borders of bundles.
 #[test]
 fn two_who_take_and_give_lose_nothing() {
     loom::model(|| {
@@ -208,8 +205,6 @@ fn take_or_collect(pool: &SharedPool, kept_pages: &KeptPages, most: usize) -> Ve
     pages
 }
 
-/// All free pages are in kept packets that were dropped. Two CPUs need one page each, and both get
-/// one.
 #[test]
 fn contention_hides_no_kept_page() {
     loom::model(|| {
@@ -228,7 +223,6 @@ fn contention_hides_no_kept_page() {
     });
 }
 
-/// A kept page returns to the stack on top of other pages than before.
 #[test]
 fn a_kept_page_that_came_back_is_another() {
     loom::model(|| {

@@ -10,14 +10,11 @@ use crate::{BY_PLAN, CpuIndex, Moves, Plan};
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) version: GroupVersion,
-    /// The CPUs of the mask, sorted.
     pub(crate) mask: Vec<CpuIndex>,
     plan: Plan,
-    /// The current map.
     pub(crate) map: Vec<CpuIndex>,
     /// The map to which the group is moving.
     pub(crate) want: Vec<CpuIndex>,
-    /// The reason for the last change of `want`.
     pub(crate) cause: MoveCause,
 }
 
@@ -82,7 +79,6 @@ impl Moves {
         self.queues[queue].joining.unwrap_or_else(|| self.arrives_in(queue))
     }
 
-    /// The group to which a queue belongs after the current slice.
     pub(crate) fn arrives_in(&self, queue: usize) -> u16 {
         let slice = self.slice().filter(|slice| slice.includes(queue));
         slice.map_or(self.queues[queue].group, |slice| slice.group_after)

@@ -129,7 +129,6 @@ struct Queue {
     owner: CpuIndex,
     can_wait: bool,
     group: u16,
-    /// The group to which the queue is changing.
     joining: Option<u16>,
     /// The current map for new frames, except for moving buckets.
     map: Vec<CpuIndex>,
@@ -142,16 +141,13 @@ pub struct Moves {
     buckets: usize,
     slice_buckets: usize,
     groups: Vec<Group>,
-    /// The number of groups created so far.
     groups_begun: u64,
     queues: Vec<Queue>,
     nearness: Vec<Vec<CpuIndex>>,
     slice: Slice,
     is_moving: bool,
-    /// The bucket at which the search for buckets to move continues.
     next_bucket: usize,
     counts: MoveCounts,
-    /// The number of moves of each bucket, in any group.
     moved: Vec<u64>,
     dead: Vec<bool>,
     /// CPUs that are offline or no longer belong to the process. The thread of such a CPU still

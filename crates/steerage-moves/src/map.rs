@@ -24,7 +24,6 @@ pub(crate) struct Scratch {
     held: Vec<usize>,
     share: Vec<usize>,
     by_held: Vec<CpuIndex>,
-    /// The CPUs to choose from.
     pub(crate) cpus: Vec<CpuIndex>,
     pub(crate) polls: Vec<CpuIndex>,
     pub(crate) marks: Vec<bool>,

@@ -38,12 +38,10 @@ impl Plan {
         chosen
     }
 
-    /// Keeps only the CPUs that have buckets, in the plan's order.
     pub(crate) fn choose_in_place(&self, usable: &mut Vec<CpuIndex>) {
         if self.active >= usable.len() {
             return;
         }
-        // Brings the CPUs that the plan names to the front, and keeps the order of the other CPUs.
         let mut front = 0;
         for cpu in &self.order {
             if let Some(at) = usable[front..].iter().position(|usable| usable == cpu) {
@@ -67,7 +65,6 @@ mod tests {
         assert_eq!(plan(&[], 1).choose(&[3, 1, 2]), [3]);
         assert_eq!(plan(&[2], 2).choose(&[3, 1, 2]), [2, 3]);
         assert_eq!(plan(&[2, 1], 2).choose(&[3, 1, 2]), [2, 1]);
-        // The third CPU of the order replaces a CPU that is not usable.
         assert_eq!(plan(&[0, 9, 5], 2).choose(&[0, 1, 5]), [0, 5]);
         assert_eq!(plan(&[9], 1).choose(&[0, 1, 5]), [0]);
         assert_eq!(plan(&[5, 5], 2).choose(&[0, 1, 5]), [5, 0]);

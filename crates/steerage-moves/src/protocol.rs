@@ -72,7 +72,6 @@ impl Moves {
         self.advance(actions);
     }
 
-    /// Continues with the next phase if all participants are done, or with the next slice.
     fn advance(&mut self, actions: &mut Actions) {
         loop {
             if !self.is_moving && !self.begin_slice(actions) {
@@ -87,7 +86,6 @@ impl Moves {
         }
     }
 
-    /// Begins the next slice, if any bucket has to move. Returns whether a slice began.
     fn begin_slice(&mut self, actions: &mut Actions) -> bool {
         if !self.next_joining() && !self.next_of_a_group() {
             return false;
@@ -177,7 +175,6 @@ impl Moves {
         }
     }
 
-    /// Waits for the living CPUs that get state.
     fn wait_for_arrivals(&mut self) {
         let Self { slice, scratch, dead, .. } = self;
         scratch.marks.copy_from_slice(dead);
@@ -278,7 +275,6 @@ impl Moves {
                 actions.ask(Ask::Declare(cpu));
             }
         };
-        // CPUs that have frames to finish, and CPUs that have not responded yet.
         open.iter().copied().for_each(&mut suspect);
         for who in &self.slice.waiting {
             match self.slice.phase {

@@ -46,7 +46,6 @@ pub struct Slice {
     /// The CPUs that buckets leave, each once.
     pub old_cpus: Vec<CpuIndex>,
     pub(crate) queues: Vec<usize>,
-    /// Whether the whole group moves, so that the state of its flows moves too.
     pub(crate) with_state: bool,
     /// The participants that have not done their part of this phase: queues in park and release,
     /// CPUs in leave and arrive.
@@ -54,7 +53,6 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Creates an empty slice with room for moves of any size.
     pub(crate) fn new(buckets: usize, cpus: usize, queues: usize) -> Self {
         Self {
             epoch: 0,

@@ -55,7 +55,6 @@ pub struct Balance {
     known: Known,
     demand: Demand,
     state: State,
-    /// The time of the first load check.
     seen_since: Option<Timestamp>,
     /// When the current regime began. `None` while the group is in its first regime, which was not
     /// a decision of the policy.
@@ -63,7 +62,6 @@ pub struct Balance {
     /// When the last move of buckets began. Cleared at the next load check, which covers two maps
     /// and is therefore ignored.
     moving: Option<Timestamp>,
-    /// The time that a switch takes, in nanoseconds.
     switch: f64,
     budget: Duration,
     /// How long CPUs must have been unnecessary before they leave.
@@ -77,7 +75,6 @@ pub struct Balance {
     is_even: bool,
     /// The work of each bucket in the last window. Empty before the first window.
     buckets: Vec<f64>,
-    /// The CPU whose distance was requested last, as an index in the order.
     asked: usize,
     asks_distance: Option<u16>,
     reason: Reason,
@@ -97,7 +94,6 @@ struct Probe {
     before: Regime,
     map: Box<[u16; BUCKETS]>,
     baseline: Estimate,
-    /// When all buckets had arrived.
     arrived: Option<Timestamp>,
     /// The number of load checks that measured the regime, and the throughput of those that found
     /// CPUs with time but less work done than before.
@@ -147,7 +143,6 @@ impl Balance {
         }
     }
 
-    /// Changes the regime, or the CPUs that take part.
     fn switch(&mut self, seen: &Seen<'_>, to: &Regime, map: Box<[u16; BUCKETS]>) -> MapRequest {
         let now = seen.load.now;
         let cause = match to.others.len().cmp(&seen.regime.others.len()) {
@@ -174,7 +169,6 @@ impl Balance {
         MapRequest { map, cause }
     }
 
-    /// Enters a regime that must prove to be better.
     fn enter(&mut self, seen: &Seen<'_>, choice: &Choice, baseline: Estimate) -> Option<MapRequest> {
         let now = seen.load.now;
         let map = self.place(seen, choice);
@@ -182,7 +176,6 @@ impl Balance {
             return None;
         }
         if self.left.take().is_some_and(|left| now.since(left) < self.patience * 2) {
-            // CPUs left too soon.
             self.patience *= 2;
         }
         if self.began.is_none() {
@@ -226,7 +219,6 @@ impl Balance {
         Some(self.switch(seen, &choice.regime, map))
     }
 
-    /// Searches for a better regime while the CPUs are short of time.
     fn improve(&mut self, seen: &Seen<'_>) -> Option<MapRequest> {
         let (tuning, now) = (self.tuning, seen.load.now);
         if let Some((regime, rate)) = self.doubt.take() {
@@ -280,12 +272,10 @@ impl Balance {
         let possible = gains.iter().filter(|(gain, _, _)| gain.high > 2.0 * least || gain.low > least);
         let (_, _, choice) = possible.max_by(|a, b| a.0.promise().total_cmp(&b.0.promise()))?;
         let request = self.enter(seen, choice, here)?;
-        // The next probe has to wait, whatever the result of this probe.
         self.budget = self.budget.saturating_sub(tuning.probe);
         Some(request)
     }
 
-    /// Decides whether the probed regime stays.
     fn judge(&mut self, seen: &Seen<'_>, mut probe: Box<Probe>) -> Option<MapRequest> {
         let (tuning, now) = (self.tuning, seen.load.now);
         let arrived = *probe.arrived.get_or_insert(now);
@@ -444,7 +434,6 @@ impl Policy for Balance {
             State::Probing(probe) => {
                 self.known.learn_costs(&seen, &tuning);
                 if seen.is_short && self.known.learn_rate(&seen, &tuning) {
-                    // Buckets have moved to better CPUs since then.
                     self.known.measure_anew(&seen, &seen.regime, &tuning);
                 }
                 self.judge(&seen, probe)

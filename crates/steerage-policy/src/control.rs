@@ -36,7 +36,6 @@ use crate::receivers::Receivers;
 #[derive(Debug)]
 pub struct PolicyControl {
     handle: Handle,
-    /// The policy that is copied for new groups.
     policy: Box<dyn Policy>,
     groups: Vec<Group>,
     load: LoadMeter,
@@ -45,12 +44,10 @@ pub struct PolicyControl {
     elephants: Elephants,
     receivers: Receivers,
     want: OthersWant,
-    /// The last time at which polling moved to another CPU.
     placed: Option<Timestamp>,
     activity: Activity,
     /// The time of the next load check. `None`: no further load checks.
     due: Option<Timestamp>,
-    /// The time between the last load check and the next.
     interval: Duration,
 }
 
@@ -72,9 +69,7 @@ pub fn policy_info(policy: &dyn Policy) -> PolicyInfo {
 /// The properties of an instance that policies need before the run.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Whether each CPU is a CPU of this machine, so that distances can be measured.
     cpus_are_real: bool,
-    /// Whether all devices wait until there is room, as files do.
     can_wait: bool,
     /// The time that a cache line takes from one CPU to another, by their indices. The times are
     /// set when the CPUs are chosen.
@@ -196,7 +191,6 @@ impl PolicyControl {
         looks.then(|| now + self.interval)
     }
 
-    /// Detects that a group has begun or changed. Returns whether it has.
     fn follow(&mut self, at: usize, group: &GroupView) -> bool {
         match self.groups.get_mut(at) {
             Some(Group { version: Some(known), .. }) if *known == group.version => false,
@@ -224,7 +218,6 @@ impl PolicyControl {
         self.groups[at] = begun;
     }
 
-    /// Passes the load to the policies. Returns whether a policy requests another map.
     fn look_at_load(&mut self, now: Timestamp, view: &View) -> bool {
         self.distances.collect(now);
         for (bucket, flow) in self.handle.take_flows() {
@@ -310,7 +303,6 @@ impl PolicyControl {
         })
     }
 
-    /// Passes the map that a policy requests to the core, with the plan that follows from the map.
     fn grant(&mut self, now: Timestamp, at: usize, group: &GroupView, request: MapRequest) {
         if !request.map.iter().all(|cpu| group.order.contains(cpu)) {
             tracing::error!(policy = self.policy.name(), "a policy wished for a CPU that it cannot have");
@@ -326,7 +318,6 @@ impl PolicyControl {
         }
     }
 
-    /// Begins to measure the first of these pairs of CPUs that is due.
     fn measure(&mut self, now: Timestamp, pairs: &[(CpuIndex, CpuIndex)]) {
         let parts = pairs.iter().find_map(|(asks, answers)| self.distances.begin(*asks, *answers, now));
         for (cpu, part) in parts.into_iter().flatten() {
@@ -334,7 +325,6 @@ impl PolicyControl {
         }
     }
 
-    /// Requests samples of packets in the heaviest buckets.
     fn follow_elephants(&mut self) {
         let heavy = |(group, state): (usize, &Group)| {
             let buckets = state.policy.findings().elephants.into_iter();
@@ -348,7 +338,6 @@ impl PolicyControl {
         }
     }
 
-    /// Stores the findings of a group's policy in the core.
     fn report(&self, at: usize, group: &GroupView) {
         let findings = self.groups[at].policy.findings();
         let named = |(bucket, load): &(u16, f64)| {
@@ -360,7 +349,6 @@ impl PolicyControl {
     }
 }
 
-/// The usable CPUs of a group that have buckets, in the order of the group.
 fn active(group: &GroupView) -> Vec<CpuIndex> {
     let Plan { mut order, active } = plan_of(&group.map, &group.order);
     order.truncate(active);

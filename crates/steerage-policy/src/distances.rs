@@ -51,16 +51,13 @@ pub fn is_same_distance(one: Duration, other: Duration) -> bool {
     is_same(one, other, Tuning::DEFAULT.same)
 }
 
-/// Like [`is_same_distance`], with a different factor.
 pub(crate) fn is_same(one: Duration, other: Duration, factor: f64) -> bool {
     let (less, more) = (one.min(other).as_nanos() as f64, one.max(other).as_nanos() as f64);
     more <= less * factor
 }
 
-/// The measured distances, and the current probe.
 #[derive(Debug, Default)]
 pub(crate) struct Distances {
-    /// Whether each CPU is a CPU of this machine. Otherwise, no distance can be measured.
     are_real: bool,
     probe: Option<Probe>,
     known: BTreeMap<(CpuIndex, CpuIndex), Known>,
@@ -69,11 +66,8 @@ pub(crate) struct Distances {
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     apart: Option<Duration>,
-    /// The time since which the distance has been constant.
     since: Timestamp,
-    /// The time at which the distance should be measured again.
     next: Timestamp,
-    /// The number of failed probes since the last measurement.
     missed: u32,
 }
 
@@ -95,7 +89,6 @@ struct Meeting {
 }
 
 const PENDING: u64 = 0;
-/// The probe has ended without a measurement.
 const FAILED: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -134,7 +127,6 @@ impl BetweenRounds for Answers {
 pub(crate) type Part = (CpuIndex, Arc<dyn BetweenRounds>);
 
 impl Distances {
-    /// Creates the record with the distances that were measured before the start.
     pub(crate) fn new<'a>(
         are_real: bool,
         measured: impl Iterator<Item = (&'a (CpuIndex, CpuIndex), &'a Duration)>,
@@ -169,7 +161,6 @@ impl Distances {
                 self.probe = Some(probe);
                 return;
             }
-            // The asking CPU has ended, or its current round takes too long.
             PENDING | FAILED => None,
             nanos => Some(Duration::from_nanos(nanos)),
         };
@@ -177,7 +168,6 @@ impl Distances {
         self.note(pair, measured, meeting.since);
     }
 
-    /// Records the result of a probe that began at `at`.
     fn note(&mut self, pair: (CpuIndex, CpuIndex), measured: Option<Duration>, at: Timestamp) {
         let known = self.known.entry(pair).or_default();
         let Some(apart) = measured else {
@@ -208,15 +198,12 @@ mod tests {
         Timestamp::ZERO + time
     }
 
-    /// Plays a probe of CPUs 0 and 1 at `from` with this result. Returns the time until the next
-    /// probe may begin.
     fn play(distances: &mut Distances, from: Timestamp, apart: Option<Duration>) -> Duration {
         assert!(distances.begin(0, 1, from).is_some(), "a probe is due");
         assert!(distances.begin(0, 1, from).is_none(), "one probe at a time");
         let probe = distances.probe.as_ref().expect("it has begun");
         let nanos = apart.map_or(FAILED, |apart| apart.as_nanos() as u64);
         probe.meeting.result.store(nanos, Ordering::Relaxed);
-        // The time of the probe counts, even if the result is collected late.
         distances.collect(from + Duration::from_secs(1));
         assert!(distances.probe.is_none());
         distances.known[&(0, 1)].next.since(from)

@@ -11,7 +11,6 @@ use crate::limits::MIN_SAMPLES;
 pub(crate) struct Candidate {
     bucket: BucketId,
     flow: Option<FlowKey>,
-    /// The packets of the candidate flow minus the packets of other flows.
     votes: u32,
     seen: u32,
 }
@@ -26,7 +25,6 @@ impl Candidate {
         }
     }
 
-    /// The flow, if about two of three packets belong to it.
     fn winner(&self) -> Option<FlowKey> {
         self.flow.filter(|_| self.votes >= MIN_SAMPLES && self.votes >= self.seen / 3)
     }
@@ -36,8 +34,6 @@ impl Candidate {
 pub(crate) struct Elephants(Vec<Candidate>);
 
 impl Elephants {
-    /// Samples the packets of these buckets from now on. Buckets that were followed before keep
-    /// their counts.
     pub(crate) fn follow(&mut self, wanted: Vec<BucketId>) {
         let known = std::mem::take(&mut self.0);
         let candidate = |bucket: BucketId| {

@@ -18,7 +18,6 @@ use crate::limits::{MIN_SAMPLES, REFINE_EVERY, Tuning};
 use crate::others::OthersWant;
 use crate::policy::CpuLoad;
 
-/// One reading of a CPU's counters.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuCounts {
     busy: u64,
@@ -26,7 +25,6 @@ struct CpuCounts {
     processed: u64,
     rounds: u64,
     full_rounds: u64,
-    /// Packets that were dropped because the CPU's backlogs were full.
     dropped: u64,
 }
 
@@ -84,7 +82,6 @@ struct WindowStart {
     queues: Vec<QueueCounts>,
 }
 
-/// One reading of a queue's counters by bucket.
 #[derive(Debug)]
 struct QueueCounts {
     samples: u64,
@@ -105,7 +102,6 @@ impl QueueCounts {
 /// The load of a group's buckets, from all windows so far. Recent windows have more weight.
 #[derive(Debug)]
 pub(crate) struct BucketWork {
-    /// Packets per second.
     packets: Vec<f64>,
     /// The total time of the timed packets, in nanoseconds, and their number.
     nanos: Vec<f64>,
@@ -166,7 +162,6 @@ impl BucketWork {
     }
 }
 
-/// The result of one load check: see [`LoadMeter::look`].
 pub(crate) struct Looked {
     pub(crate) elapsed: Duration,
     before: Vec<CpuCounts>,
@@ -174,7 +169,6 @@ pub(crate) struct Looked {
     pub(crate) window: Option<ClosedWindow>,
 }
 
-/// A measurement that is long enough to compare buckets.
 pub(crate) struct ClosedWindow {
     pub(crate) cpus: Vec<CpuLoad>,
     /// The share of a CPU's time that each bucket takes, by group.
@@ -227,12 +221,10 @@ impl LoadMeter {
         cpus.collect()
     }
 
-    /// Records that CPUs joined or left now, so that the next windows are short.
     pub(crate) fn cpus_changed(&mut self, now: Timestamp) {
         self.changed = now;
     }
 
-    /// Ends the current window if it has been long enough, and begins the next one.
     fn close_window(&mut self, ledgers: &Ledgers, view: &View, work: &mut [&mut BucketWork]) -> Option<ClosedWindow> {
         let now = self.last;
         let fresh = |cpus: &[CpuCounts]| WindowStart {

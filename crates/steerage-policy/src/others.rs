@@ -14,7 +14,6 @@ use steerage_ledger::Ledgers;
 
 use crate::limits::Tuning;
 
-/// The constants of `Balance`, to which this module belongs.
 const TUNING: Tuning = Tuning::DEFAULT;
 
 #[derive(Debug, Default)]
@@ -31,7 +30,6 @@ impl OthersWant {
         self.want.get(cpu).copied().unwrap_or(0.0)
     }
 
-    /// Records the shares that other programs took, if there is a new measurement.
     pub(crate) fn note(&mut self, now: Timestamp, others: &[f64], ledgers: &Ledgers) {
         if self.others != others {
             let busy = ledgers.cpus.iter().map(|cpu| cpu.busy_nanos.get()).collect();

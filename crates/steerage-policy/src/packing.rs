@@ -3,11 +3,9 @@
 
 use steerage_core::limits::BUCKETS;
 
-/// The loads and the map before packing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loads<'a> {
     pub(crate) map: &'a [u16; BUCKETS],
-    /// The load of each bucket, in any unit.
     pub(crate) buckets: &'a [f64],
     /// The load of each CPU apart from its buckets, in the same unit.
     pub(crate) base: &'a [f64],
@@ -44,7 +42,6 @@ impl Loads<'_> {
         level.max(base[0] + largest)
     }
 
-    /// The load of the busiest of the active CPUs that have buckets.
     pub(crate) fn busiest(&self) -> f64 {
         let cpus = self.of_cpus();
         self.map.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(0.0, f64::max)
@@ -68,7 +65,6 @@ struct Packing<'a> {
     /// distributed too.
     least: f64,
     busy: Vec<f64>,
-    /// The buckets of each CPU, the lightest bucket first.
     held: Vec<Vec<u16>>,
 }
 

@@ -32,14 +32,11 @@ use steerage_ledger::Ledgers;
 use crate::limits::Tuning;
 use crate::load::Heavy;
 
-/// A change of the CPUs that receive or handle packets.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Change {
-    /// The number of a queue of the group.
     pub(crate) queue: usize,
     /// The CPU that polls the queue from now on. `None`: polling stays.
     pub(crate) polled_on: Option<CpuIndex>,
-    /// The CPU of each bucket of the group.
     pub(crate) map: Map,
 }
 
@@ -57,7 +54,6 @@ fn without(map: &[CpuIndex; BUCKETS], from: CpuIndex, to: CpuIndex) -> Map {
     without
 }
 
-/// A change that must prove to be an improvement.
 #[derive(Clone, Debug)]
 struct Trial {
     /// The previous state: a queue of the group, the CPU that polled the queue, and the map.
@@ -65,7 +61,6 @@ struct Trial {
     from: CpuIndex,
     map: Map,
     to: CpuIndex,
-    /// The bytes that all queues received per second before the trial.
     rate: f64,
 }
 
@@ -73,7 +68,6 @@ struct Trial {
 struct Counts {
     at: Timestamp,
     bytes: Vec<u64>,
-    /// The CPU that polls each queue.
     polled_on: Vec<CpuIndex>,
     is_free: Vec<bool>,
     busy: Vec<u64>,
@@ -98,7 +92,6 @@ pub(crate) struct Receivers {
     /// change.
     last: Option<f64>,
     trial: Option<Trial>,
-    /// The earliest time of the next trial, by queue.
     not_before: Vec<Timestamp>,
     /// The heavy buckets of the last window, and the earliest time at which one of them may move to
     /// its receiving CPU.
@@ -106,7 +99,6 @@ pub(crate) struct Receivers {
     home_not_before: Timestamp,
 }
 
-/// The constants of `Balance`, to which this module belongs.
 const TUNING: Tuning = Tuning::DEFAULT;
 
 impl Receivers {
@@ -131,7 +123,6 @@ impl Receivers {
         self.heavy.extend_from_slice(heavy);
     }
 
-    /// Ends the measurement, if there is one, and begins the next measurement.
     fn compare(&mut self, counts: Counts, view: &View) -> Option<Change> {
         let before = self.window.take().filter(|before| before.bytes.len() == counts.bytes.len());
         let change = before.and_then(|before| self.decide(&before, &counts, view));
@@ -201,7 +192,6 @@ impl Receivers {
         self.last = None;
     }
 
-    /// Ends a trial. Returns the reverse change if the queues receive less than before.
     fn judge(&mut self, trial: Trial, rate: f64, counts: &Counts, took: Duration, view: &View) -> Option<Change> {
         let Trial { queue, from, to, map, rate: before } = trial;
         let next = counts.at + took.div_f64(TUNING.budget);
@@ -236,8 +226,6 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 5].map(|cpu| count(&spread, cpu)), [0, 1280, 1280, 1280, 256]);
     }
 
-    /// Two queues of one group, which CPUs 0 and 1 poll. Both CPUs are busy, and other programs
-    /// take half of CPU 1.
     fn two_queues(millis: u64, received: [u64; 2], polled_on: [CpuIndex; 2]) -> (Counts, View) {
         let at = Timestamp::ZERO + Duration::from_millis(millis);
         let busy = vec![at.as_nanos(); 2];
@@ -255,8 +243,6 @@ mod tests {
         receivers.compare(counts, &view)
     }
 
-    /// A trial in which the moved queue receives `moved` bytes, and the other queue `stayed` bytes.
-    /// Before the trial, each queue received 1,000 bytes.
     fn ends_with(moved: u64, stayed: u64) -> Option<Change> {
         let mut receivers = Receivers::default();
         let mut at = |millis, received, polled_on| compare(&mut receivers, millis, received, polled_on);
@@ -292,7 +278,6 @@ mod tests {
 
     #[test]
     fn a_heavy_bucket_goes_home_if_its_cpu_is_full() {
-        // Bucket 1 is on CPU 1, which is full.
         let begins = |home: CpuIndex, busy_at_home: f64| {
             let mut receivers = Receivers::default();
             receivers.note_heavy(&[Heavy { group: 0, bucket: 1, home }]);
@@ -304,7 +289,6 @@ mod tests {
             };
             assert_eq!([at(0, [0, 0]), at(250, [1000, 1000])], [None, None]);
             let begun = at(500, [2000, 2000])?;
-            // The bucket was not handled faster on its receiving CPU.
             assert_eq!([at(550, [2000, 2000]), at(800, [2800, 2800])], [None, None]);
             let back = at(1050, [3600, 3600]).expect("0.8 is less than before");
             assert_eq!((back.polled_on, back.map[..2].to_vec()), (None, vec![0, 1]));

@@ -15,12 +15,10 @@ use super::*;
 
 use model::Model;
 
-/// The maximum load of the busiest CPU, as a factor of the best possible load.
 const NEAR: f64 = 1.08;
 
 const SETTLE: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(10);
-/// After this time, the budget suffices for another probe.
 const PROBED: Duration = Duration::from_secs(12);
 
 /// Evenly chosen cases, about as many as `STEERAGE_CASES`, or all cases by default. An emulated
@@ -71,7 +69,6 @@ fn flows_that_drift_are_followed() {
     }
 }
 
-/// For a second, one flow in a hundred sends ten times as much. In the next second, other flows do.
 #[test]
 fn bursts_are_not_run_after() {
     for cpus in [8, 16, 64] {
@@ -91,8 +88,6 @@ fn bursts_are_not_run_after() {
     }
 }
 
-/// The load grows by half, by flows of one packet each. They are distributed evenly over the
-/// buckets.
 #[test]
 fn a_syn_flood_is_spread_as_well() {
     for cpus in [8, 16, 64] {
@@ -147,7 +142,6 @@ fn cpus_join_as_load_grows_and_leave_as_it_falls() {
     assert_eq!(model.moves(MoveCause::Joined) as u64, model.policy.findings().joined);
 }
 
-/// The load rises and falls every two seconds. The CPUs leave later each time, and soon stay.
 #[test]
 fn a_square_wave_does_not_make_it_flap() {
     let mut model = Model::new(8, 1, 6).zipf(10_000, 0.1);
@@ -178,10 +172,8 @@ fn what_does_not_pay_is_not_kept_up() {
     assert_eq!((model.policy.findings().regime, model.policy.findings().reason), ("inline", "probe-failed"));
     model.run(Duration::from_secs(115));
     assert!(model.moves(MoveCause::Joined) <= 4, "{}", model.moves(MoveCause::Joined));
-    // From now on, the function has more work.
     (model.cost, model.hand_over) = (0.08, 0.1);
     model.flows.iter_mut().for_each(|(_, load)| *load *= 4.0);
-    // An earlier probe may have used up the budget.
     model.run(Duration::from_secs(12));
     assert!(model.active().contains(&1), "{:?} {:?}", model.requests, model.policy.findings());
 }
@@ -217,7 +209,6 @@ fn a_cpu_that_others_need_is_left_to_them() {
     (model.receive, model.others) = (0.5, vec![0.0, 0.9]);
     model.run(Duration::from_secs(10));
     let least = (0..5000).map(|_| model.throughput_of_look()).sum::<f64>() / 5000.0;
-    // One CPU can handle two thirds of the offered packets.
     assert!(least > 0.97 / 1.5, "{least}: {:?}", model.requests);
     let mut model = Model::new(3, 1, 12).zipf(10_000, 1.0);
     (model.receive, model.others) = (0.3, vec![0.0, 0.9, 0.0]);
@@ -258,7 +249,6 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
     let (mut joined, mut wrong, mut looks) = (0, 0, 0);
     for round in 0..20 {
         for (nanos, best) in places {
-            // Measured distances vary.
             model.apart[1] = Some(Duration::from_nanos(nanos + model.chance.below(nanos as usize / 5) as u64));
             if round == 0 {
                 model.run(PROBED);
@@ -326,7 +316,6 @@ fn what_is_best_on_one_cpu_is_left_there() {
         model.active().len() > 1
     });
     let spread = spread.count();
-    // The policy makes one probe in the beginning, and few later.
     assert!(spread < 600, "{spread}: {:?}", model.requests);
     // A second CPU that helps stays: the function now takes twice as long as receiving.
     (model.tell_apart, model.receive, model.cost) = (0.0, 0.5, 1.0);
@@ -356,7 +345,6 @@ fn of_what_two_cpus_can_do_little_is_lost() {
         let mut model = Model::new(2, 1, 10).zipf(10_000, 4.0 * (1.0 - receive));
         (model.receive, model.hand_over) = (4.0 * receive, hand_over);
         model.run(SETTLE);
-        // The busier CPU limits the throughput.
         let looks = 500;
         let done = (0..looks).map(|_| {
             model.look();

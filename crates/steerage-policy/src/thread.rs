@@ -23,7 +23,6 @@ use crate::policy::Policy;
 pub struct SharedControl {
     handle: Handle,
     control: Arc<Mutex<PolicyControl>>,
-    /// The sender of messages to the control thread, from its start to its end.
     thread: Arc<OnceLock<Weak<Sender<Call>>>>,
 }
 
@@ -42,7 +41,6 @@ pub struct ControlThread(Arc<Sender<Call>>);
 impl ControlThread {
     /// Requests the end of the thread.
     pub fn end(&self) {
-        // The thread may have ended already.
         let _ = self.0.send(Call::End);
     }
 }
@@ -59,7 +57,6 @@ impl SharedControl {
     pub fn set_policy(&self, policy: impl Policy + 'static) {
         self.control.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
         if let Some(thread) = self.thread.get().and_then(Weak::upgrade) {
-            // The thread may just have ended.
             let _ = thread.send(Call::Now);
         }
     }

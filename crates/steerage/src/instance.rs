@@ -218,13 +218,11 @@ impl<R> Running<R> {
                 }
             }
         }
-        // The run has ended, so dropping this value must not stop it.
         self.run.armed = false;
         self.control.end();
         let ended = |cpu: &CpuId| failed.contains(cpu) || reports.iter().any(|(reported, _)| reported == cpu);
         let left_behind: Vec<CpuId> = self.cpus.into_iter().filter(|cpu| !ended(cpu)).collect();
         if left_behind.is_empty() {
-            // These threads only have to return.
             self.threads.into_iter().for_each(|thread| drop(thread.join()));
         }
         reports.sort_by_key(|(cpu, _)| *cpu);

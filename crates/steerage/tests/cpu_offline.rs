@@ -67,7 +67,6 @@ impl Drop for Off {
     }
 }
 
-/// Endless UDP flows from a source that can wait. No packet may be lost.
 struct Endless(u32);
 
 const FRAME_BYTES: usize = 60;

@@ -62,7 +62,6 @@ static ALLOCATOR: NotInARound = NotInARound;
 
 const FRAME_BYTES: usize = 60;
 
-/// Endless UDP flows.
 struct Endless(u32);
 
 impl RxQueue for Endless {
@@ -100,7 +99,6 @@ impl TxQueue for Nowhere {
     }
 }
 
-/// Lets one handler at a time stall until the test releases the handler.
 #[derive(Default)]
 struct Stall {
     wanted: AtomicBool,
@@ -124,7 +122,6 @@ impl Stall {
     }
 }
 
-/// A handler with state for each bucket, which stalls on request of the test.
 struct Counts {
     stall: Arc<Stall>,
     by_bucket: HashMap<BucketId, u64>,

@@ -46,9 +46,7 @@ pub(crate) struct Runner<H: Handler> {
     actions: Actions,
     dissections: Dissections,
     spare: Spare,
-    /// Bucket and arrival number of the frames in the current batch, if order is checked.
     arrivals: Vec<(usize, u64)>,
-    /// How the call for the current batch ended.
     ended: Ended,
 }
 
@@ -94,7 +92,6 @@ impl<H: Handler> Runner<H> {
         entered
     }
 
-    /// The frames of the batch were revoked: the handler does not get them.
     pub(crate) fn skip(&mut self) {
         self.ended = Ended::Void;
     }
@@ -121,7 +118,6 @@ impl<H: Handler> Runner<H> {
         };
         let mut batch = Batch::new(&mut backlog.consumer, &mut self.actions, context);
         let (handler, cpu) = (&mut self.handler, &mut self.cpu);
-        // The verdicts of the handler are recorded in `actions`, which a panic does not change.
         let outside = round::leave();
         self.ended = match catch_unwind(AssertUnwindSafe(|| handler.handle(&mut batch, cpu))) {
             Ok(()) => Ended::Returned,
@@ -174,9 +170,7 @@ impl<H: Handler> Runner<H> {
         (count, died)
     }
 
-    /// Calls the handler's tick. Returns an error if this CPU was declared dead.
     pub(crate) fn tick(&mut self) -> Result<(), Dead> {
-        // A handler that panicked is rebuilt, and its tick is called again at once.
         let next = self.call("tick", Handler::tick)?;
         self.next_tick = next.unwrap_or(Some(self.cpu.now));
         self.send_originated(false);
@@ -217,7 +211,6 @@ impl<H: Handler> Runner<H> {
         }
     }
 
-    /// The handler panicked, so its state cannot be trusted.
     fn rebuild(&mut self, during: &'static str) {
         self.ledger().panics.add(1);
         tracing::error!(cpu = self.cpu.id.0, during, "handler panicked; it is built anew");
@@ -233,7 +226,6 @@ impl<H: Handler> Runner<H> {
         self.next_tick = Some(self.cpu.now);
     }
 
-    /// Whether a source that can wait should wait for an output.
     pub(crate) fn is_output_full(&self) -> bool {
         self.outputs.iter().any(OwnedTx::is_full)
     }

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 
 thread_local! {
-    /// How many allocations remain, including the failing allocation. 0: no allocation will fail.
     static LEFT: Cell<u64> = const { Cell::new(0) };
 }
 

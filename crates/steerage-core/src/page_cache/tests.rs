@@ -13,7 +13,6 @@ use steerage_mem::SharedPool;
 
 const PAGE_BYTES: usize = 256;
 
-/// Two queues on one shared pool, each on its own NUMA node.
 struct Two {
     region: Arc<Region>,
     shared: Vec<Arc<SharedPool>>,
@@ -81,7 +80,6 @@ fn pages_of_another_node_are_replaced() {
     two.end();
 }
 
-/// Each page that a queue takes is counted once, by its source.
 #[test]
 fn what_is_taken_is_counted_by_why() {
     let mut two = Two::new(&parts(&[1000]), 100);
@@ -169,7 +167,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The pages that two queues and a CPU for copies hold.
 #[derive(Default)]
 struct InHand {
     pages: Vec<(usize, Page)>,
@@ -183,7 +180,6 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
         Step::Take(count) => hand.pages.extend((0..count).map_while(|_| pool.take()).map(|page| (of, page))),
         Step::TakeMany(most, wanted) => {
             let mut taken: Vec<Page> = pool.take_many(most).1.collect();
-            // Like `Completions::fill` with unused pages: the last page is returned first.
             for page in taken.drain(wanted.min(taken.len())..).rev() {
                 pool.put_back(page);
             }
@@ -231,8 +227,6 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// After any actions of two queues, each page has one holder. Debug builds also check the
-    /// generations of pages.
     #[test]
     fn no_page_is_lost_or_had_twice(
         nodes in 1..3_usize,

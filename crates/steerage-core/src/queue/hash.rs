@@ -59,7 +59,6 @@ impl QueueHasher {
         }
     }
 
-    /// Sets the hash of each frame. Returns how many frames belong to no flow.
     #[inline]
     fn hash_batch(&self, batch: FrameBatch<'_>, fragments: &mut FragmentTable) -> u64 {
         self.0.hash_batch(batch, fragments)
@@ -76,7 +75,6 @@ impl QueueHasher {
         self.0.name()
     }
 
-    /// Which flow counts if packets are in tunnels.
     pub(crate) fn layers(&self) -> Layers {
         self.0.layers()
     }

@@ -9,13 +9,11 @@ use super::{OwnedQueue, Published};
 use crate::ids::{CpuIndex, DropReason};
 use crate::rps_map::bucket_of;
 
-/// The slice of a move whose buckets a queue has parked.
 pub(super) struct Moving {
     /// The epoch of the slice, from parking to release.
     parked: Option<u64>,
     /// For each CPU that these buckets leave, the tail of its ring at the time they were parked.
     fences: Vec<(CpuIndex, u64)>,
-    /// How many slots of the parking lot may be used.
     lot_slots: usize,
 }
 

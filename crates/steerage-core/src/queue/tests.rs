@@ -36,7 +36,6 @@ fn hasher() -> QueueHasher {
 }
 
 impl Two {
-    /// Creates the queue with the number `id`. With `admissions`, there are other queues.
     fn new(id: usize, admissions: Option<Arc<[Admission]>>) -> Self {
         let (region, mut pages) = Region::map(2 * POLL_BUDGET + 1, 256).unwrap();
         let options = RingOptions { slots: POLL_BUDGET, slots_max: POLL_BUDGET, limit: POLL_BUDGET, arrivals: false };
@@ -62,8 +61,6 @@ impl Two {
         }
     }
 
-    /// After a poll of this many frames, publishes as CPU 0. Returns the CPUs for which frames were
-    /// published.
     fn publish(&mut self, polled: usize) -> Vec<CpuIndex> {
         let mut published = Vec::new();
         self.queue.frames_polled = polled;
@@ -92,7 +89,6 @@ fn frames_are_published_only_for_cpus_that_get_some() {
     assert!(two.consumers.iter().all(|consumer| consumer.waiting() == 1));
 }
 
-/// The queue's owner is about to sleep, and cannot poll until there is room.
 #[test]
 fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
     const WEIGHT: usize = POLL_BUDGET / 2;
@@ -132,7 +128,6 @@ fn queues_share_the_backlog_of_a_cpu() {
     assert!(
         one.queue.outbox.is_half_full(1) && other.queue.outbox.is_half_full(1) && !one.queue.outbox.is_half_full(0)
     );
-    // No frame finds room until the CPU has finished packets of either queue.
     one.stage(1, 4);
     assert_eq!(one.publish(0), []);
     assert_eq!(one.queue.room_everywhere(), 0);
@@ -143,8 +138,6 @@ fn queues_share_the_backlog_of_a_cpu() {
     assert_eq!((dropped(&one), dropped(&other)), (4, 16));
 }
 
-/// Finished frames stay with their queue until its owner takes them back. Other CPUs may wait for
-/// these frames' room.
 #[test]
 fn only_rings_in_use_are_looked_at() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
@@ -160,7 +153,6 @@ fn only_rings_in_use_are_looked_at() {
     assert_eq!(two.queue.pages.pool.cached(), 3);
 }
 
-/// A ring that is empty for a moment would cost more if the CPU stopped checking it.
 #[test]
 fn a_ring_is_forgotten_after_many_empty_looks() {
     let mut two = Two::new(0, None);
@@ -185,7 +177,6 @@ fn a_ring_is_forgotten_after_many_empty_looks() {
         assert_eq!(backlogs.next_to_serve(0, false), None);
         assert!(is_noted(), "it was forgotten too early");
     }
-    // A frame resets the count.
     two.stage(0, 1);
     two.publish(0);
     assert_eq!(backlogs.next_to_serve(0, false), Some(0));

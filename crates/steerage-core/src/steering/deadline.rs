@@ -12,7 +12,6 @@ use crate::limits::{DEAD_AFTER, MOVE_WAIT};
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
     cpu: CpuIndex,
-    /// The word of the CPU's gate at the time `since`.
     sign: u64,
     since: Timestamp,
 }
@@ -20,7 +19,6 @@ struct Suspect {
 #[derive(Debug)]
 pub(super) struct Deadline {
     phase: Option<(u64, MovePhase)>,
-    /// When a CPU first checked the duration of this phase.
     since: Timestamp,
     suspects: Vec<Suspect>,
 }
@@ -60,13 +58,11 @@ pub(crate) struct QueueGauges {
 }
 
 impl QueueGauges {
-    /// Whether all frames that were published to `cpu` are finished.
     pub(super) fn is_finished(&self, cpu: CpuIndex) -> bool {
         let (published, finished) = self.gauges[usize::from(cpu)].read();
         published == finished
     }
 
-    /// Revokes all frames that were published to `cpu`.
     pub(super) fn revoke(&self, cpu: CpuIndex) {
         self.gauges[usize::from(cpu)].revoke_published();
     }

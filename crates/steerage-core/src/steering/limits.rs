@@ -11,7 +11,6 @@ pub(crate) struct LimitsInForce {
     pub(crate) all: Limits,
     pub(crate) of_queues: Vec<QueueLimits>,
     pub(crate) flow_limited: Vec<CpuIndex>,
-    /// CPUs that do not follow these limits yet.
     behind: Vec<CpuIndex>,
 }
 
@@ -38,7 +37,6 @@ impl LimitsInForce {
         replace(&mut self.flow_limited, cpus)
     }
 
-    /// Records a change that `cpu` has to follow.
     pub(super) fn changed_for(&mut self, cpu: CpuIndex) {
         if !self.behind.contains(&cpu) {
             self.behind.push(cpu);

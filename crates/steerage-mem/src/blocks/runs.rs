@@ -11,13 +11,11 @@ impl Blocks {
         self.homecoming_from(NO_RING)
     }
 
-    /// Begins to take back many frames that were published on `ring`.
     #[inline(always)]
     pub(crate) fn homecoming_from(&mut self, ring: usize) -> Homecoming<'_> {
         Homecoming { number: self.region.number_of(0), block: 0, frames: 0, ring, blocks: self }
     }
 
-    /// Begins to publish frames on a ring. `None` if the blocks are not shared.
     #[inline(always)]
     pub(crate) fn publishing(&mut self, ring: usize) -> Option<Publishing<'_>> {
         let is_limited = self.shares.are_limited();
@@ -61,7 +59,6 @@ impl Publishing<'_> {
         if self.blocks.shares.take(self.ring, block as usize, frame.len()) {
             return Some(frame);
         }
-        // The next frame of the block may be shorter.
         self.number = BLANK;
         self.blocks.recycle(frame).err()
     }

@@ -97,7 +97,6 @@ impl Shares {
         true
     }
 
-    /// Counts more frames of a block that the ring already holds.
     #[inline]
     pub(super) fn add(&mut self, ring: usize, block: usize, count: u32) {
         if let Some(frames) = self.frames.get_mut(ring * self.blocks.len() + block) {

@@ -42,7 +42,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A frame, and its block unless the frame lies in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
     number: usize,
@@ -72,7 +71,6 @@ struct World {
     claim: Claim,
     pages: Vec<Page>,
     units: [u64; BLOCKS],
-    /// By ring, the parking lot last.
     expected: Vec<Expected>,
     next: usize,
 }
@@ -117,7 +115,6 @@ impl World {
         }
     }
 
-    /// Whether the frame may be published on a ring, by the documented rule.
     fn may_pass(&self, ring: usize, frame: &Known) -> bool {
         let Some(block) = frame.block else { return true };
         let holds = self.expected[ring].holds();
@@ -147,7 +144,6 @@ impl World {
             for _ in 0..if due { self.expected[ring].staged.len() } else { 0 } {
                 let frame = self.expected[ring].staged.pop_front().unwrap();
                 if self.may_pass(ring, &frame) {
-                    // The frame counts for the frames after it.
                     self.expected[ring].waiting.push_back(frame);
                     passed.push_back(frame);
                 } else {
@@ -194,7 +190,6 @@ impl World {
                 self.expected[cpu].finished.clear();
             }
             Step::Unpark { to } => {
-                // Unpublished frames of the parking lot are unparked like published frames.
                 let lot = &mut self.expected[CPUS];
                 let known = lot.waiting.pop_front().or_else(|| lot.staged.pop_front());
                 let unparked = self.outbox.unpark(Some(&mut self.blocks));
@@ -215,7 +210,6 @@ impl World {
             Step::WithdrawAll => {
                 let mut frames = Vec::new();
                 self.outbox.withdraw_all(|frame| frames.push(frame));
-                // The parking lot is emptied too.
                 frames
                     .extend(std::iter::from_fn(|| self.outbox.unpark(Some(&mut self.blocks))).map(|(frame, _)| frame));
                 frames.into_iter().for_each(|frame| self.home(frame));
@@ -248,7 +242,6 @@ proptest! {
     }
 }
 
-/// A world in which all blocks may be held. Each block has one unit.
 fn lender() -> (World, [usize; BLOCKS]) {
     let mut world = World::new();
     world.blocks = world.blocks.shared(BLOCKS as u32);
@@ -273,7 +266,6 @@ fn a_stalled_cpu_gets_a_half_and_the_others_go_on() {
     // long frames.
     assert_eq!(publish_each(&mut world, 1, &all[..4], true), 4);
     assert_eq!(publish_each(&mut world, 1, &all[4..], false), 2);
-    // Another CPU gets the free blocks, and frames in blocks that it already holds.
     assert_eq!(publish_each(&mut world, 2, &[7], true), 1);
     assert_eq!(publish_each(&mut world, 2, &[0], true), 0, "it holds one of two free units");
     world.handle_all(1);
@@ -282,7 +274,6 @@ fn a_stalled_cpu_gets_a_half_and_the_others_go_on() {
 }
 
 impl World {
-    /// The CPU finishes its frames, and they return.
     fn handle_all(&mut self, cpu: usize) {
         while self.consumers[cpu].take(SLOTS) > 0 {
             self.consumers[cpu].finish();

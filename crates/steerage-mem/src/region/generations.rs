@@ -50,7 +50,6 @@ mod checked {
             bytes.fill(POISON);
         }
 
-        /// A page that was never released has no pattern to check.
         pub(crate) fn take(&self, index: u32, bytes: &[u8]) {
             let generation = &self.0[index as usize];
             if generation.load(Ordering::Relaxed) % 2 == 0 {
@@ -75,8 +74,6 @@ mod checked {
             );
         }
 
-        /// For tests: sets a page's generation as if the page had been released and taken that many
-        /// times in total.
         #[cfg(test)]
         pub(crate) fn set(&self, index: u32, generation: u32) {
             self.0[index as usize].store(generation, Ordering::Relaxed);
@@ -129,7 +126,6 @@ mod tests {
         (region, pages.pop().unwrap())
     }
 
-    /// A second token of the same page, which no safe code can have.
     fn twin(page: &Page) -> Page {
         Page::new(page.number())
     }
@@ -194,13 +190,11 @@ mod tests {
         (region, kept_pages.keep_copy(page, 0, None, &[b"kept"]).unwrap(), twin)
     }
 
-    /// After a release and a take, the page is in use again, but by another holder.
     #[test]
     #[cfg_attr(miri, ignore = "it leaks, so that no second panic follows")]
     #[should_panic(expected = "in another generation")]
     fn a_kept_page_of_another_generation_is_seen() {
         let (region, kept, mut twin) = kept();
-        // The page is not released in the wrong generation.
         let kept = std::mem::ManuallyDrop::new(kept);
         assert_eq!(&kept[..], b"kept");
         region.release(&mut twin);

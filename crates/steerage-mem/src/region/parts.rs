@@ -62,7 +62,6 @@ pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes
 }
 
 fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(), io::Error> {
-    // Miri has no NUMA nodes.
     if node >= NODES_MAX || cfg!(miri) {
         return Err(io::Error::other("a node beyond those that there can be"));
     }

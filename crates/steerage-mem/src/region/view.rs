@@ -13,14 +13,12 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// The index of a page in the region, from 0.
     #[inline(always)]
     pub(super) fn index_of(self, number: u32) -> Option<u32> {
         let index = number.wrapping_sub(self.first);
         (index < self.count).then_some(index)
     }
 
-    /// As [`Region::start_of`], as long as the region exists.
     #[inline(always)]
     pub(crate) fn start_of(self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
         let index = self.index_of(number)?;

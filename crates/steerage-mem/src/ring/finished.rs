@@ -118,7 +118,6 @@ mod tests {
 
     use super::*;
 
-    /// A slot of this page, which is either the frame's only page or one of several pages.
     fn slot(page: u32, parts: bool) -> UnsafeCell<Slot> {
         let whole = Completion::new(Page::new(page), 3, 60).slot();
         let cell = UnsafeCell::default();
@@ -128,15 +127,12 @@ mod tests {
     }
 
     proptest! {
-        /// For any numbers, `copy_fours` returns the same result as `copy` and writes the same
-        /// pages.
         #[test]
         fn four_by_four_is_slot_by_slot(
             own in prop_oneof![Just(0..0), Just(0..u32::MAX), Just(1 << 31..u32::MAX), (any::<u32>(), any::<u32>()).prop_map(|(a, b)| a.min(b)..a.max(b))],
             pages in prop::collection::vec(any::<u64>(), 0..=70),
             wild in prop::option::of((0..70_usize, any::<u32>(), any::<bool>())),
         ) {
-            // Nearly all pages are in `own`, so that both results occur.
             let within = u64::from(own.end - own.start).max(1);
             let mut slots: Vec<_> = pages.iter().map(|page| slot(own.start.wrapping_add((page % within) as u32), false)).collect();
             if let Some((at, page, parts)) = wild.filter(|(at, ..)| *at < slots.len()) {

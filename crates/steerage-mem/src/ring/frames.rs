@@ -209,7 +209,6 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Writes the slot of a frame that was not taken.
     #[inline(always)]
     fn rewrite(&mut self, changed: Slot) {
         self.slot = changed;

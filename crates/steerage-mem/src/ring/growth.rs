@@ -9,7 +9,6 @@ use super::{Consumer, Producer, RingBuffer};
 use crate::page::Slot;
 use crate::sync::{Ordering, UnsafeCell};
 
-/// The position at which a ring continues in another buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grown(u64);
 
@@ -51,7 +50,6 @@ impl Producer {
         self.room_until = self.reclaimed + u64::from(self.limit.min(self.mask + 1));
     }
 
-    /// Continues in a buffer that has room for the limit.
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {

@@ -99,7 +99,6 @@ impl Producer {
     }
 }
 
-/// Returns a bit for each target that is `number`.
 #[inline(always)]
 fn equal(targets: &[u8; LIST_MAX], number: u8) -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -139,7 +138,6 @@ mod tests {
     use crate::sync::Ordering;
     use crate::{Memory, Region};
 
-    /// The slots of each ring. The limit of each ring is random.
     const SLOTS: usize = 128;
 
     const FIRST: u64 = 7;
@@ -169,8 +167,6 @@ mod tests {
     }
 
     proptest! {
-        /// For any rings with any room, either all frames are staged as they would be one by one,
-        /// or none is staged.
         #[test]
         fn lists_are_what_one_by_one_would_be(
             limits in prop::collection::vec(1..=SLOTS, 1..70),
@@ -207,8 +203,6 @@ mod tests {
             }
         }
 
-        /// To one ring: as many frames as fit are staged, and the other frames stay in order, also
-        /// if the ring wraps around.
         #[test]
         fn all_of_them_as_far_as_there_is_room(
             limit in 1..=SLOTS,

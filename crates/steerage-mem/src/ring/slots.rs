@@ -58,7 +58,6 @@ impl SlotMemory {
         self.most
     }
 
-    /// The index of the first slot of a ring's buffer.
     fn first(&self, ring: usize, capacity: usize) -> usize {
         debug_assert!(ring < self.rings && (self.least..=self.most).contains(&capacity));
         self.rings * before(self.least, capacity) + ring * (capacity + APART)
@@ -70,15 +69,11 @@ impl SlotMemory {
         self.slots.all()[self.first(ring, capacity)..][..capacity].as_ptr()
     }
 
-    /// The arrival number of the slot with the index `at` in a ring's buffer. `None` if the rings
-    /// keep no arrival numbers.
     pub(super) fn arrival(&self, ring: usize, capacity: usize, at: usize) -> Option<&AtomicU64> {
         self.arrivals.as_ref()?.all().get(self.first(ring, capacity) + at)
     }
 }
 
-/// The length of all buffers of one ring whose capacities are at least `least` and below
-/// `capacity`.
 fn before(least: usize, capacity: usize) -> usize {
     capacity - least + APART * (capacity / least).ilog2() as usize
 }
@@ -97,7 +92,6 @@ mod room {
     impl Zeroed for UnsafeCell<Slot> {}
     impl Zeroed for AtomicU64 {}
 
-    /// Entries that are zero until they are written.
     #[derive(Debug)]
     pub(in crate::ring) struct Room<T> {
         base: NonNull<T>,
@@ -127,7 +121,6 @@ mod room {
     }
 }
 
-/// Loom must see the creation of each cell.
 #[cfg(loom)]
 mod room {
     use std::io;

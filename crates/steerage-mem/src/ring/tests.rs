@@ -114,7 +114,6 @@ impl World {
         self.unpublished -= count;
     }
 
-    /// Keeps the unpublished frames whose bits are set.
     fn retain(&mut self, kept: u64) {
         let mut wanted = self.staged.split_off(self.staged.len() - self.unpublished);
         let (pages, mut nth) = (&mut self.pages, 0);
@@ -157,8 +156,6 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 2000 }))]
 
-    /// Even if a ring grows, every frame comes out once, in order, with its arrival number, and is
-    /// reclaimed.
     #[test]
     fn a_ring_that_grows_is_a_queue(slots in 2..20_usize, steps in prop::collection::vec(step(), 0..200)) {
         let mut world = World::new(slots);
@@ -171,7 +168,6 @@ proptest! {
         world.run(Step::Finish);
         world.run(Step::Reclaim);
         prop_assert_eq!(world.pages.len(), 2 * SLOTS_MAX);
-        // The limit that was set last is in force once a frame has passed.
         world.producer.set_limit(SLOTS_MAX);
         for _ in 0..2 {
             world.run(Step::Stage(SLOTS_MAX));
@@ -247,7 +243,6 @@ fn rings_do_not_share_slots() {
     }
 }
 
-/// Rings that may grow to 65,536 slots take memory only for the slots that were used.
 #[test]
 #[cfg_attr(miri, ignore = "Miri keeps books of each byte that is reserved")]
 fn rings_without_frames_take_no_memory() {

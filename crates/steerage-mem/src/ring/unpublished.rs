@@ -11,7 +11,6 @@ impl Producer {
     /// frames find no room at the consumer.
     pub fn withdraw(&mut self, most: u64, mut each: impl FnMut(Completion)) {
         let end = self.staged;
-        // Set `staged` first, for the same reason as in `reclaim`.
         self.staged = self.published.max(end.saturating_sub(most));
         for at in self.staged..end {
             each(self.unpublished_at(at));
@@ -23,7 +22,6 @@ impl Producer {
     /// in order. The frames that `keep` does not return leave the list.
     pub fn retain_unpublished(&mut self, mut keep: impl FnMut(Completion) -> Option<Completion>) {
         let (first, end) = (self.published, self.staged);
-        // Set `staged` first, for the same reason as in `reclaim`.
         self.staged = first;
         let mut to = first;
         for at in first..end {

@@ -32,7 +32,6 @@ use crossbeam_utils::CachePadded;
 use crate::page::BLANK;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The maximum number of pages that one exchange moves.
 pub(crate) const BULK_MAX: usize = 64;
 
 /// The number of pages of a full bundle. With the two numbers before them, the pages fill a cache
@@ -53,7 +52,6 @@ pub(crate) struct Bundle {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Bundle>() == 64);
 
-/// Creates a table with room for the bundles of `pages` pages.
 pub(crate) fn bundles(pages: usize) -> Box<[Bundle]> {
     let blank = || Bundle {
         below: AtomicU32::new(BLANK),
@@ -71,7 +69,6 @@ const _: () = assert!(BUNDLE_PAGES as u64 <= LEN_MAX);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
-    /// The first page of the top bundle. `BLANK` if the stack is empty.
     top: u32,
     /// The number of pages that the top bundle has left. 0 only if the stack is empty.
     len: usize,
@@ -92,7 +89,6 @@ impl Head {
         u64::from(self.top) | (self.len as u64) << LEN_SHIFT | self.gives << GIVES_SHIFT
     }
 
-    /// The head without its top bundle.
     fn below(self, bundle: &Bundle) -> Self {
         let top = bundle.below.load(Ordering::Relaxed);
         Self { top, len: if top == BLANK { 0 } else { BUNDLE_PAGES }, gives: self.gives }
@@ -144,7 +140,6 @@ impl BundleStack {
         }
     }
 
-    /// Gives pages to the stack, at most [`BULK_MAX`]. The caller must hold them.
     pub(crate) fn give(&self, table: &[Bundle], pages: &[u32]) {
         if pages.is_empty() {
             return;
@@ -162,7 +157,6 @@ impl BundleStack {
         }
     }
 
-    /// The number of calls of `give` so far, which wraps around after 2^28.
     pub(crate) fn gives(&self) -> u64 {
         // Relaxed: the caller compares two of these numbers and takes pages in between, and taking
         // pages is ordered with both loads.
@@ -195,7 +189,6 @@ fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
     }
     let (mut below, mut rest) = (base.top, pages);
     loop {
-        // The bundle lies at a page of the caller.
         let first = rest[0];
         let bundle = &table[first as usize];
         bundle.below.store(below, Ordering::Relaxed);

@@ -8,7 +8,6 @@ use crate::header::FrameHeader;
 use crate::kept::{Kept, KeptPages};
 use crate::page::Page;
 
-/// How many pages are taken from the shared pool at a time.
 const BULK: usize = 64;
 
 /// One CPU's pages for copies of lent frames.

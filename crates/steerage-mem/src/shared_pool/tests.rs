@@ -31,7 +31,6 @@ fn numbers(pages: &[Page]) -> Vec<u32> {
     pages.iter().map(Page::number).collect()
 }
 
-/// Checks that the pool contains each page of the region exactly once.
 fn assert_whole(region: &Region, pool: &SharedPool) {
     assert_eq!(pool.free(), region.pages());
     let mut all = Vec::new();
@@ -63,7 +62,6 @@ fn pages_that_were_given_last_are_taken_first() {
         let mut again = taken(&pools[0], count);
         let (given, back): (BTreeSet<u32>, BTreeSet<u32>) =
             (given.into_iter().collect(), numbers(&again).into_iter().collect());
-        // The first page of a `give` may be placed below pages that were there before.
         let others = back.difference(&given).count();
         assert!(others <= count.div_ceil(BULK), "{count}: {others} pages are not those given last");
         pools[0].give(&mut again);
@@ -98,11 +96,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The numbers of the free pages of each node.
 struct Model(Vec<BTreeSet<u32>>);
 
 impl Model {
-    /// Takes the same pages out of the model, and checks that the pool was allowed to take them.
     fn take(&mut self, node: usize, most: usize, pages: &[Page]) {
         let nodes = self.0.len();
         let by_turns = (node..nodes).chain(0..node);
@@ -156,7 +152,6 @@ proptest! {
 const THREADS: usize = 4;
 const ROUNDS: usize = if cfg!(miri) { 10 } else { 5_000 };
 
-/// Runs `each` on several threads at the same time, with the number of the thread.
 fn on_threads(each: impl Fn(usize) + Sync) {
     let barrier = Barrier::new(THREADS);
     thread::scope(|scope| {
@@ -170,8 +165,6 @@ fn on_threads(each: impl Fn(usize) + Sync) {
     });
 }
 
-/// Threads take and return random numbers of pages. No page ever has two holders, and no page is
-/// lost.
 #[test]
 fn no_page_is_in_two_hands() {
     let (region, pools) = by_node(&[100, 60]);
@@ -228,8 +221,6 @@ fn keep_all(kept_pages: &Arc<KeptPages>, pages: Vec<Page>) -> Vec<Kept> {
     pages.into_iter().map(|page| kept_pages.keep_copy(page, 0, None, &[b"x"]).unwrap()).collect()
 }
 
-/// The pool is empty, and the pages return from kept packets, with a bulk for each thread. So every
-/// thread must find pages even while another thread takes pages.
 #[test]
 fn contention_hides_no_kept_page() {
     let (region, pages) = Region::map(THREADS * BULK, 64).unwrap();

@@ -348,7 +348,6 @@ mod tests {
         assert_eq!(with_caches(2, without.bytes + 2 * 300 * 2112), (1000, 300));
         assert_eq!(with_caches(2, without.bytes), (1000, 0));
         assert!(with_caches(2, without.bytes - 1).0 < 1000);
-        // The cache of a single queue holds pages of its own backlogs.
         let one = Needs { cache_pages: 2048, ..needs(1, 4) };
         assert_eq!(one.with_backlog(1000).pages, needs(1, 4).with_backlog(1000).pages);
         assert_eq!(one.with_backlog(1000).cache_pages, usize::MAX);

@@ -122,10 +122,8 @@ fn the_number_of_an_empty_group_is_used_again_but_not_while_a_slice_needs_it() {
     let mut moves = moves(&[&[0], &[1], &[1]]);
     let begun = |moves: &Moves, group| moves.group(group).0.begun;
     assert_eq!((begun(&moves, 0), begun(&moves, 1)), (1, 2));
-    // Queue 0 is changing to the group of the other queues.
     mask(&mut moves, &[0], &[1]);
     assert!(moves.concerns(0));
-    // Both other queues leave that group while queue 0 arrives in it.
     mask(&mut moves, &[1], &[2]);
     mask(&mut moves, &[2], &[3]);
     assert_eq!((groups_of(&moves, 3).1, moves.groups()), (vec![1, 2, 3], 4));
@@ -156,7 +154,6 @@ fn a_new_group_begins_close_to_the_old_one() {
         Event::Map { group: 0, map: &uneven, plan: Plan { order: vec![1], active: 2 }, cause: MoveCause::Balance };
     on(&mut moves, wish);
     play_slice(&mut moves, &[0, 1]);
-    // CPU 0 is replaced, and at least one bucket has to move.
     mask(&mut moves, &[1], &[1, 2]);
     play_slice(&mut moves, &[1]);
     assert_eq!(map_of(&moves, 0), uneven);
@@ -192,7 +189,6 @@ fn no_buffer_grows_with_the_number_of_queues() {
 #[test]
 fn a_group_without_queues_that_are_open_is_not_joined_again() {
     let start = moves(&[&[0], &[1]]);
-    // Queue 0 leaves its group, and its mask is restored.
     let mut moves = start.clone();
     mask(&mut moves, &[0], &[1]);
     play_slice(&mut moves, &[0]);
@@ -214,7 +210,6 @@ fn a_plan_without_an_order_prefers_cpus_that_poll() {
     on(&mut moves, Event::Plan { group: 1, plan: Plan { order: Vec::new(), active: 1 } });
     play_slice(&mut moves, &[1]);
     assert_eq!(map_of(&moves, 1), [1; 8]);
-    // After its queue has ended, the CPU no longer counts as a CPU that polls.
     on(&mut moves, Event::Closed { queue: 1 });
     assert_eq!(moves.order_of(1), (vec![0, 1, 2], 1));
 }
@@ -311,7 +306,6 @@ fn uneven_shares_stay_if_the_same_cpus_have_buckets() {
     play_slice(&mut moves, &[0, 1]);
     on(&mut moves, Event::Present(&[0, 1]));
     assert_eq!((moves.is_settled(), map_of(&moves, 0)), (true, uneven.to_vec()));
-    // A queue leaves the group, and its new mask has the same two CPUs.
     mask(&mut moves, &[1], &[0, 1]);
     assert_eq!(moves.group(1).1, uneven);
 }
@@ -344,7 +338,6 @@ fn the_same_mask_once_more_changes_nothing() {
     mask(&mut moves, &[0], &[1]);
     mask(&mut moves, &[0], &[1]);
     assert_eq!((moves.concerns(0), moves.mask_of(0)), (true, [1].as_slice()));
-    // The queue ends before it has parked, and does not arrive in the group.
     on(&mut moves, Event::Closed { queue: 0 });
     assert_eq!((moves.map_of(0).1, moves.mask_of(0)), (0, [1].as_slice()));
 }

@@ -66,7 +66,6 @@ fn a_part_of_a_slice_wakes_those_of_the_next_phase_alone() {
     assert_eq!(left(&mut moves, 0, &[0]).wake, [1]);
     assert_eq!(arrived(&mut moves, 1).wake, [0]);
     assert_eq!(released(&mut moves, 0).wake, [1]);
-    // The result is the same if queue 0 ends instead.
     let mut moves = start;
     mask(&mut moves, &[0], &[1]);
     mask(&mut moves, &[1], &[1, 3]);
@@ -122,7 +121,6 @@ fn an_arrival_takes_what_is_for_this_cpu_alone() {
     assert_eq!((waits(&moves), for_second.len()), (vec![1, 2], 4));
     arrived(&mut moves, 1);
     assert_eq!((waits(&moves), with_state(&moves)), (vec![2], for_second));
-    // No other state is on its way to CPU 1, and a repeated event changes nothing.
     arrived(&mut moves, 1);
     assert_eq!(phase(&moves), Some(MovePhase::Arrive));
 }
@@ -146,7 +144,6 @@ fn the_late_are_suspected_but_not_whoever_asks_nor_the_dead() {
     assert_eq!(suspected, waits_for.iter().map(|cpu| Ask::Declare(*cpu as CpuIndex)).collect::<Vec<_>>());
     waits_for.into_iter().for_each(|cpu| drop(arrived(&mut moves, cpu as CpuIndex)));
     assert_eq!((phase(&moves), asks(&mut moves, 0, &[])), (Some(MovePhase::Release), vec![Ask::Declare(1)]));
-    // CPU 1 is dead, and the machine does not check it again.
     on(&mut moves, Event::Died(1));
     assert_eq!(asks(&mut moves, 0, &[1]), [Ask::Declare(1); 0]);
 }
@@ -178,7 +175,6 @@ fn only_parking_is_revoked_and_once_per_slice() {
     assert_eq!(overdue(&mut leaves), (false, false));
     assert_eq!(overdue(&mut moves), (true, true));
     assert_eq!(overdue(&mut moves), (false, true));
-    // The next slice has its full time limit again.
     mask(&mut moves, &[0], &[2]);
     parked(&mut moves, 0);
     left(&mut moves, 0, &[]);
@@ -192,7 +188,6 @@ fn queues_of_a_dead_cpu_wait_until_it_is_back_and_hold_up_nobody() {
     on(&mut moves, Event::Died(0));
     mask(&mut moves, &[0], &[2, 3]);
     assert_eq!((phase(&moves), moves.is_settled()), (None, false));
-    // A queue of a dead CPU that would join a group also waits.
     mask(&mut moves, &[0], &[3]);
     assert_eq!((phase(&moves), moves.awaits_move(0)), (None, true));
     mask(&mut moves, &[1], &[1]);
@@ -328,7 +323,6 @@ fn no_phase_waits_for_the_dead() {
         if let Some(cpu) = dead {
             on(&mut moves, Event::Died(cpu));
         }
-        // Other CPUs read the fences of a dead CPU's queue.
         seen.push(waits(&moves));
         (0..2).for_each(|queue| drop(parked(&mut moves, queue)));
         seen.push(waits(&moves));
@@ -364,7 +358,6 @@ fn a_death_in_each_phase_ends_what_it_waits_for() {
     mask(&mut moves, &[0, 1], &[2, 3]);
     let planned = to(&moves);
     assert!(planned.contains(&2) && planned.contains(&3));
-    // Buckets that were moving to the dead CPU go to the other CPU.
     assert_eq!(dies(&moves, 0), (MovePhase::Park, vec![0, 1], planned.clone(), true));
     assert_eq!(dies(&moves, 3), (MovePhase::Park, vec![0, 1], vec![2; 8], true));
     (0..2).for_each(|queue| drop(parked(&mut moves, queue)));
@@ -375,11 +368,9 @@ fn a_death_in_each_phase_ends_what_it_waits_for() {
     waiting.sort_unstable();
     assert_eq!((phase, waiting), (MovePhase::Arrive, vec![2, 3]));
     assert_eq!(dies(&moves, 3), (MovePhase::Arrive, vec![2], vec![2; 8], true));
-    // CPU 2 has its own state, but not the state for CPU 3.
     let mut later = moves.clone();
     arrived(&mut later, 2);
     assert_eq!(dies(&later, 3), (MovePhase::Arrive, vec![2], vec![2; 8], true));
-    // The buckets of CPU 2 stay there, whatever was requested before.
     mask(&mut later, &[0, 1], &[1]);
     let moved: Vec<CpuIndex> = planned.iter().map(|cpu| if *cpu == 3 { 1 } else { 2 }).collect();
     assert_eq!(dies(&later, 3), (MovePhase::Arrive, vec![1], moved, true));

@@ -50,7 +50,6 @@ fn scenario() -> impl Strategy<Value = Scenario> {
     })
 }
 
-/// Runs all remaining steps in a fair order, without further deaths.
 fn run_to_the_end(world: &mut World, scenario: &Scenario) {
     for turn in 0..20_000 {
         if world.is_over(scenario) {

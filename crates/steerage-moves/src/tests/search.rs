@@ -19,14 +19,12 @@ fn fingerprint(world: &World) -> u128 {
     half(0) << 64 | half(1)
 }
 
-/// The visited states, by their numbers, and the steps between them.
 #[derive(Default)]
 struct Graph {
     /// For each step: the state before, the state after, and the CPU that takes the step.
     steps: Vec<(u32, u32, Option<CpuIndex>)>,
     is_over: Vec<bool>,
     is_settled: Vec<bool>,
-    /// For each CPU, whether it delays a move while it is in its handler.
     holds_up: Vec<Vec<bool>>,
 }
 

@@ -14,14 +14,12 @@ use crate::MoveCause;
 use crate::{Actions, Ask, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup, Slice};
 use queue::{Fate, Queue, Ring, Target};
 
-/// The events of a world, and its size.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) cpus: usize,
     pub(super) buckets: usize,
     pub(super) slice_buckets: usize,
     pub(super) queues: Vec<QueueSetup>,
-    /// The buckets of each queue's packets, in the order in which they arrive.
     pub(super) packets: Vec<Vec<u16>>,
     /// The steps of control, in this order. Each can happen at any time.
     pub(super) requests: Vec<Request>,

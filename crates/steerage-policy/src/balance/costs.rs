@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::distances::is_same;
 use crate::limits::Tuning;
 
-/// A number and its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Estimate {
     pub(crate) mean: f64,
@@ -30,7 +29,6 @@ impl Estimate {
         self.var.is_finite()
     }
 
-    /// Updates the estimate with a direct observation of the number.
     pub(crate) fn observe(&mut self, seen: f64, noise: f64) {
         observe(&mut [(self, 1.0)], seen, noise);
     }
@@ -104,7 +102,6 @@ pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], se
 pub(crate) struct Crossing {
     /// How long a cache line takes. `None` if the time was not measured.
     pub(crate) apart: Option<Duration>,
-    /// The cost that was assumed for each side.
     pub(crate) prior: f64,
     /// The cost of a packet for the CPU that hands it over.
     pub(crate) give: Estimate,
@@ -118,7 +115,6 @@ pub(crate) struct Costs {
     pub(crate) receive: Estimate,
     /// The additional cost of receiving if packets are hashed.
     pub(crate) hash: Estimate,
-    /// The cost of the packet function.
     pub(crate) work: Estimate,
     /// The cost of a hand-over, by distance. The first entry is for CPUs whose distance was not
     /// measured.

@@ -11,7 +11,6 @@ use crate::policy::Policy;
 const SETTLE: Duration = Duration::from_secs(14);
 const STEADY: Duration = Duration::from_secs(6);
 
-/// The minimum throughput, as a part of the throughput of the best mask.
 const ENOUGH: f64 = 0.97;
 
 type Case = (&'static str, fn(usize, f64) -> Machine);

@@ -46,11 +46,8 @@ pub(super) struct Model {
     pub(super) policy: Balance,
     pub(super) cpus: usize,
     pub(super) map: Box<[u16; BUCKETS]>,
-    /// The bucket of each flow, and the flow's load in CPUs.
     pub(super) flows: Vec<(u16, f64)>,
-    /// The part of CPU 0 that receiving takes.
     pub(super) receive: f64,
-    /// The function's time per packet, in microseconds.
     pub(super) cost: f64,
     /// The additional cost of handing over a packet, as a part of the function's time.
     pub(super) hand_over: f64,
@@ -62,9 +59,7 @@ pub(super) struct Model {
     /// The part of each CPU's time that other programs want. If the load on a CPU exceeds the
     /// remaining time, these programs are slowed. They send the packets, so fewer packets arrive.
     pub(super) others: Vec<f64>,
-    /// The distance of each CPU from CPU 0.
     pub(super) apart: Vec<Option<Duration>>,
-    /// The policy's view of the buckets' loads.
     pub(super) sampled: Vec<f64>,
     /// The number of samples of `sampled`, without discarded samples.
     pub(super) samples: f64,
@@ -80,7 +75,6 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// A machine with `cpus` CPUs. At first, `active` of these CPUs have buckets, in equal shares.
     pub(super) fn new(cpus: usize, active: usize, seed: u64) -> Self {
         let mut map = Box::new([0; BUCKETS]);
         map.iter_mut().enumerate().for_each(|(bucket, cpu)| *cpu = (bucket * active / BUCKETS) as u16);
@@ -107,7 +101,6 @@ impl Model {
         }
     }
 
-    /// Flows by Zipf's law with exponent 1, with a total load of `load` CPUs.
     pub(super) fn zipf(mut self, flows: usize, load: f64) -> Self {
         let sum: f64 = (1..=flows).map(|rank| 1.0 / rank as f64).sum();
         let chance = &mut self.chance;
@@ -127,7 +120,6 @@ impl Model {
         base
     }
 
-    /// The part of CPU 0 that receiving takes, including hashing and handing over.
     fn received(&self, buckets: &[f64]) -> f64 {
         let several = self.active().len() > 1;
         let apart: f64 = if several { self.tell_apart * buckets.iter().sum::<f64>() } else { 0.0 };
@@ -136,7 +128,6 @@ impl Model {
         self.receive + apart + self.map.iter().zip(buckets).map(handed).sum::<f64>()
     }
 
-    /// The true load of each CPU.
     pub(super) fn loads(&self, buckets: &[f64]) -> Vec<f64> {
         let mut loads = vec![0.0; self.cpus];
         loads[0] = self.received(buckets);
@@ -184,14 +175,12 @@ impl Model {
         self.sampled.iter_mut().zip(seen).for_each(|(known, seen)| *known += weight * (seen - *known));
     }
 
-    /// Runs one load check. Returns the handled part of the offered load.
     pub(super) fn throughput_of_look(&mut self) -> f64 {
         self.look();
         let (handled, offered) = self.handled;
         handled / offered
     }
 
-    /// Runs one load check. Returns the reason why buckets moved, if they did.
     pub(super) fn look(&mut self) -> Option<MoveCause> {
         let is_late = self.late > Duration::ZERO && self.chance.below(2) == 0;
         let delay = if is_late { self.late.mul_f64(self.chance.share()) } else { Duration::ZERO };
@@ -266,7 +255,6 @@ impl Model {
         self.requests.iter().filter(|(why, ..)| *why == cause).count()
     }
 
-    /// The largest value of [`uneven`](Self::uneven) at the load checks within `time`.
     pub(super) fn worst(&mut self, time: Duration) -> f64 {
         let looks = time.as_nanos() / REFINE_EVERY.as_nanos();
         (0..looks)

@@ -67,7 +67,6 @@ fn world(builder: Builder, queues: usize, waits: bool, cpus: u16) -> World {
 }
 
 impl World {
-    /// Steps the receiver and the CPUs from `first` on. The other CPUs do not step.
     fn step(&mut self, rounds: usize, first: usize) -> Snapshot {
         for _ in 0..rounds {
             self.cpus[0].step();
@@ -102,7 +101,6 @@ fn queues_share_the_backlog() {
         assert_eq!(backlogs, [0, 200, 200]);
         world.end();
     }
-    // A queue that waits loses no packets, so it keeps its own limits.
     let mut world = world(Builder::new().backlog(200), 2, true, 3);
     let now = world.step(100, 3);
     assert_eq!(now.dropped().total(), 0);
@@ -110,8 +108,6 @@ fn queues_share_the_backlog() {
     world.end();
 }
 
-/// If memory is short, each CPU has a smaller backlog. A stalled CPU fills only its own backlog, so
-/// other CPUs lose no packets, and no queue runs out of pages.
 #[test]
 fn a_stalled_cpu_costs_its_own_packets_only_when_memory_is_short() {
     const CAP: usize = 12 << 20;
@@ -137,8 +133,6 @@ fn too_little_memory_for_one_poll_per_cpu_is_refused() {
     assert!(text.contains("more than the cap of 1048576") && text.contains("raise the cap"), "{text}");
 }
 
-/// A CPU's backlog is made longer, and shorter again, while the CPU is stalled. A longer backlog
-/// comes with its pages.
 #[test]
 fn the_backlog_grows_and_shrinks_under_load() {
     for queues in [1, 3] {
@@ -157,7 +151,6 @@ fn the_backlog_grows_and_shrinks_under_load() {
             1600,
             "16 times as long at most"
         );
-        // The worker continues, and handles all packets in order.
         let now = world.step(400, 1);
         assert!(now.delivered() > 10_000 && now.queues.iter().all(|queue| queue.pool.alloc_empty == 0));
         world.end();

@@ -40,10 +40,8 @@ impl RxQueue for Frames {
 #[derive(Debug, Default)]
 struct Asked {
     looks: Vec<Timestamp>,
-    /// The CPUs that had buckets at each plan.
     plans: Vec<Vec<u16>>,
     changes: usize,
-    /// The CPU to which all buckets should go at the next call.
     request: Option<u16>,
     panics: bool,
 }
@@ -141,14 +139,12 @@ fn looks_become_rare_while_nothing_is_received() {
         intervals.push(next.since(now));
         now = next;
     }
-    // Frames arrived only before the first call.
     let idle = (0..10).map(|nth| (REFINE_EVERY * (1 << nth)).min(REFINE_EVERY_MAX));
     assert_eq!(intervals, idle.collect::<Vec<_>>());
     assert_eq!(told.asked().looks.len(), 9);
     two.receive(1);
     let next = two.handle.control(now).unwrap();
     assert_eq!(next.since(now), REFINE_EVERY, "it is no longer idle");
-    // A very late call counts as a single call.
     let late = next + Duration::from_secs(100);
     two.handle.control(late).unwrap();
     assert_eq!(told.asked().looks.last(), Some(&late));
@@ -211,7 +207,6 @@ fn a_policy_that_panics_is_not_called_again() {
     assert_eq!(told.asked().looks.len(), 1);
     two.receive(10);
     assert_eq!(two.handle.snapshot().delivered(), 10);
-    // The new policy gets the calls.
     let other = Told::default();
     two.handle.set_policy(other.clone());
     two.handle.control(Timestamp::ZERO + 2 * REFINE_EVERY_MAX);

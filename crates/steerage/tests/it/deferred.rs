@@ -38,7 +38,6 @@ struct Holding {
 }
 
 impl Holding {
-    /// Finishes all held packets. The first `lost` of these packets count as lost.
     fn settle(&mut self, mut lost: u64) {
         for (account, source, packets) in self.held.drain(..) {
             let now = lost.min(packets);
@@ -53,7 +52,6 @@ impl Holding {
     }
 }
 
-/// An output that takes packets until all its instances together hold `room` packets.
 struct Later {
     shared: Arc<Mutex<Holding>>,
     nth: usize,

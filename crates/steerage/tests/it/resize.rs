@@ -109,7 +109,6 @@ fn seen(packet: &Packet<'_>) -> Seen {
     Seen { data, wire_len: all.wire_len, time: all.time }
 }
 
-/// Checks that reading the whole batch at once gives the same result as reading packet by packet.
 fn both_ways(batch: &mut Batch<'_>) {
     let one_by_one: Vec<_> =
         batch.iter_mut().map(|packet| (packet.data().to_vec(), packet.time(), packet.wire_len())).collect();
@@ -222,7 +221,6 @@ impl Handler for Changes {
                     _ => assert_eq!(done, Ok(())),
                 }
                 if packet.headroom() < FrameHeader::BYTES && packet.time().is_none() {
-                    // The change overwrote the header.
                     (model.time, model.wire_len) = (None, model.data.len());
                 }
                 assert_eq!(seen(&packet), model, "after {one:?}");

@@ -20,7 +20,6 @@ const BLOCK_BYTES: usize = 1 << 14;
 /// The payload of each packet except the last, in bytes.
 const SIZE: usize = 1000;
 const PAYLOAD: usize = 2 * SIZE + 500;
-/// The headers of Ethernet, IPv4 and UDP.
 const HEADERS: usize = 14 + 20 + 8;
 const NANOS: u64 = 1_234_567_891;
 const TTL_AT: usize = 14 + 8;
@@ -71,7 +70,6 @@ impl RxQueue for Lends {
     }
 }
 
-/// Checks the packets of a super-frame: each has a correct checksum and `ttl`.
 fn assert_whole(packets: &[Vec<u8>], ttl: u8) {
     assert_eq!(packets.iter().map(Vec::len).collect::<Vec<_>>(), [SIZE, SIZE, 500].map(|bytes| HEADERS + bytes));
     let mut carried = Vec::new();
@@ -110,7 +108,6 @@ impl Handler for Keeps {
             assert_eq!((packet.interface(), packet.offload()), (Some(5), Some(offload())));
             self.0.lock().unwrap().extend(kept_parts(&packet));
             assert_eq!(packet.linearise().map(<[u8]>::len), Ok(HEADERS + PAYLOAD), "it lies in one piece");
-            // Writing to a super-frame copies its headers, and its packets get the changed headers.
             packet.data_mut().expect("there is room")[TTL_AT] = 63;
             self.0.lock().unwrap().extend(kept_parts(&packet));
             assert_eq!(packet.total_len(), HEADERS + PAYLOAD);

@@ -33,8 +33,6 @@ impl RxQueue for Numbers {
 
 type Wire = Arc<Mutex<Vec<u64>>>;
 
-/// Refuses every seventh frame, and finds no room for the frames after a sent number that ends in
-/// 63.
 struct Choosy(Wire);
 
 impl TxQueue for Choosy {
@@ -73,7 +71,6 @@ impl TxQueue for Failing {
     }
 }
 
-/// Gives each packet the verdict that the test chooses for its number.
 struct Acts<F>(F);
 
 impl<F: FnMut(u64, steerage::Packet<'_>) + 'static> Handler for Acts<F> {
@@ -115,7 +112,6 @@ fn choosy(wire: &Wire) -> Output {
 #[test]
 fn what_is_sent_refused_and_has_no_room_is_told_apart() {
     let wire = Wire::default();
-    // 200 frames in batches of 64. The last batch is shorter.
     let ledger = run(200, vec![choosy(&wire)], |_, packet| packet.transmit(TxId(0)));
     let sent: Vec<u64> = (0..200).filter(|number| number % 7 != 0 && !(164..192).contains(number)).collect();
     // 63 is a multiple of seven, so frame 63 is refused. After frame 163, the rest of its batch
@@ -176,8 +172,6 @@ fn the_first_verdict_stands_and_what_was_written_is_sent() {
     assert_eq!(*wire.lock().unwrap(), sent);
 }
 
-/// Sends from the packets' own pages, and finishes each packet only when another packet needs the
-/// room.
 struct Holding {
     region: Option<Arc<Region>>,
     free: Vec<Page>,
@@ -185,11 +179,9 @@ struct Holding {
     wire: Wire,
 }
 
-/// The number of pages is smaller than a batch.
 const HOLDING_PAGES: usize = 48;
 
 impl Holding {
-    /// Sends the packet that was taken first, with its current contents.
     fn let_go(&mut self) {
         let Some(frame) = self.held.pop_front() else { return };
         let (at, len) = (frame.offset(), frame.len());

@@ -14,7 +14,6 @@ use steerage::{
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::manual_clock::ManualClock;
 
-/// Each poll returns as many frames as the test requests, each of another flow.
 struct Bursts {
     wanted: Arc<AtomicUsize>,
     flow: u16,
@@ -46,7 +45,6 @@ fn udp(port: u16) -> Vec<u8> {
     frame
 }
 
-/// Three CPUs: CPU 0 receives, and CPUs 1 and 2 get all packets.
 struct Three {
     cpus: [Softnet<Nothing, ManualClock>; 3],
     handle: Handle,
@@ -130,7 +128,6 @@ fn changes_and_the_stop_wake_but_not_for_packets() {
     three.handle.stop();
     let (sent_at_end, received_at_end, stopped) = three.wakes();
     assert_eq!((sent_at_end, received_at_end), (sent, received), "there was no packet");
-    // A CPU that another CPU has just woken is awake.
     let by_the_stop = [0, 1, 2].map(|cpu: usize| stopped[cpu] - before[cpu]);
     assert!(by_the_stop.iter().all(|wakes| *wakes <= 1) && by_the_stop.contains(&1), "{by_the_stop:?}");
     assert_eq!((sent, received), (0, [0, 0]));

@@ -25,7 +25,6 @@ use steerage_ledger::Snapshot;
 const FRAMES: usize = 300;
 const FRAME_BYTES: usize = 60;
 
-/// More rounds mean that the run hangs.
 const ROUNDS_MAX: usize = 100_000;
 
 struct Fills(usize);
@@ -41,7 +40,6 @@ impl RxQueue for Fills {
     }
 }
 
-/// A device with posted pages. Every other frame is short.
 struct Posts {
     ring: Vec<Page>,
     left: usize,
@@ -71,7 +69,6 @@ impl RxQueue for Posts {
         if self.left > 0 {
             return Ok(Polled::More);
         }
-        // The device returns half of its pages here, and the rest when the run ends.
         self.ring.drain(..self.ring.len() / 2).for_each(|page| out.give_page(page));
         Ok(Polled::Ended)
     }
@@ -105,7 +102,6 @@ impl RxQueue for Lends {
     }
 }
 
-/// An output that sends from its own pages, each swapped for a packet's page.
 #[derive(Default)]
 struct Swaps(Vec<Page>);
 
@@ -128,7 +124,6 @@ impl TxQueue for Swaps {
         let mut sent = Sent::default();
         while let Some(mut packet) = packets.next_packet() {
             sent.packets += 1;
-            // The page that was taken can be used at once, because its packet has already left.
             if let Some(taken) = packet.swap(&mut self.0) {
                 self.0.push(taken.into_page().unwrap());
             }
@@ -192,7 +187,6 @@ fn run(nodes: Option<NodeMap>, lpc_pages: usize) -> (Snapshot, u64) {
     let mut cpus: Vec<Softnet<Varied, Still>> = parts.into_iter().map(|part| part.enter(Still)).collect();
     let mut rounds = 0;
     while !handle.is_finished() {
-        // The second CPU is stepped less often, so that backlogs fill up and frames are dropped.
         cpus[0].step();
         if rounds % 3 == 0 {
             cpus[1].step();
@@ -217,7 +211,6 @@ fn check(k: u64, (ledger, held): &(Snapshot, u64)) {
     );
 }
 
-/// Planted panics would fill the log. Any other panic is printed.
 fn quiet_panics() {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -61,8 +61,8 @@ pub struct Spec {
     pub workers: CpuMask,
     /// The CPUs over which packets are spread, for inputs without a mask of their own.
     pub mask: CpuMask,
-    /// The masks of single queues, by the queue's number over all inputs. These masks replace the
-    /// other masks. If a queue has several entries, the last entry counts.
+    /// The masks of single queues, by the queue's number over all inputs. A queue's mask replaces
+    /// the other masks. If a queue has several entries, the last entry counts.
     pub queue_masks: Vec<(usize, CpuMask)>,
     /// The inputs.
     pub inputs: Vec<InputSpec>,

@@ -31,8 +31,8 @@ pub struct Capabilities {
     /// pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
     pub lends: bool,
     /// The maximum number of pages that a frame may occupy, from 1 to
-    /// [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool has this many times as many pages.
-    /// More than 1 if a device receives a long frame into several buffers: see
+    /// [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool has `segments_max` times as many
+    /// pages. More than 1 if a device receives a long frame into several buffers: see
     /// [`Completions::gather`](crate::completions::Completions::gather).
     pub segments_max: usize,
     /// The maximum number of pages that the device keeps posted in its own ring. The pool has this

@@ -132,7 +132,7 @@ impl Cpu {
         self.id
     }
 
-    /// The time at which this batch began, on the clock of the CPUs. This is not the time at which
+    /// The time at which this batch began, on the clock of the CPUs. `now` is not the time at which
     /// packets were received: a capture file is read within seconds, although its packets are hours
     /// apart. To let state expire by the time of packets, use a
     /// [`PacketClock`](steerage_flow::PacketClock).

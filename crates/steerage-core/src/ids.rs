@@ -1,4 +1,5 @@
-//! The identifiers that every part of the path uses. This module imports nothing of this crate.
+//! The identifiers that every part of the path uses. This module imports no other module of this
+//! crate.
 
 pub use steerage_ledger::{DropReason, MoveCause, TxSource};
 pub use steerage_moves::CpuIndex;
@@ -78,7 +79,7 @@ pub struct InputId(pub u16);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The handler only read or wrote the packet. This is the verdict of a packet by default.
+    /// The handler only read or wrote the packet. A packet has this verdict by default.
     #[default]
     Consumed,
     /// [`Packet::discard`](crate::packet::Packet::discard).

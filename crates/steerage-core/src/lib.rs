@@ -1,7 +1,7 @@
 //! The receive path of steerage: from a device's queue to the handlers on many CPUs, flow by flow,
 //! in order, in batches, without locks. Programs use it through the crate `steerage`.
 //!
-//! These are the modules in the order in which a packet passes through them. Imports point down
+//! The modules are listed in the order in which a packet passes through them. Imports point down
 //! only, and the modules of the last table are at the bottom.
 //!
 //! | module | what happens there |

@@ -20,7 +20,7 @@ pub const FLOW_LIMIT_TABLE_LEN: usize = 4096;
 pub const FLOW_LIMIT_TABLE_LEN_MAX: usize = 1 << 16;
 
 /// The maximum number of frames that are handled from one backlog before the next backlog is
-/// served. This number equals the poll budget, so that a CPU that both receives and handles packets
+/// served. The limit equals the poll budget, so that a CPU that both receives and handles packets
 /// gives the same share to each.
 pub const HANDLE_BUDGET: usize = 64;
 
@@ -76,7 +76,7 @@ pub const BACKLOG_DEFAULT: usize = 1000;
 pub const BACKLOG_MAX: usize = steerage_mem::ring::RING_SLOTS_MAX;
 
 /// How many frames of moving buckets a queue can park. A slice of a move has a sixteenth of the
-/// buckets, so it parks about a sixteenth of the frames that arrive while a CPU handles a full
+/// buckets, so a slice parks about a sixteenth of the frames that arrive while a CPU handles a full
 /// backlog.
 pub const PARKING_LOT_SLOTS: usize = steerage_mem::supply::LOT_SLOTS;
 
@@ -105,7 +105,7 @@ pub const RECEIVE_TIMED_ONCE_IN: u32 = 16;
 pub const MOVE_WAIT: Duration = Duration::from_millis(20);
 
 /// How long a released queue waits for its new CPU. After that, the old CPU takes the queue back.
-/// This time is shorter than [`MOVE_WAIT`], so that a move that begins during the wait loses no
+/// The wait is shorter than [`MOVE_WAIT`], so that a move that begins during the wait loses no
 /// packets.
 pub const OFFER_WAIT: Duration = Duration::from_millis(10);
 
@@ -129,7 +129,8 @@ pub const POOL_BULK: usize = POLL_BUDGET;
 pub const KEPT_DEFAULT: usize = 1024;
 
 /// The maximum number of packets that one CPU's function may originate at a time, each in its own
-/// page. This number allows as many answers to each packet of a poll as a poll has packets.
+/// page. With this limit, a function can answer each packet of a poll with as many packets as a
+/// poll has.
 pub const ORIGINATED_MAX: usize = POLL_BUDGET * POLL_BUDGET;
 
 pub use steerage_mem::fit::{HEADROOM, PAGE_BYTES_MIN, TAILROOM};
@@ -171,12 +172,12 @@ pub const MEMORY_MAX_DEFAULT: usize = 1 << 30;
 pub struct Limits {
     /// How many frames may wait for a CPU: `netdev_max_backlog`. As in Linux, the limit holds for
     /// the frames of all live queues together. The limit also holds separately for each queue that
-    /// can wait (a file). The limit is at least 1. If there is memory under the cap, it is at most
-    /// 16 times the backlog with which the instance was built.
+    /// can wait (a file). The limit is at least 1. If there is memory under the cap, the limit is
+    /// at most 16 times the backlog with which the instance was built.
     pub backlog: usize,
     /// How many frames one poll takes from a queue, and how many frames are handled from one
-    /// backlog before the next backlog is served: `dev_weight`. It limits the length of the lists
-    /// that are handed to other CPUs. From 1 to [`POLL_BUDGET`], which is the default.
+    /// backlog before the next backlog is served: `dev_weight`. The weight also limits the length
+    /// of the lists that are handed to other CPUs. From 1 to [`POLL_BUDGET`], which is the default.
     pub dev_weight: usize,
     /// How many packets a round handles before the queues are polled again: `netdev_budget`. The
     /// budget is at least 1. However small the budget is, every round handles the CPU's own share
@@ -258,6 +259,6 @@ const _: () = {
     assert!(BACKLOG_DEFAULT <= BACKLOG_MAX);
 };
 
-/// How long a hook may run between two rounds of a CPU. This is a tenth of a round's maximum time,
-/// so that packets are hardly delayed.
+/// How long a hook may run between two rounds of a CPU. The limit is a tenth of a round's maximum
+/// time, so that hooks hardly delay packets.
 pub const BETWEEN_ROUNDS_MAX: Duration = Duration::from_micros(200);

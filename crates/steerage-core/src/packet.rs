@@ -151,8 +151,8 @@ impl<'a> Batch<'a> {
     /// it has finished with the packet. Returns the positions of the other packets. Use
     /// [`iter_mut`](Self::iter_mut) for those packets.
     ///
-    /// Use this in functions that read the whole batch before they act. It costs about half as much
-    /// as iterating over all packets.
+    /// Use this in functions that read the whole batch before they act. `read_common` costs about
+    /// half as much as iterating over all packets.
     #[inline(always)]
     pub fn read_common(&mut self, mut read: impl FnMut(usize, Received<'_>) -> bool) -> Positions {
         const _: () = assert!(HANDLE_BUDGET <= u64::BITS as usize, "each packet of a batch has a bit");
@@ -486,8 +486,8 @@ impl Packet<'_> {
         }
     }
 
-    /// Takes the packet out of its batch. The result is owned and `Send`, and its pages return to
-    /// the pool when it is dropped, on any thread. A lent frame is copied.
+    /// Takes the packet out of its batch. The result is owned and `Send`. Its pages return to the
+    /// pool when the result is dropped, on any thread. A lent frame is copied.
     ///
     /// # Errors
     /// Returns the packet itself if the queue's limit of kept packets is reached, if no page is

@@ -8,7 +8,7 @@
 //! All pages return: when an instance has ended and no packet is kept, the shared pool has every
 //! page again.
 //!
-//! Three measures make pages cheap, and each of them was measured:
+//! Three measures reduce the cost of pages, as benchmarks confirm:
 //!
 //! - The queue's owner prefetches the pages of its next poll for writing while it steers the frames
 //!   of this poll, one page per frame ([`PagePool::prefetch`]). Prefetching all pages at once would
@@ -16,17 +16,16 @@
 //! - The length of a page is never a multiple of 1024 bytes
 //!   ([`PAGE_BYTES_MIN`](crate::limits::PAGE_BYTES_MIN)). With pages of 2048 bytes, the first lines
 //!   of the frames share a few cache sets.
-//! - Pages are handed out in random order: the shared pool is shuffled when it is created. If pages
-//!   were handed out in address order, the stride prefetcher of the worker's CPU would fetch the
-//!   next frames while the receiving CPU still writes them, which doubles the receiving CPU's cost
-//!   for a packet.
+//! - Pages are handed out in random order: the shared pool is shuffled when it is created. In
+//!   address order, the stride prefetcher of the worker's CPU would fetch the next frames while the
+//!   receiving CPU still writes them. That doubles the receiving CPU's cost for a packet.
 //!
 //! Each CPU has its share of the pages on its own NUMA node. All shares are parts of one region,
 //! because all AF_XDP sockets of an interface share one region; a page's number identifies its
 //! part. A queue takes pages of another node when the pages of its own node are used up. When a
 //! page of another node returns, it goes to the shared pool and not to the local cache. So pages of
-//! other nodes are replaced by pages of the queue's own node, as in ENA. This check costs two
-//! comparisons per page.
+//! other nodes are replaced by pages of the queue's own node, as in ENA. Checking the node of a
+//! page costs two comparisons.
 //!
 //! In debug and fuzz builds, `steerage-mem` detects a page that is used after its release or
 //! released twice.

@@ -334,7 +334,7 @@ impl<M: Send> Participant<M> {
         runner.shared.notify(&mut self.published, runner.index);
     }
 
-    /// Lets the handler return its state of the leaving buckets. Returns whether this CPU was
+    /// Calls the handler to return its state of the leaving buckets. Returns whether this CPU was
     /// declared dead during the call.
     fn give_up_state<H: Handler<Moved = M>>(&mut self, part: HandlerPart, runner: &mut Runner<H>) -> bool {
         let (group, buckets, states) = (part.group, &self.buckets, &mut self.states);
@@ -352,7 +352,7 @@ impl<M: Send> Participant<M> {
         given.is_err()
     }
 
-    /// Lets the handler take the state of the arriving buckets. Returns whether this CPU was
+    /// Calls the handler to take the state of the arriving buckets. Returns whether this CPU was
     /// declared dead during the call.
     fn take_over_state<H: Handler<Moved = M>>(&mut self, part: HandlerPart, runner: &mut Runner<H>) -> bool {
         let (group, states) = (part.group, &mut self.states);

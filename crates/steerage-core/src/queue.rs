@@ -88,9 +88,9 @@ fn ring_of(table: &[CpuIndex; BUCKETS], frame: &Completion) -> usize {
     usize::from(table[usize::from(bucket_of(FlowHash(frame.hash_or_zero())))])
 }
 
-/// Counts the whole poll for the bucket of one frame, at a different position in each poll. This is
-/// one store per poll, in a table that only the owner writes. One store per frame would bring 4096
-/// counters into the caches of the receiving CPU, which is the bottleneck.
+/// Counts the whole poll for the bucket of one frame, at a different position in each poll.
+/// Sampling takes one store per poll, in a table that only the owner writes. Counting each frame
+/// would bring 4096 counters into the caches of the receiving CPU, which is the bottleneck.
 #[inline]
 fn sample_load(frames: &[Completion], nth: usize, ledger: &QueueLedger) {
     let frame = nth.checked_rem(frames.len()).and_then(|nth| frames.get(nth));
@@ -385,7 +385,7 @@ impl OwnedQueue {
     }
 
     /// Ends the run for this queue. A live queue is polled until the device has handed over the
-    /// frames that have already arrived. Any other queue is not polled again.
+    /// frames that have already arrived. A queue that is not live is not polled again.
     pub(crate) fn stop(&mut self) {
         if !self.state.ended {
             self.state.ended = !self.rx.stop();

@@ -57,9 +57,9 @@ pub trait RxQueue: Send {
         Ok(Opened::default())
     }
 
-    /// Hands over up to `budget` frames that have arrived. All of them begin with a header of the
-    /// same type, Ethernet unless the queue calls [`Completions::set_link`]. Must not block, and
-    /// must not allocate memory after the first few calls.
+    /// Hands over up to `budget` frames that have arrived. All frames of a poll begin with a header
+    /// of the same type, Ethernet unless the queue calls [`Completions::set_link`]. Must not block,
+    /// and must not allocate memory after the first few calls.
     ///
     /// # Errors
     /// An error ends the queue: it is not polled again. Frames that were pushed before the error

@@ -78,10 +78,9 @@ pub trait TxQueue: Send {
     }
 
     /// Sends packets in their order. When this function returns, the queue no longer needs the
-    /// packets: it has copied the packets that it could not send at once, or has swapped their
-    /// pages for its own pages ([`OutgoingPacket::swap`]). Must not block, and must not allocate
-    /// memory after the first few calls. Called once for each batch that has packets for this
-    /// output.
+    /// packets. The queue has either sent a packet, copied it, or swapped its pages for pages of
+    /// the queue ([`OutgoingPacket::swap`]). Must not block, and must not allocate memory after the
+    /// first few calls. Called once for each batch that has packets for this output.
     ///
     /// # Errors
     /// An error ends this CPU's queue. All packets of this batch and all later packets for this

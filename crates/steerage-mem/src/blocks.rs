@@ -161,8 +161,8 @@ impl Blocks {
         self
     }
 
-    /// Begins to limit the units that each of `rings` rings holds, if the blocks are
-    /// [shared](Self::shared).
+    /// If the blocks are [shared](Self::shared), begins to limit the units that each of `rings`
+    /// rings holds.
     pub(crate) fn divide(&mut self, rings: usize) {
         self.shares.divide(rings);
     }

@@ -26,8 +26,8 @@ impl<T> ControlLock<T> {
     /// Waits for the lock. Only control threads may call this function.
     ///
     /// Control threads try the lock repeatedly instead of sleeping on it. If a control thread
-    /// slept, the packet CPU that releases the lock would have to wake it. That system call takes
-    /// up to 100 us on a virtual machine.
+    /// slept, the packet CPU that releases the lock would have to wake it. The system call for
+    /// waking takes up to 100 us on a virtual machine.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         assert!(!round::is_inside(), "a packet CPU would wait for the control lock in its round");
         for looks in 0_u32.. {

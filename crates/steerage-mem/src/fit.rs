@@ -85,8 +85,8 @@ impl Fit {
     }
 
     /// The length of a page for the frame and the [`TAILROOM`] after it, in bytes. The length is a
-    /// whole number of cache lines. It is not a multiple of 1024 bytes, because the first cache
-    /// lines of all frames would then fall into few cache sets.
+    /// whole number of cache lines. The length is not a multiple of 1024 bytes, because the first
+    /// cache lines of all frames would then fall into few cache sets.
     pub const fn page_bytes(self) -> usize {
         let needed = (self.offset + self.bytes + TAILROOM).next_multiple_of(PAGE_ALIGN);
         let bytes = if needed < PAGE_BYTES_MIN { PAGE_BYTES_MIN } else { needed };

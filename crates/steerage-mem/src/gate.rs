@@ -9,11 +9,12 @@
 //! batch. So a declaration of death is clearly before or after each change. The word has its own
 //! cache line, and two exchanges per batch take less than a tick per packet.
 //!
-//! Either a batch counts or its CPU is dead, never both. This needs no memory order, because all
-//! changes of one word have a single order. But a CPU that declares a second CPU dead must see
-//! everything that the second CPU did before its batch: it revokes the last packets that the second
-//! CPU sent, and the ledger takes over that CPU's counts. So entering the handler releases (G1),
-//! and the declaration acquires (G2). Everything else is relaxed.
+//! Either a batch counts or its CPU is dead, never both. For this guarantee, no memory order is
+//! needed, because all changes of one word have a single order. But a CPU that declares a second
+//! CPU dead must see everything that the second CPU did before its batch. For example, the first
+//! CPU revokes the last packets that the second CPU sent, and the ledger contains the second CPU's
+//! counts. So entering the handler releases (G1), and the declaration acquires (G2). Everything
+//! else is relaxed.
 
 use crate::sync::{AtomicU64, Ordering};
 

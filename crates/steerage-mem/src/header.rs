@@ -32,7 +32,7 @@ impl FrameHeader {
     /// The value of `nanos` if the time is unknown.
     pub const NO_TIME: u64 = u64::MAX;
 
-    /// The header of the same frame without the last `bytes` bytes.
+    /// The header of the frame after the last `bytes` bytes were cut off.
     #[must_use]
     pub fn shorter(self, bytes: usize) -> Self {
         Self { wire_len: self.wire_len.saturating_sub(bytes as u32), ..self }

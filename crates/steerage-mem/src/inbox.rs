@@ -3,9 +3,9 @@
 //!
 //! A producer publishes, executes a fence, and then sets the ring's bit if the bit is clear. The
 //! consumer clears the bit of a ring that was empty for a while, executes a fence, and then checks
-//! the ring once more. One of the two fences comes first. So either the consumer sees the published
-//! frames, or the producer sees that the bit is clear. A bit stays set while packets keep coming,
-//! so usually producer and consumer only read it.
+//! the ring once more. One of these two fences comes first. So either the consumer sees the
+//! published frames, or the producer sees that the bit is clear. A bit stays set while packets keep
+//! coming, so usually producer and consumer only read it.
 
 use crossbeam_utils::CachePadded;
 

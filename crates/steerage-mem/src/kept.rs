@@ -101,8 +101,9 @@ impl KeptPages {
         self.waiting.any()
     }
 
-    /// Takes all pages that have returned, and passes each page to `each`. This function is for the
-    /// owner of the pool. If another thread calls it too, each thread gets some of the pages.
+    /// Takes all pages that have returned, and passes each page to `each`. Only the owner of the
+    /// pool should call this function. If another thread calls it too, each thread gets some of the
+    /// pages.
     pub fn collect(&self, each: impl FnMut(Page)) {
         self.waiting.collect(self.memory.pool(), each);
     }

@@ -113,7 +113,7 @@ mod by_allocator {
     }
 
     /// # Safety
-    /// As for the other `unmap`.
+    /// As for the `unmap` of other builds.
     pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
         // SAFETY: the caller's promise; the memory was allocated with the same layout.
         layout(bytes).into_iter().for_each(|layout| unsafe { dealloc(base.as_ptr(), layout) });

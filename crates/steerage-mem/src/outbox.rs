@@ -151,8 +151,9 @@ impl Outbox {
         }
     }
 
-    /// Takes back the staged frames that would exceed the ring's share of the blocks. These frames
-    /// are not always the newest, since a short frame may pass where a long frame may not.
+    /// Takes back the staged frames that would exceed the ring's share of the blocks. The frames to
+    /// take back are not always the newest, since a short frame may pass where a long frame may
+    /// not.
     #[inline(never)]
     fn share(&mut self, at: usize, blocks: &mut Blocks, mut refused: impl FnMut()) {
         let Some(mut publishing) = blocks.publishing(at) else { return };

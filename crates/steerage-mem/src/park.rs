@@ -2,8 +2,8 @@
 //!
 //! A CPU that goes to sleep sets its bit, executes a fence, checks for work once more, and then
 //! waits on its bell. A CPU that wakes a sleeping CPU publishes the work, executes a fence, and
-//! then checks the bit. One of the two fences comes first, so either the sleeper sees the work or
-//! the waker sees the bit.
+//! then checks the bit. The fence of the sleeper or the fence of the waker comes first, so either
+//! the sleeper sees the work or the waker sees the bit.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -6,9 +6,9 @@
 //!
 //! The pages of the pool are therefore the chunks of the UMEM, of any length (unaligned chunks).
 //! All queues of an interface share one UMEM, so a queue can post a page in which another queue
-//! received a frame. A queue gets the region before its first poll (`RxQueue::mapped`). It declares
-//! the maximum number of its posted pages (`posted_max`), so that the instance maps this many
-//! additional pages.
+//! received a frame. A queue gets the region before its first poll (`RxQueue::mapped`). The queue
+//! declares the maximum number of its posted pages (`posted_max`), so that the instance maps this
+//! many additional pages.
 //!
 //! When a queue ends, its socket is closed first. After that, the kernel no longer fills pages, and
 //! the posted pages are taken back. The pages of a zero-copy socket are not taken back, because its

@@ -26,8 +26,9 @@ const SHUFFLE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 /// The shared pool as seen from one NUMA node.
 ///
 /// The functions of the pool neither wait for another thread nor allocate, however many threads use
-/// the pool. They move 64 pages by one atomic exchange. A call finds no page only if at some moment
-/// during the call no page was free. A page that another thread is about to return is not free yet.
+/// the pool. The pool's functions move 64 pages by one atomic exchange. A call finds no page only
+/// if at some moment during the call no page was free. A page that another thread is about to
+/// return is not free yet.
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,
@@ -153,8 +154,8 @@ impl Nodes {
                 let index = |page: &Page| page.number().wrapping_sub(self.region.number_of(0));
                 let is_own = |page: &Page| numbers.contains(&page.number());
                 let mut bulk = [0; BULK_MAX];
-                // Usually all pages belong to one node. These loops have no branches, so the
-                // compiler vectorizes them.
+                // Usually all pages belong to one node. The following loops have no branches, so
+                // the compiler vectorizes them.
                 if some.iter().fold(true, |all, page| all & is_own(page)) {
                     bulk.iter_mut().zip(some).for_each(|(to, page)| *to = index(page));
                     stack.give(&self.table, &bulk[..some.len()]);

@@ -103,8 +103,8 @@ pub enum Ask {
     /// Declare this CPU dead if it has made no progress for long enough and has no frames of a
     /// source that can wait: [`Event::Died`].
     Declare(CpuIndex),
-    /// The owner of this queue is dead and sends no frames. Revoke the frames that it sent to dead
-    /// CPUs. If the living old CPUs have finished all of its frames, the outcome is
+    /// The owner of this queue is dead and sends no frames. Revoke the frames that the queue sent
+    /// to dead CPUs. If the living old CPUs have finished all of its frames, the outcome is
     /// [`Event::FencesPassed`].
     ReadFences {
         /// The queue.

@@ -36,9 +36,9 @@
 //! * **State moves in separate phases** (leave, arrive) and not with the packets. The new CPU has
 //!   the state before it gets the first packet, and no batch has to check a mailbox.
 //! * **A CPU can be declared dead only inside its handler.** Outside of the handler, the CPU may be
-//!   sending by a map that is about to change. The simulator found that reordering. So a program
-//!   that steps CPUs itself and then stops delays a move until it steps them again. Packets of that
-//!   move are dropped and counted (`moving`).
+//!   sending by a map that is about to change. The simulator found this kind of reordering. So a
+//!   program that steps CPUs itself and then stops delays a move until it steps them again. Packets
+//!   of that move are dropped and counted (`moving`).
 //! * **Frames that a dead CPU's queues had sent to another dead CPU are revoked for both**, because
 //!   no other CPU may touch the ends of these rings.
 //! * **A queue that changes its group parks all of its buckets at once.** Handlers identify a

@@ -110,9 +110,9 @@ impl Moves {
         queue.open && !self.is_dead(queue.owner)
     }
 
-    /// The slice for a queue that changes its group. It parks all of the queue's buckets at once:
-    /// the group number must change for all of the queue's frames at one point, so all frames that
-    /// the queue sent before must be finished first.
+    /// The slice for a queue that changes its group parks all of the queue's buckets at once. The
+    /// group number must change for all of the queue's frames at one point. So all frames that the
+    /// queue sent before must be finished first.
     fn next_joining(&mut self) -> bool {
         let joining =
             |(at, queue): (usize, &crate::Queue)| Some((at, queue.joining.filter(|_| self.is_served(queue))?));
@@ -285,8 +285,8 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// A dead CPU's queues send no frames. They count as parked, and their fences as passed once
-    /// their rings to the living old CPUs are finished.
+    /// A dead CPU's queues send no frames. Such queues count as parked. Their fences count as
+    /// passed once their rings to the living old CPUs are finished.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
         if self.slice.phase != MovePhase::Park {
             return;

@@ -37,7 +37,8 @@ pub struct Slice {
     pub phase: MovePhase,
     /// The moves, sorted by bucket.
     pub moves: Vec<BucketMove>,
-    /// The number of the group before the move. It changes when a queue changes its group.
+    /// The number of the group before the move, which differs from `group_after` when a queue
+    /// changes its group.
     pub group_before: u16,
     /// The number of the group after the move.
     pub group_after: u16,

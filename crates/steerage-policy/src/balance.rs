@@ -207,8 +207,8 @@ impl Balance {
         {
             return None;
         }
-        // CPUs join for one step of growth. They leave only if the remaining CPUs have room for a
-        // further step, so that they need not join again at once.
+        // CPUs join for one step of growth. CPUs leave only if the remaining CPUs have room for a
+        // further step, so that no CPU has to join again at once.
         let wanted = self.demand.peak() * self.tuning.growth.powi(2) / self.tuning.fill;
         let is_enough =
             |choice: &Choice| choice.regime.others.len() < seen.regime.others.len() && choice.value.mean >= wanted;
@@ -347,8 +347,8 @@ impl Gain {
         Self { low: part(low), mean: part(mean), high: part(high), deviation }
     }
 
-    /// The expected gain of a probe, counting only positive gains. This weighs regimes that are
-    /// good on average against regimes that are little known.
+    /// The expected gain of a probe, counting only positive gains. The promise weighs regimes that
+    /// are good on average against regimes that are little known.
     fn promise(self) -> f64 {
         let z = self.mean / self.deviation.max(f64::MIN_POSITIVE);
         let density = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();

@@ -2,10 +2,10 @@
 //! share.
 //!
 //! The control uses only the core's public handle. The control reads counters, calls the policies,
-//! and passes the map and the plan of each group to the core. It holds no lock of the core during
-//! these steps. So the state of a group may have changed when a policy's answer arrives. Each
-//! answer carries the group's version on which it is based, and the core ignores an answer to an
-//! old version.
+//! and passes the map and the plan of each group to the core. The control holds no lock of the core
+//! during these steps. So the state of a group may have changed when a policy's answer arrives.
+//! Each answer carries the group's version on which it is based, and the core ignores an answer to
+//! an old version.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -12,8 +12,8 @@ pub const REFINE_EVERY: Duration = Duration::from_millis(10);
 /// distance is random error, and the mean of eight is accurate to a third of a deviation.
 pub(crate) const MIN_SAMPLES: u32 = 8;
 
-/// The numbers on which decisions depend. They are fields, so that a test can show that each number
-/// matters.
+/// The numbers on which decisions depend. The numbers are fields, so that a test can show that each
+/// number matters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
     /// How long a decision is expected to hold, and so how long CPUs stay at least: a gain must pay
@@ -31,7 +31,7 @@ pub(crate) struct Tuning {
     /// estimate that is renewed at each load check follows within a quarter of a second.
     pub(crate) drift: f64,
     /// The relative error of a cost or a throughput in one load check. On a virtual machine,
-    /// throughput was measured to differ by 3 to 7 % between two load checks. This is also the
+    /// throughput was measured to differ by 3 to 7 % between two load checks. `noise` is also the
     /// assumed error of the model, and the tolerated difference between CPUs.
     pub(crate) noise: f64,
     /// How many standard deviations make a difference certain: one in forty such decisions is wrong

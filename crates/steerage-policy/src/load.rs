@@ -1,10 +1,10 @@
 //! The load meter: how long CPUs are busy, and which part of this time each bucket takes.
 //!
 //! The meter reads counters that the path always keeps, and three counters that exist only for the
-//! meter. These three are the time of receiving (measured in one round of 16), the time of a packet
-//! in the packet function (one batch of 32), and one sampled bucket per poll. The work of CPUs is
-//! counted, so sums over CPUs are exact and decide whether buckets move. The load of buckets is
-//! sampled, and samples decide only which buckets move.
+//! meter. The additional counters are the time of receiving (measured in one round of 16), the time
+//! of a packet in the packet function (one batch of 32), and one sampled bucket per poll. The work
+//! of CPUs is counted, so sums over CPUs are exact and decide whether buckets move. The load of
+//! buckets is sampled, and samples decide only which buckets move.
 
 use std::time::Duration;
 

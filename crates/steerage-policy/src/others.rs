@@ -66,8 +66,8 @@ mod tests {
             want.take_in(Duration::from_millis(250), &[others], vec![busy]);
             want.of(0)
         };
-        // Other programs are alone on the CPU and take all of it. They still want all of it after
-        // steerage takes half.
+        // Other programs are alone on the CPU and take all of it. Other programs still want the
+        // whole CPU after steerage takes half.
         assert_eq!([after(0.95, 0.0), after(0.5, 0.5), after(0.5, 0.9)], [0.95; 3]);
         // Other programs leave idle time, or use less than the half that they could have.
         assert_eq!([after(0.5, 0.2), after(0.5, 0.5), after(0.3, 0.7)], [0.5, 0.5, 0.3]);

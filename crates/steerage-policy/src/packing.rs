@@ -48,8 +48,8 @@ impl Loads<'_> {
     }
 
     /// Returns a map on the active CPUs whose busiest CPU is within the factor `within` of the best
-    /// possible load. If moves of single buckets cannot achieve this, the map is as close as these
-    /// moves get. Buckets on other CPUs always move.
+    /// possible load. If moves of single buckets cannot achieve this factor, the map is as close as
+    /// these moves get. Buckets on other CPUs always move.
     pub(crate) fn pack(&self, within: f64) -> Box<[u16; BUCKETS]> {
         let mut packing = Packing::new(self);
         packing.evacuate();
@@ -145,7 +145,8 @@ impl<'a> Packing<'a> {
     /// The bucket of `from` that should go to `to`: the largest bucket within the excess, or else
     /// the smallest bucket. `None` if this move does not make the busier of the two CPUs less busy.
     /// Large buckets go first, even if `to` is then too busy and must pass on some of its own
-    /// buckets. This moves fewer flows than replacing a large bucket by many small buckets.
+    /// buckets. Moving large buckets moves fewer flows than replacing a large bucket by many small
+    /// buckets.
     fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
         let held = &self.held[from];
         let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);

@@ -36,8 +36,8 @@ pub struct CpuLoad {
     /// The share of the CPU's time that other programs or other guests of the hypervisor took. 0 if
     /// the system does not report this share.
     pub others: f64,
-    /// The share that other programs would take if steerage left the CPU to them. It is more than
-    /// `others` if steerage competes with them.
+    /// The share that other programs would take if steerage left the CPU to them. The share is more
+    /// than `others` if steerage competes with other programs.
     pub others_want: f64,
 }
 
@@ -61,8 +61,8 @@ pub struct Window<'a> {
 pub struct GroupLoad<'a> {
     /// The present time.
     pub now: Timestamp,
-    /// The time since the last load check. It is longer than [`Policy::refine_every`] if no packets
-    /// arrived, or if the caller of the control was late.
+    /// The time since the last load check. The time is longer than [`Policy::refine_every`] if no
+    /// packets arrived, or if the caller of the control was late.
     pub elapsed: Duration,
     /// The usable CPUs of the mask, in the order in which they should join. Not empty.
     pub order: &'a [u16],
@@ -238,8 +238,8 @@ pub trait Policy: Send + fmt::Debug {
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan;
 
     /// The core has placed buckets by the plan since the last load check, because the mask has
-    /// changed, or because a CPU failed or can be used again. Measurements that compare CPUs across
-    /// this moment are void.
+    /// changed, or because a CPU failed or can be used again. Measurements that compare CPUs before
+    /// and after this moment are void.
     fn cpus_changed(&mut self) {}
 
     /// The interval at which the policy wants to check the load. `None`: never, and the load is not

@@ -231,8 +231,8 @@ fn what_pays_no_more_is_given_up() {
             model.active() == [0]
         });
         assert!(inline.count() > 100, "{:?}", model.policy.findings());
-        // No measurement shows that the CPUs are near again. The worse the result was, the later
-        // the next trial.
+        // No measurement shows that the CPUs are near again. The worse the result of a trial, the
+        // later the next trial.
         model.hand_over = 0.1;
         model.run(Duration::from_secs(300));
         assert!(model.active().contains(&1), "{:?}", model.policy.findings());
@@ -291,7 +291,7 @@ fn the_cpu_that_is_near_enough_joins() {
     place(&mut model, 0);
     model.run(SETTLE);
     assert_eq!(model.active(), [0], "{:?}", model.policy.findings());
-    // While no CPU is known to be near, the policy measures all of them.
+    // While no CPU is known to be near, the policy measures the distances of all CPUs.
     let asked = (0..12).filter_map(|_| {
         model.look();
         model.policy.asks_distance()
@@ -362,8 +362,8 @@ fn of_what_two_cpus_can_do_little_is_lost() {
     }
 }
 
-/// Bursts that end during a trial of a CPU do not measure the function. They do not keep CPUs away
-/// when the load needs them.
+/// Bursts that end during a trial of a CPU do not measure the function. Failed trials during bursts
+/// do not keep CPUs away when the load needs them.
 #[test]
 fn bursts_shorter_than_a_trial_lock_nobody_out() {
     let mut model = Model::new(2, 1, 8).zipf(10_000, 0.1);
@@ -442,7 +442,7 @@ fn a_plan_begins_with_the_cpus_that_have_buckets() {
     assert_eq!(Balance::new().plan(&begin(&[2, 0, 1], 1, &[1, 2])), plan(&[2, 1], 2), "in the order of the group");
     let all = (Plan::all(), Plan::all());
     assert_eq!((Balance::dry_run().plan(&begin(&[2, 0], 1, &[])), Hash.plan(&begin(&[2, 0], 1, &[2]))), all);
-    // The next CPU takes all packets of a file if it is near.
+    // The next CPU takes all packets of a file if that CPU is near.
     let file = |apart, owners, active| GroupStart {
         apart: Some(Duration::from_nanos(apart)),
         can_wait: true,

@@ -140,8 +140,8 @@ pub struct HandlerTester<H: Handler> {
 }
 
 impl<H: Handler> HandlerTester<H> {
-    /// Creates a CPU with a handler from `make` and [`TESTER_OUTPUTS`] outputs. The handler's first
-    /// tick is over, and it has no packets yet.
+    /// Creates a CPU with a handler from `make` and [`TESTER_OUTPUTS`] outputs. The handler has had
+    /// its first tick, and no packets yet.
     ///
     /// # Panics
     /// If there is too little memory, or if the handler panics.

@@ -97,9 +97,9 @@ impl CpuMask {
         }
     }
 
-    /// Parses the list form, `rps_cpus_list`. It has numbers and ranges such as `0-3,8`. `all`
-    /// means all CPUs, `N` the last CPU, and `0-1023:2/256` the first 2 CPUs of every 256. Parsing
-    /// stops at the first newline or NUL. An empty text is the empty set.
+    /// Parses the list form, `rps_cpus_list`. A list has numbers and ranges such as `0-3,8`. In a
+    /// list, `all` means all CPUs, `N` the last CPU, and `0-1023:2/256` the first 2 CPUs of every
+    /// 256. Parsing stops at the first newline or NUL. An empty text is the empty set.
     ///
     /// # Errors
     /// [`MaskErrorKind::Range`] for CPUs from `nr_cpu_ids` on. [`MaskErrorKind::Invalid`] for other

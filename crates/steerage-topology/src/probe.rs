@@ -109,7 +109,8 @@ impl Line {
     }
 
     fn answer_while(&self, wait: impl Fn(), goes_on: impl Fn() -> bool) {
-        // This must not overwrite `END`, since the thread that stored it no longer reads the line.
+        // The exchange must not overwrite `END`, since the thread that stored it no longer reads
+        // the line.
         let _ = self.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
         loop {
             for _ in 0..CLOCK_EVERY {

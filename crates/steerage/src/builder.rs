@@ -224,8 +224,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether a device's own hash may be used. It is used only if it keeps together the
-    /// packets that the handler needs together. Default: yes.
+    /// Sets whether a device's own hash may be used. The device's hash is used only if it keeps
+    /// together the packets that the handler needs together. Default: yes.
     pub fn device_hash(mut self, yes: bool) -> Self {
         self.device_hash = yes.then_some(None);
         self

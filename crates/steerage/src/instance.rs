@@ -1,4 +1,4 @@
-//! An instance that has been built. It runs on its own threads, or is split into parts for the
+//! An instance that has been built, which runs on its own threads or is split into parts for the
 //! caller's threads.
 
 use std::fmt;

@@ -1,8 +1,8 @@
 //! CPUs that the kernel takes offline and online again: with its own switch, if this machine has
 //! one, and with a cpuset.
 //!
-//! These tests have their own test binary. They take CPUs away from the whole process and machine,
-//! so no other test may run at the same time.
+//! These tests have their own test binary. The tests take CPUs away from the whole process and
+//! machine, so no other test may run at the same time.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};

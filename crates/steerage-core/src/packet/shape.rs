@@ -63,7 +63,7 @@ impl Packet<'_> {
         if self.frame.is_chained() { self.frame.total_len() } else { self.data().len() + behind }
     }
 
-    /// Joins a frame of several parts into one part, and returns its bytes. This needs no
+    /// Joins a frame of several parts into one part, and returns its bytes. Joining needs no
     /// additional page: the other parts are copied to the page of the first part. If the parts
     /// would not fit otherwise, this uses some or all of the [`headroom`](Self::headroom). See
     /// `Builder::linear_bytes`.

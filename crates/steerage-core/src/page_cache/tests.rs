@@ -186,8 +186,8 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
             hand.pages.extend(taken.into_iter().map(|page| (of, page)));
         }
         Step::Recycle(count) => {
-            // Return pages to any queue, because pages that were used for sending may return to
-            // another queue than they came from.
+            // Return pages to any queue, because a page that was used for sending may return to a
+            // queue that it did not come from.
             let rest = hand.pages.len().saturating_sub(count);
             hand.pages.drain(rest..).for_each(|(_, page)| pool.recycle(page));
             pool.recycled();

@@ -65,7 +65,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// The file descriptors of the bell and of the devices for which the CPU waits. The sleep ends
-    /// when one of them becomes readable. The set may differ after each [`arm`](Self::arm).
+    /// when one of these file descriptors becomes readable. The set may differ after each
+    /// [`arm`](Self::arm).
     pub fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let devices = self.queues.iter().filter_map(OwnedQueue::waits_on);
         std::iter::once(self.shared.bells[usize::from(self.runner.index)].as_fd()).chain(devices)

@@ -19,7 +19,7 @@ const NODES_MAX: u32 = 1024;
 
 /// The end of each part, in pages from the region's beginning. Every part but the last is up to 2
 /// MiB longer than requested, so that the next part's memory begins with a new huge page. A page
-/// that crosses the border of two parts belongs to the first of them.
+/// that crosses the border of two parts belongs to the first part.
 ///
 /// # Errors
 /// [`RegionError::Size`] if there are no parts, a part has no pages, or the size cannot be

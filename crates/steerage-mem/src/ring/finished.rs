@@ -11,7 +11,7 @@ use crate::sync::UnsafeCell;
 /// lines must still be in the cache.
 pub(super) const TOGETHER: u64 = 64;
 
-/// Some finished slots that are adjacent in memory. They belong to the producer again.
+/// Some finished slots that are adjacent in memory, and that belong to the producer again.
 #[derive(Debug)]
 pub struct Finished<'a>(&'a [UnsafeCell<Slot>]);
 

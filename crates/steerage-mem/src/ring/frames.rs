@@ -42,8 +42,8 @@ impl Consumer {
     /// result has a bit for each of the first 64 frames that `read` did not handle. The caller
     /// handles these frames one by one.
     ///
-    /// This takes about half of the instructions of the loop over single frames, since the fields
-    /// that frames have in common are read once.
+    /// `read_common` takes about half of the instructions of the loop over single frames, since the
+    /// fields that frames have in common are read once.
     #[inline(always)]
     pub fn read_common(&mut self, link: u8, mut read: impl FnMut(usize, &[u8], FrameHeader) -> bool) -> u64 {
         const BYTES: usize = FrameHeader::BYTES;

@@ -1,5 +1,4 @@
-//! Frames that are staged and not published. They belong to the producer alone, which can take them
-//! back.
+//! Frames that are staged and not published belong to the producer alone, which can take them back.
 
 use super::Producer;
 use crate::page::Completion;

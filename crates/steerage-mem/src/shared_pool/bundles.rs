@@ -74,7 +74,7 @@ struct Head {
     len: usize,
     /// The number of calls of `give` so far, in 28 bits. A thread mistakes one head for another
     /// only if it stops between its load and its exchange for exactly 2^28 calls of `give`, or a
-    /// multiple. That many calls take at least several seconds.
+    /// multiple. 2^28 calls take at least several seconds.
     gives: u64,
 }
 

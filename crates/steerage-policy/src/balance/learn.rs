@@ -150,7 +150,7 @@ impl Known {
         }
         let regime = &seen.regime;
         let classes: Vec<usize> = regime.others.iter().map(|cpu| self.class(seen, *cpu, tuning)).collect();
-        // Small batches cost more per packet. They count only while little is known. Returns the
+        // Small batches cost more per packet, and count only while little is known. Returns the
         // error of a cost that was `seen`, if only a part of its rounds were timed.
         let noise = |is_full: bool, seen: f64, timed: f64, known: &[Estimate]| {
             let is_vague =
@@ -165,7 +165,7 @@ impl Known {
         let is_full = seen.is_full(seen.owners, tuning);
         let Costs { receive, hash, work, crossings, slowness } = &mut self.costs;
         let received = seen.time(seen.owners, |cpu| cpu.receive) / total;
-        // The part of the time for one packet that one timed round represents.
+        // The contribution of one timed round to the time per packet.
         let busy = seen.time(seen.owners, |cpu| cpu.busy) / total;
         let likely = received.max(receive.mean);
         let timed = if likely > 0.0 { likely.min(busy) } else { busy } / seen.timed(seen.owners);
@@ -306,7 +306,8 @@ impl Known {
             let class = self.class(seen, *cpu, tuning);
             let (crossing, work) = (&self.costs.crossings[class], self.costs.work.mean);
             let stays = if seen.regime.others.contains(cpu) { 1.0 + tuning.noise } else { 1.0 };
-            // A hand-over costs both sides. Their sum orders CPUs even if none of them would help.
+            // A hand-over costs both sides. The sum of both costs orders CPUs even if no CPU would
+            // help.
             let cost = (work + crossing.take.mean + crossing.give.mean).max(1.0);
             candidates.push((self.capacity(seen, *cpu) * stays / cost, *cpu));
         }

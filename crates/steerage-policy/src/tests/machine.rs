@@ -1,6 +1,6 @@
-//! A simulated machine, in nanoseconds. It has CPUs in two packages, threads that share a core, and
-//! slow or stolen CPUs. Traffic comes as fast as the machine takes it, at a constant rate, or in
-//! bursts. The machine can compute the best of all masks.
+//! A simulated machine, in nanoseconds. The machine has CPUs in two packages, threads that share a
+//! core, and slow or stolen CPUs. Traffic comes as fast as the machine takes it, at a constant
+//! rate, or in bursts. The machine can compute the best of all masks.
 
 use std::time::Duration;
 

@@ -57,7 +57,8 @@ pub(super) struct Model {
     /// function's time.
     pub(super) tell_apart: f64,
     /// The part of each CPU's time that other programs want. If the load on a CPU exceeds the
-    /// remaining time, these programs are slowed. They send the packets, so fewer packets arrive.
+    /// remaining time, these programs are slowed. The slowed programs send the packets, so fewer
+    /// packets arrive.
     pub(super) others: Vec<f64>,
     pub(super) apart: Vec<Option<Duration>>,
     pub(super) sampled: Vec<f64>,
@@ -189,8 +190,8 @@ impl Model {
         self.window += elapsed;
         let buckets = self.buckets();
         let (loads, received) = (self.loads(&buckets), self.received(&buckets));
-        // The receiving CPU can use at most all of its time. If it is too busy, it receives fewer
-        // packets, and the other CPUs get fewer.
+        // The receiving CPU can use at most all of its time. If the receiving CPU is too busy, it
+        // receives fewer packets, and the other CPUs get fewer packets.
         let asks =
             self.others.iter().zip(&loads).map(|(others, load)| 1.0 - (others + load.min(1.0) - 1.0).clamp(0.0, 0.9));
         let slowed = 1.0 / loads[0].max(1.0) * asks.fold(1.0, f64::min);

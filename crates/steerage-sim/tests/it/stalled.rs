@@ -155,7 +155,7 @@ fn a_cpu_that_does_not_return_is_declared_dead_and_comes_back() {
     let moved = wait_until(&handle, |now| now.moves.buckets == 2048);
     assert_eq!(moved.cpus[2].processed, 0);
     assert_eq!(moved.moves.of(MoveCause::CpuDied), 2048);
-    // CPU 2 returns. The packets that it held do not count, and it takes part again.
+    // CPU 2 returns. The packets that CPU 2 held do not count, and CPU 2 takes part again.
     door.open();
     let back = wait_until(&handle, |now| now.cpus[2].deaths == 1 && now.cpus[2].backlog == 0);
     assert_eq!(back.cpus[2].dropped.get(DropReason::Revoked), back.cpus[2].processed);
@@ -164,8 +164,8 @@ fn a_cpu_that_does_not_return_is_declared_dead_and_comes_back() {
     end(running, &handle);
 }
 
-/// The mask still names the dead CPU. Its buckets go to other CPUs while it is dead, and some
-/// return when it is alive again.
+/// The mask still names the dead CPU. The buckets of a dead CPU go to other CPUs, and some buckets
+/// return when the CPU is alive again.
 #[test]
 fn moves_are_counted_by_their_cause() {
     let door = Arc::new(Door::default());

@@ -29,8 +29,8 @@ impl RxQueue for Endless {
     }
 }
 
-/// A policy that leaves all packets where they arrive. It always requests the distance of the last
-/// CPU, and keeps the results.
+/// A policy that leaves all packets where they arrive. The policy always requests the distance of
+/// the last CPU, and keeps the results.
 #[derive(Clone, Debug, Default)]
 struct Asks {
     last: u16,

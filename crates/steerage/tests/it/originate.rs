@@ -137,7 +137,7 @@ fn they_leave_behind_the_batch_each_by_its_output() {
 
 #[test]
 fn there_is_room_for_as_many_as_was_asked_for() {
-    // This is more than one list of the outputs. Each batch has this room again.
+    // 150 packets are more than one list of the outputs. Each batch has this room again.
     let (ledger, full, _) = run(0..3, 200, 150);
     assert!(full);
     assert_eq!(ledger.cpus[0].originated, 450);

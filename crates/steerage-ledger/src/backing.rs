@@ -21,7 +21,7 @@ pub enum Backing {
     TransparentHugePages,
     /// 4 KiB pages only.
     SmallPages,
-    /// Memory that a device mapped and lends.
+    /// Memory that a device mapped.
     Foreign,
 }
 

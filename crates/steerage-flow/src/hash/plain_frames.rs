@@ -29,7 +29,7 @@ const ETHERTYPE_AT: usize = 12;
 /// The position of IP in a frame without a tag.
 const IP_AT: usize = 14;
 const TAG_LEN: usize = 4;
-/// The headers of IP, and the ports behind them.
+/// The headers of IP, and the ports after them.
 const V4_LEN: usize = 24;
 const V6_LEN: usize = 44;
 /// The positions of fields in the headers of IP: the word with the fragment field (IPv4) and the protocol, and the ports.

@@ -93,8 +93,8 @@ pub const TIMED_ONCE_IN: u32 = 32;
 pub const TIMED_MAX: u64 = 64;
 
 /// How many flows CPUs record for a policy until the policy collects them. A policy that reads the
-/// instance a hundred times a second gets about as many between two readings. More packets do not
-/// identify a flow better.
+/// instance a hundred times a second gets about as many between two readings. Sampling more packets
+/// would not identify a flow better.
 pub const FLOWS_SEEN_MAX: usize = 64;
 
 /// The time spent receiving is measured in one round out of this many.
@@ -234,7 +234,7 @@ pub struct QueueLimits {
     /// How many pages the queue keeps in its local cache: ENA's local page cache. From 0, which
     /// switches the cache off, to [`LPC_PAGES_MAX`](steerage_mem::supply::LPC_PAGES_MAX). The
     /// default is [`LpcMemory::default_pages`](steerage_mem::supply::LpcMemory::default_pages). A
-    /// queue whose device lends its own memory has no cache by default, since only frames that are
+    /// queue whose device provides blocks has no cache by default, since only frames that are
     /// copied need pages.
     pub lpc_pages: usize,
     /// Frames of up to this many bytes are copied out of the device's page by

@@ -151,8 +151,8 @@ impl<'a> Batch<'a> {
     /// it has finished with the packet. Returns the positions of the other packets. Use
     /// [`iter_mut`](Self::iter_mut) for those packets.
     ///
-    /// Use this in functions that read the whole batch before they act. `read_common` costs about
-    /// half as much as iterating over all packets.
+    /// `read_common` is for functions that read the whole batch before they act. `read_common`
+    /// costs about half as much as iterating over all packets.
     #[inline(always)]
     pub fn read_common(&mut self, mut read: impl FnMut(usize, Received<'_>) -> bool) -> Positions {
         const _: () = assert!(HANDLE_BUDGET <= u64::BITS as usize, "each packet of a batch has a bit");

@@ -29,7 +29,7 @@ pub struct QueueInfo {
     pub hash: &'static str,
     pub checks_order: bool,
     pub ledger: Arc<QueueLedger>,
-    /// The ledgers of the rings or queues, by CPU.
+    /// The ledger of each ring, by CPU.
     pub rings: Vec<Arc<RingLedger>>,
     pub pool: Arc<PoolCounters>,
     pub kept_pages: Arc<KeptPages>,
@@ -82,7 +82,7 @@ impl QueueInfo {
 pub struct OutputInfo {
     pub name: DeviceName,
     pub kind: &'static str,
-    /// The ledgers of the rings or queues, by CPU.
+    /// The ledger of each CPU's queue to the output, by CPU.
     pub ledgers: Vec<Arc<TxLedger>>,
 }
 

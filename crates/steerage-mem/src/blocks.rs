@@ -38,9 +38,9 @@ use shares::Shares;
 pub use runs::Homecoming;
 pub use tail::{Spot, Tail};
 
-/// The right to access the bytes of the [`Blocks`] that were created together with the claim. There
-/// is exactly one claim to any blocks, and a claim cannot be copied. The device that supplies the
-/// blocks keeps the claim.
+/// The right to access the bytes of the [`Blocks`] that were created together with the claim.
+/// Blocks have exactly one claim, and a claim cannot be copied. The device that supplies the blocks
+/// keeps the claim.
 ///
 /// ```compile_fail,E0451
 /// // Nobody can make one.

@@ -34,10 +34,11 @@
 //! The bytes of a page are reached through a token: [`Page`], which allows writing, [`Completion`],
 //! a slot between two positions of a ring, or [`Kept`]. Only the holder of a page's token may write
 //! the page. Only the holder of the [`Claim`] to [blocks] may write the blocks. Tokens and claims
-//! are not `Clone` and cannot be made outside of this crate. A page number is used once in the life
-//! of a process, so a token of a region that no longer exists refers to no page. There are 2^32
-//! page numbers, and a region that would need more numbers is refused. Every access checks page
-//! number, offset and length against the region. A token of another region reads as an empty frame.
+//! are not `Clone` and cannot be created outside of this crate. A page number is used once in the
+//! life of a process, so a token of a region that no longer exists refers to no page. There are
+//! 2^32 page numbers, and a region that would need more numbers is refused. Every access checks
+//! page number, offset and length against the region. A token of another region reads as an empty
+//! frame.
 //!
 //! Safe code can lose a token, and the page is then unused until its region ends. Safe code can
 //! reach neither a page that it does not hold nor a page that was unmapped.

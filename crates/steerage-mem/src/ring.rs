@@ -273,8 +273,8 @@ impl Producer {
 
     /// Stages a frame after all earlier frames. The consumer sees the frame after the next
     /// [`publish`](Self::publish). A ring with arrival numbers stores `arrival` with the slot, and
-    /// any other ring ignores `arrival`. `Err` returns the frame if the limit is reached. Then
-    /// [`reclaim`](Self::reclaim) may make room.
+    /// any other ring ignores `arrival`. `Err` returns the frame if the limit is reached. A call of
+    /// [`reclaim`](Self::reclaim) may then make room.
     #[inline(always)]
     pub fn stage(&mut self, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if self.staged >= self.room_until {
@@ -415,7 +415,7 @@ impl Producer {
     }
 
     /// Records that the producer is about to sleep until at most `waiting` slots wait in the
-    /// backlog. The caller then checks for room once more.
+    /// backlog. After this call, the caller checks for room once more.
     pub fn wake_at(&mut self, waiting: u64) {
         self.shared.to_consumer.wake_at.store(waiting, Ordering::Relaxed);
         // Pairs with the fence in `Consumer::producer_waits`: either the producer sees the

@@ -254,8 +254,8 @@ fn shorten(consumer: &mut Consumer) {
     consumer.finish();
 }
 
-/// A frame of two pages: the worker sees both pages and shortens the frame. The owner then sees the
-/// new length and finds both pages.
+/// A frame of two pages: the worker sees both pages and shortens the frame. After the worker's
+/// change, the owner sees the new length and finds both pages.
 #[test]
 fn a_chain_is_handed_over_whole() {
     loom::model(|| {

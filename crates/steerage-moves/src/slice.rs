@@ -79,7 +79,7 @@ impl Slice {
         self.queues.contains(&queue)
     }
 
-    /// Whether this is the phase of the slice with this number.
+    /// Whether the slice has the number `epoch` and is in the phase `phase`.
     pub fn is_at(&self, epoch: u64, phase: MovePhase) -> bool {
         self.epoch == epoch && self.phase == phase
     }

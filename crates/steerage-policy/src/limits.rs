@@ -25,10 +25,11 @@ pub(crate) struct Tuning {
     pub(crate) probe: Duration,
     /// The share of time that may be spent on probes: a loss that users do not notice.
     pub(crate) budget: f64,
-    /// By how much an estimate that is not renewed becomes less certain in a second, relative to
-    /// its mean. The deviation grows with the square root of time. A regime that was half as good
-    /// is tried again after a minute or two, and a regime that was nearly as good after seconds. An
-    /// estimate that is renewed at each load check follows within a quarter of a second.
+    /// The deviation, relative to the mean, by which an estimate that is not renewed grows less
+    /// certain in the first second. The deviation grows with the square root of time. A regime that
+    /// was half as good is tried again after a minute or two, and a regime that was nearly as good
+    /// after seconds. An estimate that is renewed at each load check follows within a quarter of a
+    /// second.
     pub(crate) drift: f64,
     /// The relative error of a cost or a throughput in one load check. On a virtual machine,
     /// throughput was measured to differ by 3 to 7 % between two load checks. `noise` is also the

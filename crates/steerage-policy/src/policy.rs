@@ -66,8 +66,8 @@ pub struct GroupLoad<'a> {
     pub elapsed: Duration,
     /// The usable CPUs of the mask, in the order in which they should join. Not empty.
     pub order: &'a [u16],
-    /// The number of CPUs at the front of `order` that poll a queue of the group. At least 1: if no
-    /// CPU polls, the first CPU counts.
+    /// The number of CPUs at the front of `order` that poll a queue of the group. The number is at
+    /// least 1: if no CPU polls, the first CPU counts as polling.
     pub owners: usize,
     /// The CPU of each bucket.
     pub map: &'a [u16; BUCKETS],
@@ -114,8 +114,8 @@ impl<'a> GroupLoad<'a> {
 pub struct GroupStart<'a> {
     /// The usable CPUs of the mask, in the order in which they should join. Not empty.
     pub order: &'a [u16],
-    /// The number of CPUs at the front of `order` that poll a queue of the group. At least 1: if no
-    /// CPU polls, the first CPU counts.
+    /// The number of CPUs at the front of `order` that poll a queue of the group. The number is at
+    /// least 1: if no CPU polls, the first CPU counts as polling.
     pub owners: usize,
     /// The CPUs that currently have buckets. Empty while the instance is built.
     pub active: &'a [u16],

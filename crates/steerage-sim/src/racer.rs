@@ -17,7 +17,6 @@ pub struct Racer {
 }
 
 impl Racer {
-    /// Starts the thread, which ends when this value is dropped.
     pub(crate) fn new(handle: Handle) -> Arc<Self> {
         let ((ask, asked), (answer, answered)) = (mpsc::channel(), mpsc::channel());
         thread::spawn(move || {

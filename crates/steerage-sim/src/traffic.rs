@@ -78,7 +78,6 @@ pub struct Traffic {
     left_of_it: Vec<(u8, usize)>,
     region: Option<Arc<Region>>,
     gap: Duration,
-    /// The time of the next frame.
     due: Timestamp,
     next: Vec<u64>,
     zipf: Zipf,
@@ -109,7 +108,6 @@ impl Traffic {
         frame[PAYLOAD_AT + 4..].copy_from_slice(&self.next[flow].to_be_bytes());
     }
 
-    /// Chooses random lengths for a frame's further parts.
     fn draw_parts(&mut self) {
         if self.chance.once_in(self.chained_once_in) {
             for _ in 0..=self.chance.below(PAGES_MAX as u64 - 1) {
@@ -118,7 +116,6 @@ impl Traffic {
         }
     }
 
-    /// Continues a frame that has begun. Returns false if no page is free.
     fn gather(&mut self, out: &mut Completions<'_>) -> bool {
         while let Some((first, len)) = self.left_of_it.first().copied() {
             let Some(mut page) = out.take_page() else { return false };

@@ -15,7 +15,6 @@ use crate::traffic;
 /// The value for a bucket that no CPU has.
 const NOBODY: u16 = u16::MAX;
 
-/// The maximum number of groups. The tests create no more.
 const GROUPS_MAX: usize = 64;
 
 /// The special actions of a handler. Each action happens once in this many batches. With 0, the
@@ -62,9 +61,7 @@ pub struct Witness {
     pub seen: AtomicU64,
     /// The number of buckets that left with state.
     pub moved: AtomicU64,
-    /// The number of handlers created so far.
     made: AtomicU64,
-    /// Takes the control lock while a handler returns or takes state.
     racer: OnceLock<Arc<Racer>>,
 }
 
@@ -148,7 +145,6 @@ fn change(packet: &mut Packet<'_>, chance: &mut Chance) {
 }
 
 impl WitnessHandler {
-    /// Sometimes lets the racer of the witness take the control lock.
     fn race(&mut self) {
         if let Some(racer) = self.witness.racer.get().filter(|_| self.chance.once_in(RACES_ONCE_IN)) {
             racer.hold();

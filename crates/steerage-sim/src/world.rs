@@ -101,7 +101,6 @@ struct VirtualCpu<H: Handler> {
     softnet: Softnet<H, Virtual>,
     now: Rc<Cell<Timestamp>>,
     state: Doing,
-    /// The share of the CPU's time that other programs take.
     others: f64,
 }
 
@@ -125,7 +124,6 @@ pub struct World<H: Handler> {
     steps: u64,
     clock: Timestamp,
     next_control: Option<Timestamp>,
-    /// Sometimes holds the control lock.
     racer: Option<Arc<Racer>>,
 }
 
@@ -205,7 +203,6 @@ impl<H: Handler> World<H> {
             self.control();
         }
         let mut goes_on = self.phase();
-        // A handler may also have requested the lock.
         if racer.is_held() {
             let more = self.chance.below(phases);
             goes_on = goes_on && (0..more).all(|_| self.phase());
@@ -214,7 +211,6 @@ impl<H: Handler> World<H> {
         goes_on
     }
 
-    /// Calls control if a call is due before the next CPU's phase.
     fn control(&mut self) {
         self.hear_bells();
         let Some((turn, _)) = self.whose_turn() else { return };
@@ -230,7 +226,6 @@ impl<H: Handler> World<H> {
         ("control", now, self.next_control).hash(&mut self.history);
     }
 
-    /// Runs the next phase of the CPU with the earliest time.
     fn phase(&mut self) -> bool {
         self.hear_bells();
         let Some((turn, at)) = self.whose_turn() else {

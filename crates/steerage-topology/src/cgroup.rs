@@ -52,7 +52,6 @@ enum Version {
     Two,
 }
 
-/// A tree of groups, and the process's own group in it.
 #[derive(Debug)]
 struct Hierarchy {
     version: Version,
@@ -73,7 +72,6 @@ fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
         };
         if controllers.is_empty() {
             add(Version::Two, ROOT.to_owned());
-            // If both versions are mounted, version 2 is beside version 1.
             add(Version::Two, format!("{ROOT}/unified"));
         } else if controllers.split(',').any(|one| one == controller) {
             add(Version::One, format!("{ROOT}/{controllers}"));

@@ -238,7 +238,6 @@ impl FromIterator<CpuId> for CpuMask {
     }
 }
 
-/// Prints the list form.
 impl fmt::Display for CpuMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.to_list())
@@ -330,7 +329,6 @@ impl Region {
         let (first, last) = match range.split_once('-') {
             Some((first, last)) => (number(first, nr)?, number(last, nr)?),
             None if range.eq_ignore_ascii_case("all") => (0, nr.saturating_sub(1)),
-            // The kernel accepts a pattern only after a range.
             None if pattern.is_some() => return None,
             None => (number(range, nr)?, number(range, nr)?),
         };

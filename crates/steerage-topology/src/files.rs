@@ -34,7 +34,6 @@ impl Files {
         self.text(path)?.parse().ok()
     }
 
-    /// The list of CPUs in a file, if the list is not empty.
     pub(crate) fn list(&self, path: impl AsRef<Path>) -> Option<CpuMask> {
         CpuMask::parse_list(&self.text(path)?, CPU_IDS_MAX).ok().filter(|cpus| !cpus.is_empty())
     }

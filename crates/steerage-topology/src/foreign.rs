@@ -35,7 +35,6 @@ pub struct ForeignLoad {
     before: Vec<Ticks>,
 }
 
-/// The times of one CPU since the machine was started.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ticks {
     taken: u64,
@@ -79,7 +78,6 @@ impl ForeignLoad {
     fn ticks(&self, stat: &str, cpu: CpuId, thread: i32) -> Option<Ticks> {
         let name = format!("cpu{cpu}");
         let line = stat.lines().find_map(|line| line.strip_prefix(&name)?.strip_prefix(' '));
-        // The CPU is offline, so no program uses it.
         let Some(line) = line else { return Some(Ticks::default()) };
         let times: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
         let taken = TAKEN.iter().filter_map(|at| times.get(*at)).sum();
@@ -91,7 +89,6 @@ impl ForeignLoad {
             return None;
         }
         let stat = self.files.text(format!("proc/self/task/{thread}/stat"))?;
-        // The name in brackets may contain any characters.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         TASK_TIME.iter().map(|at| fields.get(*at)?.parse::<u64>().ok()).sum()
     }
@@ -114,7 +111,6 @@ mod tests {
         let cpus: CpuMask = [CpuId(0), CpuId(1), CpuId(2)].into_iter().collect();
         let mut others = ForeignLoad::below(made.root(), &cpus);
         assert_eq!(others.poll(&[7, 0, 0]), None);
-        // 100 more ticks on each CPU. Our threads used some of the ticks of CPU 0.
         made.write("proc/stat", "cpu 0 0 0 0\ncpu0 30 10 30 120 0 0 0 10 0 0\ncpu1 0 0 0 170 20 10 0 0 0 0\n");
         made.write("proc/self/task/7/stat", &task(20, 15));
         let shares = others.poll(&[7, 0, 0]).unwrap();

@@ -34,9 +34,9 @@ impl Tail<'_> {
         self.lent.end as usize
     }
 
-    /// Lends `len` bytes, starting `at` bytes into [`bytes`](Self::bytes), as a frame. The tail
-    /// then begins after these bytes. `None` if they do not lie within the tail, or are more than
-    /// [`FRAME_BYTES_MAX`].
+    /// Lends `len` bytes, starting `at` bytes into [`bytes`](Self::bytes), as a frame. After the
+    /// call, the tail begins after the lent bytes. `None` if they do not lie within the tail, or
+    /// are more than [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
         let end = at.checked_add(len).filter(|end| *end <= self.bytes.len() && len <= FRAME_BYTES_MAX)?;

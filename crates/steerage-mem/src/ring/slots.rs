@@ -64,8 +64,8 @@ impl SlotMemory {
     }
 
     pub(super) fn slots(&self, ring: usize, capacity: usize) -> *const UnsafeCell<Slot> {
-        // The pointer may be used for the whole buffer. A pointer that comes from a reference to
-        // the first slot may not.
+        // The returned pointer may be used for the whole buffer. A pointer that comes from a
+        // reference to the first slot may be used for that slot only.
         self.slots.all()[self.first(ring, capacity)..][..capacity].as_ptr()
     }
 

@@ -12,7 +12,6 @@ use crate::limits::{MIN_SAMPLES, Tuning};
 #[derive(Clone, Debug, PartialEq)]
 struct Place {
     kind: Kind,
-    /// The CPUs besides the owners, in ascending order, each with the index of its crossing.
     others: Vec<(u16, usize)>,
 }
 
@@ -20,11 +19,9 @@ struct Place {
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     pub(super) regime: Regime,
-    /// The regime's throughput in packets per nanosecond, by costs and measurements.
     pub(super) value: Estimate,
     /// Whether the value is a multiple of the current throughput, whose error it shares.
     pub(super) is_relative: bool,
-    /// The regime's throughput by the costs alone.
     pub(super) predicted: Estimate,
     /// The share of the packets of all owners together, and of each other CPU, in the order of the
     /// regime.
@@ -49,7 +46,6 @@ impl Known {
         Self { costs: Costs::new(tuning), measured: Vec::new(), refuted: None, surprises: 0 }
     }
 
-    /// Makes all estimates less certain as time passes.
     pub(super) fn forget(&mut self, time: Duration, tuning: &Tuning) {
         let seconds = time.as_secs_f64();
         self.costs.forget(seconds, tuning.drift);
@@ -68,7 +64,6 @@ impl Known {
         self.costs.all_mut().filter(|cost| cost.is_known()).for_each(|cost| cost.var = scale * scale);
     }
 
-    /// Discards the measured throughput of this regime.
     pub(super) fn measure_anew(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) {
         *self.measured(seen, regime, tuning) = Estimate::UNKNOWN;
     }
@@ -108,7 +103,6 @@ impl Known {
         Place { kind: regime.kind, others }
     }
 
-    /// The place of a regime, without adding crossings for new distances.
     fn known_place(&self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> Place {
         let class = |cpu: &u16| (*cpu, self.class_of(seen.load.apart[usize::from(*cpu)], tuning));
         let mut others: Vec<(u16, usize)> = regime.others.iter().map(class).collect();
@@ -142,7 +136,6 @@ impl Known {
         }
     }
 
-    /// Updates the costs with the packets of this load check.
     pub(super) fn learn_costs(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
         let total = seen.offered;
         if total <= 0.0 {
@@ -217,7 +210,6 @@ impl Known {
         self.costs.all_mut().for_each(|cost| cost.mean = cost.mean.max(0.0));
     }
 
-    /// The capacity of this CPU, in CPUs as fast as the owners.
     fn capacity(&self, seen: &Seen<'_>, cpu: u16) -> f64 {
         seen.capacity(cpu) / self.costs.slowness[usize::from(cpu)].mean.max(f64::MIN_POSITIVE)
     }
@@ -240,12 +232,10 @@ impl Known {
         (workers, if all > 0.0 { var / (all * all) } else { 0.0 })
     }
 
-    /// The value of a regime.
     pub(super) fn choice(&mut self, seen: &Seen<'_>, regime: Regime, tuning: &Tuning) -> Choice {
         let (workers, slowness_var) = self.workers(seen, &regime, tuning);
         let owners = seen.owners.iter().map(|cpu| seen.capacity(*cpu)).sum();
         let Prediction { mut rate, kept, kept_most } = predict(&self.costs, regime.kind, owners, &workers, None);
-        // The model ignores caches, threads that share a core, and much more.
         rate.var += rate.mean.powi(2) * (tuning.noise.powi(2) + slowness_var);
         let predicted = rate;
         let here = *self.measured(seen, &seen.regime, tuning);

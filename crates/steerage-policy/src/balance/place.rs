@@ -49,7 +49,6 @@ impl Balance {
         let (busiest, best) = (loads.busiest(), loads.best());
         let uneven = if best > 0.0 { busiest / best } else { 1.0 };
         self.findings.uneven = Some(uneven);
-        // Two such buckets fill a CPU.
         let mut elephants: Vec<(u16, f64)> =
             (0..).zip(window.buckets.iter().copied()).filter(|(_, load)| load + load > 1.0).collect();
         elephants.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -67,8 +66,8 @@ impl Balance {
             // The best possible load depends on one bucket, whose load is sampled.
             chance = chance.max(tuning.sure / (window.samples as f64 * largest / all).max(1.0).sqrt());
         }
-        // Packets beyond the capacity of a saturated CPU are not handled. The excess of a CPU with
-        // idle time costs nothing.
+        // Packets beyond the capacity of a saturated CPU are not handled. If a CPU has idle time,
+        // an excess of its load costs nothing.
         let fine = active.iter().any(is_saturated);
         let least = if fine { tuning.noise / 4.0 } else { tuning.noise };
         if uneven < 1.0 + least + chance {
@@ -76,14 +75,13 @@ impl Balance {
         }
         let map = loads.pack(1.0 + least / 2.0);
         let after = Loads { map: &map, ..loads }.busiest();
-        // If moving a bucket does not help, no bucket moves. Regimes, and not this function, move
-        // all buckets to one CPU.
+        // If moving a bucket does not help, no bucket moves. Only a change of the regime moves all
+        // buckets to one CPU.
         let helps = after < busiest - least * best / 4.0 && map.iter().any(|cpu| *cpu != map[0]);
         helps.then_some(MapRequest { map, cause: MoveCause::Balance })
     }
 }
 
-/// The load of each CPU apart from its buckets.
 fn base(load: &GroupLoad<'_>, window: &Window<'_>, saturated: impl Iterator<Item = u16>) -> Vec<f64> {
     // Other programs take their share of the time that steerage leaves to them.
     let with_others = |(cpu, seen): (&CpuLoad, &CpuLoad)| cpu.busy + seen.others * (1.0 - cpu.busy).max(0.0);

@@ -4,7 +4,6 @@ use std::fmt;
 
 use super::costs::{Costs, Estimate};
 
-/// How the packets of a group are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The CPUs that receive do all work.
@@ -51,15 +50,12 @@ pub(crate) struct Workers {
     /// The capacity of these CPUs in the time that other programs leave, in CPUs as fast as the
     /// owners.
     pub(crate) capacity: f64,
-    /// The index of the CPUs' crossing.
     pub(crate) class: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prediction {
-    /// Packets per nanosecond.
     pub(crate) rate: Estimate,
-    /// The share of the packets that the owners keep.
     pub(crate) kept: f64,
     /// The largest share that the owners may keep, given the uncertainty of costs.
     pub(crate) kept_most: f64,

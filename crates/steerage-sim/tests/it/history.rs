@@ -50,8 +50,8 @@ impl Any {
     }
 }
 
-/// Gives a share of the buckets to each of a random number of CPUs. A third of the time, one CPU
-/// has all buckets, and no packet is hashed.
+/// Gives a share of the buckets to each of a random number of CPUs. In a third of the calls, one
+/// CPU has all buckets, and no packet is hashed.
 fn breathe(chance: &mut Chance, order: &[u16]) -> Box<[u16; BUCKETS]> {
     let most = if chance.once_in(3) { 1 } else { order.len() as u64 };
     let (count, first) = (1 + chance.below(most) as usize, chance.below(order.len() as u64) as usize);
@@ -91,7 +91,6 @@ impl Policy for Any {
         }
     }
 
-    /// The interval is short, because a run takes milliseconds.
     fn refine_every(&self) -> Option<Duration> {
         match self {
             Self::Hash(policy) => policy.refine_every(),
@@ -140,12 +139,10 @@ struct Run {
     mood: Mood,
     costs: Costs,
     masks_once_in: u64,
-    /// Whether the mask of a single queue may change.
     single_queues: bool,
-    /// The number of the policy: see [`Any::of`].
     policy: u64,
-    /// Whether the path records arrival numbers and checks them. If not, only the witnesses detect
-    /// packets out of order.
+    /// Whether the path records arrival numbers and checks them. Without this check, only the
+    /// witnesses detect packets out of order.
     check_order: bool,
     always_hash: bool,
 }
@@ -192,7 +189,6 @@ fn change_a_receiver(handle: &Handle, run: &Run, chance: &mut Chance) {
     handle.set_rx_cpu(queue as usize, CpuId(cpu as u16)).unwrap();
 }
 
-/// The number of queues that ended on another CPU than they began.
 static HANDED_OVER: AtomicU64 = AtomicU64::new(0);
 
 fn count_receivers(ledger: &Snapshot, run: &Run) {
@@ -339,7 +335,6 @@ fn many_small_histories() {
     quiet_panics();
     for seed in seeds(300) {
         let mut run = small(seed);
-        // A rebuilt handler has lost its state, so its view of flows proves nothing.
         run.mood.panics_once_in = 0;
         play(&run, false);
     }

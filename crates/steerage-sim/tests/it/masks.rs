@@ -108,7 +108,6 @@ fn the_mask_set_last_comes_into_force() {
         settle(&mut world, seed);
         assert_eq!(world.handle().snapshot().queues[0].rps_cpus, last.iter().collect::<Vec<_>>(), "seed {seed}");
 
-        // The packets in the backlogs were sent earlier. Later packets follow only the new mask.
         for _ in 0..20_000 {
             world.step();
         }

@@ -112,7 +112,6 @@ fn a_queue_that_nobody_takes_stays() {
     assert!(handle.is_settled());
     assert_eq!(receiver(&handle), CpuId(0));
     assert!(handle.snapshot().cpus[0].polled > polled);
-    // The other CPU continues, and the queue stays with its owner.
     step_to_the_end(&mut cpus, &clock);
     let end = handle.snapshot();
     assert_eq!((end.cpus[1].polled, end.received(), end.reordered()), (0, FRAMES, Some(0)));
@@ -140,7 +139,6 @@ fn the_last_wish_counts() {
     assert!(handle.set_rx_cpu(0, CpuId(7)).is_err() && handle.set_rx_cpu(1, CpuId(0)).is_err());
 }
 
-/// The time to receive a packet, and the time to handle a packet.
 const COST: Duration = Duration::from_micros(4);
 
 /// Runs two CPUs with an unlimited supply of packets. Other programs take `others` of the first

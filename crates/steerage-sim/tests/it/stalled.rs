@@ -32,7 +32,6 @@ impl Door {
     }
 }
 
-/// Waits at the barrier before each batch, on CPUs with numbers from `first_stalled` on.
 struct Stalls {
     door: Arc<Door>,
     first_stalled: u16,
@@ -121,7 +120,6 @@ fn memory_stays_under_its_cap_with_every_worker_stalled() {
     let running = start(5, 0, &door);
     let handle = running.handle();
     let stalled = wait_until(&handle, |now| now.received() > 1_000_000);
-    // Every backlog is full, and all other packets were dropped only for that reason.
     assert!(stalled.memory_bytes <= CAP_BYTES as u64);
     assert!(stalled.in_flight() <= 4 * 1000 + 64, "{}", stalled.in_flight());
     assert_eq!(stalled.dropped().total(), stalled.dropped().get(DropReason::BacklogFull));

@@ -23,8 +23,8 @@ struct Run {
     traffic: TrafficOptions,
     mood: Mood,
     pause_between_masks: Duration,
-    /// Whether the path records arrival numbers and checks them. If not, only the witnesses detect
-    /// packets out of order.
+    /// Whether the path records arrival numbers and checks them. Without this check, only the
+    /// witnesses detect packets out of order.
     check_order: bool,
 }
 

@@ -140,7 +140,6 @@ fn what_is_never_settled_is_lost_at_the_end() {
     assert_eq!((ledger.in_flight(), ledger.dropped().get(DropReason::TxLost)), (0, 1000));
     assert_eq!([ledger.queues[0].dropped.total(), ledger.queues[1].dropped.total()], [300, 700]);
     assert!(ledger.outputs[0].error.as_ref().is_some_and(|error| error.contains("later")), "it is named");
-    // This report comes too late: the packets already count as lost.
     let mut shared = shared.lock().unwrap();
     assert!(shared.accounts.iter().all(TxAccount::is_over));
     shared.settle(0);
@@ -154,7 +153,6 @@ fn a_source_that_can_wait_waits_for_room() {
     let start = Instant::now();
     while !handle.is_finished() {
         let held = shared.lock().unwrap().packets();
-        // Both CPUs may have seen the same room, and a batch has 64 packets.
         assert!(held < 100 + 2 * 64, "{held}");
         shared.lock().unwrap().settle(0);
         assert!(start.elapsed() < HANG, "{:?}", handle.snapshot());

@@ -12,10 +12,8 @@ use steerage::{
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::until;
 
-/// No probe takes longer than this, so no distance is longer.
 const PROBE_TIME: Duration = Duration::from_micros(200);
 
-/// Endless frames from a source that can wait.
 struct Endless;
 
 impl RxQueue for Endless {

@@ -198,11 +198,9 @@ fn the_end_and_new_masks_can_be_waited_for() {
     let (settled, finished) = (handle.settled_fd().unwrap(), handle.finished_fd().unwrap());
     assert!(handle.wait_settled(Duration::ZERO) && is_readable(&settled, PollTimeout::ZERO));
     assert!(!handle.wait_finished(Duration::ZERO) && !is_readable(&finished, PollTimeout::ZERO));
-    // A reader cannot consume the signal of other waiting threads.
     let error = nix::unistd::read(&settled, &mut [0; 8]).unwrap_err();
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidInput);
 
-    // No CPU runs yet, so no bucket moves.
     handle.set_rps_cpus(&[CpuId(1)].into_iter().collect::<CpuMask>()).unwrap();
     assert!(!handle.wait_settled(Duration::from_millis(1)) && !is_readable(&settled, PollTimeout::ZERO));
     let other = handle.clone();

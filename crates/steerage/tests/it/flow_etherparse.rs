@@ -145,7 +145,6 @@ fn ipv4() -> impl Strategy<Value = IpHeaders> {
     )
 }
 
-/// An options header of up to 9 * 8 bytes with random contents, since no parser should read them.
 fn extension() -> impl Strategy<Value = Ipv6RawExtHeader> {
     (0..=8_usize, any::<[u8; 70]>())
         .prop_map(|(eights, bytes)| Ipv6RawExtHeader::new_raw(IpNumber::UDP, &bytes[..6 + 8 * eights]).unwrap())
@@ -198,7 +197,6 @@ fn build(tags: u8, ip: IpHeaders, upper: &Upper, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The kind of a tunnel by its content: a whole frame, or a frame without its link header.
 #[derive(Clone, Copy, Debug)]
 enum Tunnel {
     IpInIp,
@@ -319,7 +317,6 @@ proptest! {
         prop_assert_eq!(flow::flow_key(raw, LinkType::RAW, Layers::Inner), Some(innermost));
     }
 
-    /// However much of a frame is cut off, the rest has a flow with the same addresses or no flow.
     #[test]
     fn a_cut_frame_keeps_its_addresses(
         tags in 0..=2_u8,

@@ -14,7 +14,6 @@ const BACKLOG: usize = 512;
 /// The port of the elephant, the flow with three packets of four.
 const ELEPHANT: u16 = 1;
 
-/// UDP packets in an endless sequence: three of the elephant, and then one of a new flow.
 struct Udp {
     sent: u16,
     hashes: bool,
@@ -93,7 +92,6 @@ impl Two {
         [dropped.get(DropReason::BacklogFull), dropped.get(DropReason::FlowLimit)]
     }
 
-    /// Returns how many packets of the elephant and of the other flows the worker got.
     fn end(mut self) -> [u64; 2] {
         manual_clock::end(&self.handle, [&mut self.receiver, &mut self.worker]);
         let ledger = self.handle.snapshot();

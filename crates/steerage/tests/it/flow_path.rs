@@ -74,7 +74,6 @@ fn run<const BOTH: bool>(cpus: usize, link: LinkType, layers: Layers, frames: Ve
     ran
 }
 
-/// A UDP packet or a fragment of one. Its last byte is `mark`.
 fn packet(flow: u8, id: u16, flags_and_offset: u16, mark: u8) -> Vec<u8> {
     let ([id_high, id_low], [high, low]) = (id.to_be_bytes(), flags_and_offset.to_be_bytes());
     let header = [0x45, 0, 0, 36, id_high, id_low, high, low, 64, 17, 0, 0, 10, 0, 0, flow, 10, 0, 1, 0];
@@ -111,7 +110,6 @@ fn fragmented() -> Vec<Vec<u8>> {
 fn assert_kept_together(ran: &Ran) {
     assert_eq!(ran.buckets.len(), 2 * usize::from(FLOWS));
     assert!(ran.buckets.values().all(|buckets| buckets.len() == 1), "{:?}", ran.buckets);
-    // Datagrams with an unknown flow have buckets too.
     let all: BTreeSet<_> = ran.buckets.values().flatten().collect();
     assert!(all.len() > usize::from(FLOWS), "{} buckets", all.len());
     let queue = &ran.ledger.queues[0];

@@ -30,7 +30,6 @@ impl RxQueue for OneBucket {
 
 const POLL: u64 = POLL_BUDGET as u64;
 
-/// Two CPUs: CPU 0 receives, and CPU 1 has all buckets.
 struct Two {
     receiver: Softnet<Nothing, ManualClock>,
     worker: Softnet<Nothing, ManualClock>,
@@ -39,7 +38,6 @@ struct Two {
 }
 
 impl Two {
-    /// CPU 1 has the frames of one poll. Then its buckets should move to CPU 0.
     fn in_a_move() -> Self {
         let input = Input::new("one bucket", "test", vec![Box::new(OneBucket)]);
         let builder = Builder::new().virtual_cpus(2).policy(Hash).rps_cpus(only(1)).input_on(input, &[CpuId(0)], None);

@@ -14,7 +14,6 @@ use steerage_fixtures::manual_clock::ManualClock;
 const BLOCK_BYTES: usize = 1 << 14;
 const HEADER: FrameHeader = FrameHeader { nanos: 0, wire_len: 60, link: 1, interface: 0 };
 
-/// Lends a frame in each poll, and first records how many lent frames have not returned.
 struct Lends {
     says: Polled,
     claim: Option<Claim>,
@@ -120,7 +119,6 @@ fn under_the_cap_backlogs_give_way_to_what_devices_lend() {
     let full = build(1 << 30).unwrap().start().unwrap().join().snapshot.memory;
     assert!(full.lent >= 16 * BLOCK_BYTES as u64 && full.backlog == 1000, "{full:?}");
     let ample = full.bytes() as usize;
-    // Without the blocks, this limit would be enough.
     let outcome = build(ample - full.lent as usize / 2).unwrap().start().unwrap().join();
     let memory = outcome.snapshot.memory;
     assert!(memory.bytes() <= memory.cap && memory.lent == full.lent, "{memory:?}");

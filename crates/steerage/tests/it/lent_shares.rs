@@ -15,10 +15,8 @@ use steerage_fixtures::manual_clock::ManualClock;
 
 const BLOCKS: usize = 24;
 const BLOCK_BYTES: usize = 64 << 10;
-/// Three long frames fill a block.
 const LONG: usize = 20_000;
 const SHORT: usize = 100;
-/// The hashes of two flows, which go to different CPUs.
 const FLOWS: [FlowHash; 2] = [FlowHash(0), FlowHash(u32::MAX)];
 
 /// Lends a long and a short frame of each flow in each poll. A frame that finds no free block is
@@ -97,7 +95,6 @@ impl Handler for Notes {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// Three CPUs: CPU 0 receives, and each of the other CPUs handles one flow.
 struct World {
     cpus: Vec<Softnet<Notes, ManualClock>>,
     handle: Handle,
@@ -164,14 +161,12 @@ fn a_stopped_cpu_loses_its_own_super_frames_and_no_others() {
     assert_eq!((ledger.cpus[1].dropped.get(DropReason::BacklogFull), ledger.dropped().total()), (refused, refused));
     assert_eq!(ledger.in_flight(), 2000 - refused, "the rest waits");
     assert!(ledger.in_flight() > 20, "{}", ledger.in_flight());
-    // The stalled CPU continues, and loses no more frames.
     world.step(20, &[1, 2]);
     let ledger = world.step(1000, &[1, 2]);
     assert!(ledger.dropped().total() - refused < 40 && ledger.in_flight() == 0);
     assert_eq!(world.step(1000, &[1, 2]).dropped().total(), ledger.dropped().total());
     let seen = world.seen(1);
     assert!(seen.is_sorted_by_key(|(_, number, _)| *number));
-    // While the CPU was stalled, short frames passed for longer than long frames.
     let last = |is_long: bool| {
         let waited = seen[200..].iter().take_while(|(_, number, _)| *number <= 4400);
         waited.filter(|(.., len)| (*len == LONG) == is_long).map(|(_, number, _)| *number).last().unwrap()
@@ -196,7 +191,6 @@ fn frames_that_are_parked_leave_room_for_others() {
     let mut world = World::new(true);
     world.step(100, &[1, 2]);
     world.step(100, &[2]);
-    // CPU 1 does not finish its frames, so its flow is parked.
     let all: CpuMask = [CpuId(2)].into_iter().collect();
     world.handle.set_rps_cpus(&all).unwrap();
     let ledger = world.step(500, &[2]);
@@ -204,7 +198,6 @@ fn frames_that_are_parked_leave_room_for_others() {
     assert!(ledger.dropped().get(DropReason::Moving) > 0, "{:?}", ledger.dropped());
     let parked = ledger.received() - ledger.delivered() - ledger.dropped().total();
     assert_eq!((ledger.in_flight(), world.handle.held()), (parked, parked));
-    // When CPU 1 continues, the parked frames follow its earlier frames.
     world.step(200, &[1, 2]);
     let mut seen: Vec<_> = world.seen(1);
     let (flow, last) = (seen[0].0, seen.len());

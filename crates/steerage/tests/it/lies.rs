@@ -181,7 +181,6 @@ fn what_lies_costs_no_page() {
     }
 }
 
-/// Frames that claim a length on the wire above the maximum.
 struct Long(Option<Claim>, bool);
 
 impl RxQueue for Long {
@@ -215,7 +214,6 @@ impl RxQueue for Long {
             9,
             || "outside",
             |_| {
-                // The first frame exists. The second frame does not exist and is not counted.
                 left -= 1;
                 Ok(Spot::new(if left < 0 { 1 << 20 } else { 16 }, 60, header))
             },

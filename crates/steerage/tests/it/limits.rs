@@ -14,7 +14,6 @@ use steerage::{
 
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
-/// A source with endless frames, which records the budget of each poll.
 struct Endless(Arc<Mutex<Vec<usize>>>);
 
 impl RxQueue for Endless {
@@ -29,7 +28,6 @@ impl RxQueue for Endless {
     }
 }
 
-/// A handler that records the length of its batches, and takes some time for each batch.
 struct Sizes(Noted);
 
 impl Handler for Sizes {
@@ -46,7 +44,6 @@ impl Handler for Sizes {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Two CPUs: CPU 0 receives from `queues` queues, and CPU 1 handles the packets.
 struct Two {
     receiver: Softnet<Sizes, ManualClock>,
     worker: Softnet<Sizes, ManualClock>,
@@ -180,7 +177,6 @@ fn a_round_ends_when_its_budget_is_used_up() {
     assert_eq!(rounds_of(&mut two), (vec![all / 2; 2], 2));
     two.handle.set_limits(|limits| limits.budget = 1);
     assert_eq!(rounds_of(&mut two).0, [HANDLE_BUDGET; 4]);
-    // Each list takes 3 ms. One list exceeds the default time budget, and two lists exceed 4 ms.
     two.noted.work.set(Duration::from_millis(3));
     two.handle.set_limits(|limits| limits.budget = 1000);
     assert_eq!(rounds_of(&mut two).0, [HANDLE_BUDGET; 4]);

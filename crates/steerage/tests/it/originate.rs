@@ -9,7 +9,6 @@ use steerage::{
 };
 use steerage_fixtures::assert_at_rest;
 
-/// Hands over one frame per poll. Each frame has one byte, its number.
 struct Frames(u8, u8);
 
 impl RxQueue for Frames {
@@ -74,7 +73,6 @@ fn cable(wire: &Wire) -> Output {
     Output::new("cable", "test", move |_| Ok(Box::new(Cable(Arc::clone(&wire)))))
 }
 
-/// Sends each frame back, and then `own` originated packets.
 struct Echoes {
     own: usize,
     full: bool,

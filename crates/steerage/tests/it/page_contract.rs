@@ -19,7 +19,6 @@ const RING: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
-    /// The address of the byte after an Ethernet header, modulo 4.
     ip_at: usize,
     headroom: usize,
     tailroom: usize,
@@ -103,7 +102,6 @@ fn frames_that_are_written_lie_as_their_device_asked() {
     }
 }
 
-/// A ring of pages, with frames of the lengths in `lens`.
 #[derive(Default)]
 struct Ring {
     posted: Vec<Page>,

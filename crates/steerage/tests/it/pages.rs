@@ -34,7 +34,6 @@ impl RxQueue for Frames {
     }
 }
 
-/// Keeps the first packet of each queue forever, and from time to time another packet for a while.
 #[derive(Default)]
 struct Holds {
     for_ever: Vec<(usize, Kept)>,
@@ -61,8 +60,8 @@ impl Handler for Holds {
     }
 }
 
-/// ENA searches its cache in order, so a held page blocks the search. The cache of steerage has no
-/// such order.
+/// ENA searches its cache in order, so a held page blocks the search. The local cache of steerage
+/// needs no search.
 #[test]
 fn a_page_held_for_ever_does_not_stop_the_cache() {
     let queues = (0..QUEUES).map(|_| Box::new(Frames(FRAMES)) as Box<dyn RxQueue>).collect();
@@ -74,7 +73,6 @@ fn a_page_held_for_ever_does_not_stop_the_cache() {
         .start()
         .unwrap()
         .join();
-    // Each queue has a held packet on every CPU that saw its packets.
     assert!(outcome.reports.iter().map(|(_, held)| held).sum::<usize>() >= QUEUES);
     for queue in &outcome.snapshot.queues {
         let (hits, misses) = (queue.pool.alloc_fast, queue.pool.alloc_slow);
@@ -84,7 +82,6 @@ fn a_page_held_for_ever_does_not_stop_the_cache() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Posts all pages, although it declared that it would post none.
 #[derive(Default)]
 struct Greedy(Vec<Page>);
 
@@ -146,7 +143,6 @@ impl RxQueue for InParts {
                 self.pages.push(page);
             }
         }
-        // This frame is never completed.
         let page = self.pages.remove(0);
         out.gather(&mut self.begun, page, HEADROOM, 50);
         self.pages.drain(..).for_each(|page| out.give_page(page));
@@ -331,7 +327,6 @@ impl RxQueue for Notes {
 fn pages_are_of_the_node_of_the_queue_s_cpu() {
     for greedy in [false, true] {
         let noted: Vec<Arc<Mutex<Vec<usize>>>> = (0..2).map(|_| Arc::default()).collect();
-        // A greedy queue would leave no pages for another queue, so it is alone.
         let queues = if greedy { 1 } else { 2 };
         let queue = |parts: &Arc<_>| {
             Box::new(Notes { region: None, parts: Arc::clone(parts), polls: 0, greedy }) as Box<dyn RxQueue>
@@ -417,7 +412,6 @@ fn with_every_worker_stalled_no_queue_lacks_a_page() {
         <[_; 2]>::try_from(parts.into_iter().map(|part| part.enter(clock.clone())).collect::<Vec<_>>()).unwrap();
     for keeps in [false, true] {
         if keeps {
-            // The worker runs until it has kept as many packets as it may, and then stalls again.
             while KEPT.with_borrow(Vec::len) < QUEUES * KEPT_MAX {
                 worker.step();
                 receiver.step();

@@ -38,8 +38,7 @@ impl Backlog {
         self.consumer.waiting() > 0 && !(held_back && self.can_wait)
     }
 
-    /// The backlog was empty for a while: the CPU does not check it again until frames are
-    /// published.
+    /// The backlog was empty for a while: the CPU stops checking it until frames are published.
     #[cold]
     fn forget(&mut self, inbox: &Inbox) {
         self.idle_looks = 0;

@@ -176,8 +176,7 @@ pub fn build<H: Handler>(
     {
         let state = steering.lock();
         owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
-        // The first poll must not depend on whether the CPU gets the control lock in its first
-        // round.
+        // The first poll must not depend on the CPU getting the control lock in its first round.
         let limits = &state.limits;
         owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
         infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
@@ -331,8 +330,7 @@ impl CheckedSpec {
         self.size_caches(queues, page_bytes);
         let spec = &self.spec;
         let in_pages = queues.iter().filter(|queue| !queue.can.lends).count();
-        // If several queues share a backlog, the backlog does not count frames that are staged and
-        // not published.
+        // If queues share a backlog, it does not count frames that are staged and not published.
         let unpublished = (PUBLISH_POLLS as usize * POLL_BUDGET).min(self.cpus.len() * PUBLISH_AT as usize);
         let unpublished = if in_pages > 1 { unpublished } else { 0 };
         let each = |queue: &PlannedQueue| {
@@ -403,8 +401,7 @@ impl CheckedSpec {
         !lends || self.spec.lpc_pages.is_some()
     }
 
-    /// Decides how many pages each local page cache may have, and logs the maximum memory of all
-    /// caches.
+    /// Decides the size of the local page caches, and logs the maximum memory of all caches.
     fn size_caches(&mut self, queues: &[PlannedQueue], page_bytes: usize) {
         let memory = self.spec.usable_memory.min(self.spec.memory_max as u64);
         let with_caches = || queues.iter().filter(|queue| self.caches(queue.can.lends));

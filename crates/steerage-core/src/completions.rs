@@ -98,8 +98,7 @@ impl Completions<'_> {
         self.link
     }
 
-    /// Takes a page to fill. `None` while all pages are in use. The device should then poll again
-    /// later.
+    /// Takes a page to fill. `None` while all pages are in use: the device should poll again later.
     #[inline(always)]
     pub fn take_page(&mut self) -> Option<Page> {
         self.pages.pool.take()
@@ -232,8 +231,7 @@ impl Completions<'_> {
         self.pages.pool.recycle(page);
     }
 
-    /// The bytes of a page, for filling. The frame begins [`HEADROOM`] bytes into the page, or at
-    /// [`Fit::offset`].
+    /// The bytes of a page, for filling. The frame begins at [`HEADROOM`], or at [`Fit::offset`].
     #[inline(always)]
     pub fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
         self.pages.pool.region().page_mut(page)

@@ -1,5 +1,4 @@
-//! The handle by which any thread changes, reads and stops an instance. The functions for policies
-//! are in `policies`.
+//! The handle by which any thread changes, reads and stops an instance (for policies: `policies`).
 
 mod policies;
 
@@ -62,7 +61,7 @@ impl Handle {
     }
 
     /// Waits until the run [is finished](Self::is_finished), for at most `timeout`. Returns whether
-    /// the run is finished.
+    /// it is.
     pub fn wait_finished(&self, timeout: Duration) -> bool {
         self.0.finished.wait(timeout, &self.0.finished, || self.is_finished())
     }

@@ -1,5 +1,4 @@
-//! The description of a device: its name, which may change, its needs and abilities, and its
-//! errors.
+//! The description of a device: its name, its needs and abilities, and its errors.
 
 use std::sync::Arc;
 
@@ -215,7 +214,6 @@ pub struct TxResources {
     pub region: Arc<Region>,
     /// As many pages as the queue [needs](TxCapabilities::pages_max).
     pub pages: Vec<Page>,
-    /// The account in which a queue that [defers](TxCapabilities::defers) reports the outcome of
-    /// each packet.
+    /// The account in which a queue that [defers](TxCapabilities::defers) reports each outcome.
     pub account: Option<TxAccount>,
 }

@@ -8,8 +8,7 @@ use steerage_topology::CpuId;
 
 use crate::device::DeviceError;
 
-/// The reason why a setting of a running instance could not be changed. The settings then stay as
-/// they were.
+/// The reason why the settings of a running instance could not be changed, and did not change.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::error::SetError; }

@@ -76,8 +76,8 @@ pub trait Handler: Sized + 'static {
     /// handler may already have state of the bucket. The handler then merges the two states.
     fn bucket_arrives(&mut self, _bucket: BucketId, _state: Self::Moved) {}
 
-    /// The end of the run: all packets have been handled. Packets that the handler sends in this
-    /// function still leave.
+    /// The end of the run: all packets have been handled. Packets that the handler sends now still
+    /// leave.
     fn finish(self, cpu: &mut Cpu) -> Self::Report;
 }
 

@@ -1,11 +1,9 @@
-//! The identifiers that every part of the path uses. This module imports no other module of this
-//! crate.
+//! The identifiers that every part of the path uses. Imports no other module of this crate.
 
 pub use steerage_ledger::{DropReason, MoveCause, TxSource};
 pub use steerage_moves::CpuIndex;
 
-/// A group of flows that move together: all flows of a steering group whose hash starts with the
-/// same 12 bits.
+/// The flows of a steering group whose hash starts with the same 12 bits: they move together.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::FlowKey}; }
@@ -74,8 +72,7 @@ pub struct TxId(pub u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InputId(pub u16);
 
-/// The decision of a handler about a packet. The example of [`Packet`](crate::packet::Packet) shows
-/// two verdicts.
+/// The decision of a handler about a packet: see the example of [`Packet`](crate::packet::Packet).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {

@@ -68,8 +68,7 @@ pub const WATCH_EVERY: Duration = Duration::from_millis(250);
 /// backlog if the work per packet is light.
 pub const FULL_LOOK: Duration = Duration::from_micros(100);
 
-/// The default for how many frames may wait for one CPU: Linux's `netdev_max_backlog` and its
-/// default.
+/// How many frames may wait for one CPU by default: Linux's `netdev_max_backlog` and its default.
 pub const BACKLOG_DEFAULT: usize = 1000;
 
 /// The largest value of `netdev_max_backlog`.
@@ -80,8 +79,7 @@ pub const BACKLOG_MAX: usize = steerage_mem::ring::RING_SLOTS_MAX;
 /// backlog.
 pub const PARKING_LOT_SLOTS: usize = steerage_mem::supply::LOT_SLOTS;
 
-/// How many buckets move at a time: few enough that the frames of these buckets fit the parking
-/// lot.
+/// How many buckets move at a time: so few that the frames of these buckets fit the parking lot.
 pub const SLICE_BUCKETS: usize = BUCKETS / 16;
 
 /// Once in this many batches, the first packet is handled alone and timed. Reading the clock costs
@@ -109,8 +107,7 @@ pub const MOVE_WAIT: Duration = Duration::from_millis(20);
 /// packets.
 pub const OFFER_WAIT: Duration = Duration::from_millis(10);
 
-/// How long a CPU may show no progress while a move waits for it. After that, the CPU is declared
-/// dead.
+/// How long a CPU may make no progress while a move waits for it, before it is declared dead.
 pub const DEAD_AFTER: Duration = Duration::from_secs(1);
 
 /// How often a sleeping CPU wakes to check on a move in which it takes part.
@@ -202,8 +199,7 @@ impl Limits {
         flow_limit_table_len: FLOW_LIMIT_TABLE_LEN,
     };
 
-    /// These limits, reduced to the values that an instance whose rings have `ring_slots` slots can
-    /// apply.
+    /// These limits, reduced to the values that rings with `ring_slots` slots allow.
     pub(crate) fn clamped(self, ring_slots: usize) -> Self {
         Self {
             backlog: self.backlog.clamp(1, ring_slots),

@@ -1,5 +1,4 @@
-//! Packets that a function originates: for example an answer in several parts, or a message that a
-//! timer triggers.
+//! Packets that a function originates, such as an answer in several parts, or a timer's message.
 //!
 //! Originated packets lie in pages that their CPU uses only for this purpose. They go to the
 //! outputs through a ring of which this CPU has both ends. So an output accepts originated packets,
@@ -67,8 +66,7 @@ impl Origin {
         Ok(())
     }
 
-    /// Sends the staged packets in order. If `void`, because the CPU was declared dead, drops the
-    /// packets instead.
+    /// Sends the staged packets in order, or drops them if `void` (the CPU was declared dead).
     #[inline]
     pub(crate) fn send(&mut self, outputs: &mut [OwnedTx], now: Timestamp, void: bool, counts: &CpuLedger) {
         if !self.to.is_empty() {

@@ -1,5 +1,4 @@
-//! Packets and batches of packets. A packet's metadata is built on the CPU that uses the metadata,
-//! at the moment of use.
+//! Packets and batches. A packet's metadata is built when it is used, on the CPU that uses it.
 
 mod shape;
 
@@ -54,8 +53,7 @@ pub(crate) struct BatchContext<'a> {
 pub(crate) struct Actions {
     verdicts: [Verdict; HANDLE_BUDGET],
     copies: Vec<Option<WrittenCopy>>,
-    /// Whether the handler gave a verdict on a packet or wrote to one. Most functions only read
-    /// packets.
+    /// Whether the handler gave any verdict or wrote to a packet. Most functions only read packets.
     acted: Cell<bool>,
 }
 
@@ -100,8 +98,7 @@ impl Actions {
 pub(crate) struct Tally {
     pub(crate) discarded: u64,
     pub(crate) kept: u64,
-    /// By output number, including numbers without an output. A batch is short enough for its
-    /// counts to fit a byte.
+    /// By output number, including unused numbers. A batch is so short that its counts fit a byte.
     pub(crate) transmitted: [u8; OUTPUTS_MAX],
 }
 
@@ -268,8 +265,7 @@ pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy
     Received { data, total_len, link, time, wire_len }
 }
 
-/// The unfinished offload work of the frame, or of `written`, the frame's writable copy. Most
-/// frames have none.
+/// The unfinished offload work of the frame, or of `written`, the frame's writable copy.
 #[inline(always)]
 pub(crate) fn offload(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offload> {
     if frame.has_extra() { offload_of(frame, written) } else { None }
@@ -282,8 +278,7 @@ fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offloa
     offload.shifted(copy.len() as isize - copy.front()? as isize)
 }
 
-/// One packet, borrowed from its batch. A packet has no `Drop`: a handler that drops a packet has
-/// consumed the packet.
+/// One packet, borrowed from its batch. It has no `Drop`: a packet that is dropped is consumed.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{ids::*, packet::*}, steerage_flow::*}; }
@@ -368,8 +363,7 @@ impl Packet<'_> {
         self.copy_mut(None).map(|copy| &mut **copy)
     }
 
-    /// The writable copy of a lent frame. Creates a copy of the first `most` bytes if there is no
-    /// copy yet.
+    /// The writable copy of a lent frame. Creates a copy of `most` bytes if there is none yet.
     fn copy_mut(&mut self, most: Option<usize>) -> Result<&mut WrittenCopy, NoRoom> {
         if !matches!(self.copy, Some(Some(_))) {
             let copied = self.copied(most)?;
@@ -429,8 +423,7 @@ impl Packet<'_> {
         self.context.dissections.forget(self.frame.nth());
     }
 
-    /// The flow key of the packet, from its [`dissection`](Self::dissection). `None` if the packet
-    /// is not an IP packet.
+    /// The flow key, from the [`dissection`](Self::dissection). `None` if this is not an IP packet.
     pub fn flow_key(&self) -> Option<FlowKey> {
         let dissection = self.dissection();
         dissection.is_flow.then_some(dissection.key)
@@ -467,8 +460,7 @@ impl Packet<'_> {
         BucketId { group: self.context.group, bucket: bucket_of(self.flow_hash()) }
     }
 
-    /// Drops the packet because the function decided so. A discarded packet does not count as a
-    /// loss.
+    /// Drops the packet by the function's decision. A discarded packet does not count as a loss.
     pub fn discard(self) {
         if *self.verdict == Verdict::Consumed {
             self.acted.set(true);

@@ -1,5 +1,4 @@
-//! The page pool: each receive queue has a local cache of pages on top of one pool that all queues
-//! share.
+//! The page pool: each receive queue has a local cache of pages on top of a shared pool.
 //!
 //! The local cache follows that of Amazon's ENA driver (LPC, Linux 6.6-era patches of 2021): a
 //! queue recycles its own pages and does not need the shared allocator. ENA tries its pages in
@@ -55,8 +54,7 @@ pub struct PagePool {
     cache: Vec<Page>,
     cache_max: usize,
     own: Range<u32>,
-    /// How many pages the queue has taken from the shared pool and not returned, and the highest
-    /// number so far.
+    /// How many pages of the shared pool the queue has, and the highest number so far.
     has: usize,
     has_had: usize,
     spill: Vec<Page>,
@@ -69,8 +67,7 @@ pub struct PagePool {
 }
 
 impl PagePool {
-    /// Creates a pool that keeps up to `cache_max` pages in the local cache. 0 switches the local
-    /// cache off.
+    /// Creates a pool with up to `cache_max` pages in the local cache. 0 switches the cache off.
     pub fn new(region: Arc<Region>, shared: Arc<SharedPool>, kept_pages: Arc<KeptPages>, cache_max: usize) -> Self {
         Self {
             own: region.numbers(shared.node()),

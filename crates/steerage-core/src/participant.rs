@@ -139,7 +139,7 @@ impl<M: Send> Participant<M> {
                 state.check_deadline(me, &self.open, &shared.gates, own.runner.cpu.now);
             }
             self.publish(&shared, state, me);
-            // The handler runs without the lock, because it may take some time. Then control gets a
+            // The handler runs without the lock, because it may take time. Then control gets a
             // report.
             let Some(part) = handler_part else { return };
             let is_void = match part.phase {
@@ -227,8 +227,8 @@ impl<M: Send> Participant<M> {
         match self.pending_report {
             Report::Nothing => {}
             Report::Left { epoch } => {
-                // The machine ignores the state of a CPU that was declared dead, or of a slice that
-                // is over.
+                // The machine ignores the state of a CPU that was declared dead, or of an old
+                // slice.
                 let takes = |slice: &&steerage_moves::Slice| {
                     slice.is_at(epoch, MovePhase::Leave) && slice.waits_for(usize::from(me))
                 };
@@ -282,7 +282,7 @@ impl<M: Send> Participant<M> {
                 MovePhase::Release => self.release(queues, runner, state),
             }
             let next = state.moves.slice()?;
-            // Packets wait while this CPU moves buckets, so a round does its part in at most one
+            // Packets wait while this CPU moves buckets, so a round takes part in at most one
             // slice.
             self.pending |= next.epoch != epoch;
             if next.epoch != epoch || next.phase == phase {

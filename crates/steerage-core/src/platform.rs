@@ -48,13 +48,13 @@ pub trait Platform {
     /// The kernel's error, if the CPU cannot wait on one of `devices`.
     fn park(&mut self, bell: &Bell, devices: &[BorrowedFd<'_>], until: Option<Timestamp>) -> io::Result<()>;
 
-    /// A random number, which decides which backlog a CPU serves first. In a simulator, the number
-    /// comes from the seed.
+    /// A random number, which decides which backlog a CPU serves first. A simulator draws it by its
+    /// seed.
     fn random(&mut self) -> u64;
 }
 
-/// The machine on which this process runs. The example of [`Softnet`](crate::softnet::Softnet) runs
-/// a CPU on it.
+/// The machine of this process. The example of [`Softnet`](crate::softnet::Softnet) runs a CPU on
+/// it.
 #[derive(Clone, Debug)]
 pub struct Machine {
     start: Instant,
@@ -62,8 +62,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Creates a clock that starts at `start`, which all CPUs of an instance share. `seed` differs
-    /// from CPU to CPU.
+    /// All CPUs of an instance share the clock's `start`. `seed` differs from CPU to CPU.
     pub fn new(start: Instant, seed: u64) -> Self {
         Self { start, random: fastrand::Rng::with_seed(seed) }
     }

@@ -1,5 +1,4 @@
-//! A receive queue: everything that the CPU that owns it needs to poll it and to hand its frames to
-//! other CPUs.
+//! A receive queue: everything that its owner needs to poll it and to hand frames to other CPUs.
 //!
 //! General idea: [`poll`](OwnedQueue::poll) fetches up to a budget of frames from the device.
 //! [`steer`](OwnedQueue::steer) determines each frame's hash, bucket and CPU, and writes a slot of
@@ -276,8 +275,7 @@ impl OwnedQueue {
         }
     }
 
-    /// Drops the frames that exceed a flow limit, the newest first, so that the oldest pass if only
-    /// some may pass.
+    /// Drops the frames that exceed a flow limit, the newest first, so that the oldest may pass.
     #[cold]
     fn limit_flows(&mut self) {
         // Finished frames no longer count as waiting.
@@ -317,8 +315,7 @@ impl OwnedQueue {
         ledger.parked.raise_to(outbox.lot().tail());
     }
 
-    /// Takes back the finished frames of all rings, and the pages of kept packets that were
-    /// dropped.
+    /// Takes back the finished frames of all rings, and pages of kept packets that were dropped.
     fn reclaim_all(&mut self) {
         let mut next = self.outbox.next_out(0);
         while let Some(at) = next {
@@ -368,14 +365,12 @@ impl OwnedQueue {
         self.limits.can_wait
     }
 
-    /// Whether other queues may need the pages of this queue's finished frames that it has not
-    /// taken back.
+    /// Whether other queues may need pages of finished frames that this queue has not taken back.
     pub(crate) fn keeps_pages_from_others(&self) -> bool {
         self.outbox.keeps_pages_from_others()
     }
 
-    /// Asks the CPUs whose backlogs block this queue to wake its owner when half of a backlog is
-    /// finished.
+    /// Asks the CPUs that block this queue to wake its owner when half of a backlog is finished.
     pub(crate) fn wake_when_there_is_room(&mut self) {
         self.outbox.wake_when_there_is_room(self.limits.weight);
     }
@@ -394,8 +389,7 @@ impl OwnedQueue {
         }
     }
 
-    /// Whether the queue has ended and none of its frames is in flight, so that its pages can be
-    /// returned.
+    /// Whether the queue has ended without frames in flight, so that its pages can be returned.
     pub(crate) fn is_at_rest(&mut self) -> bool {
         if !self.state.ended {
             return false;

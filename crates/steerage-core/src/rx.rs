@@ -42,8 +42,7 @@ use steerage_mem::{Page, Region};
 /// }
 /// ```
 pub trait RxQueue: Send {
-    /// The needs and abilities of the queue. Called while the instance is built. The result must
-    /// not change.
+    /// The needs and abilities of the queue, which must not change. Called during the build.
     fn capabilities(&self) -> Capabilities;
 
     /// Opens the queue. Called once, before the first poll. Frames in pages will lie in the pages
@@ -62,8 +61,7 @@ pub trait RxQueue: Send {
     /// and must not allocate memory after the first few calls.
     ///
     /// # Errors
-    /// An error ends the queue: it is not polled again. Frames that were pushed before the error
-    /// are handled.
+    /// An error ends the queue. Frames that were pushed before the error are handled.
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError>;
 
     /// Whether a live queue has room of its own for the frames that arrive in the next
@@ -127,8 +125,7 @@ pub struct Input {
     pub name: DeviceName,
     /// The kind of the device: `synthetic`, `capture`, `af_packet`, `af_xdp`.
     pub kind: &'static str,
-    /// The mode of the device if it has several modes, such as `zero-copy` or `copy`. Otherwise
-    /// empty.
+    /// The mode of the device, such as `zero-copy` or `copy`. Empty if there is only one mode.
     pub mode: &'static str,
     /// The queues, in the order of their numbers.
     pub queues: Vec<Box<dyn RxQueue>>,

@@ -8,8 +8,7 @@
 //! - the load of the buckets, for which one frame of each poll represents the whole poll (in
 //!   `steer`).
 //!
-//! The work of CPUs is counted exactly, and decides whether buckets move. Samples only decide which
-//! buckets move.
+//! The exact work of CPUs decides whether buckets move. Samples only decide which buckets move.
 
 use std::time::Duration;
 
@@ -28,8 +27,7 @@ pub(crate) struct Sampler {
     /// Count rounds and batches, so that one of many is measured.
     nth_round: u32,
     nth_batch: u32,
-    /// Set while a packet is timed: the start of the measurement, and the packet's bucket, if it
-    /// has one.
+    /// Set while a packet is timed: the start of the measurement, and the packet's bucket, if any.
     timed: Option<(Timestamp, Option<u16>)>,
     mean: u64,
     /// Buckets whose packets are examined in part, to name the flow that fills a bucket.

@@ -24,8 +24,7 @@ pub(crate) struct Shared {
     pub(crate) sleepers: Sleepers,
     pub(crate) bells: Vec<Bell>,
     pub(crate) inboxes: Arc<[Inbox]>,
-    /// For each CPU, the number of frames of all live queues that wait for it, if there are several
-    /// queues.
+    /// For each CPU, how many frames wait for it, if there are several live queues.
     pub(crate) admissions: Arc<[Admission]>,
     pub(crate) gates: Vec<Gate>,
     pub(crate) ledgers: Ledgers,
@@ -74,8 +73,7 @@ impl Shared {
         self.wake(0..self.cpus.len() as CpuIndex, None);
     }
 
-    /// Changes state under the control lock, for a control thread, and wakes the CPUs that the
-    /// change concerns.
+    /// Changes state under the lock, for a control thread, and wakes the CPUs that it concerns.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.steering.lock();
         let result = change(&mut state);

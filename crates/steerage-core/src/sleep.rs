@@ -45,8 +45,7 @@ impl Sleep {
         self.armed
     }
 
-    /// Announces to other CPUs that this CPU is about to sleep. The caller must then check for work
-    /// once more.
+    /// Announces that this CPU is about to sleep. The caller must then check for work once more.
     pub(crate) fn arm(&mut self, me: CpuIndex, shared: &Shared) {
         shared.sleepers.about_to_sleep(usize::from(me));
         self.armed = true;

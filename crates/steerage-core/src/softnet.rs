@@ -1,5 +1,4 @@
-//! One CPU of the path: the object that a thread steps, with everything that belongs to that CPU
-//! alone.
+//! One CPU of the path: the object that a thread steps, with everything that only this CPU uses.
 //!
 //! A round goes through the phases from top to bottom, like the two halves of a Linux softirq. The
 //! CPU receives from the queues that it owns, then handles its own share of the packets, then the
@@ -215,8 +214,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// Runs whole rounds until at least `budget` packets were received or handled, or until a round
-    /// finds no work.
+    /// Runs rounds until at least `budget` packets were received or handled, or a round finds no
+    /// work.
     pub fn poll(&mut self, budget: usize) -> Stepped {
         (self.received, self.handled) = (0, 0);
         loop {
@@ -227,8 +226,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// How many packets the handler got since the last call of [`poll`](Self::poll) began, or since
-    /// the start.
+    /// How many packets the handler got since the last [`poll`](Self::poll) began, or the start.
     pub fn handled(&self) -> usize {
         self.handled
     }
@@ -283,8 +281,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                     self.phase = Phase::Handle(place);
                     return None;
                 }
-                // Every round handles the CPU's own share and one more backlog, so that no backlog
-                // waits forever.
+                // Every round handles the own share and one more backlog, so that no backlog waits
+                // forever.
                 if !self.backlogs.is_own(place) && self.is_round_over() {
                     self.ledger().time_squeeze.add(1);
                     Phase::Control

@@ -45,8 +45,7 @@ pub(crate) struct State {
     pub(crate) policy: PolicyInfo,
     pub(crate) findings: Vec<GroupFindings>,
     pub(crate) others: Vec<f64>,
-    /// Buckets whose packets are examined to name the flow that fills them, and the flows that were
-    /// seen.
+    /// Buckets whose packets are examined to name their largest flow, and the flows that were seen.
     to_name: Vec<BucketId>,
     flows_seen: Vec<(BucketId, FlowKey)>,
     hooks: Vec<Option<Arc<dyn BetweenRounds>>>,
@@ -120,8 +119,7 @@ impl Steering {
         self.state.lock()
     }
 
-    /// Releases the lock. If the state changed, increments the version. Adds the CPUs that must be
-    /// woken to `wake`.
+    /// Releases the lock. Increments a changed state's version. Adds the CPUs to wake to `wake`.
     pub(crate) fn publish(&self, mut state: MutexGuard<'_, State>, wake: &mut Vec<CpuIndex>) {
         wake.clear();
         wake.append(&mut state.actions.wake);
@@ -145,8 +143,8 @@ impl State {
             return;
         }
         self.on(Event::Overdue { by: me, open });
-        // The machine is locked. The outcome of each action is the machine's next event, which may
-        // request more actions.
+        // The outcome of each action is the locked machine's next event, which may request more
+        // actions.
         let mut nth = 0;
         while let Some(ask) = self.actions.asks.get(nth).copied() {
             nth += 1;
@@ -166,8 +164,7 @@ impl State {
         self.actions.asks.clear();
     }
 
-    /// Whether `cpu` has frames of a queue that can wait. None of these frames may be lost, however
-    /// long it takes.
+    /// Whether `cpu` has frames of a queue that can wait, none of which may be lost.
     fn is_waited_for(&self, cpu: CpuIndex) -> bool {
         let is_open = |at: usize| self.moves.is_open(at);
         let waits = |(at, queue): (usize, &QueueGauges)| queue.can_wait && is_open(at) && !queue.is_finished(cpu);
@@ -226,8 +223,7 @@ impl State {
         self.offers.iter().any(|offer| offer.from == cpu)
     }
 
-    /// Takes a queue that was released for `cpu`, or takes back a queue of `cpu` that no CPU has
-    /// taken.
+    /// Takes a queue that was released for `cpu`, or back a queue of `cpu` that no CPU has taken.
     pub(crate) fn take_queue(&mut self, cpu: CpuIndex, now: Timestamp) -> Option<Offer> {
         let in_vain = |offer: &Offer| now.since(offer.since) >= OFFER_WAIT || self.moves.is_dead(offer.to);
         let mine = |offer: &Offer| offer.to == cpu || (offer.from == cpu && in_vain(offer));

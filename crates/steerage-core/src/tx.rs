@@ -54,8 +54,7 @@ use steerage_topology::CpuId;
 /// assert_eq!(output.kind, "example");
 /// ```
 pub trait TxQueue: Send {
-    /// The needs and abilities of the queue. Called while the instance is built. The result must
-    /// not change.
+    /// The needs and abilities of the queue, which must not change. Called during the build.
     fn capabilities(&self) -> TxCapabilities {
         TxCapabilities::default()
     }
@@ -83,8 +82,7 @@ pub trait TxQueue: Send {
     /// first few calls. Called once for each batch that has packets for this output.
     ///
     /// # Errors
-    /// An error ends this CPU's queue. All packets of this batch and all later packets for this
-    /// queue are refused.
+    /// An error ends this CPU's queue. All packets of this batch and all later packets are refused.
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError>;
 
     /// Sends the packets that were held back to fill a larger unit. Called when this CPU has no
@@ -197,8 +195,7 @@ impl<'a> Outgoing<'a> {
         self.now
     }
 
-    /// The source of the packets. A device that finishes packets later reports the source to its
-    /// [`TxAccount`].
+    /// The source of the packets, which a device that defers reports to its [`TxAccount`].
     pub fn source(&self) -> TxSource {
         self.source
     }
@@ -278,8 +275,7 @@ impl OwnedTx {
         self.unflushed = true;
         self.ledger.packets.add(sent.packets);
         self.ledger.bytes.add(sent.bytes);
-        // A device that reports more packets than it was given is faulty, but the ledger must
-        // balance.
+        // A device may report more packets than it was given, but the ledger must balance.
         let left = count.saturating_sub(sent.packets);
         let deferred = if self.can.defers { sent.deferred.min(left) } else { 0 };
         if let Some(account) = self.ledger.deferred.as_ref().filter(|_| deferred > 0) {
@@ -336,8 +332,7 @@ impl OwnedTx {
     }
 }
 
-/// Creates each CPU's queue to each output. Returns the description of each output, and the queues
-/// by CPU.
+/// Creates each CPU's queue to each output. Returns the outputs' descriptions, and queues by CPU.
 pub(crate) fn make_outputs(
     outputs: Vec<Output>,
     cpus: &[CpuId],

@@ -48,8 +48,7 @@ impl Admission {
         self.finished.store(self.finished.load(Ordering::Relaxed) + frames, Ordering::Relaxed);
     }
 
-    /// How many frames wait. The number is an estimate while other threads publish and finish
-    /// frames.
+    /// How many frames wait: an estimate while other threads publish or finish frames.
     #[inline]
     pub fn waiting(&self) -> u64 {
         let finished = self.finished.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Blocks: memory that holds many frames at once, such as a part of a capture file or a block of an
+//! Blocks: memory that holds many frames at once, such as a part of a capture file or of an
 //! AF_PACKET ring.
 //!
 //! A frame in a block is called a lent frame. A lent frame is read-only and has no headroom.
@@ -92,8 +92,8 @@ pub struct Blocks {
 #[derive(Clone, Copy, Debug, Default)]
 struct Lent {
     frames: u32,
-    /// The end of the last lent frame, or later. No byte before `end` is written while the block
-    /// has a lent frame.
+    /// The end of the last lent frame, or later. No byte before it is written while a frame is
+    /// lent.
     end: u32,
 }
 

@@ -45,8 +45,8 @@ impl Iterator for Parts<'_> {
     fn next(&mut self) -> Option<Slot> {
         let part = self.next.take()?;
         self.left -= 1;
-        // Read the link before the part is returned, because the receiver may put its page into
-        // another chain.
+        // Read the link before returning the part: the receiver may put the page into another
+        // chain.
         if part.is_chained() && self.left > 0 {
             self.next = self.region.behind(&part);
         }
@@ -269,8 +269,7 @@ impl Memory {
         if total > FRAME_BYTES_MAX {
             return None;
         }
-        // Resize the front first, because a cut at the end may remove bytes that were added at the
-        // front.
+        // Resize the front first: a cut at the end may remove bytes that were added at the front.
         chain.0[0] = chain.0[0].resized(front, 0)?;
         self.start(&chain.0[0])?;
         if back > 0 {
@@ -501,8 +500,8 @@ mod tests {
             for (front, back) in steps {
                 let (before, head, room) = (whole(kept.segments()), kept.len(), kept.room());
                 let total = before.len() as i32;
-                // At the front, only the head's bytes can be removed, and bytes can be added only
-                // if the page has room.
+                // At the front, only the head's bytes can be removed, and added bytes need room in
+                // the page.
                 let goes = front <= room.0 as i32 && -front <= head as i32 && total + front + back >= 0;
                 prop_assert_eq!(kept.resize(front, back), goes && back <= room.1 as i32, "{} {}", front, back);
                 let after = whole(kept.segments());
@@ -563,8 +562,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_brought_into_one_page_where_one_is_long_enough() {
-        // The page has 256 bytes. The head's page has 32 bytes before the frame and 124 bytes after
-        // the frame.
+        // The head's page has 256 bytes: 32 before the frame, and 124 after the frame.
         for (lens, whole) in [(vec![100, 124], true), (vec![100, 140, 0, 16], true), (vec![100, 100, 57], false)] {
             let (memory, mut pages) = memory();
             let chained = frame(&memory, &mut pages, &lens);

@@ -9,8 +9,7 @@ use crate::round;
 /// CPU holds the lock for less than 50 us.
 const LOOKS: u32 = 100;
 
-/// The pause between two later attempts, when the thread that holds the lock was probably
-/// interrupted.
+/// The pause between two later attempts, when the lock's holder was probably interrupted.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 /// A lock that only control threads wait for. In a build with debug assertions, the lock panics if

@@ -11,8 +11,7 @@ pub const HEADROOM: usize = 128;
 /// uses its tailroom for the `skb_shared_info`, and not for data.
 pub const TAILROOM: usize = 64;
 
-/// Pages begin at multiples of this many bytes, a cache line. So no [`Fit`] can require a larger
-/// alignment.
+/// Pages begin at multiples of this size, a cache line, so no [`Fit`] can require more.
 pub const PAGE_ALIGN: usize = 64;
 
 /// The minimum length of a page, in bytes. A page of this length fits a frame of 1514 bytes, two

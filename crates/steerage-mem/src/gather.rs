@@ -28,8 +28,7 @@ pub enum Broken {
     NoPage,
 }
 
-/// The frame, or the part of the frame that had arrived when it broke. `None` if no part had
-/// arrived.
+/// The frame, or its part that had arrived when it broke. `None` if no part had arrived.
 #[derive(Debug, Default)]
 pub struct Gathered {
     /// If the frame is not complete: the reason, and the number of its bytes that arrived.
@@ -68,8 +67,7 @@ impl Gather {
         self.broken.is_some()
     }
 
-    /// Marks the frame as broken, and counts `len` skipped bytes. Later reasons do not replace the
-    /// first reason.
+    /// Marks the frame as broken, and counts `len` skipped bytes. The first reason is kept.
     pub fn break_off(&mut self, why: Broken, len: usize) {
         self.broken.get_or_insert(why);
         self.skipped = self.skipped.saturating_add(len);

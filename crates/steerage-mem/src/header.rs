@@ -1,5 +1,4 @@
-//! The header that a device writes before a frame: the time, the length on the wire, the link type
-//! and the interface.
+//! The header that a device writes before a frame: time, length on the wire, link type, interface.
 
 /// The header that a device writes in the [`BYTES`](Self::BYTES) bytes before a frame: in the
 /// headroom of the page, or over a capture's record header.

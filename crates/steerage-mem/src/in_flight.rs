@@ -14,8 +14,7 @@ use crate::region::Region;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU32, Ordering};
 
-/// The pages of a region that one queue is sending from. An address counts bytes from the beginning
-/// of the region.
+/// The pages from which one queue sends. Addresses count bytes from the region's start.
 ///
 /// ```
 /// use steerage_mem::{InFlight, Region};

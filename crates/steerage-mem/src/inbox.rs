@@ -1,5 +1,4 @@
-//! Records which rings to one CPU may have frames, so that a CPU with many rings does not check all
-//! of them.
+//! Records which rings to a CPU may have frames, so that the CPU does not check all rings.
 //!
 //! A producer publishes, executes a fence, and then sets the ring's bit if the bit is clear. The
 //! consumer clears the bit of a ring that was empty for a while, executes a fence, and then checks
@@ -84,8 +83,7 @@ pub struct Turns {
     nth: usize,
     noted: u64,
     words_left: usize,
-    /// The rings of the first word with which the pass begins. The other rings of that word come at
-    /// the end of the pass.
+    /// The rings of the first word at the start of the pass. The word's other rings come last.
     not_before: u64,
 }
 

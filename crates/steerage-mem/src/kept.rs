@@ -43,8 +43,7 @@ impl KeptPages {
         self.limit
     }
 
-    /// Keeps a frame after its batch. `Err` returns the frame if the limit is reached or the frame
-    /// is a lent frame.
+    /// Keeps a frame after its batch. `Err` returns a lent frame, or any frame at the limit.
     pub fn keep<'a>(self: &Arc<Self>, frame: Frame<'a>) -> Result<Kept, Frame<'a>> {
         if frame.is_lent() || !self.count_one() {
             return Err(frame);
@@ -134,11 +133,9 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,
-    /// The number of copied bytes, if this is a copy of the front of a lent frame. 0 for a whole
-    /// frame.
+    /// The number of bytes in a copy of the front of a lent frame. 0 for a whole frame.
     front: u32,
-    /// The generation of the frame's page when the frame was kept. Only debug and fuzz builds check
-    /// the generation.
+    /// The page's generation when the frame was kept, checked in debug and fuzz builds only.
     generation: Generation,
     kept_pages: Arc<KeptPages>,
 }
@@ -152,8 +149,7 @@ impl Kept {
         self
     }
 
-    /// The number of copied bytes, if this is a copy of the front of a lent frame. `None` for a
-    /// whole frame.
+    /// The number of bytes in a copy of the front of a lent frame. `None` for a whole frame.
     #[inline]
     pub fn front(&self) -> Option<usize> {
         (self.front != 0).then_some(self.front as usize)

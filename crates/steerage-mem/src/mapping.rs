@@ -14,8 +14,7 @@ pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, map_unu
 /// size, so that the region can consist of huge pages.
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
 
-/// The kind of pages that the kernel used for the memory. The example of [`Region`](crate::Region)
-/// prints the backing.
+/// The kind of pages that the kernel used for the memory, as [`Region`](crate::Region) reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Reserved 2 MiB pages (`vm.nr_hugepages`).

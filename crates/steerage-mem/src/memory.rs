@@ -1,5 +1,4 @@
-//! Finds the bytes of a completion. The frames of a queue lie either in the pages of the pool or in
-//! blocks.
+//! Finds the bytes of a completion, which lie either in pages of the pool or in blocks.
 
 use std::sync::Arc;
 

@@ -82,8 +82,7 @@ impl Outbox {
         self.rings[target].stage(frame, arrival)
     }
 
-    /// Records that frames may be staged on these rings. One call per poll costs less than one call
-    /// per frame.
+    /// Records that frames may be staged on these rings, once per poll instead of once per frame.
     pub fn touch(&mut self, rings: &Bits) {
         self.staged.insert_set(rings);
     }
@@ -185,8 +184,7 @@ impl Outbox {
         }
     }
 
-    /// Takes the oldest frame out of the parking lot: see [`Producer::unpark`]. `lent` are the
-    /// queue's blocks.
+    /// Takes the oldest frame out of the parking lot: see [`Producer::unpark`]. `lent`: the blocks.
     pub fn unpark(&mut self, lent: Option<&mut Blocks>) -> Option<(Completion, u64)> {
         let at = self.cpus();
         let is_published = self.rings[at].is_next_published();

@@ -24,8 +24,7 @@ const EXTRA: u32 = 1 << (LEN_BITS + 4);
 const LINK_SHIFT: u32 = 28;
 const LINK_MASK: u32 = 0xf << LINK_SHIFT;
 
-/// The page number of a slot whose page was taken out, because a handler kept or sent the page. No
-/// page has this number.
+/// The page number of a slot whose page a handler kept or sent. No page has this number.
 pub(crate) const BLANK: u32 = u32::MAX;
 
 /// The right to write one page of a [`Region`](crate::Region).
@@ -107,8 +106,7 @@ impl Slot {
         self.len_flags & EXTRA != 0
     }
 
-    /// The flags of frames that lie in several pages or in a block. The flags are in the last word
-    /// of a slot.
+    /// The flags (in a slot's last word) of frames that lie in several pages or in a block.
     pub(crate) const NO_WHOLE_PAGE: u32 = LENT | CHAINED;
 
     /// Whether the frame lies in one page, which belongs to this frame alone.

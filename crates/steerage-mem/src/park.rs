@@ -61,8 +61,7 @@ impl Sleepers {
     #[inline(always)]
     pub fn must_wake(&self, cpu: usize) -> bool {
         let (word, bit) = (&self.words[cpu / 64], 1 << (cpu % 64));
-        // S2: pairs with S1 by the fences. Read before writing, so that the cache line stays shared
-        // while no CPU sleeps.
+        // S2: pairs with S1 by the fences. Reading first keeps the line shared while no CPU sleeps.
         word.load(Ordering::Relaxed) & bit != 0 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 }

@@ -20,8 +20,7 @@ use std::sync::Arc;
 use crate::page::Page;
 use crate::region::Region;
 
-/// The pages of a region that are posted in one ring. An address counts bytes from the beginning of
-/// the region.
+/// The posted pages of one ring. Addresses count bytes from the region's start.
 ///
 /// ```
 /// use steerage_mem::{Posted, Region};
@@ -73,8 +72,7 @@ impl Posted {
         Ok(self.region.address_of(index))
     }
 
-    /// The token of the page in which `address` lies, if that page is posted, and the offset of the
-    /// address in the page.
+    /// The token of the posted page in which `address` lies, and the offset in the page.
     #[inline]
     pub fn take(&mut self, address: u64) -> Option<(Page, u32)> {
         let (index, offset) = self.region.find(address)?;

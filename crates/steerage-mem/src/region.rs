@@ -79,8 +79,7 @@ pub struct Region {
     /// is in at most one stack.
     pub(crate) below: Box<[AtomicU32]>,
     pub(crate) generations: Generations,
-    /// The links of the pages of chained frames, one entry per page. The region of a device's
-    /// blocks has no links.
+    /// The links of chained frames, one entry per page. Regions of blocks have no links.
     pub(crate) links: Box<[Link]>,
 }
 

@@ -194,15 +194,13 @@ pub fn parking_lot(options: RingOptions) -> Producer {
 pub struct Producer {
     slots: *const UnsafeCell<Slot>,
     staged: u64,
-    /// The position at which staging must stop: `reclaimed` plus the number of slots that may be
-    /// occupied.
+    /// The position at which staging must stop: `reclaimed` plus the limit.
     room_until: u64,
     published: u64,
     reclaimed: u64,
     shared: Arc<RingBuffer>,
     mask: u32,
-    /// The mask of the previous, smaller buffer, until the consumer has left that buffer. 0 if
-    /// there is none.
+    /// The mask of the previous, smaller buffer until the consumer has left it, and then 0.
     mask_before: u32,
     limit: u32,
     lot: bool,
@@ -323,15 +321,13 @@ impl Producer {
         self.room_until.saturating_sub(self.staged)
     }
 
-    /// The number of slots that are occupied, from staging to reclaiming, as far as the producer
-    /// knows.
+    /// The number of occupied slots, from staging to reclaiming, as far as the producer knows.
     #[inline(always)]
     pub fn occupied(&self) -> u64 {
         self.staged - self.reclaimed
     }
 
-    /// Makes all staged frames visible to the consumer. Returns whether there were any. A parking
-    /// lot has no consumer.
+    /// Makes all staged frames visible to the consumer. Returns whether there were any.
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
         if self.staged == self.published {
@@ -455,8 +451,8 @@ impl Producer {
 pub struct Gauge(Arc<RingBuffer>);
 
 impl Gauge {
-    /// The positions `published` and `finished`. `finished` is read first, so that the difference
-    /// is never negative.
+    /// The positions `published` and `finished`, which is read first: the difference is never
+    /// negative.
     pub fn read(&self) -> (u64, u64) {
         // Acquire on both: a thread that reads a position also sees the counts from before the
         // position was set (P1, C2).

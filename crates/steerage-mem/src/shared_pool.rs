@@ -1,5 +1,4 @@
-//! The shared page pool: the pages that currently belong to no receive queue, in a stack for each
-//! NUMA node.
+//! The shared page pool: a stack for each NUMA node, of pages that belong to no receive queue.
 
 mod bundles;
 mod spare;

@@ -7,8 +7,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// The increment of `top` for one push. The upper half of `top` counts pushes.
 const PUSH: u64 = 1 << 32;
 
-/// A stack of pages of one region. The region holds the links between the pages, since a page is in
-/// at most one stack.
+/// A stack of pages of one region. A page is in at most one stack, so the region holds the links.
 #[derive(Debug)]
 pub(crate) struct PageStack {
     /// The lower half is the page that was pushed last, or `BLANK`. The upper half is the number of

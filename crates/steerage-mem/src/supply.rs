@@ -56,8 +56,7 @@ impl Supply {
         let grows = !pinned && budget.bytes <= cap && huge_pages_free() < budget.bytes;
         let most = if grows { needs.with_room_for_more(cap) } else { budget.clone() };
         let (region, pages) = Region::map_parts(&parts(&most), needs.page_bytes)?;
-        // Every part has a few more pages than requested. The additional pages are used if no other
-        // pages are reserved.
+        // Every part has a few more pages than requested, which are used if no pages are reserved.
         let used = if grows { parts(&budget) } else { parts(&most) };
         let given = |page: &Page| {
             let part = region.part_of(page);

@@ -153,8 +153,7 @@ fn all_of_a_poll_is_staged_beside_reclaim() {
 /// finishes frames on both rings. The returned pages carry the next list.
 #[test]
 fn lists_are_staged_beside_reclaim() {
-    // A real atomic and not loom's, because its value must survive from one interleaving to the
-    // next.
+    // A real atomic and not loom's: its value must survive from one interleaving to the next.
     static SLOTS_USED_AGAIN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     loom::model(|| {
         let (memory, mut pages) = memory(4);

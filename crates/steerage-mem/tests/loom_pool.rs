@@ -136,8 +136,7 @@ fn a_bundle_that_is_replaced_is_not_another() {
     });
 }
 
-/// The pool has as many pages as threads. So a thread without a page finds a page, whatever the
-/// other thread does.
+/// The pool has as many pages as threads, so a thread without a page always finds a page.
 #[test]
 fn contention_hides_no_page() {
     loom::model(|| {

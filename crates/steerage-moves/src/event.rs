@@ -96,8 +96,7 @@ pub enum Event<'a> {
     Died(CpuIndex),
 }
 
-/// An action that must be done while the machine is locked. Its outcome is the machine's next
-/// event.
+/// An action to do while the machine is locked. Its outcome is the machine's next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Declare this CPU dead if it has made no progress for long enough and has no frames of a

@@ -1,5 +1,4 @@
-//! Steering groups: the queues that share a map, the CPUs that may have its buckets, and the CPUs
-//! that have buckets.
+//! Steering groups: the queues that share a map, and the CPUs that may have or have its buckets.
 
 use crate::counts::MoveCause;
 
@@ -24,8 +23,7 @@ pub(crate) struct Group {
 pub struct GroupVersion {
     /// Identifies the group, because a new group may get the number of a group that has ended.
     pub begun: u64,
-    /// How often the map was derived from the plan, because the mask, the usable CPUs or the plan
-    /// changed.
+    /// How often the map was derived, because the mask, the usable CPUs or the plan changed.
     pub changed: u64,
 }
 
@@ -217,8 +215,7 @@ impl Moves {
         (group.plan, group.cause) = (plan, cause);
     }
 
-    /// Whether a group may have this map: it has one CPU for each bucket, and all of these CPUs are
-    /// usable.
+    /// Whether a group may have this map: it has a CPU for each bucket, and all CPUs are usable.
     pub fn allows(&self, group: usize, map: &[CpuIndex]) -> bool {
         let (order, _) = self.order_of(group);
         map.len() == self.buckets && map.iter().all(|cpu| order.contains(cpu))

@@ -27,8 +27,7 @@ impl Moves {
         self.wake_watchers(actions);
     }
 
-    /// Wakes the CPUs whose queues wait for a move, so that they detect a delay of the current
-    /// slice.
+    /// Wakes the CPUs whose queues wait for a move, to detect a delay of the current slice.
     fn wake_watchers(&self, actions: &mut Actions) {
         (0..self.queues.len()).filter(|at| self.awaits_move(*at)).for_each(|at| actions.wake(self.queues[at].owner));
     }
@@ -222,8 +221,7 @@ impl Moves {
         self.announce(actions);
     }
 
-    /// Assigns the slice's buckets to their new CPUs: from now on, frames are released by the new
-    /// map.
+    /// Assigns the slice's buckets to their new CPUs. Frames are now released by the new map.
     fn put_in_force(&mut self) {
         let Self { slice, groups, queues, counts, moved, dead, .. } = self;
         let after = usize::from(slice.group_after);
@@ -295,8 +293,7 @@ impl Moves {
         orphans.for_each(|queue| actions.ask(Ask::ReadFences { queue: *queue }));
     }
 
-    /// Moves the buckets of a CPU that was declared dead to living CPUs. The slice no longer waits
-    /// for the dead CPU.
+    /// Moves the buckets of a dead CPU to living CPUs. The slice no longer waits for the dead CPU.
     fn died(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = true;
         self.derive_all_maps(MoveCause::CpuDied);
@@ -320,8 +317,7 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// A dead CPU is alive again: buckets may move to it, and its queues take part in the current
-    /// slice.
+    /// A dead CPU is alive again: it may get buckets, and its queues join the current slice.
     fn revived(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = false;
         self.derive_all_maps(MoveCause::CpuBack);

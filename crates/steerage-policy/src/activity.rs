@@ -2,8 +2,7 @@
 
 use steerage_ledger::Ledgers;
 
-/// Detects whether an instance received or handled packets. Policies check an idle instance less
-/// often.
+/// Detects activity of an instance: received or handled packets. Idle instances are checked less.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Activity {
     packets: u64,

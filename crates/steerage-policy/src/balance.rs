@@ -113,8 +113,7 @@ impl Balance {
         Self::default()
     }
 
-    /// Leaves all buckets where [`Hash`](super::Hash) places them, and only reports the moves that
-    /// it would make.
+    /// Leaves all buckets where [`Hash`](super::Hash) places them, and only reports its moves.
     pub fn dry_run() -> Self {
         Self::with(Tuning::default(), true)
     }
@@ -222,8 +221,7 @@ impl Balance {
     fn improve(&mut self, seen: &Seen<'_>) -> Option<MapRequest> {
         let (tuning, now) = (self.tuning, seen.load.now);
         if let Some((regime, rate)) = self.doubt.take() {
-            // The demand is as high as before, so the probed regime was the reason for the lower
-            // throughput.
+            // The demand is as high as before, so the probed regime caused the lower throughput.
             self.known.measured(seen, &regime, &tuning).observe(rate, rate * tuning.noise);
         }
         let measured = *self.known.measured(seen, &seen.regime, &tuning);
@@ -287,7 +285,7 @@ impl Balance {
         }
         let value = *self.known.measured(seen, &seen.regime, &tuning);
         let gain = Gain::of(value, probe.baseline, f64::INFINITY, tuning.sure);
-        // If the CPUs are no longer short of time, their maximum throughput is unknown, but it is
+        // If CPUs are no longer short of time, their maximum throughput is unknown, but it is
         // enough.
         let is_enough = is_as_much && !seen.is_short;
         let is_better = probe.measured > 0 && value.is_known() && gain.low > 0.0 || is_enough;

@@ -1,5 +1,4 @@
-//! Runs the policies: one for each steering group, with the load meter and the distances that they
-//! share.
+//! Runs the policies: one for each steering group, with a shared load meter and distances.
 //!
 //! The control uses only the core's public handle. The control reads counters, calls the policies,
 //! and passes the map and the plan of each group to the core. The control holds no lock of the core
@@ -55,8 +54,7 @@ pub struct PolicyControl {
 struct Group {
     policy: Box<dyn Policy>,
     work: BucketWork,
-    /// The version that the policy knows. `None` if the core has not accepted the policy's plan
-    /// yet.
+    /// The version that the policy knows. `None` until the core has accepted the policy's plan.
     version: Option<GroupVersion>,
 }
 
@@ -107,8 +105,7 @@ pub fn first_plan(policy: &dyn Policy, setting: Setting) -> BeginWith {
 }
 
 impl PolicyControl {
-    /// Creates the control of an instance that was built with [`first_plan`] of the same policy and
-    /// setting.
+    /// Controls an instance that was built with [`first_plan`] of the same policy and setting.
     pub fn new(handle: Handle, policy: impl Policy + 'static, setting: Setting) -> Self {
         let mut control = Self {
             handle,
@@ -139,8 +136,7 @@ impl PolicyControl {
         self.begin_all(active);
     }
 
-    /// Begins all groups with a fresh policy. `active` returns the CPUs of a group that currently
-    /// have buckets.
+    /// Begins all groups with a fresh policy. `active` returns the CPUs of a group with buckets.
     fn begin_all(&mut self, active: impl Fn(&GroupView) -> Vec<CpuIndex>) {
         self.handle.set_policy_info(policy_info(&*self.policy));
         let view = self.handle.view();
@@ -309,8 +305,7 @@ impl PolicyControl {
             return;
         }
         let plan = plan_of(&request.map, &group.order);
-        // If the group has changed since the load check, the policy learns this at the next load
-        // check.
+        // If the group has changed since then, the policy learns this at the next load check.
         if self.handle.set_map(at, group.version, &request.map, plan, request.cause)
             && request.cause != MoveCause::Balance
         {

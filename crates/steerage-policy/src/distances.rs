@@ -140,8 +140,7 @@ impl Distances {
         self.known.get(&(one, other))?.apart
     }
 
-    /// Begins a probe of two CPUs if it is due and no other probe is active. Returns the parts of
-    /// the two CPUs.
+    /// Begins a probe of two CPUs, if due and no probe is active. Returns the CPUs' parts.
     pub(crate) fn begin(&mut self, asks: CpuIndex, answers: CpuIndex, now: Timestamp) -> Option<[Part; 2]> {
         let due = self.known.get(&(asks, answers)).is_none_or(|known| now >= known.next);
         if !self.are_real || self.probe.is_some() || !due || asks == answers {

@@ -12,8 +12,7 @@ pub const REFINE_EVERY: Duration = Duration::from_millis(10);
 /// distance is random error, and the mean of eight is accurate to a third of a deviation.
 pub(crate) const MIN_SAMPLES: u32 = 8;
 
-/// The numbers on which decisions depend. The numbers are fields, so that a test can show that each
-/// number matters.
+/// The numbers on which decisions depend, as fields, so that a test can show that each matters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
     /// How long a decision is expected to hold, and so how long CPUs stay at least: a gain must pay

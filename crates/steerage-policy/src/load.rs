@@ -134,8 +134,8 @@ impl BucketWork {
             }
             let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
             for ((nanos, count), (now, before)) in timed {
-                // A CPU that was declared dead, and has not detected it yet, may have written an
-                // older count.
+                // A CPU that was declared dead may have written an older count, before detecting
+                // its death.
                 *nanos += now.0.saturating_sub(before.0) as f64;
                 *count += now.1.saturating_sub(before.1) as f64;
             }
@@ -240,8 +240,8 @@ impl LoadMeter {
         let elapsed = now.since(start.at);
         let samples: u64 =
             ledgers.queues.iter().zip(&start.queues).map(|(q, then)| q.ledger.samples.get() - then.samples).sum();
-        // If one CPU has all buckets, packets are neither hashed nor sampled, so the meter does not
-        // wait for samples.
+        // If one CPU has all buckets, no packets are sampled, so the meter does not wait for
+        // samples.
         let active = active_cpus(view, ledgers.cpus.len());
         let enough = active == 1 || samples as f64 >= TUNING.samples() * active as f64;
         // Early windows are short, because the first placement was a guess that should be corrected

@@ -45,8 +45,8 @@ impl OthersWant {
         for (cpu, (want, others)) in self.want.iter_mut().zip(others).enumerate() {
             let ours = self.busy[cpu].saturating_sub(before.get(cpu).copied().unwrap_or(0));
             let ours = ours as f64 / elapsed.as_nanos().max(1) as f64;
-            // Programs that get less than the fair half, or that leave idle time, have all the time
-            // that they want.
+            // Programs that use less than the fair half, or leave idle time, have all that they
+            // want.
             let compete = *others >= TUNING.fill / 2.0 && ours + others >= TUNING.fill;
             *want = if compete { want.max(*others) } else { *others };
         }

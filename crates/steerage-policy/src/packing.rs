@@ -1,5 +1,4 @@
-//! Assigns buckets to CPUs by their loads. The result is close to the best possible map, and few
-//! buckets move.
+//! Assigns buckets to CPUs by load, close to the best possible map, and moves few buckets.
 
 use steerage_core::limits::BUCKETS;
 
@@ -28,8 +27,7 @@ impl Loads<'_> {
         let mut base: Vec<f64> = self.active.iter().map(|cpu| self.base[usize::from(*cpu)]).collect();
         base.sort_by(f64::total_cmp);
         let total: f64 = self.buckets.iter().sum();
-        // The work goes to the least busy CPUs until they are as busy as the next CPU, like water
-        // that fills a vessel.
+        // The work goes to the least busy CPUs until they are as busy as the next CPU.
         let (mut level, mut below) = (f64::INFINITY, 0.0);
         for (nth, own) in base.iter().enumerate() {
             if *own > level {
@@ -61,8 +59,7 @@ impl Loads<'_> {
 struct Packing<'a> {
     loads: &'a Loads<'a>,
     map: Box<[u16; BUCKETS]>,
-    /// The minimum load of a bucket in this calculation, so that buckets without packets are
-    /// distributed too.
+    /// The minimum load of a bucket here, so that buckets without packets are distributed too.
     least: f64,
     busy: Vec<f64>,
     held: Vec<Vec<u16>>,
@@ -121,8 +118,7 @@ impl<'a> Packing<'a> {
     /// Moves buckets from the busiest to the least busy CPU, each time the largest bucket that
     /// fits, until no CPU is above `target`.
     fn level(&mut self, target: f64) {
-        // CPUs whose buckets fit on no other CPU: a flow that is too large for any CPU stays on its
-        // CPU.
+        // CPUs whose buckets fit on no other CPU: a flow that is too large for any CPU stays.
         let mut stuck = vec![false; self.busy.len()];
         loop {
             let movable = self.loads.active.iter().map(|cpu| usize::from(*cpu));
@@ -150,8 +146,7 @@ impl<'a> Packing<'a> {
     fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
         let held = &self.held[from];
         let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);
-        // The bucket may exceed the excess slightly. Otherwise, many small buckets would move for
-        // the last bit of load.
+        // The bucket may exceed the excess slightly, so that not many small buckets have to move.
         let step = self.busy[from] / 64.0;
         let fits = (most - step).min(excess + step);
         let above = held.partition_point(|bucket| self.load(*bucket) <= fits);

@@ -54,8 +54,7 @@ pub struct Window<'a> {
     pub samples: u64,
 }
 
-/// A steering group as its policy sees it. CPUs are identified by their index among the instance's
-/// CPUs, from 0.
+/// A steering group as its policy sees it. CPUs are indices among the instance's CPUs.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GroupLoad<'a> {
@@ -145,8 +144,7 @@ pub struct MapRequest {
 }
 
 impl MapRequest {
-    /// A map with the CPU of each bucket, by its index among the instance's CPUs, and the reason
-    /// for the change.
+    /// A map with the CPU of each bucket, by index, and the reason for the change.
     pub fn new(map: Box<[u16; BUCKETS]>, cause: MoveCause) -> Self {
         Self { map, cause }
     }

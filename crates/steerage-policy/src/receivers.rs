@@ -88,8 +88,7 @@ impl Counts {
 #[derive(Debug, Default)]
 pub(crate) struct Receivers {
     window: Option<Counts>,
-    /// The bytes that all queues received per second, by the last measurement. `None` after a
-    /// change.
+    /// The bytes that all queues received per second when last measured. `None` after a change.
     last: Option<f64>,
     trial: Option<Trial>,
     not_before: Vec<Timestamp>,
@@ -112,8 +111,7 @@ impl Receivers {
         self.compare(Counts::read(now, ledgers), view)
     }
 
-    /// Restarts the measurement after buckets have moved, because the earlier values belong to
-    /// another state.
+    /// Restarts the measurement after moves of buckets, because earlier values are out of date.
     pub(crate) fn begin_anew(&mut self) {
         self.window = None;
     }
@@ -140,8 +138,7 @@ impl Receivers {
         self.not_before.resize(received.len(), Timestamp::ZERO);
         let last = self.last.replace(rate);
         if self.trial.is_some() && last.is_none() {
-            // The other program needs this long to adapt to its CPU, and TCP needs it to adapt its
-            // rate.
+            // The other program needs this long to adapt to its CPU, and TCP to adapt its rate.
             return None;
         }
         if let Some(trial) = self.trial.take() {

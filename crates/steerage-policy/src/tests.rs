@@ -49,8 +49,7 @@ fn zipf_is_evened_out_by_few_moves_and_then_stays() {
     }
 }
 
-/// Every 100 ms, a thousandth of the flows change their buckets. So one in ten heavy flows is
-/// replaced within 10 s.
+/// Every 100 ms, a thousandth of the flows change buckets: one in ten heavy flows within 10 s.
 #[test]
 fn flows_that_drift_are_followed() {
     for cpus in [8, 16, 64] {
@@ -201,8 +200,7 @@ fn a_slow_beginning_is_no_reason_to_hand_over() {
     }
 }
 
-/// The sending program needs nine tenths of a CPU, and keeps them. An unused CPU joins before that
-/// CPU.
+/// The sender needs nine tenths of a CPU, and keeps them. An unused CPU joins before that CPU.
 #[test]
 fn a_cpu_that_others_need_is_left_to_them() {
     let mut model = Model::new(2, 1, 11).zipf(10_000, 1.0);
@@ -280,8 +278,7 @@ fn the_cpu_that_is_near_enough_joins() {
             model.apart[cpu] = Some(Duration::from_nanos(if cpu == near { 50 } else { 200 }));
         }
     };
-    // First, a far CPU is tried without success. After that, the policy recognizes the near CPU by
-    // its distance.
+    // After a failed trial of a far CPU, the policy recognizes the near CPU by its distance.
     for near in [3, 2, 1, 3] {
         place(&mut model, near);
         model.run(SETTLE);
@@ -337,8 +334,7 @@ fn the_distance_is_asked_for_where_it_matters() {
     }
 }
 
-/// If the work exceeds two CPUs, both CPUs are fully used, whatever the costs of receiving and of a
-/// hand-over.
+/// If the work exceeds two CPUs, both are fully used, whatever receiving and hand-over cost.
 #[test]
 fn of_what_two_cpus_can_do_little_is_lost() {
     for (receive, hand_over) in [(0.1, 0.02), (0.3, 0.1), (0.6, 0.1), (0.8, 0.02), (0.9, 0.1)] {

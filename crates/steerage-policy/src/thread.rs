@@ -71,8 +71,7 @@ impl SharedControl {
         }
     }
 
-    /// Starts the control thread, once for an instance. With `watch`, the thread also watches the
-    /// CPUs.
+    /// Starts the instance's control thread, once. With `watch`, the thread also watches the CPUs.
     ///
     /// # Errors
     /// The kernel's error, if no thread can be started.

@@ -16,16 +16,14 @@ pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
         };
         names.iter().find_map(|name| files.list(format!("{group}/{name}")))
     };
-    // The parent groups have already reduced a group's effective CPUs, so the nearest group with a
-    // list counts.
+    // Parent groups have already reduced a group's effective CPUs, so the nearest list counts.
     let nearest = hierarchies(files, "cpuset")
         .into_iter()
         .filter_map(|hierarchy| hierarchy.upwards().find_map(|group| read(&hierarchy, &group)));
     nearest.reduce(|one, other| one.and(&other))
 }
 
-/// The CPU time that the control groups allow, in CPUs: the minimum from the process's own group up
-/// to the root.
+/// The CPU time that the control groups allow, in CPUs: the minimum up to the root.
 pub(crate) fn quota(files: &Files) -> Option<f64> {
     let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
         Version::One => {
@@ -88,8 +86,7 @@ impl Hierarchy {
     /// the host, and the mount may begin at the container's own group. Then the last group here,
     /// the root of the mount, is that group.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
-        // The name of a group that this process cannot see begins with dots. Such a group has no
-        // readable files.
+        // The name of a group that this process cannot see begins with dots. Its files are missing.
         let group = if self.group.split('/').any(|part| part == "..") { "" } else { self.group.as_str() };
         let groups = std::iter::successors(Some(group), |group| {
             (!group.is_empty()).then(|| group.rsplit_once('/').map_or("", |(above, _)| above))
@@ -120,8 +117,8 @@ mod tests {
             ("sys/fs/cgroup/cpu.max", "400000 100000"),
         ]);
         assert_eq!(quota_of(&made), Some(1.5));
-        // In a cgroup namespace of its own, the process sees only the root. Version 1 has other
-        // file names.
+        // In its own cgroup namespace, the process sees only the root. Version 1 has other file
+        // names.
         let namespaced = Made::new(&[("proc/self/cgroup", "0::/"), ("sys/fs/cgroup/cpu.max", "50000 100000")]);
         assert_eq!(quota_of(&namespaced), Some(0.5));
         let first = Made::new(&[

@@ -19,8 +19,7 @@ use crate::shared::Shared;
 use crate::tx::{Outgoing, OwnedTx};
 use steerage_ledger::{ConsumerLedger, CpuLedger};
 
-/// A packet function that transmits to a missing output does so for every packet, so this is logged
-/// once.
+/// A function that transmits to a missing output does so for every packet, so this is logged once.
 static NO_OUTPUT: Once = Once::new();
 
 /// Creates a CPU's handler, on that CPU.
@@ -30,8 +29,7 @@ pub type MakeHandler<H> = Arc<dyn Fn(CpuId) -> H + Send + Sync>;
 pub(crate) enum Ended {
     Returned,
     Panicked,
-    /// The handler was not called, or its CPU was declared dead during the call. The handler's work
-    /// does not count.
+    /// The handler was not called, or its CPU was declared dead: the handler's work does not count.
     Void,
 }
 
@@ -82,8 +80,8 @@ impl<H: Handler> Runner<H> {
         &self.shared.ledgers.cpus[usize::from(self.index)]
     }
 
-    /// Enters the gate for a batch. Returns an error if this CPU was declared dead. The batch is
-    /// then void.
+    /// Enters the gate for a batch. Returns an error, and the batch is void, if this CPU was
+    /// declared dead.
     pub(crate) fn enter(&mut self) -> Result<(), Dead> {
         let entered = self.gate().enter(self.cpu.now.as_nanos());
         if entered.is_err() {
@@ -129,8 +127,8 @@ impl<H: Handler> Runner<H> {
     /// Leaves the gate, counts the verdicts, sends packets, and finishes the frames. Returns the
     /// number of frames, and whether this CPU was declared dead during the batch.
     pub(crate) fn finish_batch(&mut self, backlog: &mut Backlog) -> (usize, bool) {
-        // If this CPU was declared dead, other CPUs may already have its buckets, so this batch
-        // does not count.
+        // If this CPU was declared dead, other CPUs may have its buckets, so this batch does not
+        // count.
         let died = self.ended != Ended::Void && self.gate().leave() == Err(Dead);
         if died {
             self.ended = Ended::Void;
@@ -155,8 +153,7 @@ impl<H: Handler> Runner<H> {
                 counts.reordered.add(late as u64);
             }
         }
-        // Send before the batch counts as finished, so that the next CPU of a flow sends its
-        // packets after these.
+        // Send before the batch counts as finished: the next CPU of a flow sends its packets later.
         self.send_originated(self.ended == Ended::Void);
         backlog.consumer.finish();
         if backlog.is_admitted {

@@ -126,8 +126,7 @@ fn a_page_counts_as_a_hit_once_the_shared_ones_have_been_taken() {
     two.end();
 }
 
-/// Pages that return in one series go to the shared pool before the list of them would have to
-/// grow.
+/// Pages that return in a series go to the shared pool before their list would have to grow.
 #[test]
 fn many_pages_that_come_home_at_once_allocate_nothing() {
     let mut two = Two::new(&parts(&[1000]), 0);

@@ -93,8 +93,7 @@ impl Hashing {
         Self { hasher, by_device, always, fragments: FragmentTable::new() }
     }
 
-    /// Sets the link type and the hash of each frame of a poll. If `is_needed` is false, steering
-    /// needs no hash.
+    /// Sets the link type of each frame of a poll, and its hash if steering needs hashes.
     pub(super) fn hash(
         &mut self,
         frames: &mut [Completion],

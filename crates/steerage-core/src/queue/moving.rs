@@ -1,5 +1,4 @@
-//! A queue's part in a move: park the moving buckets, wait for the fences, release the parked
-//! frames.
+//! A queue's part in a move: park buckets, wait for the fences, release the parked frames.
 
 use steerage_flow::FlowHash;
 use steerage_mem::{Outbox, RingsInUse};
@@ -46,7 +45,7 @@ impl OwnedQueue {
                 self.moving.fences.push((m.from, self.outbox.look(usize::from(m.from)).tail()));
             }
         }
-        // If the parking lot is the only target, its frames still need the hash by which they are
+        // If the parking lot is the only target, frames still need the hash by which they are
         // released.
         self.rings_in_use = self.table.rings_in_use().max(RingsInUse::Few);
         self.moving.parked = Some(epoch);
@@ -75,8 +74,7 @@ impl OwnedQueue {
             .map(|(cpu, _)| cpu)
     }
 
-    /// The move takes too long: stops parking, and orders the old CPUs to discard the frames that
-    /// they have not begun.
+    /// The move takes too long: stops parking, and orders old CPUs to discard frames not yet begun.
     pub(crate) fn revoke(&mut self) {
         self.outbox.lot().set_limit(1);
         for (cpu, tail) in self.moving.fences() {
@@ -99,8 +97,7 @@ impl OwnedQueue {
             }
             let Some((frame, arrival)) = self.outbox.unpark(self.pages.blocks.as_mut()) else { break };
             let bucket = bucket_of(FlowHash(frame.hash_or_zero()));
-            // The moves are sorted by bucket, and every parked frame belongs to a bucket of this
-            // slice.
+            // The moves are sorted by bucket, and parked frames belong to buckets of this slice.
             let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| usize::from(moves[at].to));
             self.stage(target, frame, arrival);
         }

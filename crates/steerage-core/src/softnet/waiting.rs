@@ -1,5 +1,4 @@
-//! How a CPU waits for packets between rounds without work, on its own or in an event loop of the
-//! caller.
+//! How a CPU without work waits for packets, on its own or in an event loop of the caller.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,8 +30,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     /// `None` if the CPU has work now.
     fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
         let shared = &self.shared;
-        // After a round with work, or in the middle of a round, some staged frames may not be
-        // published yet.
+        // After a round with work, or during a round, some staged frames may not be published yet.
         if self.round.worked
             || self.phase != Phase::Control
             || self.control.is_behind(shared.steering.version())

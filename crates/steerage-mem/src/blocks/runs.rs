@@ -26,14 +26,13 @@ impl Blocks {
 /// The ring number of frames that are on no ring.
 const NO_RING: usize = usize::MAX;
 
-/// Counts the frames of a list that is published, and takes back the frames that would exceed the
-/// limit of their ring.
+/// Counts the frames of a list that is published, and takes back frames that exceed their ring's
+/// limit.
 #[derive(Debug)]
 pub(crate) struct Publishing<'a> {
     blocks: &'a mut Blocks,
     ring: usize,
-    /// The block that is being counted, its page number, and the frames that were not added to its
-    /// count yet.
+    /// The block that is being counted, its page number, and its frames that were not added yet.
     block: u32,
     number: u32,
     frames: u32,
@@ -93,8 +92,7 @@ impl Homecoming<'_> {
     #[inline(always)]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         let slot = frame.slot();
-        // No other page has the page number of a block, so a slot with this number was lent from
-        // the block.
+        // No page has the page number of a block, so a slot with this number lies in the block.
         if slot.page != self.number {
             let Some(block) = self.blocks.region.index_of(slot.page) else { return Err(frame) };
             self.count();

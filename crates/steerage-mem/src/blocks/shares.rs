@@ -12,14 +12,12 @@
 //! may hold three times the free blocks. So a CPU whose backlog is full of super-frames still gets
 //! short frames.
 //!
-//! A CPU may always hold one block, so that each CPU gets frames even if there are more CPUs than
-//! blocks.
+//! A CPU may always hold one block, so each CPU gets frames even with more CPUs than blocks.
 //!
 //! Each ring stands for one CPU here, and the parking lot counts as one more ring. Only the queue's
 //! owner counts, when a list is published and when frames return. So the counts are plain numbers.
 
-/// The maximum length of a short frame, in bytes. Jumbo frames are short, and most super-frames are
-/// long.
+/// The maximum length of a short frame, in bytes: jumbo frames are short, most super-frames long.
 const LONG: usize = 16 << 10;
 
 /// A ring may hold this many times the free units when it gets a short frame.
@@ -72,8 +70,7 @@ impl Shares {
         self.rings.get(ring).is_some_and(|held| *held > 0 && *held >= self.free())
     }
 
-    /// Counts a frame of `len` bytes in `block` if the ring may hold the frame. Returns whether the
-    /// ring may hold it.
+    /// Counts a frame of `len` bytes in `block`, and returns true, if the ring may hold it.
     #[inline]
     pub(super) fn take(&mut self, ring: usize, block: usize, len: usize) -> bool {
         let at = ring.wrapping_mul(self.blocks.len()).wrapping_add(block);

@@ -131,8 +131,7 @@ impl Tail<'_> {
     }
 }
 
-/// The state that [`Tail::lend_each`] writes back when it ends, even by a panic, so that every lent
-/// frame is counted.
+/// The state that [`Tail::lend_each`] writes back even if it panics, to count every lent frame.
 struct UnderWay<'t, 'a> {
     bytes: &'a mut [u8],
     lent: Lent,

@@ -1,5 +1,4 @@
-//! Checks the limits on the blocks that the frames for each CPU hold, against a model with sets of
-//! blocks.
+//! Checks the limits on the blocks that each CPU's frames hold, against a model with sets.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -262,8 +261,7 @@ fn a_stalled_cpu_gets_a_half_and_the_others_go_on() {
     assert!(world.outbox.has_room(1, 1));
     assert_eq!(publish_each(&mut world, 1, &all, true), BLOCKS / 2);
     assert!(!world.outbox.has_room(1, 1) && world.outbox.has_room(2, 1), "the stalled CPU's share is full");
-    // Another frame of a held block takes no more memory, and short frames pass for longer than
-    // long frames.
+    // A frame of a held block takes no more memory, and short frames pass longer than long frames.
     assert_eq!(publish_each(&mut world, 1, &all[..4], true), 4);
     assert_eq!(publish_each(&mut world, 1, &all[4..], false), 2);
     assert_eq!(publish_each(&mut world, 2, &[7], true), 1);

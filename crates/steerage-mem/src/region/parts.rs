@@ -49,8 +49,7 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {
-        // The end of the last part is the end of the mapping, which is a multiple of huge pages
-        // too.
+        // The last part ends with the mapping, which is a multiple of huge pages too.
         let border = (end * page_bytes) / HUGE_BYTES * HUGE_BYTES;
         let to = if nth + 1 < parts.len() { border } else { (end * page_bytes).next_multiple_of(HUGE_BYTES) };
         if let Some(node) = part.node {

@@ -26,8 +26,7 @@ impl<'a> Finished<'a> {
     /// number of pages. `Err` returns the slots if there is too little room, or if a slot is not a
     /// frame in a single page whose number is in `own`. The pages in `own` belong to `region`.
     ///
-    /// A page takes a few instructions here. Passing each frame to a function takes three times as
-    /// many.
+    /// Passing each frame to a function would take three times as many instructions per page.
     #[inline(always)]
     pub fn pages_to(
         self,

@@ -13,8 +13,8 @@ use crate::sync::{Ordering, UnsafeCell};
 pub(super) struct Grown(u64);
 
 impl Grown {
-    /// From position `at` on, the ring has `capacity` slots, a power of two. A position of 59 bits
-    /// lasts for a century.
+    /// From position `at` (59 bits last for a century), the ring has `capacity` slots, a power of
+    /// 2.
     pub(super) fn new(at: u64, capacity: usize) -> Self {
         Self(at << 5 | u64::from(capacity.ilog2()))
     }

@@ -21,8 +21,7 @@ use crate::sync::{AtomicU64, UnsafeCell};
 /// rings do not fall into the same cache set.
 const APART: usize = 20;
 
-/// The slots of several rings, and the arrival number of each slot's frame if the rings keep
-/// arrival numbers.
+/// The slots of several rings, and the arrival numbers of their frames if the rings keep any.
 #[derive(Debug)]
 pub(super) struct SlotMemory {
     slots: Room<UnsafeCell<Slot>>,

@@ -95,8 +95,7 @@ impl Head {
     }
 }
 
-/// A stack of pages. All stacks of a region share one table of [`Bundle`]s, since a page is in at
-/// most one stack.
+/// A stack of pages. A page is in at most one stack, so all stacks share a table of [`Bundle`]s.
 #[derive(Debug)]
 pub(crate) struct BundleStack {
     head: CachePadded<AtomicU64>,
@@ -182,8 +181,8 @@ fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
     let mut inherited = partial.map_or(&[][..], |bundle| &bundle.pages[..head.len]);
     let base = partial.map_or(head, |bundle| head.below(bundle));
     let mut pages_below = top.map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
-    // Wrapping: if another thread writes the bundle at the same time, this number is arbitrary, and
-    // the exchange fails.
+    // Wrapping: if another thread writes the bundle, the number is arbitrary, and the exchange
+    // fails.
     if partial.is_none() {
         pages_below = pages_below.wrapping_add(head.len as u32);
     }

@@ -37,8 +37,7 @@ const LOT_LEAST: usize = 128;
 pub struct QueueNeeds {
     /// The number of pages of the queue's longest frame.
     pub segments: usize,
-    /// Whether the queue's device provides blocks. Frames of such a queue need pages only if a
-    /// handler keeps them.
+    /// Whether the queue's device provides blocks, so that only kept frames need pages.
     pub lends: bool,
     /// Whether the queue can wait. Such a queue is polled only if its frames have room.
     pub waits: bool,
@@ -264,8 +263,7 @@ pub const LPC_PAGES_LEAST: usize = 64;
 /// or the machine's memory if that is less). An eighth of the memory does no harm.
 pub const LPC_MEMORY_PART: u64 = 8;
 
-/// The maximum memory of local page caches: queues x pages x page size. A program can compute this
-/// size before a run.
+/// The maximum memory of local page caches: queues x pages x page size.
 ///
 /// ```
 /// use steerage_mem::supply::LpcMemory;

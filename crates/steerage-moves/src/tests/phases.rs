@@ -392,8 +392,7 @@ fn what_a_dead_cpu_gave_up_or_took_does_not_count() {
         (phase(&moves), waits(&moves), with_state(&moves)),
         (Some(MovePhase::Arrive), vec![2], vec![0, 1, 2, 3])
     );
-    // A queue that joins a group takes its map unchanged, so the state for the dead CPU stays on
-    // its old CPU.
+    // A queue that joins a group takes its map unchanged, so state for the dead CPU does not move.
     on(&mut moves, Event::Died(2));
     assert_eq!(phase(&moves), Some(MovePhase::Release));
     let mut moves = self::moves(&[&[0], &[2, 3]]);

@@ -28,8 +28,7 @@ struct Graph {
     holds_up: Vec<Vec<bool>>,
 }
 
-/// Visits all states, and checks that the end can be reached from each state. Returns the number of
-/// states.
+/// Visits all states, and checks that each can reach the end. Returns the number of states.
 fn search(scenario: &Scenario) -> usize {
     let mut numbers: HashMap<u128, u32> = HashMap::new();
     let mut graph = Graph { holds_up: vec![Vec::new(); scenario.cpus], ..Graph::default() };

@@ -241,8 +241,7 @@ impl World {
         }
     }
 
-    /// Whether the world is at its end: no packet will come or is in flight, and every mask is in
-    /// force.
+    /// Whether the world is at its end: no packets will come or are in flight, and all masks hold.
     pub(super) fn is_over(&self, scenario: &Scenario) -> bool {
         let fates = self.queues.iter().flat_map(|queue| &queue.fates);
         self.requests_done == scenario.requests.len()
@@ -372,8 +371,7 @@ impl World {
         }
     }
 
-    /// The handler returns. If its CPU was declared dead during the batch, the handler's work does
-    /// not count.
+    /// The handler returns. If its CPU was declared dead meanwhile, the batch does not count.
     fn returns(&mut self, index: CpuIndex, scenario: &Scenario) {
         let cpu = &mut self.cpus[usize::from(index)];
         let counts = !cpu.is_declared_dead;
@@ -431,8 +429,7 @@ impl World {
     }
 
     fn is_moving_group(&self, group: u16) -> bool {
-        // After the arrival, the remaining state is lost: it was for a dead CPU without a
-        // replacement.
+        // After the arrival, remaining state is lost: it was for a dead CPU without replacement.
         let is_under_way = |slice: &Slice| slice.epoch == self.in_transit.0 && slice.phase != MovePhase::Release;
         self.moves.slice().is_some_and(|slice| slice.group_after == group && is_under_way(slice))
     }
@@ -475,8 +472,7 @@ impl World {
         }
     }
 
-    /// A bucket is on one CPU at a time. Its frames on other CPUs belong to dead CPUs, and do not
-    /// count.
+    /// A bucket is on one CPU at a time. Its frames on dead CPUs do not count.
     fn check_bucket(&self, at: usize, bucket: u16) {
         let (map, _) = self.moves.map_of(at);
         let target = self.queues[at].table[usize::from(bucket)];

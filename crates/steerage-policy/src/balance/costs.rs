@@ -33,8 +33,7 @@ impl Estimate {
         observe(&mut [(self, 1.0)], seen, noise);
     }
 
-    /// The mean of two independent estimates of the same number, weighted by their inverse
-    /// variances.
+    /// The mean of two independent estimates of a number, weighted by their inverse variances.
     pub(crate) fn with(self, other: Self) -> Self {
         match (self.is_known(), other.is_known()) {
             (_, false) => self,
@@ -47,8 +46,7 @@ impl Estimate {
         }
     }
 
-    /// Makes the estimate less certain as time passes: its relative deviation grows with the square
-    /// root of time.
+    /// Makes the estimate less certain: the relative deviation grows with the square root of time.
     pub(crate) fn forget(&mut self, seconds: f64, drift: f64) {
         self.var += (self.mean * drift).powi(2) * seconds;
     }
@@ -116,8 +114,7 @@ pub(crate) struct Costs {
     /// The additional cost of receiving if packets are hashed.
     pub(crate) hash: Estimate,
     pub(crate) work: Estimate,
-    /// The cost of a hand-over, by distance. The first entry is for CPUs whose distance was not
-    /// measured.
+    /// The cost of a hand-over, by distance. The first entry is for unmeasured distances.
     pub(crate) crossings: Vec<Crossing>,
     /// By CPU: how many times as long as the owners the CPU takes. A busy sibling thread or a lower
     /// clock makes a CPU slow.

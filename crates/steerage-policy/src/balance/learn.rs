@@ -36,8 +36,7 @@ pub(super) struct Known {
     /// The regime whose probe failed last. However good its prediction is, this regime is only
     /// tried again as a probe.
     refuted: Option<Place>,
-    /// How many load checks in a row differed from the measured throughput by more than random
-    /// error.
+    /// How many load checks in a row differed from the measurements by more than random error.
     surprises: u32,
 }
 
@@ -90,8 +89,7 @@ impl Known {
         self.costs.class(seen.load.apart[usize::from(cpu)], tuning)
     }
 
-    /// The index of the crossing for this distance. Distances without a crossing count as not
-    /// measured.
+    /// The index of the crossing for this distance. Without a crossing, it counts as unmeasured.
     pub(super) fn class_of(&self, apart: Option<Duration>, tuning: &Tuning) -> usize {
         self.costs.known_class(apart, tuning).unwrap_or(0)
     }
@@ -114,8 +112,7 @@ impl Known {
     pub(super) fn learn_rate(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> bool {
         let measured = self.measured(seen, &seen.regime, tuning);
         let surprise = observe(&mut [(measured, 1.0)], seen.rate, tuning.noise * seen.rate);
-        // Random error does not explain this many deviations, and a disturbance does not last for
-        // two load checks.
+        // Random error cannot explain so many deviations, nor a disturbance two such load checks.
         let is_surprise = surprise.is_some_and(|surprise| surprise.abs() > tuning.sure * tuning.sure);
         self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
         self.surprises > 1
@@ -150,8 +147,7 @@ impl Known {
                 known.iter().any(|cost| !cost.is_known() || cost.sd() > cost.mean * tuning.noise * tuning.sure);
             (is_full || is_vague).then(|| (seen * if is_full { tuning.noise } else { 1.0 }).hypot(timed))
         };
-        // In the first load checks of these CPUs at this distance, only the costs of the hand-over
-        // can be wrong by much.
+        // In the first load checks at this distance, only hand-over costs can be wrong by much.
         let measured = *self.measured(seen, &seen.regime, tuning);
         let is_new = !measured.is_known() || measured.sd() * tuning.sure > measured.mean * tuning.noise;
         let sure = if is_new { tuning.sure * tuning.sure } else { f64::INFINITY };

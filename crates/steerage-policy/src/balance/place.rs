@@ -75,8 +75,8 @@ impl Balance {
         }
         let map = loads.pack(1.0 + least / 2.0);
         let after = Loads { map: &map, ..loads }.busiest();
-        // If moving a bucket does not help, no bucket moves. Only a change of the regime moves all
-        // buckets to one CPU.
+        // If no move helps, no bucket moves. Only a change of the regime moves all buckets to one
+        // CPU.
         let helps = after < busiest - least * best / 4.0 && map.iter().any(|cpu| *cpu != map[0]);
         helps.then_some(MapRequest { map, cause: MoveCause::Balance })
     }

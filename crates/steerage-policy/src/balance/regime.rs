@@ -8,8 +8,7 @@ use super::costs::{Costs, Estimate};
 pub(crate) enum Kind {
     /// The CPUs that receive do all work.
     Inline,
-    /// The CPUs that receive do nothing else, and one other CPU has all buckets, so that packets
-    /// are not hashed.
+    /// Some CPUs only receive, and one other CPU has all buckets, so that packets are not hashed.
     Collector,
     /// Several CPUs have buckets.
     Spread,
@@ -98,8 +97,8 @@ impl Point<'_> {
         worker.capacity / (self.work() + self.take(worker.class)).max(1.0)
     }
 
-    /// The throughput and the share of packets that the owners keep, if the owners have the time of
-    /// `owners` CPUs.
+    /// The throughput, and the owners' share of packets, if the owners have the time of `owners`
+    /// CPUs.
     fn rate(&self, kind: Kind, owners: f64, workers: &[Workers]) -> (f64, f64) {
         match kind {
             Kind::Inline => (owners / (self.receive() + self.work()).max(1.0), 1.0),
@@ -114,8 +113,8 @@ impl Point<'_> {
                     (rates + rate, gives + rate * self.give(worker.class))
                 });
                 let receive = self.receive() + self.hash();
-                // Each packet that another CPU takes saves the owners the packet's work, and costs
-                // them the hand-over.
+                // Each packet that another CPU takes saves the owners its work, and costs them the
+                // hand-over.
                 let all = (owners + rates * self.work() - gives) / (receive + self.work()).max(1.0);
                 if all > rates {
                     return (all, 1.0 - rates / all);
@@ -197,8 +196,8 @@ mod tests {
     #[test]
     fn two_cpus_gain_by_the_formula() {
         let rate = |costs: &Costs, kind, count| predict(costs, kind, 1.0, &workers(count), None).rate.mean;
-        // Both CPUs are full: receiving and handing over takes the first CPU as long as the work
-        // takes the second.
+        // Both CPUs are full: receiving and hand-over take one CPU as long as the work takes the
+        // other.
         let (r, w, h, c) = (100.0, 100.0, 20.0, 20.0);
         let even = costs(r, 0.0, w, h, c);
         assert_near(rate(&even, Kind::Inline, 0), 1.0 / (r + w));

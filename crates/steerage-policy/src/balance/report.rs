@@ -1,5 +1,4 @@
-//! The report of the policy: the costs, the value of each regime, and the reason for the current
-//! regime.
+//! The report of the policy: costs, values of regimes, and the reason for the current regime.
 
 use super::Balance;
 use super::learn::Choice;
@@ -35,8 +34,7 @@ impl Reason {
 }
 
 impl Balance {
-    /// Updates the report with the current regime, the regimes of one CPU and two, and the best
-    /// regime.
+    /// Updates the report with the current regime, those of one CPU and two, and the best regime.
     pub(super) fn report(&mut self, seen: &Seen<'_>) {
         let estimate = |choice: &Choice| {
             let per_second = |rate: f64| rate * 1e9;

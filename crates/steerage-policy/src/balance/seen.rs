@@ -12,8 +12,7 @@ pub(super) struct Seen<'a> {
     pub(super) regime: Regime,
     /// The handled packets per nanosecond.
     pub(super) rate: f64,
-    /// The offered packets per nanosecond: handled packets, and packets that were dropped because a
-    /// backlog was full.
+    /// The offered packets per nanosecond: handled packets, and packets dropped by full backlogs.
     pub(super) offered: f64,
     /// Whether the receiving CPUs or all other CPUs are short of time.
     pub(super) is_short: bool,
@@ -48,8 +47,7 @@ impl<'a> Seen<'a> {
         &self.load.cpus[usize::from(cpu)]
     }
 
-    /// The share of a CPU's time that remains if other programs and guests get all the time that
-    /// they want.
+    /// The share of a CPU's time that remains if other programs get all the time that they want.
     pub(super) fn capacity(&self, cpu: u16) -> f64 {
         (1.0 - self.cpu(cpu).others_want).clamp(0.0, 1.0)
     }

@@ -229,8 +229,8 @@ impl Machine {
             }
             let times = self.times(&shares, &busy);
             let (rates, received) = self.rates(&shares, &times, offered);
-            // The CPU with the largest bucket limits the throughput. A mask cannot change which CPU
-            // this is.
+            // The CPU with the largest bucket limits the throughput, and a mask cannot change this
+            // CPU.
             let time = |cpu: usize| self.slowness(cpu, &busy) * (self.work + self.take(cpu));
             let bound = 1.0 / (largest * (0..self.cpus()).map(time).fold(0.0, f64::max));
             let sum: f64 = rates.iter().sum();

@@ -79,8 +79,7 @@ fn all_cases(cpus: usize, collects: bool) {
         }
         let (settle, steady) = match name {
             "bursts of 10 s" => (Duration::from_secs(40), Duration::from_secs(40)),
-            // Only a trial shows that fewer CPUs are better, and the budget allows one probe in
-            // ten seconds.
+            // Only a trial shows that fewer CPUs are better, and trials are limited to one in 10 s.
             "shared cores" | "heavy-tailed" => (Duration::from_secs(60), STEADY),
             "bursts of 100 ms" | "a slow CPU" => (Duration::from_secs(30), STEADY),
             _ => (SETTLE, STEADY),

@@ -187,7 +187,7 @@ impl World {
                     if Some(late) == victim && self.can_be_declared_dead(usize::from(late)) && !waits {
                         self.cpus[usize::from(late)].is_declared_dead = true;
                         self.deaths += 1;
-                        // The state in the CPU's handler is lost, and perhaps also state that was
+                        // The state in the CPU's handler is lost, and perhaps state that was
                         // moving.
                         self.known.clear();
                         asks.extend(self.on(Event::Died(late)));

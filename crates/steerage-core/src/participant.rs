@@ -24,14 +24,12 @@ use crate::steering::{InTransit, Offer, State};
 /// What the handler did for the moving slice, until the CPU has reported it to the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
+    /// The handler has nothing to report.
     Nothing,
     /// The handler has returned the state of the buckets, which is in `states`.
-    Left {
-        epoch: u64,
-    },
-    Arrived {
-        epoch: u64,
-    },
+    Left { epoch: u64 },
+    /// The handler has taken the state of the buckets.
+    Arrived { epoch: u64 },
 }
 
 #[derive(Clone, Copy, Debug)]

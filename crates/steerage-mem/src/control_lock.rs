@@ -18,6 +18,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 pub struct ControlLock<T>(Mutex<T>);
 
 impl<T> ControlLock<T> {
+    /// Creates a lock around `value`.
     pub fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }

@@ -11,8 +11,8 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-// The real atomics, also under loom: each region gets its numbers once, and no code that loom
-// checks depends on them.
+// The atomics of `std` even under loom: each region gets its numbers once, and no code that loom
+// checks depends on the numbers.
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
 use crate::links::{Link, links};

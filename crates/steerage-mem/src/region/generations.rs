@@ -15,7 +15,7 @@ pub(crate) use unchecked::{Generation, Generations};
 
 #[cfg(any(debug_assertions, fuzzing))]
 mod checked {
-    // The real atomics, also under loom: no other memory depends on them.
+    // The atomics of `std` even under loom: no other memory depends on generations.
     use std::sync::atomic::{AtomicU32, Ordering};
 
     /// The pattern of the kernel's slab allocator for free memory (`POISON_FREE`,

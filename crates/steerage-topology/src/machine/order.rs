@@ -92,7 +92,8 @@ impl Topology {
 
     /// The measured class of distance of each CPU from the owner. 0 is the nearest class. A CPU
     /// that was not measured gets the class of the farthest measured CPU that shares its cache.
-    /// Threads of the owner's core get the nearest class: their disadvantage is not distance.
+    /// Threads of the owner's core get the nearest class, although their shared execution units are
+    /// a disadvantage.
     fn classes(&self, owner: CpuId, candidates: &CpuMask) -> BTreeMap<CpuId, usize> {
         let is_sibling = |cpu: CpuId| self.core(cpu) == self.core(owner);
         let others = || candidates.iter().filter(|cpu| *cpu != owner);

@@ -92,8 +92,8 @@ pub struct Blocks {
 #[derive(Clone, Copy, Debug, Default)]
 struct Lent {
     frames: u32,
-    /// The end of the last lent frame, or later. No byte before it is written while a frame is
-    /// lent.
+    /// The end of the last lent frame, or later. While a frame is lent, no byte before it is
+    /// written.
     end: u32,
 }
 

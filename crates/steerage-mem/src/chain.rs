@@ -45,8 +45,7 @@ impl Iterator for Parts<'_> {
     fn next(&mut self) -> Option<Slot> {
         let part = self.next.take()?;
         self.left -= 1;
-        // Read the link before returning the part: the receiver may put the page into another
-        // chain.
+        // Read the link first, because the receiver may put the part's page into another chain.
         if part.is_chained() && self.left > 0 {
             self.next = self.region.behind(&part);
         }
@@ -228,8 +227,7 @@ impl Memory {
         SegmentsMut { memory: self, parts: self.pool().parts_of(slot) }
     }
 
-    /// Copies all parts of a frame to the front of `to`. Returns their length, or `None` if they do
-    /// not fit.
+    /// Copies all parts of a frame to `to`. Returns their length, or `None` if they do not fit.
     pub fn copy_to(&self, frame: &Completion, to: &mut [u8]) -> Option<usize> {
         let mut at = 0;
         for part in self.segments(frame) {
@@ -500,8 +498,7 @@ mod tests {
             for (front, back) in steps {
                 let (before, head, room) = (whole(kept.segments()), kept.len(), kept.room());
                 let total = before.len() as i32;
-                // At the front, only the head's bytes can be removed, and added bytes need room in
-                // the page.
+                // At the front, only the head's bytes can be removed, and added bytes need room.
                 let goes = front <= room.0 as i32 && -front <= head as i32 && total + front + back >= 0;
                 prop_assert_eq!(kept.resize(front, back), goes && back <= room.1 as i32, "{} {}", front, back);
                 let after = whole(kept.segments());

@@ -74,8 +74,7 @@ impl Gate {
     /// Lets a CPU that was declared dead take part again, after its state was cleaned up. The
     /// caller holds the control lock.
     pub fn revive(&self) {
-        // Relaxed: only this thread changes the word of a dead CPU, and readers hold the control
-        // lock.
+        // Relaxed: only this thread changes a dead CPU's word, and readers hold the control lock.
         let word = self.word.load(Ordering::Relaxed);
         self.word.store((word & !STATE) + NEXT_BATCH, Ordering::Relaxed);
     }

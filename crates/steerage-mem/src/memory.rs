@@ -164,8 +164,7 @@ impl Memory {
         Some(unsafe { self.carry_header(slot, resized, front + back) })
     }
 
-    /// Moves the device's header to the new beginning of the frame, which is now `longer` bytes
-    /// longer.
+    /// Moves the device's header to the new beginning of the frame, now `longer` bytes longer.
     ///
     /// # Safety
     /// As [`slice_mut`](Self::slice_mut), of the whole page.

@@ -93,7 +93,7 @@ impl Bell {
     /// Rings the bell, which wakes the thread that waits for the bell now or next. If a thread
     /// waits, this takes about 7 us on a virtual machine.
     pub fn ring(&self) {
-        // The write can fail only after 2^64 - 2 rings without a read, and then the bell is already
+        // The write fails only after 2^64 - 2 rings without a read, when the bell is already
         // ringing.
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());
     }
@@ -111,8 +111,7 @@ impl AsFd for Bell {
     }
 }
 
-/// One file descriptor for a bell and devices (an epoll instance), for a caller with its own
-/// runtime.
+/// One file descriptor (epoll) for a bell and devices, for a caller with its own runtime.
 #[derive(Debug)]
 pub struct Events(nix::sys::epoll::Epoll);
 

@@ -62,8 +62,7 @@ impl Posted {
         self.out
     }
 
-    /// Posts a page: takes its token and returns its address. `Err` returns a page of another
-    /// region.
+    /// Posts a page: takes its token, returns its address. `Err` returns a page of another region.
     #[inline]
     pub fn post(&mut self, page: Page) -> Result<u64, Page> {
         let Some(index) = self.region.index_of(page.number()) else { return Err(page) };

@@ -95,8 +95,7 @@ static NEXT_NUMBER: NumberCounter = NumberCounter::new(0);
 
 fn take_numbers(count: usize) -> Result<u32, RegionError> {
     let count = u64::try_from(count).map_err(|_| RegionError::OutOfNumbers)?;
-    // Relaxed: only the counter is shared, and an atomic update gives each caller a different
-    // range.
+    // Relaxed: only the counter is shared, and atomic updates give callers different ranges.
     NEXT_NUMBER
         .fetch_update(NumberOrdering::Relaxed, NumberOrdering::Relaxed, |next| {
             next.checked_add(count).filter(|end| *end <= u64::from(BLANK))

@@ -84,8 +84,7 @@ struct ToConsumer {
     published: AtomicU64,
     /// Slots before this position should be discarded without being handled.
     revoke_until: AtomicU64,
-    /// The producer sleeps until at most this many slots wait. `NO_WISH` while the producer is
-    /// awake.
+    /// The producer sleeps until at most this many slots wait. `NO_WISH` if the producer is awake.
     wake_at: AtomicU64,
     /// The last [`Grown`]. Relaxed: the value becomes visible with the slots after it, by P1.
     grown: AtomicU64,
@@ -359,8 +358,7 @@ impl Producer {
         self.reclaim_many(|finished| finished.for_each(&mut home))
     }
 
-    /// Reclaims the finished slots, and passes them to `home`, many at a time. Returns the number
-    /// of slots.
+    /// Reclaims the finished slots, and passes them to `home` together. Returns their number.
     #[inline]
     pub fn reclaim_many(&mut self, mut home: impl FnMut(Finished<'_>)) -> u64 {
         if self.lot {
@@ -451,8 +449,7 @@ impl Producer {
 pub struct Gauge(Arc<RingBuffer>);
 
 impl Gauge {
-    /// The positions `published` and `finished`, which is read first: the difference is never
-    /// negative.
+    /// The positions `published` and `finished` (read first, so the difference is never negative).
     pub fn read(&self) -> (u64, u64) {
         // Acquire on both: a thread that reads a position also sees the counts from before the
         // position was set (P1, C2).
@@ -508,8 +505,7 @@ impl Consumer {
         self.take_and(most, |memory, slot| memory.prefetch(&slot))
     }
 
-    /// Like [`take`](Self::take), without prefetching, for frames that this CPU has just written or
-    /// read.
+    /// Like [`take`](Self::take) without prefetching, for frames that this CPU just wrote or read.
     #[inline]
     pub fn take_cached(&mut self, most: usize) -> usize {
         self.take_and(most, |_, _| ())

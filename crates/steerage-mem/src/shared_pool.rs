@@ -144,8 +144,7 @@ impl Nodes {
         to.len() - before
     }
 
-    /// Pushes each page to the stack of its node. Pages of another region do not belong to the
-    /// pool.
+    /// Pushes each page to the stack of its node, unless the page belongs to another region.
     fn give(&self, pages: &mut Vec<Page>) {
         for some in pages.chunks(BULK_MAX) {
             for (node, stack) in self.free.iter().enumerate() {
@@ -171,8 +170,7 @@ impl Nodes {
         pages.clear();
     }
 
-    /// The number of returns to all stacks so far. If the number is unchanged, no pages were
-    /// returned.
+    /// The number of returns to all stacks. If it is unchanged, no pages were returned.
     fn gives(&self) -> u64 {
         self.free.iter().map(BundleStack::gives).sum()
     }

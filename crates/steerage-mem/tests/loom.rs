@@ -398,8 +398,7 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// The opposite direction: a producer that sleeps because it has no room is woken when there is
-/// room.
+/// The opposite direction: a producer that sleeps for lack of room is woken when there is room.
 #[test]
 fn no_wish_for_room_is_lost() {
     loom::model(|| {

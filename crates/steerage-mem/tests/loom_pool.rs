@@ -1,5 +1,5 @@
-//! Explores every interleaving of the shared pool with loom: see `loom.rs`. A bundle has two pages
-//! here.
+//! Explores every interleaving of the shared pool with loom (see `loom.rs`). Bundles have two
+//! pages.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 

@@ -54,7 +54,7 @@ pub struct Window<'a> {
     pub samples: u64,
 }
 
-/// A steering group as its policy sees it. CPUs are indices among the instance's CPUs.
+/// A steering group as its policy sees it. CPUs are identified by index.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GroupLoad<'a> {

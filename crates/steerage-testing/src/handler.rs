@@ -90,8 +90,7 @@ pub struct Tested<R> {
 }
 
 impl<R> Tested<R> {
-    /// The bytes of the packets that were sent to an output, in order. Empty if the output does not
-    /// exist.
+    /// The bytes of the packets sent to an output, in order. Empty if the output does not exist.
     pub fn sent_to(&self, to: TxId) -> Vec<Vec<u8>> {
         let sent = self.sent.get(usize::from(to.0)).map_or(&[][..], Vec::as_slice);
         sent.iter().map(|frame| frame.bytes.clone()).collect()
@@ -375,8 +374,7 @@ mod tests {
             let expected = [Verdict::Consumed, Verdict::Discarded, Verdict::Transmitted(TxId(nth % 6))];
             assert_eq!(verdict, expected[usize::from(nth % 3)]);
         }
-        // Every sixth packet goes to output 2. The packets to output 5 are refused, because there
-        // are four outputs.
+        // Every sixth packet goes to output 2. Packets to the missing output 5 are refused.
         let sent = tester.sent_to(TxId(2));
         assert_eq!(sent, (2..200).step_by(6).map(frame).collect::<Vec<_>>());
         let tested = tester.finish();

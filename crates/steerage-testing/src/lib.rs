@@ -55,8 +55,7 @@ pub use frames::{Frame, Recorded, input, output};
 pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, run};
 pub use page_loop::PageLoop;
 
-/// The number of pages of a tested queue: enough for a few polls, so that a device that loses pages
-/// soon runs out.
+/// The pages of a tested queue: so few that a device that loses pages soon runs out of pages.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
 
 /// The frame header that the device wrote, if there is one, and a copy of the frame.

@@ -1,5 +1,4 @@
-//! The CPUs and the CPU time that the control groups of this process allow, for both versions of
-//! cgroups.
+//! The CPUs and the CPU time that this process's control groups allow (both versions of cgroups).
 
 use crate::cpu::CpuMask;
 use crate::files::Files;
@@ -117,7 +116,7 @@ mod tests {
             ("sys/fs/cgroup/cpu.max", "400000 100000"),
         ]);
         assert_eq!(quota_of(&made), Some(1.5));
-        // In its own cgroup namespace, the process sees only the root. Version 1 has other file
+        // In its own cgroup namespace, a process sees only the root. Version 1 has other file
         // names.
         let namespaced = Made::new(&[("proc/self/cgroup", "0::/"), ("sys/fs/cgroup/cpu.max", "50000 100000")]);
         assert_eq!(quota_of(&namespaced), Some(0.5));

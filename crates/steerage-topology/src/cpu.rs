@@ -18,8 +18,8 @@ const IDS: usize = 1 << u16::BITS;
 const CHUNK_BITS: usize = 32;
 const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
 
-/// How many characters of an invalid text an error shows: enough to recognise the text, and few
-/// enough for a line.
+/// How many characters of an invalid text an error shows: enough to recognise, few enough for a
+/// line.
 const SHOWN_CHARS_MAX: usize = 32;
 
 /// A logical CPU, identified by the kernel's number.
@@ -45,8 +45,8 @@ impl fmt::Display for CpuId {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CpuMask {
-    /// CPU `64 i + b` is bit `b` of word `i`. The last word is never zero, so that equal sets have
-    /// equal words.
+    /// CPU `64 i + b` is bit `b` of word `i`. The last word is never zero: equal sets have equal
+    /// words.
     words: Vec<u64>,
 }
 
@@ -319,8 +319,7 @@ struct Region {
 }
 
 impl Region {
-    /// `None` if the text is not an item. The function does not check whether the item's CPUs
-    /// exist.
+    /// `None` if the text is not an item. Whether the item's CPUs exist is not checked.
     fn parse(item: &str, nr: usize) -> Option<Self> {
         let (range, pattern) = match item.split_once(':') {
             Some((range, pattern)) => (range, Some(pattern)),
@@ -344,8 +343,7 @@ impl Region {
     }
 }
 
-/// A decimal number, or `N` for the last CPU. A number that does not fit becomes a number larger
-/// than any CPU.
+/// A decimal number, or `N` for the last CPU. Too large numbers become larger than any CPU.
 fn number(text: &str, nr: usize) -> Option<usize> {
     if text == "N" {
         return Some(nr.saturating_sub(1));
@@ -389,8 +387,7 @@ impl MaskError {
         self.kind
     }
 
-    /// The name of the error number that the kernel would return: `EINVAL`, `EOVERFLOW` or
-    /// `ERANGE`.
+    /// The name of the kernel's error number: `EINVAL`, `EOVERFLOW` or `ERANGE`.
     pub fn errno_name(&self) -> &'static str {
         match self.kind {
             MaskErrorKind::Invalid => "EINVAL",
@@ -442,8 +439,7 @@ impl fmt::Display for MaskError {
 
 impl std::error::Error for MaskError {}
 
-/// The beginning of `text` in printable form, because the text comes from outside and becomes part
-/// of a line.
+/// The beginning of `text`, which comes from outside, in printable form for one line.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN_CHARS_MAX).is_some() {

@@ -24,8 +24,7 @@ impl Files {
         Self { root: root.into() }
     }
 
-    /// The contents of a file without the final newline. Paths start at the root, without the first
-    /// slash.
+    /// The contents of a file without the final newline. Paths are relative to the root.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         Some(fs::read_to_string(self.root.join(path)).ok()?.trim().to_owned())
     }

@@ -57,8 +57,7 @@ fn queue_of(name: &str) -> Option<u32> {
     if sends_only || NOT_RECEIVING.iter().any(|part| rest.contains(part)) {
         return None;
     }
-    // The name of the interface itself identifies no queue: `eth0`, `enp0s3`. That interrupt is for
-    // everything.
+    // The name of the interface itself (`eth0`, `enp0s3`) identifies an interrupt for all queues.
     let has_queue =
         rest.ends_with(['-', '.', ':']) || rest.contains("rx") || rest.contains("comp") || rest.contains("input");
     number.parse().ok().filter(|_| has_queue)

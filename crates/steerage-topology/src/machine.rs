@@ -21,8 +21,7 @@ use crate::files::{CPUS, Files, NODES, online_of};
 
 pub use measure::{Nearness, nearness};
 
-/// The largest number of CPUs that are considered, which is also the maximum of a steering
-/// instance.
+/// The largest number of CPUs that are considered: the maximum of a steering instance.
 pub const CPUS_MAX: usize = 1024;
 
 /// The `cpu_capacity` of the fastest CPUs (`SCHED_CAPACITY_SCALE`).
@@ -83,8 +82,7 @@ pub struct SharedCache {
 #[derive(Clone, Debug)]
 pub struct Topology {
     places: BTreeMap<CpuId, Place>,
-    /// The distance of each node's memory from each node, as reported by the firmware. 10 means
-    /// local memory.
+    /// The distance of each node's memory from each node, by the firmware. 10 means local memory.
     distances: BTreeMap<u32, Vec<u32>>,
     possible: Option<CpuMask>,
     online: CpuMask,
@@ -107,8 +105,7 @@ impl Topology {
     pub fn below(root: impl Into<PathBuf>, affinity: Option<CpuMask>) -> Self {
         let files = Files::below(root);
         let told = online_of(&files);
-        // If the kernel does not list CPUs, the CPUs on which this process may run count as
-        // present.
+        // If the kernel does not list CPUs, the allowed CPUs of this process count as present.
         let online = told.or_else(|| affinity.clone()).unwrap_or_default();
         let nodes = files.numbered(NODES, "node");
         let distance = |path: &PathBuf| files.text(path.join("distance")).map(|text| numbers(&text));
@@ -150,8 +147,7 @@ impl Topology {
         &self.allowed
     }
 
-    /// The CPUs on which the kernel does not run its own work: `isolcpus`, isolated cpusets and
-    /// `nohz_full`.
+    /// The CPUs without the kernel's own work: `isolcpus`, isolated cpusets and `nohz_full`.
     pub fn isolated(&self) -> &CpuMask {
         &self.isolated
     }
@@ -162,8 +158,7 @@ impl Topology {
         self.possible.as_ref().and_then(CpuMask::last).map(|last| usize::from(last.0) + 1)
     }
 
-    /// The CPU time that the cgroups of this process allow, in CPUs (may be a fraction). `None` if
-    /// there is no limit.
+    /// The CPU time that this process's cgroups allow, in CPUs. `None` if there is no limit.
     pub fn quota(&self) -> Option<f64> {
         self.quota
     }
@@ -199,8 +194,7 @@ impl Topology {
     pub fn default_mask(&self) -> CpuMask {
         let ours: CpuMask = self.allowed.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         let ours = if ours.is_empty() { self.allowed.clone() } else { ours };
-        // The standard library counts in the same way: a fraction of a CPU does not count, and the
-        // minimum is 1.
+        // As in the standard library, a fraction of a CPU does not count, and the minimum is 1.
         let worth = self.quota.map_or(CPUS_MAX, |quota| (quota as usize).clamp(1, CPUS_MAX));
         let Some(first) = ours.first().filter(|_| worth < ours.len()) else {
             return ours.iter().take(CPUS_MAX).collect();

@@ -22,8 +22,7 @@ pub struct NodeMap {
 }
 
 impl NodeMap {
-    /// Reads the nodes from `/sys/devices/system/node`. The map is empty if the kernel does not
-    /// list nodes.
+    /// Reads the nodes from `/sys/devices/system/node`. Empty if the kernel does not list nodes.
     pub fn of_machine() -> Self {
         Self::below(Path::new("/"))
     }
@@ -61,11 +60,9 @@ impl NodeMap {
 /// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Nodes {
-    /// The node numbers for the kernel. `None` if there is only one node, or if the nodes are
-    /// simulated.
+    /// The node numbers for the kernel. `None` for a single node and for simulated nodes.
     numbers: Vec<Option<u32>>,
-    /// The index of each CPU's node in `numbers`. A CPU without a known node counts as part of the
-    /// first node.
+    /// The index of each CPU's node in `numbers`, or of the first node if the node is unknown.
     of_cpu: Vec<usize>,
 }
 

@@ -10,8 +10,7 @@ use crate::cpu::{CpuId, CpuMask, pin, pin_thread};
 use crate::foreign::ForeignLoad;
 use crate::watch::Watch;
 
-/// Threads that are pinned to one CPU each. Clones refer to the same threads. [`CpuWatch`] has an
-/// example.
+/// Threads that are pinned to one CPU each: see [`CpuWatch`]. Clones refer to the same threads.
 #[derive(Clone, Debug)]
 pub struct PinnedThreads {
     cpus: Arc<[CpuId]>,

@@ -10,8 +10,7 @@ use crate::cpu::{CpuId, pin};
 /// and 32 trips take at least 100 ns each.
 const ROUND_TRIPS: u32 = 32;
 
-/// The number of samples. The result is the median of the samples, so other programs may disturb up
-/// to half of them.
+/// The number of samples. The result is the median, so up to half of them may be disturbed.
 const SAMPLES: usize = 31;
 
 /// The time limit of one pair. A measurement takes 0.1 to 0.4 ms if both CPUs are free. If another
@@ -109,8 +108,8 @@ impl Line {
     }
 
     fn answer_while(&self, wait: impl Fn(), goes_on: impl Fn() -> bool) {
-        // The exchange must not overwrite `END`, since the thread that stored it no longer reads
-        // the line.
+        // The exchange must not overwrite `END`: the thread that stored it no longer reads the
+        // line.
         let _ = self.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
         loop {
             for _ in 0..CLOCK_EVERY {
@@ -228,8 +227,8 @@ mod tests {
         let line = Line::default();
         let samples = thread::scope(|scope| {
             scope.spawn(|| line.answer());
-            // Each reading of the clock is 8 ns after the previous reading, so the deadline is
-            // never reached.
+            // Each reading of the clock is 8 ns after the previous one, so the deadline is never
+            // reached.
             let (read, never) = (Cell::new(0), Duration::MAX);
             let samples = line.ask::<3>(2, &|| Duration::from_nanos(8 * read.replace(read.get() + 1)), never);
             line.end();

@@ -112,8 +112,7 @@ pub(crate) fn four_caches() -> Made {
     })
 }
 
-/// Four cores with two threads each, numbered consecutively, and four small cores with one thread
-/// each.
+/// Four cores with two consecutive threads each, and four small cores with one thread each.
 pub(crate) fn hybrid(capacity: impl Fn(u16) -> Option<u32>) -> Made {
     Made::of(12, |cpu| Says {
         node: 0,

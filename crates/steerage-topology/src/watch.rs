@@ -37,8 +37,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches `cpus`, which count as present until the first poll. The polling thread must not be
-    /// pinned.
+    /// Watches `cpus`, which count as present before the first poll. The caller must not be pinned.
     pub fn new(cpus: CpuMask) -> Self {
         Self::below("/", cpus, || CpuMask::allowed().ok())
     }

@@ -191,8 +191,8 @@ impl Builder {
         TxId((self.outputs.len() - 1) as u8)
     }
 
-    /// Sets the hash and its key. Default: AES, or SipHash-1-3 if the CPU has no AES instructions,
-    /// with a random key.
+    /// Sets the hash and its key. Default: AES (SipHash-1-3 on a CPU without AES), with a random
+    /// key.
     pub fn hash(mut self, hasher: FlowHasher) -> Self {
         self.hasher = Some(hasher);
         self
@@ -262,8 +262,7 @@ impl Builder {
         self
     }
 
-    /// Sets the NUMA node of each CPU. Default: the nodes of the machine, or one node if threads
-    /// are not pinned.
+    /// Sets the NUMA node of each CPU. Default: the machine's nodes, or one node without pinning.
     pub fn nodes(mut self, nodes: NodeMap) -> Self {
         self.nodes = Some(nodes);
         self
@@ -305,8 +304,7 @@ impl Builder {
         self
     }
 
-    /// Sets whether to check that the packets of each bucket complete in the order of arrival.
-    /// Default: no.
+    /// Sets whether to check that each bucket's packets complete in order of arrival. Default: no.
     pub fn check_order(mut self, yes: bool) -> Self {
         self.check_order = yes;
         self

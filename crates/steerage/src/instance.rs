@@ -1,5 +1,4 @@
-//! An instance that has been built, which runs on its own threads or is split into parts for the
-//! caller's threads.
+//! A built instance, which runs on its own threads or is split into parts for the caller's threads.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -151,8 +150,7 @@ pub struct Running<R> {
     control: ControlThread,
 }
 
-/// Stops the run when dropped, so that an error between start and end does not leave its threads
-/// running.
+/// Stops the run when dropped, so that an error does not leave the run's threads running.
 #[derive(Debug)]
 struct StopsWhenDropped {
     handle: Handle,

@@ -26,8 +26,7 @@ impl Blocks {
 /// The ring number of frames that are on no ring.
 const NO_RING: usize = usize::MAX;
 
-/// Counts the frames of a list that is published, and takes back frames that exceed their ring's
-/// limit.
+/// Counts the frames of a published list, and takes back frames that exceed their ring's limit.
 #[derive(Debug)]
 pub(crate) struct Publishing<'a> {
     blocks: &'a mut Blocks,

@@ -99,8 +99,7 @@ impl<'a> Frame<'a> {
         unsafe { self.ring.memory.slice(&self.slot) }
     }
 
-    /// The frame's bytes for writing. `None` for a lent frame, because other code may read its
-    /// block.
+    /// The frame's bytes for writing. `None` for a lent frame: other code may read its block.
     #[inline(always)]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if self.slot.is_lent() {
@@ -200,7 +199,7 @@ impl<'a> Frame<'a> {
         true
     }
 
-    /// Replaces the kind of header that [`Completion::set_link`] set. Does nothing if the frame was
+    /// Replaces the kind of header of [`Completion::set_link`]. Does nothing if the frame was
     /// taken.
     #[inline]
     pub fn set_link(&mut self, link: u8) {

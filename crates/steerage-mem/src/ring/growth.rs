@@ -13,8 +13,7 @@ use crate::sync::{Ordering, UnsafeCell};
 pub(super) struct Grown(u64);
 
 impl Grown {
-    /// From position `at` (59 bits last for a century), the ring has `capacity` slots, a power of
-    /// 2.
+    /// From position `at` (59 bits: a century) on, the ring has `capacity` slots, a power of 2.
     pub(super) fn new(at: u64, capacity: usize) -> Self {
         Self(at << 5 | u64::from(capacity.ilog2()))
     }

@@ -181,7 +181,7 @@ fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
     let mut inherited = partial.map_or(&[][..], |bundle| &bundle.pages[..head.len]);
     let base = partial.map_or(head, |bundle| head.below(bundle));
     let mut pages_below = top.map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
-    // Wrapping: if another thread writes the bundle, the number is arbitrary, and the exchange
+    // Wrapping: if another thread writes the bundle, the number is arbitrary, but then the exchange
     // fails.
     if partial.is_none() {
         pages_below = pages_below.wrapping_add(head.len as u32);

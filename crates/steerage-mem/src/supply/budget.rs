@@ -195,8 +195,7 @@ impl Needs {
         }
     }
 
-    /// Reduces the local page caches to the memory that the cap leaves for them. Backlogs have
-    /// priority.
+    /// Reduces the local page caches to the memory that backlogs leave under the cap.
     #[must_use]
     pub fn fit_caches(self, cap: u64) -> Self {
         let wanted = self.cache_pages;

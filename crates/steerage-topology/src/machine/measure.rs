@@ -35,8 +35,7 @@ impl Topology {
         self.latencies.insert((one.min(other), one.max(other)), latency);
     }
 
-    /// The CPUs to measure: all candidates if they are few, or else the same number from each
-    /// cache.
+    /// The CPUs to measure: all candidates if they are few, or the same number from each cache.
     pub(super) fn sample(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let mut by_cache: BTreeMap<Option<CpuId>, Vec<CpuId>> = BTreeMap::new();
         for cpu in candidates.iter().filter(|cpu| *cpu != owner) {
@@ -48,8 +47,7 @@ impl Topology {
     }
 }
 
-/// The distances of the CPUs of an instance from the CPUs that receive. CPUs are identified by
-/// their indices.
+/// The distances of an instance's CPUs (identified by index) from the CPUs that receive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nearness {
     /// For each CPU that receives, the other CPUs in the order in which they should join it. Empty

@@ -214,8 +214,7 @@ fn the_watch_tells_each_change_once() {
     assert_eq!((watch.poll(), watch.living()), (None, &list("0-4,6-7")));
     made.write("sys/fs/cgroup/cpuset.cpus.effective", "2-31");
     assert_eq!(watch.poll(), Some(list("2-4,6-7")));
-    // CPU 5 is back. The CPUs outside the cpuset stay absent, and changes of unwatched CPUs do not
-    // matter.
+    // CPU 5 is back. CPUs outside the cpuset stay absent, and unwatched CPUs do not matter.
     online("0-20");
     assert_eq!(watch.poll(), Some(list("2-7")));
     online("0-19");

@@ -1,5 +1,4 @@
-//! Calls of the policies' control: late, never, from several threads, and from the library's own
-//! thread.
+//! Calls of the policies' control: late, never, from several threads, from the library's thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};

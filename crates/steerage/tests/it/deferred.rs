@@ -14,8 +14,7 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::SendAll;
 
-/// Hands over this many frames of eight bytes. This source waits if there is no room for more
-/// frames.
+/// Hands over this many frames of eight bytes. This source can wait for room.
 struct Frames(u64);
 
 impl RxQueue for Frames {

@@ -70,8 +70,7 @@ fn two(hashes: bool, can_wait: bool) -> Two {
     let queue = Udp { sent: 0, hashes, can_wait };
     let to_the_other: CpuMask = [CpuId(1)].into_iter().collect();
     let builder = Builder::new().virtual_cpus(2).backlog(BACKLOG).rps_cpus(to_the_other);
-    // With a random key, a small flow would share the elephant's entry in the table in one run of
-    // twenty.
+    // With a random key, a small flow would share the elephant's table entry in one run of twenty.
     let builder = builder.hash(FlowHasher::sip(&HashKey::MICROSOFT));
     let builder = builder.input_on(Input::new("udp", "test", vec![Box::new(queue)]), &[CpuId(0)], None);
     let (parts, handle) = builder.build(|_| Counts::default()).unwrap().split();

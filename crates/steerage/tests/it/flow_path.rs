@@ -1,5 +1,4 @@
-//! Flow dissection in the path: which packets are steered together, by link type, in tunnels and in
-//! fragments.
+//! Which packets the path steers together, by link type, in tunnels and in fragments.
 
 use std::collections::{BTreeMap, BTreeSet};
 

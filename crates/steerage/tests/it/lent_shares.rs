@@ -19,8 +19,7 @@ const LONG: usize = 20_000;
 const SHORT: usize = 100;
 const FLOWS: [FlowHash; 2] = [FlowHash(0), FlowHash(u32::MAX)];
 
-/// Lends a long and a short frame of each flow in each poll. A frame that finds no free block is
-/// lost.
+/// Lends a long and a short frame of each flow in each poll. A frame without a block is lost.
 struct Lends {
     shared: bool,
     claim: Option<Claim>,

@@ -59,8 +59,7 @@ struct Noted {
     work: Rc<Cell<Duration>>,
 }
 
-// A handler is built on its CPU's thread, so a thread-local variable shares its data with this
-// test.
+// A handler is built on its CPU's thread, so a thread-local variable shares data with the test.
 thread_local! {
     static NOTED: Noted = Noted::default();
 }
@@ -117,8 +116,7 @@ fn they_are_in_force_once_every_cpu_has_come_round() {
     two.end();
 }
 
-/// A change or a stop between a CPU's last step and its sleep wakes no CPU, so the CPU itself must
-/// detect it.
+/// A change or a stop between a CPU's last step and its sleep wakes no CPU: the CPU must detect it.
 #[test]
 fn no_cpu_falls_asleep_over_a_change_or_a_stop() {
     let mut two = two(1);

@@ -150,8 +150,7 @@ fn what_an_output_does_not_take_is_counted() {
     assert_eq!((ledger.cpus[0].originated, ledger.cpus[0].originated_dropped), (3, 9));
 }
 
-/// Sends a packet every millisecond, without receiving any, and requests each tick in the previous
-/// tick.
+/// Sends a packet every millisecond without receiving any, by ticks that request the next tick.
 struct Clock(u8);
 
 impl Handler for Clock {

@@ -1,5 +1,4 @@
-//! The guarantees about a page that devices and handlers may rely on: headroom, alignment,
-//! tailroom.
+//! The guarantees about a page for devices and handlers: headroom, alignment, tailroom.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,5 +1,4 @@
-//! Difficult cases for pages: a page that is held forever, and a device's ring that gets no page in
-//! exchange.
+//! Difficult cases: a page that is held forever, and a ring that gets no page in exchange.
 
 use std::cell::RefCell;
 use std::io;
@@ -199,8 +198,7 @@ fn a_frame_that_no_page_is_given_for_drops_and_its_page_stays_posted() {
     }
 }
 
-/// Has posted pages. Its poll number `fails_at` fails, after some pages were filled and some were
-/// returned.
+/// Has posted pages. Poll `fails_at` fails after some pages were filled and some returned.
 struct Fails {
     posted: Vec<Page>,
     polls: usize,
@@ -287,8 +285,7 @@ fn pages_are_home_after_panics_and_after_a_device_s_failure() {
     }
 }
 
-/// Records the region part of its pages. If greedy, its first poll takes all pages and returns
-/// them.
+/// Records the region part of its pages. If greedy, first takes all pages and returns them.
 struct Notes {
     region: Option<Arc<Region>>,
     parts: Arc<Mutex<Vec<usize>>>,
@@ -368,8 +365,7 @@ impl RxQueue for Endless {
     }
 }
 
-// A handler is built on its CPU's thread, so a thread-local variable shares its data with this
-// test.
+// A handler is built on its CPU's thread, so a thread-local variable shares data with the test.
 thread_local! {
     static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
 }

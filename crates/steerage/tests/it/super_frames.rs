@@ -1,5 +1,4 @@
-//! How a handler sees a super-frame: one frame in a block of the device, which stands for several
-//! packets.
+//! How a handler sees a super-frame: one frame in a block, which stands for several packets.
 
 use std::mem;
 use std::sync::{Arc, Mutex};

@@ -2,8 +2,8 @@
 //! declared dead during the batch.
 //!
 //! A CPU can be declared dead only while it runs its handler. Outside of the handler, the CPU may
-//! be steering packets by a map that is about to change. If a CPU is slow there, other CPUs wait
-//! for it.
+//! be steering packets by a map that is about to change. If a CPU is slow outside of its handler,
+//! other CPUs wait for it.
 //!
 //! Each CPU has one word, which is changed by compare-and-exchange at the start and the end of a
 //! batch. So a declaration of death is clearly before or after each change. The word has its own

@@ -101,8 +101,8 @@ impl RingBuffer {
 
     fn revoke_until(&self, tail: u64) {
         // Relaxed: if the consumer sees the position late, it handles a few more frames, for which
-        // the fence waits anyway. A caller that needs it in time holds a lock, which orders the
-        // store. The largest position wins, so a revoked slot stays revoked.
+        // the fence waits anyway. A caller whose position must be seen in time holds a lock, which
+        // orders the store. The largest position wins, so a revoked slot stays revoked.
         self.to_consumer.revoke_until.fetch_max(tail, Ordering::Relaxed);
     }
 }

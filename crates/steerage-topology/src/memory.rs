@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The memory that this process may use, in bytes: the machine's memory, or less if a cgroup of
-/// this process has a limit. `None` if the kernel reports neither.
+/// this process has a limit. `None` if the kernel reports no memory size.
 ///
 /// ```
 /// use steerage_topology::usable_memory;

@@ -96,8 +96,8 @@ fn what_is_taken_is_counted_by_why() {
     assert_eq!(round(pool, 1), [0, bulk, bulk, 0], "warming up");
     assert_eq!(round(pool, 1)[1..], [bulk, bulk, 0], "a hit");
     assert_eq!(round(pool, 300)[1..3], [5 * bulk, 5 * bulk], "as much as it ever had");
-    // 100 pages were cached and the other pages went back to the shared pool. Taking those again
-    // does not count as warming up.
+    // 100 pages were cached and the other pages went back to the shared pool. Taking the other
+    // pages again does not count as warming up.
     assert_eq!(pool.cached(), 100);
     let [_, slow, warm_up, passed_by] = round(pool, 300);
     assert!(slow > 5 * bulk && warm_up <= 6 * bulk && passed_by == 0, "{slow} {warm_up}");

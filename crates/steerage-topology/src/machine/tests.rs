@@ -238,6 +238,6 @@ fn an_affinity_that_was_gone_beyond_is_no_bound() {
     let mut affinity = [list("0"), list("0,4-5"), list("0,5")].into_iter().cycle();
     let mut watch = Watch::below(made.root(), list("4-5"), move || affinity.next());
     assert_eq!((watch.poll(), watch.poll()), (None, None));
-    // Once the affinity has contained the CPUs, it counts when it loses them.
+    // Once the affinity has contained the CPUs, a later loss of CPUs from the affinity counts.
     assert_eq!(watch.poll(), Some(list("5")));
 }

@@ -166,7 +166,7 @@ impl Events {
 
 /// Sleeps until the bell rings, one of `devices` is readable, or `timeout` is over (`None`:
 /// forever). A signal ends the sleep early, without an error. A ringing bell rings until
-/// [`hush`](Self::hush) silences it.
+/// [`Bell::hush`] silences it.
 ///
 /// # Errors
 /// The error of `ppoll`, for example if a file descriptor was closed.

@@ -1,8 +1,9 @@
 //! Backlogs: a CPU's end of the rings from the receive queues. The queue's end is in `queue`.
 //!
-//! `netdev_max_backlog` limits the frames that wait for a CPU, over all live queues, as in Linux. If there are several of them,
-//! a list is admitted when it is published, and the frames that find no room are dropped from its end. A single live queue, and each
-//! queue that can wait, goes by the limit of its ring.
+//! `netdev_max_backlog` limits the frames that wait for a CPU, over all live queues, as in Linux.
+//! With several live queues, a list is admitted when it is published, and the newest frames that
+//! find no room are dropped. A single live queue, and each queue that can wait, is limited by its
+//! own ring.
 
 use std::sync::Arc;
 
@@ -14,32 +15,30 @@ use crate::limits::IDLE_LOOKS;
 use crate::queue::hash::QueueHasher;
 use steerage_ledger::{OrderCheck, RingLedger};
 
-/// The receiving end of one ring.
 pub(crate) struct Backlog {
     pub(crate) input: InputId,
     pub(crate) queue: usize,
     pub(crate) consumer: Consumer,
     pub(crate) kept_pages: Arc<KeptPages>,
     pub(crate) hasher: QueueHasher,
-    /// The queue's device lends its frames.
+    /// Whether the queue's device provides blocks for its frames.
     pub(crate) lent: bool,
     pub(crate) can_wait: bool,
-    /// The CPU's `Admission` counts its frames.
+    /// Whether the CPU's `Admission` counts the frames of this backlog.
     pub(crate) is_admitted: bool,
-    /// How often in a row it was empty when it was looked at.
+    /// How often in a row the backlog was empty when the CPU checked it.
     pub(crate) idle_looks: u32,
     pub(crate) order: Option<Arc<OrderCheck>>,
     pub(crate) ledger: Arc<RingLedger>,
 }
 
 impl Backlog {
-    /// Whether it has frames, and they are not held back.
     #[inline]
     fn is_due(&self, held_back: bool) -> bool {
         self.consumer.waiting() > 0 && !(held_back && self.can_wait)
     }
 
-    /// It had nothing for a while: it is not looked at any more until something is published.
+    /// The backlog was empty for a while: the CPU stops checking it until frames are published.
     #[cold]
     fn forget(&mut self, inbox: &Inbox) {
         self.idle_looks = 0;
@@ -50,30 +49,25 @@ impl Backlog {
     }
 }
 
-/// All backlogs of one CPU.
 pub(crate) struct Backlogs {
-    /// By the number of the queue.
     rings: Vec<Backlog>,
-    /// This CPU's own queues. The CPU handles its own share before the share that other CPUs hand to it.
+    /// This CPU's own queues. The CPU handles its own share before the share that other CPUs hand
+    /// to it.
     own: Vec<usize>,
-    /// Which of the other queues is served first. It changes with every round.
     rotation: usize,
-    /// How far this round has come with them.
     turns: Turns,
-    /// By CPU.
     inboxes: Arc<[Inbox]>,
     me: CpuIndex,
 }
 
 impl Backlogs {
-    /// The backlogs of the CPU `me`, by the number of the queue. `random` decides which of the other CPUs' queues is served
-    /// first.
+    /// The backlogs of the CPU `me`, by the number of the queue. `random` decides which queue of
+    /// other CPUs is served first.
     pub(crate) fn new(rings: Vec<Backlog>, me: CpuIndex, inboxes: Arc<[Inbox]>, random: impl FnOnce() -> u64) -> Self {
         let rotation = if rings.is_empty() { 0 } else { random() as usize % rings.len() };
         Self { rings, own: Vec::new(), rotation, turns: Turns::default(), inboxes, me }
     }
 
-    /// Sets this CPU's own queues. The inbox has the other queues.
     #[cold]
     pub(crate) fn set_own(&mut self, queues: impl Iterator<Item = usize>) {
         let inbox = &self.inboxes[usize::from(self.me)];
@@ -81,21 +75,22 @@ impl Backlogs {
         self.own.extend(queues.inspect(|queue| inbox.clear(*queue)));
     }
 
-    /// Whether the backlog at this place belongs to one of this CPU's own queues.
     #[inline]
     pub(crate) fn is_own(&self, place: usize) -> bool {
         place < self.own.len()
     }
 
-    /// The backlog at a place. Its own queues come first, then all queues by their numbers.
+    /// The backlog with the number `place` in the order of service: first the CPU's own queues,
+    /// then all queues by their numbers.
     #[inline]
     pub(crate) fn at(&mut self, place: usize) -> &mut Backlog {
         let queue = self.own.get(place).copied().unwrap_or_else(|| place - self.own.len());
         &mut self.rings[queue]
     }
 
-    /// The place of the first backlog that has frames and was not served in this round. `from` is 0 at the start of a round, then the
-    /// place behind the last one. If packets of sources that can wait are `held_back`, their backlogs do not count.
+    /// The number, in the order of service, of the first backlog from `from` on that has frames and
+    /// was not served in this round. `from` is 0 at the start of a round. With `held_back`,
+    /// backlogs of sources that can wait do not count.
     #[inline]
     pub(crate) fn next_to_serve(&mut self, from: usize, held_back: bool) -> Option<usize> {
         let own = self.own.len();
@@ -128,12 +123,10 @@ impl Backlogs {
         None
     }
 
-    /// The backlogs that have frames.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &Backlog> {
         self.rings.iter().filter(|ring| ring.consumer.waiting() > 0)
     }
 
-    /// Begins the next round.
     pub(crate) fn rotate(&mut self) {
         self.rotation += 1;
         if self.rotation >= self.rings.len() {

@@ -1,4 +1,4 @@
-//! Builds an instance: makes queues, memory, rings and CPUs from a [`Spec`].
+//! Builds an instance: creates queues, memory, rings and CPUs from a [`Spec`].
 
 use std::fmt;
 use std::io;
@@ -48,7 +48,7 @@ use steerage_moves::{QueueSetup, Setup, Transit};
 pub struct InputSpec {
     /// The device.
     pub input: Input,
-    /// The CPUs that poll its queues, assigned in turn. If empty: all workers.
+    /// The CPUs that poll the queues, assigned in turn. If empty, all workers poll.
     pub rx_cpus: Vec<CpuId>,
     /// The input's mask, if it differs from the instance's.
     pub mask: Option<CpuMask>,
@@ -57,11 +57,12 @@ pub struct InputSpec {
 /// Everything that an instance is built from, with all defaults filled in.
 #[derive(Debug)]
 pub struct Spec {
-    /// The CPUs to work on.
+    /// The CPUs that handle packets.
     pub workers: CpuMask,
-    /// The CPUs that packets are spread over, for inputs without a mask of their own.
+    /// The CPUs over which packets are spread, for inputs without a mask of their own.
     pub mask: CpuMask,
-    /// The masks of single queues, by the queue's number over all inputs. They replace the other masks. The last counts.
+    /// The masks of single queues, by the queue's number over all inputs. A queue's mask replaces
+    /// the other masks. If a queue has several entries, the last entry counts.
     pub queue_masks: Vec<(usize, CpuMask)>,
     /// The inputs.
     pub inputs: Vec<InputSpec>,
@@ -69,23 +70,25 @@ pub struct Spec {
     pub outputs: Vec<Output>,
     /// How frames are hashed if the device's hash is not used.
     pub hasher: QueueHasher,
-    /// The packets that the hash of a device must keep together to be used. `None` if no device's hash is used.
+    /// The packets that a device's hash must keep together if the hash is used. `None` if no
+    /// device's hash is used.
     pub device_hash: Option<Affinity>,
-    /// Which packets must go to the same CPU. Hashes must respect it.
+    /// Which packets must go to the same CPU. All hashes must send these packets to the same
+    /// bucket.
     pub affinity: Affinity,
     /// Limits of all CPUs.
     pub limits: Limits,
     /// Limits of each queue.
     pub queue_limits: QueueLimits,
-    /// The size of each queue's local page cache in units, if the user set it.
+    /// The number of pages in each queue's local page cache, if the user set it.
     pub lpc_pages: Option<usize>,
     /// The NUMA nodes of the CPUs.
     pub nodes: NodeMap,
     /// How many packets of a queue handlers may keep.
     pub kept_max: usize,
-    /// The longest frame that a page must be able to hold, in bytes.
+    /// The longest frame that must fit a page, in bytes.
     pub linear_bytes: usize,
-    /// The number of packets that the function of a CPU may originate at a time.
+    /// How many packets a CPU's function may originate at a time.
     pub originated_max: usize,
     /// The cap on packet memory and rings, in bytes.
     pub memory_max: usize,
@@ -95,17 +98,16 @@ pub struct Spec {
     pub check_order: bool,
     /// Whether frames are hashed even if one CPU has all buckets.
     pub always_hash: bool,
-    /// The policy, for reports and for the CPUs' samples.
+    /// The policy's name for reports, and whether CPUs sample their load.
     pub policy: PolicyInfo,
-    /// The plan that a group begins with. It gets the group's CPUs in the order in which they should join, and the number of
-    /// those at the front that poll.
+    /// The plan with which a group begins. The function gets the group's CPUs in the order in which
+    /// they should join. Its second argument is the number of CPUs at the front that poll.
     pub bucket_plan: BeginWith,
 }
 
-/// A function that returns the plan of a group.
 type PlanOfGroup = dyn FnMut(&[CpuIndex], usize) -> Plan + Send;
 
-/// The plan that a group begins with: see [`Spec::bucket_plan`].
+/// The plan with which a group begins: see [`Spec::bucket_plan`].
 pub struct BeginWith(pub Box<PlanOfGroup>);
 
 impl fmt::Debug for BeginWith {
@@ -117,15 +119,15 @@ impl fmt::Debug for BeginWith {
 /// An instance that is built and has not started.
 #[derive(Debug)]
 pub struct Built<H: Handler> {
-    /// One part for each CPU, to be run on a thread of its own.
+    /// One part for each CPU, to be run on its own thread.
     pub parts: Vec<CpuPart<H>>,
     /// Changes, reads and stops the instance.
     pub handle: Handle,
 }
 
-/// Builds an instance. `make` makes the handler of each CPU, and is called on that CPU. `nearness` gets the CPUs of
-/// the instance and the indices of those that poll queues. For each CPU it returns the other CPUs in the order in
-/// which they should join it.
+/// Builds an instance. `make` creates the handler of each CPU, and is called on that CPU.
+/// `nearness` gets the CPUs of the instance and the indices of the CPUs that poll queues. For each
+/// CPU, it returns the other CPUs in the order in which they should join.
 ///
 /// # Errors
 /// [`BuildError`] says what does not fit and what to do.
@@ -174,7 +176,7 @@ pub fn build<H: Handler>(
     {
         let state = steering.lock();
         owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
-        // The first poll must not depend on whether the CPU gets the control lock in its first round.
+        // The first poll must not depend on the CPU getting the control lock in its first round.
         let limits = &state.limits;
         owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
         infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
@@ -213,14 +215,12 @@ pub fn build<H: Handler>(
     Ok(Built { parts: parts.collect(), handle: Handle(Arc::clone(&shared)) })
 }
 
-/// The checked specification, and which CPUs there are.
 struct CheckedSpec {
     cpus: Vec<CpuId>,
     nodes: Nodes,
     spec: Spec,
 }
 
-/// A queue of a device, before its rings are made.
 struct PlannedQueue {
     rx: Box<dyn RxQueue>,
     input: InputId,
@@ -229,18 +229,16 @@ struct PlannedQueue {
     mode: &'static str,
     number: usize,
     owner: CpuIndex,
-    /// The input names the CPUs that poll.
     owner_is_chosen: bool,
     mask: Vec<CpuIndex>,
     can: Capabilities,
     blocks: Option<Blocks>,
     counts: Option<Arc<DeviceCounts>>,
-    /// Whether the device's hash is used.
     hashed_by_device: bool,
 }
 
 impl PlannedQueue {
-    /// Opens the device's queue. Returns how many bytes of memory it lends.
+    /// Opens the device's queue. Returns the size of its blocks in bytes.
     fn open(&mut self, region: &Arc<Region>) -> Result<u64, DeviceError> {
         let Opened { blocks, mode, counts } = self.rx.open(region)?;
         if blocks.is_some() != self.can.lends {
@@ -255,7 +253,6 @@ impl PlannedQueue {
 }
 
 impl CheckedSpec {
-    /// Checks the specification.
     fn of(mut spec: Spec) -> Result<(Self, Vec<InputSpec>), BuildError> {
         let inputs = std::mem::take(&mut spec.inputs);
         let queues: usize = inputs.iter().map(|asked| asked.input.queues.len()).sum();
@@ -265,7 +262,6 @@ impl CheckedSpec {
         if spec.workers.is_empty() {
             return Err(BuildError::NoCpus);
         }
-        // A CPU that only receives also belongs to the instance.
         let receivers = inputs.iter().flat_map(|asked| asked.rx_cpus.iter().copied());
         let all: CpuMask = spec.workers.iter().chain(receivers).collect();
         let cpus: Vec<CpuId> = all.iter().collect();
@@ -282,7 +278,6 @@ impl CheckedSpec {
         Ok((Self { cpus, nodes, spec }, inputs))
     }
 
-    /// Decides for each queue which CPU polls it and which hash is used.
     fn plan_queues(&self, inputs: Vec<InputSpec>) -> Result<Vec<PlannedQueue>, BuildError> {
         let spec = &self.spec;
         let workers: Vec<CpuId> = spec.workers.iter().collect();
@@ -325,8 +320,9 @@ impl CheckedSpec {
         Ok(queues)
     }
 
-    /// Maps as many pages as can be in flight at a time, so that a stalled CPU delays or loses only its own packets. If the cap
-    /// does not allow that, the limits shrink. Each CPU's pages lie on its own NUMA node.
+    /// Maps as many pages as can be in flight at a time, so that a stalled CPU delays or loses only
+    /// its own packets. If the cap is too low, the limits shrink. Each CPU's pages lie on its own
+    /// NUMA node.
     fn map_memory(&mut self, queues: &[PlannedQueue], sends: &[Vec<OwnedTx>]) -> Result<Supply, BuildError> {
         let spec = &self.spec;
         let page_bytes =
@@ -334,7 +330,7 @@ impl CheckedSpec {
         self.size_caches(queues, page_bytes);
         let spec = &self.spec;
         let in_pages = queues.iter().filter(|queue| !queue.can.lends).count();
-        // If several queues share a backlog, frames that are staged and not published are not counted there.
+        // If queues share a backlog, it does not count frames that are staged and not published.
         let unpublished = (PUBLISH_POLLS as usize * POLL_BUDGET).min(self.cpus.len() * PUBLISH_AT as usize);
         let unpublished = if in_pages > 1 { unpublished } else { 0 };
         let each = |queue: &PlannedQueue| {
@@ -344,8 +340,8 @@ impl CheckedSpec {
             let caches = self.caches(lends);
             QueueNeeds { segments, lends, waits: can_wait, caches, fixed: own + 2 * POOL_BULK }
         };
-        // Each CPU needs pages to copy lent frames, to send packets that its function originates, and for outputs
-        // that send from pages.
+        // Each CPU needs pages to copy lent frames, to send packets that its function originates,
+        // and for outputs that send from pages.
         let for_others = |outputs: &Vec<OwnedTx>| {
             POOL_BULK + spec.originated_max + outputs.iter().map(OwnedTx::pages_max).sum::<usize>()
         };
@@ -379,8 +375,8 @@ impl CheckedSpec {
         Ok(supply)
     }
 
-    /// Opens the devices' queues. The memory that they lend is known only now. Under the cap, everything else shrinks by as much.
-    /// Returns how many bytes they lend.
+    /// Opens the devices' queues. Only now the size of their blocks is known. Under the cap, all
+    /// other memory shrinks by this size. Returns the size of the blocks in bytes.
     fn open_queues(&mut self, queues: &mut [PlannedQueue], supply: &mut Supply) -> Result<u64, BuildError> {
         let lent = queues.iter_mut().map(|queue| queue.open(supply.region())).sum::<Result<u64, DeviceError>>()?;
         supply.lend(lent);
@@ -400,12 +396,12 @@ impl CheckedSpec {
         if needed <= cap { Ok(()) } else { Err(BuildError::Memory { needed, cap, queues, cpus, backlog }) }
     }
 
-    /// Whether a queue has a local page cache. One that lends its memory has one only if it was asked for.
+    /// Whether a queue has a local page cache. By default, a queue that provides blocks has none.
     fn caches(&self, lends: bool) -> bool {
         !lends || self.spec.lpc_pages.is_some()
     }
 
-    /// Decides how many pages queues keep in their local caches, and logs how much memory these can hold.
+    /// Decides the size of the local page caches, and logs the maximum memory of all caches.
     fn size_caches(&mut self, queues: &[PlannedQueue], page_bytes: usize) {
         let memory = self.spec.usable_memory.min(self.spec.memory_max as u64);
         let with_caches = || queues.iter().filter(|queue| self.caches(queue.can.lends));
@@ -419,18 +415,15 @@ impl CheckedSpec {
     }
 }
 
-/// A queue as control knows it from the start.
 struct QueueControl {
     setup: QueueSetup,
     gauges: QueueGauges,
     limits: QueueLimits,
 }
 
-/// Makes a queue's rings to all CPUs, and gives each CPU its end.
 struct Wiring<'a> {
     plan: &'a CheckedSpec,
     supply: &'a Supply,
-    /// By CPU.
     pools: &'a [Arc<SharedPool>],
     admissions: &'a Arc<[Admission]>,
     controls: Vec<QueueControl>,
@@ -478,8 +471,8 @@ impl Wiring<'_> {
         }
         let lot_slots = self.supply.budget().lot_slots;
         let lot = parking_lot(RingOptions { slots: lot_slots, slots_max: lot_slots, limit: lot_slots, ..options });
-        // Kept copies of lent frames lie in pages that other CPUs took. Without a cache, such pages go on to the shared pool
-        // when they come home.
+        // Kept copies of lent frames lie in pages that other CPUs took. If the queue has no cache,
+        // such pages go to the shared pool when they return.
         let most = if self.plan.caches(lends) { self.supply.cache_pages() } else { 0 };
         let limits = QueueLimits { lpc_pages: spec.queue_limits.lpc_pages.min(most), ..spec.queue_limits };
         let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);

@@ -1,5 +1,5 @@
-//! The interface between a device and one poll: the device puts received frames into [`Completions`] and takes pages
-//! from it.
+//! The interface between a device and one poll. The device puts received frames into
+//! [`Completions`] and takes pages from it.
 
 mod gather;
 
@@ -12,11 +12,12 @@ use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, Fit, FrameHeader,
 
 pub use steerage_mem::Gather;
 
-/// The bytes that must be free before a frame that is handed over with an [`Offload`]: see [`Lending::push_offload`].
+/// The bytes that must be free before a frame with an [`Offload`]: see [`Lending::push_offload`].
 pub const OFFLOAD_BYTES: usize = FrameHeader::BYTES + FrameHeader::EXTRA_BYTES;
 
-/// Describes what a device wrote to a page: see [`Completions::fill`] and [`Completions::rx_finish`].
-/// The example of [`RxQueue`](crate::rx::RxQueue) returns one for each frame.
+/// Describes the frame that a device wrote to a page: see [`Completions::fill`] and
+/// [`Completions::rx_finish`]. The example of [`RxQueue`](crate::rx::RxQueue) returns a `Filled`
+/// for each frame.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Filled {
@@ -49,8 +50,8 @@ impl Filled {
     }
 }
 
-/// The bytes that a frame counts for: the length on the wire that its device claims, but at most the length of the
-/// longest frame.
+/// The bytes for which a frame counts: the length on the wire that the device reports, at most the
+/// length of the longest frame.
 #[inline(always)]
 fn on_the_wire(claimed: usize) -> u64 {
     claimed.min(FRAME_BYTES_MAX) as u64
@@ -70,8 +71,8 @@ pub struct Completions<'a> {
 }
 
 impl<'a> Completions<'a> {
-    /// For one poll at the time `now`, which appends frames to `frames`. Frames of up to `copybreak` bytes are copied
-    /// out of the device's pages.
+    /// Creates the `Completions` of one poll at the time `now`. Frames are appended to `frames`.
+    /// Frames of up to `copybreak` bytes are copied out of the device's pages.
     pub fn new(frames: &'a mut Vec<Completion>, pages: &'a mut QueuePages, now: Timestamp, copybreak: usize) -> Self {
         Self { frames, pages, now, counts: PollCounts::default(), prefetch: 0, link: LinkType::ETHERNET, copybreak }
     }
@@ -83,8 +84,9 @@ impl Completions<'_> {
         self.now
     }
 
-    /// Sets the type of the first header in the frames of this poll. The default is Ethernet. If [`LinkType`] has no
-    /// name for the type, flows cannot be distinguished, and all of these frames go to the same CPU.
+    /// Sets the type of the first header in the frames of this poll. The default is Ethernet. If
+    /// [`LinkType`] has no name for the type, flows cannot be distinguished, and all frames of the
+    /// poll go to the same CPU.
     #[inline(always)]
     pub fn set_link(&mut self, link: LinkType) {
         self.link = link;
@@ -96,23 +98,25 @@ impl Completions<'_> {
         self.link
     }
 
-    /// Takes a page to fill. `None` while all pages are in use; the device should poll again later.
+    /// Takes a page to fill. `None` while all pages are in use: the device should poll again later.
     #[inline(always)]
     pub fn take_page(&mut self) -> Option<Page> {
         self.pages.pool.take()
     }
 
-    /// Allocates a page for a frame of this size and alignment, which then begins at [`Fit::offset`] of the page.
-    /// `None` while all pages are in use, and if pages are too short: a device's
-    /// [capabilities](crate::device::Capabilities) name the longest frame.
+    /// Allocates a page for a frame of this size and alignment, which then begins at
+    /// [`Fit::offset`] of the page. `None` while all pages are in use, and if pages are too short.
+    /// A device declares its longest frame in its [capabilities](crate::device::Capabilities).
     #[inline]
     pub fn alloc(&mut self, fit: Fit) -> Option<Page> {
         if self.fits(fit) { self.take_page() } else { None }
     }
 
-    /// Refills a device's ring: allocates up to `room` pages for frames like `fit`, passes each to `post`, and returns
-    /// their number. If that is less than `room`, all pages are in use; the device should poll again later. A device
-    /// calls this once per poll and posts what [`rx_finish`](Self::rx_finish) returns, so its ring stays full.
+    /// Refills a device's ring: allocates up to `room` pages for frames like `fit`, passes each
+    /// page to `post`, and returns the number of pages. If the number is less than `room`, all
+    /// pages are in use, and the device should poll again later. A device calls this once per poll
+    /// and posts the pages that [`rx_finish`](Self::rx_finish) returns, so that its ring stays
+    /// full.
     pub fn refill(&mut self, room: usize, fit: Fit, post: impl FnMut(Page)) -> usize {
         let (_, pages) = self.pages.pool.take_many(if self.fits(fit) { room } else { 0 });
         let count = pages.len();
@@ -124,21 +128,22 @@ impl Completions<'_> {
         fit.page_bytes() <= self.pages.pool.region().page_bytes()
     }
 
-    /// Fills up to `count` pages by this CPU's own stores, for devices that have no pages posted anywhere. `write`
-    /// gets the bytes behind a page's headroom and returns what it wrote, or `None` if nothing came. `None` ends the
-    /// filling: no packet is made, and the page stays in the pool. If `write` claims to have written more bytes than
-    /// it was given, the frame is lost, counted (`device`), and the filling ends too.
+    /// Fills up to `count` pages by this CPU's own stores, for devices without posted pages.
+    /// `write` gets the bytes after a page's headroom and returns a description of the frame, or
+    /// `None` if no frame arrived. `None` ends the filling, and the page stays in the pool. If
+    /// `write` reports more bytes than it was given, the frame is lost and counted (`device`), and
+    /// the filling ends too.
     ///
-    /// Returns how many pages were filled. If that is less than `count` although `write` never returned `None`, all
-    /// pages are in use: poll again later.
+    /// Returns how many pages were filled. If the number is less than `count` although `write`
+    /// never returned `None`, all pages are in use, and the device should poll again later.
     #[inline(always)]
     pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Option<Filled>) -> usize {
         let Self { frames, pages, .. } = self;
         let pool = &mut pages.pool;
         let (first, mut filled, mut more, mut lost, mut wire_bytes) = (frames.len(), 0, true, 0, 0);
         let (region, pages) = pool.take_many(count);
-        // One frame is made for each page, so that the list does not have to check its capacity for each frame. The
-        // pages behind the last filled page are removed again below.
+        // Create one frame for each page, so that the list does not have to check its capacity for
+        // each frame. The pages after the last filled page are removed again below.
         frames.extend(pages.map(|mut page| {
             let bytes = &mut region.page_mut(&mut page)[HEADROOM..];
             let room = bytes.len();
@@ -167,8 +172,8 @@ impl Completions<'_> {
         filled
     }
 
-    /// Copies a complete frame into a page and hands it over. Returns false if no page is free or the frame is too
-    /// long for a page.
+    /// Copies a complete frame into a page and hands it over. Returns false if no page is free or
+    /// the frame is too long for a page.
     pub fn copy_in(&mut self, frame: &[u8]) -> bool {
         if frame.len() > self.frame_bytes_max() {
             return false;
@@ -179,13 +184,14 @@ impl Completions<'_> {
         }) == 1
     }
 
-    /// Finishes the receive of a frame that the device wrote at `offset` of `page`, and returns the page to post in
-    /// its place, so that the device's ring never has a hole. Usually the frame keeps its page and another page is
-    /// returned. If the frame is small and was copied out
-    /// ([`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak)), the same page is returned.
+    /// Finishes the receive of a frame that the device wrote at `offset` of `page`. Returns the
+    /// page to post instead, so that the device's ring never has a gap. Usually the frame keeps its
+    /// page and another page is returned. If the frame is short and was copied out
+    /// ([`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak)), the same page is
+    /// returned.
     ///
-    /// If no other page is free, the frame is dropped, counted (`no_page`), and the same page is returned. A frame
-    /// that does not lie in the page is lost, counted (`device`).
+    /// If no other page is free, the frame is dropped and counted (`no_page`), and the same page is
+    /// returned. A frame that does not lie in the page is lost and counted (`device`).
     #[inline]
     pub fn rx_finish(&mut self, mut page: Page, offset: usize, filled: Filled) -> Page {
         let Filled { len, wire_len, hash } = filled;
@@ -220,32 +226,33 @@ impl Completions<'_> {
         self.frames.push(frame);
     }
 
-    /// Gives a page back that was not filled after all.
+    /// Returns an unused page to the pool.
     pub fn give_page(&mut self, page: Page) {
         self.pages.pool.recycle(page);
     }
 
-    /// The bytes of a page, for filling. The frame begins [`HEADROOM`] bytes into the page, or at [`Fit::offset`].
+    /// The bytes of a page, for filling. The frame begins at [`HEADROOM`], or at [`Fit::offset`].
     #[inline(always)]
     pub fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
         self.pages.pool.region().page_mut(page)
     }
 
-    /// The length of the longest frame that fits a page behind its headroom, in bytes.
+    /// The length of the longest frame that fits a page after the headroom, in bytes.
     pub fn frame_bytes_max(&self) -> usize {
         self.pages.pool.region().page_bytes() - HEADROOM
     }
 
-    /// Announces that the next poll will fill about `count` pages by this CPU's own stores. Until then these pages
-    /// are prefetched into this CPU's cache. If the worker's cache is far away, that halves the cost of a frame.
+    /// Announces that the next poll will fill about `count` pages by this CPU's own stores. Until
+    /// then, these pages are prefetched into this CPU's cache. If the worker is far, prefetching
+    /// halves the cost of a frame.
     #[inline(always)]
     pub fn prefetch_pages(&mut self, count: usize) {
         self.prefetch = count;
     }
 
-    /// The blocks that this queue's [`RxQueue::open`](crate::rx::RxQueue::open) supplied. `None` if it supplied none,
-    /// or if `claim` belongs to other blocks: a device that wraps another device cannot access the inner device's
-    /// memory.
+    /// The blocks that this queue's [`RxQueue::open`](crate::rx::RxQueue::open) supplied. `None` if
+    /// the queue supplied no blocks, or if `claim` belongs to other blocks. So a device that wraps
+    /// another device cannot access the inner device's memory.
     ///
     /// ```compile_fail,E0061
     /// fn tamper(out: &mut steerage_core::completions::Completions<'_>) {
@@ -257,8 +264,9 @@ impl Completions<'_> {
         self.pages.blocks.as_mut().filter(|blocks| blocks.are_claimed_by(claim))
     }
 
-    /// Hands a frame over. `wire_bytes` is its length on the wire, which may be more than a capture kept of it. A
-    /// frame that does not lie in this queue's memory is lost, counted (`device`).
+    /// Hands a frame over. `wire_bytes` is the frame's length on the wire, which may exceed the
+    /// length in a capture. A frame that does not lie in this queue's memory is lost and counted
+    /// (`device`).
     #[inline(always)]
     pub fn push(&mut self, frame: Completion, wire_bytes: usize) {
         self.push_if_sound(frame, wire_bytes);
@@ -286,35 +294,36 @@ impl Completions<'_> {
         self.pages.take_home(frame);
     }
 
-    /// The part of `block` between the last frame lent and byte `end`, to be handed over from front to back. `None`
-    /// if there is no such block, or if `claim` belongs to blocks of another queue.
+    /// The part of `block` between the last lent frame and byte `end`, to be handed over from front
+    /// to back. `None` if the block does not exist, or if `claim` belongs to blocks of another
+    /// queue.
     #[inline]
     pub fn lending(&mut self, claim: &Claim, block: usize, end: usize) -> Option<Lending<'_>> {
         let tail = self.pages.blocks.as_mut()?.tail(claim, block)?.up_to(end);
         Some(Lending { tail, frames: self.frames, wire_bytes: &mut self.counts.wire_bytes })
     }
 
-    /// Reports that `frames` frames were lost before the poll, for example because a ring in the kernel overflowed.
-    /// They count as received and as dropped (`device`).
+    /// Reports that `frames` frames were lost before the poll, for example because a ring in the
+    /// kernel overflowed. These frames count as received and as dropped (`device`).
     pub fn lost(&mut self, frames: u64) {
         self.counts.lost += frames;
     }
 
-    /// Reports that `frames` frames of lent memory were copied so that the device can go on. They have a counter, but
-    /// do not change the ledger.
+    /// Reports that `frames` frames were copied out of blocks so that the device can reuse the
+    /// blocks. The frames have a counter, but do not change the ledger.
     pub fn copied(&mut self, frames: u64) {
         self.counts.copied += frames;
     }
 
-    /// Reports that the device left `frames` frames to the kernel. They have a counter, but are not part of the
-    /// ledger.
+    /// Reports that the device left `frames` frames to the kernel. The frames have a counter, but
+    /// are not part of the ledger.
     pub fn passed(&mut self, frames: u64) {
         self.counts.passed += frames;
     }
 
-    /// Filters the frames that this poll handed over, from the `from`th on: removes those for which `keep` returns
-    /// false, as if they had not arrived. `keep` gets a frame's first page. This is for devices that wrap other
-    /// devices.
+    /// Filters the frames that this poll handed over, from index `from` on. Removes the frames for
+    /// which `keep` returns false, as if they had not arrived. `keep` gets a frame's first page.
+    /// Devices that wrap other devices use this function.
     pub fn retain(&mut self, from: usize, mut keep: impl FnMut(&[u8]) -> bool) {
         let from = from.min(self.frames.len());
         for frame in self.frames.split_off(from) {
@@ -364,18 +373,19 @@ impl Lending<'_> {
         self.tail.offset()
     }
 
-    /// Hands over a frame of `len` bytes that begins `at` bytes into [`bytes`](Self::bytes), and writes `header` in
-    /// front of it. Afterwards, [`bytes`](Self::bytes) begins behind the frame. Returns false if the frame does not
-    /// lie within [`bytes`](Self::bytes) or the header has no space in front of it.
+    /// Hands over a frame of `len` bytes that begins `at` bytes into [`bytes`](Self::bytes), and
+    /// writes `header` before the frame. Afterwards, [`bytes`](Self::bytes) begins after the frame.
+    /// Returns false if the frame does not lie within [`bytes`](Self::bytes) or has too little room
+    /// before it for the header.
     #[inline(always)]
     pub fn push(&mut self, at: usize, len: usize, header: FrameHeader) -> bool {
         self.push_hashed(at, len, header, None)
     }
 
-    /// Hands over up to `count` frames that lie one behind the other. `next` gets the bytes that have not been handed
-    /// over yet, and returns where the next frame is in them, or an error, which ends the loop and is returned.
-    /// `outside` makes the error for a frame that does not lie in these bytes or whose header has no space in front
-    /// of it.
+    /// Hands over up to `count` frames in sequence. `next` gets the bytes that were not handed over
+    /// yet, and returns the position of the next frame in these bytes. An error of `next` ends the
+    /// loop and is returned. `outside` creates the error for a frame that does not lie in these
+    /// bytes or has too little room before it for the header.
     #[inline(always)]
     pub fn push_each<E>(
         &mut self,
@@ -383,7 +393,8 @@ impl Lending<'_> {
         outside: impl Fn() -> E,
         mut next: impl FnMut(&mut [u8]) -> Result<Spot, E>,
     ) -> Option<E> {
-        // A frame is counted when the next frame is requested. If it lay outside, no next frame is requested.
+        // A frame is counted when the next frame is requested. After a frame outside of the bytes,
+        // no next frame is requested.
         let (mut wire_bytes, mut last) = (0, 0);
         let counted = |bytes: &mut [u8]| {
             wire_bytes += std::mem::take(&mut last);
@@ -410,9 +421,10 @@ impl Lending<'_> {
         true
     }
 
-    /// Like [`push_hashed`](Self::push_hashed), for a frame on which an offload left something to do: a super-frame, or
-    /// a packet whose checksum is not finished. `offload` is written in front of `header`, so there must be
-    /// [`OFFLOAD_BYTES`] bytes before the frame. Returns false if there are fewer.
+    /// Like [`push_hashed`](Self::push_hashed), for a frame with unfinished work of an offload: a
+    /// super-frame, or a packet whose checksum is not complete. `offload` is written before
+    /// `header`, so the frame needs [`OFFLOAD_BYTES`] free bytes before it. Returns false if there
+    /// are fewer.
     pub fn push_offload(
         &mut self,
         at: usize,

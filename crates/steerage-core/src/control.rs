@@ -1,4 +1,4 @@
-//! The handle by which any thread changes, reads and stops an instance. The part that policies use is in `policies`.
+//! The handle by which any thread changes, reads and stops an instance (for policies: `policies`).
 
 mod policies;
 
@@ -18,8 +18,8 @@ use crate::shared::Shared;
 use steerage_ledger::{BucketSnapshot, Snapshot};
 use steerage_moves::Event;
 
-/// The indices of a mask's CPUs among the instance's CPUs. If the mask is empty, steering is off, and the result is
-/// the owner alone.
+/// The indices of a mask's CPUs among the instance's CPUs. If the mask is empty, steering is off,
+/// and the result is the owner alone.
 pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> Result<Vec<CpuIndex>, SetError> {
     if mask.is_empty() {
         return Ok(vec![owner]);
@@ -32,8 +32,8 @@ pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> R
         .collect()
 }
 
-/// Changes, reads and stops an instance. It works from any thread, while the instance runs and after.
-/// The `Handle` of the crate `steerage` dereferences to it.
+/// Changes, reads and stops an instance. A handle works from any thread, while the instance runs
+/// and after. The `Handle` of the crate `steerage` dereferences to this type.
 #[derive(Clone)]
 pub struct Handle(pub(crate) Arc<Shared>);
 
@@ -44,7 +44,8 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// Stops receiving. Packets in flight are handled, for at most [`DRAIN_MAX`](crate::limits::DRAIN_MAX).
+    /// Stops receiving. Packets in flight are still handled, for at most
+    /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX).
     pub fn stop(&self) {
         self.0.stop();
     }
@@ -59,13 +60,14 @@ impl Handle {
         self.0.all_closed()
     }
 
-    /// Waits until [`is_finished`](Self::is_finished), for at most `timeout`. Returns whether it is.
+    /// Waits until the run [is finished](Self::is_finished), for at most `timeout`. Returns whether
+    /// it is.
     pub fn wait_finished(&self, timeout: Duration) -> bool {
         self.0.finished.wait(timeout, &self.0.finished, || self.is_finished())
     }
 
-    /// A file descriptor that becomes readable when the run [is finished](Self::is_finished), for an event loop. It
-    /// cannot be read from.
+    /// A file descriptor that becomes readable when the run [is finished](Self::is_finished), for
+    /// an event loop. Reading from the file descriptor is an error.
     ///
     /// # Errors
     /// The kernel's error if the process has no file descriptor left.
@@ -73,33 +75,37 @@ impl Handle {
         self.0.finished.fd()
     }
 
-    // ---- masks
-
-    /// Spreads the packets of all queues over `mask` from now on. If the mask is empty, each packet stays on the CPU
-    /// where it arrived. As few flows as possible move, and none is reordered. The call does not wait until they have
-    /// moved: see [`is_settled`](Self::is_settled).
+    /// Spreads the packets of all queues over `mask` from now on. If the mask is empty, each packet
+    /// stays on the CPU where it arrived. As few flows as possible move, and no packet is
+    /// reordered. The call does not wait until the flows have moved: see
+    /// [`is_settled`](Self::is_settled).
     ///
     /// # Errors
-    /// [`SetError::NotOurCpu`] if the mask names a CPU that the instance does not have. Nothing then changes.
+    /// [`SetError::NotOurCpu`] if the mask names a CPU that the instance does not have. Then no
+    /// mask changes.
     pub fn set_rps_cpus(&self, mask: &CpuMask) -> Result<(), SetError> {
         self.set_masks(0..self.0.ledgers.queues.len(), mask)
     }
 
-    /// Like [`set_rps_cpus`](Self::set_rps_cpus), for one queue. Queues are numbered over all inputs. Queues with the
-    /// same mask share one map, and a queue that gets the mask of other queues joins them.
+    /// Like [`set_rps_cpus`](Self::set_rps_cpus), for one queue. Queues are numbered over all
+    /// inputs. Queues with the same mask share one map, and a queue that gets the mask of other
+    /// queues joins them.
     ///
     /// # Errors
-    /// Those of [`set_rps_cpus`](Self::set_rps_cpus), and [`SetError::NoSuchQueue`] if there is no such queue.
+    /// Those of [`set_rps_cpus`](Self::set_rps_cpus), and [`SetError::NoSuchQueue`] if the queue
+    /// does not exist.
     pub fn set_queue_rps_cpus(&self, queue: usize, mask: &CpuMask) -> Result<(), SetError> {
         self.check_queue(queue)?;
         self.set_masks(queue..queue + 1, mask)
     }
 
-    /// Lets another CPU poll a queue from now on. Queues are numbered over all inputs. Nothing is lost or reordered,
-    /// and buckets stay where they are. The present CPU polls the queue until it gives it away between two rounds. A
-    /// CPU that is stuck in its handler cannot do that. If the new CPU is too busy to take the queue within
-    /// [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the queue stays. [`is_settled`](Self::is_settled) says when that is
-    /// decided, and the [`snapshot`](Self::snapshot) names the CPU. From then on no policy moves the queue.
+    /// Lets another CPU poll a queue from now on. Queues are numbered over all inputs. No packet is
+    /// lost or reordered, and no bucket moves. The present CPU polls the queue until it releases
+    /// the queue between two rounds. A CPU that is stuck in its handler cannot release a queue. If
+    /// the new CPU is too busy to take the queue within [`OFFER_WAIT`](crate::limits::OFFER_WAIT),
+    /// the present CPU keeps the queue. [`is_settled`](Self::is_settled) returns true when this is
+    /// decided, and the [`snapshot`](Self::snapshot) names the CPU. From then on, no policy moves
+    /// the queue.
     ///
     /// # Errors
     /// Those of [`set_queue_rps_cpus`](Self::set_queue_rps_cpus).
@@ -134,22 +140,25 @@ impl Handle {
         Ok(())
     }
 
-    /// Whether all masks and limits are in force for new packets, and no bucket is moving. CPUs that were declared
-    /// dead are not waited for, and limits no longer count once the run [is finished](Self::is_finished).
+    /// Whether all masks and limits are in force for new packets, and no bucket is moving. CPUs
+    /// that were declared dead do not count, and limits no longer count once the run [is
+    /// finished](Self::is_finished).
     pub fn is_settled(&self) -> bool {
         let state = self.0.steering.lock();
         state.is_settled() || (self.0.all_closed() && state.moves.is_settled())
     }
 
-    /// Waits until [`is_settled`](Self::is_settled) or the run is finished, for at most `timeout`. Returns whether it
-    /// is settled. The caller must step CPUs on its own threads meanwhile.
+    /// Waits until the instance [is settled](Self::is_settled) or the run is finished, for at most
+    /// `timeout`. Returns whether the instance is settled. Other threads must step the CPUs during
+    /// the wait.
     pub fn wait_settled(&self, timeout: Duration) -> bool {
         self.0.steering.settled.wait(timeout, &self.0.finished, || self.is_settled() || self.is_finished());
         self.is_settled()
     }
 
-    /// A file descriptor that is readable while everything [is settled](Self::is_settled), for an event loop. It cannot
-    /// be read from. If the run may end meanwhile, wait for [`finished_fd`](Self::finished_fd) as well.
+    /// A file descriptor that is readable while the instance [is settled](Self::is_settled), for an
+    /// event loop. Reading from the file descriptor is an error. If the run may end during the
+    /// wait, wait for [`finished_fd`](Self::finished_fd) as well.
     ///
     /// # Errors
     /// The kernel's error if the process has no file descriptor left.
@@ -157,16 +166,14 @@ impl Handle {
         self.0.steering.settled.fd()
     }
 
-    // ---- limits
-
     /// The current limits.
     pub fn limits(&self) -> Limits {
         self.0.steering.lock().limits.all
     }
 
-    /// Changes limits, and returns their new values. A value out of its range becomes the nearest value in the range.
-    /// Each CPU follows the new limits from its next round on; [`is_settled`](Self::is_settled) says when all CPUs
-    /// do.
+    /// Changes limits, and returns their new values. A value out of its range becomes the nearest
+    /// value in the range. Each CPU follows the new limits from its next round on.
+    /// [`is_settled`](Self::is_settled) returns true when all CPUs follow the limits.
     pub fn set_limits(&self, mut change: impl FnMut(&mut Limits)) -> Limits {
         self.0.change(|state| {
             let mut limits = state.limits.all;
@@ -178,11 +185,11 @@ impl Handle {
         })
     }
 
-    /// Like [`set_limits`](Self::set_limits), for one queue. Queues are numbered over all inputs. To read the limits,
-    /// pass a change that does nothing.
+    /// Like [`set_limits`](Self::set_limits), for one queue. Queues are numbered over all inputs.
+    /// To read the limits, pass a change that does nothing.
     ///
     /// # Errors
-    /// [`SetError::NoSuchQueue`] if there is no such queue.
+    /// [`SetError::NoSuchQueue`] if the queue does not exist.
     pub fn set_queue_limits(
         &self,
         queue: usize,
@@ -203,34 +210,34 @@ impl Handle {
         self.0.steering.lock().limits.flow_limited.iter().map(|cpu| self.0.cpus[usize::from(*cpu)]).collect()
     }
 
-    /// Gives the backlogs of these CPUs, and of no others, a flow limit: `flow_limit_cpu_bitmap`. While such a backlog
-    /// is more than half full, a flow that has more than half of the last
-    /// [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for it loses packets (`flow_limit`),
-    /// so that other flows do not. A source that waits for room (a file) loses no packets. By default no CPU has a flow
-    /// limit.
+    /// Gives the backlogs of exactly these CPUs a flow limit: `flow_limit_cpu_bitmap`. The limit
+    /// acts while such a backlog is more than half full, on flows that have more than half of the
+    /// last [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for the
+    /// backlog. Such a flow loses packets (`flow_limit`), so that other flows lose none. A source
+    /// that waits for room (a file) loses no packets. By default, no CPU has a flow limit.
     ///
     /// # Errors
-    /// [`SetError::NotOurCpu`] if the mask names a CPU that the instance does not have. Nothing then changes.
+    /// [`SetError::NotOurCpu`] if the mask names a CPU that the instance does not have. Then no
+    /// flow limit changes.
     pub fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), SetError> {
         let indices = if cpus.is_empty() { Vec::new() } else { mask_indices(&self.0.cpus, cpus, 0)? };
         self.0.change(|state| state.set_flow_limited(indices));
         Ok(())
     }
 
-    // ---- CPUs
-
-    /// Sets which of the instance's CPUs are present. Buckets of the other CPUs move away, in order, and these CPUs
-    /// get nothing new until they are back. Threads that the library starts do this themselves when CPUs go offline
-    /// or leave the process's cpuset. Call it only from programs that run their own threads.
+    /// Sets which of the instance's CPUs are present. Buckets of the absent CPUs move away, in
+    /// order, and these CPUs get no packets until they are present again. Threads that the library
+    /// starts call this when CPUs go offline or leave the process's cpuset. Only programs that run
+    /// their own threads need to call this.
     pub fn set_present_cpus(&self, cpus: &CpuMask) {
         let ours = 0..self.0.cpus.len() as CpuIndex;
         let present: Vec<CpuIndex> = ours.filter(|cpu| cpus.contains(self.0.cpus[usize::from(*cpu)])).collect();
         self.0.change(|state| state.on(Event::Present(&present)));
     }
 
-    /// Sets which share of the CPUs' time other programs used lately, from 0 to 1 (`ForeignLoad`). Policies take it
-    /// into account. Threads that the library starts do this themselves. Call it only from programs that run their
-    /// own threads.
+    /// Sets which share of the CPUs' time other programs used lately, from 0 to 1 (`ForeignLoad`).
+    /// Policies take this share into account. Threads that the library starts call this themselves.
+    /// Only programs that run their own threads need to call this.
     pub fn set_others_time(&self, shares: &[(CpuId, f64)]) {
         let mut state = self.0.steering.lock();
         for (cpu, share) in shares {
@@ -240,10 +247,8 @@ impl Handle {
         }
     }
 
-    // ---- the ledger
-
-    /// The state of each of the [`BUCKETS`](crate::limits::BUCKETS) of a queue. Queues are numbered over all inputs.
-    /// `None` if there is no such queue.
+    /// The state of each of the [`BUCKETS`](crate::limits::BUCKETS) of a queue. Queues are numbered
+    /// over all inputs. `None` if the queue does not exist.
     pub fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>> {
         let loads = self.0.ledgers.queues.get(queue)?.ledger.buckets.read();
         let state = self.0.steering.lock();
@@ -259,17 +264,17 @@ impl Handle {
         self.0.snapshot()
     }
 
-    /// How many frames rings, parking lots and outputs hold, counted there. While nothing runs, it equals the
-    /// ledger's number of packets in flight.
+    /// How many frames rings, parking lots and outputs hold. While no CPU is running, this number
+    /// equals the ledger's number of packets in flight.
     pub fn held(&self) -> u64 {
         self.0.ledgers.held()
     }
 
-    /// Waits until the outputs have finished the packets that they hold. It waits while they make progress, and for
-    /// at most [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, it waits at most
-    /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX) in all. Packets that they still hold then are dropped as
-    /// [`DropReason::TxLost`]. Joining a run does this itself. If you run your own threads, call it when no CPU is
-    /// stepped any more.
+    /// Waits until the outputs have finished the packets that they hold. The wait lasts while the
+    /// outputs make progress, and for at most [`OUTPUT_STUCK_AFTER`] without progress. After a stop
+    /// was requested, the wait lasts at most [`DRAIN_MAX`](crate::limits::DRAIN_MAX) in all. The
+    /// remaining packets are dropped as [`DropReason::TxLost`]. Joining a run calls this itself. A
+    /// program that runs its own threads calls this after the last step of all CPUs.
     ///
     /// [`OUTPUT_STUCK_AFTER`]: crate::limits::OUTPUT_STUCK_AFTER
     /// [`DropReason::TxLost`]: crate::ids::DropReason::TxLost

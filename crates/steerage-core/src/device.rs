@@ -1,4 +1,4 @@
-//! The description that a device gives: its name, which may change, its needs and abilities, and errors.
+//! The description of a device: its name, its needs and abilities, and its errors.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use steerage_mem::{Blocks, Fit, Page, Region};
 
 pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 
-/// The needs and abilities of a queue: see [`RxQueue::capabilities`](crate::rx::RxQueue::capabilities).
+/// The needs and abilities of a queue: see
+/// [`RxQueue::capabilities`](crate::rx::RxQueue::capabilities).
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_core::device::*; } }
@@ -21,47 +22,50 @@ pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// The length of the longest frame, and where it begins in its page. If frames have several pages, the length of the longest
-    /// part. If the queue lends its memory, the longest frame that handlers can keep or write to: such a frame is copied to a
-    /// page first.
+    /// The length of the longest frame, and its position in the page. If frames have several pages,
+    /// this is the length of the longest part. If the queue provides blocks, this is the longest
+    /// frame that handlers can keep or write to, because such a frame is copied to a page first.
     pub fit: Fit,
-    /// Whether frames lie in blocks that the device supplies and lends. Otherwise they lie in pages of the pool, with
-    /// [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
+    /// Whether frames lie in blocks that the device supplies. Otherwise, frames lie in pages of the
+    /// pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
     pub lends: bool,
-    /// The most pages that a frame may occupy, from 1 to [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool has this many
-    /// times as many pages. More than 1 if a device receives a long frame into several buffers: see
+    /// The maximum number of pages that a frame may occupy, from 1 to
+    /// [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool has `segments_max` times as many
+    /// pages. More than 1 if a device receives a long frame into several buffers: see
     /// [`Completions::gather`](crate::completions::Completions::gather).
     pub segments_max: usize,
-    /// The most pages that the device keeps posted in a ring of its own. The pool has this many pages in addition.
+    /// The maximum number of pages that the device keeps posted in its own ring. The pool has this
+    /// many pages in addition.
     pub posted_max: usize,
-    /// Whether nothing is lost while the queue is not polled, as with a file. A queue that can wait is polled only
-    /// while every CPU has room for the frames that a poll may bring. A live queue is always polled, and frames that
-    /// find no room are dropped.
+    /// Whether no packet is lost while the queue is not polled, as with a file. A queue that can
+    /// wait is polled only while every CPU has room for the frames that a poll may bring. A live
+    /// queue is always polled, and frames that find no room are dropped.
     pub can_wait: bool,
-    /// If the device sets a hash on frames: the affinity of these hashes. `None` if it does not. A frame without a hash is
-    /// hashed as if the device had none. So a device sets no hash on a fragment of a datagram unless all fragments of the
-    /// datagram have the same hash.
+    /// The affinity of the hashes that the device sets on frames. `None` if the device sets no
+    /// hash. A frame without a hash is hashed by steerage. So a device sets no hash on a fragment
+    /// of a datagram unless all fragments of the datagram have the same hash.
     pub hash: Option<Affinity>,
     /// Whether the device chooses the buckets itself: see [`names_buckets`](Self::names_buckets).
     pub names_buckets: bool,
 }
 
 impl Capabilities {
-    /// A live queue without a hash. Its frames lie in pages of the pool, and the longest has `frame_bytes_max` bytes.
+    /// A live queue without a hash. Its frames lie in pages of the pool, and the longest frame has
+    /// `frame_bytes_max` bytes.
     pub const fn pages(frame_bytes_max: usize) -> Self {
         let (lends, can_wait, hash, names_buckets) = (false, false, None, false);
         let fit = Fit::new(frame_bytes_max);
         Self { fit, lends, segments_max: 1, posted_max: 0, can_wait, hash, names_buckets }
     }
 
-    /// Frames are to lie in their pages like this.
+    /// Sets the length and position of frames in their pages.
     #[must_use]
     pub const fn fit(self, fit: Fit) -> Self {
         Self { fit, ..self }
     }
 
-    /// A live queue without a hash. Its frames lie in blocks that the device lends. Handlers can keep or write to frames of up
-    /// to `copy_bytes_max` bytes.
+    /// A live queue without a hash. Its frames lie in blocks that the device supplies. Handlers can
+    /// keep or write to frames of up to `copy_bytes_max` bytes.
     pub const fn blocks(copy_bytes_max: usize) -> Self {
         Self { lends: true, ..Self::pages(copy_bytes_max) }
     }
@@ -78,29 +82,32 @@ impl Capabilities {
         Self { posted_max: pages, ..self }
     }
 
-    /// Nothing is lost while the queue is not polled.
+    /// No packet is lost while the queue is not polled.
     #[must_use]
     pub const fn can_wait(self) -> Self {
         Self { can_wait: true, ..self }
     }
 
-    /// The device chooses the bucket of each frame, or of all frames of a poll, and sets the hash of that bucket
-    /// ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)) on them. Which CPU has the bucket remains a matter of masks and policies, so
-    /// frames of a bucket stay in order. The choice counts whenever it keeps together what the handler needs together, even if the hash
-    /// of no device was asked for: in Zhang's patch of 2009 a driver chose the CPU.
+    /// The device chooses the bucket of each frame, or of all frames of a poll, and sets the hash
+    /// of that bucket ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)) on the frames. Masks and
+    /// policies still decide which CPU has the bucket, so frames of a bucket stay in order. The
+    /// choice counts if it keeps together the packets that the handler needs together, even if no
+    /// device's hash was requested. In Zhang's patch of 2009, a driver chose the CPU.
     #[must_use]
     pub const fn names_buckets(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), names_buckets: true, ..self }
     }
 
-    /// The device sets a hash on frames, not necessarily on all: see [`hash`](Self::hash).
+    /// The device sets a hash on frames, but not necessarily on all frames: see
+    /// [`hash`](Self::hash).
     #[must_use]
     pub const fn hashes(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), ..self }
     }
 }
 
-/// The outcome of opening a queue: see [`RxQueue::open`](crate::rx::RxQueue::open). The default is a queue whose frames lie in the pages of the pool.
+/// The result of opening a queue: see [`RxQueue::open`](crate::rx::RxQueue::open). By default, the
+/// frames of a queue lie in the pages of the pool.
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_core::device::*; } }
@@ -114,17 +121,19 @@ impl Capabilities {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Opened {
-    /// The blocks that a queue lends. The device keeps the [`Claim`](steerage_mem::Claim) to them; without it no code can
-    /// write to them or lend them.
+    /// The blocks that a queue supplies. The device keeps the [`Claim`](steerage_mem::Claim) to the
+    /// blocks. Without the claim, no code can write to the blocks or lend frames from them.
     pub blocks: Option<Blocks>,
-    /// The mode in which the device runs, if the device learns it only now. `None` if it is [`Input::mode`](crate::rx::Input::mode).
+    /// The mode in which the device runs, if the device learns the mode only when it is opened.
+    /// `None` if the mode is [`Input::mode`](crate::rx::Input::mode).
     pub mode: Option<&'static str>,
-    /// The counts of the device besides received and lost packets. The device keeps the counts and adds to them.
+    /// The counts of the device besides received and lost packets. The device keeps a reference to
+    /// add to these counts.
     pub counts: Option<Arc<DeviceCounts>>,
 }
 
 impl Opened {
-    /// A queue that lends these blocks.
+    /// A queue that supplies these blocks.
     pub fn lending(blocks: Blocks) -> Self {
         Self { blocks: Some(blocks), ..Self::default() }
     }
@@ -135,13 +144,16 @@ impl Opened {
     }
 }
 
-/// The needs and actions of a queue to an output: see [`TxQueue::capabilities`](crate::tx::TxQueue::capabilities).
+/// The needs and abilities of a queue to an output: see
+/// [`TxQueue::capabilities`](crate::tx::TxQueue::capabilities).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TxCapabilities {
-    /// How many pages of the pool the queue needs to send from. The pool has this many pages in addition.
+    /// How many pages of the pool the queue needs for sending. The pool has this many pages in
+    /// addition.
     pub pages_max: usize,
-    /// Whether the queue accepts packets that it finishes later ([`Sent::deferred`](crate::tx::Sent::deferred)).
+    /// Whether the queue accepts packets that it finishes later
+    /// ([`Sent::deferred`](crate::tx::Sent::deferred)).
     pub defers: bool,
 }
 
@@ -202,6 +214,6 @@ pub struct TxResources {
     pub region: Arc<Region>,
     /// As many pages as the queue [needs](TxCapabilities::pages_max).
     pub pages: Vec<Page>,
-    /// The account in which a queue that [defers](TxCapabilities::defers) reports what became of each packet.
+    /// The account in which a queue that [defers](TxCapabilities::defers) reports each outcome.
     pub account: Option<TxAccount>,
 }

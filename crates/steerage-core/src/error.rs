@@ -1,4 +1,4 @@
-//! Why an instance could not be built or changed.
+//! The errors of building or changing an instance.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use steerage_topology::CpuId;
 
 use crate::device::DeviceError;
 
-/// Why a setting of a running instance could not be changed. Nothing has changed then.
+/// The reason why the settings of a running instance could not be changed, and did not change.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::error::SetError; }
@@ -20,7 +20,7 @@ use crate::device::DeviceError;
 #[non_exhaustive]
 #[derive(thiserror::Error)]
 pub enum SetError {
-    /// A mask names a CPU that is not one of the instance's.
+    /// A mask names a CPU that the instance does not have.
     #[error("CPU {cpu} is not one of this instance's ({ours}): add it to its CPUs or leave it out of the mask")]
     NotOurCpu {
         /// The CPU.
@@ -38,7 +38,7 @@ pub enum SetError {
     },
 }
 
-/// Why an instance could not be built. The text says what was tried and what to do.
+/// The reason why an instance could not be built. The text says what was tried and what to do.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::error::BuildError; }
@@ -79,13 +79,13 @@ pub enum BuildError {
         /// The longest there can be.
         most: usize,
     },
-    /// Full backlogs can use more memory than the cap allows.
+    /// The frames in full backlogs need more memory than the cap allows.
     #[error(
         "{queues} queue(s) x {cpus} CPU(s) x {backlog} backlog slots can hold {needed} bytes, more than the cap of {cap}: \
              use fewer CPUs, a shorter backlog, or raise the cap"
     )]
     Memory {
-        /// The memory that full backlogs can use, in bytes.
+        /// The memory that the frames in full backlogs need, in bytes.
         needed: u64,
         /// The cap, in bytes.
         cap: u64,
@@ -105,7 +105,7 @@ pub enum BuildError {
     /// The kernel refused another operation.
     #[error("cannot {operation}: {error}")]
     System {
-        /// The operation that failed: completes the sentence "cannot ...".
+        /// The operation that failed, as the end of the sentence "cannot ...".
         operation: &'static str,
         /// The kernel's error.
         #[source]
@@ -119,14 +119,15 @@ impl From<RegionError> for BuildError {
     }
 }
 
-/// Prints the same text as `Display`, because Rust prints the `Debug` form of an error that `main` returns.
+/// Prints the same text as `Display`, because Rust prints the `Debug` form of an error that `main`
+/// returns.
 impl fmt::Debug for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Prints the same text as `Display`: see [`BuildError`].
+/// Prints the same text as `Display`, for the same reason as [`BuildError`].
 impl fmt::Debug for SetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,9 +1,9 @@
-//! The identifiers that every part of the path uses. This module imports nothing of this crate.
+//! The identifiers that every part of the path uses. Imports no other module of this crate.
 
 pub use steerage_ledger::{DropReason, MoveCause, TxSource};
 pub use steerage_moves::CpuIndex;
 
-/// A group of flows that move together: all flows of a steering group whose hash starts with the same 12 bits.
+/// The flows of a steering group whose hash starts with the same 12 bits: they move together.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::FlowKey}; }
@@ -49,8 +49,8 @@ pub struct BucketId {
 }
 
 /// An output, by its number in the order in which the outputs were given to the builder.
-/// `Builder::add_output` of the crate `steerage` returns it.
-/// The example of [`Packet`](crate::packet::Packet) sends to one.
+/// `Builder::add_output` of the crate `steerage` returns it. The example of
+/// [`Packet`](crate::packet::Packet) sends to an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u8);
 
@@ -72,12 +72,11 @@ pub struct TxId(pub u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InputId(pub u16);
 
-/// The decision of a handler about a packet.
-/// The example of [`Packet`](crate::packet::Packet) gives two of them.
+/// The decision of a handler about a packet: see the example of [`Packet`](crate::packet::Packet).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The handler did nothing with the packet but read or write it. This is the verdict before any other.
+    /// The handler only read or wrote the packet. A packet has this verdict by default.
     #[default]
     Consumed,
     /// [`Packet::discard`](crate::packet::Packet::discard).

@@ -6,10 +6,12 @@ use std::ops::{Deref, DerefMut};
 use steerage_flow::{LinkType, WallTime};
 use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 
-/// A packet that a handler keeps beyond its batch: owned, writable and `Send`. Its pages go home when it is dropped, on any
-/// thread. [`Packet::keep`](crate::packet::Packet::keep) makes it.
+/// A packet that a handler keeps beyond its batch: owned, writable and `Send`. Its pages return to
+/// the pool when the packet is dropped, on any thread.
+/// [`Packet::keep`](crate::packet::Packet::keep) creates a kept packet.
 ///
-/// It dereferences to its bytes. If the frame has several [parts](Self::segments), these are the bytes of the first part.
+/// A kept packet dereferences to its bytes, or to the bytes of its first part if it has several
+/// [parts](Self::segments).
 ///
 /// ```
 /// # mod steerage { pub mod packet { pub use steerage_core::packet::*; } pub use packet::*; }
@@ -25,7 +27,7 @@ use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 pub struct Kept(pub(crate) steerage_mem::Kept);
 
 impl Kept {
-    /// The frame's bytes, part by part; no part is empty.
+    /// The frame's bytes, part by part, without empty parts.
     pub fn segments(&self) -> Segments<'_> {
         self.0.segments()
     }
@@ -35,8 +37,8 @@ impl Kept {
         self.0.segments_mut()
     }
 
-    /// How much memory the packet occupies, in bytes: all of its pages. A program that keeps many packets can bound their
-    /// memory by this.
+    /// The memory that all pages of the packet occupy, in bytes. A program that keeps many packets
+    /// can limit their memory by this number.
     pub fn truesize(&self) -> usize {
         self.0.truesize()
     }
@@ -51,8 +53,8 @@ impl Kept {
         time_of(&self.0.header()?)
     }
 
-    /// The frame's length on the wire in bytes. A capture may contain fewer bytes of the frame. If the device did not
-    /// record the length, this is the length as received.
+    /// The frame's length on the wire in bytes. A capture may contain fewer bytes of the frame. If
+    /// the device did not record the length, this is the length as received.
     pub fn wire_len(&self) -> usize {
         self.0.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
     }

@@ -1,14 +1,14 @@
-//! The receive path of steerage: from a device's queue to the handlers on many CPUs, flow by flow, in order, in batches,
-//! without locks. Programs use it through the crate `steerage`.
+//! The receive path of steerage: from a device's queue to the handlers on many CPUs, flow by flow,
+//! in order, in batches, without locks. Programs use it through the crate `steerage`.
 //!
-//! These are the modules in the order in which a packet meets them. Imports point down only, and the modules of the last
-//! table are at the bottom.
+//! The modules are listed in the order in which a packet passes through them. Imports point down
+//! only, and the modules of the last table are at the bottom.
 //!
 //! | module | what happens there |
 //! |---|---|
 //! | [`rx`] | the receiving side of a device: [`RxQueue`](rx::RxQueue) |
 //! | [`completions`] | takes the filled buffers of a poll: [`Completions`](completions::Completions) |
-//! | [`page_cache`] | the pages that frames are received into |
+//! | [`page_cache`] | the pages into which frames are received |
 //! | `queue` | a receive queue on the CPU that owns it: hash, bucket, CPU; and parking while a bucket moves |
 //! | `backlog` | a CPU's end of the rings from the queues |
 //! | [`packet`] | a batch of packets, whose metadata is built on the CPU that uses it |
@@ -21,17 +21,18 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`build`](mod@build), [`error`] | builds an instance; why that failed |
-//! | [`control`] | changes, reads and stops it |
+//! | [`control`] | changes, reads and stops an instance |
 //! | `participant` | a CPU's part in moves and new limits |
 //! | `sleep`, `sampler` | how a CPU sleeps; samples of load |
 //! | `shared` | the state that the CPUs share, and the only function that wakes them |
-//! | `steering`, [`placement`] | what control and the CPUs share under one lock; what a policy sees and leaves |
+//! | `steering`, [`placement`] | what control and the CPUs share under one lock; what a policy reads and stores |
 //! | `kept`, `dissections` | packets that outlive their batch; what was read of packets' headers |
 //! | [`rps_map`] | hash to bucket to CPU |
 //! | [`device`], [`platform`], [`limits`], [`ids`] | names and errors of devices; clock and sleep; every limit; identifiers |
 //!
-//! Only steerage-moves (the protocol of moves), steerage-ledger (counts), steerage-mem (rings, pages), steerage-flow (types, dissection, hashing) and the
-//! value types of steerage-topology are below this crate. The core knows nothing of policies, devices or programs.
+//! Only steerage-moves (the protocol of moves), steerage-ledger (counts), steerage-mem (rings,
+//! pages), steerage-flow (types, dissection, hashing) and the value types of steerage-topology are
+//! below this crate. The core knows nothing of policies, devices or programs.
 #![forbid(unsafe_code)]
 
 // Doc examples and tests name the crate as its users do.

@@ -1,8 +1,10 @@
-//! Packets that a function originates: for example an answer in several parts, or a message that a timer triggers.
+//! Packets that a function originates, such as an answer in several parts, or a timer's message.
 //!
-//! They lie in pages that their CPU uses for nothing else. They go to the outputs through a ring whose two ends this CPU has, so that an output accepts them, and can swap their pages, like any other packets. They leave after
-//! the packets that the batch transmits and before the batch counts as finished, so the fence of a move covers them.
-//! If the CPU was declared dead, they are void, as verdicts are.
+//! Originated packets lie in pages that their CPU uses only for this purpose. They go to the
+//! outputs through a ring of which this CPU has both ends. So an output accepts originated packets,
+//! and can swap their pages, like any other packets. Originated packets leave after the packets
+//! that the batch transmits and before the batch counts as finished, so the fence of a move covers
+//! them. If the CPU was declared dead, originated packets are dropped, like packets with verdicts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,14 +19,12 @@ use steerage_mem::SharedPool;
 use steerage_mem::ring::{Consumer, Producer, RingOptions, ring};
 use steerage_mem::{Completion, Memory, Page, Region};
 
-/// One CPU's originated packets.
 pub(crate) struct Origin {
     region: Arc<Region>,
     shared: Arc<SharedPool>,
     pages: Vec<Page>,
     producer: Producer,
     consumer: Consumer,
-    /// The destination of each staged packet, in order.
     to: Vec<Verdict>,
     source: TxSource,
 }
@@ -46,7 +46,6 @@ impl Origin {
         Self { region, shared, pages, producer, consumer, to: Vec::with_capacity(packets), source }
     }
 
-    /// How many more packets there is room for.
     pub(crate) fn room(&self) -> usize {
         self.pages.len()
     }
@@ -61,15 +60,13 @@ impl Origin {
         room.copy_from_slice(frame);
         let mut whole = Completion::new(page, HEADROOM, frame.len());
         whole.set_link(link.code());
-        // The ring has as many slots as there are pages.
         let staged = self.producer.stage(whole, 0);
         debug_assert!(staged.is_ok());
         self.to.push(Verdict::Transmitted(to));
         Ok(())
     }
 
-    /// Sends the staged packets in order. If `void`, because the CPU was declared dead in the meantime, drops them
-    /// instead.
+    /// Sends the staged packets in order, or drops them if `void` (the CPU was declared dead).
     #[inline]
     pub(crate) fn send(&mut self, outputs: &mut [OwnedTx], now: Timestamp, void: bool, counts: &CpuLedger) {
         if !self.to.is_empty() {
@@ -115,7 +112,6 @@ impl Origin {
         self.producer.reclaim(|frame| pages.extend(frame.into_page().ok()));
     }
 
-    /// Gives the pages back to the shared pool.
     pub(crate) fn close(&mut self) {
         self.shared.give(&mut self.pages);
     }

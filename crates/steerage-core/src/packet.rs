@@ -1,4 +1,4 @@
-//! Packets and batches of packets. A packet's metadata is built on the CPU that uses it, at the moment it is used.
+//! Packets and batches. A packet's metadata is built when it is used, on the CPU that uses it.
 
 mod shape;
 
@@ -22,8 +22,8 @@ pub use steerage_mem::{Segments, SegmentsMut};
 
 use crate::kept::time_of;
 
-/// The packet's page is too short, no page is free, or too many packets are kept already.
-/// The example of [`Kept`] lets such packets go.
+/// The error of a packet that is too long for its page, finds no free page, or exceeds the limit of
+/// kept packets. The example of [`Kept`] drops such packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
@@ -35,27 +35,25 @@ impl fmt::Display for NoRoom {
 
 impl std::error::Error for NoRoom {}
 
-/// The data that all packets of a batch have in common.
 pub(crate) struct BatchContext<'a> {
     pub(crate) lent: bool,
     pub(crate) group: u16,
     pub(crate) input: InputId,
     pub(crate) queue: usize,
-    /// The place to which the queue's pages return when a kept packet is dropped.
+    /// The pages of kept packets return here when the packets are dropped.
     pub(crate) kept: &'a Arc<KeptPages>,
     pub(crate) spare: &'a Spare,
     pub(crate) hasher: &'a QueueHasher,
     pub(crate) dissections: &'a Dissections,
 }
 
-/// The verdict on each packet of a batch, by slot. It is stored outside of the handler's reach, so that it
-/// survives if the handler panics.
+/// The verdict on each packet of a batch, by slot. The verdicts are stored outside of the handler,
+/// so that they survive a panic of the handler.
 #[derive(Debug)]
 pub(crate) struct Actions {
     verdicts: [Verdict; HANDLE_BUDGET],
-    /// Writable copies of lent frames.
     copies: Vec<Option<WrittenCopy>>,
-    /// Whether the handler did anything with a packet. Most functions only read.
+    /// Whether the handler gave any verdict or wrote to a packet. Most functions only read packets.
     acted: Cell<bool>,
 }
 
@@ -68,7 +66,6 @@ impl Actions {
         }
     }
 
-    /// Prepares for the next batch. The pages of writable copies go home.
     pub(crate) fn clear(&mut self) {
         if self.acted.take() {
             self.verdicts = [Verdict::Consumed; HANDLE_BUDGET];
@@ -76,12 +73,10 @@ impl Actions {
         }
     }
 
-    /// Whether the handler did anything with a packet of the batch.
     pub(crate) fn any(&self) -> bool {
         self.acted.get()
     }
 
-    /// Counts what was done with the first `count` packets.
     pub(crate) fn tally(&self, count: usize) -> Tally {
         let mut tally = Tally { discarded: 0, kept: 0, transmitted: [0; OUTPUTS_MAX] };
         for verdict in &self.verdicts[..count] {
@@ -95,17 +90,15 @@ impl Actions {
         tally
     }
 
-    /// For each packet of the batch, its verdict and its writable copy, if it has one.
     pub(crate) fn each(&self) -> (std::slice::Iter<'_, Verdict>, std::slice::Iter<'_, Option<WrittenCopy>>) {
         (self.verdicts.iter(), self.copies.iter())
     }
 }
 
-/// How many packets of a batch were discarded, kept and transmitted.
 pub(crate) struct Tally {
     pub(crate) discarded: u64,
     pub(crate) kept: u64,
-    /// By output number, including numbers that no output has. A batch is short enough for its counts to fit a byte.
+    /// By output number, including unused numbers. A batch is so short that its counts fit a byte.
     pub(crate) transmitted: [u8; OUTPUTS_MAX],
 }
 
@@ -139,28 +132,27 @@ impl<'a> Batch<'a> {
         self.len() == 0
     }
 
-    /// The input that the packets came from.
+    /// The input from which the packets came.
     pub fn input(&self) -> InputId {
         self.context.input
     }
 
-    /// The receive queue that the packets came from. Queues are numbered from 0 over all inputs, as in
-    /// [`Snapshot::queues`](steerage_ledger::Snapshot::queues).
+    /// The receive queue from which the packets came. Queues are numbered from 0 over all inputs,
+    /// as in [`Snapshot::queues`](steerage_ledger::Snapshot::queues).
     pub fn queue(&self) -> usize {
         self.context.queue
     }
 
-    /// Calls `read` for each packet of the common kind: an Ethernet frame in one part about which its device recorded
-    /// something. `read` gets the packet's position in the batch and what can be read of it, and returns whether it has
-    /// finished with the packet. Returns the positions of the other packets; use [`iter_mut`](Self::iter_mut) for
-    /// those.
+    /// Calls `read` for each common packet: an Ethernet frame in one part with a device header.
+    /// `read` gets the packet's position in the batch and its readable fields, and returns whether
+    /// it has finished with the packet. Returns the positions of the other packets. Use
+    /// [`iter_mut`](Self::iter_mut) for those packets.
     ///
-    /// This is for functions that read the whole batch before they do anything. It costs about half as much as
-    /// iterating over all packets.
+    /// `read_common` is for functions that read the whole batch before they act. `read_common`
+    /// costs about half as much as iterating over all packets.
     #[inline(always)]
     pub fn read_common(&mut self, mut read: impl FnMut(usize, Received<'_>) -> bool) -> Positions {
         const _: () = assert!(HANDLE_BUDGET <= u64::BITS as usize, "each packet of a batch has a bit");
-        // A packet that was written to lies in another place.
         if self.actions.acted.get() {
             return Positions(((1_u128 << self.len().min(HANDLE_BUDGET)) - 1) as u64);
         }
@@ -171,8 +163,8 @@ impl<'a> Batch<'a> {
         Positions(self.frames.read_common(LinkType::ETHERNET.code(), read))
     }
 
-    /// Iterates over the packets. Each call starts at the first packet again. Verdicts given earlier remain, and a
-    /// packet that was kept is empty.
+    /// Iterates over the packets. Each call starts at the first packet again. Earlier verdicts
+    /// remain, and a packet that was kept is empty.
     pub fn iter_mut(&mut self) -> Packets<'_> {
         let Actions { verdicts, copies, acted } = &mut *self.actions;
         Packets {
@@ -185,7 +177,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Packets of a batch, by their positions in it: see [`Batch::read_common`].
+/// Positions of packets in a batch: see [`Batch::read_common`].
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::packet::*; }
@@ -210,25 +202,24 @@ impl<'a> Batch<'a> {
 pub struct Positions(u64);
 
 impl Positions {
-    /// Whether there are none.
+    /// Whether the set is empty.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether the packet at `position` is one of them.
+    /// Whether the packet at `position` is in the set.
     #[inline(always)]
     pub fn contains(self, position: usize) -> bool {
         position < HANDLE_BUDGET && self.0 & 1 << position != 0
     }
 }
 
-/// Iterates over the packets of a batch.
-/// [`Batch::iter_mut`] makes it.
+/// Iterates over the packets of a batch: see [`Batch::iter_mut`].
 pub struct Packets<'a> {
     frames: Frames<'a>,
     verdicts: std::slice::IterMut<'a, Verdict>,
-    /// Present only if frames are lent. Other frames are written in place.
+    /// Present only if frames lie in blocks. Other frames are written in place.
     copies: Option<std::slice::IterMut<'a, Option<WrittenCopy>>>,
     acted: &'a Cell<bool>,
     context: &'a BatchContext<'a>,
@@ -258,7 +249,7 @@ impl<'a> Iterator for Packets<'a> {
 
 impl ExactSizeIterator for Packets<'_> {}
 
-/// The readable parts of a frame, or of `written`, its writable copy, if it has one.
+/// The readable fields of a frame, or of `written`, the frame's writable copy, if there is one.
 #[inline(always)]
 pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>) -> Received<'p> {
     let ((header, data), behind) = match written {
@@ -274,7 +265,7 @@ pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy
     Received { data, total_len, link, time, wire_len }
 }
 
-/// The work that an offload left to do for the frame, or for `written`, its writable copy. Most frames have none.
+/// The unfinished offload work of the frame, or of `written`, the frame's writable copy.
 #[inline(always)]
 pub(crate) fn offload(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offload> {
     if frame.has_extra() { offload_of(frame, written) } else { None }
@@ -287,7 +278,7 @@ fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offloa
     offload.shifted(copy.len() as isize - copy.front()? as isize)
 }
 
-/// One packet, borrowed from its batch. It has no `Drop`: a handler that lets go of a packet has consumed it.
+/// One packet, borrowed from its batch. It has no `Drop`: a packet that is dropped is consumed.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{ids::*, packet::*}, steerage_flow::*}; }
@@ -332,8 +323,8 @@ pub struct Received<'p> {
 }
 
 impl Packet<'_> {
-    /// The bytes of the frame, beginning with its link header. If the frame has several [parts](Self::segments), this
-    /// is the first part, which contains the headers.
+    /// The bytes of the frame, beginning with the link header. If the frame has several
+    /// [parts](Self::segments), these are the bytes of the first part, which contains the headers.
     #[inline]
     pub fn data(&self) -> &[u8] {
         match self.written() {
@@ -342,25 +333,25 @@ impl Packet<'_> {
         }
     }
 
-    /// The writable copy of a lent frame, if one was made.
     #[inline(always)]
     fn written(&self) -> Option<&WrittenCopy> {
-        // Most functions only read, and then there is no copy to look for.
         if !self.acted.get() {
             return None;
         }
         self.copy.as_deref().and_then(Option::as_ref)
     }
 
-    /// The frame's bytes and what the device recorded about it, all at once. For functions that need most of this for
-    /// every packet, it costs half as much as separate calls.
+    /// The frame's bytes and everything that the device recorded about the frame. For functions
+    /// that need most of these fields for every packet, one call costs half as much as separate
+    /// calls.
     #[inline(always)]
     pub fn received(&self) -> Received<'_> {
         received(&self.frame, self.written())
     }
 
-    /// Like [`data`](Self::data), but writable. A frame in lent memory is first copied to a page. For a super-frame
-    /// these are only the headers: its payload stays in lent memory, read-only. [`segments`](Self::segments) has both.
+    /// Like [`data`](Self::data), but writable. A lent frame is first copied to a page. For a
+    /// super-frame, only the headers are copied: the payload stays in the block, read-only.
+    /// [`segments`](Self::segments) returns both.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy, or if the frame is longer than a page.
@@ -372,7 +363,7 @@ impl Packet<'_> {
         self.copy_mut(None).map(|copy| &mut **copy)
     }
 
-    /// The writable copy of a lent frame. Makes the copy if there is none yet, of the first `most` bytes.
+    /// The writable copy of a lent frame. Creates a copy of `most` bytes if there is none yet.
     fn copy_mut(&mut self, most: Option<usize>) -> Result<&mut WrittenCopy, NoRoom> {
         if !matches!(self.copy, Some(Some(_))) {
             let copied = self.copied(most)?;
@@ -388,8 +379,8 @@ impl Packet<'_> {
         time_of(&self.header()?)
     }
 
-    /// The frame's length on the wire in bytes. A capture may contain fewer bytes of the frame. If the device did not
-    /// record the length, this is the length as received.
+    /// The frame's length on the wire in bytes. A capture may contain fewer bytes of the frame. If
+    /// the device did not record the length, this is the length as received.
     #[inline]
     pub fn wire_len(&self) -> usize {
         self.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
@@ -401,15 +392,14 @@ impl Packet<'_> {
         self.header().map(|header| header.interface)
     }
 
-    /// Everything that the device recorded about the frame, if it did.
     #[inline]
     fn header(&self) -> Option<FrameHeader> {
         self.written().map_or_else(|| self.frame.header(), WrittenCopy::header)
     }
 
-    /// The work that an offload left to do: the frame is a super-frame, which stands for several packets, or its
-    /// checksum is not finished. `None` for all other packets. Also `None` after a single packet was written to,
-    /// because its checksum is finished then.
+    /// The unfinished offload work: the frame is a super-frame, which stands for several packets,
+    /// or its checksum is not complete. `None` for all other packets. Also `None` after a single
+    /// packet was written to, because writing completes the checksum.
     #[inline(always)]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.frame, self.written())
@@ -421,26 +411,26 @@ impl Packet<'_> {
         *self.verdict
     }
 
-    /// The contents of the frame's headers: its flow, its tunnels, the offsets of its parts. Headers are read at the
-    /// first call, and again after the packet was written to. Tunnels are entered as `Builder::layers` says.
+    /// The contents of the frame's headers: flow, tunnels and offsets of the parts. Headers are
+    /// dissected at the first call, and again after the packet was written to. Tunnels are entered
+    /// as `Builder::layers` says.
     pub fn dissection(&self) -> impl Deref<Target = Dissection> + '_ {
         let layers = self.context.hasher.layers();
         self.context.dissections.get_or(self.frame.nth(), || dissect(self.data(), self.link(), layers))
     }
 
-    /// The headers may have changed.
     fn forget_dissection(&mut self) {
         self.context.dissections.forget(self.frame.nth());
     }
 
-    /// The flow of the packet, as [`dissection`](Self::dissection) found it. `None` if it is not an IP packet.
+    /// The flow key, from the [`dissection`](Self::dissection). `None` if this is not an IP packet.
     pub fn flow_key(&self) -> Option<FlowKey> {
         let dissection = self.dissection();
         dissection.is_flow.then_some(dissection.key)
     }
 
-    /// The hash that the flow is steered by. If steering did not need the hash, it is computed now, from the frame's
-    /// bytes: call this before you change the headers.
+    /// The hash by which the flow is steered. If steering did not need the hash, this call computes
+    /// the hash from the frame's bytes. So call this before you change the headers.
     #[inline]
     pub fn flow_hash(&self) -> FlowHash {
         self.frame.hash().map(FlowHash).unwrap_or_else(|| self.context.hasher.hash_one(self.frame.bytes(), self.link()))
@@ -455,9 +445,10 @@ impl Packet<'_> {
         }
     }
 
-    /// Sets the type of the packet's first header. Call it after you removed the link header or put another header in
-    /// front, because outputs check the type. Only the types that [`LinkType`] names are recorded; other types are
-    /// ignored. Call [`flow_hash`](Self::flow_hash) first if you need the hash.
+    /// Sets the type of the packet's first header. Call this after you removed the link header or
+    /// added another header at the front, because outputs check the type. Only the types that
+    /// [`LinkType`] names are recorded, and other types are ignored. Call
+    /// [`flow_hash`](Self::flow_hash) first if you need the hash.
     #[inline]
     pub fn set_link(&mut self, link: LinkType) {
         self.forget_dissection();
@@ -469,7 +460,7 @@ impl Packet<'_> {
         BucketId { group: self.context.group, bucket: bucket_of(self.flow_hash()) }
     }
 
-    /// Drops the packet because the function decided so. This is a verdict and does not count as a loss.
+    /// Drops the packet by the function's decision. A discarded packet does not count as a loss.
     pub fn discard(self) {
         if *self.verdict == Verdict::Consumed {
             self.acted.set(true);
@@ -477,9 +468,9 @@ impl Packet<'_> {
         }
     }
 
-    /// Sends the packet to the output `to` after the handler has returned from this batch. Packets that the output
-    /// has no room for count as `tx_full`. Packets that it cannot send, or whose output does not exist, count as
-    /// `tx_refused`.
+    /// Sends the packet to the output `to` after the handler has returned from this batch. Packets
+    /// for which the output has no room count as `tx_full`. Packets that the output cannot send, or
+    /// whose output does not exist, count as `tx_refused`.
     pub fn transmit(self, to: TxId) {
         if *self.verdict == Verdict::Consumed {
             self.acted.set(true);
@@ -487,19 +478,18 @@ impl Packet<'_> {
         }
     }
 
-    /// Takes the packet out of its batch. The result is owned and `Send`, and its pages go home when it is dropped,
-    /// on any thread. A frame in lent memory is copied.
+    /// Takes the packet out of its batch. The result is owned and `Send`. Its pages return to the
+    /// pool when the result is dropped, on any thread. A lent frame is copied.
     ///
     /// # Errors
-    /// Returns the packet itself if the queue's limit of kept packets is reached, if no page is free for the copy, or
-    /// if the packet was already discarded, transmitted or kept. A super-frame cannot be kept, but its packets can:
-    /// [`keep_part`](Self::keep_part).
+    /// Returns the packet itself if the queue's limit of kept packets is reached, if no page is
+    /// free for the copy, or if the packet was already discarded, transmitted or kept. A
+    /// super-frame cannot be kept, but its packets can: [`keep_part`](Self::keep_part).
     pub fn keep(mut self) -> Result<Kept, Self> {
         let is_super_frame = offload(&self.frame, None).is_some_and(|told| told.is_super_frame());
         if *self.verdict != Verdict::Consumed || is_super_frame {
             return Err(self);
         }
-        // A copy does not have it yet.
         let link = self.frame.link();
         let mut kept = match self.copy.as_mut().and_then(|copy| copy.take()) {
             Some(copy) => copy,
@@ -518,7 +508,8 @@ impl Packet<'_> {
         Ok(Kept(kept))
     }
 
-    /// A copy of a lent frame: all of it, only a super-frame's headers, or its first `most` bytes as a separate frame.
+    /// A copy of a lent frame: the whole frame, only a super-frame's headers, or the first `most`
+    /// bytes as a separate frame.
     fn copied(&self, most: Option<usize>) -> Result<WrittenCopy, NoRoom> {
         let (bytes, header, told) = (self.frame.bytes(), self.frame.header(), offload(&self.frame, None));
         if let Some(cut) = most.and_then(|most| bytes.len().checked_sub(most)).filter(|cut| *cut > 0) {
@@ -538,10 +529,11 @@ impl Packet<'_> {
         self.context.spare.copy(self.context.kept, HEADROOM, header, parts).ok_or(NoRoom)
     }
 
-    /// Keeps one of the packets that a super-frame stands for: a copy, owned and `Send`.
+    /// Keeps a copy of one of the packets of a super-frame, owned and `Send`.
     ///
     /// # Errors
-    /// [`NoRoom`] if no page is free, if the packet is longer than a page, or if too many packets are kept.
+    /// [`NoRoom`] if no page is free, if the packet is longer than a page, or if too many packets
+    /// are kept.
     pub fn keep_part(&self, part: &Segment<'_>) -> Result<Kept, NoRoom> {
         let header = self.frame.header().map(|header| FrameHeader { wire_len: part.len() as u32, ..header });
         let mut kept = self.copy_of(&[part.header(), part.payload()], header)?;

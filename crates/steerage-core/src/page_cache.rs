@@ -1,28 +1,33 @@
-//! The page pool: each receive queue has a local cache of pages on top of one pool that all queues share.
+//! The page pool: each receive queue has a local cache of pages on top of a shared pool.
 //!
-//! The local cache follows that of Amazon's ENA driver (LPC, Linux 6.6-era patches of 2021): a queue recycles its own
-//! pages and does not need the shared allocator. ENA tries its pages in order and stops at the first page that is
-//! still in use. Here pages come home by the finished index of a ring or by the stack of kept pages, whichever comes
-//! first, so no page waits behind another. All pages come home: when an instance has ended and no packet is kept, the
-//! shared pool has every page again.
+//! The local cache follows that of Amazon's ENA driver (LPC, Linux 6.6-era patches of 2021): a
+//! queue recycles its own pages and does not need the shared allocator. ENA tries its pages in
+//! order and stops at the first page that is still in use. In steerage, pages return through the
+//! finished index of a ring or through the stack of kept pages, so no page waits for another page.
+//! All pages return: when an instance has ended and no packet is kept, the shared pool has every
+//! page again.
 //!
-//! Three measures make pages cheap, and each of them was measured:
+//! Three measures reduce the cost of pages, as benchmarks confirm:
 //!
-//! - The queue's owner prefetches the pages of its next poll for writing while it steers the frames of this poll, one
-//!   page per frame ([`PagePool::prefetch`]). Prefetching all pages at once would fill the CPU's line fill buffers.
-//! - The length of a page is never a multiple of 1024 bytes ([`PAGE_BYTES_MIN`](crate::limits::PAGE_BYTES_MIN)). With
-//!   pages of 2048 bytes, the first lines of the frames share a few cache sets.
-//! - Pages are handed out in random order: the shared pool is shuffled when it is made. If pages were handed out in
-//!   address order, the stride prefetcher of the worker's CPU would fetch the next frames while the receiving CPU
-//!   still writes them, which doubles what a packet costs the receiver.
+//! - The queue's owner prefetches the pages of its next poll for writing while it steers the frames
+//!   of this poll, one page per frame ([`PagePool::prefetch`]). Prefetching all pages at once would
+//!   fill the CPU's line fill buffers.
+//! - The length of a page is never a multiple of 1024 bytes
+//!   ([`PAGE_BYTES_MIN`](crate::limits::PAGE_BYTES_MIN)). With pages of 2048 bytes, the first lines
+//!   of the frames share a few cache sets.
+//! - Pages are handed out in random order: the shared pool is shuffled when it is created. In
+//!   address order, the stride prefetcher of the worker's CPU would fetch the next frames while the
+//!   receiving CPU still writes them. That doubles the receiving CPU's cost for a packet.
 //!
-//! Each CPU has its share of the pages on its own NUMA node. All shares are parts of one region, because all AF_XDP
-//! sockets of an interface share one region; a page's number says which part it belongs to. A queue may have to take
-//! pages of another node when those of its own node are used up. When such a page comes home, it goes to the shared
-//! pool and not to the local cache, so foreign pages are replaced by pages of the queue's own node, as in ENA. That
-//! costs two comparisons per page.
+//! Each CPU has its share of the pages on its own NUMA node. All shares are parts of one region,
+//! because all AF_XDP sockets of an interface share one region; a page's number identifies its
+//! part. A queue takes pages of another node when the pages of its own node are used up. When a
+//! page of another node returns, it goes to the shared pool and not to the local cache. So pages of
+//! other nodes are replaced by pages of the queue's own node, as in ENA. Checking the node of a
+//! page costs two comparisons.
 //!
-//! In debug and fuzz builds, `steerage-mem` detects a page that is used after its release or released twice.
+//! In debug and fuzz builds, `steerage-mem` detects a page that is used after its release or
+//! released twice.
 
 #[cfg(test)]
 pub(crate) mod fault;
@@ -44,30 +49,25 @@ pub struct PagePool {
     region: Arc<Region>,
     shared: Arc<SharedPool>,
     kept_pages: Arc<KeptPages>,
-    /// The local cache: last in, first out, because the pages that came home last are most likely still in the CPU's
-    /// caches.
+    /// The local cache: last in, first out, because the pages that returned last are most likely
+    /// still in the CPU's caches.
     cache: Vec<Page>,
     cache_max: usize,
-    /// The page numbers of the queue's own NUMA node.
     own: Range<u32>,
-    /// How many pages the queue has taken from the shared pool and not given back, and the highest number so far.
+    /// How many pages of the shared pool the queue has, and the highest number so far.
     has: usize,
     has_had: usize,
-    /// Pages that will go to the shared pool.
     spill: Vec<Page>,
-    /// How many pages were served since the counters were last written.
     served: u64,
-    /// How many pages came from the shared pool, were counted as such, and have not been served yet.
+    /// How many pages from the shared pool were counted but have not been served yet.
     from_shared: u64,
-    /// How many pages came home since the counters were last written.
     came_home: u64,
-    /// How many frames were copied out of their pages since the counters were last written.
     copied_out: u64,
     pub(crate) counters: Arc<PoolCounters>,
 }
 
 impl PagePool {
-    /// A pool that keeps up to `cache_max` pages in the local cache; 0 switches the local cache off.
+    /// Creates a pool with up to `cache_max` pages in the local cache. 0 switches the cache off.
     pub fn new(region: Arc<Region>, shared: Arc<SharedPool>, kept_pages: Arc<KeptPages>, cache_max: usize) -> Self {
         Self {
             own: region.numbers(shared.node()),
@@ -94,7 +94,6 @@ impl PagePool {
         }
         self.cache_max = cache_max;
         let beyond = self.cache.len().saturating_sub(cache_max);
-        // The pages that came home last stay.
         self.spill.extend(self.cache.drain(..beyond));
         self.give_spilt();
         let room = cache_max.max(POOL_BULK) + POOL_BULK;
@@ -106,7 +105,7 @@ impl PagePool {
         &self.region
     }
 
-    /// How many pages the local cache has.
+    /// How many pages are in the local cache.
     #[inline(always)]
     pub fn cached(&self) -> usize {
         self.cache.len()
@@ -193,8 +192,9 @@ impl PagePool {
         }
     }
 
-    /// Has `copy` copy a frame that begins at `offset` of its page to a newly taken page, and returns the copy, which is aligned
-    /// alike. `copy` returns the length of what it copied. `None` if no page is free, or if `copy` could not copy it.
+    /// Lets `copy` copy a frame that begins at `offset` of its page to a new page, and returns the
+    /// copy, which is aligned alike. `copy` returns the length of the copy. `None` if no page is
+    /// free, or if `copy` fails.
     #[inline]
     pub(crate) fn copy_out(
         &mut self,
@@ -211,7 +211,7 @@ impl PagePool {
         Some(Completion::new(page, at, len))
     }
 
-    /// Takes a page home. A page of other memory, which a device may give by mistake, is ignored.
+    /// Takes a page back. A page of other memory, which a device may return by mistake, is ignored.
     #[inline(always)]
     pub fn recycle(&mut self, mut page: Page) {
         self.region.release(&mut page);
@@ -219,7 +219,7 @@ impl PagePool {
             self.came_home += 1;
             self.cache.push(page);
         } else if self.region.holds(&page) {
-            // The list does not grow, since that would allocate.
+            // The list must not grow, since growing would allocate memory.
             if self.spill.len() == self.spill.capacity() {
                 self.recycled();
             }
@@ -228,7 +228,8 @@ impl PagePool {
         }
     }
 
-    /// Takes the pages of finished frames home: all at once, if they are common frames and the cache has room for them.
+    /// Takes back the pages of finished frames, all at once if the frames are common frames and the
+    /// cache has room for their pages.
     #[inline(always)]
     pub fn recycle_many(&mut self, frames: Finished<'_>) {
         let room = self.cache_max.saturating_sub(self.cache.len());
@@ -238,8 +239,8 @@ impl PagePool {
         }
     }
 
-    /// Takes the pages of a frame home. A lent frame has no page. A lent frame that does not lie in this queue's
-    /// blocks was never pushed by this queue, so there is nothing to count either.
+    /// Takes back the pages of a frame. A lent frame has no page. A lent frame outside of this
+    /// queue's blocks was never pushed by this queue, so it is not counted.
     #[inline(always)]
     pub(crate) fn recycle_frame(&mut self, frame: Completion) {
         match frame.into_page() {
@@ -249,7 +250,6 @@ impl PagePool {
         }
     }
 
-    /// Takes home the pages of a frame that has several.
     #[cold]
     #[inline(never)]
     pub(crate) fn recycle_chain(&mut self, frame: Completion) {
@@ -261,8 +261,8 @@ impl PagePool {
         pages.into_iter().flatten().for_each(|page| self.recycle(page));
     }
 
-    /// Ends a series of [`recycle`](Self::recycle) calls: updates the counters and gives the pages that did not fit
-    /// to the shared pool, in bulk.
+    /// Ends a series of [`recycle`](Self::recycle) calls: updates the counters, and returns the
+    /// pages that did not fit to the shared pool, in bulk.
     pub fn recycled(&mut self) {
         let served = std::mem::take(&mut self.served);
         let slow = served.min(self.from_shared);
@@ -280,13 +280,12 @@ impl PagePool {
     }
 
     fn give_spilt(&mut self) {
-        // A queue may give back more pages than it took, because pages come home to it that other CPUs took for
-        // copies of its lent frames.
+        // A queue may return more pages than it took, because it gets back the pages that other
+        // CPUs took for copies of its lent frames.
         self.has = self.has.saturating_sub(self.spill.len());
         self.shared.give(&mut self.spill);
     }
 
-    /// Takes home the pages of kept packets that were dropped.
     pub(crate) fn collect_kept(&mut self) {
         if !self.kept_pages.waiting() {
             return;
@@ -301,14 +300,15 @@ impl PagePool {
         self.recycled();
     }
 
-    /// Gives all pages back to the shared pool, at the end of the queue.
+    /// Returns all pages to the shared pool, at the end of the queue.
     pub fn close(&mut self) {
         self.collect_kept();
         self.recycled();
         self.shared.give(&mut self.cache);
     }
 
-    /// Prefetches, for writing, the first cache line of the frame in the page that will be taken `nth` from now.
+    /// Prefetches, for writing, the first cache line of the frame in the page that the queue will
+    /// take after `nth` other pages.
     #[inline(always)]
     pub fn prefetch(&self, nth: usize) {
         if let Some(page) = self.cache.len().checked_sub(nth + 1).and_then(|at| self.cache.get(at)) {
@@ -317,19 +317,19 @@ impl PagePool {
     }
 }
 
-/// The memory of one receive queue: its pages and the blocks that its device lends.
+/// The memory of one receive queue: its pages and its device's blocks.
 #[derive(Debug)]
 pub struct QueuePages {
     /// The pages.
     pub pool: PagePool,
-    /// The blocks, if the device lends frames.
+    /// The blocks, if the device provides blocks.
     pub blocks: Option<Blocks>,
-    /// Reads the frames in pages and blocks.
+    /// Finds the bytes of frames in pages and blocks.
     pub memory: Memory,
 }
 
 impl QueuePages {
-    /// Takes home the memory of one frame.
+    /// Takes back the memory of one frame.
     pub fn take_home(&mut self, frame: Completion) {
         let lent = match &mut self.blocks {
             Some(blocks) => blocks.recycle(frame),

@@ -1,8 +1,8 @@
-//! One CPU's part in what control requests: moves, new limits, hooks.
+//! One CPU's part in the requests of control: moves, new limits, hooks.
 //!
-//! The requests are state under the control lock. A CPU tries to take that lock between two rounds, and only if there
-//! is something to do. It never waits for the lock: if another thread has it, the CPU keeps its report and tries again
-//! in the next round.
+//! The requests are state under the control lock. A CPU tries to take that lock between two rounds,
+//! and only if a request concerns it. A packet CPU never waits for the lock: if another thread
+//! holds the lock, the CPU keeps its report and tries again in the next round.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -21,18 +21,17 @@ use crate::shared::Shared;
 use crate::sleep::Sleep;
 use crate::steering::{InTransit, Offer, State};
 
-/// The handler's actions for the slice that is moving, until the machine has the report.
+/// What the handler did for the moving slice, until the CPU has reported it to the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
-    /// Nothing to report.
+    /// The handler has nothing to report.
     Nothing,
-    /// The handler has given up the state, which is in `states`.
+    /// The handler has returned the state of the buckets, which is in `states`.
     Left { epoch: u64 },
-    /// The state has arrived.
+    /// The handler has taken the state of the buckets.
     Arrived { epoch: u64 },
 }
 
-/// The handler's tasks for the slice that is moving.
 #[derive(Clone, Copy, Debug)]
 struct HandlerPart {
     phase: MovePhase,
@@ -40,35 +39,27 @@ struct HandlerPart {
     group: u16,
 }
 
-/// The private state of a CPU that control may change.
 pub(crate) struct Own<'a, H: Handler> {
     pub(crate) queues: &'a mut Vec<OwnedQueue>,
     pub(crate) sleep: &'a Sleep,
     pub(crate) runner: &'a mut Runner<H>,
 }
 
-/// The requests of control that a CPU has seen, and whether it still has something to do for them.
 pub(crate) struct Participant<M> {
-    /// The version of control that was last acted on.
+    /// The version of control on which this CPU last acted.
     seen: u64,
-    /// Whether this CPU still has something to do or to report.
     pub(crate) pending: bool,
-    /// This CPU was declared dead, and must not steer until control knows that it is back.
+    /// This CPU was declared dead, and must not steer until control knows that the CPU is alive.
     is_void: bool,
     pub(crate) limits: Limits,
     hook: Option<Arc<dyn BetweenRounds>>,
     in_transit: Arc<InTransit<M>>,
     pending_report: Report,
-    /// Handler state between the handler and `in_transit`, and the buckets that it belongs to.
     states: States<M>,
     buckets: Vec<u16>,
-    /// CPUs whose fences are open.
     open: Vec<CpuIndex>,
-    /// CPUs to wake.
     wake: Vec<CpuIndex>,
-    /// CPUs that got frames.
     published: Vec<Published>,
-    /// Whether this CPU has other queues than before.
     pub(crate) has_other_queues: bool,
 }
 
@@ -91,14 +82,14 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Whether control has changed since this CPU last acted on it.
     #[inline]
     pub(crate) fn is_behind(&self, version: u64) -> bool {
         self.seen != version
     }
 
-    /// Does what control requests of this CPU, if anything. Returns whether the CPU may steer and handle packets in
-    /// this round. It may not if it was declared dead and control does not know yet that it is back.
+    /// Acts on the requests of control to this CPU, if there are any. Returns whether the CPU may
+    /// steer and handle packets in this round. A CPU that was declared dead may not, until control
+    /// knows that the CPU is alive.
     #[inline]
     pub(crate) fn take_part<H: Handler<Moved = M>>(
         &mut self,
@@ -120,7 +111,7 @@ impl<M: Send> Participant<M> {
         let shared = Arc::clone(&own.runner.shared);
         let me = own.runner.index;
         loop {
-            // The version is read before the state, so that a later change is noticed in the next round.
+            // Read the version before the state, so that a later change is seen in the next round.
             let version = shared.steering.version();
             self.pending = true;
             let Some(mut state) = shared.steering.try_lock() else { return };
@@ -139,14 +130,15 @@ impl<M: Send> Participant<M> {
             self.hook = state.take_hook(me).or(self.hook.take());
             self.report(me, &mut state);
             let handler_part = self.advance_move(own, &mut state);
-            // A CPU whose queue takes part in a slice, or waits for one, watches the moving slice, because some CPU
-            // must notice if that slice takes too long.
+            // A CPU whose queue takes part in a slice, or waits for a slice, watches the moving
+            // slice, because some CPU must detect a slice that takes too long.
             self.pending |= own.queues.iter().any(|queue| state.moves.awaits_move(queue.id));
             if self.pending {
                 state.check_deadline(me, &self.open, &shared.gates, own.runner.cpu.now);
             }
             self.publish(&shared, state, me);
-            // The handler runs without the lock, because it may need some time. Then control gets a report.
+            // The handler runs without the lock, because it may take time. Then control gets a
+            // report.
             let Some(part) = handler_part else { return };
             let is_void = match part.phase {
                 MovePhase::Leave => self.give_up_state(part, own.runner),
@@ -158,7 +150,6 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Runs the hook that control has left for the time between two rounds.
     fn run_hook(&mut self, clock: &dyn Fn() -> Timestamp) {
         if let Some(hook) = self.hook.take() {
             if hook.run(clock) == HookStatus::Again {
@@ -167,7 +158,6 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Releases the control lock and wakes the CPUs that the changes concern.
     pub(crate) fn publish(&mut self, shared: &Shared, state: MutexGuard<'_, State>, me: CpuIndex) {
         shared.steering.publish(state, &mut self.wake);
         if !self.wake.is_empty() {
@@ -175,9 +165,6 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    // ---- queues that change their owner
-
-    /// Takes the queues that other CPUs have released for this CPU.
     fn take_queues<H: Handler>(&mut self, Own { queues, sleep, runner }: &mut Own<'_, H>, state: &mut State) {
         let me = runner.index;
         while let Some(Offer { mut queue, to, .. }) = state.take_queue(me, runner.cpu.now) {
@@ -192,7 +179,6 @@ impl<M: Send> Participant<M> {
                 queues.reserve(1);
                 self.published.reserve((queues.len() + 1) * runner.shared.cpus.len());
             }
-            // If the queue's owner was declared dead, buckets have moved without the queue.
             self.apply_current_map(&mut queue, runner, state);
             sleep.add(&mut queue);
             if runner.shared.is_stopping() {
@@ -203,8 +189,8 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Releases the queues that other CPUs should poll. Frames that a queue has received are published first. If a
-    /// queue takes part in a slice, it stays until the slice is over.
+    /// Releases the queues that other CPUs should poll. Frames that a queue has received are
+    /// published first. A queue that takes part in a slice stays until the slice is over.
     fn offer_queues<H: Handler>(&mut self, Own { queues, sleep, runner }: &mut Own<'_, H>, state: &mut State) {
         let me = runner.index;
         for at in (0..queues.len()).rev() {
@@ -224,26 +210,23 @@ impl<M: Send> Participant<M> {
         self.pending |= state.has_offered(me);
     }
 
-    /// Applies the map in force to a queue, whatever has moved while its owner was dead.
     fn apply_current_map<H: Handler>(&mut self, queue: &mut OwnedQueue, runner: &Runner<H>, state: &State) {
         let (map, group) = state.moves.map_of(queue.id);
         runner.shared.ledgers.queues[queue.id].set_group(group);
         queue.start_over(map);
-        // If a slice is half finished, this queue must not send to the old CPU again.
+        // If a slice is half finished, this queue must send no more packets to the old CPU.
         let slice = state.moves.slice();
         if let Some(slice) = slice.filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
             queue.park(slice.epoch, &slice.moves, &mut self.published);
         }
     }
 
-    // ---- the phases of a slice
-
-    /// Reports to the machine what the handler has done.
     fn report(&mut self, me: CpuIndex, state: &mut State) {
         match self.pending_report {
             Report::Nothing => {}
             Report::Left { epoch } => {
-                // The machine forgets the state of a CPU that was declared dead, or of a slice that is over.
+                // The machine ignores the state of a CPU that was declared dead, or of an old
+                // slice.
                 let takes = |slice: &&steerage_moves::Slice| {
                     slice.is_at(epoch, MovePhase::Leave) && slice.waits_for(usize::from(me))
                 };
@@ -265,8 +248,8 @@ impl<M: Send> Participant<M> {
         self.pending_report = Report::Nothing;
     }
 
-    /// Does the parts of this CPU's queues in the moving slice, one phase after another as far as possible. Returns the
-    /// handler's task, if there is one.
+    /// Does the parts of this CPU's queues in the moving slice, one phase after another as far as
+    /// possible. Returns the handler's task, if there is one.
     fn advance_move<H: Handler<Moved = M>>(
         &mut self,
         Own { queues, runner, .. }: &mut Own<'_, H>,
@@ -297,7 +280,8 @@ impl<M: Send> Participant<M> {
                 MovePhase::Release => self.release(queues, runner, state),
             }
             let next = state.moves.slice()?;
-            // Packets wait while this CPU moves buckets, so a round does its part in at most one slice.
+            // Packets wait while this CPU moves buckets, so a round takes part in at most one
+            // slice.
             self.pending |= next.epoch != epoch;
             if next.epoch != epoch || next.phase == phase {
                 return None;
@@ -305,14 +289,13 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Parks the buckets of the slice.
     fn park<H: Handler>(&mut self, queues: &mut [OwnedQueue], runner: &Runner<H>, state: &mut State) {
         self.open.clear();
         for queue in queues {
             let Some(slice) = state.moves.slice() else { break };
             let epoch = slice.epoch;
-            // A queue that has ended with nothing in flight is closed in this round, which counts as done. If one move
-            // after the other parked its buckets, it would never be closed.
+            // A queue that has ended with no frame in flight is closed in this round, which counts
+            // as done. If such a queue parked its buckets for each move, it would never be closed.
             let is_part = slice.phase == MovePhase::Park && slice.waits_for(queue.id);
             if !is_part || (!queue.is_parked() && queue.is_at_rest()) {
                 continue;
@@ -339,7 +322,6 @@ impl<M: Send> Participant<M> {
             if slice.phase != MovePhase::Release || !slice.waits_for(queue.id) {
                 continue;
             }
-            // No frame of the queue is in flight when it changes its group, so no packet has two group numbers.
             runner.shared.ledgers.queues[queue.id].set_group(slice.group_after);
             if queue.release(&slice.moves, &mut self.published) {
                 state.on(Event::Released { queue: queue.id, epoch });
@@ -350,7 +332,8 @@ impl<M: Send> Participant<M> {
         runner.shared.notify(&mut self.published, runner.index);
     }
 
-    /// Lets the handler give up its state of the leaving buckets. Returns whether this CPU was declared dead meanwhile.
+    /// Calls the handler to return its state of the leaving buckets. Returns whether this CPU was
+    /// declared dead during the call.
     fn give_up_state<H: Handler<Moved = M>>(&mut self, part: HandlerPart, runner: &mut Runner<H>) -> bool {
         let (group, buckets, states) = (part.group, &self.buckets, &mut self.states);
         let given = runner.call("bucket_leaves", |handler, _| {
@@ -361,14 +344,14 @@ impl<M: Send> Participant<M> {
             }
         });
         if given == Ok(None) {
-            // The handler panicked. Its earlier reports cannot be trusted.
             self.states.clear();
         }
         self.pending_report = Report::Left { epoch: part.epoch };
         given.is_err()
     }
 
-    /// Lets the handler take the state of the arriving buckets. Returns whether this CPU was declared dead meanwhile.
+    /// Calls the handler to take the state of the arriving buckets. Returns whether this CPU was
+    /// declared dead during the call.
     fn take_over_state<H: Handler<Moved = M>>(&mut self, part: HandlerPart, runner: &mut Runner<H>) -> bool {
         let (group, states) = (part.group, &mut self.states);
         let arrived = runner.call("bucket_arrives", |handler, _| {
@@ -378,10 +361,9 @@ impl<M: Send> Participant<M> {
         arrived.is_err()
     }
 
-    // ---- death
-
-    /// Called when this CPU finds that it was declared dead. It drops everything that is out of date. It counts as
-    /// alive again, and continues, once it has reported to control: see [`take_part`](Self::take_part).
+    /// Called when this CPU finds that it was declared dead. The CPU drops everything that is out
+    /// of date. After its report to control, the CPU counts as alive again and continues: see
+    /// [`take_part`](Self::take_part).
     #[cold]
     pub(crate) fn start_over<H: Handler>(&mut self, runner: &mut Runner<H>) {
         if std::mem::replace(&mut self.is_void, true) {
@@ -395,13 +377,11 @@ impl<M: Send> Participant<M> {
         self.pending = true;
     }
 
-    /// Whether this CPU was declared dead, and control does not know yet that it is back.
     #[inline(always)]
     pub(crate) fn is_void(&self) -> bool {
         self.is_void
     }
 
-    /// Reports to control that this CPU is back. Its queues continue with the map in force.
     fn rejoin<H: Handler>(&mut self, Own { queues, runner, .. }: &mut Own<'_, H>, state: &mut State) {
         state.on(Event::Revived(runner.index));
         queues.iter_mut().for_each(|queue| self.apply_current_map(queue, runner, state));
@@ -410,7 +390,6 @@ impl<M: Send> Participant<M> {
     }
 }
 
-/// Adds a CPU to a list, once.
 fn add(list: &mut Vec<CpuIndex>, cpu: CpuIndex) {
     if !list.contains(&cpu) {
         list.push(cpu);

@@ -1,6 +1,7 @@
-//! The view that a policy has of an instance, and the state that it leaves there. A policy reads counters and groups by the
-//! [`Handle`](crate::control::Handle), decides on a thread of its own, and stores its wish. The core never calls a policy and never
-//! waits for one: if the mask or the usable CPUs change, it goes by the [`Plan`] that the policy left.
+//! What a policy reads from an instance and stores in it. A policy reads counters and groups
+//! through the [`Handle`](crate::control::Handle), decides on its own thread, and stores its plan.
+//! The core never calls a policy and never waits for a policy. If the mask or the usable CPUs
+//! change, the core follows the stored [`Plan`].
 
 use std::fmt;
 
@@ -11,7 +12,7 @@ use crate::limits::BUCKETS;
 pub use steerage_ledger::{CostEstimate, Elephant, Findings, GroupSnapshot, RegimeEstimate};
 pub use steerage_moves::{GroupVersion, Plan};
 
-/// The part of an instance that a policy decides on, at one moment.
+/// The state of an instance on which a policy decides, at one moment.
 #[derive(Clone, Debug)]
 pub struct View {
     /// Whether no bucket is moving or about to move.
@@ -27,15 +28,16 @@ pub struct View {
 /// One steering group.
 #[derive(Clone, Debug)]
 pub struct GroupView {
-    /// Which group this is, and in which state. A wish has to name it.
+    /// The number and version of the group. A request of a policy contains this version.
     pub version: GroupVersion,
-    /// The usable CPUs of the group, in the order in which they should join. The CPUs that poll a queue of the group come first.
+    /// The usable CPUs of the group, in the order in which they should join. The CPUs that poll a
+    /// queue of the group come first.
     pub order: Vec<CpuIndex>,
-    /// How many CPUs of `order` poll; at least 1.
+    /// How many CPUs of `order` poll queues. At least 1.
     pub owners: usize,
     /// The CPU of each bucket.
     pub map: Box<[CpuIndex; BUCKETS]>,
-    /// Its queues that have not ended. Empty if the group is over.
+    /// The queues of the group that have not ended. Empty if the group is over.
     pub queues: Vec<usize>,
 }
 
@@ -44,34 +46,34 @@ pub struct GroupView {
 pub struct PolicyInfo {
     /// The name, in one word.
     pub name: &'static str,
-    /// Whether CPUs should sample their load for it.
+    /// Whether CPUs should sample their load for the policy.
     pub measures: bool,
 }
 
 /// The findings of a policy about a group, for reports.
 #[derive(Clone, Debug, Default)]
 pub struct GroupFindings {
-    /// The group that this is about.
+    /// The group to which the findings belong.
     pub version: GroupVersion,
-    /// About the whole group.
+    /// The findings about the whole group.
     pub findings: Findings,
-    /// The flows that fill a large part of a CPU.
+    /// The flows that use a large part of a CPU's time.
     pub elephants: Vec<Elephant>,
 }
 
-/// Something that a CPU runs between two rounds, without a lock, for at most
-/// [`BETWEEN_ROUNDS_MAX`](crate::limits::BETWEEN_ROUNDS_MAX): for example a part in a measurement that
-/// needs this CPU. It must neither wait for a lock nor allocate.
+/// A hook: code that a CPU runs between two rounds, without a lock, for at most
+/// [`BETWEEN_ROUNDS_MAX`](crate::limits::BETWEEN_ROUNDS_MAX), such as a part of a measurement that
+/// needs this CPU. A hook must neither wait for a lock nor allocate memory.
 pub trait BetweenRounds: Send + Sync + fmt::Debug {
-    /// Runs on the CPU. `now` is the CPU's clock.
+    /// Runs the hook on the CPU. `now` is the CPU's clock.
     fn run(&self, now: &dyn Fn() -> Timestamp) -> HookStatus;
 }
 
 /// Whether a hook is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookStatus {
-    /// It is done.
+    /// The hook is done.
     Done,
-    /// It should be run again after the next round.
+    /// The hook should be run again after the next round.
     Again,
 }

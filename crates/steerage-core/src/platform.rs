@@ -1,5 +1,5 @@
-//! The interface between the path and its surroundings: clock, sleep and random numbers. It lets the same path run on
-//! a machine and in a simulator.
+//! The interface between the path and its surroundings: clock, sleep and random numbers. The same
+//! path runs on a machine and in a simulator.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -41,19 +41,20 @@ pub trait Platform {
     /// The time now. All CPUs read the same clock.
     fn now(&self) -> Timestamp;
 
-    /// Sleeps until the bell rings, a device is readable or the time `until` has come (`None`: no limit). It may
-    /// return early.
+    /// Sleeps until the bell rings, a device is readable or the time `until` has come (`None`: no
+    /// limit). The function may return early.
     ///
     /// # Errors
-    /// The kernel's error, if it cannot wait on one of `devices`.
+    /// The kernel's error, if the CPU cannot wait on one of `devices`.
     fn park(&mut self, bell: &Bell, devices: &[BorrowedFd<'_>], until: Option<Timestamp>) -> io::Result<()>;
 
-    /// A random number: it decides which backlog a CPU serves first. In a simulator it comes from the seed.
+    /// A random number, which decides which backlog a CPU serves first. A simulator draws it by its
+    /// seed.
     fn random(&mut self) -> u64;
 }
 
-/// The machine that this process runs on.
-/// The example of [`Softnet`](crate::softnet::Softnet) runs a CPU on it.
+/// The machine of this process. The example of [`Softnet`](crate::softnet::Softnet) runs a CPU on
+/// it.
 #[derive(Clone, Debug)]
 pub struct Machine {
     start: Instant,
@@ -61,7 +62,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A clock that starts at `start`, shared by all CPUs of an instance. `seed` differs from CPU to CPU.
+    /// All CPUs of an instance share the clock's `start`. `seed` differs from CPU to CPU.
     pub fn new(start: Instant, seed: u64) -> Self {
         Self { start, random: fastrand::Rng::with_seed(seed) }
     }
@@ -79,7 +80,7 @@ impl Platform for Machine {
     }
 
     fn random(&mut self) -> u64 {
-        // The random number only decides an order of service, so it need not be unpredictable.
+        // The random number only decides an order of service, so it may be predictable.
         self.random.u64(..)
     }
 }

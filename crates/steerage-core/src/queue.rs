@@ -1,18 +1,20 @@
-//! A receive queue: everything that the CPU that owns it needs to poll it and to hand its frames to other CPUs.
+//! A receive queue: everything that its owner needs to poll it and to hand frames to other CPUs.
 //!
-//! General idea: [`poll`](OwnedQueue::poll) fetches up to a budget of frames from the device. [`steer`](OwnedQueue::steer)
-//! finds each frame's hash, bucket and CPU, and writes a slot of 16 bytes to the ring of that CPU.
-//! [`publish`](OwnedQueue::publish) shows whole lists of slots to the other CPUs, with one store for each list. When they
-//! have finished, [`reclaim`](OwnedQueue::reclaim) reads the same slots back, and the pages are in the queue's cache again.
+//! General idea: [`poll`](OwnedQueue::poll) fetches up to a budget of frames from the device.
+//! [`steer`](OwnedQueue::steer) determines each frame's hash, bucket and CPU, and writes a slot of
+//! 16 bytes to the ring of that CPU. [`publish`](OwnedQueue::publish) makes whole lists of slots
+//! visible to the other CPUs, with one store for each list. When these CPUs have finished the
+//! slots, [`reclaim`](OwnedQueue::reclaim) reads the same slots back, and the pages are in the
+//! queue's cache again.
 //!
 //! | file | content |
 //! |---|---|
 //! | `hash` | the hashes of a poll's frames |
 //! | `moving` | the queue's part in a move: park, wait for the fences, release |
 //!
-//! The flow limit is that of Linux: while a backlog is more than half full, a flow that has more than half of the
-//! packets that came last for it loses packets. The queue's owner counts these packets, because it is the CPU that
-//! finds the backlog full.
+//! The flow limit is that of Linux: while a backlog is more than half full, a flow that has more
+//! than half of the backlog's latest packets loses packets. The queue's owner counts these packets,
+//! because the owner detects that the backlog is full.
 
 pub(crate) mod hash;
 mod moving;
@@ -37,76 +39,57 @@ use crate::rx::{Polled, RxQueue};
 use hash::Hashing;
 use moving::Moving;
 
-/// A CPU, and a queue that has published frames for it.
 pub(crate) type Published = (CpuIndex, usize);
 
-/// A receive queue with everything that its owner needs.
 pub(crate) struct OwnedQueue {
-    /// Its number over all inputs.
     pub(crate) id: usize,
     rx: Box<dyn RxQueue>,
     pages: QueuePages,
-    /// The frames of the last poll that are not steered yet.
     frames: Vec<Completion>,
-    /// How many frames the last poll received.
     pub(crate) frames_polled: usize,
-    /// The type of the first header in these frames.
     link: LinkType,
-    /// How many pages the device will fill by this CPU's own stores in the next poll.
     prefetch: usize,
     polls: usize,
     hashing: Hashing,
-    /// By bucket: the ring that its frames go to.
     table: RingTable<BUCKETS>,
     rings_in_use: RingsInUse,
     flow_limits: FlowLimits,
     /// How many frames were steered so far, which is the arrival number of the last frame.
     arrivals: u64,
-    /// The rings to all CPUs, and the parking lot.
     outbox: Outbox,
     polls_unpublished: u32,
     moving: Moving,
     ledger: Arc<QueueLedger>,
-    /// By CPU.
     ring_ledgers: Vec<Arc<RingLedger>>,
     limits: PollLimits,
     pub(crate) state: PollState,
 }
 
-/// The limits of a poll.
 struct PollLimits {
     can_wait: bool,
-    /// The most frames of a poll: `dev_weight`.
     weight: usize,
-    /// The most pages of a frame.
     segments_max: usize,
-    /// Frames of up to this many bytes are copied out of the device's pages.
     copybreak: usize,
 }
 
-/// Whether and when to poll the queue again.
 pub(crate) struct PollState {
-    /// The result of the last poll.
     pub(crate) polled: Polled,
-    /// The queue is polled no more: it ended, failed or was stopped.
+    /// The queue is not polled again: it ended, failed or was stopped.
     pub(crate) ended: bool,
-    /// A ring had no room when the queue should have been polled last.
     pub(crate) blocked: bool,
-    /// Since when a ring has had no room, if the queue waits only for a limited time.
+    /// The time since which a ring has had no room, if the queue waits only for a limited time.
     full_since: Option<Timestamp>,
-    /// The CPU's epoll includes the device.
     pub(crate) listens: bool,
 }
 
-/// The ring of a frame: the table's entry for the bucket of its hash.
 #[inline(always)]
 fn ring_of(table: &[CpuIndex; BUCKETS], frame: &Completion) -> usize {
     usize::from(table[usize::from(bucket_of(FlowHash(frame.hash_or_zero())))])
 }
 
-/// Counts the whole poll for the bucket of one frame, a frame at a different position in each poll. That is one store
-/// per poll, in a table that only the owner writes. One store per frame would bring 4096 counters into the caches of
-/// the CPU that has the least to spare.
+/// Counts the whole poll for the bucket of one frame, at a different position in each poll.
+/// Sampling takes one store per poll, in a table that only the owner writes. Counting each frame
+/// would bring 4096 counters into the caches of the receiving CPU, which is the bottleneck.
 #[inline]
 fn sample_load(frames: &[Completion], nth: usize, ledger: &QueueLedger) {
     let frame = nth.checked_rem(frames.len()).and_then(|nth| frames.get(nth));
@@ -150,15 +133,11 @@ impl OwnedQueue {
         }
     }
 
-    /// Sets the map.
     pub(crate) fn adopt(&mut self, map: &[CpuIndex]) {
         map.iter().enumerate().for_each(|(bucket, cpu)| self.table.set(bucket, *cpu));
         self.rings_in_use = self.table.rings_in_use();
     }
 
-    // ---- poll
-
-    /// Polls the device for up to a budget of frames.
     pub(crate) fn poll(&mut self, now: Timestamp) -> Result<(), DeviceError> {
         self.state.blocked = false;
         let polled_before = mem::take(&mut self.frames_polled);
@@ -198,7 +177,6 @@ impl OwnedQueue {
         }
     }
 
-    /// How many frames the next poll may receive.
     fn budget(&mut self, now: Timestamp) -> usize {
         let weight = self.limits.weight;
         if !self.limits.can_wait && !self.rx.has_room() {
@@ -209,14 +187,15 @@ impl OwnedQueue {
             self.state.full_since = None;
             return room;
         }
-        // A CPU that made no room in this time is not keeping up. The queue does not wait for it again until there
-        // was room.
+        // A CPU that made no room in this time is overloaded. The queue does not wait for that CPU
+        // again until there was room.
         let since = *self.state.full_since.get_or_insert(now);
         if now.since(since) < PATIENCE { 0 } else { weight }
     }
 
-    /// How many frames may be received now so that each of them has room wherever it goes: a whole poll, or none. When a
-    /// backlog is almost full, polling for the few frames that still fit costs as much as polling for many.
+    /// How many frames may be received now so that each of them has room on any ring: a whole poll,
+    /// or none. When a backlog is almost full, polling for a few frames costs as much as polling
+    /// for many.
     fn room_everywhere(&mut self) -> usize {
         let weight = self.limits.weight;
         let budget = weight.min(self.outbox.backlog()).min(self.outbox.lot().limit());
@@ -230,10 +209,8 @@ impl OwnedQueue {
         if fits { budget } else { 0 }
     }
 
-    // ---- steer
-
-    /// Chooses each frame's CPU and writes its slot to that CPU's ring. The other CPU does not see the slot until it
-    /// is published.
+    /// Chooses each frame's CPU and writes its slot to that CPU's ring. The other CPU does not see
+    /// the slot until it is published.
     pub(crate) fn steer(&mut self, now: Timestamp) {
         let hashes = self.rings_in_use != RingsInUse::One || !self.flow_limits.is_empty();
         self.hashing.hash(&mut self.frames, hashes, (self.link, now), &self.pages.memory, &self.ledger);
@@ -244,8 +221,8 @@ impl OwnedQueue {
         let (polled, first, prefetch) = (self.frames.len(), self.arrivals + 1, self.prefetch);
         self.arrivals += polled as u64;
         let (table, pool, frames) = (&self.table.ring_of, &self.pages.pool, &mut self.frames);
-        // Prefetch one page with each frame. All at once would fill the CPU's line fill buffers, and it would have to
-        // wait.
+        // Prefetch one page with each frame. Prefetching all pages at once would fill the CPU's
+        // line fill buffers, and the CPU would have to wait.
         let prefetch_page = |nth| {
             if nth < prefetch {
                 pool.prefetch(nth);
@@ -265,8 +242,8 @@ impl OwnedQueue {
         }
     }
 
-    /// Stages the frames of a poll that remain after the first `staged` ones, one by one: there are more rings than lists
-    /// pay for, or some rings are full.
+    /// Stages the frames of a poll after the first `staged` frames one by one, because there are
+    /// too many rings for lists, or some rings are full.
     #[inline]
     fn stage_singly(&mut self, staged: usize, first: u64) {
         self.outbox.touch(&self.table.in_use);
@@ -281,7 +258,6 @@ impl OwnedQueue {
         self.frames = frames;
     }
 
-    /// Writes a frame's slot to a ring. If the ring is full, the frame is dropped and counted.
     #[inline(always)]
     fn stage(&mut self, target: usize, frame: Completion, arrival: u64) {
         if let Err(frame) = self.outbox.stage(target, frame, arrival) {
@@ -299,11 +275,10 @@ impl OwnedQueue {
         }
     }
 
-    /// Drops the frames that exceed a flow limit. It begins with the last frame, so that the first ones pass if only
-    /// some may.
+    /// Drops the frames that exceed a flow limit, the newest first, so that the oldest may pass.
     #[cold]
     fn limit_flows(&mut self) {
-        // What is finished no longer counts as waiting.
+        // Finished frames no longer count as waiting.
         self.reclaim_all();
         for at in (0..self.frames.len()).rev() {
             let target = ring_of(&self.table.ring_of, &self.frames[at]);
@@ -316,11 +291,9 @@ impl OwnedQueue {
         }
     }
 
-    // ---- publish
-
-    /// Publishes the rings that have enough frames staged. Publishes all rings if the poll was not full or the last
-    /// time was many polls ago. `own` is this CPU itself, whose share is always published. Adds each CPU that got frames
-    /// to `published`.
+    /// Publishes the rings that have enough staged frames. Publishes all rings if the poll was not
+    /// full or the last time was many polls ago. `own` is this CPU itself, whose share is always
+    /// published. Adds each CPU that got frames to `published`.
     pub(crate) fn publish(&mut self, own: usize, published: &mut Vec<Published>) {
         self.polls_unpublished += 1;
         let all = self.frames_polled < self.limits.weight || self.polls_unpublished >= PUBLISH_POLLS;
@@ -330,7 +303,6 @@ impl OwnedQueue {
         self.publish_from(if all { 1 } else { PUBLISH_AT.min(self.limits.weight as u64) }, own, published);
     }
 
-    /// Publishes the rings that have at least `least` frames staged, and `own`.
     fn publish_from(&mut self, least: u64, own: usize, published: &mut Vec<Published>) {
         let Self { id, outbox, pages, ledger, ring_ledgers, .. } = self;
         let QueuePages { pool, blocks, .. } = pages;
@@ -340,13 +312,10 @@ impl OwnedQueue {
             pool.recycled();
         };
         outbox.publish(least, own, blocks.as_mut(), refused, |at| published.push((at as CpuIndex, *id)));
-        // Frames that find no room in the lot have left it.
         ledger.parked.raise_to(outbox.lot().tail());
     }
 
-    // ---- reclaim
-
-    /// Takes home the finished frames of all rings, and the pages of kept packets that were dropped.
+    /// Takes back the finished frames of all rings, and pages of kept packets that were dropped.
     fn reclaim_all(&mut self) {
         let mut next = self.outbox.next_out(0);
         while let Some(at) = next {
@@ -356,8 +325,8 @@ impl OwnedQueue {
         self.pages.pool.collect_kept();
     }
 
-    /// Takes home the finished frames of one ring. (Frames leave the parking lot in another way, so none is ever
-    /// finished there.)
+    /// Takes back the finished frames of one ring. (Frames leave the parking lot in another way, so
+    /// no frame is ever finished there.)
     fn reclaim(&mut self, target: usize) {
         let QueuePages { pool, blocks, .. } = &mut self.pages;
         let recycled = match blocks {
@@ -369,29 +338,25 @@ impl OwnedQueue {
         }
     }
 
-    // ---- limits
-
     pub(crate) fn set_limits(&mut self, limits: Limits, own: QueueLimits, flow_limited: &[CpuIndex]) {
         (self.limits.weight, self.limits.copybreak) = (limits.dev_weight, own.copybreak);
         self.pages.pool.set_cache_max(own.lpc_pages);
         self.outbox.set_backlog(limits.backlog);
         // A queue that waits for room loses nothing, so it needs no flow limit.
         let flow_limited = if self.limits.can_wait { &[] } else { flow_limited };
-        // A request creates the tables of new flow limits, not a packet.
+        // The request allocates the tables of new flow limits. No packet does.
         let _outside = round::leave();
         self.flow_limits.set(flow_limited, limits.flow_limit_table_len);
     }
 
-    // ---- sleep
-
-    /// The device's file descriptor, if the queue waits for the device. The device of a queue that is blocked, has
-    /// named a time or has ended may be readable the whole time.
+    /// The device's file descriptor, if the queue waits for the device. A blocked queue, a queue
+    /// that has named a time, and a queue that has ended do not wait: their devices may be readable
+    /// the whole time.
     pub(crate) fn waits_on(&self) -> Option<BorrowedFd<'_>> {
         let drained = self.state.polled == Polled::Drained && !self.state.blocked && !self.state.ended;
         if drained { self.rx.wait_on() } else { None }
     }
 
-    /// The device's file descriptor, whether or not the queue waits for it.
     pub(crate) fn device(&self) -> Option<BorrowedFd<'_>> {
         self.rx.wait_on()
     }
@@ -400,34 +365,31 @@ impl OwnedQueue {
         self.limits.can_wait
     }
 
-    /// Whether other queues may need the pages of its frames that are finished and not home.
+    /// Whether other queues may need pages of finished frames that this queue has not taken back.
     pub(crate) fn keeps_pages_from_others(&self) -> bool {
         self.outbox.keeps_pages_from_others()
     }
 
-    /// Asks the CPUs whose backlogs block this queue to wake its owner when half of a backlog is worked off.
+    /// Asks the CPUs that block this queue to wake its owner when half of a backlog is finished.
     pub(crate) fn wake_when_there_is_room(&mut self) {
         self.outbox.wake_when_there_is_room(self.limits.weight);
     }
 
-    /// Whether every ring has room for a poll.
     pub(crate) fn has_room(&mut self) -> bool {
         self.room_everywhere() > 0
     }
 
-    // ---- the end
-
-    /// The run ends: the queue is polled no more, or until the device has handed over the frames that have already
-    /// arrived.
+    /// Ends the run for this queue. A live queue is polled until the device has handed over the
+    /// frames that have already arrived. A queue that is not live is not polled again.
     pub(crate) fn stop(&mut self) {
         if !self.state.ended {
             self.state.ended = !self.rx.stop();
-            // The device may have named a later time, but the frames that are left are due now.
+            // The device may have named a later time, but the remaining frames are due now.
             self.state.polled = Polled::More;
         }
     }
 
-    /// Whether the queue has ended and none of its frames is in flight, so that its pages can be given back.
+    /// Whether the queue has ended without frames in flight, so that its pages can be returned.
     pub(crate) fn is_at_rest(&mut self) -> bool {
         if !self.state.ended {
             return false;
@@ -436,7 +398,6 @@ impl OwnedQueue {
         self.frames.is_empty() && self.outbox.is_empty()
     }
 
-    /// Gives the pages back to the shared pool.
     pub(crate) fn close(&mut self) {
         let mut pages = Vec::new();
         self.rx.close(&mut pages);
@@ -445,7 +406,6 @@ impl OwnedQueue {
     }
 }
 
-/// Counts a frame that finds no room, in a CPU's backlog or in the parking lot.
 #[cold]
 fn refuse(rings: &[Arc<RingLedger>], at: usize, ledger: &QueueLedger) {
     rings.get(at).inspect(|ring| ring.by_producer.backlog_full.add(1));

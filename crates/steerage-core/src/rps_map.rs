@@ -1,4 +1,4 @@
-//! From a hash to its bucket, and from a bucket to the CPU that it begins on.
+//! Maps a hash to its bucket, and a bucket to its first CPU.
 
 use crate::limits::{BUCKET_SHIFT, BUCKETS};
 use steerage_flow::FlowHash;
@@ -21,7 +21,7 @@ pub const fn bucket_of(hash: FlowHash) -> u16 {
 }
 
 /// A hash of this bucket, for a device that chooses buckets itself. Buckets are numbered from 0 to
-/// [`BUCKETS`] - 1. From there on they begin again.
+/// [`BUCKETS`] - 1. Larger numbers wrap around.
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_core::completions::*; } pub mod flow { pub use steerage_core::rps_map::*; } }
@@ -38,8 +38,9 @@ pub const fn hash_of_bucket(bucket: u16) -> FlowHash {
     FlowHash((bucket as u32) << BUCKET_SHIFT)
 }
 
-/// The CPU of `bucket`, as an index from 0 to `cpus` - 1, if the buckets are cut into `cpus` equal stretches. Every
-/// mask begins with this map: `hash * cpus >> 32`, as in Linux. Returns 0 if `cpus` is 0.
+/// The CPU of `bucket`, as an index from 0 to `cpus` - 1, if the buckets are divided into `cpus`
+/// equal ranges. Every mask begins with this map: `hash * cpus >> 32`, as in Linux. Returns 0 if
+/// `cpus` is 0.
 #[must_use]
 pub const fn even_share(bucket: u16, cpus: usize) -> usize {
     steerage_moves::even_share(bucket as usize, cpus, BUCKETS)

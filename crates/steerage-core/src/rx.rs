@@ -1,9 +1,10 @@
-//! The receiving side of a device. To the path a device is an [`RxQueue`]: an object that hands over filled buffers
-//! when it is polled.
+//! The receiving side of a device. For the path, a device is an [`RxQueue`]: an object that hands
+//! over filled buffers when it is polled.
 //!
-//! At a stop, each queue learns that the run ends ([`RxQueue::stop`]). A file can be left as it is. A live queue may
-//! still have frames in a ring that have already been received: it stops receiving, is polled until these frames are
-//! handed over, and then reports that it has ended. Frames that it cannot hand over in time are counted as lost.
+//! A stop calls [`RxQueue::stop`] of each queue. A file needs no further polls. A live queue may
+//! still have received frames in a ring: the queue stops receiving, is polled until these frames
+//! are handed over, and then reports that it has ended. Frames that are not handed over in time
+//! count as lost.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -14,9 +15,9 @@ use crate::device::{Capabilities, DeviceError, DeviceName, Opened};
 use steerage_flow::Timestamp;
 use steerage_mem::{Page, Region};
 
-/// A receive queue: a hardware ring, a socket, a TAP's queue, a capture file, a generator.
+/// A receive queue: a hardware ring, a socket, a TAP's queue, a capture file or a generator.
 ///
-/// It is polled by one CPU, its owner. A minimal implementation:
+/// One CPU, the queue's owner, polls the queue. A minimal implementation:
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::device::DeviceError; pub mod device { pub use steerage_core::{completions::*, device::*, rx::*}; } }
@@ -41,59 +42,63 @@ use steerage_mem::{Page, Region};
 /// }
 /// ```
 pub trait RxQueue: Send {
-    /// The needs and abilities of the queue. Called while the instance is built. The answer must not change.
+    /// The needs and abilities of the queue, which must not change. Called during the build.
     fn capabilities(&self) -> Capabilities;
 
-    /// Opens the queue. Called once, before the first poll. Frames in pages will lie in the pages of `region`. A queue that
-    /// [lends](Capabilities::lends) its own memory gives its blocks away here.
+    /// Opens the queue. Called once, before the first poll. Frames in pages will lie in the pages
+    /// of `region`. A queue that [provides blocks](Capabilities::lends) hands its blocks over here.
     ///
     /// # Errors
-    /// If the device cannot work with these pages, cannot allocate its own memory, or was opened before.
+    /// If the device cannot work with these pages, cannot allocate its own memory, or was opened
+    /// before.
     fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
         let _ = region;
         Ok(Opened::default())
     }
 
-    /// Hands over up to `budget` frames that have arrived. All of them begin with a header of the same type, Ethernet unless
-    /// the queue calls [`Completions::set_link`]. Must not block, and must not allocate memory after the first few calls.
+    /// Hands over up to `budget` frames that have arrived. All frames of a poll begin with a header
+    /// of the same type, Ethernet unless the queue calls [`Completions::set_link`]. Must not block,
+    /// and must not allocate memory after the first few calls.
     ///
     /// # Errors
-    /// An error ends the queue: it is not polled again. Frames that were pushed before the error are handled.
+    /// An error ends the queue. Frames that were pushed before the error are handled.
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError>;
 
-    /// Whether a live queue has room of its own for the frames that arrive in the next [`PATIENCE`](crate::limits::PATIENCE).
-    /// If so, it is not polled while a CPU has no room for the frames that a poll may bring, but only for that long.
-    /// After that it is polled again, and frames that find no room are dropped.
+    /// Whether a live queue has room of its own for the frames that arrive in the next
+    /// [`PATIENCE`](crate::limits::PATIENCE). If so, the queue is not polled while a CPU has no
+    /// room for the frames of a poll, but only for that time. After that, the queue is polled
+    /// again, and frames that find no room are dropped.
     fn has_room(&self) -> bool {
         false
     }
 
-    /// The file descriptor that becomes readable when frames arrive, for waiting after [`Polled::Drained`]. `None` if
-    /// the queue does not return `Drained` but says when there will be more.
+    /// The file descriptor that becomes readable when frames arrive, to wait for after
+    /// [`Polled::Drained`]. `None` if the queue never returns `Drained` but returns the time of its
+    /// next frames.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Informs the queue that the run ends, so frames that arrive from now on are not wanted. Return true if the queue
-    /// should be polled until it has handed over the frames that have already arrived and returns [`Polled::Ended`].
-    /// Return false if the queue can be left as it is.
+    /// Informs the queue that the run ends: frames that arrive from now on are not needed. Return
+    /// true if the queue should be polled until it has handed over the frames that have already
+    /// arrived and returns [`Polled::Ended`]. Return false if the queue needs no further polls.
     fn stop(&mut self) -> bool {
         false
     }
 
-    /// Informs the queue that it will not be polled again, because it has ended or because the run stops. Append to
-    /// `pages` the pages that the queue still has and that the device no longer writes to. A page that is not
-    /// returned cannot be used until the region ends.
+    /// Informs the queue that it will not be polled again, because it has ended or because the run
+    /// stops. The queue appends to `pages` the pages that it still has and that the device no
+    /// longer writes to. A page that is not returned cannot be used until the region ends.
     fn close(&mut self, pages: &mut Vec<Page>) {
         let _ = pages;
     }
 }
 
-/// The result of a poll, besides the frames that it pushed.
+/// The result of a poll, besides the pushed frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polled {
-    /// There may be more frames now.
+    /// More frames may have arrived now.
     More,
     /// No more frames have arrived: wait on [`RxQueue::wait_on`].
     Drained,
@@ -116,13 +121,13 @@ pub enum Polled {
 /// ```
 #[non_exhaustive]
 pub struct Input {
-    /// The name that the user gave it, or its current name if it was renamed.
+    /// The name that the user gave the device, or its current name if it was renamed.
     pub name: DeviceName,
-    /// Its kind: `synthetic`, `capture`, `af_packet`, `af_xdp`.
+    /// The kind of the device: `synthetic`, `capture`, `af_packet`, `af_xdp`.
     pub kind: &'static str,
-    /// Its mode, if there is a choice: `zero-copy` or `copy`; otherwise empty.
+    /// The mode of the device, such as `zero-copy` or `copy`. Empty if there is only one mode.
     pub mode: &'static str,
-    /// Its queues, rx-0 first.
+    /// The queues, in the order of their numbers.
     pub queues: Vec<Box<dyn RxQueue>>,
 }
 
@@ -132,8 +137,8 @@ impl Input {
         Self { name: name.into(), kind, mode: "", queues }
     }
 
-    /// Replaces each queue by the queue that `wrap` makes of it and its number. Name, kind and mode remain. For devices that
-    /// wrap other devices.
+    /// Replaces each queue by the queue that `wrap` creates from the queue and its number. Name,
+    /// kind and mode remain. For devices that wrap other devices.
     #[must_use]
     pub fn wrap_queues(self, mut wrap: impl FnMut(Box<dyn RxQueue>, usize) -> Box<dyn RxQueue>) -> Self {
         let wrapped = self.queues.into_iter().enumerate().map(|(number, queue)| wrap(queue, number)).collect();

@@ -1,14 +1,14 @@
-//! Samples of what receiving and handling cost, for policies that steer by load. Nothing is sampled unless a policy
-//! measures load.
+//! Samples the cost of receiving and handling, for policies that steer by load. CPUs take samples
+//! only if the policy measures load.
 //!
-//! A policy mainly uses counters that the path keeps anyway. Three samples are taken in addition:
+//! A policy mainly uses counters that the path always keeps. CPUs take three samples in addition:
 //!
 //! - the time spent receiving, in one round out of [`RECEIVE_TIMED_ONCE_IN`];
 //! - the time that the handler needs for a packet alone, in one batch out of [`TIMED_ONCE_IN`];
-//! - the load of the buckets, for which one frame of each poll represents the whole poll (in `steer`).
+//! - the load of the buckets, for which one frame of each poll represents the whole poll (in
+//!   `steer`).
 //!
-//! The work of CPUs is counted exactly, and decides whether anything moves. Samples only decide
-//! what moves.
+//! The exact work of CPUs decides whether buckets move. Samples only decide which buckets move.
 
 use std::time::Duration;
 
@@ -22,15 +22,13 @@ use crate::rps_map::bucket_of;
 use crate::shared::Shared;
 use steerage_ledger::CpuLedger;
 
-/// The samples that one CPU takes.
 pub(crate) struct Sampler {
     is_on: bool,
     /// Count rounds and batches, so that one of many is measured.
     nth_round: u32,
     nth_batch: u32,
-    /// Set while the packet in hand is timed: the time at which that began, and the packet's bucket, if it has one.
+    /// Set while a packet is timed: the start of the measurement, and the packet's bucket, if any.
     timed: Option<(Timestamp, Option<u16>)>,
-    /// The average time of a timed packet, in nanoseconds.
     mean: u64,
     /// Buckets whose packets are examined in part, to name the flow that fills a bucket.
     to_name: Vec<BucketId>,
@@ -42,11 +40,9 @@ impl Sampler {
         Self { is_on: false, nth_round: 0, nth_batch: 0, timed: None, mean: 0, to_name }
     }
 
-    /// Applies what control wants to be sampled.
     pub(crate) fn follow(&mut self, is_on: bool, to_name: &[BucketId]) {
         self.is_on = is_on;
         self.to_name.clear();
-        // Samples of more buckets would find no room.
         self.to_name.extend(to_name.iter().take(FLOWS_SEEN_MAX));
     }
 
@@ -57,7 +53,6 @@ impl Sampler {
         self.is_on && self.nth_batch % TIMED_ONCE_IN == 0
     }
 
-    /// Begins to time the packet in hand.
     pub(crate) fn begin(&mut self, backlog: &mut Backlog, shared: &Shared, now: Timestamp) {
         let hash = backlog.consumer.frames().next().and_then(|frame| frame.hash());
         if !self.to_name.is_empty() {
@@ -66,27 +61,24 @@ impl Sampler {
         self.timed = Some((now, hash.map(|hash| bucket_of(FlowHash(hash)))));
     }
 
-    /// Whether a packet is being timed.
     #[inline(always)]
     pub(crate) fn is_timing(&self) -> bool {
         self.timed.is_some()
     }
 
-    /// Ends the timing of the packet in hand. Returns whether the same backlog has more packets.
     pub(crate) fn end(&mut self, backlog: &Backlog, shared: &Shared, now: Timestamp) -> bool {
         let more = backlog.consumer.waiting() > 0;
-        // Without a hash the bucket is unknown, but the rest of the batch must be handled all the same. Otherwise it
-        // would always be left over, together with the pages of one more poll.
+        // Without a hash, the bucket is unknown, but the rest of the batch must still be handled.
+        // Otherwise, the rest of each such batch would stay in the backlog and hold the pages of
+        // one more poll.
         let Some((since, Some(bucket))) = self.timed.take() else { return more };
         let took = now.since(since).as_nanos() as u64;
-        // If the packet took longer than this, the CPU was doing something else meanwhile.
         let took = if self.mean > 0 { took.min(self.mean * TIMED_MAX) } else { took };
         self.mean = if self.mean > 0 { (self.mean * 15 + took) / 16 } else { took };
         shared.ledgers.queues[backlog.queue].ledger.timed.add(bucket, took);
         more
     }
 
-    /// Whether the receiving of this round is timed, which is the case in one round out of many.
     #[inline]
     pub(crate) fn times_receiving(&mut self) -> bool {
         if !self.is_on {
@@ -96,13 +88,11 @@ impl Sampler {
         self.nth_round % RECEIVE_TIMED_ONCE_IN == 0
     }
 
-    /// Records how long this round took to receive.
     pub(crate) fn received_in(&self, took: Duration, ledger: &CpuLedger) {
         ledger.receive_nanos.add(took.as_nanos() as u64 * u64::from(RECEIVE_TIMED_ONCE_IN));
     }
 }
 
-/// Names the flow of the packet in hand, if its bucket is one of `to_name`.
 #[cold]
 #[inline(never)]
 fn name_flow(shared: &Shared, queue: usize, consumer: &mut Consumer, to_name: &[BucketId]) {

@@ -15,42 +15,40 @@ use crate::steering::{State, Steering};
 use steerage_ledger::{Facts, Ledgers, MemoryUse, Snapshot};
 use steerage_moves::cpus_in;
 
-/// The state that all CPUs of an instance share. It does not include the function that makes handlers, so that a
-/// handle which outlives the instance does not keep that function alive.
+/// The state that all CPUs of an instance share. The function that creates handlers is not
+/// included, so that a handle that outlives the instance does not keep that function alive.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) steering: Steering,
     pub(crate) cpus: Vec<CpuId>,
     pub(crate) sleepers: Sleepers,
     pub(crate) bells: Vec<Bell>,
-    /// For each CPU, the rings that may have frames.
     pub(crate) inboxes: Arc<[Inbox]>,
-    /// For each CPU, the number of frames of all live queues that wait for it, if there are several queues.
+    /// For each CPU, how many frames wait for it, if there are several live queues.
     pub(crate) admissions: Arc<[Admission]>,
     pub(crate) gates: Vec<Gate>,
     pub(crate) ledgers: Ledgers,
     /// The shared pool by CPU, as seen from the CPU's NUMA node.
     pub(crate) pools: Vec<Arc<SharedPool>>,
     pub(crate) supply: Supply,
-    /// The memory that devices lend, in bytes.
+    /// The size of all devices' blocks, in bytes.
     pub(crate) lent_bytes: u64,
     pub(crate) start: Instant,
     /// The number of queues that are not closed. At 0, all received packets are finished.
     pub(crate) open_queues: AtomicUsize,
     pub(crate) stopping: AtomicBool,
-    /// Whether [`all_closed`](Self::all_closed).
     pub(crate) finished: Signal,
 }
 
 impl Shared {
-    /// Wakes those of `cpus` that sleep, after something other than packets was published for them. `by` is the calling
-    /// CPU, if a CPU calls: it is not woken.
+    /// Wakes the sleeping CPUs among `cpus` after a change other than published packets. `by` is
+    /// the calling CPU, if a CPU calls, and is not woken.
     pub(crate) fn wake(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>) {
         self.sleepers.after_publishing();
         self.wake_sleepers(cpus, by, false);
     }
 
-    /// No other function wakes CPUs.
+    /// The only function that wakes CPUs.
     fn wake_sleepers(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>, for_packets: bool) {
         for cpu in cpus.into_iter().filter(|cpu| Some(*cpu) != by).map(usize::from) {
             if self.sleepers.must_wake(cpu) {
@@ -60,8 +58,8 @@ impl Shared {
         }
     }
 
-    /// Wakes those CPUs that sleep, after frames for them were published by the CPU `by`. A CPU that is awake finds the
-    /// frames by its inbox.
+    /// Wakes the sleeping CPUs for which the CPU `by` published frames. A CPU that is awake finds
+    /// the frames through its inbox.
     pub(crate) fn notify(&self, published: &mut Vec<Published>, by: CpuIndex) {
         self.sleepers.after_publishing();
         for (cpu, queue) in published.iter().filter(|(cpu, _)| *cpu != by) {
@@ -75,7 +73,7 @@ impl Shared {
         self.wake(0..self.cpus.len() as CpuIndex, None);
     }
 
-    /// Changes something under the control lock, for a control thread, and wakes the CPUs that it concerns.
+    /// Changes state under the lock, for a control thread, and wakes the CPUs that it concerns.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.steering.lock();
         let result = change(&mut state);
@@ -87,38 +85,35 @@ impl Shared {
         result
     }
 
-    /// Requests a stop.
     pub(crate) fn stop(&self) {
-        // T1. Relaxed: this store hands nothing over. The fence in `wake_all` ensures that sleeping CPUs notice it.
+        // T1. Relaxed: this store hands no memory over. The fence in `wake_all` ensures that
+        // sleeping CPUs see it.
         self.stopping.store(true, Ordering::Relaxed);
         self.wake_all();
     }
 
-    /// Whether a stop was requested.
     #[inline(always)]
     pub(crate) fn is_stopping(&self) -> bool {
-        // T1.
         self.stopping.load(Ordering::Relaxed)
     }
 
     /// Counts a queue as closed. The CPU that closes the last queue wakes all CPUs.
     pub(crate) fn close_one(&self) {
-        // O1, release: pairs with O2. Also acquire, so that the last CPU passes on what the other CPUs did before.
+        // O1, release: pairs with O2. Also acquire, so that the last CPU passes on everything that
+        // the other CPUs did before.
         if self.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.finished.set(true);
             self.wake_all();
         }
     }
 
-    /// Whether every queue has ended and all received packets are finished.
     #[inline(always)]
     pub(crate) fn all_closed(&self) -> bool {
-        // O2, acquire: pairs with O1. A thread that sees 0 also sees the final value of every counter of the ledger,
-        // and all pages home.
+        // O2, acquire: pairs with O1. A thread that reads 0 also sees the final value of every
+        // counter of the ledger, and all pages in the pool.
         self.open_queues.load(Ordering::Acquire) == 0
     }
 
-    /// The ledger as it is now.
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.collect_kept();
         let state = self.steering.lock();
@@ -145,7 +140,6 @@ impl Shared {
         self.ledgers.snapshot(facts)
     }
 
-    /// A snapshot of each group that a queue is in: how it is steered.
     fn group_snapshots(&self, state: &State) -> Vec<GroupSnapshot> {
         let visible = (0..state.moves.groups()).filter_map(|at| {
             let queues: Vec<usize> = state.moves.queues_of(at).collect();
@@ -164,8 +158,8 @@ impl Shared {
         visible.collect()
     }
 
-    /// After all queues have ended, gives the pages of kept packets that were dropped since to the shared pool,
-    /// because no owner is left to collect them.
+    /// After all queues have ended, returns the pages of kept packets that were dropped later to
+    /// the shared pool, because no owner is left to collect them.
     pub(crate) fn collect_kept(&self) {
         if self.all_closed() {
             let mut pages = Vec::new();

@@ -1,14 +1,16 @@
 //! How a CPU goes to sleep and is woken.
 //!
-//! A CPU with nothing to do first keeps polling for up to [`IDLE_POLL`](crate::limits::IDLE_POLL), and for less time
-//! if that has not paid off lately, like KVM's `halt_poll_ns` (`Softnet::run`). Then it announces that it sleeps by
-//! setting its bit in `Sleepers`, passes a memory fence, and looks for work once more. At last it waits in one `ppoll` on its
-//! eventfd (its bell) and on those of its devices that have nothing to receive. A CPU that hands frames to others
-//! passes a fence once per poll and then checks the bits of the CPUs that it gave frames to. So either the sleeper
-//! sees the frames, or the other CPU sees the bit and rings the bell.
+//! A CPU with nothing to do first keeps polling for up to [`IDLE_POLL`](crate::limits::IDLE_POLL),
+//! and for less time if polling found no packets lately, like KVM's `halt_poll_ns`
+//! (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes a memory fence, and checks
+//! for work once more. Finally, the CPU waits in one `ppoll` on its eventfd (its bell) and on its
+//! devices without waiting frames. A CPU that hands frames to other CPUs executes a fence once per
+//! poll and then checks the bits of those CPUs. So either the sleeping CPU sees the frames, or the
+//! other CPU sees the bit and rings the bell.
 //!
-//! A caller with a runtime of its own gets one epoll file descriptor for all of this (`Softnet::event_fd`). Devices
-//! are added to the epoll and removed from it as the CPU starts and stops waiting for them.
+//! A caller with a runtime of its own gets one epoll file descriptor for the bell and all devices
+//! (`Softnet::event_fd`). Devices are added to the epoll and removed from it as the CPU starts and
+//! stops waiting for them.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,19 +27,16 @@ use crate::shared::Shared;
 /// Whether a CPU may go to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// It may sleep until its event file descriptor is readable or this time has come. From now on, other CPUs that
-    /// hand something to it ring its bell.
+    /// The CPU may sleep until its event file descriptor is readable or this time has come. From
+    /// now on, other CPUs that hand work to this CPU ring its bell.
     Sleep(Option<Timestamp>),
-    /// There is something to do: step again.
+    /// The CPU has work: step again.
     Work,
 }
 
-/// The state of one CPU's sleep.
 #[derive(Default)]
 pub(crate) struct Sleep {
-    /// Whether other CPUs know that this CPU sleeps.
     armed: bool,
-    /// The epoll for a caller that asked for one file descriptor.
     events: Option<Events>,
 }
 
@@ -46,23 +45,22 @@ impl Sleep {
         self.armed
     }
 
-    /// Announces to other CPUs that this CPU is about to sleep. Afterwards it must look for something to do once more.
+    /// Announces that this CPU is about to sleep. The caller must then check for work once more.
     pub(crate) fn arm(&mut self, me: CpuIndex, shared: &Shared) {
         shared.sleepers.about_to_sleep(usize::from(me));
         self.armed = true;
     }
 
-    /// The CPU is awake again, whatever the reason.
     pub(crate) fn awake(&mut self, me: CpuIndex, shared: &Shared) {
         self.armed = false;
         shared.sleepers.awake(usize::from(me));
-        // The bell is silenced in any case: a CPU that cleared the bit during an earlier sleep may have rung the bell
-        // only after this CPU was awake again.
+        // Silence the bell in any case: a CPU that cleared the bit during an earlier sleep may have
+        // rung the bell only after this CPU was awake again.
         shared.bells[usize::from(me)].hush();
     }
 
-    /// Makes the epoll listen only to the devices that the CPU waits for. The other devices would make it readable
-    /// again and again.
+    /// Makes the epoll listen only to the devices for which the CPU waits. The other devices would
+    /// make the epoll readable again and again.
     pub(crate) fn listen(&self, queues: &mut [OwnedQueue]) {
         let Some(events) = &self.events else { return };
         for queue in queues {
@@ -78,7 +76,6 @@ impl Sleep {
         }
     }
 
-    /// One epoll file descriptor for the bell and all devices.
     pub(crate) fn event_fd(&mut self, bell: &Bell, queues: &mut [OwnedQueue]) -> io::Result<OwnedFd> {
         let events = match self.events.take() {
             Some(events) => events,
@@ -91,7 +88,6 @@ impl Sleep {
         self.events.insert(events).try_clone()
     }
 
-    /// Another CPU has given this queue away: adds its device to the epoll.
     pub(crate) fn add(&self, queue: &mut OwnedQueue) {
         let Some((events, device)) = self.events.as_ref().zip(queue.device()) else { return };
         match events.add(device) {
@@ -100,7 +96,6 @@ impl Sleep {
         }
     }
 
-    /// The queue has ended, or goes to another CPU: removes its device from the epoll.
     pub(crate) fn forget(&self, queue: &OwnedQueue) {
         if let (Some(events), Some(device)) = (&self.events, queue.device()) {
             if let Err(error) = events.forget(device) {
@@ -110,8 +105,8 @@ impl Sleep {
     }
 }
 
-/// Until when a CPU's queues have nothing to do unless the CPU is woken: the earliest of `until` and the times of the
-/// queues. `None` if there is something to do now.
+/// The time until which a CPU's queues have no work unless the CPU is woken: the earliest of
+/// `until` and the times of the queues. `None` if a queue has work now.
 pub(crate) fn queues_sleep_until(
     queues: &mut [OwnedQueue],
     now: Timestamp,

@@ -1,8 +1,8 @@
-//! One CPU of the path: the object that a thread steps, with everything that belongs to that CPU alone.
+//! One CPU of the path: the object that a thread steps, with everything that only this CPU uses.
 //!
-//! A round goes through the phases from top to bottom, like the two halves of a Linux softirq. The CPU receives from
-//! the queues that it owns, then handles its own share of the packets, then the share that other CPUs handed to it. Between
-//! rounds without work it waits (`waiting`).
+//! A round goes through the phases from top to bottom, like the two halves of a Linux softirq. The
+//! CPU receives from the queues that it owns, then handles its own share of the packets, then the
+//! share that other CPUs handed to it. Between rounds without work, the CPU waits (`waiting`).
 
 mod waiting;
 
@@ -33,36 +33,36 @@ use steerage_moves::Event;
 /// The outcome of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stepped {
-    /// It did something: step again.
+    /// The round received or handled packets: step again.
     Worked,
-    /// There was nothing to do.
+    /// The round found no work.
     Idle,
     /// Every queue has ended and all received packets are finished, or the time to drain is over.
     Finished,
 }
 
 /// The phases of a round, in order. The number is the index of one of the CPU's queues or backlogs.
-/// [`Softnet::advance`] runs one, and the example of [`Softnet`] runs whole rounds.
+/// [`Softnet::advance`] runs one phase, and the example of [`Softnet`] runs whole rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Follow changes that were requested: moves, limits, the end.
+    /// Follow requested changes: moves, limits, the end.
     Control,
-    /// Take frames off a queue's device.
+    /// Take frames from a queue's device.
     Poll(usize),
     /// Choose each frame's CPU.
     Steer(usize),
-    /// Show the staged frames to the other CPUs.
+    /// Make the staged frames visible to the other CPUs.
     Publish(usize),
-    /// Wake the sleeping CPUs that were given packets in this round.
+    /// Wake the sleeping CPUs that got packets in this round.
     Wake,
     /// Call the handler with a batch.
     Handle(usize),
-    /// Count the batch, and give its slots back.
+    /// Count the batch, and finish its slots.
     Finish(usize),
 }
 
-/// One CPU's part of an instance, before the thread that runs it starts.
-/// `Instance::split` of the crate `steerage` makes it.
+/// One CPU's part of an instance, before its thread starts. `Instance::split` of the crate
+/// `steerage` creates the parts.
 pub struct CpuPart<H: Handler> {
     pub(crate) index: CpuIndex,
     pub(crate) make: MakeHandler<H>,
@@ -87,20 +87,20 @@ impl<H: Handler> CpuPart<H> {
         self.shared.cpus[usize::from(self.index)]
     }
 
-    /// Builds the handler on the calling thread, and prepares the CPU to be stepped.
+    /// Builds the handler on the calling thread, and prepares the CPU for its first step.
     pub fn enter<P: Platform>(self, platform: P) -> Softnet<H, P> {
         Softnet::new(self, platform)
     }
 
-    /// Like [`enter`](Self::enter), on the machine that this process runs on.
+    /// Like [`enter`](Self::enter), on the machine on which this process runs.
     pub fn enter_machine(self) -> Softnet<H, Machine> {
         let machine = Machine::new(self.shared.start, u64::from(self.index));
         self.enter(machine)
     }
 }
 
-/// Stops the instance if a CPU goes away before it has finished, by a panic or because its future was dropped.
-/// Otherwise the other CPUs would wait for it.
+/// Stops the instance if a CPU ends before the run has finished, by a panic or because its future
+/// was dropped. Otherwise, the other CPUs would wait for that CPU.
 #[derive(Debug)]
 pub(crate) struct StopsUnlessFinished {
     pub(crate) shared: Arc<Shared>,
@@ -115,15 +115,12 @@ impl Drop for StopsUnlessFinished {
     }
 }
 
-/// The state of the current round.
 #[derive(Debug)]
 struct Round {
     start: Timestamp,
     worked: bool,
-    /// Whether a poll or a batch was as large as it can be.
     full: bool,
     handled: usize,
-    /// CPUs that got new frames in this round.
     published: Vec<Published>,
 }
 
@@ -168,7 +165,7 @@ pub struct Softnet<H: Handler, P: Platform> {
     /// Frames received and frames handled since [`poll`](Self::poll) was last called.
     received: usize,
     handled: usize,
-    /// Set when a stop was requested: until this time packets in flight are handled.
+    /// Set when a stop was requested: packets in flight are handled until this time.
     drain_until: Option<Timestamp>,
     finished: bool,
 }
@@ -207,8 +204,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    // ---- the round
-
     /// One round: all phases once.
     #[inline]
     pub fn step(&mut self) -> Stepped {
@@ -219,7 +214,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// Runs whole rounds until at least `budget` packets were received or handled, or until there is nothing to do.
+    /// Runs rounds until at least `budget` packets were received or handled, or a round finds no
+    /// work.
     pub fn poll(&mut self, budget: usize) -> Stepped {
         (self.received, self.handled) = (0, 0);
         loop {
@@ -230,14 +226,13 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// How many packets the handler got since the last call of [`poll`](Self::poll) began, or since the start if it
-    /// was never called.
+    /// How many packets the handler got since the last [`poll`](Self::poll) began, or the start.
     pub fn handled(&self) -> usize {
         self.handled
     }
 
-    /// Runs only the next phase. Returns `Some` if it ended a round. A simulator uses this to interleave the phases
-    /// of many CPUs in any order.
+    /// Runs only the next phase. Returns `Some` if the phase ended a round. A simulator uses this
+    /// to interleave the phases of many CPUs in any order.
     #[inline]
     pub fn advance(&mut self) -> Option<Stepped> {
         let _in_round = round::enter();
@@ -283,11 +278,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 self.runner.cpu.now = self.platform.now();
                 let now = self.runner.cpu.now;
                 if self.sampler.is_timing() && self.sampler.end(self.backlogs.at(place), &self.shared, now) {
-                    // Handle the rest of the batch that the timed packet was taken from.
                     self.phase = Phase::Handle(place);
                     return None;
                 }
-                // Every round handles the CPU's own share and one more backlog, so that no backlog waits forever.
+                // Every round handles the own share and one more backlog, so that no backlog waits
+                // forever.
                 if !self.backlogs.is_own(place) && self.is_round_over() {
                     self.ledger().time_squeeze.add(1);
                     Phase::Control
@@ -304,7 +299,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.finished
     }
 
-    /// When the handler's next tick is due. `None` if it wants none.
+    /// When the handler's next tick is due. `None` if the handler requested no tick.
     pub fn next_tick(&self) -> Option<Timestamp> {
         self.runner.next_tick
     }
@@ -319,13 +314,13 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     fn next_to_handle(&mut self, place: usize) -> Phase {
-        // An instance without outputs holds nothing back.
         let held_back = !self.runner.outputs.is_empty() && self.holds_back();
         self.backlogs.next_to_serve(place, held_back).map_or(Phase::Control, Phase::Handle)
     }
 
-    /// Whether packets whose source can wait have to wait, because an output is full. So a file is not read faster than
-    /// it is written. After a stop was requested, packets wait only during the first half of the time to drain.
+    /// Whether packets of a source that can wait must wait, because an output is full. So a file is
+    /// read only as fast as its packets are written. After a stop was requested, packets wait only
+    /// during the first half of the time to drain.
     #[inline(never)]
     fn holds_back(&self) -> bool {
         let time_left = self.drain_until.is_none_or(|until| self.runner.cpu.now + DRAIN_MAX / 2 < until);
@@ -350,9 +345,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.runner.ledger()
     }
 
-    // ---- control
-
-    /// Follows what control requests. Returns whether the round may go on.
     fn control_phase(&mut self) -> bool {
         if self.sleep.is_armed() {
             self.sleep.awake(self.runner.index, &self.shared);
@@ -401,25 +393,22 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.runner.cpu.now = now;
     }
 
-    /// Closes the queues that have ended and have no frames in flight. If another thread has the control lock, it tries again
-    /// in the next round.
+    /// Closes the queues that have ended and have no frames in flight. If another thread has the
+    /// control lock, tries again in the next round.
     fn close_queues(&mut self) {
         let at_rest = |queue: &mut OwnedQueue| !queue.is_parked() && queue.is_at_rest();
         while let Some(at) = self.queues.iter_mut().position(at_rest) {
             let Some(mut state) = self.shared.steering.try_lock() else { return };
-            // From now on no move waits for this queue.
             let mut queue = self.queues.swap_remove(at);
             state.on(Event::Closed { queue: queue.id });
             self.control.publish(&self.shared, state, self.runner.index);
             self.sleep.forget(&queue);
-            // Closing a device is not a part of the packet path, and may take memory.
+            // Closing a device is not a part of the packet path, and may allocate memory.
             let _outside = round::leave();
             queue.close();
             self.shared.close_one();
         }
     }
-
-    // ---- receive and handle
 
     fn receive(&mut self, queue: usize) {
         let queue = &mut self.queues[queue];
@@ -431,7 +420,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let polled = queue.frames_polled;
         if polled > 0 {
             self.round.worked = true;
-            // A device that is due now has more frames, and stopped for a reason of its own.
+            // A device that is due now has more frames, and ended the poll for its own reason.
             let has_more = matches!(queue.state.polled, Polled::NotBefore(due) if due <= self.runner.cpu.now);
             self.round.full |= has_more || polled >= self.control.limits.dev_weight;
             self.received += polled;
@@ -457,13 +446,12 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             return;
         }
         if self.runner.enter().is_err() {
-            // No frame was taken; the next round looks at the backlog again.
             self.control.start_over(&mut self.runner);
             return;
         }
         let alone = self.sampler.wants_one_alone();
         let most = if alone { 1 } else { self.control.limits.dev_weight };
-        // A device that lends frames on this CPU has just written their headers.
+        // A device that provides blocks on this CPU has just written the headers of the frames.
         let cached = backlog.lent && is_own;
         let taken = if cached { backlog.consumer.take_cached(most) } else { backlog.consumer.take(most) };
         if alone {
@@ -492,12 +480,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    // ---- the end
-
-    /// Ends this CPU and returns the handler's report. Packets that are still in its rings stay there and count as in
-    /// flight.
+    /// Ends this CPU and returns the handler's report. Packets that are still in its rings stay
+    /// there and count as in flight.
     pub fn finish(mut self) -> H::Report {
-        // If this CPU ends too early, other CPUs would wait for it, so the drop of `stops` stops them.
+        // If this CPU ends too early, other CPUs would wait for it, so dropping `stops` stops them.
         self.stops.finished = self.is_finished();
         self.runner.cpu.now = self.platform.now();
         self.runner.finish()

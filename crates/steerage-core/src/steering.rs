@@ -1,13 +1,14 @@
-//! The state that control and the packet CPUs share under one lock: the machine that moves buckets, changing limits,
-//! and the data that a policy leaves here.
+//! The state that control and the packet CPUs share under one lock: the state machine that moves
+//! buckets, changing limits, and the data that a policy stores.
 //!
-//! Control threads wait for the lock. A packet CPU only tries to take it, between two rounds and only if there is
-//! something to do. If it fails, it keeps its report and tries again in the next round. A version number shows with
-//! one load whether anything changed. The data path's own part in a move (park, fence, release) takes no lock.
+//! Control threads wait for the lock. A packet CPU only tries to take it, between two rounds and
+//! only if a request concerns it. If the attempt fails, the CPU keeps its report and tries again in
+//! the next round. One load of a version number shows whether the state changed. The data path's
+//! own part in a move (park, fence, release) takes no lock.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `deadline` | phases that take too long, CPUs that show no sign of life |
+//! | `deadline` | phases that take too long, CPUs that make no progress |
 //! | `limits` | limits that change |
 
 mod deadline;
@@ -32,10 +33,8 @@ use steerage_mem::signal::Signal;
 
 pub(crate) use deadline::QueueGauges;
 
-/// Handler state that moves between CPUs, beside the machine.
 pub(crate) type InTransit<M> = ControlLock<Transit<M>>;
 
-/// The state under the control lock.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) moves: Moves,
@@ -44,22 +43,17 @@ pub(crate) struct State {
     queues: Vec<QueueGauges>,
     pub(crate) limits: LimitsInForce,
     pub(crate) policy: PolicyInfo,
-    /// The findings of the policy about each group.
     pub(crate) findings: Vec<GroupFindings>,
-    /// The share of each CPU's time that other programs used lately.
     pub(crate) others: Vec<f64>,
-    /// Buckets whose packets should be examined, to name the flow that fills them, and the flows that were seen.
+    /// Buckets whose packets are examined to name their largest flow, and the flows that were seen.
     to_name: Vec<BucketId>,
     flows_seen: Vec<(BucketId, FlowKey)>,
-    /// The hook that each CPU should run between two rounds.
     hooks: Vec<Option<Arc<dyn BetweenRounds>>>,
-    /// Queues that another CPU should poll: the queue and the CPU.
     wanted: Vec<(usize, CpuIndex)>,
-    /// Queues that their owners have released. No CPU polls them until they are taken.
+    /// Queues that their owners have released. No CPU polls these queues until a CPU takes them.
     offers: Vec<Offer>,
 }
 
-/// A queue that another CPU should take.
 pub(crate) struct Offer {
     pub(crate) queue: OwnedQueue,
     pub(crate) from: CpuIndex,
@@ -73,12 +67,11 @@ impl fmt::Debug for Offer {
     }
 }
 
-/// The lock around the state, and a version number that changes with it.
 #[derive(Debug)]
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
-    /// Whether [`State::is_settled`]. The thread that holds the lock sets it.
+    /// Whether [`State::is_settled`]. The thread that holds the lock sets the signal.
     pub(crate) settled: Signal,
 }
 
@@ -112,24 +105,21 @@ impl Steering {
         Ok(Self { state: ControlLock::new(state), version: AtomicU64::new(1), settled })
     }
 
-    /// Changes whenever a CPU has something to do.
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
         // Acquire pairs with the release in `publish`; the lock orders the rest.
         self.version.load(Ordering::Acquire)
     }
 
-    /// For packet CPUs.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         self.state.try_lock()
     }
 
-    /// For control threads.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// Releases the lock. If something changed, increments the version. Adds the CPUs that must be woken to `wake`.
+    /// Releases the lock. Increments a changed state's version. Adds the CPUs to wake to `wake`.
     pub(crate) fn publish(&self, mut state: MutexGuard<'_, State>, wake: &mut Vec<CpuIndex>) {
         wake.clear();
         wake.append(&mut state.actions.wake);
@@ -141,22 +131,20 @@ impl Steering {
 }
 
 impl State {
-    // ---- events
-
-    /// Passes the machine an event of control, or of a CPU that has done its part in a move.
     pub(crate) fn on(&mut self, event: Event<'_>) {
         self.moves.on(event, &mut self.actions);
     }
 
-    /// Checks whether the phase of the moving slice takes too long, and acts if so. `open` lists the CPUs whose fences
-    /// the caller waits for.
+    /// Checks whether the phase of the moving slice takes too long, and acts if so. `open` lists
+    /// the CPUs for whose fences the caller waits.
     pub(crate) fn check_deadline(&mut self, me: CpuIndex, open: &[CpuIndex], gates: &[Gate], now: Timestamp) {
         let Some(slice) = self.moves.slice().filter(|_| self.moves.is_timed()) else { return };
         if !self.deadline.is_over(slice, now) {
             return;
         }
         self.on(Event::Overdue { by: me, open });
-        // The machine is locked, and the outcome of each action is its next event, which may ask for more.
+        // The outcome of each action is the locked machine's next event, which may request more
+        // actions.
         let mut nth = 0;
         while let Some(ask) = self.actions.asks.get(nth).copied() {
             nth += 1;
@@ -176,15 +164,15 @@ impl State {
         self.actions.asks.clear();
     }
 
-    /// Whether `cpu` has frames of a queue that can wait. None of these frames may be lost, however long it takes.
+    /// Whether `cpu` has frames of a queue that can wait, none of which may be lost.
     fn is_waited_for(&self, cpu: CpuIndex) -> bool {
         let is_open = |at: usize| self.moves.is_open(at);
         let waits = |(at, queue): (usize, &QueueGauges)| queue.can_wait && is_open(at) && !queue.is_finished(cpu);
         self.queues.iter().enumerate().any(waits)
     }
 
-    /// Whether a dead CPU's queue has nothing left on living old CPUs. Frames that it sent to dead CPUs are revoked.
-    /// Returns the epoch of the slice.
+    /// Whether the frames of a dead CPU's queue are finished on all living old CPUs. Frames that
+    /// the queue sent to dead CPUs are revoked. Returns the epoch of the slice.
     fn are_fences_passed(&self, queue: usize) -> Option<u64> {
         let slice = self.moves.slice()?;
         let rings = &self.queues[queue];
@@ -199,7 +187,6 @@ impl State {
         all_passed.then_some(slice.epoch)
     }
 
-    /// Whether all masks and limits are in force for new packets, and no bucket is moving.
     pub(crate) fn is_settled(&self) -> bool {
         let waits = |(queue, to): &(usize, CpuIndex)| {
             let both = [*to, self.moves.owner_of(*queue)];
@@ -209,9 +196,6 @@ impl State {
         self.moves.is_settled() && self.limits_in_force() && owners_in_force
     }
 
-    // ---- owners of queues
-
-    /// Requests that another CPU poll a queue.
     pub(crate) fn want_owner(&mut self, queue: usize, cpu: CpuIndex) {
         self.wanted.retain(|(other, _)| *other != queue);
         self.wanted.push((queue, cpu));
@@ -219,7 +203,6 @@ impl State {
         self.actions.changed = true;
     }
 
-    /// The CPU that should poll a queue instead of `owner`, if it is alive.
     pub(crate) fn wanted_owner(&mut self, queue: usize, owner: CpuIndex) -> Option<CpuIndex> {
         let at = self.wanted.iter().position(|(other, to)| *other == queue && !self.moves.is_dead(*to))?;
         let (_, to) = self.wanted[at];
@@ -229,7 +212,6 @@ impl State {
         (to != owner).then_some(to)
     }
 
-    /// An owner releases a queue.
     pub(crate) fn offer(&mut self, offer: Offer) {
         self.wanted.retain(|(queue, _)| *queue != offer.queue.id);
         self.actions.wake(offer.to);
@@ -237,20 +219,17 @@ impl State {
         self.offers.push(offer);
     }
 
-    /// Whether `cpu` has offered a queue that nobody has taken yet.
     pub(crate) fn has_offered(&self, cpu: CpuIndex) -> bool {
         self.offers.iter().any(|offer| offer.from == cpu)
     }
 
-    /// Takes a queue that is offered to `cpu`, or takes back a queue of its own that no CPU has taken.
+    /// Takes a queue that was released for `cpu`, or back a queue of `cpu` that no CPU has taken.
     pub(crate) fn take_queue(&mut self, cpu: CpuIndex, now: Timestamp) -> Option<Offer> {
         let in_vain = |offer: &Offer| now.since(offer.since) >= OFFER_WAIT || self.moves.is_dead(offer.to);
         let mine = |offer: &Offer| offer.to == cpu || (offer.from == cpu && in_vain(offer));
         let at = self.offers.iter().position(mine)?;
         Some(self.offers.swap_remove(at))
     }
-
-    // ---- limits
 
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         if self.limits.set(limits) {
@@ -278,21 +257,17 @@ impl State {
         }
     }
 
-    /// Whether all living CPUs follow the current limits.
     pub(crate) fn limits_in_force(&self) -> bool {
         self.limits.cpus_behind().iter().all(|cpu| self.moves.is_dead(*cpu))
     }
 
-    // ---- the data of a policy
-
     pub(crate) fn set_policy(&mut self, policy: PolicyInfo) {
         self.policy = policy;
         self.findings.clear();
-        // Sleeping CPUs must find out whether load is measured.
+        // Sleeping CPUs must learn whether load is measured.
         (0..self.hooks.len() as CpuIndex).for_each(|cpu| self.actions.wake(cpu));
     }
 
-    /// The buckets whose packets should be examined, to name the flow that fills them.
     pub(crate) fn to_name(&self) -> &[BucketId] {
         &self.to_name
     }
@@ -304,8 +279,8 @@ impl State {
         }
     }
 
-    /// Records that a packet in a bucket of [`to_name`](Self::to_name) belongs to this flow. If the policy does not
-    /// collect the flows, those above a limit are forgotten.
+    /// Records that a packet in a bucket of [`to_name`](Self::to_name) belongs to this flow. If the
+    /// policy does not collect the flows, flows above a limit are ignored.
     pub(crate) fn saw_flow(&mut self, bucket: BucketId, flow: FlowKey) {
         if self.flows_seen.len() < FLOWS_SEEN_MAX {
             self.flows_seen.push((bucket, flow));

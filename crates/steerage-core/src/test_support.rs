@@ -1,5 +1,3 @@
-//! Helpers by which the tests of this crate build instances.
-
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -14,7 +12,6 @@ use crate::placement::{Plan, PolicyInfo};
 use crate::platform::Platform;
 use crate::queue::hash::QueueHasher;
 
-/// The specification of an instance on CPUs 0 to `cpus - 1`, with all defaults.
 pub(crate) fn spec(cpus: u16) -> Spec {
     let workers: CpuMask = (0..cpus).map(CpuId).collect();
     let affinity = Affinity::BothDirections;
@@ -43,7 +40,6 @@ pub(crate) fn spec(cpus: u16) -> Spec {
     }
 }
 
-/// A clock that stands still, for CPUs that a test steps.
 pub(crate) struct Still;
 
 impl Platform for Still {

@@ -1,17 +1,19 @@
 //! Sending packets that a function transmits.
 //!
-//! Each CPU has its own queue to each output, so no CPU waits for a lock. The packets of a batch that go to one output
-//! are given to this CPU's queue in one call, in the order in which they arrived. That happens after the handler has
-//! returned and the CPU's gate was left, because the verdicts of a CPU that was declared dead are void. It also happens
-//! before the batch counts as finished. So the fence of a move covers everything that was sent. When a flow moves, its
-//! new CPU sends nothing before all of the flow's earlier packets have left, and the flow keeps its order on the wire.
+//! Each CPU has its own queue to each output, so no CPU waits for a lock. The packets of a batch
+//! that go to one output are passed to this CPU's queue in one call, in the order in which they
+//! arrived. The call comes after the CPU has left its gate, because the verdicts of a CPU that was
+//! declared dead are void. The call comes before the batch counts as finished, so that the fence of
+//! a move covers all sent packets. When a flow moves, its new CPU sends nothing before all of the
+//! flow's earlier packets have left, and the flow keeps its order on the wire.
 //!
-//! A device copies the packets that it cannot send at once, or takes a packet's page in exchange for a page of its own
-//! ([`OutgoingPacket::swap`]). For the exchange it has pages of the pool ([`TxCapabilities::pages_max`]). The page that
-//! it puts into the packet's slot comes home in the place of the page that it took, and the page that it took is its
-//! own once the device has sent it. An exchange needs no counter, no limit and no second way home, which keeping the
-//! page would need. (It was compared with a copy by AF_XDP on a veth, in five pairs of runs on a busy machine. With
-//! frames of 64 bytes there is no difference to a copy. With 1500 bytes the rate was 1.06 times the rate with a copy.)
+//! A device copies the packets that it cannot send at once, or takes a packet's page in exchange
+//! for a page of its own ([`OutgoingPacket::swap`]). For the exchange, the device has pages of the
+//! pool ([`TxCapabilities::pages_max`]). The device's page returns through the packet's slot, and
+//! the packet's page belongs to the device once it was sent. Keeping the packet's page instead
+//! would need a counter, a limit and a second way to return pages. (Measured with AF_XDP on a veth,
+//! in five pairs of runs on a busy machine: with frames of 64 bytes, the exchange was as fast as a
+//! copy. With 1500 bytes, the exchange had 1.06 times the rate of a copy.)
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +29,7 @@ use steerage_mem::ring::{Frame, Frames};
 use steerage_mem::{Completion, Kept, Page, Region};
 use steerage_topology::CpuId;
 
-/// One CPU's queue to an output. A device that sends implements it.
+/// One CPU's queue to an output, which a sending device implements.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::{device::DeviceError, tx::Output}; pub mod device { pub use steerage_core::tx::*; } }
@@ -52,12 +54,12 @@ use steerage_topology::CpuId;
 /// assert_eq!(output.kind, "example");
 /// ```
 pub trait TxQueue: Send {
-    /// The needs and actions of the queue. Called while the instance is built. The answer must not change.
+    /// The needs and abilities of the queue, which must not change. Called during the build.
     fn capabilities(&self) -> TxCapabilities {
         TxCapabilities::default()
     }
 
-    /// Opens the queue, with what it needs. Called once, before the first packet.
+    /// Opens the queue with its resources. Called once, before the first packet.
     ///
     /// # Errors
     /// If the device cannot work with these pages.
@@ -66,41 +68,43 @@ pub trait TxQueue: Send {
         Ok(())
     }
 
-    /// Whether a batch would find room now. Called only if the queue [defers](TxCapabilities::defers), before a batch
-    /// is handled whose source can wait: such a batch waits until all outputs of the CPU have room. An output that
-    /// accepts nothing any more must not return false forever.
+    /// Whether a batch would find room now. Called only if the queue
+    /// [defers](TxCapabilities::defers), before a batch is handled whose source can wait. Such a
+    /// batch waits until all outputs of the CPU have room. An output that accepts no more packets
+    /// must not return false forever.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Sends packets in their order. When it returns, the queue no longer needs them: it has copied the packets that
-    /// it could not send at once, or has swapped their pages for some of its own ([`OutgoingPacket::swap`]). Must not
-    /// block, and must not allocate memory after the first few calls. Called once for each batch that has packets for
-    /// this output.
+    /// Sends packets in their order. When this function returns, the queue no longer needs the
+    /// packets. The queue has either sent a packet, copied it, or swapped its pages for pages of
+    /// the queue ([`OutgoingPacket::swap`]). Must not block, and must not allocate memory after the
+    /// first few calls. Called once for each batch that has packets for this output.
     ///
     /// # Errors
-    /// An error ends this CPU's queue: all packets of this batch, and all that are transmitted to it from then on,
-    /// are refused.
+    /// An error ends this CPU's queue. All packets of this batch and all later packets are refused.
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError>;
 
-    /// Sends the packets that were held back to fill a larger unit. Called when this CPU has nothing else to do, and
-    /// at its end, if packets were sent since the last flush. Another CPU may later send packets of the same flow,
-    /// and they must not leave before the packets that are held back here.
+    /// Sends the packets that were held back to fill a larger unit. Called when this CPU has no
+    /// other work, and at its end, if packets were sent since the last flush. Another CPU may later
+    /// send packets of the same flow, which must not leave before the packets that this queue holds
+    /// back.
     ///
     /// # Errors
-    /// The same as for [`send`](Self::send). The packets that were held back have already been counted as sent.
+    /// The same as for [`send`](Self::send). The packets that were held back have already been
+    /// counted as sent.
     fn flush(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    /// Informs the queue that the run is over or that the queue failed. Append its pages to `pages`. A page that is not
-    /// returned cannot be used until the region ends.
+    /// Informs the queue that the run is over or that the queue failed. The queue appends its pages
+    /// to `pages`. A page that is not returned cannot be used until the region ends.
     fn close(&mut self, pages: &mut Vec<Page>) {
         let _ = pages;
     }
 }
 
-/// The outcome of a [`TxQueue::send`]. Packets that are in none of the counts found no room.
+/// The result of [`TxQueue::send`]. Packets that are in none of the counts found no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
@@ -110,14 +114,14 @@ pub struct Sent {
     pub bytes: u64,
     /// Packets that are longer than the device can send.
     pub too_long: u64,
-    /// Packets of a link type that the device does not have.
+    /// Packets whose link type the device cannot send.
     pub link_type: u64,
-    /// Packets that a capture has cut.
+    /// Packets that a capture has truncated.
     pub cut: u64,
     /// Packets that the device cannot send for another reason, such as an interface that is down.
     pub refused: u64,
-    /// Packets accepted now and finished later. They are in flight until the device's [`TxAccount`] reports what
-    /// became of them.
+    /// Packets that were accepted now and will be finished later. These packets are in flight until
+    /// the device's [`TxAccount`] reports their outcome.
     pub deferred: u64,
 }
 
@@ -128,22 +132,22 @@ impl Sent {
     }
 }
 
-/// Makes an output's queue for a CPU.
+/// Creates an output's queue for a CPU.
 pub type OpenTx = Box<dyn FnMut(CpuId) -> Result<Box<dyn TxQueue>, DeviceError> + Send>;
 
-/// A device to send to, as given to the builder.
+/// A device for sending, as given to the builder.
 #[non_exhaustive]
 pub struct Output {
-    /// The name that the user gave it, or its current name if it was renamed.
+    /// The name that the user gave the device, or its current name if it was renamed.
     pub name: DeviceName,
-    /// Its kind, for example `pcap`.
+    /// The kind of the device, for example `pcap`.
     pub kind: &'static str,
-    /// Makes the device's queues, one for each CPU, when the instance is built.
+    /// Creates the device's queues, one for each CPU, when the instance is built.
     pub open: OpenTx,
 }
 
 impl Output {
-    /// A device with this name and kind, whose queues `open` makes.
+    /// A device with this name and kind, whose queues `open` creates.
     pub fn new(
         name: impl Into<DeviceName>,
         kind: &'static str,
@@ -176,7 +180,6 @@ impl fmt::Debug for Outgoing<'_> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// The packets of `frames` that a batch's `actions` send to the output `to`.
     pub(crate) fn of_batch(
         frames: Frames<'a>,
         actions: &'a Actions,
@@ -192,13 +195,13 @@ impl<'a> Outgoing<'a> {
         self.now
     }
 
-    /// The source of the packets. A device that finishes packets later reports it to its [`TxAccount`].
+    /// The source of the packets, which a device that defers reports to its [`TxAccount`].
     pub fn source(&self) -> TxSource {
         self.source
     }
 
-    /// The next packet. This is not an `Iterator`, because a packet is read in place and only until the next packet
-    /// is requested.
+    /// The next packet. This type is not an `Iterator`, because a packet is read in place and only
+    /// until the next packet is requested.
     pub fn next_packet(&mut self) -> Option<OutgoingPacket<'a>> {
         loop {
             let frame = self.frames.next()?;
@@ -210,16 +213,15 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// A packet on its way out.
+/// A packet that an output sends.
 #[derive(Debug)]
 pub struct OutgoingPacket<'a> {
     frame: Frame<'a>,
-    /// The writable copy of a lent frame, if the handler wrote to it.
     copy: Option<&'a Kept>,
 }
 
 impl OutgoingPacket<'_> {
-    /// The packet's bytes, and what the receiving device recorded about it.
+    /// The packet's bytes, and everything that the receiving device recorded about the packet.
     #[inline]
     pub fn received(&self) -> Received<'_> {
         received(&self.frame, self.copy)
@@ -231,44 +233,41 @@ impl OutgoingPacket<'_> {
         self.copy.map_or_else(|| self.frame.segments(), |copy| copy.segments_with(&self.frame))
     }
 
-    /// The work that an offload left to do: see [`Packet::offload`](crate::packet::Packet::offload). An output that
-    /// cannot take super-frames cuts them. An output that does not know about them refuses them.
+    /// The unfinished offload work: see [`Packet::offload`](crate::packet::Packet::offload). An
+    /// output that cannot send super-frames splits them into packets. An output that does not check
+    /// for super-frames refuses them.
     #[inline]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.frame, self.copy)
     }
 
-    /// Takes the packet together with its pages, in exchange for as many pages from the end of `pages`, so that it
-    /// can be sent from there without a copy. The packet in the batch is then empty. Returns `None`, and takes
-    /// nothing, if `pages` has too few pages, or if the packet does not lie in pages of the pool.
+    /// Takes the packet together with its pages, in exchange for as many pages from the end of
+    /// `pages`, so that the device can send the packet without a copy. The packet in the batch is
+    /// then empty. Returns `None` and takes nothing if `pages` has too few pages, or if the packet
+    /// does not lie in pages of the pool.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.copy.is_some() { None } else { self.frame.swap(pages) }
     }
 }
 
-/// One CPU's queue to an output, and its counters.
 pub(crate) struct OwnedTx {
     name: DeviceName,
-    /// `None` after it failed.
     queue: Option<Box<dyn TxQueue>>,
     ledger: Arc<TxLedger>,
     pool: Option<Arc<SharedPool>>,
-    /// Whether packets were sent since the last flush.
     unflushed: bool,
     can: TxCapabilities,
 }
 
-/// The fate of a batch's packets for one output.
+/// The outcome of a batch's packets for one output.
 pub(crate) struct Fate {
     pub(crate) sent: u64,
-    /// Packets that the output accepted and will settle itself.
     pub(crate) deferred: u64,
     pub(crate) dropped: Drops,
 }
 
 impl OwnedTx {
-    /// Sends the batch's packets to this output; there are `count` of them.
     pub(crate) fn send(&mut self, count: u64, packets: &mut Outgoing<'_>) -> Fate {
         let source = packets.source;
         let sent = self.queue.as_mut().map(|queue| queue.send(packets));
@@ -276,7 +275,7 @@ impl OwnedTx {
         self.unflushed = true;
         self.ledger.packets.add(sent.packets);
         self.ledger.bytes.add(sent.bytes);
-        // A device that reports more packets than it was given is wrong, but the ledger must balance all the same.
+        // A device may report more packets than it was given, but the ledger must balance.
         let left = count.saturating_sub(sent.packets);
         let deferred = if self.can.defers { sent.deferred.min(left) } else { 0 };
         if let Some(account) = self.ledger.deferred.as_ref().filter(|_| deferred > 0) {
@@ -287,17 +286,14 @@ impl OwnedTx {
         Fate { sent: count - left, deferred, dropped }
     }
 
-    /// Whether a source that can wait should wait for this output.
     pub(crate) fn is_full(&self) -> bool {
         self.can.defers && self.queue.as_ref().is_some_and(|queue| !queue.has_room())
     }
 
-    /// How many pages the queue needs.
     pub(crate) fn pages_max(&self) -> usize {
         self.can.pages_max
     }
 
-    /// Gives the queue what it needs.
     pub(crate) fn open(&mut self, region: &Arc<Region>, pool: &Arc<SharedPool>) -> Result<(), DeviceError> {
         let mut pages = Vec::new();
         pool.take_out(&mut pages, self.can.pages_max);
@@ -309,7 +305,6 @@ impl OwnedTx {
         }
     }
 
-    /// Closes the queue. Its pages go home.
     pub(crate) fn close(&mut self) {
         if let (Some(mut queue), Some(pool)) = (self.queue.take(), &self.pool) {
             let mut pages = Vec::new();
@@ -325,7 +320,6 @@ impl OwnedTx {
         }
     }
 
-    /// Unwraps the result of a call to the device. An error closes the queue.
     fn unless_failed<T>(&mut self, result: Result<T, DeviceError>) -> Option<T> {
         let error = match result {
             Ok(value) => return Some(value),
@@ -338,7 +332,7 @@ impl OwnedTx {
     }
 }
 
-/// Makes each CPU's queue to each output. Returns the description of each output, and the queues by CPU.
+/// Creates each CPU's queue to each output. Returns the outputs' descriptions, and queues by CPU.
 pub(crate) fn make_outputs(
     outputs: Vec<Output>,
     cpus: &[CpuId],
@@ -351,7 +345,6 @@ pub(crate) fn make_outputs(
         for (cpu, sends) in cpus.iter().zip(&mut sends) {
             let queue = open(*cpu)?;
             let can = queue.capabilities();
-            // Packets that CPUs originate are one more source.
             let ledger = Arc::new(if can.defers { TxLedger::deferring(queues + 1) } else { TxLedger::default() });
             ledgers.push(Arc::clone(&ledger));
             let (queue, name) = (Some(queue), name.clone());

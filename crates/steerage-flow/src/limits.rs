@@ -7,7 +7,7 @@ use std::time::Duration;
 /// its own.
 pub const FLOW_HEADERS_MAX: usize = 32;
 
-/// The most VLAN tags that are read behind an Ethernet header: an outer and an inner tag (IEEE 802.1ad).
+/// The most VLAN tags that are read after an Ethernet header: an outer and an inner tag (IEEE 802.1ad).
 pub const VLAN_TAGS_MAX: usize = 2;
 
 /// The most MPLS labels that are read to find the payload: twice the deepest stacks that routers impose.
@@ -16,7 +16,7 @@ pub const MPLS_LABELS_MAX: usize = 16;
 /// The most nested IP headers that are read: three tunnels inside each other, and the flow.
 pub const IP_LAYERS_MAX: usize = 4;
 
-/// The most extension headers that are skipped behind an IP header. If there are more, the flow's key consists of the
+/// The most extension headers that are skipped after an IP header. If there are more, the flow's key consists of the
 /// addresses and the type of the header at which reading ended. RFC 8200, 4.1, has no use for more than seven; the
 /// eighth is a reserve for senders that do not follow it.
 pub const IPV6_EXTENSIONS_MAX: usize = 8;

@@ -22,7 +22,7 @@ pub enum Backing {
     /// 4 KiB pages only.
     #[default]
     SmallPages,
-    /// Memory that a device mapped and lends.
+    /// Memory that a device mapped.
     Foreign,
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds to the count. Only one thread may do that.
+    /// Adds to the count. Only one thread may call this function.
     #[inline(always)]
     pub fn add(&self, n: u64) {
         // Release pairs with the acquire in `get`: a reader of a count also sees all earlier counts of the writer, so a packet
@@ -15,7 +15,7 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed) + n, Ordering::Release);
     }
 
-    /// Sets the count to `n`, if that is more. Only one thread may do that.
+    /// Sets the count to `n`, if `n` is more. Only one thread may call this function.
     #[inline(always)]
     pub fn raise_to(&self, n: u64) {
         if n > self.0.load(Ordering::Relaxed) {
@@ -31,7 +31,7 @@ impl Counter {
     }
 }
 
-/// A count with many writers, for what is rare and takes long anyway, such as waking a CPU.
+/// A count with many writers, for rare and slow events, such as waking a CPU.
 #[derive(Debug, Default)]
 pub struct SharedCounter(AtomicU64);
 

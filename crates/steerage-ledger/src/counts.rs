@@ -224,7 +224,7 @@ pub struct CpuLedger {
     pub time_squeeze: Counter,
     pub backlog_max: Counter,
     pub wakes_sent: Counter,
-    /// Written by the CPUs that wake it.
+    /// Written by the CPUs that wake this CPU.
     pub wakes_received: SharedCounter,
     pub wakes_for_control: SharedCounter,
     pub panics: Counter,

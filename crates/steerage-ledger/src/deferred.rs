@@ -38,7 +38,7 @@ impl TxSource {
 pub struct Settled {
     /// Packets sent.
     pub packets: u64,
-    /// Their bytes.
+    /// The bytes of the sent packets.
     pub bytes: u64,
     /// Packets lost, by reason.
     pub dropped: Drops,
@@ -116,12 +116,12 @@ impl Deferred {
         self.taken.iter().map(Counter::get).sum::<u64>().saturating_sub(settled)
     }
 
-    /// Whether the output was asked to give up what it holds.
+    /// Whether the output was requested to drop the packets that it holds.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Asks the output to give up what it holds.
+    /// Requests the output to drop the packets that it holds.
     pub fn ask_to_end(&self) {
         self.over.store(true, Ordering::Relaxed);
     }

@@ -29,7 +29,7 @@ impl DeviceCounts {
     /// Sets the count at this place in the list of names, unless it is less than before.
     ///
     /// # Panics
-    /// If there are not so many names.
+    /// If the list has fewer names.
     pub fn raise_to(&self, nth: usize, count: u64) {
         self.counts[nth].raise_to(count);
     }
@@ -37,7 +37,7 @@ impl DeviceCounts {
     /// Adds to the count at this place in the list of names.
     ///
     /// # Panics
-    /// If there are not so many names.
+    /// If the list has fewer names.
     pub fn add(&self, nth: usize, count: u64) {
         self.counts[nth].add(count);
     }

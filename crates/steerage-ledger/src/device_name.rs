@@ -37,7 +37,7 @@ impl DeviceName {
         Self(Arc::new(Inner { last: Mutex::new(name.into()), ask: Some(Box::new(ask)) }))
     }
 
-    /// The present name of the device.
+    /// The current name of the device.
     pub fn get(&self) -> String {
         let Inner { last, ask } = &*self.0;
         let now = ask.as_ref().and_then(|ask| ask());

@@ -33,13 +33,13 @@ pub struct MemoryUse {
     pub others: u64,
     /// Rings, parking lots and tables of fragments.
     pub rings: u64,
-    /// Memory that devices lend.
+    /// The blocks that devices provide.
     pub lent: u64,
-    /// The cap on all of it.
+    /// The cap on all packet memory.
     pub cap: u64,
     /// How many packets may wait for a CPU. For each CPU this is its share of the memory.
     pub backlog: u64,
-    /// How many were asked for at the start.
+    /// How many packets were requested at the start.
     pub backlog_asked: u64,
     /// The largest value that can be set while the instance runs.
     pub backlog_max: u64,
@@ -68,7 +68,7 @@ impl MemoryUse {
         }
     }
 
-    /// All of it, in bytes.
+    /// All packet memory, in bytes.
     pub fn bytes(&self) -> u64 {
         self.backlogs + self.parked + self.kept + self.caches + self.others + self.rings + self.lent
     }

@@ -14,7 +14,7 @@ impl OrderCheck {
         Self { last: (0..buckets).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Notes a completion. Returns whether it was out of order.
+    /// Records a completion. Returns whether it was out of order.
     pub fn completed(&self, bucket: usize, arrival: u64) -> bool {
         // Relaxed: moves guarantee that the writes of the bucket's last CPU are visible here, by the rings and the control lock. If
         // a bucket is on two CPUs at once, a number does not increase.

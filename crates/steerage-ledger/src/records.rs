@@ -22,20 +22,20 @@ pub struct QueueInfo {
     pub kind: &'static str,
     pub mode: &'static str,
     pub number: usize,
-    /// The CPU that polls it. Relaxed: a thread that reads it to wake that CPU has passed a fence before.
+    /// The CPU that polls the queue. Relaxed: a thread that reads it to wake that CPU has passed a fence before.
     pub owner: AtomicU16,
     /// The user has chosen that CPU, so no policy chooses a different CPU. Relaxed: it hands nothing over.
     pub owner_is_chosen: AtomicBool,
     pub hash: &'static str,
     pub checks_order: bool,
     pub ledger: Arc<QueueLedger>,
-    /// By CPU.
+    /// The ledger of each ring, by CPU.
     pub rings: Vec<Arc<RingLedger>>,
     pub pool: Arc<PoolCounters>,
     pub kept_pages: Arc<KeptPages>,
     /// Other counts of the device, if it has any.
     pub device_counts: Option<Arc<DeviceCounts>>,
-    /// The device lends memory of its own.
+    /// Whether the device provides blocks for its frames.
     pub lends: bool,
     pub error: Mutex<Option<QueueError>>,
     /// The steering group that handlers see. Relaxed throughout: it changes only while no packet of the queue is in flight. So
@@ -62,7 +62,7 @@ impl QueueInfo {
         self.group.store(group, Ordering::Relaxed);
     }
 
-    /// Notes the error that ended the queue: a one-line message, and its position in the input.
+    /// Records the error that ended the queue: a one-line message, and its position in the input.
     #[cold]
     pub fn failed(&self, message: String, offset: Option<u64>) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(QueueError { message, offset });
@@ -82,7 +82,7 @@ impl QueueInfo {
 pub struct OutputInfo {
     pub name: DeviceName,
     pub kind: &'static str,
-    /// By CPU.
+    /// The ledger of each CPU's queue to the output, by CPU.
     pub ledgers: Vec<Arc<TxLedger>>,
 }
 

@@ -87,7 +87,7 @@ pub struct QueueSnapshot {
     pub mode: Cow<'static, str>,
     /// The number of the queue within the input.
     pub queue: usize,
-    /// The CPU that polls it.
+    /// The CPU that polls the queue.
     #[cfg_attr(feature = "serde", serde(with = "serial::cpu"))]
     pub cpu: CpuId,
     /// The source of the flow hash: `device`, or the name of our own hash.
@@ -113,7 +113,7 @@ pub struct QueueSnapshot {
     /// Frames without a known flow, either of IP or by the user's own flow key. They are steered by their link addresses. They are
     /// counted only if frames are hashed, that is, not while one CPU has all buckets.
     pub unparsed: u64,
-    /// Fragments of datagrams whose flow could not be noted because the table was full. Such a datagram is steered by a key of its own.
+    /// Fragments of datagrams whose flow could not be recorded because the table was full. Such a datagram is steered by a key of its own.
     pub fragments_full: u64,
     /// Later fragments that arrived after the time limit of their datagram ([`FRAGMENT_TIME`](steerage_flow::limits::FRAGMENT_TIME)).
     pub fragments_aged: u64,
@@ -158,7 +158,7 @@ pub struct PoolSnapshot {
     /// Pages of another NUMA node than that of the queue's CPU that came back, and went to the shared pool. The queue replaces each by
     /// a page of its own node.
     pub lpc_wrong_numa: u64,
-    /// Packets that handlers keep now.
+    /// Packets that handlers currently keep.
     pub kept: u64,
 }
 
@@ -170,11 +170,11 @@ pub struct CpuSnapshot {
     /// The number of the CPU.
     #[cfg_attr(feature = "serde", serde(with = "serial::cpu"))]
     pub cpu: CpuId,
-    /// Frames that it polled from its queues.
+    /// Frames that the CPU polled from its queues.
     pub polled: u64,
-    /// Frames that other CPUs handed over to it, and that it has taken.
+    /// Frames that the CPU has taken from other CPUs.
     pub handed_in: u64,
-    /// Frames that were given to its handler.
+    /// Frames that the CPU's handler got.
     pub processed: u64,
     /// The frames given to its handler that it had polled itself.
     pub inline: u64,
@@ -187,19 +187,19 @@ pub struct CpuSnapshot {
     pub rounds: u64,
     /// Rounds that ended early because their time was over.
     pub time_squeeze: u64,
-    /// Frames that wait for it now.
+    /// Frames that currently wait for the CPU.
     pub backlog: u64,
     /// The most frames that it has ever found waiting on one of its rings.
     pub backlog_max: u64,
     /// How many times it woke a sleeping CPU that it had given packets.
     pub wakes_sent: u64,
-    /// How many times another CPU woke it because of packets.
+    /// How many times another CPU woke this CPU because of packets.
     pub wakes_received: u64,
     /// How many times it was woken for something else: a change, a move, a stop, or room for packets.
     pub wakes_for_control: u64,
-    /// How many times its handler panicked.
+    /// How many times the CPU's handler panicked.
     pub panics: u64,
-    /// How many times it was declared dead.
+    /// How many times the CPU was declared dead.
     pub deaths: u64,
     /// Packets that its packet function made itself and that were sent. They are in no queue's balance, since no queue received them.
     pub originated: u64,
@@ -225,7 +225,7 @@ pub struct OutputSnapshot {
     pub kind: Cow<'static, str>,
     /// Packets sent.
     pub packets: u64,
-    /// Their bytes.
+    /// The bytes of the sent packets.
     pub bytes: u64,
     /// Packets that should have been sent and were lost, by reason.
     pub dropped: Drops,
@@ -273,7 +273,7 @@ pub struct Snapshot {
     /// The sums over all queues. The methods return them too.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub totals: Totals,
-    /// The queues.
+    /// The receive queues.
     pub queues: Vec<QueueSnapshot>,
     /// The CPUs.
     pub cpus: Vec<CpuSnapshot>,

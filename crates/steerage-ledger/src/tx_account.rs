@@ -56,7 +56,7 @@ impl TxAccount {
         }
     }
 
-    /// Notes that the output failed. The reports show the error.
+    /// Records that the output failed. The reports show the error.
     pub fn failed(&self, error: &impl fmt::Display) {
         self.0.failed(error);
     }

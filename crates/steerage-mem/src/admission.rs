@@ -1,15 +1,14 @@
-//! The number of frames of all queues that wait for one CPU: Linux's `netdev_max_backlog`. The
-//! limit holds for a CPU, and not for a pair of queue and CPU.
+//! Limits the frames of all queues that wait for one CPU: Linux's `netdev_max_backlog`.
 //!
 //! Producers count the frames that they publish, and the consumer counts the frames that it has
-//! finished. Each side has its own cache line. So the consumer's count needs no atomic
-//! read-modify-write operation, and a producer's count needs one per list.
+//! finished, each in a cache line of its own. The consumer's count needs no atomic
+//! read-modify-write operation. A producer's count needs one such operation for each list.
 
 use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Limits the frames that wait for one CPU, over all queues.
+/// Limits the frames that wait for one CPU, from all queues together.
 ///
 /// ```
 /// use steerage_mem::Admission;
@@ -27,13 +26,13 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Requests to publish `frames` frames if at most `limit` frames may wait. Returns how many may
-    /// be published. The count never exceeds the limit. If several producers ask at the same
-    /// moment, one may be refused although there is room.
+    /// Requests to publish `frames` frames if at most `limit` frames may wait. Returns how many
+    /// frames may be published. The count never exceeds the limit. If several producers call this
+    /// function at once, it may refuse frames for which there is room.
     #[inline]
     pub fn admit(&self, frames: u64, limit: u64) -> u64 {
-        // Relaxed everywhere, because these counters hand nothing over. An old value of `finished`
-        // admits fewer frames, not more.
+        // Relaxed everywhere, because these counters hand no memory over. An old value of
+        // `finished` admits fewer frames, not more.
         let before = self.admitted.fetch_add(frames, Ordering::Relaxed);
         let waiting = before.saturating_sub(self.finished.load(Ordering::Relaxed));
         let admitted = frames.min(limit.saturating_sub(waiting));
@@ -43,13 +42,13 @@ impl Admission {
         admitted
     }
 
-    /// Counts frames that the CPU has finished. Only that CPU calls this.
+    /// Counts frames that the CPU has finished. Only that CPU may call this function.
     #[inline]
     pub fn finish(&self, frames: u64) {
         self.finished.store(self.finished.load(Ordering::Relaxed) + frames, Ordering::Relaxed);
     }
 
-    /// How many frames wait. While other threads publish and finish, it is an estimate.
+    /// How many frames wait: an estimate while other threads publish or finish frames.
     #[inline]
     pub fn waiting(&self) -> u64 {
         let finished = self.finished.load(Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! A set of small numbers, such as the rings that a producer has touched.
 
-/// A set of the numbers below a fixed one.
+/// A set of the numbers below a fixed limit.
 ///
 /// ```
 /// let mut touched = steerage_mem::Bits::new(100);
@@ -25,7 +25,7 @@ impl Bits {
         self.0[number / 64] |= 1 << (number % 64);
     }
 
-    /// Adds the numbers below 64 whose bits are set.
+    /// Adds the numbers below 64 whose bits are set in `numbers`.
     #[inline(always)]
     pub fn insert_all(&mut self, numbers: u64) {
         self.0[0] |= numbers;
@@ -66,13 +66,13 @@ impl Bits {
         self.0.len()
     }
 
-    /// The numbers from 64 x `nth` on, with a bit for each.
+    /// The word that holds the numbers from 64 x `nth` on, with one bit for each number.
     #[inline(always)]
     pub fn word(&self, nth: usize) -> u64 {
         self.0[nth]
     }
 
-    /// The first number of the set that is not below `from`.
+    /// The smallest number in the set that is at least `from`.
     #[inline(always)]
     pub fn next(&self, from: usize) -> Option<usize> {
         let mut mask = u64::MAX << (from % 64);

@@ -1,24 +1,26 @@
-//! Blocks: memory that holds many frames at once, such as a part of a capture file or a block of an AF_PACKET ring.
+//! Blocks: memory that holds many frames at once, such as a part of a capture file or of an
+//! AF_PACKET ring.
 //!
-//! The frames of a block are lent. They are read-only and have no headroom, and writing or keeping
-//! one copies it to a page. The block may be filled again when its last frame has come back. A
-//! frame comes back when the owner reads its slot behind the finished index. Only the owner counts
-//! the frames, so the count is a plain number and not an atomic.
+//! A frame in a block is called a lent frame. A lent frame is read-only and has no headroom.
+//! Writing or keeping a lent frame copies it to a page. A block may be filled again when its last
+//! lent frame has returned. A lent frame returns when the owner of the blocks reads its slot after
+//! the finished index has passed the slot. Only the owner counts the frames, so the count is a
+//! plain number and not an atomic.
 //!
-//! A block is lent from front to back. The part behind the last lent frame ([`Tail`]) may be
-//! written while frames before it are out. So a capture reader can replace the record header in
-//! front of the next frame by a [`FrameHeader`](crate::FrameHeader), and a pipe can fill a block in
-//! small pieces.
+//! The frames of a block are lent from front to back. The part after the last lent frame ([`Tail`])
+//! may be written while earlier frames are in use. A capture reader can therefore replace the
+//! record header before the next frame by a [`FrameHeader`](crate::FrameHeader). A pipe can fill a
+//! block in small pieces.
 //!
-//! The path holds the [`Blocks`] and takes frames back. The device holds the [`Claim`] to them.
-//! Only code with the claim can write or read a block, or lend a frame from it. A device gives its
-//! blocks away once. So neither a device that wraps this device nor any other safe code can reach
-//! memory that the kernel is writing.
+//! The path holds the [`Blocks`] and takes frames back. The device holds the [`Claim`] to the
+//! blocks. Only code with the claim can write a block, read a block, or lend a frame from a block.
+//! A device hands its blocks over once. So no safe code, not even a device that wraps this device,
+//! can reach memory that the kernel is writing.
 //!
-//! Two costs determine how blocks should be used. A reader should fill a block in less time than
-//! its workers need for their backlogs. Otherwise, reader and workers wait for each other in turn.
-//! Finished frames are collected only in every eighth poll, because the finished index is in a
-//! cache line that the worker writes.
+//! Two costs determine how a device should use blocks. A reader should fill a block in less time
+//! than its workers need for their backlogs. Otherwise, reader and workers wait for each other in
+//! turn. The owner collects finished frames only in every eighth poll, because the finished index
+//! is in a cache line that the worker writes.
 
 mod runs;
 mod shares;
@@ -36,8 +38,9 @@ use shares::Shares;
 pub use runs::Homecoming;
 pub use tail::{Spot, Tail};
 
-/// The right to access the bytes of the [`Blocks`] with which it was made. There is exactly one
-/// claim to them, and it cannot be copied. The device that supplies the blocks keeps it.
+/// The right to access the bytes of the [`Blocks`] that were created together with the claim.
+/// Blocks have exactly one claim, and a claim cannot be copied. The device that supplies the blocks
+/// keeps the claim.
 ///
 /// ```compile_fail,E0451
 /// // Nobody can make one.
@@ -50,7 +53,6 @@ pub use tail::{Spot, Tail};
 /// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The number of the first block, which is unique in the process.
     first: u32,
 }
 
@@ -83,21 +85,19 @@ pub struct Blocks {
     lent: Box<[Lent]>,
     /// The maximum memory, in bytes.
     memory: usize,
-    /// Counts the blocks that the frames on each ring hold.
     shares: Shares,
 }
 
-/// The lent frames of a block.
+/// The lent frames of one block.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lent {
-    /// The number of lent frames.
     frames: u32,
-    /// The end of the last lent frame, or later. Nothing before it is written while a frame is out.
+    /// The end of the last lent frame, or later. While a frame is lent, no byte before it is
+    /// written.
     end: u32,
 }
 
 impl Lent {
-    /// The offset from which on the block may be written.
     #[inline(always)]
     fn writable_from(self) -> u32 {
         if self.frames == 0 { 0 } else { self.end }
@@ -110,7 +110,7 @@ impl Blocks {
     /// # Errors
     /// As [`Region::map`].
     pub fn map(count: usize, block_bytes: usize) -> Result<(Self, Claim), RegionError> {
-        // The tokens of single pages are not given out, since a block is written only through `tail`.
+        // The page tokens are dropped, because a block is written only through `tail`.
         let (region, _tokens) = Region::map(count, block_bytes)?;
         let memory = region.bytes();
         Ok(Self::of(region, memory))
@@ -122,8 +122,8 @@ impl Blocks {
         (Self { region, lent, memory, shares: Shares::default() }, claim)
     }
 
-    /// Makes `count` blocks of `block_bytes` bytes in memory that the caller mapped, from `base`
-    /// on. `owner` is dropped when no code can reach the blocks any more. `memory` is the maximum
+    /// Creates `count` blocks of `block_bytes` bytes in memory that the caller mapped at `base`.
+    /// `owner` is dropped when no code can reach the blocks any more. `memory` is the maximum
     /// memory that the blocks take, in bytes.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Blocks {
     ///
     /// # Safety
     /// `base` points to `count * block_bytes` bytes that stay mapped until `owner` is dropped. No
-    /// other `Blocks` are ever made of any of these bytes. The caller keeps the [`Claim`] to itself.
+    /// other `Blocks` ever contain any of these bytes. The caller does not pass the [`Claim`] on.
     ///
     /// The caller uses the claim for a block only while the block is readable and writable, and
     /// nothing else writes it. "Nothing else" includes other threads, other processes and the
@@ -148,33 +148,33 @@ impl Blocks {
         Ok(Self::of(Region::foreign(base, count, block_bytes, Owner::new(owner))?, memory))
     }
 
-    /// Limits how much of the blocks the frames that wait for one CPU may hold, so that a CPU that
-    /// stalls leaves some for the others. All CPUs together may hold `units` units. Each block has
-    /// one unit unless [`weigh`](Self::weigh) says otherwise.
+    /// Limits how many blocks the frames that wait for one CPU may hold, so that a stalled CPU
+    /// leaves blocks for other CPUs. All CPUs together may hold `units` units. Each block has one
+    /// unit unless [`weigh`](Self::weigh) sets another number.
     ///
-    /// A CPU may hold one block more if it then holds no more units than are free. For frames of up
-    /// to 16 KiB, this is three times as many as are free. The limit holds from the moment at which
-    /// the blocks have an [`Outbox`](crate::Outbox).
+    /// A CPU may hold one more block if it then holds no more units than are free. With that block,
+    /// a CPU may hold up to three times the free units for frames of up to 16 KiB. The limit
+    /// applies once the blocks belong to an [`Outbox`](crate::Outbox).
     #[must_use]
     pub fn shared(mut self, units: u32) -> Self {
         self.shares = Shares::new(self.lent.len(), units);
         self
     }
 
-    /// Begins to limit what each of `rings` rings holds, if the blocks are [shared](Self::shared).
+    /// If the blocks are [shared](Self::shared), begins to limit the units that each of `rings`
+    /// rings holds.
     pub(crate) fn divide(&mut self, rings: usize) {
         self.shares.divide(rings);
     }
 
     /// Sets how many units a block has. Does nothing while a frame of the block waits for a CPU, or
-    /// if the claim is to other blocks.
+    /// if `claim` is the claim to other blocks.
     pub fn weigh(&mut self, claim: &Claim, block: usize, units: u32) {
         if self.are_claimed_by(claim) {
             self.shares.weigh(block, units);
         }
     }
 
-    /// Whether the frames on a ring hold as much as they may.
     #[inline]
     pub(crate) fn is_share_full(&self, ring: usize) -> bool {
         self.shares.is_full(ring)
@@ -201,20 +201,20 @@ impl Blocks {
         self.lent.len()
     }
 
-    /// The number of lent frames of `block` that have not come back. 0 if there is no such block.
+    /// The number of lent frames of `block` that have not returned. 0 if the block does not exist.
     #[inline(always)]
     pub fn out(&self, block: usize) -> u32 {
         self.lent.get(block).map_or(0, |lent| lent.frames)
     }
 
-    /// The number of lent frames of all blocks that have not come back.
+    /// The number of lent frames of all blocks that have not returned.
     pub fn out_in_all(&self) -> u64 {
         self.lent.iter().map(|lent| u64::from(lent.frames)).sum()
     }
 
-    /// The part of `block` behind the last lent frame, or the whole block while no frame is lent.
-    /// This part may be written, and frames of it may be lent. `None` if there is no such block, or
-    /// the claim is to other blocks.
+    /// The part of `block` after the last lent frame, or the whole block while no frame is lent.
+    /// The caller may write this part and lend frames from it. `None` if the block does not exist,
+    /// or if `claim` is the claim to other blocks.
     #[inline]
     pub fn tail(&mut self, claim: &Claim, block: usize) -> Option<Tail<'_>> {
         if !self.are_claimed_by(claim) {
@@ -235,7 +235,7 @@ impl Blocks {
     }
 
     /// The bytes of `block`, which the owner may read while frames of the block are lent. Empty if
-    /// there is no such block, or the claim is to other blocks.
+    /// the block does not exist, or if `claim` is the claim to other blocks.
     pub fn readable(&self, claim: &Claim, block: usize) -> &[u8] {
         if block >= self.lent.len() || !self.are_claimed_by(claim) {
             return &[];
@@ -249,8 +249,8 @@ impl Blocks {
         }
     }
 
-    /// Lends `len` bytes at `offset` of `block` as a frame. `None` if they do not lie within the block or are more than
-    /// [`FRAME_BYTES_MAX`], or the claim is to other blocks.
+    /// Lends `len` bytes at `offset` of `block` as a frame. `None` if these bytes do not lie within
+    /// the block or are more than [`FRAME_BYTES_MAX`], or if `claim` is the claim to other blocks.
     #[inline]
     pub fn lend(&mut self, claim: &Claim, block: usize, offset: usize, len: usize) -> Option<Completion> {
         let offset = offset_of(offset);
@@ -265,13 +265,13 @@ impl Blocks {
         Some(Completion::lent(number, offset, len))
     }
 
-    /// Takes a frame back. `Err` returns a frame of other memory.
+    /// Takes a lent frame back. `Err` returns a frame that does not lie in these blocks.
     #[inline]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         self.homecoming().recycle(frame)
     }
 
-    /// Notes that a frame is no longer published on this ring. It stays lent.
+    /// Records that a frame is no longer published on `ring`. The frame stays lent.
     pub(crate) fn unpublish(&mut self, ring: usize, frame: &Completion) {
         if let Some(block) = self.region.index_of(frame.slot().page) {
             self.shares.give_back(ring, block as usize, 1);
@@ -321,7 +321,6 @@ mod tests {
         blocks.recycle(all).unwrap();
     }
 
-    /// Lent bytes are not written, whatever the order in which they were lent.
     #[test]
     fn frames_lent_out_of_order_are_not_written_either() {
         let (mut blocks, claim) = Blocks::map(1, 128).unwrap();
@@ -342,8 +341,6 @@ mod tests {
         assert!(blocks.lend(&claim, 0, 100, 28).is_some());
     }
 
-    /// The owner of foreign memory is dropped only after the last reference to the region, even if
-    /// the blocks are gone earlier.
     #[test]
     fn the_owner_of_foreign_memory_goes_last() {
         #[repr(align(64))]
@@ -367,8 +364,6 @@ mod tests {
     const HEADER: FrameHeader = FrameHeader { nanos: 1 << 40, wire_len: 99, link: 1, interface: 2 };
 
     proptest! {
-        /// Frames that are lent together equal frames that are lent one by one, even if one does
-        /// not fit.
         #[test]
         fn frames_lent_together_are_the_same(
             spots in prop::collection::vec((12..40_usize, 0..60_usize), 0..12), room in 0..12_usize,
@@ -414,7 +409,6 @@ mod tests {
             prop_assert_eq!(together.out_in_all() + each.out_in_all(), 0);
         }
 
-        /// Frames may come back in any order.
         #[test]
         fn all_that_come_home_are_counted(of in prop::collection::vec(0..3_usize, 0..60)) {
             let (mut blocks, claim) = Blocks::map(3, 64).unwrap();
@@ -438,7 +432,7 @@ mod tests {
         }
     }
 
-    /// Frames that were lent before `next` panicked still count as lent.
+    /// Frames that were lent before `next` panicked still count as lent frames.
     #[test]
     fn a_panic_while_frames_are_lent_loses_none() {
         let (mut blocks, claim) = Blocks::map(1, 512).unwrap();
@@ -460,7 +454,6 @@ mod tests {
         frames.into_iter().for_each(|frame| blocks.recycle(frame).unwrap());
     }
 
-    /// Blocks give no access to their bytes without the claim, or with the claim to other blocks.
     #[test]
     fn a_claim_to_other_blocks_is_none() {
         let (mut blocks, claim) = Blocks::map(1, 128).unwrap();

@@ -1,25 +1,24 @@
-//! Frames of several pages: one slot, and a chain of pages that starts at the slot's page.
+//! Frames that lie in several pages: one slot, and a chain of pages that starts at the slot's page.
 //!
-//! Like any frame, a frame of several pages has one slot, that of its first page (its head). A bit
-//! of the slot says that more pages follow. A table beside the pages names these pages, with one
-//! entry per page.
+//! A frame of several pages has one slot, as any frame does: the slot of its first page (its head).
+//! A bit of the slot says that more pages follow. A table beside the pages names the following
+//! pages, with one entry for each page.
 //!
-//! The alternative is a slot per page, with a flag MORE in all slots but the last. Then a full
-//! ring, a parking lot, a budget, a revocation or a withdrawal could cut a frame in two. Counts
-//! would count slots instead of frames, and every loop over slots would have to check for MORE.
-//! With one slot, no code between poll and handler knows about chains: a frame is staged, parked,
-//! fenced, dropped, kept and counted as one. Only the code that takes pages back checks the bit, in
-//! the comparison that already detects lent frames.
+//! The alternative is a slot for each page, with a flag MORE in all slots but the last. Then a full
+//! ring, a parking lot, a budget or a revocation could cut a frame in two. Counts would count slots
+//! instead of frames, and every loop over slots would have to check for MORE. With one slot, no
+//! code between poll and handler knows about chains: a frame is staged, parked, fenced, dropped,
+//! kept and counted as a whole. Only the code that takes pages back checks the bit, in the
+//! comparison that already detects lent frames.
 //!
-//! The table is not in the pages, because other code might write there: a device, a frame header,
-//! or a packet function that puts a header in front of the frame. So following a chain relies on no
-//! code outside of this crate. A page keeps all of its headroom, and a frame of one page does not
-//! read the table.
+//! The table is not in the pages, because other code may write there: a device, or a packet
+//! function that adds a header before the frame. So following a chain relies on no code outside of
+//! this crate. A page keeps all of its headroom, and a frame of one page does not read the table.
 //!
-//! The holder of the slot holds all pages of the chain. The pages stay in the chain until it is
-//! [taken apart](Region::take_apart). If the end of a frame is cut off, or its parts are copied
+//! The holder of the slot holds all pages of the chain. The pages stay in the chain until the chain
+//! is [taken apart](Region::take_apart). If the end of a frame is cut off, or its parts are copied
 //! into its head (`linearise`), the other pages stay as empty parts. So a handler never holds a
-//! single page of a chain. The hash and the flow are read from the head.
+//! single page of a chain. The hash and the flow key are read from the head.
 
 use crate::header::FrameHeader;
 use crate::links::Link;
@@ -28,11 +27,10 @@ use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, Slot, offset_of};
 use crate::region::Region;
 use crate::sync::Ordering;
 
-/// The largest number of pages of a frame. It is the kernel's limit for a frame in AF_XDP:
+/// The largest number of pages of a frame. This is the kernel's limit for a frame in AF_XDP:
 /// `CONFIG_MAX_SKB_FRAGS` (17 by default) plus one (Documentation/networking/af_xdp.rst).
 pub const SEGMENTS_MAX: usize = 18;
 
-/// The parts of a frame, its head first.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts<'a> {
     region: &'a Region,
@@ -47,8 +45,7 @@ impl Iterator for Parts<'_> {
     fn next(&mut self) -> Option<Slot> {
         let part = self.next.take()?;
         self.left -= 1;
-        // Read the link before the part is returned, because the receiver may put its page into
-        // another chain.
+        // Read the link first, because the receiver may put the part's page into another chain.
         if part.is_chained() && self.left > 0 {
             self.next = self.region.behind(&part);
         }
@@ -74,9 +71,9 @@ impl Region {
 
     /// Appends `len` bytes at `offset` of `page` to a frame.
     ///
-    /// `Err` returns the page and does not change the frame. That happens if the page belongs to
-    /// another region than the frame, if the bytes do not lie in the page, or if the frame would
-    /// have more than [`SEGMENTS_MAX`] parts or [`FRAME_BYTES_MAX`] bytes.
+    /// `Err` returns the page and does not change the frame, in three cases: the page belongs to
+    /// another region than the frame, the bytes do not lie in the page, or the frame would have
+    /// more than [`SEGMENTS_MAX`] parts or [`FRAME_BYTES_MAX`] bytes.
     pub fn append(&self, frame: &mut Completion, page: Page, offset: usize, len: usize) -> Result<(), Page> {
         let offset = offset_of(offset);
         let head = frame.slot();
@@ -108,16 +105,16 @@ impl Region {
         if slot.is_chained() { self.total_of_chain(slot.page, slot.len()) } else { slot.len() }
     }
 
-    /// Takes its arguments by value, so that the slot of an ordinary frame can stay in registers.
+    /// Takes its arguments by value, so that the slot of a frame of one page can stay in registers.
     #[cold]
     #[inline(never)]
     fn total_of_chain(&self, page: u32, len: usize) -> usize {
-        // A frame that was taken has no bytes left.
+        // A frame whose pages were taken has no bytes left.
         self.link(page).map_or(0, |link| len + link.rest.load(Ordering::Relaxed) as usize)
     }
 
     /// Takes a frame apart, and passes each of its pages to `each`, with the offset and the length
-    /// of its part. A lent frame has no pages.
+    /// of the frame's part in that page. A lent frame has no pages.
     pub fn take_apart(&self, frame: Completion, mut each: impl FnMut(Page, u32, usize)) {
         let head = frame.slot();
         if !head.is_lent() {
@@ -125,9 +122,9 @@ impl Region {
         }
     }
 
-    /// Makes an empty frame with as many pages as `frame` has, taken from the end of `pages`.
-    /// Returns `None` and takes nothing if there are not enough pages, or if they belong to another
-    /// region.
+    /// Creates an empty frame with as many pages as `frame` has, taken from the end of `pages`.
+    /// Returns `None` and takes no page if there are too few pages, or if the pages belong to
+    /// another region.
     pub(crate) fn in_exchange(&self, frame: &Slot, pages: &mut Vec<Page>) -> Option<Completion> {
         let count = if frame.is_chained() { self.parts_of(frame).count() } else { 1 };
         let from = pages.len().checked_sub(count)?;
@@ -136,7 +133,6 @@ impl Region {
         }
         let mut empty = Completion::new(pages.pop()?, 0, 0);
         for page in pages.drain(from..) {
-            // The pages fit into one frame, since their number is the same as before.
             let _ = self.append(&mut empty, page, 0, 0);
         }
         Some(empty)
@@ -155,12 +151,11 @@ impl Region {
 pub struct Segments<'a> {
     memory: &'a Memory,
     parts: Parts<'a>,
-    /// Bytes that follow the parts and lie in another place.
+    /// Payload that follows the parts and is stored in other memory.
     then: &'a [u8],
 }
 
 impl<'a> Segments<'a> {
-    /// The parts, followed by `then` as the last one.
     #[inline]
     pub(crate) fn followed_by(self, then: &'a [u8]) -> Self {
         Self { then, ..self }
@@ -179,9 +174,9 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-/// The bytes of a frame for writing, part by part, without empty parts.
+/// The bytes of a frame for writing, part by part, without empty parts. See
 /// [`Frame::segments_mut`](crate::ring::Frame::segments_mut) and
-/// [`Kept::segments_mut`](crate::Kept::segments_mut) make it.
+/// [`Kept::segments_mut`](crate::Kept::segments_mut).
 ///
 /// ```
 /// /// Hides what a frame says.
@@ -232,7 +227,7 @@ impl Memory {
         SegmentsMut { memory: self, parts: self.pool().parts_of(slot) }
     }
 
-    /// Copies all parts of a frame to the front of `to`. Returns their length, or `None` if they do not fit.
+    /// Copies all parts of a frame to `to`. Returns their length, or `None` if they do not fit.
     pub fn copy_to(&self, frame: &Completion, to: &mut [u8]) -> Option<usize> {
         let mut at = 0;
         for part in self.segments(frame) {
@@ -242,8 +237,8 @@ impl Memory {
         Some(at)
     }
 
-    /// The memory that the frame occupies: all of its pages, including their unused bytes. A lent
-    /// frame occupies its own bytes and those of its header.
+    /// The memory that the frame occupies, in bytes: all of its pages, including their unused
+    /// bytes. A lent frame occupies its own bytes and those of its header.
     pub(crate) fn truesize(&self, slot: &Slot) -> usize {
         if slot.is_lent() {
             return slot.len() + if slot.has_header() { FrameHeader::BYTES } else { 0 };
@@ -257,7 +252,6 @@ impl Memory {
         self.pool().total_of(slot)
     }
 
-    /// The last part of the frame that is not empty, or its head.
     pub(crate) fn last_part(&self, slot: &Slot) -> Slot {
         self.pool().parts_of(slot).filter(|part| part.len() > 0).last().unwrap_or(*slot)
     }
@@ -273,8 +267,7 @@ impl Memory {
         if total > FRAME_BYTES_MAX {
             return None;
         }
-        // The front is resized first, because a cut at the end may reach into the bytes that were
-        // added in front.
+        // Resize the front first: a cut at the end may remove bytes that were added at the front.
         chain.0[0] = chain.0[0].resized(front, 0)?;
         self.start(&chain.0[0])?;
         if back > 0 {
@@ -291,10 +284,10 @@ impl Memory {
         Some(unsafe { self.carry_header(slot, resized, front + back) })
     }
 
-    /// Copies all bytes of the frame into its head's page. The other parts follow the head's bytes.
-    /// If there is not enough room behind them, the head's bytes move towards the front of the
-    /// page. The device's record of the frame moves with them. Returns `None`, and changes nothing,
-    /// if a page is too short.
+    /// Copies all bytes of the frame into the page of its head, after the head's bytes. If there is
+    /// not enough room after the head's bytes, these bytes move towards the front of the page,
+    /// together with the device's record of the frame. Returns `None` and changes nothing if the
+    /// page is too short.
     ///
     /// # Safety
     /// As for [`slice_mut`](Self::slice_mut), for all pages of the frame.
@@ -328,7 +321,7 @@ impl Memory {
     }
 }
 
-/// A copy of a frame's parts, which can be changed and written back.
+/// A copy of a frame's parts, which can be changed and then written to the table.
 struct Chain([Slot; SEGMENTS_MAX], usize);
 
 impl Chain {
@@ -345,7 +338,6 @@ impl Chain {
         &self.0[..self.1]
     }
 
-    /// Cuts the frame to its first `len` bytes.
     fn cut(&mut self, mut len: usize) {
         for part in &mut self.0[..self.1] {
             *part = part.with_len(part.len().min(len));
@@ -353,7 +345,6 @@ impl Chain {
         }
     }
 
-    /// Writes the lengths to the table. The head's own length is only in its slot.
     fn write(&self, region: &Region) {
         let parts = self.parts();
         for pair in parts.windows(2) {
@@ -386,7 +377,6 @@ mod tests {
         (Memory::new(region, None), pages)
     }
 
-    /// A frame with parts of these lengths, whose bytes are numbered consecutively.
     fn frame(memory: &Memory, pages: &mut Vec<Page>, lens: &[usize]) -> Completion {
         let (mut frame, mut value) = (None, 0_u8);
         for len in lens {
@@ -423,7 +413,6 @@ mod tests {
             pages.push(page);
         });
         assert_eq!(parts, [(32, 10), (32, 0), (32, 20), (32, 30)]);
-        // Earlier parts of a page do not belong to the page's new frame.
         let again = Completion::new(pages.pop().unwrap(), 0, 8);
         assert_eq!((memory.total_len(&again), memory.segments(&again).count()), (8, 1));
         pages.push(again.into_page().unwrap());
@@ -452,7 +441,6 @@ mod tests {
         memory.pool().take_apart(lent, |page, _, _| panic!("{page:?} of a lent frame"));
     }
 
-    /// For a frame of another region, no bytes are read, and only its own page is named.
     #[test]
     fn a_chain_of_other_memory_ends_at_its_head() {
         let (ours, mut pages) = memory();
@@ -496,8 +484,7 @@ mod tests {
 
     proptest! {
         /// Resizing a frame of several pages at both ends has the same result as resizing a frame
-        /// in one page: a part of the same row of bytes. If there are no such bytes, the frame
-        /// stays as it was.
+        /// of one page. If the page has too little room, the frame does not change.
         #[test]
         fn a_chain_is_resized_as_a_row_of_bytes_is(
             lens in prop::collection::vec(0..40_usize, 2..5), steps in prop::collection::vec((-200..200_i32, -200..200_i32), 1..6),
@@ -511,8 +498,7 @@ mod tests {
             for (front, back) in steps {
                 let (before, head, room) = (whole(kept.segments()), kept.len(), kept.room());
                 let total = before.len() as i32;
-                // At the front, only the head's bytes can be removed, and bytes can be added only
-                // if there is room.
+                // At the front, only the head's bytes can be removed, and added bytes need room.
                 let goes = front <= room.0 as i32 && -front <= head as i32 && total + front + back >= 0;
                 prop_assert_eq!(kept.resize(front, back), goes && back <= room.1 as i32, "{} {}", front, back);
                 let after = whole(kept.segments());
@@ -536,8 +522,6 @@ mod tests {
         segments.flatten().copied().collect()
     }
 
-    /// The cut at the end is longer than the original frame, and removes most of the bytes that
-    /// were added in front.
     #[test]
     fn a_cut_at_the_end_may_reach_into_what_was_put_in_front() {
         let (memory, mut pages) = memory();
@@ -575,8 +559,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_brought_into_one_page_where_one_is_long_enough() {
-        // The page has 256 bytes. The head's page has 32 bytes before the frame and 124 bytes
-        // behind it.
+        // The head's page has 256 bytes: 32 before the frame, and 124 after the frame.
         for (lens, whole) in [(vec![100, 124], true), (vec![100, 140, 0, 16], true), (vec![100, 100, 57], false)] {
             let (memory, mut pages) = memory();
             let chained = frame(&memory, &mut pages, &lens);

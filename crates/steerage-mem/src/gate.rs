@@ -1,19 +1,20 @@
 //! The gate decides whether a batch of a handler counts. The batch counts only if its CPU was not
 //! declared dead during the batch.
 //!
-//! A CPU can be declared dead only while it is in its handler. Outside of the handler, the CPU may
-//! be steering packets by a map that is about to change. If it is slow there, other CPUs wait for
-//! it.
+//! A CPU can be declared dead only while it runs its handler. Outside of the handler, the CPU may
+//! be steering packets by a map that is about to change. If a CPU is slow outside of its handler,
+//! other CPUs wait for it.
 //!
-//! Each CPU has one word, which is changed by compare-and-exchange at both ends of a batch. So a
-//! declaration is clearly before or after each end. The word has its own cache line, and two
-//! exchanges per batch take less than a tick per packet.
+//! Each CPU has one word, which is changed by compare-and-exchange at the start and the end of a
+//! batch. So a declaration of death is clearly before or after each change. The word has its own
+//! cache line, and two exchanges per batch take less than a tick per packet.
 //!
-//! Either a batch counts or its CPU is dead, never both. This needs no memory order, because all
-//! changes of one word have a single order. But a CPU that declares a second CPU dead must see
-//! everything that the second CPU did before its batch. It must revoke the last packets that the
-//! second CPU sent, and the ledger must have that CPU's counts. So entering releases (G1), and the
-//! declaration acquires (G2). Everything else is relaxed.
+//! Either a batch counts or its CPU is dead, never both. For this guarantee, no memory order is
+//! needed, because all changes of one word have a single order. But a CPU that declares a second
+//! CPU dead must see everything that the second CPU did before its batch. For example, the first
+//! CPU revokes the last packets that the second CPU sent, and the ledger contains the second CPU's
+//! counts. So entering the handler releases (G1), and the declaration acquires (G2). Everything
+//! else is relaxed.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -21,10 +22,9 @@ const STATE: u64 = 0b11;
 const OUTSIDE: u64 = 0;
 const INSIDE: u64 = 1;
 const DEAD: u64 = 2;
-/// The batch number is in the bits above the state.
 const NEXT_BATCH: u64 = STATE + 1;
 
-/// This CPU has been declared dead.
+/// The error of a CPU that has been declared dead.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Dead;
 
@@ -33,8 +33,8 @@ pub struct Dead;
 #[repr(align(128))]
 pub struct Gate {
     word: AtomicU64,
-    /// The time of the last entry, in nanoseconds of the caller's clock. The entering CPU knows the
-    /// time and already has the cache line.
+    /// The time of the last entry, in nanoseconds of the caller's clock. The entering CPU already
+    /// has the cache line of the gate.
     entered: AtomicU64,
 }
 
@@ -44,61 +44,59 @@ impl Gate {
     /// # Errors
     /// [`Dead`] if the CPU was declared dead and has not been [revived](Self::revive).
     pub fn enter(&self, now: u64) -> Result<(), Dead> {
-        // Relaxed: the change of the word follows, with release.
         self.entered.store(now, Ordering::Relaxed);
         // G1, release: pairs with G2.
         self.change(OUTSIDE, |word| word | INSIDE, Ordering::Release)
     }
 
-    /// Leaves the handler. The batch counts from here on.
+    /// Leaves the handler. From this moment, the batch counts.
     ///
     /// # Errors
-    /// [`Dead`] if the CPU was declared dead in the meantime. Nothing of the batch counts.
+    /// [`Dead`] if the CPU was declared dead during the batch. Then the batch does not count.
     pub fn leave(&self) -> Result<(), Dead> {
-        // Relaxed: no CPU acts on the work of this CPU because it has left. Rings and locks hand
-        // the work over.
+        // Relaxed: no other CPU acts on this CPU's work because of this change. Rings and locks
+        // hand the work over.
         self.change(INSIDE, |word| (word & !STATE) + NEXT_BATCH, Ordering::Relaxed)
     }
 
     fn change(&self, from: u64, to: impl Fn(u64) -> u64, order: Ordering) -> Result<(), Dead> {
         // Only `declare_dead` and this CPU change the word. So if the word is not in the state
-        // `from`, this CPU is dead.
+        // `from`, this CPU was declared dead.
         let word = self.word.load(Ordering::Relaxed);
         if word & STATE != from {
             return Err(Dead);
         }
-        // Relaxed if it fails: a CPU that was declared dead takes the control lock before it
-        // continues. The declaration was made under that lock.
+        // Relaxed if the exchange fails: a CPU that was declared dead takes the control lock before
+        // it continues, and the declaration was made under that lock.
         self.word.compare_exchange(word, to(word), order, Ordering::Relaxed).map(|_| ()).map_err(|_| Dead)
     }
 
-    /// Lets a CPU that was declared dead take part again, after its state was cleaned up. Call this
-    /// under the control lock.
+    /// Lets a CPU that was declared dead take part again, after its state was cleaned up. The
+    /// caller holds the control lock.
     pub fn revive(&self) {
-        // Relaxed: no other thread changes the word of a dead CPU, and any reader holds the control
-        // lock.
+        // Relaxed: only this thread changes a dead CPU's word, and readers hold the control lock.
         let word = self.word.load(Ordering::Relaxed);
         self.word.store((word & !STATE) + NEXT_BATCH, Ordering::Relaxed);
     }
 
-    /// The current word. If a CPU's word does not change, the CPU makes no progress.
+    /// The current word. If the word of a CPU does not change, the CPU makes no progress.
     pub fn sign(&self) -> u64 {
         self.word.load(Ordering::Relaxed)
     }
 
-    /// The time at which the CPU entered its handler, if it is in its handler now, in nanoseconds
-    /// of the clock that callers of [`enter`](Self::enter) use.
+    /// The time at which the CPU entered its handler, in nanoseconds of the clock of
+    /// [`enter`](Self::enter). `None` if the CPU is not in its handler.
     pub fn inside_since(&self) -> Option<u64> {
-        // Acquire: pairs with G1, so the time is not older than this stay in the handler. If the
-        // CPU moves on between the two loads, the time may belong to the next stay, which is also
-        // short.
+        // Acquire: pairs with G1, so the time is not older than this entry. If the CPU leaves and
+        // enters again between the two loads, the time may belong to the next entry, which is also
+        // recent.
         let word = self.word.load(Ordering::Acquire);
         let entered = self.entered.load(Ordering::Relaxed);
         (word & STATE != OUTSIDE).then_some(entered)
     }
 
     /// Declares the CPU dead if it is in its handler and its word still equals `sign`. Returns
-    /// whether the CPU is dead. Call this under the control lock.
+    /// whether the CPU is dead. The caller holds the control lock.
     pub fn declare_dead(&self, sign: u64) -> bool {
         // G2, acquire: pairs with G1.
         sign & STATE == INSIDE
@@ -127,7 +125,6 @@ mod tests {
         gate.leave().unwrap();
     }
 
-    /// A CPU cannot be declared dead by a sign that was read before it came back.
     #[test]
     fn a_sign_from_before_a_death_is_out_of_date() {
         let gate = Gate::default();

@@ -1,39 +1,37 @@
-//! Frames that a device receives into several buffers.
+//! Assembles a frame that a device receives into several buffers.
 
 use crate::page::{Completion, Page};
 use crate::region::Region;
 
 /// A frame in several buffers that may not all have arrived yet. A device keeps a `Gather` from
-/// buffer to buffer and from poll to poll, because the last buffer of a frame may arrive in a later
-/// poll than the first. When the device is closed, it gives back the pages that are still in the
-/// `Gather` ([`close`](Self::close)).
+/// poll to poll, because the last buffer of a frame may arrive in a later poll than the first
+/// buffer. When the device is closed, the device returns the pages that are still in the `Gather`
+/// ([`close`](Self::close)).
 ///
 /// The guide has an
 /// [example](https://github.com/steerage/steerage/blob/main/docs/devices.md#frames-in-several-buffers).
 #[derive(Debug, Default)]
 pub struct Gather {
     frame: Option<Completion>,
-    /// The reason why the frame cannot be handed over any more. Its remaining buffers are skipped.
+    /// The reason why the frame cannot be handed over. The frame's remaining buffers are skipped.
     broken: Option<Broken>,
-    /// The number of bytes in skipped buffers.
     skipped: usize,
 }
 
 /// The reason why a frame of several buffers is not handed over. `Completions` of the crate
-/// `steerage-core` counts the frame by this reason.
+/// `steerage-core` counts the frame under this reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// The device lost a part of the frame, or the frame has too many parts or bytes.
     Lost,
-    /// There was no page for a part of the frame.
+    /// The result of [`Gather::finish`]: a frame of several buffers.
     NoPage,
 }
 
-/// The result of gathering a frame of several buffers.
-/// [`Gather::finish`] returns it.
+/// The frame, or its part that had arrived when it broke. `None` if no part had arrived.
 #[derive(Debug, Default)]
 pub struct Gathered {
-    /// The frame, or the part of it that had arrived when it broke. `None` if no part had arrived.
+    /// If the frame is not complete: the reason, and the number of its bytes that arrived.
     pub frame: Option<Completion>,
     /// Set if the frame is not complete: the reason, and the number of its bytes that arrived.
     pub broken: Option<(Broken, usize)>,
@@ -45,11 +43,10 @@ impl Gather {
         self.frame.is_none() && self.broken.is_none()
     }
 
-    /// Adds `len` bytes at `offset` of `page`, a page of `region`. `Err` returns a page that the
-    /// frame does not need, because the frame is broken or breaks now.
+    /// Adds `len` bytes at `offset` of `page`, a page of `region`.
     ///
     /// # Errors
-    /// The page itself.
+    /// The page itself, if the frame does not need it, because the frame is broken or breaks now.
     pub fn add(&mut self, region: &Region, page: Page, offset: usize, len: usize) -> Result<(), Page> {
         if self.skips(len) {
             return Err(page);
@@ -61,7 +58,8 @@ impl Gather {
         region.append(frame, page, offset, len).inspect_err(|_| self.break_off(Broken::Lost, len))
     }
 
-    /// Whether a buffer of `len` bytes is skipped, because the frame is broken. If so, counts its bytes.
+    /// Returns whether a buffer of `len` bytes is skipped because the frame is broken, and counts
+    /// the bytes of a skipped buffer.
     pub fn skips(&mut self, len: usize) -> bool {
         if self.broken.is_some() {
             self.skipped = self.skipped.saturating_add(len);
@@ -69,21 +67,21 @@ impl Gather {
         self.broken.is_some()
     }
 
-    /// Marks the frame as broken, and counts `len` skipped bytes. The first reason counts.
+    /// Marks the frame as broken, and counts `len` skipped bytes. The first reason is kept.
     pub fn break_off(&mut self, why: Broken, len: usize) {
         self.broken.get_or_insert(why);
         self.skipped = self.skipped.saturating_add(len);
     }
 
-    /// Ends the frame after its last buffer has arrived, and returns the result. The next buffer
-    /// begins another frame.
+    /// Ends the frame after its last buffer has arrived, and returns the result.
     pub fn finish(&mut self, region: &Region) -> Gathered {
         let Self { frame, broken, skipped } = std::mem::take(self);
         let arrived = frame.as_ref().map_or(0, |frame| region.total_len(frame));
         Gathered { frame, broken: broken.map(|why| (why, arrived.saturating_add(skipped))) }
     }
 
-    /// Gives up the frame. Its pages, which belong to `region`, are appended to `pages`. For `RxQueue::close`.
+    /// Gives up the frame, and appends its pages, which belong to `region`, to `pages`. A device
+    /// calls this in `RxQueue::close`.
     pub fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
         if let Some(frame) = std::mem::take(self).frame {
             region.take_apart(frame, |page, _, _| pages.push(page));
@@ -113,7 +111,6 @@ mod tests {
             gather.add(&region, pages.pop().unwrap(), 0, 100).unwrap();
         }
         let spare = gather.add(&region, pages.pop().unwrap(), 0, 7).unwrap_err();
-        // The first reason counts.
         gather.break_off(Broken::NoPage, 1);
         let spare = gather.add(&region, spare, 0, 5).unwrap_err();
         let broken = gather.finish(&region);

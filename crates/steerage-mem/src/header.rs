@@ -1,21 +1,18 @@
-//! The header that a device writes in front of a frame: its time, its length on the wire, its link
-//! type and its interface.
-//!
-//! The header lies in the 16 bytes before the frame, and a bit of the slot says that it exists.
-//! Reading it checks its position against the page, as for the frame. Any 16 bytes are a valid
-//! header.
+//! The header that a device writes before a frame: time, length on the wire, link type, interface.
 
-/// The device's header of a frame. It lies in the [`BYTES`](Self::BYTES) bytes before the frame: in
-/// the headroom of the page, or in place of a capture's record header.
-/// [`Completion::with_header`](crate::Completion::with_header) records that it exists.
+/// The header that a device writes in the [`BYTES`](Self::BYTES) bytes before a frame: in the
+/// headroom of the page, or over a capture's record header.
+/// [`Completion::with_header`](crate::Completion::with_header) sets a bit of the slot to record
+/// that the header exists.
 ///
-/// The header does not travel through the rings. It is read in place, from the cache line of the
-/// frame's first bytes or the line before.
+/// The header does not travel through the rings. A CPU reads it from the page, in the cache line of
+/// the frame's first bytes or the cache line before. Any 16 bytes are a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// When the frame was received: nanoseconds since 1970-01-01 00:00 UTC, or [`NO_TIME`](Self::NO_TIME).
+    /// When the frame was received: nanoseconds since 1970-01-01 00:00 UTC, or
+    /// [`NO_TIME`](Self::NO_TIME).
     pub nanos: u64,
-    /// The frame's length on the wire in bytes. A capture may hold fewer.
+    /// The frame's length on the wire in bytes. A capture may hold fewer bytes of the frame.
     pub wire_len: u32,
     /// The link type in tcpdump's numbering: the kind of header at the start of the frame.
     pub link: u16,
@@ -27,14 +24,14 @@ impl FrameHeader {
     /// The size of the header in memory.
     pub const BYTES: usize = 16;
 
-    /// The size of an optional record in front of the header, in which a device describes unusual
-    /// frames. This crate does not know what the record means.
+    /// The size of an optional record before the header, in which a device describes unusual
+    /// frames. This crate does not interpret the record.
     pub const EXTRA_BYTES: usize = 16;
 
     /// The value of `nanos` if the time is unknown.
     pub const NO_TIME: u64 = u64::MAX;
 
-    /// The header of the same frame without the last `bytes` bytes.
+    /// The header of the frame after the last `bytes` bytes were cut off.
     #[must_use]
     pub fn shorter(self, bytes: usize) -> Self {
         Self { wire_len: self.wire_len.saturating_sub(bytes as u32), ..self }
@@ -57,7 +54,7 @@ impl FrameHeader {
         (u128::from(nanos) | u128::from(small) << 64).to_le_bytes()
     }
 
-    /// Reads a header from memory. Any bytes are a header.
+    /// Reads a header from memory. Any bytes are a valid header.
     #[inline(always)]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let all = u128::from_le_bytes(bytes);
@@ -101,8 +98,6 @@ mod tests {
         blocks.recycle(frame).unwrap();
     }
 
-    /// If a frame claims a header for which its page has no room, no bytes outside of the page are
-    /// read.
     #[test]
     fn a_header_outside_of_its_page_is_none() {
         let (mut blocks, claim) = Blocks::map(2, 64).unwrap();

@@ -1,5 +1,4 @@
-//! Memory for many entries with random access, such as a flow table. It is reserved once, in huge
-//! pages.
+//! Memory for many entries with random access, such as a flow table, in huge pages.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
@@ -9,12 +8,13 @@ use std::ptr::NonNull;
 use crate::mapping::{HUGE_BYTES, map_small, map_transparent, unmap};
 use crate::region::prefetch_read;
 
-/// A vector that never moves. It reserves address space for its full capacity, and takes memory as it is filled.
+/// A vector that never moves in memory. The vector reserves address space for its full capacity,
+/// and takes memory as entries are added.
 ///
-/// A lookup in a large table costs a packet function a cache miss. In small pages it also costs a
-/// miss for the page table, and each small page causes a fault on first access (a few microseconds
-/// on a virtual machine). From 2 MiB on, this vector lies in transparent huge pages if the kernel
-/// has them.
+/// A lookup in a large table costs a packet function a cache miss. With small pages, the lookup
+/// also costs a miss in the page table, and each small page causes a page fault on first access (a
+/// few microseconds on a virtual machine). From 2 MiB on, this vector lies in transparent huge
+/// pages if the kernel supports them.
 ///
 /// ```
 /// let mut flows = steerage_mem::HugeVec::with_capacity(1 << 20);
@@ -75,7 +75,7 @@ impl<T: Copy> HugeVec<T> {
         self.len += 1;
     }
 
-    /// Prefetches an entry: its first cache line and the next one. Does nothing if there is no such entry.
+    /// Prefetches the first two cache lines of an entry. Does nothing if the entry does not exist.
     #[inline(always)]
     pub fn prefetch(&self, at: usize) {
         if at < self.len {
@@ -149,7 +149,6 @@ mod tests {
         HugeVec::filled(1_u8, 3).push(1);
     }
 
-    /// Reserving more memory than any of our machines has uses none of it.
     #[test]
     #[cfg_attr(miri, ignore = "Miri keeps books of each byte that is reserved")]
     fn room_costs_nothing_before_it_is_used() {

@@ -1,10 +1,10 @@
-//! Pages that a device is sending from, until it reports that it has sent them.
+//! Pages that a device is sending from, until the device reports that they were sent.
 //!
-//! Several CPUs may send to one queue of a device, each by its own ring. The device reports all
-//! sent pages in one ring. So when a page is given to the device, its token becomes an address and
-//! an entry in a table, which names the sender. The CPU that reads the device's ring gives each
-//! page back to its sender. An address that is not in the table gives no page, whichever program
-//! wrote it.
+//! Several CPUs may send to one queue of a device, each through its own ring. The device reports
+//! all sent pages in one ring. So when a page is given to the device, its token becomes an address
+//! and a table entry, which names the sender. The CPU that reads the device's ring returns each
+//! page to its sender. An address that is not in the table yields no page, whichever program wrote
+//! the address.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::region::Region;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU32, Ordering};
 
-/// The pages of a region that one queue is sending from. An address counts bytes from the beginning of the region.
+/// The pages from which one queue sends. Addresses count bytes from the region's start.
 ///
 /// ```
 /// use steerage_mem::{InFlight, Region};
@@ -34,10 +34,10 @@ use crate::sync::{AtomicU32, Ordering};
 pub struct InFlight {
     region: Arc<Region>,
     /// One entry per page. The lower half is the page's sender, counted from 1. The upper half is
-    /// the number of parts that have not been reported as sent. 0 means that the page is not in
+    /// the number of parts that were not reported as sent yet. 0 means that the page is not in
     /// flight.
     pages: Box<[AtomicU32]>,
-    /// Pages on their way back, by sender.
+    /// Sent pages that wait for their sender, by sender.
     back: Box<[PageStack]>,
 }
 
@@ -48,8 +48,8 @@ const ONCE: u32 = 1 << 16;
 pub const SENDERS_MAX: usize = SENDER as usize;
 
 impl InFlight {
-    /// Begins with no page of `region` in flight, for `senders` senders, at most [`SENDERS_MAX`].
-    /// Also returns the end that takes the device's reports.
+    /// Creates a table for `senders` senders, at most [`SENDERS_MAX`], with no page of `region` in
+    /// flight. Also returns the [`Reaper`], which takes the device's reports.
     pub fn new(region: Arc<Region>, senders: usize) -> (Arc<Self>, Reaper) {
         let pages = (0..region.pages()).map(|_| AtomicU32::new(0)).collect();
         let back = (0..senders.min(SENDERS_MAX)).map(|_| PageStack::new()).collect();
@@ -57,20 +57,20 @@ impl InFlight {
         (Arc::clone(&in_flight), Reaper(in_flight))
     }
 
-    /// Takes a page's token and returns its address, to be sent by `sender` in `parts` parts. The
-    /// page comes back when all parts have been reported as sent. `Err` returns the page if it
-    /// belongs to another region, or a number is out of range.
+    /// Takes a page's token and returns the page's address, to be sent by `sender` in `parts`
+    /// parts. The page returns when all parts have been reported as sent. `Err` returns the page if
+    /// it belongs to another region, or if `sender` or `parts` is out of range.
     #[inline]
     pub fn post(&self, sender: usize, page: Page, parts: usize) -> Result<u64, Page> {
         let sensible = sender < self.back.len() && (1..=SENDERS_MAX).contains(&parts);
         let Some(index) = self.region.index_of(page.number()).filter(|_| sensible) else { return Err(page) };
-        // F1, release: pairs with F2, so that the next holder of the page comes after us. While the
-        // token of a page is held, only its holder stores to the page's entry.
+        // F1, release: pairs with F2, so that the next holder of the page runs after this store.
+        // While the token of a page is held, only its holder stores to the page's entry.
         self.pages[index as usize].store(parts as u32 * ONCE + sender as u32 + 1, Ordering::Release);
         Ok(self.region.address_of(index))
     }
 
-    /// Passes the pages that other senders took back for `sender` to `each`.
+    /// Passes the pages of `sender` that other senders found in the device's reports to `each`.
     #[inline]
     pub fn collect(&self, sender: usize, each: impl FnMut(Page)) {
         if let Some(back) = self.back.get(sender).filter(|back| back.any()) {
@@ -85,14 +85,14 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// The end that takes the device's reports. Only one exists.
+/// Takes the device's reports. Each [`InFlight`] has exactly one `Reaper`.
 #[derive(Debug)]
 pub struct Reaper(Arc<InFlight>);
 
 impl Reaper {
-    /// Records that a part of the page in which `address` lies was sent. After the last part the
-    /// page comes back: `each` gets it if `me` is its sender, and otherwise it waits for its
-    /// sender. Returns false if no page in flight has the address.
+    /// Records that the device sent the part of a page in which `address` lies. After the last
+    /// part, the page returns: `each` gets the page if `me` is its sender, and otherwise the page
+    /// waits for its sender. Returns false if no page in flight has the address.
     #[inline]
     pub fn tell(&mut self, address: u64, me: usize, mut each: impl FnMut(Page)) -> bool {
         let Some((index, _)) = self.0.region.find(address) else { return false };
@@ -103,7 +103,7 @@ impl Reaper {
             return false;
         }
         let still = was - ONCE;
-        // Relaxed: only this thread and the holder of the page's token store here.
+        // Relaxed: only this thread and the holder of the page's token store to this entry.
         entry.store(if still < ONCE { 0 } else { still }, Ordering::Relaxed);
         if still < ONCE {
             let page = Page::new(self.0.region.number_of(index));
@@ -115,12 +115,11 @@ impl Reaper {
         true
     }
 
-    /// Takes all pages of a sender back. Call this only when the device no longer reads any of
-    /// them.
+    /// Takes back all pages of a sender. The device must no longer read any of these pages.
     pub fn take_all(&mut self, sender: usize, mut each: impl FnMut(Page)) {
         self.0.collect(sender, &mut each);
         for (index, entry) in self.0.pages.iter().enumerate() {
-            // Acquire, and relaxed: as in `tell`.
+            // Acquire, and relaxed, as in `tell`.
             if (entry.load(Ordering::Acquire) & SENDER) as usize == sender + 1 {
                 entry.store(0, Ordering::Relaxed);
                 each(Page::new(self.0.region.number_of(index as u32)));
@@ -193,7 +192,6 @@ mod tests {
         let (in_flight, mut sent) = InFlight::new(region, 2);
         let addresses: Vec<u64> =
             pages.into_iter().enumerate().map(|(nth, page)| in_flight.post(nth % 2, page, 1).unwrap()).collect();
-        // One page already waits for its sender.
         assert_eq!(told(&mut sent, addresses[1], 0), (true, vec![]));
         let mut back = 0;
         sent.take_all(1, |_| back += 1);

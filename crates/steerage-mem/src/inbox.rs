@@ -1,29 +1,26 @@
-//! The rings to a CPU that may have frames. So a CPU with many rings does not have to check all of
-//! them.
+//! Records which rings to a CPU may have frames, so that the CPU does not check all rings.
 //!
-//! A producer publishes, fences, and then sets the ring's bit if it is not set. The consumer clears
-//! the bit of a ring that was empty for a while, fences, and then checks the ring once more. One of
-//! the two fences comes first. So either the consumer sees the published frames, or the producer
-//! sees that the bit is not set. A bit that is set stays set while packets keep coming, so usually
-//! both sides only read it.
+//! A producer publishes, executes a fence, and then sets the ring's bit if the bit is clear. The
+//! consumer clears the bit of a ring that was empty for a while, executes a fence, and then checks
+//! the ring once more. One of these two fences comes first. So either the consumer sees the
+//! published frames, or the producer sees that the bit is clear. A bit stays set while packets keep
+//! coming, so usually producer and consumer only read it.
 
 use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The number of words per cache line.
 const WORDS: usize = 8;
 
-/// A bit for each ring to one CPU.
+/// One bit for each ring to one CPU.
 #[derive(Debug)]
 pub struct Inbox {
     lines: Box<[CachePadded<[AtomicU64; WORDS]>]>,
-    /// How many words are in use.
     words: usize,
 }
 
 impl Inbox {
-    /// For rings with the numbers from 0 to `rings` - 1, which are all empty.
+    /// Creates an inbox for the rings 0 to `rings` - 1, which are all empty.
     pub fn new(rings: usize) -> Self {
         let line = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
         let words = rings.div_ceil(64).max(1);
@@ -34,20 +31,20 @@ impl Inbox {
         &self.lines[nth / WORDS][nth % WORDS]
     }
 
-    /// Records that frames were published on a ring. The caller has passed the fence of
-    /// [`after_publishing`](crate::park::Sleepers::after_publishing) since then.
+    /// Records that frames were published on a ring. Since then, the caller has passed the fence of
+    /// [`after_publishing`](crate::park::Sleepers::after_publishing).
     #[inline(always)]
     pub fn note(&self, ring: usize) {
         let (word, bit) = (self.word(ring / 64), 1 << (ring % 64));
-        // N1: ordered by the fence F2 before it, which pairs with F3. The read comes first, so that
-        // the line stays shared.
+        // N1: ordered by the fence F2 before this load, which pairs with F3. Read before writing,
+        // so that the cache line stays shared.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 
     /// Records that a ring is empty. The caller then checks the ring once more, and
-    /// [notes](Self::note) the ring if it is not empty.
+    /// [records](Self::note) it again if it has frames.
     pub fn clear(&self, ring: usize) {
         // N2. Relaxed: ordered by the fence.
         self.word(ring / 64).fetch_and(!(1 << (ring % 64)), Ordering::Relaxed);
@@ -64,8 +61,8 @@ impl Inbox {
         Turns { nth, noted: noted & not_before, words_left: self.words, not_before }
     }
 
-    /// The next ring of the pass that may have frames. If a ring behind the current position is
-    /// noted, the next pass finds it.
+    /// The next ring of the pass that may have frames. A ring that is recorded after the pass went
+    /// by is found in the next pass.
     #[inline]
     pub fn next(&self, turns: &mut Turns) -> Option<usize> {
         while turns.noted == 0 {
@@ -80,19 +77,18 @@ impl Inbox {
     }
 }
 
-/// A pass through an [`Inbox`]. It reads each word of bits once, and the first word twice.
+/// A pass through an [`Inbox`]. The pass reads each word of bits once, and the first word twice.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// The number of the current word, and its rings that are still to come.
     nth: usize,
     noted: u64,
     words_left: usize,
-    /// The rings of the first word with which the pass begins. The others come at the end.
+    /// The rings of the first word at the start of the pass. The word's other rings come last.
     not_before: u64,
 }
 
 impl Turns {
-    /// The next ring, if the word that was read last contains it.
+    /// The next ring of the pass, if the word that was read last contains it.
     #[inline]
     pub fn peek(&self) -> Option<usize> {
         (self.noted != 0).then(|| self.nth * 64 + self.noted.trailing_zeros() as usize)
@@ -103,7 +99,6 @@ impl Turns {
 mod tests {
     use super::*;
 
-    /// The rings that a pass from `first` on finds.
     fn found(inbox: &Inbox, first: usize) -> Vec<usize> {
         let mut turns = inbox.begin(first);
         std::iter::from_fn(|| inbox.next(&mut turns)).collect()
@@ -111,7 +106,7 @@ mod tests {
 
     #[test]
     fn every_ring_has_its_turn() {
-        // Miri takes ten minutes for all of them.
+        // Miri takes ten minutes for all first rings.
         let (most, all_firsts) = if cfg!(miri) { (130, 10) } else { (1024, 200) };
         for rings in [1, 5, 63, 64, 65, 130, 512, 513, 1024].into_iter().filter(|rings| *rings <= most) {
             let inbox = Inbox::new(rings);

@@ -1,9 +1,9 @@
-//! Frames that a handler keeps after their batch, and the return path of their pages.
+//! Frames that a handler keeps after their batch, and the way in which their pages return.
 //!
-//! A page normally returns by the finished index of its ring. If a handler keeps the frame, its
-//! slot is blanked, and the page returns by a stack instead. Any thread may push to the stack. The
-//! owner of the pool empties it. A CPU that finds no page in the pool takes as many pages from the
-//! stack as it needs.
+//! A page normally returns through the finished index of its ring. If a handler keeps the frame,
+//! its slot is blanked, and the page returns through a stack instead. Any thread may push to the
+//! stack, and the owner of the pool empties it. A CPU that finds no page in the pool takes as many
+//! pages from the stack as it needs.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use crate::ring::Frame;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The kept pages of one queue: their number, and the stack on which they come back.
+/// The kept pages of one queue: their number, and the stack through which they return.
 #[derive(Debug)]
 pub struct KeptPages {
     memory: Memory,
     waiting: PageStack,
-    /// The number of frames that are kept and not yet released.
     kept: AtomicU64,
     limit: u64,
 }
 
 impl KeptPages {
-    /// For frames of `memory`'s pool. At most `limit` frames may be kept at the same time.
+    /// Creates the record of kept frames for the pool of `memory`. At most `limit` frames may be
+    /// kept at the same time.
     pub fn new(memory: Memory, limit: usize) -> Arc<Self> {
         Arc::new(Self { memory, waiting: PageStack::new(), kept: AtomicU64::new(0), limit: limit as u64 })
     }
@@ -43,8 +43,7 @@ impl KeptPages {
         self.limit
     }
 
-    /// Keeps a frame after its batch. `Err` returns the frame if the limit is reached or the frame
-    /// is lent.
+    /// Keeps a frame after its batch. `Err` returns a lent frame, or any frame at the limit.
     pub fn keep<'a>(self: &Arc<Self>, frame: Frame<'a>) -> Result<Kept, Frame<'a>> {
         if frame.is_lent() || !self.count_one() {
             return Err(frame);
@@ -58,9 +57,9 @@ impl KeptPages {
         }
     }
 
-    /// Keeps a copy of `parts` in `page`, one behind the other, with `offset` bytes of headroom
-    /// that end with `header`. `Err` returns the page if the limit is reached, the page belongs to
-    /// another pool, or the copy does not fit.
+    /// Keeps a copy of `parts`, joined together, in `page`. The copy has `offset` bytes of
+    /// headroom, which end with `header`. `Err` returns the page if the limit is reached, the page
+    /// belongs to another pool, or the copy does not fit.
     pub fn keep_copy(
         self: &Arc<Self>,
         mut page: Page,
@@ -86,8 +85,8 @@ impl KeptPages {
     }
 
     fn count_one(&self) -> bool {
-        // Relaxed: this is only a limit, and no other memory depends on it. An increment above the
-        // limit is undone.
+        // Relaxed: this count is only a limit, and no other memory depends on it. An increment
+        // above the limit is undone.
         let room = self.kept.fetch_add(1, Ordering::Relaxed) < self.limit;
         if !room {
             self.kept.fetch_sub(1, Ordering::Relaxed);
@@ -95,27 +94,27 @@ impl KeptPages {
         room
     }
 
-    /// Whether pages have come back. This costs one shared read.
+    /// Whether pages have returned. This check costs one read of a shared cache line.
     #[inline(always)]
     pub fn waiting(&self) -> bool {
         self.waiting.any()
     }
 
-    /// Takes all pages that have come back, and passes each to `each`. This is for the owner of the
-    /// pool. If another thread calls it too, each of them gets a part of the pages.
+    /// Takes all pages that have returned, and passes each page to `each`. Only the owner of the
+    /// pool should call this function. If another thread calls it too, each thread gets some of the
+    /// pages.
     pub fn collect(&self, each: impl FnMut(Page)) {
         self.waiting.collect(self.memory.pool(), each);
     }
 
-    /// Takes up to `most` of the pages that have come back, and passes each to `each`. Returns
-    /// their number. Any thread may call this at any time. The other pages stay where other threads
-    /// find them.
+    /// Takes up to `most` of the pages that have returned, and passes each page to `each`. Returns
+    /// the number of pages. Any thread may call this function at any time. The other pages stay
+    /// where other threads find them.
     pub(crate) fn take(&self, most: usize, each: impl FnMut(Page)) -> usize {
         self.waiting.take(self.memory.pool(), most, each)
     }
 }
 
-/// Returns how many bytes were copied behind the header. `None` if they do not fit.
 fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &[&[u8]]) -> Option<usize> {
     let (headroom, rest) = page.split_at_mut_checked(offset)?;
     if let Some(header) = header {
@@ -129,41 +128,40 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &
     Some(at)
 }
 
-/// A frame that a handler keeps after its batch: owned, writable and `Send`. Its pages go back when
+/// A frame that a handler keeps after its batch: owned, writable and `Send`. Its pages return when
 /// it is dropped, on any thread.
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,
-    /// The number of bytes, if this is a copy of the front of a lent frame. 0 for a whole frame.
+    /// The number of bytes in a copy of the front of a lent frame. 0 for a whole frame.
     front: u32,
-    /// The generation of its page when it was kept. Checked in debug and fuzz builds only.
+    /// The page's generation when the frame was kept, checked in debug and fuzz builds only.
     generation: Generation,
     kept_pages: Arc<KeptPages>,
 }
 
 impl Kept {
     /// Records that this is a copy of the first `bytes` bytes of a lent frame. The rest of that
-    /// frame stays where it is.
+    /// frame stays in its block.
     #[must_use]
     pub fn of_front(mut self, bytes: usize) -> Self {
         self.front = bytes as u32;
         self
     }
 
-    /// The number of bytes, if this is a copy of the front of a lent frame. `None` for a whole
-    /// frame.
+    /// The number of bytes in a copy of the front of a lent frame. `None` for a whole frame.
     #[inline]
     pub fn front(&self) -> Option<usize> {
         (self.front != 0).then_some(self.front as usize)
     }
 
-    /// The part of the lent frame that stays where it is.
+    /// The bytes of the lent frame `frame` that were not copied.
     #[inline]
     pub fn behind<'f>(&self, frame: &'f Frame<'_>) -> &'f [u8] {
         self.front().and_then(|bytes| frame.bytes().get(bytes..)).unwrap_or_default()
     }
 
-    /// The bytes of the original frame, part by part, if this is its copy or a copy of its
+    /// The bytes of the original frame, part by part, if this is a copy of `frame` or of its
     /// [front](Self::of_front).
     #[inline]
     pub fn segments_with<'s>(&'s self, frame: &'s Frame<'_>) -> Segments<'s> {
@@ -175,7 +173,7 @@ impl Kept {
         self.slot.hash()
     }
 
-    /// The code of the frame's first header, as in [`Frame::link`](crate::ring::Frame::link).
+    /// The code of the frame's first header: see [`Frame::link`](crate::ring::Frame::link).
     pub fn link(&self) -> u8 {
         self.slot.link()
     }
@@ -197,12 +195,12 @@ impl Kept {
         unsafe { self.kept_pages.memory.segments_mut_of(&self.slot) }
     }
 
-    /// How much memory the frame occupies, in bytes: all of its pages.
+    /// The memory that all pages of the frame occupy, in bytes.
     pub fn truesize(&self) -> usize {
         self.kept_pages.memory.truesize(&self.slot)
     }
 
-    /// The length of all parts together, in bytes.
+    /// The length of all parts of the frame together, in bytes.
     pub fn total_len(&self) -> usize {
         self.kept_pages.memory.total_of(&self.slot)
     }
@@ -218,7 +216,8 @@ impl Kept {
         linear.is_some()
     }
 
-    /// The number of bytes before the frame in its page, and behind it in the page of its last part.
+    /// The number of free bytes before the frame in its page, and after the frame in the page of
+    /// its last part.
     pub fn room(&self) -> (usize, usize) {
         self.kept_pages.memory.room(&self.slot)
     }
@@ -231,7 +230,7 @@ impl Kept {
         resized.is_some()
     }
 
-    /// The header that the device wrote for the frame, if it did.
+    /// The header that the device wrote for the frame, if there is one.
     pub fn header(&self) -> Option<FrameHeader> {
         // SAFETY: no other code has the slot, and its page is written only through `&mut self`.
         unsafe { self.kept_pages.memory.header(&self.slot) }
@@ -270,8 +269,8 @@ impl Drop for Kept {
         }
         let pool = self.kept_pages.memory.pool();
         pool.take_apart(Completion::from_slot(self.slot), |page, _, _| self.kept_pages.waiting.put(pool, page));
-        // Relaxed: this is only a count. It is decremented after the put, so the limit never admits
-        // a frame whose page has not come back.
+        // Relaxed: this is only a count. The count is decremented after the page was pushed, so the
+        // limit never admits a frame whose page has not returned.
         self.kept_pages.kept.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,11 +1,11 @@
 //! The memory of steerage's receive path. All of the path's `unsafe` code is here, behind an
 //! interface that safe code cannot misuse.
 //!
-//! In the order in which a packet meets them:
+//! The modules, in the order in which a packet passes through them:
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`region`], `mapping` | page memory from the kernel in parts, each on its own NUMA node; page numbers that are unique in the process |
+//! | [`region`], `mapping` | page memory from the kernel, in parts on their own NUMA nodes; page numbers that are unique in the process |
 //! | [`page`] | [`Page`], the right to write one page, and [`Completion`], a filled one: tokens that cannot be forged |
 //! | [`fit`] | the position of a frame in its page, and the room around it |
 //! | [`chain`], `links` | frames that lie in several pages |
@@ -34,10 +34,11 @@
 //! The bytes of a page are reached through a token: [`Page`], which allows writing, [`Completion`],
 //! a slot between two positions of a ring, or [`Kept`]. Only the holder of a page's token may write
 //! the page. Only the holder of the [`Claim`] to [blocks] may write the blocks. Tokens and claims
-//! are not `Clone` and cannot be made outside of this crate. A page number is given out once in the
-//! life of a process, so a token of a region that no longer exists refers to nothing. There are
-//! 2^32 numbers, and a region that would need more is refused. Every access checks number, offset
-//! and length against its region, and a token of other memory reads as empty.
+//! are not `Clone` and cannot be created outside of this crate. A page number is used once in the
+//! life of a process, so a token of a region that no longer exists refers to no page. There are
+//! 2^32 page numbers, and a region that would need more numbers is refused. Every access checks
+//! page number, offset and length against the region. A token of another region reads as an empty
+//! frame.
 //!
 //! Safe code can lose a token, and the page is then unused until its region ends. Safe code can
 //! reach neither a page that it does not hold nor a page that was unmapped.

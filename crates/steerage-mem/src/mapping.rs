@@ -1,7 +1,7 @@
 //! Memory from the kernel, in huge pages if the kernel has any.
 //!
-//! Miri has no kernel, so there the allocator provides the memory. It comes in pieces of 4 KiB,
-//! because Miri is slow for each byte.
+//! Miri has no kernel, so under Miri the allocator provides the memory. Under Miri, huge pages have
+//! 4 KiB, because Miri is slow for each byte.
 
 use std::fmt;
 use std::io;
@@ -10,25 +10,24 @@ use std::ptr::NonNull;
 #[cfg(miri)]
 pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, map_unused, unmap};
 
-/// The size of huge pages on the machines that we know. The size of a region is a multiple of this,
-/// so that the region can consist of huge pages.
+/// The size of huge pages on the machines that we know. The size of a region is a multiple of this
+/// size, so that the region can consist of huge pages.
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
 
-/// The kind of pages that the kernel used for the memory. The example of [`Region`](crate::Region)
-/// prints it.
+/// The kind of pages that the kernel used for the memory, as [`Region`](crate::Region) reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Reserved 2 MiB pages (`vm.nr_hugepages`).
     HugePages,
-    /// 2 MiB pages if the kernel finds them (transparent huge pages).
+    /// 2 MiB pages where the kernel finds them (transparent huge pages).
     TransparentHugePages,
     /// 4 KiB pages only.
     SmallPages,
-    /// Memory that a device mapped and lends.
+    /// Memory that a device mapped.
     Foreign,
 }
 
-/// The reason why a region could not be made.
+/// The reason why a region could not be mapped.
 ///
 /// ```
 /// use steerage_mem::Region;
@@ -46,9 +45,9 @@ pub enum RegionError {
         /// The requested size of a page, in bytes.
         page_bytes: usize,
     },
-    /// The process has used up its 2^32 page numbers. Numbers are never given out twice.
+    /// The process has used up its 2^32 page numbers. No page number is used twice.
     OutOfNumbers,
-    /// The kernel has no memory.
+    /// The kernel has too little memory.
     Map {
         /// The requested size, in bytes.
         bytes: usize,
@@ -113,15 +112,15 @@ mod by_allocator {
     }
 
     /// # Safety
-    /// As for the other `unmap`.
+    /// As for the `unmap` of other builds.
     pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
         // SAFETY: the caller's promise; the memory was allocated with the same layout.
         layout(bytes).into_iter().for_each(|layout| unsafe { dealloc(base.as_ptr(), layout) });
     }
 }
 
-/// Maps `bytes`, a multiple of 2 MiB. It takes reserved huge pages, or else normal memory aligned
-/// for transparent huge pages.
+/// Maps `bytes` bytes, a multiple of 2 MiB: in reserved huge pages, or else in normal memory that
+/// is aligned for transparent huge pages.
 #[cfg(not(miri))]
 pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize), RegionError> {
     if let Ok(base) = mmap(bytes, libc::MAP_HUGETLB) {
@@ -134,7 +133,7 @@ pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize
     Ok((base, backing, bytes))
 }
 
-/// Address space for at least `bytes` bytes, in transparent huge pages if the kernel has them.
+/// Maps address space for at least `bytes` bytes, in transparent huge pages if the kernel has them.
 /// Untouched pages take no memory, and the kernel reserves no memory for them. Also returns the
 /// number of bytes to [unmap].
 #[cfg(not(miri))]
@@ -143,22 +142,22 @@ pub(crate) fn map_transparent(bytes: usize) -> io::Result<(NonNull<u8>, usize)> 
     map_aligned(bytes, libc::MAP_NORESERVE).map(|(base, _)| (base, bytes))
 }
 
-/// `bytes` in small pages. Also returns the number of bytes to [unmap].
+/// Maps `bytes` bytes in small pages. Also returns the number of bytes to [unmap].
 #[cfg(not(miri))]
 pub(crate) fn map_small(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     mmap(bytes, 0).map(|base| (base, bytes))
 }
 
-/// The reserved huge pages that no program uses, in bytes.
+/// The size of the reserved huge pages that no program uses, in bytes.
 pub(crate) fn huge_pages_free() -> u64 {
     let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
     let pages = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
     if cfg!(miri) { 0 } else { pages.unwrap_or(0).saturating_mul(HUGE_BYTES as u64) }
 }
 
-/// Address space for `bytes`, even if most of it will never be used. The kernel provides a small
-/// page on the first access, and reserves no memory before. Also returns the number of bytes to
-/// [unmap].
+/// Maps address space for `bytes` bytes, even if most of it will never be used. The kernel provides
+/// a small page on the first access, and reserves no memory before. Also returns the number of
+/// bytes to [unmap].
 #[cfg(not(miri))]
 #[cfg_attr(loom, expect(dead_code, reason = "loom has slots of its own"))]
 pub(crate) fn map_unused(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
@@ -178,16 +177,17 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
 }
 
-/// Maps `bytes`, a multiple of 2 MiB, aligned to 2 MiB. Returns whether the kernel accepts the
-/// advice to use huge pages.
+/// Maps `bytes` bytes, a multiple of 2 MiB, aligned to 2 MiB. Returns whether the kernel accepts
+/// the advice to use huge pages.
 #[cfg(not(miri))]
 fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, bool)> {
-    // One huge page more than necessary, so that the mapping contains an aligned range of the full
-    // size. The rest is given back.
+    // Map one more huge page than necessary, so that the mapping contains an aligned range of the
+    // full size. The rest is unmapped.
     let more = bytes.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
     let base = mmap(more, extra)?;
     let skip = base.as_ptr().align_offset(HUGE_BYTES);
-    // SAFETY: `skip` < HUGE_BYTES, and both trimmed ends are whole small pages of the mapping just made.
+    // SAFETY: `skip` < HUGE_BYTES, and both trimmed ends are whole small pages of the mapping just
+    // made.
     let aligned = unsafe {
         let aligned = base.as_ptr().add(skip);
         if skip > 0 {

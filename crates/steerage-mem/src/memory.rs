@@ -1,4 +1,4 @@
-//! From a completion to its bytes. The frames of a queue lie in one of two memories: the pages of the pool, or lent blocks.
+//! Finds the bytes of a completion, which lie either in pages of the pool or in blocks.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::header::FrameHeader;
 use crate::page::{Completion, Slot};
 use crate::region::{Region, View, prefetch_read};
 
-/// The memory of one queue's frames: the pages of the pool, and the blocks that its device lends.
+/// The memory of one queue's frames: the pages of the pool, and the blocks of the queue's device.
 #[derive(Clone, Debug)]
 pub struct Memory {
     pool: Arc<Region>,
@@ -14,30 +14,30 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// For frames in the pages of `pool`, and lent frames in `blocks`.
+    /// Creates the memory of a queue whose frames lie in pages of `pool` or in `blocks`.
     pub fn new(pool: Arc<Region>, blocks: Option<Arc<Region>>) -> Self {
         Self { pool, blocks }
     }
 
-    /// The pages that can be written.
+    /// The region of the pages, which can be written.
     pub fn pool(&self) -> &Arc<Region> {
         &self.pool
     }
 
-    /// The frame's bytes, or those of its first part if it has several pages. Empty for a completion of other memory, or one
-    /// that does not lie in its page.
+    /// The frame's bytes, or the bytes of the frame's first part if it has several pages. Empty if
+    /// the completion belongs to other memory, or does not lie in its page.
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
-        // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the frame.
-        // Lent memory is only read while a frame of its block is out.
+        // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the
+        // frame. Lent memory is only read while a frame of its block is out.
         unsafe { self.slice(&frame.slot()) }
     }
 
-    /// The header that the device wrote for the frame, if it did.
+    /// The header that the device wrote for the frame, if there is one.
     #[inline]
     pub fn header_of(&self, frame: &Completion) -> Option<FrameHeader> {
-        // SAFETY: as `bytes`. The holder of the completion of a page has the page, and a block is not written before the end of a
-        // frame that is out.
+        // SAFETY: as `bytes`. The holder of the completion of a page has the page, and a block is
+        // not written before the end of a frame that is out.
         unsafe { self.header(&frame.slot()) }
     }
 
@@ -46,7 +46,6 @@ impl Memory {
         self.start_of(slot, slot.offset, slot.len())
     }
 
-    /// The address of `len` bytes at `offset` of the slot's page.
     #[inline(always)]
     fn start_of(&self, slot: &Slot, offset: u32, len: usize) -> Option<*mut u8> {
         if slot.is_lent() {
@@ -68,10 +67,11 @@ impl Memory {
         }
     }
 
-    /// The header of the slot's frame, if it has one and it lies within the page.
+    /// The header of the slot's frame, if the frame has a header that lies within the page.
     ///
     /// # Safety
-    /// The caller holds the slot, and nobody writes its page before the frame meanwhile.
+    /// The caller holds the slot, and no code writes the page before the frame while this function
+    /// runs.
     #[inline]
     pub(crate) unsafe fn header(&self, slot: &Slot) -> Option<FrameHeader> {
         let before = slot.has_header().then(|| slot.before(FrameHeader::BYTES))??;
@@ -80,8 +80,8 @@ impl Memory {
         bytes.first_chunk().copied().map(FrameHeader::from_bytes)
     }
 
-    /// The bytes before the header of the slot's frame, if the device wrote some and they lie within the
-    /// page.
+    /// The bytes before the header of the slot's frame, if the device wrote some and they lie
+    /// within the page.
     ///
     /// # Safety
     /// As [`header`](Self::header).
@@ -92,7 +92,8 @@ impl Memory {
         unsafe { self.slice(&before) }.first_chunk().copied()
     }
 
-    /// The frame's header, if it has one, and its bytes. The result is that of two calls, with one check.
+    /// The frame's header, if the frame has one, and the frame's bytes. The bounds are checked once
+    /// for header and bytes.
     ///
     /// # Safety
     /// As [`slice`](Self::slice), of the page before the frame too.
@@ -101,8 +102,8 @@ impl Memory {
         const BYTES: usize = FrameHeader::BYTES;
         if slot.has_header() && slot.offset >= BYTES as u32 {
             if let Some(start) = self.start_of(slot, slot.offset - BYTES as u32, BYTES + slot.len()) {
-                // SAFETY: `start_of` checked the span; that nobody writes it is the caller's promise, which covers the bytes
-                // before the frame.
+                // SAFETY: `start_of` checked the span; that nobody writes it is the caller's
+                // promise, which covers the bytes before the frame.
                 let bytes = unsafe { std::slice::from_raw_parts(start, BYTES + slot.len()) };
                 if let Some((header, frame)) = bytes.split_first_chunk() {
                     return (Some(FrameHeader::from_bytes(*header)), frame);
@@ -119,13 +120,15 @@ impl Memory {
     #[expect(clippy::mut_from_ref, reason = "the slot stands for the right to write, not the memory")]
     pub(crate) unsafe fn slice_mut(&self, slot: &Slot) -> &mut [u8] {
         match self.pool.start_of(slot.page, slot.offset, slot.len()) {
-            // SAFETY: `start_of` checked the span; the caller promises that no other thread reaches it.
+            // SAFETY: `start_of` checked the span; the caller promises that no other thread reaches
+            // it.
             Some(start) => unsafe { std::slice::from_raw_parts_mut(start, slot.len()) },
             None => &mut [],
         }
     }
 
-    /// The number of bytes before the frame in its page, and behind it in the page of its last part. 0 for lent frames.
+    /// The number of free bytes before the frame in its page, and after the frame in the page of
+    /// its last part. 0 for lent frames.
     #[inline]
     pub(crate) fn room(&self, slot: &Slot) -> (usize, usize) {
         if slot.is_lent() || self.start(slot).is_none() {
@@ -136,13 +139,14 @@ impl Memory {
         (slot.offset as usize, self.pool.page_bytes().saturating_sub(end))
     }
 
-    /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end. Negative numbers make it shorter.
-    /// The bytes that are added keep their contents. The device's header moves with the front, with its length on the wire
-    /// corrected. If there is no room for the header, it is lost. Returns `None` and changes nothing if the page is too short
-    /// or the frame is lent.
+    /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end.
+    /// Negative numbers make the frame shorter. The bytes that are added keep their contents. The
+    /// device's header moves with the front, and its length on the wire is corrected. A header
+    /// without room is lost. Returns `None` and changes nothing if the page is too short or the
+    /// frame is lent.
     ///
-    /// Nothing is copied but the header, since the frame's slot belongs to its handler. A handler that puts another header in
-    /// front of the frame, or removes one, notes the new kind of header in the slot too.
+    /// Only the header is copied, since the frame's slot belongs to its handler. A handler that
+    /// adds or removes a header at the front also writes the new kind of header to the slot.
     ///
     /// # Safety
     /// As [`slice_mut`](Self::slice_mut), of all of its pages.
@@ -160,7 +164,7 @@ impl Memory {
         Some(unsafe { self.carry_header(slot, resized, front + back) })
     }
 
-    /// Moves the header to the new beginning of the frame, which is now `longer` bytes longer.
+    /// Moves the device's header to the new beginning of the frame, now `longer` bytes longer.
     ///
     /// # Safety
     /// As [`slice_mut`](Self::slice_mut), of the whole page.
@@ -175,7 +179,6 @@ impl Memory {
         resized
     }
 
-    /// The memory of the slot's frame, for loops over many frames.
     #[inline(always)]
     pub(crate) fn view(&self, slot: &Slot) -> View {
         match &self.blocks {
@@ -191,8 +194,9 @@ impl Memory {
         }
     }
 
-    /// Like [`bytes`](Self::bytes), and prefetches the first cache line. Call it for a whole batch before reading the first frame. A
-    /// frame in lent memory is not fetched: its device has just written it, so it is already in the cache.
+    /// Like [`bytes`](Self::bytes), and prefetches the first cache line. Call this function for a
+    /// whole batch before reading the first frame. A lent frame is not prefetched: its device has
+    /// just written the frame, so the frame is already in the cache.
     #[inline(always)]
     pub fn bytes_soon<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         let bytes = self.bytes(frame);

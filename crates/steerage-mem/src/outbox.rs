@@ -1,5 +1,5 @@
-//! One queue's rings to all CPUs. With many CPUs most rings are empty most of the time, so everything here looks only at the rings
-//! that have something staged or out.
+//! One queue's rings to all CPUs. With many CPUs, most rings are empty most of the time, so the
+//! functions here visit only the rings that have staged or unreturned frames.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -12,15 +12,13 @@ use crate::blocks::Blocks;
 use crate::page::Completion;
 use crate::ring::{Finished, Producer};
 
-/// The producers of one queue: a ring to each CPU, and after those the parking lot.
+/// The producers of one queue: a ring to each CPU, and then the parking lot.
 #[derive(Debug)]
 pub struct Outbox {
     rings: Vec<Producer>,
-    /// The rings that may have frames staged.
     staged: Bits,
-    /// The rings whose frames are not all home.
     out: Bits,
-    /// The rings whose frames hold as much lent memory as they may.
+    /// The rings whose frames hold as many units of the blocks as they may.
     full: Bits,
     /// By CPU: limits the frames of several queues together.
     admissions: Option<Arc<[Admission]>>,
@@ -28,8 +26,9 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// The rings to the CPUs, which have the same limit, and the parking lot. With `admissions`, that limit holds for the frames of
-    /// several queues together. If `blocks` are [shared](Blocks::shared), what the frames on each ring hold of them is limited.
+    /// Creates the rings to the CPUs, which have the same limit, and the parking lot. With
+    /// `admissions`, the limit holds for the frames of several queues together. If `blocks` are
+    /// [shared](Blocks::shared), the units that the frames on each ring hold are limited.
     pub fn new(
         mut to_cpus: Vec<Producer>,
         lot: Producer,
@@ -46,19 +45,19 @@ impl Outbox {
         Self { rings: to_cpus, staged, out, full, admissions, backlog }
     }
 
-    /// The number of CPUs, which is also the number of the parking lot.
+    /// The number of CPUs, which is also the ring number of the parking lot.
     #[inline(always)]
     pub fn cpus(&self) -> usize {
         self.rings.len() - 1
     }
 
-    /// A CPU's ring.
+    /// The ring to a CPU.
     #[inline(always)]
     pub fn ring(&mut self, cpu: usize) -> &mut Producer {
         &mut self.rings[cpu]
     }
 
-    /// A CPU's ring, to look at.
+    /// The ring to a CPU, for reading.
     #[inline(always)]
     pub fn look(&self, cpu: usize) -> &Producer {
         &self.rings[cpu]
@@ -70,20 +69,20 @@ impl Outbox {
         &mut self.rings[lot]
     }
 
-    // ---- hand over
-
-    /// Stages a frame: see [`Producer::stage`]. Before or after it, [`touch`](Self::touch) has to name the ring.
+    /// Stages a frame: see [`Producer::stage`]. The caller also records the ring with
+    /// [`touch`](Self::touch).
     ///
     /// # Errors
     /// The frame, if the ring has no room for it.
-    // Always inlined: as a call, the frame would go through memory, and its load would wait for the stores. With 16 targets that
-    // took the receiving CPU 22 ns per packet instead of 9.5.
+    // Always inlined. With a function call, the frame would go through memory, and its load would
+    // wait for the stores. With 16 targets, this wait cost the receiving CPU 22 ns per packet
+    // instead of 9.5.
     #[inline(always)]
     pub fn stage(&mut self, target: usize, frame: Completion, arrival: u64) -> Result<(), Completion> {
         self.rings[target].stage(frame, arrival)
     }
 
-    /// Notes that frames may be staged on these rings. Once per poll this costs less than once per frame.
+    /// Records that frames may be staged on these rings, once per poll instead of once per frame.
     pub fn touch(&mut self, rings: &Bits) {
         self.staged.insert_set(rings);
     }
@@ -113,9 +112,10 @@ impl Outbox {
         self.staged.insert_all(lists);
     }
 
-    /// Publishes the rings that have at least `least` frames staged, and `own` if it has any. `lent` are the queue's blocks, to which
-    /// refused frames return. Calls `shown` for each CPU that got frames, and `refused` for each frame that the CPU's backlog has no
-    /// room for, with the frame if it lies in a page.
+    /// Publishes the rings that have at least `least` staged frames, and the ring `own` if it has
+    /// any. Refused frames return to `lent`, the queue's blocks. Calls `shown` for each CPU that
+    /// got frames. Calls `refused` for each frame for which the CPU's backlog has no room, with the
+    /// frame if it lies in a page.
     #[inline]
     pub fn publish(
         &mut self,
@@ -150,8 +150,9 @@ impl Outbox {
         }
     }
 
-    /// Takes those of the staged frames back that would hold more lent memory than the ring's share. This is no tail of the list,
-    /// since a short frame may pass where a long one does not.
+    /// Takes back the staged frames that would exceed the ring's share of the blocks. The frames to
+    /// take back are not always the newest, since a short frame may pass where a long frame may
+    /// not.
     #[inline(never)]
     fn share(&mut self, at: usize, blocks: &mut Blocks, mut refused: impl FnMut()) {
         let Some(mut publishing) = blocks.publishing(at) else { return };
@@ -168,7 +169,7 @@ impl Outbox {
         }
     }
 
-    /// Takes the newest of the staged frames back, as far as the CPU's backlog has no room for them.
+    /// Takes back the newest staged frames for which the CPU's backlog has no room.
     #[inline(never)]
     fn admit(&mut self, at: usize, lent: Option<&mut Blocks>, mut refused: impl FnMut(Option<Completion>)) {
         let Some(admission) = self.admissions.as_ref().and_then(|all| all.get(at)) else { return };
@@ -183,7 +184,7 @@ impl Outbox {
         }
     }
 
-    /// Takes the oldest frame out of the parking lot: see [`Producer::unpark`]. `lent` are the queue's blocks.
+    /// Takes the oldest frame out of the parking lot: see [`Producer::unpark`]. `lent`: the blocks.
     pub fn unpark(&mut self, lent: Option<&mut Blocks>) -> Option<(Completion, u64)> {
         let at = self.cpus();
         let is_published = self.rings[at].is_next_published();
@@ -195,22 +196,20 @@ impl Outbox {
         Some((frame, arrival))
     }
 
-    /// Takes back everything that is staged for CPUs.
+    /// Takes back all frames that are staged for CPUs.
     pub fn withdraw_all(&mut self, mut each: impl FnMut(Completion)) {
         let cpus = self.cpus();
         self.rings[..cpus].iter_mut().for_each(|ring| ring.withdraw(u64::MAX, &mut each));
         self.staged.clear();
     }
 
-    // ---- the way home
-
-    /// Passes the finished frames of a ring to `home`. Returns their number.
+    /// Passes the finished frames of a ring to `home`. Returns the number of frames.
     #[inline]
     pub fn reclaim(&mut self, at: usize, mut home: impl FnMut(Completion)) -> u64 {
         self.reclaim_many(at, |finished| finished.for_each(&mut home))
     }
 
-    /// Passes the finished slots of a ring to `home`, many at a time. Returns their number.
+    /// Passes the finished slots of a ring to `home`, many at a time. Returns the number of slots.
     #[inline]
     pub fn reclaim_many(&mut self, at: usize, home: impl FnMut(Finished<'_>)) -> u64 {
         let count = self.rings[at].reclaim_many(home);
@@ -220,7 +219,8 @@ impl Outbox {
         count
     }
 
-    /// Takes the finished frames of a ring home: lent ones to `blocks`, all others to `home`. Returns their number.
+    /// Returns the finished frames of a ring: lent frames to `blocks`, and all other frames to
+    /// `home`. Returns the number of frames.
     #[inline]
     pub fn reclaim_lent(&mut self, at: usize, blocks: &mut Blocks, mut home: impl FnMut(Completion)) -> u64 {
         let mut lent = blocks.homecoming_from(at);
@@ -231,7 +231,7 @@ impl Outbox {
         count
     }
 
-    /// The first ring from `from` on whose frames are not all home.
+    /// The first ring from `from` on whose frames have not all returned.
     #[inline]
     pub fn next_out(&self, from: usize) -> Option<usize> {
         self.out.next(from)
@@ -242,12 +242,10 @@ impl Outbox {
         self.out.is_empty() && self.staged.is_empty() && self.rings[self.cpus()].occupied() == 0
     }
 
-    /// Whether other queues may need the pages of frames that are not home.
+    /// Whether other queues may need the pages of frames that have not returned.
     pub fn keeps_pages_from_others(&self) -> bool {
         self.admissions.is_some() && !self.out.is_empty()
     }
-
-    // ---- room
 
     /// How many frames may wait for a CPU.
     pub fn backlog(&self) -> usize {
@@ -263,12 +261,12 @@ impl Outbox {
         }
     }
 
-    /// How many frames of several queues wait for a CPU. 0 if the limit holds for this queue alone.
+    /// How many frames of all queues wait for a CPU. 0 if the limit holds for this queue alone.
     fn waiting_of_all(&self, at: usize) -> u64 {
         self.admissions.as_ref().and_then(|all| all.get(at)).map_or(0, Admission::waiting)
     }
 
-    /// Whether a ring has room for so many frames, and the CPU's backlog too.
+    /// Whether both the ring and the CPU's backlog have room for `frames` frames.
     #[inline(always)]
     pub fn has_room(&self, at: usize, frames: usize) -> bool {
         let has_room = self.rings[at].room() >= frames as u64 && !self.full.has(at);
@@ -278,8 +276,8 @@ impl Outbox {
         has_room && self.waiting_of_all(at) + frames as u64 <= self.backlog as u64
     }
 
-    /// The first ring from `from` on that has no room for so many frames. Only rings that have something staged or out are looked
-    /// at, since the others have room up to their limits.
+    /// The first ring from `from` on that has no room for `frames` frames. Only rings with staged
+    /// or unreturned frames are checked, since the other rings have room up to their limits.
     #[inline(always)]
     pub fn next_without_room(&self, from: usize, frames: usize) -> Option<usize> {
         let mut mask = u64::MAX << (from % 64);
@@ -297,13 +295,13 @@ impl Outbox {
         None
     }
 
-    /// Whether at least half of what may wait for a CPU waits.
+    /// Whether at least half of the frames that may wait for a CPU wait.
     pub fn is_half_full(&self, cpu: usize) -> bool {
         self.waiting_of_all(cpu).max(self.rings[cpu].occupied()) >= self.backlog as u64 / 2
     }
 
-    /// Asks the CPUs whose rings have room for less than `weight` frames to wake this queue's owner when half of the ring is worked
-    /// off.
+    /// Asks the CPUs whose rings have room for less than `weight` frames to wake this queue's owner
+    /// when half of the ring is finished.
     pub fn wake_when_there_is_room(&mut self, weight: usize) {
         let mut next = self.out.next(0);
         while let Some(at) = next {

@@ -1,4 +1,5 @@
-//! The tokens of the path: the right to a page, and a page that a device has filled.
+//! The tokens of the path: [`Page`], the right to write a page, and [`Completion`], a page that a
+//! device has filled.
 
 /// The longest frame that a slot can describe, in bytes. The length field has 20 bits.
 pub const FRAME_BYTES_MAX: usize = (1 << LEN_BITS) - 1;
@@ -6,9 +7,9 @@ pub const FRAME_BYTES_MAX: usize = (1 << LEN_BITS) - 1;
 const LEN_BITS: u32 = 20;
 const LEN_MASK: u32 = (1 << LEN_BITS) - 1;
 
-/// The frame lies in a [block](crate::Blocks): it is read-only, and many frames have the same page number.
+/// The frame lies in a [block](crate::Blocks): it is read-only, and many frames have the same page
+/// number.
 const LENT: u32 = 1 << LEN_BITS;
-/// The hash field holds a flow hash.
 const HASHED: u32 = 1 << (LEN_BITS + 1);
 /// A [header](crate::FrameHeader) is before the frame.
 const HEADED: u32 = 1 << (LEN_BITS + 2);
@@ -16,21 +17,21 @@ const HEADED: u32 = 1 << (LEN_BITS + 2);
 /// The frame continues in other [pages](crate::chain).
 const CHAINED: u32 = 1 << (LEN_BITS + 3);
 
-/// [More](crate::FrameHeader::EXTRA_BYTES) is before the header.
+/// An [extra record](crate::FrameHeader::EXTRA_BYTES) is before the header.
 const EXTRA: u32 = 1 << (LEN_BITS + 4);
 
-/// The kind of header that the frame begins with: four bits, whose meaning the path defines.
+/// The kind of header with which the frame begins: four bits, whose meaning the path defines.
 const LINK_SHIFT: u32 = 28;
 const LINK_MASK: u32 = 0xf << LINK_SHIFT;
 
-/// The page number of a slot whose page was taken out, because a handler kept or sent it. No page has this number.
+/// The page number of a slot whose page a handler kept or sent. No page has this number.
 pub(crate) const BLANK: u32 = u32::MAX;
 
 /// The right to write one page of a [`Region`](crate::Region).
 ///
-/// Each page has one such token. It has no `Drop`: if a token is lost, its page is out of use until the region ends, and nothing
-/// worse happens.
-/// The example of [`Region`](crate::Region) fills one.
+/// Each page has one such token. The token has no `Drop`: if a token is lost, its page stays unused
+/// until the region ends, and no other harm is done. The example of [`Region`](crate::Region) fills
+/// a page.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a page that is dropped is lost to its pool"]
 #[repr(transparent)]
@@ -48,19 +49,19 @@ impl Page {
     }
 }
 
-/// A filled buffer: the place of a received frame, without any metadata yet.
+/// A filled buffer: the position of a received frame, without any metadata yet.
 ///
-/// (The "completion ring" of AF_XDP returns *sent* buffers. Here a completion is always a received frame.)
+/// (The "completion ring" of AF_XDP returns *sent* buffers. In steerage, a completion is always a
+/// received frame.)
 ///
-/// A completion has 16 bytes, four per cache line, and travels through the rings in this form. Like [`Page`], it is a token: its
-/// holder has the frame.
-///
-/// The example of [`Region`](crate::Region) makes one of a page.
+/// A completion has 16 bytes, four per cache line, and travels through the rings in this form. Like
+/// [`Page`], a completion is a token: its holder holds the frame. The example of
+/// [`Region`](crate::Region) creates a completion from a page.
 #[derive(Debug)]
 #[must_use = "a completion that is dropped takes its page with it"]
 pub struct Completion(Slot);
 
-/// An entry of a ring. It is plain bits, and the positions of the ring determine its holder.
+/// An entry of a ring: plain bits. The positions of the ring determine who holds the slot.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slot {
@@ -88,7 +89,8 @@ impl Slot {
         self.len_flags & HEADED != 0
     }
 
-    /// Whether the frame has a device header and nothing before it, lies in one page, and begins with that kind of header. This is one comparison.
+    /// Whether the frame has a device header without an extra record, lies in one page, and begins
+    /// with the kind of header `link`. The check is a single comparison.
     #[inline(always)]
     pub(crate) fn is_common(&self, link: u8) -> bool {
         self.len_flags & (HEADED | CHAINED | EXTRA | LINK_MASK) == HEADED | u32::from(link) << LINK_SHIFT
@@ -104,34 +106,34 @@ impl Slot {
         self.len_flags & EXTRA != 0
     }
 
-    /// The flags of frames that do not lie in one page, or not in their own. The flags are the last word of a slot.
+    /// The flags (in a slot's last word) of frames that lie in several pages or in a block.
     pub(crate) const NO_WHOLE_PAGE: u32 = LENT | CHAINED;
 
-    /// Whether the frame lies in one page, which is its own.
+    /// Whether the frame lies in one page, which belongs to this frame alone.
     #[inline(always)]
     pub(crate) fn is_whole_page(&self) -> bool {
         self.len_flags & Self::NO_WHOLE_PAGE == 0
     }
 
-    /// A part of a frame of several pages: `len` bytes of one page.
     pub(crate) fn part(page: u32, offset: u32, len: u32) -> Self {
         Self { page, offset, hash: 0, len_flags: len & LEN_MASK | CHAINED }
     }
 
-    /// The first `len` bytes of the same span, at most as many as a slot can describe.
+    /// The first `len` bytes of the same span, reduced to the length that a slot can describe.
     pub(crate) fn with_len(self, len: usize) -> Self {
         Self { len_flags: self.len_flags & !LEN_MASK | len.min(FRAME_BYTES_MAX) as u32, ..self }
     }
 
-    /// The `len` bytes before the frame in the same page. `None` if the frame begins too early for that.
+    /// The `len` bytes before the frame in the same page. `None` if fewer than `len` bytes of the
+    /// page are before the frame.
     #[inline(always)]
     pub(crate) fn before(&self, len: usize) -> Option<Self> {
         let offset = self.offset.checked_sub(len as u32)?;
         Some(Self { offset, len_flags: (self.len_flags & LENT) | len as u32, ..*self })
     }
 
-    /// The span of the same page that begins `front` bytes earlier and ends `back` bytes later. Negative numbers make it
-    /// shorter. `None` if no slot can describe it.
+    /// The span of the same page that begins `front` bytes earlier and ends `back` bytes later.
+    /// Negative numbers make the span shorter. `None` if no slot can describe the span.
     #[inline]
     pub(crate) fn resized(&self, front: i32, back: i32) -> Option<Self> {
         let offset = self.offset.checked_add_signed(front.checked_neg()?)?;
@@ -159,7 +161,7 @@ impl Slot {
     }
 }
 
-/// An offset that no page has stands for all that do not fit 32 bits.
+/// Offsets that do not fit 32 bits become an offset that no page has.
 #[inline(always)]
 pub(crate) const fn offset_of(offset: usize) -> u32 {
     if offset < u32::MAX as usize { offset as u32 } else { u32::MAX }
@@ -168,8 +170,9 @@ pub(crate) const fn offset_of(offset: usize) -> u32 {
 impl Completion {
     /// The frame of `len` bytes at `offset` in `page`.
     ///
-    /// The size of the page is not checked here. The path checks it when the frame is handed over, and a frame that does not
-    /// lie in its page reads as empty. Lengths over [`FRAME_BYTES_MAX`] are cut to it.
+    /// This function does not check the size of the page. The path checks the position when the
+    /// frame is handed over, and a frame that does not lie in its page reads as empty. Lengths over
+    /// [`FRAME_BYTES_MAX`] are reduced to [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn new(page: Page, offset: usize, len: usize) -> Self {
         Self(Slot { page: page.0, offset: offset_of(offset), hash: 0, len_flags: len.min(FRAME_BYTES_MAX) as u32 })
@@ -190,7 +193,8 @@ impl Completion {
         self.0
     }
 
-    /// The frame's length in its page, in bytes. For a frame of several pages this is the length in the first one.
+    /// The frame's length in its page, in bytes. For a frame of several pages, this is the length
+    /// of the part in the first page.
     #[inline(always)]
     #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
     pub fn len(&self) -> usize {
@@ -206,7 +210,7 @@ impl Completion {
     /// Whether each of these frames has a flow hash.
     #[inline]
     pub fn all_hashed(frames: &[Self]) -> bool {
-        // Without a branch, so that the compiler looks at several frames at a time.
+        // Without a branch, so that the compiler checks several frames at a time.
         frames.iter().fold(HASHED, |all, frame| all & frame.0.len_flags) != 0
     }
 
@@ -216,47 +220,49 @@ impl Completion {
         self.0.hash()
     }
 
-    /// The hash field, which is 0 until a hash is set. For the steering loop, which always hashes first.
+    /// The hash field, which is 0 until a hash is set. For the steering loop, which always sets the
+    /// hash first.
     #[inline(always)]
     pub fn hash_or_zero(&self) -> u32 {
         self.0.hash
     }
 
-    /// Sets the flow hash, either the device's or ours.
+    /// Sets the flow hash, which either the device or steerage computed.
     #[inline(always)]
     pub fn set_hash(&mut self, hash: u32) {
         self.0.hash = hash;
         self.0.len_flags |= HASHED;
     }
 
-    /// Sets the kind of header that the frame begins with: four bits, 0 if it is not set.
+    /// Sets the kind of header with which the frame begins: four bits, 0 if the kind is not set.
     #[inline(always)]
     pub fn set_link(&mut self, link: u8) {
         self.0 = self.0.with_link(link);
     }
 
-    /// The kind of header that the frame begins with.
+    /// The kind of header with which the frame begins.
     #[inline(always)]
     pub fn link(&self) -> u8 {
         self.0.link()
     }
 
-    /// Notes that a [`FrameHeader`](crate::FrameHeader) lies in the bytes before the frame. Its place is checked when it is read.
+    /// Records that a [`FrameHeader`](crate::FrameHeader) lies in the bytes before the frame. The
+    /// position of the header is checked when it is read.
     #[inline(always)]
     pub fn with_header(mut self) -> Self {
         self.0.len_flags |= HEADED;
         self
     }
 
-    /// Notes that [`EXTRA_BYTES`](crate::FrameHeader::EXTRA_BYTES) more bytes lie before the frame's header. Their place is checked
-    /// when they are read.
+    /// Records that [`EXTRA_BYTES`](crate::FrameHeader::EXTRA_BYTES) more bytes lie before the
+    /// frame's header. Their position is checked when they are read.
     #[inline(always)]
     pub fn with_extra(mut self) -> Self {
         self.0.len_flags |= EXTRA;
         self
     }
 
-    /// Whether the frame lies in a block that was lent, not in a page of its own.
+    /// Whether the frame lies in a block and not in a page of its own.
     #[inline(always)]
     pub fn is_lent(&self) -> bool {
         self.0.is_lent()
@@ -272,8 +278,9 @@ impl Completion {
         self.0.len_flags |= CHAINED;
     }
 
-    /// Gives the frame up and returns its page. `Err` returns a lent frame, which has no page, for [`Blocks::recycle`], and a
-    /// frame of several pages, for [`Region::take_apart`].
+    /// Gives the frame up and returns its page. `Err` returns a frame that is not a single page: a
+    /// lent frame, for [`Blocks::recycle`], or a frame of several pages, for
+    /// [`Region::take_apart`].
     ///
     /// [`Blocks::recycle`]: crate::Blocks::recycle
     /// [`Region::take_apart`]: crate::Region::take_apart

@@ -1,8 +1,9 @@
 //! Sleeping and waking without losing a wake-up.
 //!
-//! A CPU that goes to sleep sets its bit, fences, checks for work once more, and then waits on its
-//! bell. A CPU that wakes a sleeping CPU publishes the work, fences, and then checks the bit. One
-//! of the two fences comes first, so either the sleeper sees the work or the waker sees the bit.
+//! A CPU that goes to sleep sets its bit, executes a fence, checks for work once more, and then
+//! waits on its bell. A CPU that wakes a sleeping CPU publishes the work, executes a fence, and
+//! then checks the bit. The fence of the sleeper or the fence of the waker comes first, so either
+//! the sleeper sees the work or the waker sees the bit.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,21 +13,21 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The CPUs that sleep, with one bit each. 64 CPUs share a cache line, so that a producer reads one
-/// line for all of its targets.
+/// The CPUs that sleep, with one bit for each CPU. 64 CPUs share a cache line, so that a producer
+/// reads one line for all of its targets.
 #[derive(Debug)]
 pub struct Sleepers {
     words: Box<[CachePadded<AtomicU64>]>,
 }
 
 impl Sleepers {
-    /// For `cpus` CPUs, numbered from 0, all awake.
+    /// Creates the bits of `cpus` CPUs, numbered from 0, which are all awake.
     pub fn new(cpus: usize) -> Self {
         Self { words: (0..cpus.div_ceil(64).max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect() }
     }
 
-    /// Records that `cpu` is about to sleep. The caller then checks for work once more, and sleeps
-    /// only if there is none.
+    /// Records that `cpu` is about to sleep. After this call, the caller checks for work once more,
+    /// and sleeps only if there is no work.
     pub fn about_to_sleep(&self, cpu: usize) {
         // S1. Relaxed: ordered by the fence.
         self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::Relaxed);
@@ -34,8 +35,8 @@ impl Sleepers {
         fence(Ordering::SeqCst);
     }
 
-    /// Records that `cpu` is awake, either by itself or because it was woken. Returns whether the
-    /// bit was still set, which means that no other CPU woke it.
+    /// Records that `cpu` is awake, whether or not another CPU woke it. Returns whether the bit was
+    /// still set, which means that no other CPU woke `cpu`.
     pub fn awake(&self, cpu: usize) -> bool {
         let bit = 1 << (cpu % 64);
         // Relaxed: only this CPU sets the bit.
@@ -48,20 +49,19 @@ impl Sleepers {
     }
 
     /// Orders everything that was published before against the following calls of
-    /// [`must_wake`](Self::must_wake). Called once per poll, for all targets.
+    /// [`must_wake`](Self::must_wake). Call this function once per poll, for all targets.
     #[inline(always)]
     pub fn after_publishing(&self) {
         // F2: pairs with F1.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the caller must wake `cpu` by its bell. Returns true to one caller only. Call
+    /// Whether the caller must ring the bell of `cpu`. Returns true to one caller only. Call
     /// [`after_publishing`](Self::after_publishing) first.
     #[inline(always)]
     pub fn must_wake(&self, cpu: usize) -> bool {
         let (word, bit) = (&self.words[cpu / 64], 1 << (cpu % 64));
-        // S2: pairs with S1 by the fences. The read comes first, so that the line stays shared
-        // while no CPU sleeps.
+        // S2: pairs with S1 by the fences. Reading first keeps the line shared while no CPU sleeps.
         word.load(Ordering::Relaxed) & bit != 0 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 }
@@ -81,7 +81,7 @@ impl Sleepers {
 pub struct Bell(OwnedFd);
 
 impl Bell {
-    /// A silent bell.
+    /// Creates a silent bell.
     ///
     /// # Errors
     /// The kernel's error if the process has no file descriptor left.
@@ -90,17 +90,17 @@ impl Bell {
         Ok(Self(nix::sys::eventfd::EventFd::from_value_and_flags(0, flags)?.into()))
     }
 
-    /// Rings the bell. A thread that waits for it now or later wakes up. If a thread waits, this
-    /// takes about 7 us on a virtual machine.
+    /// Rings the bell, which wakes the thread that waits for the bell now or next. If a thread
+    /// waits, this takes about 7 us on a virtual machine.
     pub fn ring(&self) {
-        // This can fail only after 2^64 - 2 rings without a read, and then the bell is already
+        // The write fails only after 2^64 - 2 rings without a read, when the bell is already
         // ringing.
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());
     }
 
     /// Silences the bell.
     pub fn hush(&self) {
-        // EAGAIN means that it was silent.
+        // EAGAIN means that the bell was silent.
         let _ = nix::unistd::read(&self.0, &mut [0; 8]);
     }
 }
@@ -111,8 +111,7 @@ impl AsFd for Bell {
     }
 }
 
-/// One file descriptor for a bell and devices (an epoll instance), for a caller with its own
-/// runtime.
+/// One file descriptor (epoll) for a bell and devices, for a caller with its own runtime.
 #[derive(Debug)]
 pub struct Events(nix::sys::epoll::Epoll);
 
@@ -166,7 +165,8 @@ impl Events {
 }
 
 /// Sleeps until the bell rings, one of `devices` is readable, or `timeout` is over (`None`:
-/// forever). A signal ends the sleep early, without an error. The bell rings until it is silenced.
+/// forever). A signal ends the sleep early, without an error. A ringing bell rings until
+/// [`Bell::hush`] silences it.
 ///
 /// # Errors
 /// The error of `ppoll`, for example if a file descriptor was closed.
@@ -193,7 +193,7 @@ mod tests {
         bell.ring();
         wait(&bell, &[], None).unwrap();
         bell.hush();
-        // Both rings were heard as one, so the next wait runs into its timeout.
+        // The bell counts both rings as one, so the next wait reaches its timeout.
         wait(&bell, &[], Some(Duration::ZERO)).unwrap();
     }
 

@@ -1,14 +1,14 @@
 //! Pages in a kernel ring that the device fills, such as AF_XDP's fill ring.
 //!
-//! Such a ring holds addresses. `post` consumes the [`Page`] and marks it in a bitmap. `take` looks
-//! up the address that the device reports, clears the mark and returns the page. If the address has
-//! no mark, `take` returns no page, and the device counts and ignores the address.
+//! Such a ring holds addresses. `post` consumes the [`Page`] and marks the page in a bitmap. `take`
+//! looks up the address that the device reports, clears the mark and returns the page. If the
+//! address has no mark, `take` returns no page, and the device counts and ignores the address.
 //!
 //! The pages of the pool are therefore the chunks of the UMEM, of any length (unaligned chunks).
-//! All queues of an interface share one UMEM, so one queue can post a page in which another queue
-//! received a frame. A queue gets the region before its first poll (`RxQueue::mapped`). It declares
-//! the maximum number of its posted pages (`posted_max`), so that this many additional pages are
-//! mapped.
+//! All queues of an interface share one UMEM, so a queue can post a page in which another queue
+//! received a frame. A queue gets the region before its first poll (`RxQueue::mapped`). The queue
+//! declares the maximum number of its posted pages (`posted_max`), so that the instance maps this
+//! many additional pages.
 //!
 //! When a queue ends, its socket is closed first. After that, the kernel no longer fills pages, and
 //! the posted pages are taken back. The pages of a zero-copy socket are not taken back, because its
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::page::Page;
 use crate::region::Region;
 
-/// The pages of a region that are posted in one ring. An address counts bytes from the beginning of the region.
+/// The posted pages of one ring. Addresses count bytes from the region's start.
 ///
 /// ```
 /// use steerage_mem::{Posted, Region};
@@ -40,13 +40,12 @@ use crate::region::Region;
 /// ```
 pub struct Posted {
     region: Arc<Region>,
-    /// One bit per page.
     bits: Box<[u64]>,
     out: usize,
 }
 
 impl Posted {
-    /// Begins with no page of `region` posted.
+    /// Creates a set with no posted page of `region`.
     pub fn new(region: Arc<Region>) -> Self {
         let bits = vec![0; region.pages().div_ceil(64)].into();
         Self { region, bits, out: 0 }
@@ -63,7 +62,7 @@ impl Posted {
         self.out
     }
 
-    /// Posts a page: takes its token and returns its address. `Err` returns a page of another region.
+    /// Posts a page: takes its token, returns its address. `Err` returns a page of another region.
     #[inline]
     pub fn post(&mut self, page: Page) -> Result<u64, Page> {
         let Some(index) = self.region.index_of(page.number()) else { return Err(page) };
@@ -72,8 +71,7 @@ impl Posted {
         Ok(self.region.address_of(index))
     }
 
-    /// The token of the page in which `address` lies, if that page is posted, and the offset of the
-    /// address in the page.
+    /// The token of the posted page in which `address` lies, and the offset in the page.
     #[inline]
     pub fn take(&mut self, address: u64) -> Option<(Page, u32)> {
         let (index, offset) = self.region.find(address)?;
@@ -86,8 +84,8 @@ impl Posted {
         Some((Page::new(self.region.number_of(index)), offset))
     }
 
-    /// Takes all pages back. Call this only when the device no longer writes to any of them. Pages
-    /// that the caller does not take from the iterator stay posted.
+    /// Takes all pages back. Call this only when the device no longer writes to any posted page.
+    /// Pages that the caller does not take from the iterator stay posted.
     pub fn take_all(&mut self) -> impl Iterator<Item = Page> + '_ {
         let Self { region, bits, out } = self;
         let mut at = 0;
@@ -157,7 +155,6 @@ mod tests {
         assert_eq!(posted.out(), 1);
     }
 
-    /// Pages that the caller did not take are neither lost nor counted wrongly.
     #[test]
     fn what_was_not_taken_back_is_still_posted() {
         let (region, pages) = Region::map(PAGES, PAGE_BYTES).unwrap();

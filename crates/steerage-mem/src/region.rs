@@ -11,8 +11,8 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-// The real atomics, also under loom: each region gets its numbers once, and no checked code depends
-// on them.
+// The atomics of `std` even under loom: each region gets its numbers once, and no code that loom
+// checks depends on the numbers.
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
 use crate::links::{Link, links};
@@ -27,10 +27,9 @@ pub use parts::{Part, part_ends};
 
 pub(crate) use view::View;
 
-/// Whether the use of released pages is detected: only in debug and fuzz builds.
+/// Whether the use of released pages is detected. Only debug and fuzz builds detect such use.
 const CHECKS_USE: bool = cfg!(any(debug_assertions, fuzzing));
 
-/// Keeps foreign memory mapped. It is dropped with the region.
 pub(crate) struct Owner(#[expect(dead_code, reason = "held for its Drop")] Box<dyn Any + Send + Sync>);
 
 impl fmt::Debug for Owner {
@@ -45,7 +44,7 @@ impl Owner {
     }
 }
 
-/// Page memory. It is unmapped when the last reference to it is dropped.
+/// Page memory, which is unmapped when the last reference to the region is dropped.
 ///
 /// ```
 /// use steerage_mem::{Completion, Region};
@@ -64,26 +63,23 @@ impl Owner {
 pub struct Region {
     base: NonNull<u8>,
     page_bytes: usize,
-    /// 2^64 / page size, rounded up. Multiplied by an address and shifted right by 64, it gives the
-    /// page's index. The result is exact below an address of 2^64 / page size, and no region is
-    /// nearly that large. `find` checks the index anyway.
+    /// 2^64 / page size, rounded up. An address times this number, shifted right by 64, is the
+    /// index of the page. The result is exact below an address of 2^64 / page size, and no region
+    /// is nearly that large. `find` checks the index anyway.
     reciprocal: u64,
     first: u32,
     count: u32,
     backing: Backing,
-    /// The end of each part, in pages from the beginning.
     ends: Box<[u32]>,
-    /// The error if the parts could not be placed on their nodes.
     unbound: Option<io::Error>,
-    /// The number of bytes to unmap at the end. 0 for foreign memory.
+    /// The number of bytes to unmap when the region is dropped. 0 for foreign memory.
     mapped: usize,
-    /// Keeps foreign memory mapped.
     _owner: Option<Owner>,
     /// For each page, the page below it in the stack of a [`KeptPages`](crate::KeptPages). A page
     /// is in at most one stack.
     pub(crate) below: Box<[AtomicU32]>,
     pub(crate) generations: Generations,
-    /// The links of the pages of chained frames, one entry per page. Lent memory has none.
+    /// The links of chained frames, one entry per page. Regions of blocks have no links.
     pub(crate) links: Box<[Link]>,
 }
 
@@ -93,13 +89,13 @@ unsafe impl Send for Region {}
 // SAFETY: as above; `&Region` alone gives access to no byte.
 unsafe impl Sync for Region {}
 
-/// The next unused page number. It has 64 bits, so that running out of numbers is detected instead of wrapping around.
+/// The next unused page number. The counter has 64 bits, so that it does not wrap around when the
+/// 2^32 page numbers are used up.
 static NEXT_NUMBER: NumberCounter = NumberCounter::new(0);
 
 fn take_numbers(count: usize) -> Result<u32, RegionError> {
     let count = u64::try_from(count).map_err(|_| RegionError::OutOfNumbers)?;
-    // Relaxed: only the counter is shared, and an atomic update gives each caller a different
-    // range.
+    // Relaxed: only the counter is shared, and atomic updates give callers different ranges.
     NEXT_NUMBER
         .fetch_update(NumberOrdering::Relaxed, NumberOrdering::Relaxed, |next| {
             next.checked_add(count).filter(|end| *end <= u64::from(BLANK))
@@ -113,19 +109,19 @@ fn reciprocal(page_bytes: usize) -> u64 {
 }
 
 impl Region {
-    /// Maps `pages` pages of `page_bytes` bytes, zeroed, and returns the token of each.
+    /// Maps `pages` pages of `page_bytes` bytes, zeroed, and returns the token of each page.
     ///
     /// Huge pages are used if they are available: see [`backing`](Self::backing).
     ///
     /// # Errors
-    /// [`RegionError`] if the size is zero or too large, or the kernel has no memory.
+    /// [`RegionError`] if the size is zero or too large, or the kernel has too little memory.
     pub fn map(pages: usize, page_bytes: usize) -> Result<(Arc<Self>, Vec<Page>), RegionError> {
         Self::map_parts(&[Part { pages, node: None }], page_bytes)
     }
 
-    /// Maps a region of several parts, each on its node. Every part but the last may become longer:
-    /// see [`part_ends`]. If the kernel does not place the memory on the nodes,
-    /// [`unbound`](Self::unbound) says why, and the region is still usable.
+    /// Maps a region of several parts, each on its NUMA node. Every part but the last may become
+    /// longer: see [`part_ends`]. If the kernel does not place the memory on the nodes,
+    /// [`unbound`](Self::unbound) returns the error, and the region is still usable.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -217,7 +213,7 @@ impl Region {
         self.ends.len()
     }
 
-    /// The numbers of a part's pages. Empty if there is no such part.
+    /// The page numbers of a part. Empty if the part does not exist.
     pub fn numbers(&self, part: usize) -> Range<u32> {
         let end = self.ends.get(part).copied().unwrap_or(0);
         let begin = part.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0).min(end);
@@ -235,13 +231,14 @@ impl Region {
         self.unbound.as_ref()
     }
 
-    /// The address of the region. Devices pass it to the kernel, which then writes [posted](crate::Posted) pages.
+    /// The address of the region in memory. Devices pass this address to the kernel, which then
+    /// writes [posted](crate::Posted) pages.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
     /// The index of the page in which an address lies, and the offset in the page. The address
-    /// counts bytes from the beginning.
+    /// counts bytes from the beginning of the region.
     #[inline(always)]
     pub(crate) fn find(&self, address: u64) -> Option<(u32, u32)> {
         let index = (u128::from(address) * u128::from(self.reciprocal)) >> 64;
@@ -250,13 +247,12 @@ impl Region {
         (offset < self.page_bytes as u64).then_some((index, offset as u32))
     }
 
-    /// The address of a page, in bytes from the beginning.
     #[inline(always)]
     pub(crate) fn address_of(&self, index: u32) -> u64 {
         u64::from(index) * self.page_bytes as u64
     }
 
-    /// The address of a page of this region, in bytes from the beginning.
+    /// The address of a page of this region, in bytes from the beginning of the region.
     pub fn address(&self, page: &Page) -> Option<u64> {
         self.index_of(page.number()).map(|index| self.address_of(index))
     }
@@ -267,7 +263,6 @@ impl Region {
         self.index_of(page.number()).is_some()
     }
 
-    /// The index of a page in the region, from 0.
     #[inline(always)]
     pub(crate) fn index_of(&self, number: u32) -> Option<u32> {
         self.view().index_of(number)
@@ -281,14 +276,15 @@ impl Region {
     #[inline(always)]
     pub fn page_mut<'a>(&'a self, page: &'a mut Page) -> &'a mut [u8] {
         let Some(start) = self.start_of(page.number(), 0, self.page_bytes) else { return &mut [] };
-        // SAFETY: `start_of` checked that the page lies in the mapping. The token is borrowed mutably for
-        // as long as the slice lives. A page has only one token, and slots and kept pages hold no second one.
+        // SAFETY: `start_of` checked that the page lies in the mapping. The token is borrowed
+        // mutably for as long as the slice lives. A page has only one token, and slots and kept
+        // pages hold no second one.
         unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
     }
 
-    /// Records that a page is free. Page pools call this. In debug and fuzz builds it fills the
-    /// page with a pattern, so that a second release, a write or a use of the page is detected. In
-    /// other builds it does nothing.
+    /// Records that a page is free. Page pools call this function. In debug and fuzz builds, the
+    /// function fills the page with a pattern, so that a second release, a write or a use of the
+    /// page is detected. In other builds, the function does nothing.
     ///
     /// # Panics
     /// In debug and fuzz builds, if the page is already free.
@@ -302,7 +298,7 @@ impl Region {
     /// Records that a page that was [released](Self::release) is in use again.
     ///
     /// # Panics
-    /// In debug and fuzz builds, if the page was written in the meantime.
+    /// In debug and fuzz builds, if the page was written after its release.
     #[inline(always)]
     pub fn take(&self, page: &mut Page) {
         if let (true, Some(index)) = (CHECKS_USE, self.index_of(page.number())) {
@@ -315,7 +311,6 @@ impl Region {
         self.generations.current(self.index_of(number).unwrap_or(u32::MAX))
     }
 
-    /// Checks that the page is not released, in debug and fuzz builds.
     #[inline(always)]
     pub(crate) fn check_in_use(&self, number: u32) {
         if let (true, Some(index)) = (CHECKS_USE, self.index_of(number)) {
@@ -323,7 +318,6 @@ impl Region {
         }
     }
 
-    /// Checks that the page is still in this generation, in debug and fuzz builds.
     #[inline(always)]
     pub(crate) fn check_generation(&self, number: u32, generation: Generation) {
         if let (true, Some(index)) = (CHECKS_USE, self.index_of(number)) {
@@ -338,8 +332,7 @@ impl Region {
         self.view().start_of(number, offset, len)
     }
 
-    /// Whether `len` bytes at `offset` lie within a page of this region, and are not too many for a
-    /// frame.
+    /// Whether `len` bytes at `offset` lie within a page of this region and fit into one frame.
     #[inline(always)]
     pub fn has_room(&self, page: &Page, offset: usize, len: usize) -> bool {
         len <= FRAME_BYTES_MAX && self.start_of(page.number(), offset_of(offset), len).is_some()
@@ -352,8 +345,8 @@ impl Region {
         self.start_of(frame.slot().page, frame.slot().offset, frame.len()).is_some()
     }
 
-    /// Prefetches the cache line at `offset` of a page for writing. So the owner's half of a cache
-    /// miss is over before the frame arrives.
+    /// Prefetches the cache line at `offset` of a page for writing, so that the cache line is
+    /// already in the cache when the frame arrives.
     #[inline(always)]
     pub fn prefetch_write(&self, page: &Page, offset: usize) {
         if let Some(start) = self.start_of(page.number(), offset_of(offset), 1) {
@@ -372,7 +365,6 @@ impl Drop for Region {
     }
 }
 
-/// Fetches a cache line for reading.
 #[inline(always)]
 pub(crate) fn prefetch_read(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -384,11 +376,12 @@ pub(crate) fn prefetch_read(line: *const u8) {
     let _ = line;
 }
 
-/// Fetches a cache line for writing, and removes it from the other CPUs' caches.
+/// Prefetches a cache line for writing, which removes it from the caches of other CPUs.
 #[inline(always)]
 pub(crate) fn prefetch_write(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: as `prefetch_read`. Processors without PREFETCHW (before 2014 at Intel) execute it as a no-op.
+    // SAFETY: as `prefetch_read`. Processors without PREFETCHW (before 2014 at Intel) execute it as
+    // a no-op.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
     }

@@ -1,6 +1,7 @@
-//! The slot ring between the CPU that receives and a CPU that handles: one producer, one consumer, no lock.
+//! The slot ring between the CPU that receives and a CPU that handles: one producer, one consumer,
+//! no lock.
 //!
-//! Five positions run around the ring, in this order:
+//! The ring has five positions, in this order:
 //!
 //! ```text
 //!        reclaimed <= finished <= taken <= published <= staged
@@ -21,14 +22,17 @@
 //! | slots `published .. staged`, `reclaimed .. finished` | reads and writes | |
 //! | slots `finished .. published` | | reads; blanks slots whose page it keeps |
 //!
-//! P1 synchronises with C1: a slot is complete before it can be taken. C2 synchronises with P2: the handler is done with a
-//! page, and a blanked slot is visible, before the slot is read back and the page is used again. So the index `finished` serves
-//! three purposes: it is the fence of a move, it returns pages, and it shows the ledger what is no longer in flight.
+//! P1 synchronises with C1: a slot is complete before the consumer can take it. C2 synchronises
+//! with P2: before the producer reclaims a slot and uses its page again, the handler is done with
+//! the page, and a blanked slot is visible. So the index `finished` serves three purposes: it is
+//! the fence of a move, it returns pages, and it shows the ledger which frames are no longer in
+//! flight.
 //!
-//! A ring grows without stopping ([`Producer::set_limit`]): from one position on, slots lie in a larger buffer. P1 makes that
-//! position known before the first slot behind it, and the consumer goes on there when it has finished everything before it. The
-//! smaller buffer is read back like any finished slots. The ring may grow again when the consumer has taken a frame out of the
-//! larger buffer.
+//! A ring grows without stopping ([`Producer::set_limit`]): from one position on, the slots lie in
+//! a larger buffer. P1 makes that position visible together with the first slot after the position.
+//! The consumer changes to the larger buffer when it has finished all slots before the position.
+//! The producer reclaims the slots of the smaller buffer like any finished slots. The ring may grow
+//! again when the consumer has taken a frame out of the larger buffer.
 
 mod finished;
 mod frames;
@@ -56,11 +60,10 @@ pub use finished::Finished;
 pub use frames::{Frame, Frames};
 pub use lists::LISTS_MAX;
 
-/// The largest number of slots of a ring. A million slots take 16 MiB per queue and CPU. A longer backlog
-/// should be dropped earlier.
+/// The largest number of slots of a ring. A million slots take 16 MiB per queue and CPU. Frames of
+/// a longer backlog should be dropped before they are staged.
 pub const RING_SLOTS_MAX: usize = 1 << 20;
 
-/// Slots per cache line.
 const SLOTS_A_LINE: u64 = 64 / size_of::<Slot>() as u64;
 
 /// The value of `wake_at` while the producer is awake.
@@ -71,42 +74,42 @@ struct RingBuffer {
     to_consumer: CachePadded<ToConsumer>,
     finished: CachePadded<AtomicU64>,
     slots: Arc<SlotMemory>,
-    /// The number of this ring among the rings in `slots`.
     nth: usize,
 }
 
-/// The fields that the producer writes and the consumer reads. They share a cache line, so reading all of them costs one miss.
+/// The fields that the producer writes and the consumer reads. These fields share a cache line, so
+/// that reading all of them costs one cache miss.
 #[derive(Debug)]
 struct ToConsumer {
     published: AtomicU64,
-    /// Slots before this position should be discarded, not handled.
+    /// Slots before this position should be discarded without being handled.
     revoke_until: AtomicU64,
-    /// The producer sleeps until at most this many slots wait. `NO_WISH` while it is awake.
+    /// The producer sleeps until at most this many slots wait. `NO_WISH` if the producer is awake.
     wake_at: AtomicU64,
-    /// The last [`Grown`]. Relaxed: it becomes visible with the slots behind it, by P1.
+    /// The last [`Grown`]. Relaxed: the value becomes visible with the slots after it, by P1.
     grown: AtomicU64,
 }
 
 impl RingBuffer {
-    /// The first slot of the buffer with this capacity.
     fn slots(&self, capacity: usize) -> *const UnsafeCell<Slot> {
         self.slots.slots(self.nth, capacity)
     }
 
-    /// The arrival number of the slot at `position` of the buffer with this mask. `None` if the ring keeps none.
     fn arrival(&self, mask: u32, position: u64) -> Option<&AtomicU64> {
         self.slots.arrival(self.nth, mask as usize + 1, (position as u32 & mask) as usize)
     }
 
     fn revoke_until(&self, tail: u64) {
-        // Relaxed: if the consumer sees it late, it handles a few more frames, which the fence waits for anyway. If it must not be
-        // late, a lock orders it. The largest position wins, so a revoked slot stays revoked.
+        // Relaxed: if the consumer sees the position late, it handles a few more frames, for which
+        // the fence waits anyway. A caller whose position must be seen in time holds a lock, which
+        // orders the store. The largest position wins, so a revoked slot stays revoked.
         self.to_consumer.revoke_until.fetch_max(tail, Ordering::Relaxed);
     }
 }
 
-// SAFETY: the producer accesses a slot's cell only outside of finished..published, and the consumer only inside. The two positions
-// are handed over by release and acquire. There is one producer and one consumer, and neither can be cloned.
+// SAFETY: the producer accesses a slot's cell only outside of finished..published, and the consumer
+// only inside. The two positions are handed over by release and acquire. There is one producer and
+// one consumer, and neither can be cloned.
 unsafe impl Sync for RingBuffer {}
 // SAFETY: as above; slots are plain bits.
 unsafe impl Send for RingBuffer {}
@@ -114,18 +117,20 @@ unsafe impl Send for RingBuffer {}
 /// The settings of a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct RingOptions {
-    /// The number of slots to begin with. It is rounded up to a power of two, at most [`RING_SLOTS_MAX`].
+    /// The number of slots at the start, rounded up to a power of two, at most [`RING_SLOTS_MAX`].
     pub slots: usize,
-    /// The number of slots that the ring may grow to, rounded like `slots`. Room for them is reserved, and takes memory only when it
-    /// is used.
+    /// The number of slots to which the ring may grow, rounded like `slots`. The address space for
+    /// these slots is reserved, and takes memory only when it is used.
     pub slots_max: usize,
-    /// The number of slots that may be occupied, from staging to finish. The others stay free until the limit is raised.
+    /// The number of slots that may be occupied, from staging to finish. The other slots stay free
+    /// until the limit is raised.
     pub limit: usize,
-    /// Whether each slot has its frame's arrival number, for checking order. This takes 8 more bytes per slot.
+    /// Whether each slot has its frame's arrival number, to check the order of frames. An arrival
+    /// number takes 8 more bytes per slot.
     pub arrivals: bool,
 }
 
-/// The memory for some rings with the same settings, and the rings that were not made yet.
+/// The memory for several rings with the same settings, and the rings that were not created yet.
 #[derive(Debug)]
 pub struct Rings {
     slots: Arc<SlotMemory>,
@@ -134,7 +139,7 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Reserves the slots of `rings` rings. None of them takes memory before it is used.
+    /// Reserves the slots of `rings` rings. A ring takes no memory before it is used.
     ///
     /// # Errors
     /// The kernel's error if there is no address space.
@@ -146,10 +151,10 @@ impl Rings {
         Ok(Self { slots, options, made: 0 })
     }
 
-    /// Makes the next ring, whose frames lie in `memory`.
+    /// Creates the next ring, whose frames lie in `memory`.
     ///
     /// # Panics
-    /// If all rings were made.
+    /// If all rings were created.
     pub fn ring(&mut self, memory: Memory) -> (Producer, Consumer) {
         let producer = self.producer(false);
         let shared = Arc::clone(&producer.shared);
@@ -166,39 +171,40 @@ impl Rings {
     }
 }
 
-/// The memory of a single ring. Aborts if there is none, as a `Vec` would.
 fn single(options: RingOptions) -> Rings {
     Rings::reserve(1, options).unwrap_or_else(|_| handle_alloc_error(Layout::new::<Slot>()))
 }
 
-/// Makes a single ring whose frames lie in `memory`.
+/// Creates a single ring whose frames lie in `memory`.
 pub fn ring(options: RingOptions, memory: Memory) -> (Producer, Consumer) {
     single(options).ring(memory)
 }
 
-/// Makes a parking lot: a ring without a consumer. Its owner takes the staged frames out again with [`Producer::unpark`]. For the
-/// steering loop it is one more target.
+/// Creates a parking lot: a ring without a consumer. The ring's owner takes the staged frames out
+/// again with [`Producer::unpark`]. The steering loop treats the parking lot as one more target.
 pub fn parking_lot(options: RingOptions) -> Producer {
     single(options).producer(true)
 }
 
-/// The receiving CPU's end. It is one cache line, since a receiver with many targets has many of them.
+/// The receiving CPU's end of a ring. A producer fills one cache line, since a receiving CPU with
+/// many targets has many producers.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Producer {
     slots: *const UnsafeCell<Slot>,
     staged: u64,
-    /// The position at which staging must stop: `reclaimed` and as many as may be occupied.
+    /// The position at which staging must stop: `reclaimed` plus the limit.
     room_until: u64,
     published: u64,
     reclaimed: u64,
     shared: Arc<RingBuffer>,
     mask: u32,
-    /// The mask of the buffer before this one, until the consumer has left it. 0 if there is none.
+    /// The mask of the previous, smaller buffer until the consumer has left it, and then 0.
     mask_before: u32,
     limit: u32,
     lot: bool,
-    /// Whether the ring keeps arrival numbers. The flag is here so that staging does not read another cache line.
+    /// Whether the ring keeps arrival numbers. The flag is in this struct so that staging does not
+    /// read another cache line.
     numbered: bool,
 }
 
@@ -247,14 +253,13 @@ impl Producer {
         self.limit as usize
     }
 
-    /// Sets how many slots may be occupied, from 1 to the number that the ring may grow to. It applies to the next slot, and staged
-    /// frames stay.
+    /// Sets how many slots may be occupied, from 1 to the number to which the ring may grow. The
+    /// limit applies from the next slot on, and staged frames stay.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit.clamp(1, self.shared.slots.most()) as u32;
         self.make_room();
     }
 
-    /// The slot at `position`.
     #[inline(always)]
     fn slot(&self, position: u64) -> *const UnsafeCell<Slot> {
         if self.mask_before != 0 {
@@ -263,16 +268,18 @@ impl Producer {
         self.slots.wrapping_add((position as u32 & self.mask) as usize)
     }
 
-    /// Stages a frame behind the last one. The consumer sees it after the next [`publish`](Self::publish). A ring with arrival
-    /// numbers keeps `arrival` with the slot, and any other ring ignores it. `Err` returns the frame if the limit is reached.
-    /// Then [`reclaim`](Self::reclaim) may make room.
+    /// Stages a frame after all earlier frames. The consumer sees the frame after the next
+    /// [`publish`](Self::publish). A ring with arrival numbers stores `arrival` with the slot, and
+    /// any other ring ignores `arrival`. `Err` returns the frame if the limit is reached. A call of
+    /// [`reclaim`](Self::reclaim) may then make room.
     #[inline(always)]
     pub fn stage(&mut self, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if self.staged >= self.room_until {
             return Err(frame);
         }
-        // SAFETY: the masked position is under the capacity. It lies before `reclaimed + limit`, so its last frame has
-        // been read back, and behind `published`, so the consumer does not look at it.
+        // SAFETY: the masked position is under the capacity. It lies before `reclaimed + limit`, so
+        // its last frame has been read back, and behind `published`, so the consumer does not look
+        // at it.
         unsafe {
             (*self.slots.add((self.staged as u32 & self.mask) as usize)).with_mut(|slot| *slot = frame.slot());
         }
@@ -283,7 +290,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Notes the arrival number of the frame whose slot is at `position`. Out of line, since only runs that check order need it.
+    /// Stores the arrival number of the frame whose slot is at `position`. Out of line, since only
+    /// runs that check the order of frames need this function.
     #[cold]
     #[inline(never)]
     fn note_arrival(&self, position: u64, arrival: u64) {
@@ -293,7 +301,8 @@ impl Producer {
         }
     }
 
-    /// The position behind the last staged slot. A move of its frames may end when all slots before this position are finished.
+    /// The position after the last staged slot. A move of the staged frames may end when all slots
+    /// before this position are finished.
     #[inline(always)]
     pub fn tail(&self) -> u64 {
         self.staged
@@ -311,13 +320,13 @@ impl Producer {
         self.room_until.saturating_sub(self.staged)
     }
 
-    /// The number of slots that are occupied, from staging to being read back, as far as this end knows.
+    /// The number of occupied slots, from staging to reclaiming, as far as the producer knows.
     #[inline(always)]
     pub fn occupied(&self) -> u64 {
         self.staged - self.reclaimed
     }
 
-    /// Makes all staged frames visible to the consumer. Returns whether there were any. A parking lot has no consumer.
+    /// Makes all staged frames visible to the consumer. Returns whether there were any.
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
         if self.staged == self.published {
@@ -331,8 +340,8 @@ impl Producer {
         self.published = self.staged;
         // P1, release: pairs with C1.
         self.shared.to_consumer.published.store(self.staged, Ordering::Release);
-        // The next lines are in the consumer's cache. Fetched now, they are here when they are written. As many are fetched as
-        // were written this time.
+        // The cache lines of the next slots are in the consumer's cache. Prefetch as many lines as
+        // were written this time, so that they are here when they are written.
         for line in 0..count.div_ceil(SLOTS_A_LINE) {
             let at = (self.staged + line * SLOTS_A_LINE) as u32 & self.mask;
             // SAFETY: the masked position is under the capacity; a prefetch reads nothing.
@@ -341,14 +350,15 @@ impl Producer {
         true
     }
 
-    /// Reads the finished slots back, and passes their frames to `home`. Frames that a handler kept are skipped, since their
-    /// pages come back by [`KeptPages`](crate::KeptPages). Returns the number of slots.
+    /// Reclaims the finished slots, and passes their frames to `home`. Frames that a handler kept
+    /// are skipped, since their pages return through [`KeptPages`](crate::KeptPages). Returns the
+    /// number of slots.
     #[inline]
     pub fn reclaim(&mut self, mut home: impl FnMut(Completion)) -> u64 {
         self.reclaim_many(|finished| finished.for_each(&mut home))
     }
 
-    /// Reads the finished slots back, and passes them to `home`, many at a time. Returns their number.
+    /// Reclaims the finished slots, and passes them to `home` together. Returns their number.
     #[inline]
     pub fn reclaim_many(&mut self, mut home: impl FnMut(Finished<'_>)) -> u64 {
         if self.lot {
@@ -356,11 +366,11 @@ impl Producer {
         }
         // P2, acquire: pairs with C2.
         let finished = self.shared.finished.load(Ordering::Acquire);
-        // Noted first: if `home` panics, pages are lost, but none comes back twice.
+        // Set `reclaimed` first: if `home` panics, pages are lost, but no page returns twice.
         let first = std::mem::replace(&mut self.reclaimed, finished);
         let (mut at, mut end, mut slots, mut mask) = (first, finished, self.slots, self.mask);
         if self.mask_before != 0 {
-            // First those in the buffer before this one.
+            // The slots in the previous buffer come first.
             end = self.shared.grown().at().clamp(first, finished);
             (slots, mask) = (self.shared.slots(self.mask_before as usize + 1), self.mask_before);
         }
@@ -368,8 +378,8 @@ impl Producer {
             while at < end {
                 let begin = at as u32 & mask;
                 let count = (end - at).min(u64::from(mask - begin) + 1).min(finished::TOGETHER);
-                // SAFETY: the slots lie in the buffer, whose last position is `mask`, and before `finished`: they are ours
-                // again, and each is passed once.
+                // SAFETY: the slots lie in the buffer, whose last position is `mask`, and before
+                // `finished`: they are ours again, and each is passed once.
                 home(unsafe { Finished::new(std::slice::from_raw_parts(slots.add(begin as usize), count as usize)) });
                 at += count;
             }
@@ -379,17 +389,17 @@ impl Producer {
             (end, slots, mask) = (finished, self.slots, self.mask);
         }
         if self.mask_before != 0 && finished > self.shared.grown().at() {
-            // The consumer has left that buffer.
+            // The consumer has left the previous buffer.
             self.mask_before = 0;
         }
         self.make_room();
         finished - first
     }
 
-    /// Whether everything before `tail` is finished.
+    /// Whether all slots before `tail` are finished.
     #[inline]
     pub fn passed(&self, tail: u64) -> bool {
-        // P2 as well: code that acts on the result sees what the handler did.
+        // P2: code that acts on the result sees what the handler did.
         self.shared.finished.load(Ordering::Acquire) >= tail
     }
 
@@ -398,11 +408,12 @@ impl Producer {
         self.shared.revoke_until(tail);
     }
 
-    /// Notes that this end is about to sleep until at most `waiting` slots wait in the backlog. The caller then looks for room once
-    /// more.
+    /// Records that the producer is about to sleep until at most `waiting` slots wait in the
+    /// backlog. After this call, the caller checks for room once more.
     pub fn wake_at(&mut self, waiting: u64) {
         self.shared.to_consumer.wake_at.store(waiting, Ordering::Relaxed);
-        // Pairs with the fence in `Consumer::producer_waits`: either we see its finish, or it sees our wish.
+        // Pairs with the fence in `Consumer::producer_waits`: either the producer sees the
+        // consumer's finish, or the consumer sees the producer's `wake_at`.
         fence(Ordering::SeqCst);
     }
 
@@ -411,13 +422,14 @@ impl Producer {
         self.reclaimed < self.published
     }
 
-    /// Takes the oldest frame out of a [`parking_lot`], with its arrival number (0 if the lot keeps none).
+    /// Takes the oldest frame out of a [`parking_lot`], with its arrival number (0 if the parking
+    /// lot keeps no arrival numbers).
     pub fn unpark(&mut self) -> Option<(Completion, u64)> {
         if !self.lot || self.reclaimed == self.staged {
             return None;
         }
-        // SAFETY: the slot lies in its buffer. A lot has no consumer and never publishes, so all staged slots are
-        // ours alone. `reclaimed` moves on, so each frame is taken once.
+        // SAFETY: the slot lies in its buffer. A lot has no consumer and never publishes, so all
+        // staged slots are ours alone. `reclaimed` moves on, so each frame is taken once.
         let slot = unsafe { (*self.slot(self.reclaimed)).with(|slot| *slot) };
         let arrival = self.shared.arrival(self.mask, self.reclaimed).map_or(0, |a| a.load(Ordering::Relaxed));
         self.reclaimed += 1;
@@ -426,39 +438,39 @@ impl Producer {
         Some((Completion::from_slot(slot), arrival))
     }
 
-    /// A view of this ring that only counts.
+    /// A view of this ring that can only count.
     pub fn gauge(&self) -> Gauge {
         Gauge(Arc::clone(&self.shared))
     }
 }
 
-/// Shows how full a ring is, for the report. Any thread can read it.
+/// Shows how full a ring is, for the report. Any thread can read a gauge.
 #[derive(Clone, Debug)]
 pub struct Gauge(Arc<RingBuffer>);
 
 impl Gauge {
-    /// The positions published and finished. Finished is read first, so that the difference is never negative.
+    /// The positions `published` and `finished` (read first, so the difference is never negative).
     pub fn read(&self) -> (u64, u64) {
-        // Acquire on both: a reader that sees a position also sees what was counted before it was set (P1, C2).
+        // Acquire on both: a thread that reads a position also sees the counts from before the
+        // position was set (P1, C2).
         let finished = self.0.finished.load(Ordering::Acquire);
         let published = self.0.to_consumer.published.load(Ordering::Acquire);
         (published.max(finished), finished)
     }
 
-    /// Asks the consumer to discard all published frames that it has not taken yet. This is for a producer
-    /// that cannot do so itself.
+    /// Asks the consumer to discard all published frames that it has not taken yet. Another thread
+    /// calls this for a producer that cannot do so itself.
     pub fn revoke_published(&self) {
         self.0.revoke_until(self.0.to_consumer.published.load(Ordering::Acquire));
     }
 }
 
-/// The handling CPU's end.
+/// The handling CPU's end of a ring.
 #[derive(Debug)]
 pub struct Consumer {
     shared: Arc<RingBuffer>,
     slots: *const UnsafeCell<Slot>,
     mask: u32,
-    /// The last change of the buffer that this end followed.
     grown: Grown,
     finished: u64,
     taken: u64,
@@ -469,29 +481,31 @@ pub struct Consumer {
 unsafe impl Send for Consumer {}
 
 impl Consumer {
-    /// How many slots wait to be taken.
+    /// How many slots the consumer has not taken yet.
     #[inline(always)]
     pub fn waiting(&self) -> u64 {
         // C1, acquire: pairs with P1.
         self.shared.to_consumer.published.load(Ordering::Acquire) - self.taken
     }
 
-    /// Prefetches what the consumer reads first when it takes slots. Call it for the ring that is probably served next. For a CPU
-    /// with many rings, each of these lines would be a miss that nothing overlaps.
+    /// Prefetches the fields that the consumer reads first when it takes slots. Call this for the
+    /// ring that is probably served next. For a CPU with many rings, each of these cache lines
+    /// would be a separate cache miss.
     #[inline(always)]
     pub fn prefetch(&self) {
         prefetch_read(std::ptr::from_ref(&self.shared.to_consumer).cast());
         prefetch_read(self.slots.wrapping_add((self.taken as u32 & self.mask) as usize).cast());
     }
 
-    /// Takes up to `most` of the waiting slots in hand, none while others still are, and fetches their frames' first
-    /// lines. Returns how many are in hand.
+    /// Takes up to `most` of the waiting slots, and prefetches the first cache lines of their
+    /// frames. Takes no slot while the consumer still holds slots. Returns how many slots the
+    /// consumer holds.
     #[inline]
     pub fn take(&mut self, most: usize) -> usize {
         self.take_and(most, |memory, slot| memory.prefetch(&slot))
     }
 
-    /// The same for frames that this CPU has just written or read: nothing is fetched.
+    /// Like [`take`](Self::take) without prefetching, for frames that this CPU just wrote or read.
     #[inline]
     pub fn take_cached(&mut self, most: usize) -> usize {
         self.take_and(most, |_, _| ())
@@ -518,14 +532,16 @@ impl Consumer {
         (self.taken - self.finished) as usize
     }
 
-    /// The number of slots not taken yet that the producer has revoked. They should be finished without being handled.
+    /// The number of slots that the producer has revoked and the consumer has not taken. The
+    /// consumer should finish these slots without handling their frames.
     pub fn revoked(&self) -> u64 {
         let until = self.shared.to_consumer.revoke_until.load(Ordering::Relaxed);
         until.saturating_sub(self.taken).min(self.waiting())
     }
 
-    /// Whether the producer sleeps and now has the room that it waits for. Call this after [`finish`](Self::finish). It clears the
-    /// producer's wish, so that one wake-up follows.
+    /// Whether the producer sleeps and now has the room for which it waits. Call this after
+    /// [`finish`](Self::finish). The call clears the producer's `wake_at`, so that only one wake-up
+    /// follows.
     pub fn producer_waits(&self) -> bool {
         // Pairs with the fence in `Producer::wake_at`.
         fence(Ordering::SeqCst);
@@ -545,7 +561,7 @@ impl Consumer {
         &self.memory
     }
 
-    /// Gives the held slots back. The caller is done with their frames.
+    /// Finishes the held slots. The caller no longer uses their frames.
     #[inline]
     pub fn finish(&mut self) {
         self.finished = self.taken;
@@ -555,8 +571,8 @@ impl Consumer {
 
     #[inline(always)]
     fn slot(&self, at: u64) -> Slot {
-        // SAFETY: the masked position is under the capacity, and all callers stay within finished..published, which is ours, and
-        // in one buffer.
+        // SAFETY: the masked position is under the capacity, and all callers stay within
+        // finished..published, which is ours, and in one buffer.
         unsafe { (*self.slots.add((at as u32 & self.mask) as usize)).with(|slot| *slot) }
     }
 }

@@ -1,4 +1,4 @@
-//! The ring for the frames of each bucket.
+//! Maps each bucket to the ring for its frames.
 
 use crate::bits::Bits;
 use crate::ring::LISTS_MAX;
@@ -6,17 +6,16 @@ use crate::ring::LISTS_MAX;
 /// The number of rings that a table uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RingsInUse {
-    /// One ring. There is no choice, so no hash is needed.
+    /// One ring: no hash is needed.
     One,
-    /// At most [`LISTS_MAX`].
+    /// At most [`LISTS_MAX`] rings.
     Few,
-    /// More rings than that.
+    /// More than [`LISTS_MAX`] rings.
     Many,
 }
 
 /// The ring of each bucket: a CPU's ring, or the parking lot. The table counts the buckets of each
-/// ring. If a move had to check all buckets again, its round would take several microseconds
-/// longer.
+/// ring, because a move that counted all buckets again would take several microseconds longer.
 #[derive(Debug)]
 pub struct RingTable<const BUCKETS: usize> {
     /// The ring of each bucket.
@@ -28,7 +27,7 @@ pub struct RingTable<const BUCKETS: usize> {
 }
 
 impl<const BUCKETS: usize> RingTable<BUCKETS> {
-    /// All buckets go to the first of the rings.
+    /// Creates a table in which all buckets go to the first ring.
     pub fn new(rings: usize) -> Self {
         let mut buckets_of = vec![0; rings];
         buckets_of[0] = BUCKETS as u16;
@@ -79,7 +78,6 @@ mod tests {
         }
         assert_eq!(of(LISTS_MAX + 1), RingsInUse::Many);
         assert_eq!(of(BUCKETS), RingsInUse::Many);
-        // All buckets leave the first ring, and one comes back.
         let mut table = RingTable::<BUCKETS>::new(3);
         (0..BUCKETS).for_each(|bucket| table.set(bucket, 2));
         assert_eq!(table.rings_in_use(), RingsInUse::One);

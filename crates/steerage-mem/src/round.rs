@@ -1,9 +1,7 @@
-//! Marks the rounds of packet CPUs, so that builds with debug assertions can check what must not
-//! happen in a round: waiting for a lock, or allocating memory. In other builds the marks do
-//! nothing.
+//! Marks the rounds of packet CPUs, so that builds with debug assertions can check that a round
+//! neither waits for a lock nor allocates memory. In other builds, the marks do nothing.
 //!
-//! The mark belongs to the thread. Code of users (handlers) runs outside of the mark, because it
-//! may wait and allocate.
+//! The mark belongs to the thread. Handlers run outside of the mark: they may wait and allocate.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;

@@ -1,5 +1,4 @@
-//! The shared page pool: the pages that no receive queue has at present, in a stack for each NUMA
-//! node.
+//! The shared page pool: a stack for each NUMA node, of pages that belong to no receive queue.
 
 mod bundles;
 mod spare;
@@ -16,19 +15,19 @@ use bundles::{BULK_MAX, Bundle, BundleStack, bundles};
 pub use spare::Spare;
 
 /// The number of neighbouring pages that are shuffled together: 17 MB of the smallest pages. Unused
-/// memory lies behind them. So an instance that needs few pages touches little memory, even with
-/// huge pages.
+/// memory stays in one piece after them, so that an instance that needs few pages touches little
+/// memory, even with huge pages.
 const SHUFFLED_TOGETHER: usize = 8192;
 
-/// An arbitrary number: it is only important that the order differs from the order of the
-/// addresses.
+/// An arbitrary number. The order of pages only has to differ from the order of their addresses.
 const SHUFFLE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The shared pool as seen from one NUMA node.
 ///
-/// Its calls neither wait for another thread nor allocate, however many threads use the pool. They
-/// move 64 pages by one atomic exchange. A call finds no page only if at some moment during the
-/// call no page was free. A page that another thread is about to give is not free yet.
+/// The functions of the pool neither wait for another thread nor allocate, however many threads use
+/// the pool. The pool's functions move 64 pages by one atomic exchange. A call finds no page only
+/// if at some moment during the call no page was free. A page that another thread is about to
+/// return is not free yet.
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,
@@ -40,12 +39,11 @@ struct Nodes {
     region: Arc<Region>,
     /// The free pages, by node. Each part of a region is a node.
     free: Box<[BundleStack]>,
-    /// The memory of the stacks.
     table: Box<[Bundle]>,
 }
 
 impl SharedPool {
-    /// Makes the pool of a region with all of its pages. Returns the view of each node.
+    /// Creates the pool of a region with all of its pages. Returns the view of each node.
     pub fn by_node(region: &Arc<Region>, mut pages: Vec<Page>) -> Vec<Arc<Self>> {
         shuffle(&mut pages);
         let nodes = region.parts();
@@ -61,8 +59,8 @@ impl SharedPool {
         self.node
     }
 
-    /// Moves up to `most` pages to `to`. They still count as pooled there. If this node has no
-    /// pages, they come from another node. Returns their number.
+    /// Moves up to `most` pages to `to`, where they still count as pooled. If this node has no
+    /// pages, the pages come from another node. Returns the number of pages.
     pub fn take(&self, to: &mut Vec<Page>, most: usize) -> usize {
         let all = self.nodes.free.len();
         self.unless_given(|| {
@@ -71,7 +69,7 @@ impl SharedPool {
         })
     }
 
-    /// Takes up to `most` pages of any node for use outside of a pool. Returns their number.
+    /// Takes up to `most` pages of any node for use outside of a pool. Returns the number of pages.
     pub fn take_out(&self, to: &mut Vec<Page>, most: usize) -> usize {
         let before = to.len();
         while to.len() - before < most && self.take(to, most - (to.len() - before)) > 0 {}
@@ -79,9 +77,9 @@ impl SharedPool {
         to.len() - before
     }
 
-    /// Like [`take_out`](Self::take_out). If the pool has no pages, they come from the kept pages
-    /// that came back. The caller gets at most the requested number of those, and the others stay
-    /// where every CPU finds them.
+    /// Like [`take_out`](Self::take_out). If the pool has no pages, the pages come from the
+    /// returned pages of `kept_pages`. The caller gets at most the requested number of those pages.
+    /// The other pages stay where every CPU finds them.
     pub fn take_or_collect(&self, to: &mut Vec<Page>, most: usize, kept_pages: &KeptPages) {
         self.unless_given(|| match self.take_out(to, most) {
             0 => self.take_kept(to, most, kept_pages),
@@ -92,7 +90,6 @@ impl SharedPool {
     fn take_kept(&self, to: &mut Vec<Page>, most: usize, kept_pages: &KeptPages) -> usize {
         let region = &self.nodes.region;
         kept_pages.take(most, |mut page| {
-            // Pages of another region do not belong to the pool.
             if region.holds(&page) {
                 region.release(&mut page);
                 region.take(&mut page);
@@ -101,11 +98,11 @@ impl SharedPool {
         })
     }
 
-    /// Calls `take` again if it found nothing although pages were given to the pool while it ran.
-    /// `take` checks several places in turn, so pages may have been given to a place after it was
-    /// checked. If no pages were given, all places were empty at the time of the last check. The
-    /// last check is an acquire load, so the gives are counted after it. The first count is not
-    /// newer than the checks, because it reads the same words.
+    /// Calls `take` again if it found no page although pages were returned to the pool while it
+    /// ran. `take` checks several stacks in turn, so pages may have been returned to a stack after
+    /// it was checked. If no pages were returned, all stacks were empty at the time of the last
+    /// check. The last check is an acquire load, so the returns are counted after it. The first
+    /// count is not newer than the checks, because it reads the same words.
     fn unless_given(&self, mut take: impl FnMut() -> usize) -> usize {
         loop {
             let gives = self.nodes.gives();
@@ -116,7 +113,7 @@ impl SharedPool {
         }
     }
 
-    /// Takes pooled pages back, each into the stack of its node.
+    /// Takes pooled pages back, each page into the stack of its node.
     pub fn give(&self, pages: &mut Vec<Page>) {
         self.nodes.give(pages);
     }
@@ -127,7 +124,8 @@ impl SharedPool {
         self.nodes.give(pages);
     }
 
-    /// The number of pages that no queue has, on all nodes. While other threads take and give, it is an estimate.
+    /// The number of pages that no queue has, on all nodes. The number is an estimate while other
+    /// threads take and return pages.
     pub fn free(&self) -> usize {
         self.nodes.free.iter().map(|stack| stack.len(&self.nodes.table)).sum()
     }
@@ -146,7 +144,7 @@ impl Nodes {
         to.len() - before
     }
 
-    /// Gives each page to the stack of its node. Pages of another region do not belong to the pool.
+    /// Pushes each page to the stack of its node, unless the page belongs to another region.
     fn give(&self, pages: &mut Vec<Page>) {
         for some in pages.chunks(BULK_MAX) {
             for (node, stack) in self.free.iter().enumerate() {
@@ -154,8 +152,8 @@ impl Nodes {
                 let index = |page: &Page| page.number().wrapping_sub(self.region.number_of(0));
                 let is_own = |page: &Page| numbers.contains(&page.number());
                 let mut bulk = [0; BULK_MAX];
-                // Usually all pages belong to one node. These loops have no branches, so the
-                // compiler vectorizes them.
+                // Usually all pages belong to one node. The following loops have no branches, so
+                // the compiler vectorizes them.
                 if some.iter().fold(true, |all, page| all & is_own(page)) {
                     bulk.iter_mut().zip(some).for_each(|(to, page)| *to = index(page));
                     stack.give(&self.table, &bulk[..some.len()]);
@@ -172,17 +170,17 @@ impl Nodes {
         pages.clear();
     }
 
-    /// The number of gives so far. If it is unchanged, no pages were given.
+    /// The number of returns to all stacks. If it is unchanged, no pages were returned.
     fn gives(&self) -> u64 {
         self.free.iter().map(BundleStack::gives).sum()
     }
 }
 
 /// Puts the pages into a random order, which is the same in every run. Low addresses come last,
-/// because a pool gives out first what it got last. In address order, the frames that a worker
-/// reads one after another lie at a constant distance. The worker's stride prefetcher then also
-/// fetches the next frames, and takes their cache lines from the receiving CPU, which is writing
-/// them. On a Zen 4 with one target, a packet costs the receiving CPU:
+/// because a pool hands out the last returned page first. In address order, the frames that a
+/// worker reads one after another lie at a constant distance. The worker's stride prefetcher then
+/// also fetches the next frames, and takes their cache lines from the receiving CPU, which is
+/// writing them. On a Zen 4 with one target, a packet costs the receiving CPU:
 ///
 /// | target | in address order | shuffled |
 /// |---|---|---|

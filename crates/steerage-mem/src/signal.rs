@@ -16,7 +16,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// A silent signal.
+    /// Creates a silent signal.
     ///
     /// # Errors
     /// As [`Bell::new`].
@@ -27,7 +27,7 @@ impl Signal {
     /// Sets whether the condition is true. Callers exclude each other, by the control lock or
     /// because there is only one caller. A change of the condition takes a system call.
     pub fn set(&self, yes: bool) {
-        // Relaxed: only the callers read it, and they exclude each other.
+        // Relaxed: only the callers read the flag, and they exclude each other.
         if self.rings.swap(yes, Ordering::Relaxed) != yes {
             if yes { self.bell.ring() } else { self.bell.hush() }
         }
@@ -42,8 +42,8 @@ impl Signal {
         Events::new(&self.bell, [])?.try_clone()
     }
 
-    /// Waits until `is_true` returns true or until `timeout` is over. This signal or the signal
-    /// `or` announces the condition. Returns whether it is true.
+    /// Waits until `is_true` returns true or `timeout` is over. Either this signal or the signal
+    /// `or` announces the condition. Returns whether the condition is true.
     pub fn wait(&self, timeout: Duration, or: &Self, is_true: impl Fn() -> bool) -> bool {
         let begun = Instant::now();
         loop {
@@ -51,8 +51,8 @@ impl Signal {
                 return true;
             }
             let left = timeout.saturating_sub(begun.elapsed());
-            // An error of `ppoll` means that waiting is impossible, because memory is missing. The
-            // function then returns the current state.
+            // An error of `ppoll` means that waiting is impossible, because the kernel has too
+            // little memory. The function then returns the current state.
             if left.is_zero() || wait(&self.bell, &[or.bell.as_fd()], Some(left)).is_err() {
                 return is_true();
             }

@@ -1,20 +1,19 @@
-//! A lock-free stack of pages. Any thread may push pages to it and take some or all of them.
+//! A lock-free stack of pages. Any thread may push pages to the stack and take some or all of them.
 
 use crate::page::{BLANK, Page};
 use crate::region::Region;
 use crate::sync::{AtomicU64, Ordering};
 
-/// One push, in the upper half of `top`.
+/// The increment of `top` for one push. The upper half of `top` counts pushes.
 const PUSH: u64 = 1 << 32;
 
-/// A stack of pages of one region. The region holds the links between the pages, since a page is in
-/// at most one stack.
+/// A stack of pages of one region. A page is in at most one stack, so the region holds the links.
 #[derive(Debug)]
 pub(crate) struct PageStack {
     /// The lower half is the page that was pushed last, or `BLANK`. The upper half is the number of
     /// pushes. Between two pushes the stack only gets shorter, so an unchanged `top` means an
-    /// unchanged stack. (To mistake one `top` for another, a thread would have to stop for a
-    /// multiple of 2^32 pushes.)
+    /// unchanged stack. (A thread mistakes one `top` for another only if it stops for a multiple of
+    /// 2^32 pushes.)
     top: AtomicU64,
 }
 
@@ -23,13 +22,12 @@ impl PageStack {
         Self { top: AtomicU64::new(u64::from(BLANK)) }
     }
 
-    /// Pushes a page of `region`.
     pub(crate) fn put(&self, region: &Region, page: Page) {
         let Some(index) = region.index_of(page.number()) else { return };
         let below = &region.below[index as usize];
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
-            // Relaxed: the exchange below makes it visible.
+            // Relaxed: the exchange below makes the link visible.
             below.store(top as u32, Ordering::Relaxed);
             let pushed = (top & !u64::from(BLANK)).wrapping_add(PUSH) | u64::from(page.number());
             // H1, release: pairs with H2. Pages that were pushed earlier become visible too, since
@@ -42,13 +40,11 @@ impl PageStack {
         }
     }
 
-    /// Whether there are pages. This costs one shared read.
     #[inline(always)]
     pub(crate) fn any(&self) -> bool {
         self.top.load(Ordering::Relaxed) as u32 != BLANK
     }
 
-    /// Takes all pages from the stack, and passes each to `each`.
     pub(crate) fn collect(&self, region: &Region, mut each: impl FnMut(Page)) {
         // H2, acquire: pairs with H1. Release: a thread that finds the stack empty sees what this
         // thread did before, such as pages that it gave to the shared pool. All bits of the lower
@@ -62,8 +58,8 @@ impl PageStack {
         }
     }
 
-    /// Takes up to `most` pages from the stack, and passes each to `each`. Returns their number.
-    /// The other pages stay on the stack the whole time.
+    /// Takes up to `most` pages from the stack, and passes each page to `each`. Returns the number
+    /// of pages. The other pages stay on the stack the whole time.
     pub(crate) fn take(&self, region: &Region, most: usize, mut each: impl FnMut(Page)) -> usize {
         // H2, acquire: pairs with H1, for the links and the pages.
         let mut top = self.top.load(Ordering::Acquire);
@@ -98,9 +94,8 @@ impl PageStack {
     }
 }
 
-/// The page below the page `number`.
 fn below(region: &Region, number: u32) -> u32 {
     let index = region.index_of(number).expect("only pages of this region were put on");
-    // Relaxed: `top` orders it.
+    // Relaxed: `top` orders the link.
     region.below[index as usize].load(Ordering::Relaxed)
 }

@@ -1,7 +1,7 @@
-//! The packet memory of an instance. It is mapped for the longest possible backlog, and pages are
-//! given out for the current backlog.
+//! The packet memory of an instance. Memory is mapped for the longest possible backlog, and pages
+//! are handed out for the current backlog.
 //!
-//! Pages that were not given out are only address space. So a backlog can be enlarged while the
+//! Pages that were not handed out are only address space. So a backlog can be enlarged while the
 //! instance runs, and an instance that never enlarges its backlog needs no memory for that.
 
 mod budget;
@@ -22,10 +22,9 @@ pub use budget::{
 #[derive(Debug)]
 pub struct Supply {
     region: Arc<Region>,
-    /// The shared pool as seen from each NUMA node.
     pools: Vec<Arc<SharedPool>>,
     cap: u64,
-    /// Whether the kernel pins the pages. If so, all of them are in use from the start.
+    /// Whether the kernel pins the pages. Pinned pages are all in use from the start.
     pinned: bool,
     backlog_asked: usize,
     backlog_max: usize,
@@ -36,17 +35,16 @@ pub struct Supply {
 struct State {
     needs: Needs,
     budget: Budget,
-    /// Pages that have not been given out yet.
     spare: Vec<Page>,
 }
 
 impl Supply {
-    /// Maps the memory for the longest backlog that keeps to `cap` bytes, at most the requested
-    /// backlog, and reserves room for a longer backlog. `parts` divides the pages of a budget among
-    /// NUMA nodes. If the kernel pins all mapped pages, none are reserved.
+    /// Maps the memory for the longest backlog, up to the requested backlog, that fits into `cap`
+    /// bytes. Also reserves address space for a longer backlog. `parts` divides the pages of a
+    /// budget among NUMA nodes. If the kernel pins all mapped pages, no address space is reserved.
     ///
     /// # Errors
-    /// [`RegionError`] if the kernel has no memory.
+    /// [`RegionError`] if the kernel has too little memory.
     pub fn map(
         needs: Needs,
         cap: u64,
@@ -54,12 +52,11 @@ impl Supply {
         parts: impl Fn(&Budget) -> Vec<Part>,
     ) -> Result<Self, RegionError> {
         let budget = needs.within(cap, needs.backlog);
-        // The kernel would take reserved huge pages at the time of mapping.
+        // The kernel would take reserved huge pages as soon as they are mapped.
         let grows = !pinned && budget.bytes <= cap && huge_pages_free() < budget.bytes;
         let most = if grows { needs.with_room_for_more(cap) } else { budget.clone() };
         let (region, pages) = Region::map_parts(&parts(&most), needs.page_bytes)?;
-        // Every part has a few more pages than requested. They are used if nothing else is
-        // reserved.
+        // Every part has a few more pages than requested, which are used if no pages are reserved.
         let used = if grows { parts(&budget) } else { parts(&most) };
         let given = |page: &Page| {
             let part = region.part_of(page);
@@ -73,8 +70,8 @@ impl Supply {
         Ok(Self { region, pools, cap, pinned, backlog_asked, backlog_max, state })
     }
 
-    /// Accounts for `bytes` bytes of memory that devices lend. All memory together keeps to the cap
-    /// if possible: the backlog shrinks, and pages that were given out are taken back. Call this
+    /// Accounts for `bytes` bytes of memory that devices provide. All memory together stays within
+    /// the cap if possible: the backlog shrinks, and handed-out pages are taken back. Call this
     /// before the pages are used. Memory that the kernel pins stays as it is.
     pub fn lend(&mut self, bytes: u64) {
         let left = self.cap.saturating_sub(bytes);
@@ -85,7 +82,6 @@ impl Supply {
         *needs = needs.clone().fit_caches(left);
         *budget = needs.within(left, self.backlog_asked);
         self.backlog_max = needs.with_room_for_more(left).backlog;
-        // Each node gives back the same fraction of its pages.
         let given = self.region.pages() - spare.len();
         let unused = given.saturating_sub(budget.pages);
         for pool in &self.pools {
@@ -142,26 +138,27 @@ impl Supply {
         self.state().budget.clone()
     }
 
-    /// How many pages were given out so far.
+    /// How many pages were handed out so far.
     pub fn pages(&self) -> usize {
         self.region.pages() - self.state().spare.len()
     }
 
-    /// Makes the backlog longer or shorter, and gives out the pages that it needs. Pages are not
-    /// taken back. Returns the new backlog: the largest up to `backlog` for which there are pages.
+    /// Makes the backlog longer or shorter, and hands out the pages that the new backlog needs.
+    /// Pages are not taken back. Returns the new backlog: the largest up to `backlog` for which
+    /// there are pages.
     pub fn set_backlog(&self, backlog: usize) -> usize {
         let mut state = self.state();
         let (most, backlog) = (self.region.pages(), backlog.min(self.backlog_max));
         let budget = state.needs.largest(backlog, |budget| budget.pages <= most);
-        // Parking lots and kept packets stay as they are.
         let Budget { lot_slots, kept_max, parked_pages, kept_pages, .. } = state.budget;
         state.budget = Budget { lot_slots, kept_max, parked_pages, kept_pages, ..budget };
         self.give(&mut state);
         state.budget.backlog
     }
 
-    /// Gives a queue's local cache `pages` pages. Returns its new size: the largest up to `pages`
-    /// for which there are pages. The caches of all queues may become as large.
+    /// Gives the local page cache of a queue `pages` pages. Returns the new size of the cache: the
+    /// largest up to `pages` for which there are pages. The caches of all queues may become this
+    /// large.
     pub fn set_cache(&self, queue: usize, pages: usize) -> usize {
         let pages = pages.min(LPC_PAGES_MAX);
         let mut state = self.state();
@@ -178,7 +175,6 @@ impl Supply {
             if with_caches(middle).pages <= most { fits = middle } else { wanted = middle - 1 }
         }
         if fits < needs.cache_pages || fits == 0 {
-            // The caches of the other queues stay as they are.
             needs.queues[queue].caches = had_one;
             return if had_one { budget.cache_pages } else { 0 };
         }
@@ -190,7 +186,6 @@ impl Supply {
         pages.min(state.budget.cache_pages)
     }
 
-    /// Gives out the pages that the budget needs and that have not been given out yet.
     fn give(&self, state: &mut State) {
         let given = self.region.pages() - state.spare.len();
         let missing = state.budget.pages.saturating_sub(given).min(state.spare.len());
@@ -256,7 +251,6 @@ mod tests {
         let all = supply.region().pages();
         assert_eq!((supply.set_cache(0, LPC_PAGES_MAX), supply.set_backlog(usize::MAX)), (LPC_PAGES_MAX, 1600));
         assert_eq!((supply.pages(), supply.budget().pages), (all, all));
-        // Under a cap, memory for the caches is not available for the backlog.
         let capped = Supply::map(needs_of_two(), needs_of_two().with_backlog(200).bytes, false, parts).unwrap();
         assert_eq!((capped.backlog_max(), capped.set_cache(0, 300)), (200, 200));
         assert_eq!(capped.set_backlog(200), 100);
@@ -264,8 +258,8 @@ mod tests {
         assert_eq!(map(2, 1 << 30, false).set_cache(0, most), most, "a single queue caches the pages of its backlogs");
     }
 
-    /// The queue's frames need no pages, so its cache needs additional pages. Otherwise the cache
-    /// would keep pages that were promised to others.
+    /// The queue's frames lie in blocks, so the queue has no pages for its cache. Without
+    /// additional pages, the cache would take pages that were promised to other queues.
     #[test]
     fn the_cache_of_a_queue_that_lends_has_pages_of_its_own() {
         let parts = |budget: &Budget| vec![Part { pages: budget.pages, node: None }];
@@ -275,7 +269,6 @@ mod tests {
         let pages = supply.pages();
         assert_eq!((supply.set_cache(0, 300), supply.pages(), supply.cache_pages()), (300, pages + 300, 300));
         assert_eq!((supply.set_cache(0, 0), supply.pages()), (0, pages + 300));
-        // Pages that the kernel pins are not reserved, so there are none for a cache.
         let mut needs = needs_of_two();
         (needs.queues[0].lends, needs.queues[0].caches) = (true, false);
         let pinned = Supply::map(needs, 1 << 30, true, parts).unwrap();
@@ -295,10 +288,8 @@ mod tests {
         assert_eq!((supply.pages(), supply.pools()[0].free()), (budget.pages, budget.pages));
         supply.set_backlog(60);
         assert_eq!((supply.set_backlog(100), supply.pages()), (70, budget.pages));
-        // This cannot fit under any limit. The caller refuses it.
         supply.lend(cap);
         assert!(supply.budget().bytes + cap > cap);
-        // Under a large cap only the reserve shrinks.
         let mut supply = map(2, 1 << 30, false);
         supply.lend((1 << 30) - needs(2).with_backlog(800).bytes);
         assert_eq!((supply.pages(), supply.budget().backlog, supply.backlog_max()), (428, 100, 800));

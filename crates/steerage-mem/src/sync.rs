@@ -1,5 +1,4 @@
-//! One switch between the real atomics and loom's, so that loom checks the same code that runs in
-//! production.
+//! Switches between the real atomics and loom's, so that loom checks the code of production.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -10,8 +9,7 @@ pub(crate) use loom::{
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// `std`'s cell with the interface of loom's cell, which must see the beginning and the end of each
-/// access.
+/// `std`'s cell with the interface of loom's, which must see the start and end of each access.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 #[repr(transparent)]

@@ -24,13 +24,11 @@ fn memory(pages: usize) -> (Memory, Vec<Page>) {
     (Memory::new(region, None), pages)
 }
 
-/// Writes `value` to a page and stages it.
 fn send(memory: &Memory, producer: &mut Producer, mut page: Page, value: u8) -> Result<(), Completion> {
     memory.pool().page_mut(&mut page)[0] = value;
     producer.stage(Completion::new(page, 0, 1), u64::from(value))
 }
 
-/// Takes the waiting frames, and checks that they are complete and in order.
 fn receive(consumer: &mut Consumer, last: &mut u8) {
     consumer.take(2);
     for frame in consumer.frames() {
@@ -42,8 +40,8 @@ fn receive(consumer: &mut Consumer, last: &mut u8) {
     consumer.finish();
 }
 
-/// Three frames go through two slots and one page more. So slots and pages are used again, by the
-/// finished index.
+/// Three frames pass through two slots, with one more page than slots. So slots and pages are used
+/// again, through the finished index.
 #[test]
 fn hand_over_finish_and_reuse() {
     loom::model(|| {
@@ -72,8 +70,8 @@ fn hand_over_finish_and_reuse() {
     });
 }
 
-/// A list of two frames is published at once. The consumer sees none, both or the first, but never
-/// a hole.
+/// A list of two frames is published at once. The consumer sees no frame, both frames or the first
+/// frame, but never the second frame alone.
 #[test]
 fn lists_are_published_together() {
     loom::model(|| {
@@ -91,7 +89,6 @@ fn lists_are_published_together() {
     });
 }
 
-/// Writes consecutive arrival numbers from `first` on to `pages`, one to each page.
 fn frames(memory: &Memory, pages: Vec<Page>, first: u64) -> Vec<Completion> {
     let numbered = pages.into_iter().zip(first..).map(|(mut page, number)| {
         memory.pool().page_mut(&mut page)[0] = number as u8;
@@ -101,7 +98,7 @@ fn frames(memory: &Memory, pages: Vec<Page>, first: u64) -> Vec<Completion> {
 }
 
 /// Takes the waiting frames, and checks that they are complete and in the order of arrival. The
-/// numbers of a ring may have gaps, because other rings have the frames between.
+/// arrival numbers of a ring may have gaps, because the frames between are on other rings.
 fn receive_some(consumer: &mut Consumer, last: &mut u64) -> usize {
     consumer.take(2);
     let frames = consumer.frames();
@@ -116,8 +113,8 @@ fn receive_some(consumer: &mut Consumer, last: &mut u64) -> usize {
     count
 }
 
-/// `stage_all` as the path uses it: three frames and two slots. So slots and pages are used again
-/// while the consumer still finishes frames, and frames that find no room stay in order.
+/// Calls `stage_all` as the path does, with three frames and two slots. So slots and pages are used
+/// again while the consumer still finishes frames, and frames that find no room stay in order.
 #[test]
 fn all_of_a_poll_is_staged_beside_reclaim() {
     loom::model(|| {
@@ -152,16 +149,16 @@ fn all_of_a_poll_is_staged_beside_reclaim() {
     });
 }
 
-/// `stage_lists` as the path uses it: lists for two rings while a worker takes and finishes frames
-/// on both. The pages that come back carry the next list.
+/// Calls `stage_lists` as the path does: it stages lists for two rings while a worker takes and
+/// finishes frames on both rings. The returned pages carry the next list.
 #[test]
 fn lists_are_staged_beside_reclaim() {
-    // Not loom's: it lives through all interleavings.
+    // A real atomic and not loom's: its value must survive from one interleaving to the next.
     static SLOTS_USED_AGAIN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     loom::model(|| {
         let (memory, mut pages) = memory(4);
         // A list needs room for all of its frames in each ring. Two lists find room, and the third
-        // only after a finish.
+        // list finds room only after a finish.
         let options = RingOptions { slots: 4, slots_max: 4, limit: 3, arrivals: true };
         let (first, mut to_first) = ring(options, memory.clone());
         let (second, mut to_second) = ring(options, memory.clone());
@@ -210,8 +207,8 @@ fn lists_are_staged_beside_reclaim() {
     );
 }
 
-/// A worker keeps one of two frames, and a third thread drops it. The producer gets each page once,
-/// and the page of the blanked slot by the stack.
+/// A worker keeps one of two frames, and a third thread drops the frame. The producer gets each
+/// page once, and gets the page of the blanked slot through the stack.
 #[test]
 fn keep_and_return() {
     loom::model(|| {
@@ -247,7 +244,6 @@ fn keep_and_return() {
     });
 }
 
-/// Checks that a frame of two pages is complete, and makes it shorter.
 fn shorten(consumer: &mut Consumer) {
     consumer.take(2);
     for mut frame in consumer.frames() {
@@ -257,8 +253,8 @@ fn shorten(consumer: &mut Consumer) {
     consumer.finish();
 }
 
-/// A frame of two pages: the worker sees both pages and shortens the frame. The owner then sees the
-/// new length and finds both pages.
+/// A frame of two pages: the worker sees both pages and shortens the frame. After the worker's
+/// change, the owner sees the new length and finds both pages.
 #[test]
 fn a_chain_is_handed_over_whole() {
     loom::model(|| {
@@ -286,7 +282,6 @@ fn a_chain_is_handed_over_whole() {
     });
 }
 
-/// Another thread drops a kept frame of two pages. Both pages come back by the stack.
 #[test]
 fn a_kept_chain_comes_home_whole() {
     loom::model(|| {
@@ -303,7 +298,6 @@ fn a_kept_chain_comes_home_whole() {
         let elsewhere = thread::spawn(move || drop(kept));
         let mut back = Vec::new();
         kept_pages.collect(|page| back.push(page));
-        // Use a page again as soon as it has come back.
         if back.len() == 1 {
             let other = Completion::new(back.pop().unwrap(), 0, 1);
             assert_eq!(memory.segments(&other).count(), 1);
@@ -317,7 +311,6 @@ fn a_kept_chain_comes_home_whole() {
     });
 }
 
-/// Two threads drop kept pages while the owner collects.
 #[test]
 fn the_stack_loses_nothing() {
     loom::model(|| {
@@ -334,8 +327,8 @@ fn the_stack_loses_nothing() {
     });
 }
 
-/// If pages are short, a CPU that makes copies collects pages in the owner's place. The first
-/// thread to collect a page gets it, and no page is collected twice.
+/// If pages are short, a CPU that makes copies collects pages instead of the owner. Each page is
+/// collected by one of the two threads.
 #[test]
 fn two_who_collect_share_what_there_is() {
     loom::model(|| {
@@ -367,8 +360,8 @@ fn two_who_collect_share_what_there_is() {
     });
 }
 
-/// One side publishes, fences, and checks for sleepers. The other side sets its bit, fences, and
-/// checks for work. A lost wake-up would be a deadlock, which loom reports.
+/// One thread publishes, executes a fence, and checks for sleepers. The other thread sets its bit,
+/// executes a fence, and checks for work. A lost wake-up would be a deadlock, which loom reports.
 #[test]
 fn no_wake_up_is_lost() {
     loom::model(|| {
@@ -405,8 +398,7 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// The opposite direction: a producer that sleeps because it has no room is woken when there is
-/// room.
+/// The opposite direction: a producer that sleeps for lack of room is woken when there is room.
 #[test]
 fn no_wish_for_room_is_lost() {
     loom::model(|| {
@@ -440,7 +432,6 @@ fn no_wish_for_room_is_lost() {
     });
 }
 
-/// Frames that are revoked before they are published are seen as revoked.
 #[test]
 fn revoked_before_published_is_revoked() {
     loom::model(|| {
@@ -458,8 +449,8 @@ fn revoked_before_published_is_revoked() {
     });
 }
 
-/// One thread sends from two pages. The device reports both to another thread, which gives them
-/// back. Each page comes back once, complete.
+/// One thread sends from two pages. The device reports both pages to another thread, which returns
+/// them. Each page returns once, complete.
 #[test]
 fn what_was_sent_comes_back_to_its_sender() {
     loom::model(|| {
@@ -476,7 +467,6 @@ fn what_was_sent_comes_back_to_its_sender() {
         let mut back = Vec::new();
         for (nth, page) in pages.into_iter().enumerate() {
             sends.post(0, page, 1).unwrap();
-            // Like the kernel when it publishes its ring.
             device.store(nth as u32 + 1, Ordering::Release);
             sends.collect(0, |page| back.push(page.number()));
         }

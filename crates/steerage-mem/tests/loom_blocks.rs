@@ -1,6 +1,6 @@
-//! Explores every interleaving of the accesses to lent memory with loom: see `loom.rs`. Loom does
-//! not see the memory of a block. So each byte has a cell beside it that is written and read with
-//! the byte. Loom fails if two threads access a cell at the same time.
+//! Explores every interleaving of the accesses to blocks with loom: see `loom.rs`. Loom does not
+//! see the memory of a block. So each byte has a cell beside it that is written and read with the
+//! byte. Loom fails if two threads access a cell at the same time.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -34,14 +34,12 @@ impl Shadow {
     }
 }
 
-/// Blocks of two bytes, and the ring through which their frames go.
 struct Lender {
     blocks: Blocks,
     claim: Claim,
     shadow: Arc<Shadow>,
     producer: Producer,
     next: u8,
-    /// The block of each lent frame, in the order of lending.
     out: Vec<u8>,
 }
 
@@ -53,14 +51,11 @@ fn lender(blocks: usize) -> (Lender, Consumer) {
     (Lender { blocks, claim, shadow: Arc::new(shadow), producer, next: 1, out: Vec::new() }, consumer)
 }
 
-/// The only place that knows how a frame is staged.
 fn stage(producer: &mut Producer, frame: Completion) -> Result<(), Completion> {
     producer.stage(frame, 0)
 }
 
 impl Lender {
-    /// Writes the next byte behind the lent bytes of a block, and hands it over. Returns false if
-    /// the block or the ring has no room.
     fn send(&mut self, block: usize) -> bool {
         if self.producer.room() == 0 {
             return false;
@@ -77,7 +72,6 @@ impl Lender {
         true
     }
 
-    /// Takes finished frames back.
     fn reclaim(&mut self) {
         let mut home = self.blocks.homecoming();
         let count = self.producer.reclaim(|frame| home.recycle(frame).unwrap());
@@ -90,8 +84,8 @@ impl Lender {
     }
 }
 
-/// Takes the waiting frames, and checks that they are in order and unchanged. `block_of` says in
-/// which block a frame lies.
+/// Takes the waiting frames, and checks that they are in order and unchanged. `block_of` returns
+/// the block in which a frame lies.
 fn receive(consumer: &mut Consumer, shadow: &Shadow, last: &mut u8, block_of: impl Fn(u8) -> usize) {
     consumer.take(2);
     for frame in consumer.frames() {
@@ -103,8 +97,8 @@ fn receive(consumer: &mut Consumer, shadow: &Shadow, last: &mut u8, block_of: im
     consumer.finish();
 }
 
-/// Three frames go through a block that holds two. The block is written behind its lent frames, and
-/// from its beginning when all of them are back.
+/// Three frames go through a block that has room for two frames. The block is written after its
+/// lent frames, and from its beginning when all of them have returned.
 #[test]
 fn a_block_is_written_behind_its_frames_and_anew_when_they_are_home() {
     loom::model(|| {
@@ -129,7 +123,6 @@ fn a_block_is_written_behind_its_frames_and_anew_when_they_are_home() {
     });
 }
 
-/// Frames of two blocks alternate. One block comes back while frames of the other block are lent.
 #[test]
 fn blocks_come_home_each_by_itself() {
     loom::model(|| {

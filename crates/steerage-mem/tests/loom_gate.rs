@@ -9,14 +9,13 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use steerage_mem::gate::{Dead, Gate};
 
-/// The state of a CPU: its gate, and its work before a batch (publishing and counting).
 struct Shared {
     gate: Gate,
     done: UnsafeCell<u64>,
-    /// Both sides write this, without effect. Loom tries another order of two threads only if one
-    /// thread meets the other's last access to the same atomic. A CPU reads the word of its gate
-    /// before it changes the word, which hides the access of the other side. Without this field,
-    /// loom tries only one history.
+    /// Both threads write this field, without effect. Loom tries another order of two threads only
+    /// if one thread meets the other thread's last access to the same atomic. A CPU reads the word
+    /// of its gate before it changes the word, which hides the access of the other thread. Without
+    /// this field, loom tries only one history.
     turns: AtomicU64,
 }
 
@@ -31,12 +30,10 @@ impl Shared {
         Arc::new(Self { gate: Gate::default(), done: UnsafeCell::new(0), turns: AtomicU64::new(0) })
     }
 
-    /// Lets the other side run here.
     fn turn(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The sign with which a CPU is declared dead.
     fn sign(&self) -> u64 {
         self.turn();
         self.gate.sign()
@@ -82,8 +79,9 @@ fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
     });
 }
 
-/// Either a batch counts or its CPU is dead. If both were true, two CPUs would handle the packets,
-/// and if neither were, no CPU would. The sign of one batch is not the sign of the next.
+/// Either a batch counts or its CPU is dead. If both were true, two CPUs would handle the packets.
+/// If neither was true, no CPU would handle them. The sign of one batch is not the sign of the next
+/// batch.
 #[test]
 fn a_batch_counts_or_its_cpu_is_dead() {
     loom::model(|| {
@@ -105,14 +103,13 @@ fn a_batch_counts_or_its_cpu_is_dead() {
         };
         let sign = shared.sign();
         shared.turn();
-        // The number of the batch, counted from 0, is above the two bits of the state.
         let died = shared.gate.declare_dead(sign).then_some(sign >> 2);
         assert_eq!(died.unwrap_or(2), cpu.join().unwrap());
     });
 }
 
-/// If two CPUs check at the same time, only one of them declares the CPU dead, and it comes back
-/// once.
+/// If two CPUs check a third CPU at the same time, only one of them declares the third CPU dead,
+/// which then takes part again only once.
 #[test]
 fn a_cpu_dies_once_and_rises() {
     loom::model(|| {

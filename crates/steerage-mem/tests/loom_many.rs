@@ -33,7 +33,8 @@ fn receive(consumer: &mut Consumer, last: &mut u8) {
     consumer.finish();
 }
 
-/// A ring of two slots grows while the consumer takes frames out of it, and reads its slots back from both buffers.
+/// A ring of two slots grows while the consumer takes frames out of it, and the producer reclaims
+/// slots from both buffers.
 #[test]
 fn a_ring_grows_under_its_consumer() {
     loom::model(|| {
@@ -70,7 +71,6 @@ fn no_ring_with_frames_stays_without_its_bit() {
         let (mut producer, mut consumer) = ring(options, memory.clone());
         let inbox = Arc::new(Inbox::new(1));
         let sleepers = Arc::new(Sleepers::new(1));
-        // The ring was in use before.
         inbox.note(0);
         let worker = {
             let inbox = Arc::clone(&inbox);
@@ -98,7 +98,6 @@ fn no_ring_with_frames_stays_without_its_bit() {
     });
 }
 
-/// Two producers request room for more frames than there is, while the consumer finishes some.
 #[test]
 fn no_more_frames_wait_than_may() {
     const LIMIT: u64 = 2;

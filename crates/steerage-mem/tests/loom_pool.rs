@@ -1,5 +1,5 @@
-//! Explores every interleaving of the shared pool with loom: see `loom.rs`. A bundle has two pages
-//! here.
+//! Explores every interleaving of the shared pool with loom (see `loom.rs`). Bundles have two
+//! pages.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -11,11 +11,10 @@ use steerage_mem::{KeptPages, Memory, Page, Part, Region, SharedPool};
 
 const PAGE_BYTES: usize = 64;
 
-/// A pool, and the writes of the holders of its pages.
 struct Shared {
     region: Arc<Region>,
     pool: Arc<SharedPool>,
-    /// One cell per page, in place of the bytes of the page, which loom does not see.
+    /// One cell per page instead of the bytes of the page, which loom does not see.
     bytes: Vec<UnsafeCell<u32>>,
 }
 
@@ -38,7 +37,6 @@ impl Shared {
         self.bytes[nth as usize].with_mut(|bytes| unsafe { *bytes += 1 });
     }
 
-    /// Takes pages and writes to each of them.
     fn take(&self, most: usize) -> Vec<Page> {
         let mut pages = Vec::new();
         self.pool.take(&mut pages, most);
@@ -52,7 +50,6 @@ impl Shared {
         self.pool.give(&mut pages);
     }
 
-    /// Checks that the pool has all pages again, each exactly once.
     fn assert_whole(&self) {
         assert_eq!(self.pool.free(), self.bytes.len(), "the number of free pages is wrong");
         let pages = self.take(usize::MAX);
@@ -68,7 +65,6 @@ fn assert_distinct(pages: &[Page], count: usize) {
     assert_eq!((all, numbers.len()), (count, count), "a page is lost or was taken twice");
 }
 
-/// Two threads take from a stack of three bundles and give to it, across the borders of bundles.
 #[test]
 fn two_who_take_and_give_lose_nothing() {
     loom::model(|| {
@@ -90,9 +86,9 @@ fn two_who_take_and_give_lose_nothing() {
     });
 }
 
-/// The other thread takes all pages, and gives two of them back so that the top bundle is the same
-/// as before. But the bundles below it are different. A take that began earlier must notice that
-/// the stack has changed.
+/// The other thread takes all pages, and returns two of them so that the top bundle is the same as
+/// before. But the bundles below the top bundle are different. A `take` that began earlier must
+/// detect that the stack has changed.
 #[test]
 fn a_bundle_that_came_back_is_another() {
     loom::model(|| {
@@ -115,8 +111,8 @@ fn a_bundle_that_came_back_is_another() {
     });
 }
 
-/// The same situation for a give: the top bundle, which the give replaces, looks the same as before
-/// but has other pages.
+/// The same situation for a `give`: the top bundle, which `give` replaces, appears unchanged but
+/// has other pages.
 #[test]
 fn a_bundle_that_is_replaced_is_not_another() {
     loom::model(|| {
@@ -140,8 +136,7 @@ fn a_bundle_that_is_replaced_is_not_another() {
     });
 }
 
-/// There are as many pages as threads. So a thread without a page finds one, whatever the other
-/// thread does.
+/// The pool has as many pages as threads, so a thread without a page always finds a page.
 #[test]
 fn contention_hides_no_page() {
     loom::model(|| {
@@ -163,8 +158,8 @@ fn contention_hides_no_page() {
     });
 }
 
-/// Each of two nodes has one page. A thread takes the page of one node only after it gave the page
-/// of the other node, so at least one node always has a page.
+/// Each of two nodes has one page. A thread takes the page of one node only after it returned the
+/// page of the other node, so at least one node always has a page.
 #[test]
 fn a_page_that_changes_places_is_found() {
     const ONE_A_NODE: usize = 2 << 20;
@@ -209,8 +204,6 @@ fn take_or_collect(pool: &SharedPool, kept_pages: &KeptPages, most: usize) -> Ve
     pages
 }
 
-/// All free pages are in kept packets that were dropped. Two CPUs need one page each, and both get
-/// one.
 #[test]
 fn contention_hides_no_kept_page() {
     loom::model(|| {
@@ -229,7 +222,6 @@ fn contention_hides_no_kept_page() {
     });
 }
 
-/// A kept page comes back on top of other pages than before.
 #[test]
 fn a_kept_page_that_came_back_is_another() {
     loom::model(|| {
@@ -251,8 +243,8 @@ fn a_kept_page_that_came_back_is_another() {
     });
 }
 
-/// The owner gives a page to the pool before it takes the last kept page. So at every moment one of
-/// the two has a page.
+/// The owner returns a page to the pool before it takes the last kept page. So at every moment,
+/// either the pool or the stack of kept pages has a page.
 #[test]
 fn a_page_that_was_collected_is_found() {
     loom::model(|| {

@@ -1,22 +1,22 @@
-//! Why buckets moved, and how many.
+//! The reasons for moves of buckets, and their counts.
 
 use std::fmt;
 
-/// Why a bucket changed its CPU.
+/// The reason why a bucket changed its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum MoveCause {
-    /// A mask was written.
+    /// A user wrote a mask.
     Mask,
     /// The bucket's CPU was declared dead.
     CpuDied,
-    /// A CPU that had been declared dead or was offline is back.
+    /// A CPU that had been declared dead or was offline can be used again.
     CpuBack,
     /// The bucket's CPU went offline, or this process may no longer use it.
     CpuOffline,
-    /// A CPU joined, because those that had buckets were busy all of the time.
+    /// A CPU joined, because the CPUs with buckets were busy all of the time.
     Joined,
-    /// A CPU left, because the others have time enough or because it did not help.
+    /// A CPU left, because the remaining CPUs have enough time or because it did not help.
     Left,
     /// One CPU was busier than another.
     Balance,
@@ -41,7 +41,7 @@ impl MoveCause {
     }
 }
 
-/// The [name](MoveCause::name).
+/// Prints the [name](MoveCause::name).
 impl fmt::Display for MoveCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -63,7 +63,7 @@ impl fmt::Display for MoveCause {
 pub struct MoveCounts {
     /// Buckets that changed CPU.
     pub buckets: u64,
-    /// The slices in which they moved.
+    /// The slices in which the buckets moved.
     pub slices: u64,
     by_cause: [u64; MoveCause::ALL.len()],
 }
@@ -81,7 +81,7 @@ impl MoveCounts {
     }
 }
 
-/// Without the causes that did not occur.
+/// Prints only the causes that occurred.
 impl fmt::Debug for MoveCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("MoveCounts");

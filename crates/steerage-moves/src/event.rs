@@ -4,20 +4,18 @@ use crate::counts::MoveCause;
 
 use crate::{CpuIndex, Plan};
 
-/// An event. Events of packet CPUs name their slice by its epoch. If that slice has moved on, the
-/// event does nothing. So a CPU can keep such an event and repeat it later.
+/// An event. Events of packet CPUs name their slice by its epoch. If that slice has reached a later
+/// phase, the event has no effect. So a CPU can keep such an event and repeat it later.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    // ---- of control
-    /// The mask of some queues changes. The change begins when the slice that is moving now has
-    /// finished.
+    /// The mask of some queues changes. The change begins when the current slice has finished.
     Mask {
         /// The queues.
         queues: &'a [usize],
-        /// Their new mask. Not empty.
+        /// The queues' new mask, which is not empty.
         cpus: &'a [CpuIndex],
     },
-    /// Sets the CPUs that are present. The others are offline or no longer belong to the process,
+    /// Sets the CPUs that are present. Other CPUs are offline or no longer belong to the process,
     /// and get no new buckets.
     Present(&'a [CpuIndex]),
     /// A policy changes the plan of a group. The CPUs of the plan get equal shares.
@@ -27,7 +25,7 @@ pub enum Event<'a> {
         /// Its new plan.
         plan: Plan,
     },
-    /// A policy wants this map, and leaves a plan that agrees with it.
+    /// A policy sets the map of a group, and stores a plan that agrees with the map.
     Map {
         /// The group.
         group: usize,
@@ -39,31 +37,32 @@ pub enum Event<'a> {
         cause: MoveCause,
     },
 
-    // ---- of packet CPUs
-    /// The queue has parked the buckets of the slice, and everything that it sent to the old CPUs before is finished.
+    /// The queue has parked the buckets of the slice, and the old CPUs have finished all frames
+    /// that it sent to them before.
     FencesPassed {
         /// The queue.
         queue: usize,
         /// The slice.
         epoch: u64,
     },
-    /// The handler of a CPU has given up its state of the buckets that leave.
+    /// The handler of a CPU has returned its state of the leaving buckets.
     Left {
         /// The CPU.
         cpu: CpuIndex,
         /// The slice.
         epoch: u64,
-        /// The buckets for which it had state.
+        /// The buckets for which the handler had state.
         with_state: &'a [u16],
     },
-    /// The handler of a CPU has taken the state of the buckets that arrive.
+    /// The handler of a CPU has taken the state of the arriving buckets.
     Arrived {
         /// The CPU.
         cpu: CpuIndex,
         /// The slice.
         epoch: u64,
     },
-    /// The queue has sent its parked frames, and sends the buckets' frames to the new CPUs.
+    /// The queue has sent its parked frames, and from now on sends the buckets' frames to the new
+    /// CPUs.
     Released {
         /// The queue.
         queue: usize,
@@ -77,15 +76,15 @@ pub enum Event<'a> {
     },
     /// The phase takes too long.
     Overdue {
-        /// The CPU that noticed it.
+        /// The CPU that detected the delay.
         by: CpuIndex,
-        /// The CPUs whose fences this CPU's queues wait for.
+        /// The CPUs for whose fences this CPU's queues wait.
         open: &'a [CpuIndex],
     },
-    /// A CPU that was declared dead is back. Its queues go by the map in force.
+    /// A CPU that was declared dead is alive again. Its queues follow the current map.
     Revived(CpuIndex),
 
-    /// This CPU polls the queue from now on. The CPU that polled it before does not touch it any more.
+    /// This CPU polls the queue from now on. The previous owner no longer accesses the queue.
     Owner {
         /// The queue.
         queue: usize,
@@ -93,20 +92,18 @@ pub enum Event<'a> {
         cpu: CpuIndex,
     },
 
-    // ---- outcomes
-    /// The CPU was declared dead at its gate, so the batch that it was handling does not count.
+    /// The CPU was declared dead at its gate, so its current batch does not count.
     Died(CpuIndex),
 }
 
-/// An action that must be done while the machine is locked. The outcome is its next event.
+/// An action to do while the machine is locked. Its outcome is the machine's next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Declare this CPU dead if it has shown no sign of life for long enough and has no frames of a
-    /// source that can wait:
-    /// [`Event::Died`].
+    /// Declare this CPU dead if it has made no progress for long enough and has no frames of a
+    /// source that can wait: [`Event::Died`].
     Declare(CpuIndex),
-    /// The owner of this queue is dead and sends nothing. Revoke the frames that it sent to dead
-    /// CPUs. If the living old CPUs have finished the frames that it sent to them, the outcome is
+    /// The owner of this queue is dead and sends no frames. Revoke the frames that the queue sent
+    /// to dead CPUs. If the living old CPUs have finished all of its frames, the outcome is
     /// [`Event::FencesPassed`].
     ReadFences {
         /// The queue.
@@ -114,24 +111,24 @@ pub enum Ask {
     },
 }
 
-/// The results of events. The buffers are reused.
+/// The actions that follow from events. The buffers are reused.
 #[derive(Clone, Debug, Default)]
 pub struct Actions {
-    /// Whether something has changed that packet CPUs should check.
+    /// Whether packet CPUs should check the machine's state.
     pub changed: bool,
-    /// The CPUs that should be woken to check it, each once.
+    /// The CPUs to wake for that check, each CPU once.
     pub wake: Vec<CpuIndex>,
     /// Actions to do while the machine is locked, in this order.
     pub asks: Vec<Ask>,
 }
 
 impl Actions {
-    /// Buffers for an instance of this size.
+    /// Creates buffers for an instance of this size.
     pub fn for_size(cpus: usize, queues: usize) -> Self {
         Self { changed: false, wake: Vec::with_capacity(cpus), asks: Vec::with_capacity(2 * (cpus + queues)) }
     }
 
-    /// `cpu` should be woken.
+    /// Adds `cpu` to the CPUs to wake.
     pub fn wake(&mut self, cpu: CpuIndex) {
         self.changed = true;
         if !self.wake.contains(&cpu) {

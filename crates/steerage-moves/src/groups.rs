@@ -1,41 +1,33 @@
-//! Steering groups: the queues that share a map, the CPUs that may have its buckets, and the CPUs
-//! that have them.
+//! Steering groups: the queues that share a map, and the CPUs that may have or have its buckets.
 
 use crate::counts::MoveCause;
 
 use crate::map::{Scratch, spread};
 use crate::{BY_PLAN, CpuIndex, Moves, Plan};
 
-/// Queues with the same mask. They share one map, so that both directions of a flow meet on one
-/// CPU.
+/// Queues with the same mask, which share one map, so that one CPU gets both directions of a flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) version: GroupVersion,
-    /// The CPUs of the mask, sorted.
     pub(crate) mask: Vec<CpuIndex>,
     plan: Plan,
-    /// The map in force.
     pub(crate) map: Vec<CpuIndex>,
-    /// The map that the group is moving to.
+    /// The map to which the group is moving.
     pub(crate) want: Vec<CpuIndex>,
-    /// The reason for the last change of `want`.
     pub(crate) cause: MoveCause,
 }
 
-/// Identifies a group and its state, as a policy has seen them. If the group has changed since
-/// then, a policy's request for it is out of date.
+/// Identifies a group and its state at the time when a policy read them. If the group has changed
+/// since then, a policy's request for the group is out of date.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GroupVersion {
-    /// Identifies the group. Another group may get its number after it has ended.
+    /// Identifies the group, because a new group may get the number of a group that has ended.
     pub begun: u64,
-    /// The number of times that the map was derived from the plan, because the mask, the usable
-    /// CPUs or the plan changed.
+    /// How often the map was derived, because the mask, the usable CPUs or the plan changed.
     pub changed: u64,
 }
 
 impl Moves {
-    // ---- masks
-
     pub(crate) fn set_mask(&mut self, queues: &[usize], cpus: &[CpuIndex]) {
         let mut cpus = cpus.to_vec();
         cpus.sort_unstable();
@@ -80,26 +72,25 @@ impl Moves {
         }
     }
 
-    /// The group that a queue is in or will join.
+    /// The group to which a queue belongs, or to which it will change.
     pub(crate) fn group_of(&self, queue: usize) -> u16 {
         self.queues[queue].joining.unwrap_or_else(|| self.arrives_in(queue))
     }
 
-    /// The group that a queue is in after the current slice has moved.
     pub(crate) fn arrives_in(&self, queue: usize) -> u16 {
         let slice = self.slice().filter(|slice| slice.includes(queue));
         slice.map_or(self.queues[queue].group, |slice| slice.group_after)
     }
 
-    /// The group that has this mask and a queue that has not ended. If all queues of a group have
-    /// ended, a move may have left the state of their flows behind. So a queue that gets the same
-    /// mask later is given another group.
+    /// The group with this mask and at least one queue that has not ended. If all queues of a group
+    /// have ended, the state of their flows may not have moved. So a queue that gets the same mask
+    /// later gets another group.
     pub(crate) fn group_with(&self, mask: &[CpuIndex]) -> Option<u16> {
         let in_it = |at: usize| (0..self.queues.len()).any(|q| self.queues[q].open && self.group_of(q) == at as u16);
         (0..self.groups.len()).find(|at| self.groups[*at].mask == mask && in_it(*at)).map(|at| at as u16)
     }
 
-    /// Creates a group. It takes the number of a group that no queue is in any more, if there is one.
+    /// Creates a group. If a group has no queues, the new group takes its number.
     pub(crate) fn begin_group(&mut self, mask: Vec<CpuIndex>, plan: Plan, map: Vec<CpuIndex>) -> u16 {
         self.groups_begun += 1;
         let version = GroupVersion { begun: self.groups_begun, changed: 0 };
@@ -119,19 +110,17 @@ impl Moves {
         }
     }
 
-    // ---- usable CPUs
-
-    /// The usable CPUs of a mask in the order in which they should join, and the number of them
-    /// that poll. The CPUs that poll come first.
+    /// The usable CPUs of a mask in the order in which they should join, and how many of them poll.
+    /// The CPUs that poll come first.
     pub(crate) fn order_among(&self, mask: &[CpuIndex], polls: &[CpuIndex]) -> (Vec<CpuIndex>, usize) {
         let mut order = mask.to_vec();
         let owners = self.order_in_place(&mut order, polls);
         (order, owners)
     }
 
-    /// Reduces the CPUs of a mask to the usable ones, in their order. CPUs that are alive and
-    /// present are usable. If there are none, CPUs that are alive count as usable, and if there are
-    /// none of these either, all CPUs do. Returns the number of them that poll, at least 1.
+    /// Reduces the CPUs of a mask to the usable CPUs, in their order. CPUs that are alive and
+    /// present are usable. If no CPU is alive and present, the CPUs that are alive count as usable.
+    /// If no CPU is alive, all CPUs count as usable. Returns how many of them poll, at least 1.
     fn order_in_place(&self, cpus: &mut Vec<CpuIndex>, polls: &[CpuIndex]) -> usize {
         let is_alive = |cpu: &CpuIndex| !self.dead[usize::from(*cpu)];
         let is_present = |cpu: &CpuIndex| is_alive(cpu) && !self.absent[usize::from(*cpu)];
@@ -147,8 +136,8 @@ impl Moves {
         cpus.iter().filter(|cpu| polls.contains(cpu)).count().max(1)
     }
 
-    /// The usable CPUs of a group in the order in which they should join, and the number of CPUs at
-    /// the front that poll.
+    /// The usable CPUs of a group in the order in which they should join, and how many CPUs at the
+    /// front poll.
     pub fn order_of(&self, group: usize) -> (Vec<CpuIndex>, usize) {
         let polls: Vec<CpuIndex> = self.open_queues_of(group).map(|queue| self.queues[queue].owner).collect();
         self.order_among(&self.groups[group].mask, &polls)
@@ -164,14 +153,12 @@ impl Moves {
         (0..self.queues.len()).filter(move |q| usize::from(self.queues[*q].group) == group)
     }
 
-    // ---- maps
-
     /// The number of groups, including those without queues.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
 
-    /// The version of a group, and its map in force.
+    /// The version of a group, and its current map.
     pub fn group(&self, group: usize) -> (GroupVersion, &[CpuIndex]) {
         (self.groups[group].version, &self.groups[group].map)
     }
@@ -206,7 +193,6 @@ impl Moves {
         (0..self.groups.len()).for_each(|group| self.derive_map(group, cause, true));
     }
 
-    /// Sets the CPUs that are present.
     pub(crate) fn set_present(&mut self, present: &[CpuIndex]) {
         let absent: Vec<bool> = (0..self.absent.len()).map(|cpu| !present.contains(&(cpu as CpuIndex))).collect();
         if absent == self.absent {
@@ -229,8 +215,7 @@ impl Moves {
         (group.plan, group.cause) = (plan, cause);
     }
 
-    /// Whether a group may have this map: it has one CPU for each bucket, and all of these CPUs are
-    /// usable.
+    /// Whether a group may have this map: it has a CPU for each bucket, and all CPUs are usable.
     pub fn allows(&self, group: usize, map: &[CpuIndex]) -> bool {
         let (order, _) = self.order_of(group);
         map.len() == self.buckets && map.iter().all(|cpu| order.contains(cpu))

@@ -1,9 +1,9 @@
-//! Moves of buckets between CPUs that reorder nothing: the protocol, as a pure state machine.
+//! Moves of buckets between CPUs without reordering: the protocol, as a pure state machine.
 //!
-//! The machine gets events ([`Moves::on`]) and returns [`Actions`]. It has no clock, no atomics and
-//! no lock, and does not touch rings or handlers. An action that has an outcome ([`Ask`]) is done
-//! while the machine is locked, and its outcome is the next event. So the machine can be tested
-//! alone, and a test visits every state that a small instance can reach.
+//! The machine gets events ([`Moves::on`]) and returns [`Actions`]. The machine has no clock, no
+//! atomics and no lock, and does not access rings or handlers. An action with an outcome ([`Ask`])
+//! is done while the machine is locked, and its outcome is the next event. So the machine can be
+//! tested alone, and a test visits every state that a small instance can reach.
 //!
 //! A slice of buckets moves in four phases. A phase ends when all participants have done their
 //! part. The event of the last participant begins the next phase.
@@ -11,51 +11,51 @@
 //! | phase | participants | part | event |
 //! |---|---|---|---|
 //! | park | each queue | parks the buckets' frames, waits for its fences | [`FencesPassed`](Event::FencesPassed) |
-//! | leave | each old CPU | its handler gives up its state of the buckets | [`Left`](Event::Left) |
+//! | leave | each old CPU | its handler returns its state of the buckets | [`Left`](Event::Left) |
 //! | arrive | each new CPU | its handler takes that state | [`Arrived`](Event::Arrived) |
 //! | release | each queue | sends the parked frames to the new CPU | [`Released`](Event::Released) |
 //!
-//! The queues are those of the group. To park, a queue sends the buckets' frames to its parking
-//! lot, and records the tail of its ring to each old CPU as a fence. The fence is passed when that
-//! ring's finished index has passed that tail. After the release, the frames of the buckets go to
-//! the new CPU directly.
+//! The participating queues are the queues of the group. To park, a queue sends the buckets' frames
+//! to its parking lot, and records the tail of its ring to each old CPU as a fence. The fence is
+//! passed when the ring's finished index has passed that tail. After the release, the frames of the
+//! buckets go to the new CPU directly.
 //!
-//! Parking ends only when *every* queue of the group has parked *and* everything that it sent
-//! before is finished. So no bucket is on two CPUs, and none of its frames overtakes another.
-//! Nothing but the fence ends this phase. If a phase takes too long ([`Overdue`](Event::Overdue)),
+//! Parking ends only when *every* queue of the group has parked *and* all frames that it sent
+//! before are finished. So no bucket is on two CPUs, and no frame of a bucket overtakes another
+//! frame. Only the fence ends this phase. If a phase takes too long ([`Overdue`](Event::Overdue)),
 //! new frames of the buckets are dropped (`moving`), and the old CPU discards the frames that it
-//! has not begun (`revoked`). A CPU that shows no sign of life is declared dead at its gate, and
-//! the batch that it was handling does not count. None of this happens to queues that can wait:
-//! they are not polled in the meantime.
+//! has not begun (`revoked`). A CPU that makes no progress is declared dead at its gate, and its
+//! current batch does not count. Queues that can wait lose no frames in this way, because they are
+//! not polled during the move.
 //!
-//! These are the finer points:
+//! Details of the protocol:
 //!
-//! * **A sleeping producer is woken, not counted as passed.** Otherwise the protocol would need a
-//!   state in which another CPU acts for the producer. The cost is one wake-up per queue owner and
-//!   slice, for the CPU that changes the mask.
+//! * **A sleeping producer is woken, not counted as passed.** Otherwise, the protocol would need a
+//!   state in which another CPU acts for the producer. A wake-up per queue owner and slice is the
+//!   cost, which the CPU that changes the mask pays.
 //! * **State moves in separate phases** (leave, arrive) and not with the packets. The new CPU has
-//!   the state before the first packet is released to it, and no batch has to check a mailbox.
-//! * **A CPU can be declared dead only inside its handler.** Outside of it, the CPU may be sending
-//!   by a map that is about to change; the simulator found that reordering. So a program that steps
-//!   CPUs itself and then stops calling holds up a move until it calls again, and the packets of
-//!   that move drop as `moving`, counted.
+//!   the state before it gets the first packet, and no batch has to check a mailbox.
+//! * **A CPU can be declared dead only inside its handler.** Outside of the handler, the CPU may be
+//!   sending by a map that is about to change. The simulator found this kind of reordering. So a
+//!   program that steps CPUs itself and then stops delays a move until it steps them again. Packets
+//!   of that move are dropped and counted (`moving`).
 //! * **Frames that a dead CPU's queues had sent to another dead CPU are revoked for both**, because
 //!   no other CPU may touch the ends of these rings.
-//! * **A queue that changes its group parks all of its buckets at once.** Handlers know a bucket by
-//!   the numbers of its group and of the bucket, and the group number must change for all of a
-//!   queue's packets at one point. The state of the flows moves too if the whole group moves. A
-//!   queue that leaves a group in which other queues stay starts without state.
+//! * **A queue that changes its group parks all of its buckets at once.** Handlers identify a
+//!   bucket by the numbers of its group and of the bucket, and the group number must change for all
+//!   of a queue's packets at one point. If the whole group moves, the state of its flows moves too.
+//!   A queue that leaves other queues behind in its group starts without state.
 //! * **A source that can wait is never hurried.** With a capture file in the group, no move times
-//!   out and nothing is revoked.
-//! * **A group whose queues have all ended is left alone.** A move that ended because its queues
-//!   ended has left state where it was. A queue that gets the same mask later gets a group with
-//!   another number.
-//! * **A queue that has ended does not park** once none of its frames is in flight. Otherwise masks
-//!   that keep changing would prevent it from ever closing. The search for buckets to move goes on
-//!   where the last slice ended, so that each bucket has its turn.
+//!   out and no frame is revoked.
+//! * **A group whose queues have all ended is not used again.** If a move ended because its queues
+//!   ended, the state stayed on the old CPUs. A queue that gets the same mask later gets a group
+//!   with another number.
+//! * **A queue that has ended does not park** once none of its frames is in flight. Otherwise, a
+//!   queue could never close while masks keep changing. The search for buckets to move continues
+//!   where the last slice ended, so that every bucket eventually moves.
 //!
-//! The machine never asks a policy where buckets go. Each group has a [`Plan`], which a policy
-//! leaves in the machine. When the mask or the usable CPUs change, the machine derives the map from
+//! The machine never calls a policy to place buckets. Each group has a [`Plan`], which a policy
+//! stores in the machine. When the mask or the usable CPUs change, the machine derives the map from
 //! the plan.
 //!
 //! Events of packet CPUs do not allocate. All buffers have their full size from the start, or from
@@ -100,11 +100,11 @@ pub type CpuIndex = u16;
 /// The initial settings of a queue.
 #[derive(Clone, Debug)]
 pub struct QueueSetup {
-    /// The CPU that polls it.
+    /// The CPU that polls the queue.
     pub owner: CpuIndex,
-    /// Whether its source can wait. If so, no frame of it may be lost.
+    /// Whether the queue's source can wait. If so, no frame of the queue may be lost.
     pub can_wait: bool,
-    /// The CPUs over which its packets are spread. Not empty.
+    /// The CPUs over which the queue's packets are spread. Not empty.
     pub mask: Vec<CpuIndex>,
 }
 
@@ -113,14 +113,14 @@ pub struct QueueSetup {
 pub struct Setup {
     /// The number of CPUs.
     pub cpus: usize,
-    /// The number of buckets in each map. At most 65,536.
+    /// The number of buckets in each map, at most 65,536.
     pub buckets: usize,
     /// The number of buckets of a group that move at a time.
     pub slice_buckets: usize,
     /// The receive queues.
     pub queues: Vec<QueueSetup>,
     /// For each CPU that polls, the other CPUs in the order in which they should join it. If empty,
-    /// the order is that of their numbers.
+    /// CPUs join in the order of their numbers.
     pub nearness: Vec<Vec<CpuIndex>>,
 }
 
@@ -129,9 +129,8 @@ struct Queue {
     owner: CpuIndex,
     can_wait: bool,
     group: u16,
-    /// The group that the queue is changing to.
     joining: Option<u16>,
-    /// The map in force for new frames, except for buckets that are moving now.
+    /// The current map for new frames, except for moving buckets.
     map: Vec<CpuIndex>,
     open: bool,
 }
@@ -142,28 +141,24 @@ pub struct Moves {
     buckets: usize,
     slice_buckets: usize,
     groups: Vec<Group>,
-    /// The number of groups created so far.
     groups_begun: u64,
     queues: Vec<Queue>,
     nearness: Vec<Vec<CpuIndex>>,
-    /// The moving buckets, if `is_moving`.
     slice: Slice,
     is_moving: bool,
-    /// The bucket at which the search for buckets to move continues.
     next_bucket: usize,
     counts: MoveCounts,
-    /// The number of moves of each bucket, in any group.
     moved: Vec<u64>,
     dead: Vec<bool>,
     /// CPUs that are offline or no longer belong to the process. The thread of such a CPU still
-    /// runs somewhere, but has no dedicated CPU.
+    /// runs on some other CPU, but has no dedicated CPU.
     absent: Vec<bool>,
     scratch: Scratch,
 }
 
 impl Moves {
-    /// Groups the queues by their masks. `plan` returns the plan of each group. It gets the group's
-    /// CPUs in the order in which they should join, and the number of CPUs at the front that poll.
+    /// Groups the queues by their masks. `plan` returns the plan of each group. `plan` gets the
+    /// group's CPUs in the order in which they should join, and how many CPUs at the front poll.
     pub fn new(setup: Setup, mut plan: impl FnMut(&[CpuIndex], usize) -> Plan) -> Self {
         let Setup { cpus, buckets, slice_buckets, queues, nearness } = setup;
         let mut moves = Self {
@@ -205,14 +200,12 @@ impl Moves {
         moves
     }
 
-    // ---- queries
-
-    /// The slice that is moving now.
+    /// The current slice.
     pub fn slice(&self) -> Option<&Slice> {
         self.is_moving.then_some(&self.slice)
     }
 
-    /// Whether `cpu` was declared dead and is not back.
+    /// Whether `cpu` was declared dead and is not alive again.
     pub fn is_dead(&self, cpu: CpuIndex) -> bool {
         self.dead[usize::from(cpu)]
     }
@@ -224,7 +217,7 @@ impl Moves {
             && self.groups.iter().all(|group| group.map == group.want)
     }
 
-    /// The map in force for a queue, and the number of its group.
+    /// The current map of a queue, and the number of its group.
     pub fn map_of(&self, queue: usize) -> (&[CpuIndex], u16) {
         (&self.queues[queue].map, self.queues[queue].group)
     }
@@ -244,7 +237,7 @@ impl Moves {
         &self.groups[usize::from(self.group_of(queue))].mask
     }
 
-    /// The CPU of each bucket of a queue, and the number of times that it changed.
+    /// The CPU of each bucket of a queue, and how often it changed.
     pub fn buckets_of(&self, queue: usize) -> impl Iterator<Item = (CpuIndex, u64)> + '_ {
         self.queues[queue].map.iter().copied().zip(self.moved.iter().copied())
     }
@@ -254,26 +247,25 @@ impl Moves {
         self.counts
     }
 
-    /// Whether `queue` takes part in the slice that is moving.
+    /// Whether `queue` takes part in the current slice.
     pub fn concerns(&self, queue: usize) -> bool {
         self.slice().is_some_and(|slice| slice.includes(queue))
     }
 
-    /// Whether a queue takes part in the slice that is moving, or waits for its own slice. Its
-    /// owner then watches the slice that is moving, so that a slow slice does not hold up all
-    /// others.
+    /// Whether a queue takes part in the current slice, or waits for its own slice. The queue's
+    /// owner then watches the current slice, so that a slow slice does not delay all others.
     pub fn awaits_move(&self, queue: usize) -> bool {
         let state = &self.queues[queue];
         let group = &self.groups[usize::from(state.group)];
         state.open && (self.concerns(queue) || state.joining.is_some() || group.map != group.want)
     }
 
-    /// Whether the moving slice has a time limit. It has none if one of its queues can wait.
+    /// Whether the current slice has a time limit: not if one of its queues can wait.
     pub fn is_timed(&self) -> bool {
         let can_wait = |queue: &usize| self.queues[*queue].open && self.queues[*queue].can_wait;
         self.slice().is_some_and(|slice| !slice.queues.iter().any(can_wait))
     }
 }
 
-/// The cause of the moves that a plan asks for.
+/// The cause of moves that a plan requests.
 const BY_PLAN: MoveCause = MoveCause::Mask;

@@ -2,8 +2,8 @@
 
 use crate::CpuIndex;
 
-/// The CPU of `bucket`, as an index from 0 to `cpus` - 1, if `buckets` buckets are cut into `cpus`
-/// equal ranges, as in Linux: `hash * cpus >> 32`. Returns 0 if `cpus` is 0.
+/// The CPU of `bucket`, as an index from 0 to `cpus` - 1, if `buckets` buckets are divided into
+/// `cpus` equal ranges, as in Linux: `hash * cpus >> 32`. Returns 0 if `cpus` is 0.
 #[must_use]
 pub const fn even_share(bucket: usize, cpus: usize, buckets: usize) -> usize {
     bucket * cpus / buckets
@@ -17,14 +17,13 @@ pub fn cpus_in(map: &[CpuIndex]) -> Vec<CpuIndex> {
     cpus
 }
 
-/// Buffers for the calculation of a map, so that a packet CPU does not allocate.
+/// Buffers for the calculation of a map, so that a packet CPU does not allocate memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Scratch {
-    /// The number of buckets that each CPU has, and the number that it should have.
+    /// The current number of buckets of each CPU, and the number that it should have.
     held: Vec<usize>,
     share: Vec<usize>,
     by_held: Vec<CpuIndex>,
-    /// The CPUs to choose from.
     pub(crate) cpus: Vec<CpuIndex>,
     pub(crate) polls: Vec<CpuIndex>,
     pub(crate) marks: Vec<bool>,
@@ -44,8 +43,8 @@ impl Scratch {
 }
 
 /// Gives each of `cpus` an even share with as few moves as possible. A bucket moves only if its CPU
-/// has more than its share, or is not one of `cpus`. If exactly `cpus` have buckets and `keep` is
-/// set, nothing moves.
+/// has more than its share, or is not one of `cpus`. With `keep`, no bucket moves if exactly `cpus`
+/// have buckets.
 pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratch: &mut Scratch) {
     let Scratch { held, share, by_held, .. } = scratch;
     held.fill(0);
@@ -58,15 +57,15 @@ pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratc
     if keep && all_have && !others_have {
         return;
     }
-    // If the buckets cannot be divided evenly, the CPUs that have most buckets now get one bucket
-    // more than the others, because then no bucket has to move for that.
+    // If the buckets cannot be divided evenly, the CPUs with the most buckets get one bucket more
+    // than the other CPUs, because then fewer buckets have to move.
     by_held.clear();
     by_held.extend_from_slice(cpus);
     by_held.sort_unstable_by_key(|cpu| (std::cmp::Reverse(held[usize::from(*cpu)]), *cpu));
     for (nth, cpu) in by_held.iter().enumerate() {
         share[usize::from(*cpu)] = map.len() / cpus.len() + usize::from(nth < map.len() % cpus.len());
     }
-    // The next CPU that has less than its share. Buckets that move only add to such CPUs, so the
+    // The next CPU that has less than its share. Moving buckets only add to such CPUs, so the
     // search never goes back.
     let mut next = 0;
     for cpu in map.iter_mut() {

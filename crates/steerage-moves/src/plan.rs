@@ -1,9 +1,9 @@
-//! The plan that a policy leaves in the core. It decides where buckets go when no policy is asked.
+//! The plan that a policy stores in the core, which places buckets without calling the policy.
 
 use crate::CpuIndex;
 
-/// The CPUs of a group that have buckets. When the mask or the usable CPUs change, the core uses
-/// the plan and does not ask the policy. A policy can change the plan at any time.
+/// The CPUs of a group that have buckets. When the mask or the usable CPUs change, the core follows
+/// the plan and does not call the policy. A policy can change the plan at any time.
 ///
 /// ```
 /// use steerage_moves::Plan;
@@ -16,10 +16,11 @@ use crate::CpuIndex;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// CPUs in the order in which they get buckets. CPUs of the mask that are not in this list come
-    /// after them, in the core's order: first CPUs that poll a queue of the group, then near ones.
+    /// CPUs in the order in which they get buckets. CPUs of the mask that are not in `order` come
+    /// last, in the core's order: first CPUs that poll a queue of the group, then near CPUs.
     pub order: Vec<CpuIndex>,
-    /// How many of the usable CPUs of the mask have buckets, counted from the front of that order. At least one has.
+    /// How many of the usable CPUs of the mask have buckets, counted from the front of that order.
+    /// At least one CPU has buckets.
     pub active: usize,
 }
 
@@ -29,19 +30,18 @@ impl Plan {
         Self { order: Vec::new(), active: usize::MAX }
     }
 
-    /// The CPUs that have buckets. `usable` are the usable CPUs of the mask in the core's own order.
+    /// The CPUs that have buckets. `usable` are the usable CPUs of the mask in the core's own
+    /// order.
     pub fn choose(&self, usable: &[CpuIndex]) -> Vec<CpuIndex> {
         let mut chosen = usable.to_vec();
         self.choose_in_place(&mut chosen);
         chosen
     }
 
-    /// Keeps only the CPUs that have buckets, in the plan's order.
     pub(crate) fn choose_in_place(&self, usable: &mut Vec<CpuIndex>) {
         if self.active >= usable.len() {
             return;
         }
-        // Brings the CPUs that the plan names to the front, and keeps the order of the others.
         let mut front = 0;
         for cpu in &self.order {
             if let Some(at) = usable[front..].iter().position(|usable| usable == cpu) {
@@ -65,7 +65,6 @@ mod tests {
         assert_eq!(plan(&[], 1).choose(&[3, 1, 2]), [3]);
         assert_eq!(plan(&[2], 2).choose(&[3, 1, 2]), [2, 3]);
         assert_eq!(plan(&[2, 1], 2).choose(&[3, 1, 2]), [2, 1]);
-        // The third CPU of the order takes the place of one that is not usable.
         assert_eq!(plan(&[0, 9, 5], 2).choose(&[0, 1, 5]), [0, 5]);
         assert_eq!(plan(&[9], 1).choose(&[0, 1, 5]), [0]);
         assert_eq!(plan(&[5, 5], 2).choose(&[0, 1, 5]), [5, 0]);

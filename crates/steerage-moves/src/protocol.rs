@@ -1,4 +1,4 @@
-//! The protocol of a move: its phases, and the cases in which a participant ends, is late or dies.
+//! The protocol of a move: its phases, and participants that end, are late or die.
 
 use crate::counts::MoveCause;
 
@@ -15,7 +15,7 @@ impl Moves {
             Event::Died(cpu) => self.died(cpu, actions),
             Event::Revived(cpu) => self.revived(cpu, actions),
             Event::Owner { queue, cpu } => self.set_owner(queue, cpu, actions),
-            // The other events are parts of the slice that is moving. They create no new request.
+            // The other events are parts of the current slice. They create no new request.
             Event::Overdue { by, open } => return self.overdue(by, open, actions),
             Event::FencesPassed { queue, epoch } => return self.done(queue, epoch, MovePhase::Park, actions),
             Event::Left { cpu, epoch, with_state } => return self.left(cpu, epoch, with_state, actions),
@@ -27,19 +27,15 @@ impl Moves {
         self.wake_watchers(actions);
     }
 
-    /// Wakes the CPUs whose queues wait for a move, so that they notice if the slice that is moving
-    /// now is held up.
+    /// Wakes the CPUs whose queues wait for a move, to detect a delay of the current slice.
     fn wake_watchers(&self, actions: &mut Actions) {
         (0..self.queues.len()).filter(|at| self.awaits_move(*at)).for_each(|at| actions.wake(self.queues[at].owner));
     }
-
-    // ---- parts of participants
 
     fn is_at(&self, epoch: u64, phase: MovePhase) -> bool {
         self.slice().is_some_and(|slice| slice.is_at(epoch, phase))
     }
 
-    /// A participant has done its part of a phase.
     fn done(&mut self, who: usize, epoch: u64, phase: MovePhase, actions: &mut Actions) {
         if self.is_at(epoch, phase) {
             self.slice.done(who);
@@ -48,7 +44,7 @@ impl Moves {
     }
 
     fn left(&mut self, cpu: CpuIndex, epoch: u64, with_state: &[u16], actions: &mut Actions) {
-        // If the CPU was declared dead in the meantime, the state that it gives up is void.
+        // If the CPU was declared dead during the phase, the state that it returns is void.
         if !self.is_at(epoch, MovePhase::Leave) || !self.slice.waits_for(usize::from(cpu)) {
             return;
         }
@@ -75,9 +71,6 @@ impl Moves {
         self.advance(actions);
     }
 
-    // ---- slices
-
-    /// Continues with the next phase when no participant is missing, and with the next slice.
     fn advance(&mut self, actions: &mut Actions) {
         loop {
             if !self.is_moving && !self.begin_slice(actions) {
@@ -92,7 +85,6 @@ impl Moves {
         }
     }
 
-    /// Begins the next slice, if anything has to move. Returns whether it did.
     fn begin_slice(&mut self, actions: &mut Actions) -> bool {
         if !self.next_joining() && !self.next_of_a_group() {
             return false;
@@ -111,14 +103,15 @@ impl Moves {
         true
     }
 
-    /// Whether a queue has not ended and its owner is alive. The queues of a dead owner receive
-    /// nothing. So their moves wait until the owner is back, and hold up no other move.
+    /// Whether a queue has not ended and its owner is alive. The queues of a dead owner receive no
+    /// frames. So their moves wait until the owner is alive again, and delay no other move.
     fn is_served(&self, queue: &crate::Queue) -> bool {
         queue.open && !self.is_dead(queue.owner)
     }
 
-    /// The slice for a queue that changes its group. It parks all of the queue's buckets at once: the group number must
-    /// change for all of the queue's frames at one point, so everything that it sent before must be finished first.
+    /// The slice for a queue that changes its group parks all of the queue's buckets at once. The
+    /// group number must change for all of the queue's frames at one point. So all frames that the
+    /// queue sent before must be finished first.
     fn next_joining(&mut self) -> bool {
         let joining =
             |(at, queue): (usize, &crate::Queue)| Some((at, queue.joining.filter(|_| self.is_served(queue))?));
@@ -140,7 +133,6 @@ impl Moves {
     }
 
     fn next_of_a_group(&mut self) -> bool {
-        // A group without an open queue has nothing to wait for.
         for at in 0..self.groups.len() {
             if self.open_queues_of(at).next().is_none() {
                 let group = &mut self.groups[at];
@@ -153,7 +145,7 @@ impl Moves {
         let Self { slice, queues, groups, next_bucket, buckets, slice_buckets, .. } = self;
         let (map, want) = (&groups[at].map, &groups[at].want);
         slice.moves.clear();
-        // The search continues where the last slice ended, so that every bucket has its turn,
+        // The search continues where the last slice ended, so that every bucket eventually moves,
         // however often masks change.
         let by_turns = (*next_bucket..*buckets).chain(0..*next_bucket);
         let differ = by_turns.filter(|bucket| map[*bucket] != want[*bucket]).take(*slice_buckets);
@@ -182,7 +174,6 @@ impl Moves {
         }
     }
 
-    /// Waits for the living CPUs that get state.
     fn wait_for_arrivals(&mut self) {
         let Self { slice, scratch, dead, .. } = self;
         scratch.marks.copy_from_slice(dead);
@@ -194,11 +185,10 @@ impl Moves {
         }
     }
 
-    /// Continues with the next phase. All participants of the current phase are done.
     fn next_phase(&mut self, actions: &mut Actions) {
         match self.slice.phase {
             // All queues of the slice ended before they parked. No more frames will come, so the
-            // state of the flows stays where it is.
+            // state of the flows stays on its CPU.
             MovePhase::Park if self.slice.queues.iter().all(|queue| !self.queues[*queue].open) => {
                 self.is_moving = false;
                 return;
@@ -231,19 +221,20 @@ impl Moves {
         self.announce(actions);
     }
 
-    /// Gives the slice's buckets to their new CPUs: from now on, frames are released by the new map.
+    /// Assigns the slice's buckets to their new CPUs. Frames are now released by the new map.
     fn put_in_force(&mut self) {
         let Self { slice, groups, queues, counts, moved, dead, .. } = self;
         let after = usize::from(slice.group_after);
         let planned = groups[after].cause;
         for m in &slice.moves {
             let (bucket, moves) = (usize::from(m.bucket), u64::from(m.from != m.to));
-            // Buckets must leave a dead CPU, whatever else is planned.
+            // Buckets must leave a dead CPU, regardless of the plan.
             let cause = if dead[usize::from(m.from)] { MoveCause::CpuDied } else { planned };
             counts.count(cause, moves);
             moved[bucket] += moves;
             slice.queues.iter().for_each(|queue| queues[*queue].map[bucket] = m.to);
-            // A queue that joins a group takes its map as it is, so this then changes nothing.
+            // A queue that joins a group takes its map as it is, so this assignment then changes
+            // nothing.
             groups[after].map[bucket] = m.to;
         }
         for queue in &slice.queues {
@@ -255,7 +246,6 @@ impl Moves {
         }
     }
 
-    /// Wakes the participants of the new phase.
     fn announce(&mut self, actions: &mut Actions) {
         actions.changed = true;
         match self.slice.phase {
@@ -268,9 +258,7 @@ impl Moves {
         }
     }
 
-    // ---- CPUs that hold up a slice
-
-    /// Requests a sign of life of the CPUs that hold up the slice.
+    /// Requests a check of the CPUs that delay the slice.
     fn overdue(&mut self, by: CpuIndex, open: &[CpuIndex], actions: &mut Actions) {
         if !self.is_timed() {
             return;
@@ -285,7 +273,6 @@ impl Moves {
                 actions.ask(Ask::Declare(cpu));
             }
         };
-        // CPUs that have frames to finish, and CPUs that have not responded yet.
         open.iter().copied().for_each(&mut suspect);
         for who in &self.slice.waiting {
             match self.slice.phase {
@@ -296,8 +283,8 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// A dead CPU's queues send nothing. They count as parked, and their fences as passed once
-    /// their rings to the living old CPUs are finished.
+    /// A dead CPU's queues send no frames. Such queues count as parked. Their fences count as
+    /// passed once their rings to the living old CPUs are finished.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
         if self.slice.phase != MovePhase::Park {
             return;
@@ -306,14 +293,13 @@ impl Moves {
         orphans.for_each(|queue| actions.ask(Ask::ReadFences { queue: *queue }));
     }
 
-    /// A CPU was declared dead: its buckets go to living CPUs, and the slice no longer waits for it.
+    /// Moves the buckets of a dead CPU to living CPUs. The slice no longer waits for the dead CPU.
     fn died(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = true;
         self.derive_all_maps(MoveCause::CpuDied);
-        // Between two slices, no participant is missing, and the following code changes nothing
-        // that matters.
+        // Between two slices, all participants are done, and the following code has no effect.
         let Self { slice, groups, queues, .. } = self;
-        // A queue that joins a group keeps its target, because it has to take over that group's map as it is.
+        // A queue that joins a group keeps its target, because it takes that group's map unchanged.
         if slice.group_before == slice.group_after && slice.phase != MovePhase::Release {
             let want = &groups[usize::from(slice.group_after)].want;
             for m in slice.moves.iter_mut().filter(|m| m.to == cpu) {
@@ -323,7 +309,7 @@ impl Moves {
         match slice.phase {
             MovePhase::Park => {}
             MovePhase::Leave => slice.done(usize::from(cpu)),
-            // State that was on its way to the dead CPU goes to the CPU that gets the bucket now.
+            // State that was on its way to the dead CPU goes to the bucket's new CPU.
             MovePhase::Arrive => self.wait_for_arrivals(),
             MovePhase::Release => slice.waiting.retain(|queue| queues[*queue].owner != cpu),
         }
@@ -331,7 +317,7 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// A dead CPU is alive again: buckets may move to it, and its queues take part in the slice that is moving.
+    /// A dead CPU is alive again: it may get buckets, and its queues join the current slice.
     fn revived(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = false;
         self.derive_all_maps(MoveCause::CpuBack);
@@ -347,8 +333,8 @@ impl Moves {
         actions.changed = true;
     }
     /// Another CPU polls a queue. If the earlier owner was dead, phases passed without the queue.
-    /// From now on the queue goes by the map in force, and parks if that map is about to change. So
-    /// it does not matter which phase it missed.
+    /// From now on, the queue follows the current map, and parks if that map is about to change. So
+    /// the missed phases do not matter.
     fn set_owner(&mut self, queue: usize, cpu: CpuIndex, actions: &mut Actions) {
         self.queues[queue].owner = cpu;
         // The CPUs that poll come first in the order of the group.

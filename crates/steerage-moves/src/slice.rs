@@ -7,11 +7,11 @@ use crate::CpuIndex;
 pub struct BucketMove {
     /// The bucket.
     pub bucket: u16,
-    /// Its CPU before.
+    /// The bucket's CPU before the move.
     pub from: CpuIndex,
-    /// Its CPU afterwards.
+    /// The bucket's CPU after the move.
     pub to: CpuIndex,
-    /// Whether the old handler gave up state of this bucket, which waits for the new handler.
+    /// Whether the old handler returned state of this bucket, which waits for the new handler.
     pub has_state: bool,
 }
 
@@ -20,9 +20,9 @@ pub struct BucketMove {
 pub enum MovePhase {
     /// Queues park the buckets' frames and wait for their fences.
     Park,
-    /// Old CPUs give up state.
+    /// Old CPUs return the state of the buckets.
     Leave,
-    /// New CPUs take that state.
+    /// New CPUs take the state of the buckets.
     Arrive,
     /// Queues send the parked frames.
     Release,
@@ -37,17 +37,16 @@ pub struct Slice {
     pub phase: MovePhase,
     /// The moves, sorted by bucket.
     pub moves: Vec<BucketMove>,
-    /// The number of the group before and after the move. They differ when a queue changes its group.
+    /// The number of the group before the move, which differs from `group_after` when a queue
+    /// changes its group.
     pub group_before: u16,
-    /// See `group_before`.
+    /// The number of the group after the move.
     pub group_after: u16,
-    /// Whether the move took too long. Queues then stop parking.
+    /// Whether the move took too long, so that queues stop parking.
     pub revoked: bool,
     /// The CPUs that buckets leave, each once.
     pub old_cpus: Vec<CpuIndex>,
-    /// The queues that take part.
     pub(crate) queues: Vec<usize>,
-    /// Whether the whole group moves, so that the state of its flows moves too.
     pub(crate) with_state: bool,
     /// The participants that have not done their part of this phase: queues in park and release,
     /// CPUs in leave and arrive.
@@ -55,7 +54,6 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// An empty slice with room for moves of any size.
     pub(crate) fn new(buckets: usize, cpus: usize, queues: usize) -> Self {
         Self {
             epoch: 0,
@@ -81,12 +79,11 @@ impl Slice {
         self.queues.contains(&queue)
     }
 
-    /// Whether this is the phase of the slice with this number.
+    /// Whether the slice has the number `epoch` and is in the phase `phase`.
     pub fn is_at(&self, epoch: u64, phase: MovePhase) -> bool {
         self.epoch == epoch && self.phase == phase
     }
 
-    /// Records that `who`, a queue or a CPU, has done its part of this phase.
     pub(crate) fn done(&mut self, who: usize) {
         self.waiting.retain(|waiting| *waiting != who);
     }

@@ -4,24 +4,24 @@ use std::fmt;
 
 use crate::{CpuIndex, Slice};
 
-/// The state of buckets, each with its bucket.
+/// The state of buckets, each with the number of its bucket.
 pub type States<M> = Vec<(u16, M)>;
 
-/// The state that old handlers gave up for the slice that is moving, until the new handlers take
-/// it. It is kept apart from the machine, which decides when this happens and does not depend on
-/// the type of the state.
+/// The state that old handlers returned for the current slice, until the new handlers take it. The
+/// state is stored outside of the machine, so that the machine does not depend on its type.
 pub struct Transit<M> {
     epoch: u64,
     states: States<M>,
 }
 
 impl<M> Transit<M> {
-    /// An empty transit with room for the state of this many buckets.
+    /// Creates an empty transit with room for the state of this many buckets.
     pub fn with_capacity(buckets: usize) -> Self {
         Self { epoch: 0, states: Vec::with_capacity(buckets) }
     }
 
-    /// Moves `states` here, for the slice with this number. State that an earlier slice left behind is dropped.
+    /// Moves `states` into this transit, for the slice with this epoch. State that an earlier slice
+    /// left is dropped.
     pub fn put(&mut self, epoch: u64, states: &mut States<M>) {
         if self.epoch != epoch {
             self.epoch = epoch;

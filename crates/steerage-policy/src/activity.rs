@@ -2,11 +2,9 @@
 
 use steerage_ledger::Ledgers;
 
-/// Notices whether an instance received or handled packets. Policies look at an idle instance less
-/// often.
+/// Detects activity of an instance: received or handled packets. Idle instances are checked less.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Activity {
-    /// The packets that were received and handled, at the last reading.
     packets: u64,
 }
 

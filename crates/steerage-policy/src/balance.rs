@@ -1,17 +1,19 @@
 //! Steering by load: [`Balance`].
 //!
-//! A group is always in one of three *regimes*. In `inline`, the CPUs that receive do everything. In
-//! `collector`, they only receive, and one other CPU does the work. In `spread`, they and `k` others work, or
-//! the others alone. The policy estimates what a packet costs (`costs`), predicts the throughput of every
-//! regime from these costs (`regime`), and measures the throughput of the regime in force. The *value* of a
-//! regime is the mean of both, weighted by their certainty (`learn`). `docs/balance.md` has the formulas.
+//! A group is always in one of three *regimes*. In `inline`, the CPUs that receive do all work. In
+//! `collector`, they only receive, and one other CPU does the work. In `spread`, `k` other CPUs
+//! work, and the receiving CPUs may work too. The policy estimates the cost of a packet (`costs`),
+//! predicts the throughput of every regime from these costs (`regime`), and measures the throughput
+//! of the current regime. The *value* of a regime is the mean of prediction and measurement,
+//! weighted by their certainty (`learn`). `docs/balance.md` has the formulas.
 //!
-//! While CPUs are short of time, the group goes to the regime with the best value, if the gain is certain and pays for the switch
-//! within a second. If it is possible but not certain, the policy probes: it tries that regime for a tenth of a second, and that
-//! takes at most 1 % of all time. While CPUs have time, CPUs leave as long as the others are enough for the
-//! peak of the last second (`demand`).
+//! While CPUs are short of time, the group changes to the regime with the best value, if the gain
+//! is certain and pays for the switch within a second. If the gain is possible but not certain, the
+//! policy probes: it tries that regime for a tenth of a second. Probes take at most 1 % of all
+//! time. While CPUs have time, CPUs leave as long as the remaining CPUs are enough for the peak of
+//! the last second (`demand`).
 //!
-//! Within a regime, buckets move from the busiest CPU to the least busy one (`place`).
+//! Within a regime, buckets move from the busiest CPU to the least busy CPU (`place`).
 
 mod costs;
 mod demand;
@@ -53,29 +55,26 @@ pub struct Balance {
     known: Known,
     demand: Demand,
     state: State,
-    /// The first look.
     seen_since: Option<Timestamp>,
-    /// When the present regime began. `None`: the group is in the regime that it began with, and that was no decision.
+    /// When the current regime began. `None` while the group is in its first regime, which was not
+    /// a decision of the policy.
     began: Option<Timestamp>,
-    /// When the last move of buckets began. It is set until the next look. That look is about two maps, so it
-    /// teaches nothing.
+    /// When the last move of buckets began. Cleared at the next load check, which covers two maps
+    /// and is therefore ignored.
     moving: Option<Timestamp>,
-    /// The time that a switch takes, in nanoseconds.
     switch: f64,
-    /// The time that may be spent on probes.
     budget: Duration,
-    /// How long CPUs must not have been needed before they leave.
+    /// How long CPUs must have been unnecessary before they leave.
     patience: Duration,
     left: Option<Timestamp>,
-    /// A throughput below the one before, measured in a regime that was probed without being short of time. It counts if the group
-    /// is short of time again at once.
+    /// A throughput below that of the previous regime, which a probe measured without being short
+    /// of time. The measurement counts if the group is short of time again at once.
     doubt: Option<(Regime, f64)>,
-    /// A window has shown that the work of the CPUs is even, since the regime began or buckets moved. Until then, the throughput is
-    /// that of a map, not of the regime.
+    /// Whether a window has shown even work on all CPUs, since the regime began or buckets moved.
+    /// Until then, the throughput is that of a map, not of the regime.
     is_even: bool,
-    /// The work of each bucket, in the last window. Empty before the first one.
+    /// The work of each bucket in the last window. Empty before the first window.
     buckets: Vec<f64>,
-    /// The CPU whose distance was asked for last, as an index in the order.
     asked: usize,
     asks_distance: Option<u16>,
     reason: Reason,
@@ -85,19 +84,19 @@ pub struct Balance {
 #[derive(Clone, Debug)]
 enum State {
     Steady,
-    /// A regime has been entered and must show that it is better than the one before.
+    /// The group has entered a regime that must prove to be better than the previous regime.
     Probing(Box<Probe>),
 }
 
 #[derive(Clone, Debug)]
 struct Probe {
-    /// The regime before, its map, and its value when it was left.
+    /// The previous regime, its map, and its value when the group left it.
     before: Regime,
     map: Box<[u16; BUCKETS]>,
     baseline: Estimate,
-    /// When the buckets had arrived.
     arrived: Option<Timestamp>,
-    /// The looks that measured the regime, and the throughput of those that found neither the CPUs short of time nor as much done as before.
+    /// The number of load checks that measured the regime, and the throughput of those that found
+    /// CPUs with time but less work done than before.
     measured: u32,
     less: Vec<f64>,
 }
@@ -109,12 +108,12 @@ impl Default for Balance {
 }
 
 impl Balance {
-    /// A policy that has learned nothing yet.
+    /// Creates a policy that has learned nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Leaves all buckets where [`Hash`](super::Hash) puts them, and only reports what it would move.
+    /// Leaves all buckets where [`Hash`](super::Hash) places them, and only reports its moves.
     pub fn dry_run() -> Self {
         Self::with(Tuning::default(), true)
     }
@@ -143,9 +142,6 @@ impl Balance {
         }
     }
 
-    // ---- switching
-
-    /// Changes the regime, or the CPUs that take part.
     fn switch(&mut self, seen: &Seen<'_>, to: &Regime, map: Box<[u16; BUCKETS]>) -> MapRequest {
         let now = seen.load.now;
         let cause = match to.others.len().cmp(&seen.regime.others.len()) {
@@ -172,7 +168,6 @@ impl Balance {
         MapRequest { map, cause }
     }
 
-    /// Enters a regime that has to show that it is better.
     fn enter(&mut self, seen: &Seen<'_>, choice: &Choice, baseline: Estimate) -> Option<MapRequest> {
         let now = seen.load.now;
         let map = self.place(seen, choice);
@@ -180,7 +175,6 @@ impl Balance {
             return None;
         }
         if self.left.take().is_some_and(|left| now.since(left) < self.patience * 2) {
-            // CPUs left too soon.
             self.patience *= 2;
         }
         if self.began.is_none() {
@@ -198,12 +192,10 @@ impl Balance {
         Some(self.switch(seen, &choice.regime, map))
     }
 
-    /// Whether the present regime has lasted long enough for another decision.
+    /// Whether the current regime has lasted long enough for another decision.
     fn has_settled(&self, now: Timestamp, time: Duration) -> bool {
         self.began.is_none_or(|began| now.since(began) >= time)
     }
-
-    // ---- decisions
 
     fn decide(&mut self, seen: &Seen<'_>, is_pressed: bool) -> Option<MapRequest> {
         if is_pressed {
@@ -214,8 +206,8 @@ impl Balance {
         {
             return None;
         }
-        // CPUs join for one step of growth. They only leave if there is room for a further step, so that they
-        // need not come back at once.
+        // CPUs join for one step of growth. CPUs leave only if the remaining CPUs have room for a
+        // further step, so that no CPU has to join again at once.
         let wanted = self.demand.peak() * self.tuning.growth.powi(2) / self.tuning.fill;
         let is_enough =
             |choice: &Choice| choice.regime.others.len() < seen.regime.others.len() && choice.value.mean >= wanted;
@@ -226,21 +218,21 @@ impl Balance {
         Some(self.switch(seen, &choice.regime, map))
     }
 
-    /// The CPUs are short of time: is there a better regime?
     fn improve(&mut self, seen: &Seen<'_>) -> Option<MapRequest> {
         let (tuning, now) = (self.tuning, seen.load.now);
         if let Some((regime, rate)) = self.doubt.take() {
-            // There is as much to do as before: the regime that was probed was the reason that there was less.
+            // The demand is as high as before, so the probed regime caused the lower throughput.
             self.known.measured(seen, &regime, &tuning).observe(rate, rate * tuning.noise);
         }
         let measured = *self.known.measured(seen, &seen.regime, &tuning);
         let here = if measured.is_known() { measured } else { Estimate::new(seen.rate, seen.rate * tuning.noise) };
         let wanted = self.demand.peak() / tuning.fill;
-        // A gain that the switch would use up is none.
+        // A gain that the switch would use up does not count.
         let least = self.switch / tuning.dwell.as_nanos() as f64;
         let is_settled = self.has_settled(now, tuning.dwell);
-        // More CPUs may join at once. Anything else waits for a dwell. If the distance decided how the group began, it may have been
-        // wrong. That is corrected earlier if the gain pays for a probe, provided that the load lasts as long again as it has lasted.
+        // More CPUs may join at once. Any other change waits for a dwell. If the distance decided
+        // how the group began, the decision may have been wrong. The policy corrects it earlier if
+        // the gain pays for a probe, provided that the load lasts as long again as it has lasted.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
             _ if is_settled || joins(choice) && seen.regime.kind != Kind::Inline => least,
@@ -264,7 +256,7 @@ impl Balance {
         let sure = gains.iter().filter(|(gain, needed, choice)| gain.low > *needed && !is_refuted(choice));
         let sure = sure.map(|(gain, _, choice)| (gain, choice));
         if let Some(best) = sure.clone().map(|(gain, _)| gain.mean).max_by(f64::total_cmp) {
-            // The fewest CPUs that are as good as the best, and of those the best.
+            // Among the smallest sets of CPUs that are as good as the best set, choose the best.
             let good = sure.filter(|(gain, _)| gain.mean >= best - least).map(|(_, choice)| choice);
             let fewest = good.clone().map(|choice| choice.regime.others.len()).min()?;
             let good = good.filter(|choice| choice.regime.others.len() == fewest);
@@ -278,12 +270,10 @@ impl Balance {
         let possible = gains.iter().filter(|(gain, _, _)| gain.high > 2.0 * least || gain.low > least);
         let (_, _, choice) = possible.max_by(|a, b| a.0.promise().total_cmp(&b.0.promise()))?;
         let request = self.enter(seen, choice, here)?;
-        // The next probe has to wait, whatever this one finds.
         self.budget = self.budget.saturating_sub(tuning.probe);
         Some(request)
     }
 
-    /// Decides whether the regime that is probed stays.
     fn judge(&mut self, seen: &Seen<'_>, mut probe: Box<Probe>) -> Option<MapRequest> {
         let (tuning, now) = (self.tuning, seen.load.now);
         let arrived = *probe.arrived.get_or_insert(now);
@@ -295,7 +285,8 @@ impl Balance {
         }
         let value = *self.known.measured(seen, &seen.regime, &tuning);
         let gain = Gain::of(value, probe.baseline, f64::INFINITY, tuning.sure);
-        // If the CPUs are no longer short of time, nobody knows what they could do, but it is enough.
+        // If CPUs are no longer short of time, their maximum throughput is unknown, but it is
+        // enough.
         let is_enough = is_as_much && !seen.is_short;
         let is_better = probe.measured > 0 && value.is_known() && gain.low > 0.0 || is_enough;
         if !is_better && now.since(arrived) < tuning.probe {
@@ -319,8 +310,9 @@ impl Balance {
         Some(self.switch(seen, &probe.before, probe.map))
     }
 
-    /// Chooses the CPU whose distance should be measured next: those that have joined, and those that could, in turn. It only
-    /// matters if CPUs are short of time and the packet function is light.
+    /// Chooses the CPU whose distance should be measured next: in turn, CPUs that have joined and
+    /// CPUs that could join. Distances matter only if CPUs are short of time and the packet
+    /// function is light.
     fn ask_distance(&mut self, seen: &Seen<'_>) {
         let costs = &self.known.costs;
         let handing_over = 2.0 * self.tuning.hand_over * self.tuning.line.as_nanos() as f64;
@@ -334,7 +326,7 @@ impl Balance {
     }
 }
 
-/// By how much a regime is better than the present one, as a part of the present throughput.
+/// By how much a regime is better than the current regime, as a part of the current throughput.
 #[derive(Clone, Copy, Debug)]
 struct Gain {
     low: f64,
@@ -344,7 +336,7 @@ struct Gain {
 }
 
 impl Gain {
-    /// More than what is `wanted` is no gain. The bounds are those of the logarithm.
+    /// Throughput above `wanted` is not a gain. The bounds are those of the logarithm.
     fn of(value: Estimate, here: Estimate, wanted: f64, sure: f64) -> Self {
         let by = sure * (value.var / value.mean.powi(2) + here.var / here.mean.powi(2)).sqrt();
         let part = |rate: f64| (rate.min(wanted) - here.mean.min(wanted)) / here.mean;
@@ -353,8 +345,8 @@ impl Gain {
         Self { low: part(low), mean: part(mean), high: part(high), deviation }
     }
 
-    /// The gain to be expected from a probe, which only counts if there is one. So what is good on average and what is little known are
-    /// weighed against each other.
+    /// The expected gain of a probe, counting only positive gains. The promise weighs regimes that
+    /// are good on average against regimes that are little known.
     fn promise(self) -> f64 {
         let z = self.mean / self.deviation.max(f64::MIN_POSITIVE);
         let density = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
@@ -373,9 +365,10 @@ impl Policy for Balance {
         Box::new(Self::with(self.tuning, self.dry_run))
     }
 
-    /// Begins inline. If one CPU receives from devices that wait, and the next CPU is near, the group begins as a collector. Nothing is
-    /// known of the packets yet. If a collector is the wrong choice, little is lost, because a hand-over to a near CPU is cheap. If it
-    /// is the right choice, it does up to twice as much, and state such as a flow table grows where it can stay.
+    /// Begins inline. If one CPU receives from devices that wait, and the next CPU is near, the
+    /// group begins as a collector. The packets are still unknown. A wrong choice of the collector
+    /// costs little, because a hand-over to a near CPU is cheap. A right choice does up to twice as
+    /// much work, and state such as a flow table grows on its final CPU.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         if self.dry_run {
             return Plan::all();
@@ -392,7 +385,7 @@ impl Policy for Balance {
     }
 
     fn cpus_changed(&mut self) {
-        // Earlier measurements are no longer comparable, so the policy begins anew.
+        // Earlier measurements are not comparable, so the policy starts over.
         self.state = State::Steady;
         self.budget = self.tuning.probe;
         self.is_even = false;
@@ -439,7 +432,6 @@ impl Policy for Balance {
             State::Probing(probe) => {
                 self.known.learn_costs(&seen, &tuning);
                 if seen.is_short && self.known.learn_rate(&seen, &tuning) {
-                    // Buckets have found better CPUs meanwhile.
                     self.known.measure_anew(&seen, &seen.regime, &tuning);
                 }
                 self.judge(&seen, probe)
@@ -461,7 +453,6 @@ impl Policy for Balance {
             let request = self.even_out(&seen, load.window.as_ref()?);
             self.is_even = request.is_none();
             let request = request?;
-            // The throughput will differ.
             self.known.measure_anew(&seen, &seen.regime, &tuning);
             Some(request)
         });

@@ -1,9 +1,10 @@
-//! Runs the policies: one for each steering group, with the load meter and the distances that they share.
+//! Runs the policies: one for each steering group, with a shared load meter and distances.
 //!
-//! The control works by the core's public handle alone. It reads counters, asks the policies, and passes the
-//! map and the plan of each group to the core. It holds no lock of the core in between. So the state of a
-//! group may have changed when the answer comes. Each answer carries the version of the group that it is
-//! based on. The core ignores an answer to an old version.
+//! The control uses only the core's public handle. The control reads counters, calls the policies,
+//! and passes the map and the plan of each group to the core. The control holds no lock of the core
+//! during these steps. So the state of a group may have changed when a policy's answer arrives.
+//! Each answer carries the group's version on which it is based, and the core ignores an answer to
+//! an old version.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,13 +30,12 @@ use crate::receivers::Receivers;
 
 /// Runs a policy for each steering group of an instance.
 ///
-/// A program calls [`look`](Self::look) at the times that it returns. If it calls late or not at all, packets go by the last map.
+/// A program calls [`look`](Self::look) at the times that `look` returns. If the calls are late or
+/// missing, packets follow the last map.
 #[derive(Debug)]
 pub struct PolicyControl {
     handle: Handle,
-    /// The policy that new groups get a fresh copy of.
     policy: Box<dyn Policy>,
-    /// By the number of the group.
     groups: Vec<Group>,
     load: LoadMeter,
     distances: Distances,
@@ -43,12 +43,10 @@ pub struct PolicyControl {
     elephants: Elephants,
     receivers: Receivers,
     want: OthersWant,
-    /// When polling moved to another CPU the last time.
     placed: Option<Timestamp>,
     activity: Activity,
-    /// The time of the next look. `None`: never.
+    /// The time of the next load check. `None`: no further load checks.
     due: Option<Timestamp>,
-    /// The time from the last look to the next one.
     interval: Duration,
 }
 
@@ -56,35 +54,37 @@ pub struct PolicyControl {
 struct Group {
     policy: Box<dyn Policy>,
     work: BucketWork,
-    /// The version that the policy knows. `None` if the core has not accepted the policy's plan yet.
+    /// The version that the policy knows. `None` until the core has accepted the policy's plan.
     version: Option<GroupVersion>,
 }
 
-/// The properties of a policy that the core needs: see [`Spec::policy`](steerage_core::build::Spec::policy).
+/// The properties of a policy that the core needs: see
+/// [`Spec::policy`](steerage_core::build::Spec::policy).
 pub fn policy_info(policy: &dyn Policy) -> PolicyInfo {
     PolicyInfo { name: policy.name(), measures: policy.refine_every().is_some() }
 }
 
-/// The properties of an instance that policies need before it runs.
+/// The properties of an instance that policies need before the run.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Whether each CPU is a CPU of this machine, so that distances can be measured.
     cpus_are_real: bool,
-    /// Whether all devices wait until there is room, as files do.
     can_wait: bool,
-    /// The time that a cache line takes from one CPU to another, by their indices. It is set when the CPUs are chosen.
+    /// The time that a cache line takes from one CPU to another, by their indices. The times are
+    /// set when the CPUs are chosen.
     apart: Arc<OnceLock<BTreeMap<(CpuIndex, CpuIndex), Duration>>>,
 }
 
 impl Setting {
-    /// The setting of an instance with these inputs. `cpus_are_real` says whether its CPUs are CPUs of this machine.
+    /// The setting of an instance with these inputs. `cpus_are_real` is true if the instance's CPUs
+    /// are CPUs of this machine.
     pub fn new(inputs: &[InputSpec], cpus_are_real: bool) -> Self {
         let mut queues = inputs.iter().flat_map(|asked| &asked.input.queues);
         let can_wait = queues.all(|queue| queue.capabilities().can_wait);
         Self { cpus_are_real, can_wait, apart: Arc::default() }
     }
 
-    /// Measures the distances of the CPUs, once, and returns for each CPU the order in which the others should join it.
+    /// Measures the distances of the CPUs, once, and returns for each CPU the order in which other
+    /// CPUs should join.
     pub fn joining_orders(&self, cpus: &[CpuId], owners: &[CpuIndex]) -> Vec<Vec<CpuIndex>> {
         let near = if self.cpus_are_real { nearness(cpus, owners) } else { Nearness::default() };
         let _ = self.apart.set(near.apart);
@@ -97,14 +97,15 @@ impl Setting {
     }
 }
 
-/// The plans with which groups begin while an instance is built: see [`Spec::bucket_plan`](steerage_core::build::Spec::bucket_plan).
+/// The plans with which groups begin while an instance is built: see
+/// [`Spec::bucket_plan`](steerage_core::build::Spec::bucket_plan).
 pub fn first_plan(policy: &dyn Policy, setting: Setting) -> BeginWith {
     let policy = policy.fresh();
     BeginWith(Box::new(move |order, owners| policy.fresh().plan(&setting.beginning(order, owners, &[]))))
 }
 
 impl PolicyControl {
-    /// The control of an instance that was built with [`first_plan`] of the same policy and setting.
+    /// Controls an instance that was built with [`first_plan`] of the same policy and setting.
     pub fn new(handle: Handle, policy: impl Policy + 'static, setting: Setting) -> Self {
         let mut control = Self {
             handle,
@@ -125,8 +126,8 @@ impl PolicyControl {
         control
     }
 
-    /// Replaces the policy. All groups start over with the new one: its plans are in force when this returns, except for buckets
-    /// that still have to move.
+    /// Replaces the policy. All groups start over with the new policy. When this returns, the plans
+    /// of the new policy are in force, except for buckets that still have to move.
     pub fn set_policy(&mut self, policy: impl Policy + 'static) {
         self.policy = Box::new(policy);
         self.groups.clear();
@@ -135,7 +136,7 @@ impl PolicyControl {
         self.begin_all(active);
     }
 
-    /// Begins all groups with a fresh policy. `active` returns the CPUs of a group that have buckets now.
+    /// Begins all groups with a fresh policy. `active` returns the CPUs of a group with buckets.
     fn begin_all(&mut self, active: impl Fn(&GroupView) -> Vec<CpuIndex>) {
         self.handle.set_policy_info(policy_info(&*self.policy));
         let view = self.handle.view();
@@ -143,15 +144,16 @@ impl PolicyControl {
             self.begin(at, group, &active(group));
         }
         self.interval = self.policy.refine_every().unwrap_or(REFINE_EVERY);
-        // The first look is due at once.
         self.due = self.next_look(Timestamp::ZERO).map(|_| Timestamp::ZERO);
     }
 
-    /// Does what is due at `now`, and returns when to call it next. `None`: not before another policy is set. `now` is by the clock of
-    /// the CPUs, as [`Handle::now`] is. A call before the time does nothing. A late call is no different from one in time: the load is
-    /// that of the time that has really passed.
+    /// Does the work that is due at `now`, and returns the time of the next call. `None`: no
+    /// further call until another policy is set. `now` is a time of the CPUs' clock, like
+    /// [`Handle::now`]. A call before the time has no effect. A late call works like a call in
+    /// time: the load is measured over the time that has really passed.
     ///
-    /// If a policy panics, buckets stay where they are, and no look is due until another policy is set.
+    /// If a policy panics, buckets stay where they are, and no load check is due until another
+    /// policy is set.
     pub fn look(&mut self, now: Timestamp) -> Option<Timestamp> {
         if now < self.due? {
             return self.due;
@@ -178,15 +180,13 @@ impl PolicyControl {
         self.next_look(now)
     }
 
-    /// The time of the look after the one at `now`. A policy that never looks is only asked for plans that the core has not accepted.
+    /// The time of the load check after the one at `now`. A policy without load checks only has to
+    /// supply plans that the core has not accepted yet.
     fn next_look(&self, now: Timestamp) -> Option<Timestamp> {
         let looks = self.policy.refine_every().is_some() || self.groups.iter().any(|group| group.version.is_none());
         looks.then(|| now + self.interval)
     }
 
-    // ---- groups
-
-    /// Notices that a group has begun or changed. Returns whether it has.
     fn follow(&mut self, at: usize, group: &GroupView) -> bool {
         match self.groups.get_mut(at) {
             Some(Group { version: Some(known), .. }) if *known == group.version => false,
@@ -202,7 +202,6 @@ impl PolicyControl {
         }
     }
 
-    /// Begins a group with a fresh policy.
     fn begin(&mut self, at: usize, group: &GroupView, active: &[CpuIndex]) {
         let fresh = || Group { policy: self.policy.fresh(), work: BucketWork::default(), version: None };
         while self.groups.len() <= at {
@@ -215,9 +214,6 @@ impl PolicyControl {
         self.groups[at] = begun;
     }
 
-    // ---- load
-
-    /// Lets the policies look at the load. Returns whether one of them wants another map.
     fn look_at_load(&mut self, now: Timestamp, view: &View) -> bool {
         self.distances.collect(now);
         for (bucket, flow) in self.handle.take_flows() {
@@ -229,8 +225,8 @@ impl PolicyControl {
             return false;
         };
         self.want.note(now, &view.others, self.handle.ledgers());
-        // The policies decide once the time that others take now was measured. Until then, the trial of the
-        // new receiver is not disturbed either.
+        // The policies decide only after the time that other programs now take was measured. Until
+        // then, the trial of the new receiver is not disturbed either.
         if self.placed.is_some_and(|placed| now.since(placed) < 2 * WATCH_EVERY) {
             return self.place_receivers(now, view);
         }
@@ -250,14 +246,15 @@ impl PolicyControl {
         for (at, request) in requests {
             self.grant(now, at, &view.groups[at], request);
         }
-        // The CPUs are left alone while they have a move to make.
+        // No measurement disturbs the CPUs while they have a move to make.
         if !has_wishes {
             self.measure(now, &to_measure);
         }
         has_wishes || self.place_receivers(now, view)
     }
 
-    /// Begins or ends a trial of other CPUs for receiving, or for a heavy bucket. Returns whether there was one.
+    /// Begins or ends a trial of other CPUs for receiving, or for a heavy bucket. Returns whether a
+    /// trial began or ended.
     fn place_receivers(&mut self, now: Timestamp, view: &View) -> bool {
         if !self.policy.moves_receivers() {
             return false;
@@ -267,7 +264,7 @@ impl PolicyControl {
         let groups = view.groups.iter().enumerate();
         for (at, group) in groups.filter(|(_, group)| group.queues.contains(&change.queue)) {
             let plan = plan_of(&change.map, &group.order);
-            // If the group has changed meanwhile, its policy places the buckets.
+            // If the group has changed since the load check, its policy places the buckets.
             self.handle.set_map(at, group.version, &change.map, plan, MoveCause::Balance);
         }
         if let Some(cpu) = change.polled_on {
@@ -302,14 +299,13 @@ impl PolicyControl {
         })
     }
 
-    /// Passes the map that a policy wants to the core, with the plan that follows from it.
     fn grant(&mut self, now: Timestamp, at: usize, group: &GroupView, request: MapRequest) {
         if !request.map.iter().all(|cpu| group.order.contains(cpu)) {
             tracing::error!(policy = self.policy.name(), "a policy wished for a CPU that it cannot have");
             return;
         }
         let plan = plan_of(&request.map, &group.order);
-        // If the group has changed meanwhile, the policy learns it at the next look.
+        // If the group has changed since then, the policy learns this at the next load check.
         if self.handle.set_map(at, group.version, &request.map, plan, request.cause)
             && request.cause != MoveCause::Balance
         {
@@ -317,7 +313,6 @@ impl PolicyControl {
         }
     }
 
-    /// Begins to measure the first of these pairs of CPUs that is due.
     fn measure(&mut self, now: Timestamp, pairs: &[(CpuIndex, CpuIndex)]) {
         let parts = pairs.iter().find_map(|(asks, answers)| self.distances.begin(*asks, *answers, now));
         for (cpu, part) in parts.into_iter().flatten() {
@@ -325,9 +320,6 @@ impl PolicyControl {
         }
     }
 
-    // ---- reports
-
-    /// Has packets of the heaviest buckets sampled.
     fn follow_elephants(&mut self) {
         let heavy = |(group, state): (usize, &Group)| {
             let buckets = state.policy.findings().elephants.into_iter();
@@ -341,7 +333,6 @@ impl PolicyControl {
         }
     }
 
-    /// Leaves with the core what the policy of a group has found out.
     fn report(&self, at: usize, group: &GroupView) {
         let findings = self.groups[at].policy.findings();
         let named = |(bucket, load): &(u16, f64)| {
@@ -353,15 +344,14 @@ impl PolicyControl {
     }
 }
 
-/// The usable CPUs of a group that have buckets, in the order of the group.
 fn active(group: &GroupView) -> Vec<CpuIndex> {
     let Plan { mut order, active } = plan_of(&group.map, &group.order);
     order.truncate(active);
     order
 }
 
-/// The plan that follows from a map: the CPUs that have buckets come first, then the other CPUs, both in the order of the group. If
-/// one of the first CPUs fails, the next CPU of the order takes its place.
+/// The plan that follows from a map: the CPUs with buckets come first, then the other CPUs, both in
+/// the order of the group. If one of the first CPUs fails, the next CPU of the order replaces it.
 fn plan_of(map: &[CpuIndex; BUCKETS], order: &[CpuIndex]) -> Plan {
     let (mut first, rest): (Vec<CpuIndex>, Vec<CpuIndex>) = order.iter().partition(|cpu| map.contains(cpu));
     let active = first.len();
@@ -377,7 +367,7 @@ mod tests {
     fn the_plan_of_a_map_begins_with_the_cpus_that_have_buckets() {
         let mut map = [3; BUCKETS];
         map[7] = 5;
-        // CPU 0 receives and has no bucket. It is the first that would take the place of another CPU.
+        // CPU 0 receives and has no bucket. CPU 0 would be the first to replace another CPU.
         assert_eq!(plan_of(&map, &[0, 5, 1, 3]), Plan { order: vec![5, 3, 0, 1], active: 2 });
         let version = GroupVersion::default();
         let group = GroupView { version, order: vec![0, 1, 3], owners: 1, map: Box::new(map), queues: vec![0] };

@@ -1,12 +1,12 @@
 //! Measures the distance between two CPUs while they work. A hypervisor moves the CPUs of a virtual
-//! machine between physical CPUs, and the cost of handing over changes with their distance. For a
+//! machine between physical CPUs, and the cost of a hand-over changes with their distance. For a
 //! probe, the receiving CPU and another CPU pause for a few microseconds between two rounds, and
 //! pass a cache line back and forth.
 //!
 //! Neither CPU waits long for the other. The answering CPU begins to wait when it reaches its part.
 //! The asking CPU continues its rounds until it finds that the answering CPU waits, and gives up
-//! after [`PATIENCE`]. Control only begins a probe, and collects its result at a later look. If a
-//! distance does not change, it is measured less and less often.
+//! after [`PATIENCE`]. Control only begins a probe, and collects the probe's result at a later load
+//! check. A distance that does not change is measured less and less often.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,19 +26,19 @@ use crate::limits::{MIN_SAMPLES, REFINE_EVERY, REFINE_EVERY_MAX, Tuning};
 const EVERY: Duration = REFINE_EVERY;
 
 /// The longest time for which two CPUs measure, and for which the answering CPU waits for the first
-/// question. If work is so light that the distance matters, a round of the asking CPU takes about
-/// 10 us.
+/// trip. If work is so light that the distance matters, a round of the asking CPU takes about 10
+/// us.
 const TIME: Duration = BETWEEN_ROUNDS_MAX;
 
 /// How long the asking CPU continues its rounds until the answering CPU is ready. A sleeping CPU of
 /// a virtual machine sometimes takes several hundred microseconds to wake up.
 const PATIENCE: Duration = REFINE_EVERY;
 
-/// A distance is measured again after this part of the time for which it has been the same. So at
-/// most this part of the time passes before a change is noticed.
+/// A distance is measured again after this part of the time for which it has been constant. So a
+/// change is detected after at most this part of the time.
 const STEADY: f64 = Tuning::DEFAULT.budget;
 
-/// Whether two distances between CPUs are the same, apart from measurement error.
+/// Whether two distances between CPUs are equal, apart from measurement error.
 ///
 /// ```
 /// use std::time::Duration;
@@ -51,34 +51,26 @@ pub fn is_same_distance(one: Duration, other: Duration) -> bool {
     is_same(one, other, Tuning::DEFAULT.same)
 }
 
-/// Like [`is_same_distance`], with a different factor.
 pub(crate) fn is_same(one: Duration, other: Duration, factor: f64) -> bool {
     let (less, more) = (one.min(other).as_nanos() as f64, one.max(other).as_nanos() as f64);
     more <= less * factor
 }
 
-/// The measured distances, and the current probe.
 #[derive(Debug, Default)]
 pub(crate) struct Distances {
-    /// Whether each CPU is a CPU of this machine. If not, nothing can be measured.
     are_real: bool,
     probe: Option<Probe>,
-    /// The distances by asking and answering CPU.
     known: BTreeMap<(CpuIndex, CpuIndex), Known>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     apart: Option<Duration>,
-    /// The time since which the distance has been the same.
     since: Timestamp,
-    /// The time at which it should be measured again.
     next: Timestamp,
-    /// The number of failed probes since the last measurement.
     missed: u32,
 }
 
-/// Control's record of a probe of two CPUs.
 #[derive(Debug)]
 struct Probe {
     asks: CpuIndex,
@@ -86,27 +78,22 @@ struct Probe {
     meeting: Arc<Meeting>,
 }
 
-/// The shared state of the two CPUs of a probe.
 #[derive(Debug)]
 struct Meeting {
     line: Line,
     since: Timestamp,
     /// The distance in nanoseconds, [`PENDING`] or [`FAILED`]. The asking CPU writes it once.
     ///
-    /// Relaxed everywhere: it is a number, and no other memory depends on it.
+    /// Relaxed everywhere: the distance is a number, and no other memory depends on it.
     result: AtomicU64,
 }
 
-/// The probe has not ended.
 const PENDING: u64 = 0;
-/// The probe has ended without a measurement.
 const FAILED: u64 = u64::MAX;
 
-/// The part of the asking CPU.
 #[derive(Debug)]
 struct Asks(Arc<Meeting>);
 
-/// The part of the answering CPU.
 #[derive(Debug)]
 struct Answers(Arc<Meeting>);
 
@@ -119,7 +106,7 @@ impl BetweenRounds for Asks {
         }
         let clock = || now().since(Timestamp::ZERO);
         let samples = || line.ask::<{ MIN_SAMPLES as usize }>(MIN_SAMPLES, &clock, clock() + TIME);
-        // A disturbance makes a sample longer, so the shortest one counts.
+        // A disturbance makes a sample longer, so the shortest sample counts.
         let shortest = is_ready.then(samples).flatten().and_then(|samples| samples.into_iter().min());
         line.end();
         let nanos = shortest.map_or(FAILED, |shortest| (shortest.as_nanos() as u64).clamp(PENDING + 1, FAILED - 1));
@@ -140,7 +127,6 @@ impl BetweenRounds for Answers {
 pub(crate) type Part = (CpuIndex, Arc<dyn BetweenRounds>);
 
 impl Distances {
-    /// With the distances that were measured before the start.
     pub(crate) fn new<'a>(
         are_real: bool,
         measured: impl Iterator<Item = (&'a (CpuIndex, CpuIndex), &'a Duration)>,
@@ -149,14 +135,12 @@ impl Distances {
         Self { are_real, probe: None, known: known.collect() }
     }
 
-    /// The time that a cache line takes from one CPU to the other, according to the last
-    /// measurement.
+    /// The last measured time that a cache line takes from one CPU to the other.
     pub(crate) fn between(&self, one: CpuIndex, other: CpuIndex) -> Option<Duration> {
         self.known.get(&(one, other))?.apart
     }
 
-    /// Begins a probe of two CPUs if it is due and no other probe is active. Returns the parts of
-    /// the two CPUs.
+    /// Begins a probe of two CPUs, if due and no probe is active. Returns the CPUs' parts.
     pub(crate) fn begin(&mut self, asks: CpuIndex, answers: CpuIndex, now: Timestamp) -> Option<[Part; 2]> {
         let due = self.known.get(&(asks, answers)).is_none_or(|known| now >= known.next);
         if !self.are_real || self.probe.is_some() || !due || asks == answers {
@@ -168,7 +152,6 @@ impl Distances {
         Some([(answers, Arc::new(Answers(Arc::clone(&meeting)))), (asks, Arc::new(Asks(meeting)))])
     }
 
-    /// Collects the result of the current probe, if the probe has ended.
     pub(crate) fn collect(&mut self, now: Timestamp) {
         let Some(probe) = self.probe.take() else { return };
         let (meeting, pair) = (&probe.meeting, (probe.asks, probe.answers));
@@ -177,7 +160,6 @@ impl Distances {
                 self.probe = Some(probe);
                 return;
             }
-            // The asking CPU has ended, or its current round takes too long.
             PENDING | FAILED => None,
             nanos => Some(Duration::from_nanos(nanos)),
         };
@@ -185,7 +167,6 @@ impl Distances {
         self.note(pair, measured, meeting.since);
     }
 
-    /// Records the result of a probe that began at `at`.
     fn note(&mut self, pair: (CpuIndex, CpuIndex), measured: Option<Duration>, at: Timestamp) {
         let known = self.known.entry(pair).or_default();
         let Some(apart) = measured else {
@@ -216,14 +197,12 @@ mod tests {
         Timestamp::ZERO + time
     }
 
-    /// A probe of CPUs 0 and 1 at `from` with this result. Returns the time until the next one may begin.
     fn play(distances: &mut Distances, from: Timestamp, apart: Option<Duration>) -> Duration {
         assert!(distances.begin(0, 1, from).is_some(), "a probe is due");
         assert!(distances.begin(0, 1, from).is_none(), "one probe at a time");
         let probe = distances.probe.as_ref().expect("it has begun");
         let nanos = apart.map_or(FAILED, |apart| apart.as_nanos() as u64);
         probe.meeting.result.store(nanos, Ordering::Relaxed);
-        // The time of the probe counts, even if the result is collected late.
         distances.collect(from + Duration::from_secs(1));
         assert!(distances.probe.is_none());
         distances.known[&(0, 1)].next.since(from)
@@ -294,7 +273,7 @@ mod tests {
         assert!(distances.probe.is_none() && distances.known[&(0, 1)].missed == 1);
     }
 
-    /// The clock stands still, so neither CPU runs out of patience.
+    /// The clock is stopped, so neither CPU gives up.
     #[test]
     fn two_cpus_that_meet_measure() {
         let mut distances = real();

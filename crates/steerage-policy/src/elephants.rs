@@ -1,17 +1,16 @@
-//! Names the flow that fills a bucket. It is the flow of the majority of the sampled packets, found
-//! in constant memory (Boyer and Moore, 1981).
+//! Names the flow that fills a bucket: the flow of the majority of the sampled packets, found in
+//! constant memory (Boyer and Moore, 1981).
 
 use steerage_core::ids::BucketId;
 use steerage_flow::FlowKey;
 
 use crate::limits::MIN_SAMPLES;
 
-/// A bucket that takes much of a CPU's time, and the flow that most of its sampled packets belong to.
+/// A bucket that takes much of a CPU's time, and the flow of most of its sampled packets.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     bucket: BucketId,
     flow: Option<FlowKey>,
-    /// The packets of that flow minus the packets of other flows.
     votes: u32,
     seen: u32,
 }
@@ -26,18 +25,15 @@ impl Candidate {
         }
     }
 
-    /// The flow, if about two of three packets belong to it.
     fn winner(&self) -> Option<FlowKey> {
         self.flow.filter(|_| self.votes >= MIN_SAMPLES && self.votes >= self.seen / 3)
     }
 }
 
-/// The buckets that take much of a CPU's time, and their flows if they are known.
 #[derive(Debug, Default)]
 pub(crate) struct Elephants(Vec<Candidate>);
 
 impl Elephants {
-    /// Samples the packets of these buckets from now on. Buckets that were followed before keep their counts.
     pub(crate) fn follow(&mut self, wanted: Vec<BucketId>) {
         let known = std::mem::take(&mut self.0);
         let candidate = |bucket: BucketId| {
@@ -47,19 +43,16 @@ impl Elephants {
         self.0 = wanted.into_iter().map(candidate).collect();
     }
 
-    /// The buckets whose packets should be sampled.
     pub(crate) fn buckets(&self) -> Vec<BucketId> {
         self.0.iter().map(|candidate| candidate.bucket).collect()
     }
 
-    /// Counts a packet of `bucket` that belongs to `flow`.
     pub(crate) fn note(&mut self, bucket: BucketId, flow: FlowKey) {
         if let Some(candidate) = self.0.iter_mut().find(|candidate| candidate.bucket == bucket) {
             candidate.vote(flow);
         }
     }
 
-    /// The flow that fills a bucket, if one does.
     pub(crate) fn flow_in(&self, bucket: BucketId) -> Option<FlowKey> {
         self.0.iter().find(|candidate| candidate.bucket == bucket)?.winner()
     }

@@ -1,15 +1,15 @@
-//! Policies: they decide which CPUs of a mask have work. [`Hash`](struct@Hash) gives all CPUs equal
-//! shares of the hash, as Linux does. [`Balance`] steers by load.
+//! Policies decide which CPUs of a mask get work. [`Hash`](struct@Hash) gives all CPUs equal shares
+//! of the hash, as Linux does. [`Balance`] steers by load.
 //!
-//! A [`Policy`] says which CPU should have each bucket, and the core moves the buckets there
-//! without reordering packets. Applications can implement the trait for a policy of their own.
+//! A [`Policy`] chooses a CPU for each bucket, and the core moves the buckets there without
+//! reordering packets. Programs can implement the trait for their own policies.
 //!
-//! Policies run outside of the packet path. [`PolicyControl`] reads the load and asks the policies,
-//! on the thread that calls it. It uses only the core's public
-//! [`Handle`](steerage_core::control::Handle). Packets never wait for it. If it is called late or
-//! never, buckets stay on their CPUs. If one of these CPUs fails, the core places its buckets by
-//! the [`Plan`] that the policy left. The library starts a thread that calls it. Programs with
-//! their own threads, and the simulator, call it themselves.
+//! Policies run outside of the packet path. [`PolicyControl`] reads the load and calls the
+//! policies, on the thread of its caller. The control uses only the core's public
+//! [`Handle`](steerage_core::control::Handle), and packets never wait for it. If the control is
+//! called late or never, buckets stay on their CPUs. If one of these CPUs fails, the core places
+//! its buckets by the [`Plan`] that the policy stored. The library starts a thread that calls the
+//! control. Programs with their own threads, and the simulator, call the control themselves.
 //!
 //! The modules import downwards only:
 //!

@@ -1,10 +1,10 @@
-//! The load meter: the time for which CPUs are busy, and the part of it that each bucket takes.
+//! The load meter: how long CPUs are busy, and which part of this time each bucket takes.
 //!
-//! The meter reads counters that the path keeps anyway, and three that exist only for the meter.
-//! These three are the time of receiving (measured in one round of 16), the time of a packet in the
-//! packet function (one batch of 32), and one sampled bucket per poll. The work of CPUs is counted,
-//! so sums over CPUs are exact, and they decide whether buckets move. The load of buckets is
-//! sampled, and samples decide only which buckets move.
+//! The meter reads counters that the path always keeps, and three counters that exist only for the
+//! meter. The additional counters are the time of receiving (measured in one round of 16), the time
+//! of a packet in the packet function (one batch of 32), and one sampled bucket per poll. The work
+//! of CPUs is counted, so sums over CPUs are exact and decide whether buckets move. The load of
+//! buckets is sampled, and samples decide only which buckets move.
 
 use std::time::Duration;
 
@@ -18,7 +18,6 @@ use crate::limits::{MIN_SAMPLES, REFINE_EVERY, Tuning};
 use crate::others::OthersWant;
 use crate::policy::CpuLoad;
 
-/// One reading of a CPU's counters.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuCounts {
     busy: u64,
@@ -26,7 +25,6 @@ struct CpuCounts {
     processed: u64,
     rounds: u64,
     full_rounds: u64,
-    /// Packets that were dropped because the CPU's backlogs were full.
     dropped: u64,
 }
 
@@ -44,7 +42,8 @@ impl CpuCounts {
     }
 }
 
-/// A CPU's load between two readings of its counters. `packets` is the number of the group's packets that it finished.
+/// A CPU's load between two readings of its counters. `packets` is the number of the group's
+/// packets that the CPU finished.
 fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u64) -> CpuLoad {
     let nanos = elapsed.as_nanos().max(1) as f64;
     let processed = now.processed - before.processed;
@@ -63,29 +62,26 @@ fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u
     }
 }
 
-/// The readings of the last look, and those at the start of the current window.
+/// The readings of the last load check, and those at the start of the current window.
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
     last: Timestamp,
     cpus: Vec<CpuCounts>,
-    /// Finished packets, by queue and CPU.
     finished: Vec<Vec<u64>>,
     window: Option<WindowStart>,
-    /// The time at which CPUs last joined or left.
     changed: Timestamp,
 }
 
 #[derive(Debug)]
 struct WindowStart {
     at: Timestamp,
-    /// The number of slices that had moved before the window. If this number has changed, the
-    /// window covers two maps and is discarded.
+    /// The number of slices that had moved before the window. If this number changes, the window
+    /// covers two maps and is discarded.
     slices: u64,
     cpus: Vec<CpuCounts>,
     queues: Vec<QueueCounts>,
 }
 
-/// One reading of a queue's counters by bucket.
 #[derive(Debug)]
 struct QueueCounts {
     samples: u64,
@@ -103,10 +99,9 @@ impl QueueCounts {
     }
 }
 
-/// The load of a group's buckets, from all windows so far. Later windows count more.
+/// The load of a group's buckets, from all windows so far. Recent windows have more weight.
 #[derive(Debug)]
 pub(crate) struct BucketWork {
-    /// Packets per second.
     packets: Vec<f64>,
     /// The total time of the timed packets, in nanoseconds, and their number.
     nanos: Vec<f64>,
@@ -139,8 +134,8 @@ impl BucketWork {
             }
             let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
             for ((nanos, count), (now, before)) in timed {
-                // A CPU that was declared dead, and has not noticed it, may have written an older
-                // count.
+                // A CPU that was declared dead may have written an older count, before detecting
+                // its death.
                 *nanos += now.0.saturating_sub(before.0) as f64;
                 *count += now.1.saturating_sub(before.1) as f64;
             }
@@ -152,8 +147,8 @@ impl BucketWork {
     }
 
     /// The work of each bucket per second, in a unit that all buckets share: packets, multiplied by
-    /// the ratio of their time to the time of an average packet. That ratio is close to 1 if few
-    /// packets were timed.
+    /// the ratio of their time to the time of an average packet. If few packets were timed, this
+    /// ratio is close to 1.
     pub(crate) fn work(&self) -> Vec<f64> {
         let timed: f64 = self.timed.iter().sum();
         let mean = if timed > 0.0 { self.nanos.iter().sum::<f64>() / timed } else { 1.0 };
@@ -167,22 +162,17 @@ impl BucketWork {
     }
 }
 
-/// The result of one look: see [`LoadMeter::look`].
 pub(crate) struct Looked {
     pub(crate) elapsed: Duration,
-    /// The counters of each CPU at the previous look.
     before: Vec<CpuCounts>,
     finished_before: Vec<Vec<u64>>,
     pub(crate) window: Option<ClosedWindow>,
 }
 
-/// A measurement that is long enough to compare buckets.
 pub(crate) struct ClosedWindow {
-    /// The load of each CPU.
     pub(crate) cpus: Vec<CpuLoad>,
     /// The share of a CPU's time that each bucket takes, by group.
     pub(crate) shares: Vec<Vec<f64>>,
-    /// The buckets that take more than half of a CPU.
     pub(crate) heavy: Vec<Heavy>,
 }
 
@@ -191,13 +181,13 @@ pub(crate) struct ClosedWindow {
 pub(crate) struct Heavy {
     pub(crate) group: usize,
     pub(crate) bucket: u16,
-    /// The CPU that polls the queue from which most of its work comes.
+    /// The CPU that polls the queue of most of the bucket's work.
     pub(crate) home: CpuIndex,
 }
 
 impl LoadMeter {
-    /// Reads the counters at `now`. Returns `None` if there is no earlier reading or a bucket is
-    /// moving. `work` is the load of each group's buckets. The end of a window updates it.
+    /// Reads the counters at `now`. Returns `None` if this is the first reading or a bucket is
+    /// moving. `work` is the load of each group's buckets, which is updated at the end of a window.
     pub(crate) fn look(
         &mut self,
         now: Timestamp,
@@ -219,7 +209,8 @@ impl LoadMeter {
         Some(Looked { elapsed, before, finished_before, window })
     }
 
-    /// The load of each CPU since the last look, with the packets that it finished for one group.
+    /// The load of each CPU since the last load check, with the packets that the CPU finished for
+    /// one group.
     pub(crate) fn loads(&self, looked: &Looked, queues: &[usize], others: &[f64], want: &OthersWant) -> Vec<CpuLoad> {
         let packets =
             |cpu: usize| queues.iter().map(|q| self.finished[*q][cpu] - looked.finished_before[*q][cpu]).sum::<u64>();
@@ -230,12 +221,10 @@ impl LoadMeter {
         cpus.collect()
     }
 
-    /// Records that CPUs joined or left now, so that the next windows are short.
     pub(crate) fn cpus_changed(&mut self, now: Timestamp) {
         self.changed = now;
     }
 
-    /// Ends the current window if it has been long enough, and begins the next one.
     fn close_window(&mut self, ledgers: &Ledgers, view: &View, work: &mut [&mut BucketWork]) -> Option<ClosedWindow> {
         let now = self.last;
         let fresh = |cpus: &[CpuCounts]| WindowStart {
@@ -251,13 +240,13 @@ impl LoadMeter {
         let elapsed = now.since(start.at);
         let samples: u64 =
             ledgers.queues.iter().zip(&start.queues).map(|(q, then)| q.ledger.samples.get() - then.samples).sum();
-        // If one CPU has all buckets, nothing is hashed or sampled, so the meter does not wait for
+        // If one CPU has all buckets, no packets are sampled, so the meter does not wait for
         // samples.
         let active = active_cpus(view, ledgers.cpus.len());
         let enough = active == 1 || samples as f64 >= TUNING.samples() * active as f64;
         // Early windows are short, because the first placement was a guess that should be corrected
-        // soon. Later ones are long enough to ignore another program that takes one of the CPUs for
-        // a moment.
+        // soon. Later windows are long enough to ignore another program that takes a CPU for a
+        // moment.
         let least = now.since(self.changed).mul_f64(TUNING.recent).clamp(2 * REFINE_EVERY, TUNING.probe);
         if elapsed < least || (!enough && elapsed < TUNING.dwell) {
             self.window = Some(start);
@@ -285,7 +274,8 @@ impl LoadMeter {
     }
 }
 
-/// Finds the heavy buckets. `work_from` returns the time of a bucket's timed packets from a queue, and the CPU that polls the queue.
+/// Finds the heavy buckets. `work_from` returns the time of a bucket's timed packets from a queue,
+/// and the CPU that polls the queue.
 fn heavy(view: &View, shares: &[Vec<f64>], work_from: impl Fn(usize, usize) -> (u64, CpuIndex)) -> Vec<Heavy> {
     let mut heavy = Vec::new();
     for (group, (seen, shares)) in view.groups.iter().zip(shares).enumerate() {
@@ -297,7 +287,6 @@ fn heavy(view: &View, shares: &[Vec<f64>], work_from: impl Fn(usize, usize) -> (
     heavy
 }
 
-/// The number of CPUs that have buckets.
 fn active_cpus(view: &View, cpus: usize) -> usize {
     let mut has = vec![false; cpus];
     view.groups.iter().flat_map(|group| group.map.iter()).for_each(|cpu| has[usize::from(*cpu)] = true);
@@ -320,7 +309,7 @@ fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> 
         for (cpu, share) in group.map.iter().zip(shares) {
             let cpu = usize::from(*cpu);
             let handling = cpus[cpu].busy - cpus[cpu].receive;
-            // If one CPU has all buckets, nothing was sampled, and all buckets get equal shares.
+            // If one CPU has all buckets, no bucket was sampled, and all buckets get equal shares.
             *share = if of_cpu[cpu] > 0.0 { *share * handling / of_cpu[cpu] } else { handling / held[cpu] };
         }
     }

@@ -34,7 +34,7 @@ impl FromStr for Box<dyn Policy> {
     }
 }
 
-/// Prints the [name](Policy::name) of the policy. `Box<dyn Policy>` can parse it again if the
+/// Prints the [name](Policy::name) of the policy. `Box<dyn Policy>` can parse the name again if the
 /// policy is one of [`POLICIES`].
 impl fmt::Display for dyn Policy + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,10 +1,11 @@
 //! The share of each CPU's time that other programs want.
 //!
-//! The kernel reports the time that other programs took. If we leave a CPU idle time, that is all
-//! they want. If we compete with them, a fair scheduler gives each side half of the time, and they
-//! may want more. A sender on the other end of a veth is such a program: it uses the time that it
-//! gets, and sends less if it gets less. If a policy took the half that is free for us, it would
-//! slow down the source of its own packets.
+//! The kernel reports the time that other programs took. If steerage leaves a CPU idle time, other
+//! programs have all the time that they want. If steerage competes with other programs, a fair
+//! scheduler gives each side half of the time, and the other programs may want more. A sender on
+//! the other end of a veth is such a program: it uses the time that it gets, and sends less in less
+//! time. If a policy took the fair half of such a CPU, it would slow down the source of its own
+//! packets.
 
 use std::time::Duration;
 
@@ -13,14 +14,11 @@ use steerage_ledger::Ledgers;
 
 use crate::limits::Tuning;
 
-/// The constants of `Balance`, to which this module belongs.
 const TUNING: Tuning = Tuning::DEFAULT;
 
-/// The share of each CPU's time that other programs want.
 #[derive(Debug, Default)]
 pub(crate) struct OthersWant {
-    /// The shares that other programs took at the last measurement. The next two fields are the
-    /// time of that measurement, and the busy time of each CPU up to it.
+    /// The shares that other programs took at the last measurement.
     others: Vec<f64>,
     since: Timestamp,
     busy: Vec<u64>,
@@ -32,7 +30,6 @@ impl OthersWant {
         self.want.get(cpu).copied().unwrap_or(0.0)
     }
 
-    /// Records the shares that other programs took, if there is a new measurement.
     pub(crate) fn note(&mut self, now: Timestamp, others: &[f64], ledgers: &Ledgers) {
         if self.others != others {
             let busy = ledgers.cpus.iter().map(|cpu| cpu.busy_nanos.get()).collect();
@@ -48,8 +45,8 @@ impl OthersWant {
         for (cpu, (want, others)) in self.want.iter_mut().zip(others).enumerate() {
             let ours = self.busy[cpu].saturating_sub(before.get(cpu).copied().unwrap_or(0));
             let ours = ours as f64 / elapsed.as_nanos().max(1) as f64;
-            // Programs that get less than the fair half, or leave idle time, have all the time that
-            // they want.
+            // Programs that use less than the fair half, or leave idle time, have all that they
+            // want.
             let compete = *others >= TUNING.fill / 2.0 && ours + others >= TUNING.fill;
             *want = if compete { want.max(*others) } else { *others };
         }
@@ -69,8 +66,8 @@ mod tests {
             want.take_in(Duration::from_millis(250), &[others], vec![busy]);
             want.of(0)
         };
-        // Other programs are alone on the CPU and take all of it. They still want all of it when we
-        // take half.
+        // Other programs are alone on the CPU and take all of it. Other programs still want the
+        // whole CPU after steerage takes half.
         assert_eq!([after(0.95, 0.0), after(0.5, 0.5), after(0.5, 0.9)], [0.95; 3]);
         // Other programs leave idle time, or use less than the half that they could have.
         assert_eq!([after(0.5, 0.2), after(0.5, 0.5), after(0.3, 0.7)], [0.5, 0.5, 0.3]);

@@ -1,14 +1,10 @@
-//! Assigns buckets to CPUs by their loads. The result is close to the best that the buckets allow,
-//! and few buckets move.
+//! Assigns buckets to CPUs by load, close to the best possible map, and moves few buckets.
 
 use steerage_core::limits::BUCKETS;
 
-/// The loads and the map before packing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loads<'a> {
-    /// The CPU of each bucket.
     pub(crate) map: &'a [u16; BUCKETS],
-    /// The load of each bucket, in any unit.
     pub(crate) buckets: &'a [f64],
     /// The load of each CPU apart from its buckets, in the same unit.
     pub(crate) base: &'a [f64],
@@ -17,7 +13,6 @@ pub(crate) struct Loads<'a> {
 }
 
 impl Loads<'_> {
-    /// The load of each CPU with the current map.
     pub(crate) fn of_cpus(&self) -> Vec<f64> {
         let mut cpus = self.base.to_vec();
         for (cpu, load) in self.map.iter().zip(self.buckets) {
@@ -26,14 +21,13 @@ impl Loads<'_> {
         cpus
     }
 
-    /// A lower bound for the load of the busiest active CPU. No map can do better, because a bucket
-    /// cannot be divided.
+    /// A lower bound for the load of the busiest active CPU. No map has a lower maximum, because a
+    /// bucket cannot be divided.
     pub(crate) fn best(&self) -> f64 {
         let mut base: Vec<f64> = self.active.iter().map(|cpu| self.base[usize::from(*cpu)]).collect();
         base.sort_by(f64::total_cmp);
         let total: f64 = self.buckets.iter().sum();
-        // This resembles filling a vessel with water: the work goes to the least busy CPUs until
-        // they are as busy as the next CPU.
+        // The work goes to the least busy CPUs until they are as busy as the next CPU.
         let (mut level, mut below) = (f64::INFINITY, 0.0);
         for (nth, own) in base.iter().enumerate() {
             if *own > level {
@@ -46,15 +40,14 @@ impl Loads<'_> {
         level.max(base[0] + largest)
     }
 
-    /// The load of the busiest of the active CPUs that have buckets.
     pub(crate) fn busiest(&self) -> f64 {
         let cpus = self.of_cpus();
         self.map.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(0.0, f64::max)
     }
 
-    /// Returns a map on the active CPUs whose busiest CPU is within the factor `within` of the
-    /// best. If moves of single buckets cannot achieve that, the map is as close as they get.
-    /// Buckets on other CPUs always move.
+    /// Returns a map on the active CPUs whose busiest CPU is within the factor `within` of the best
+    /// possible load. If moves of single buckets cannot achieve this factor, the map is as close as
+    /// these moves get. Buckets on other CPUs always move.
     pub(crate) fn pack(&self, within: f64) -> Box<[u16; BUCKETS]> {
         let mut packing = Packing::new(self);
         packing.evacuate();
@@ -63,16 +56,12 @@ impl Loads<'_> {
     }
 }
 
-/// A map under construction.
 struct Packing<'a> {
     loads: &'a Loads<'a>,
     map: Box<[u16; BUCKETS]>,
-    /// The minimum load of a bucket in this calculation, so that buckets without packets are
-    /// distributed too.
+    /// The minimum load of a bucket here, so that buckets without packets are distributed too.
     least: f64,
-    /// The load of each CPU.
     busy: Vec<f64>,
-    /// The buckets of each CPU, the lightest first.
     held: Vec<Vec<u16>>,
 }
 
@@ -110,7 +99,8 @@ impl<'a> Packing<'a> {
         self.held[to].insert(at, bucket);
     }
 
-    /// Moves all buckets away from the CPUs that are not active: the heaviest first, since most CPU time is free then.
+    /// Moves all buckets away from the CPUs that are not active, the heaviest bucket first, since
+    /// most CPU time is free then.
     fn evacuate(&mut self) {
         let mut leaving = Vec::new();
         for cpu in 0..self.held.len() {
@@ -125,10 +115,10 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// Moves buckets from the busiest to the least busy CPU, each time the largest that fits, until
-    /// no CPU is above `target`.
+    /// Moves buckets from the busiest to the least busy CPU, each time the largest bucket that
+    /// fits, until no CPU is above `target`.
     fn level(&mut self, target: f64) {
-        // CPUs whose buckets fit nowhere: a flow that is too large for any CPU stays where it is.
+        // CPUs whose buckets fit on no other CPU: a flow that is too large for any CPU stays.
         let mut stuck = vec![false; self.busy.len()];
         loop {
             let movable = self.loads.active.iter().map(|cpu| usize::from(*cpu));
@@ -148,15 +138,15 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// The bucket of `from` that should go to `to`: the largest one within the excess, or else the
-    /// smallest of all. `None` if this move does not make the busier of the two CPUs less busy.
+    /// The bucket of `from` that should go to `to`: the largest bucket within the excess, or else
+    /// the smallest bucket. `None` if this move does not make the busier of the two CPUs less busy.
     /// Large buckets go first, even if `to` is then too busy and must pass on some of its own
-    /// buckets. This moves fewer flows than replacing a large bucket by many small ones.
+    /// buckets. Moving large buckets moves fewer flows than replacing a large bucket by many small
+    /// buckets.
     fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
         let held = &self.held[from];
         let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);
-        // The bucket may exceed the excess slightly. Otherwise many small buckets would move for
-        // the last bit of load.
+        // The bucket may exceed the excess slightly, so that not many small buckets have to move.
         let step = self.busy[from] / 64.0;
         let fits = (most - step).min(excess + step);
         let above = held.partition_point(|bucket| self.load(*bucket) <= fits);

@@ -1,8 +1,9 @@
 //! The trait [`Policy`], its input and its output, and the simplest policy: [`Hash`](struct@Hash).
 //!
-//! A policy decides which CPU should have each bucket. The core moves the buckets there without reordering packets. Each steering
-//! group has its own policy. The control asks it for a plan when the group begins. Later, at the interval
-//! that the policy wants, the control passes the load of that interval and asks for a map.
+//! A policy chooses a CPU for each bucket. The core moves the buckets there without reordering
+//! packets. Each steering group has its own policy. The control requests a plan from the policy
+//! when the group begins. Later, at the interval that the policy wants, the control passes the load
+//! of the interval and requests a map.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,27 +15,29 @@ use steerage_flow::Timestamp;
 
 use crate::limits::REFINE_EVERY;
 
-/// The load of one CPU. Times are shares of the interval: 1 is all of it.
+/// The load of one CPU. Times are shares of the interval: 1 is the whole interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CpuLoad {
-    /// Busy time of any kind. Above 1 if the backlog overflowed: it then includes the time that the dropped packets would have
-    /// taken.
+    /// The time for which the CPU was busy. Above 1 if the backlog overflowed, because it then
+    /// includes the time that the dropped packets would have taken.
     pub busy: f64,
     /// The part of `busy` that was spent on receiving: polling, hashing and handing over.
     pub receive: f64,
-    /// The number of rounds whose receiving was timed, on average: `receive` is extrapolated from them, so it may be wrong by one part in
-    /// so many.
+    /// The number of rounds whose receiving was timed. `receive` is extrapolated from these rounds,
+    /// so its relative error is about 1 / `timed`.
     pub timed: f64,
-    /// The share of rounds that were full, that is, found at least as much work as one round takes. A CPU without full rounds keeps
-    /// up, however busy it seems, since small batches take more time per packet.
+    /// The share of full rounds: rounds that found at least as much work as one round takes. A CPU
+    /// without full rounds keeps up, however busy it appears, since small batches take more time
+    /// per packet.
     pub full: f64,
     /// The group's packets that the CPU finished.
     pub packets: u64,
-    /// The share of the CPU's time that other programs or other guests of the hypervisor took. It is 0 if the
-    /// system does not say.
+    /// The share of the CPU's time that other programs or other guests of the hypervisor took. 0 if
+    /// the system does not report this share.
     pub others: f64,
-    /// The share that they would take if we left the CPU to them. It is more than `others` if we compete with them.
+    /// The share that other programs would take if steerage left the CPU to them. The share is more
+    /// than `others` if steerage competes with other programs.
     pub others_want: f64,
 }
 
@@ -44,41 +47,44 @@ pub struct CpuLoad {
 pub struct Window<'a> {
     /// The load of each CPU over the whole window.
     pub cpus: &'a [CpuLoad],
-    /// The share of a CPU's time that each bucket takes. The sum is the time that the CPUs were busy with the group's packets.
+    /// The share of a CPU's time that each bucket takes. The sum is the time for which the CPUs
+    /// were busy with the group's packets.
     pub buckets: &'a [f64],
-    /// The number of samples behind these shares.
+    /// The number of samples on which these shares are based.
     pub samples: u64,
 }
 
-/// A steering group as its policy sees it. CPUs are identified by their index among the instance's CPUs, from 0.
+/// A steering group as its policy sees it. CPUs are identified by index.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GroupLoad<'a> {
     /// The present time.
     pub now: Timestamp,
-    /// The time since the last look. It is longer than [`Policy::refine_every`] if nothing was received, or if the caller of the
-    /// control came late.
+    /// The time since the last load check. The time is longer than [`Policy::refine_every`] if no
+    /// packets arrived, or if the caller of the control was late.
     pub elapsed: Duration,
     /// The usable CPUs of the mask, in the order in which they should join. Not empty.
     pub order: &'a [u16],
-    /// The number of CPUs at the front of `order` that poll a queue of the group. At least 1: if no CPU does, the first one counts.
+    /// The number of CPUs at the front of `order` that poll a queue of the group. The number is at
+    /// least 1: if no CPU polls, the first CPU counts as polling.
     pub owners: usize,
     /// The CPU of each bucket.
     pub map: &'a [u16; BUCKETS],
-    /// The load of each CPU since the last look.
+    /// The load of each CPU since the last load check.
     pub cpus: &'a [CpuLoad],
-    /// How long a cache line takes from the first CPU of `order` to each CPU, by the last measurement. `None` if it was not
-    /// measured.
+    /// How long a cache line takes from the first CPU of `order` to each CPU, by the last
+    /// measurement. `None` if the time was not measured.
     pub apart: &'a [Option<Duration>],
-    /// A longer measurement that includes the buckets. It is present in some looks only.
+    /// A longer measurement that includes the buckets. Only some load checks have a window.
     pub window: Option<Window<'a>>,
-    /// Whether the devices wait until there is room, as files do. Then nothing is lost while the CPUs are short of time.
+    /// Whether the devices wait until there is room, as files do. If so, no packet is lost while
+    /// the CPUs are short of time.
     pub can_wait: bool,
 }
 
 impl<'a> GroupLoad<'a> {
-    /// The load at the start of the clock, over one interval of [`REFINE_EVERY`], without a longer measurement: for tests of policies.
-    /// `cpus` and `apart` have an entry for each CPU.
+    /// The load at the start of the clock, over one interval of [`REFINE_EVERY`], without a window:
+    /// for tests of policies. `cpus` and `apart` have an entry for each CPU.
     pub fn new(
         order: &'a [u16],
         owners: usize,
@@ -100,20 +106,23 @@ impl<'a> GroupLoad<'a> {
     }
 }
 
-/// A steering group that begins, or that gets another policy. CPUs are identified by their index among the instance's CPUs, from 0.
+/// A steering group that begins, or that gets another policy. CPUs are identified by their index
+/// among the instance's CPUs, from 0.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GroupStart<'a> {
     /// The usable CPUs of the mask, in the order in which they should join. Not empty.
     pub order: &'a [u16],
-    /// The number of CPUs at the front of `order` that poll a queue of the group. At least 1: if no CPU does, the first one counts.
+    /// The number of CPUs at the front of `order` that poll a queue of the group. The number is at
+    /// least 1: if no CPU polls, the first CPU counts as polling.
     pub owners: usize,
-    /// The CPUs that have buckets now. Empty while the instance is built.
+    /// The CPUs that currently have buckets. Empty while the instance is built.
     pub active: &'a [u16],
-    /// The time that a cache line takes from the first CPU of `order` to the CPU that would join first. `None` if it was not
-    /// measured, or if both are threads of one core.
+    /// The time that a cache line takes from the first CPU of `order` to the CPU that would join
+    /// first. `None` if the time was not measured, or if both are threads of one core.
     pub apart: Option<Duration>,
-    /// Whether the devices wait until there is room, as files do. Then nothing is lost while the CPUs are short of time.
+    /// Whether the devices wait until there is room, as files do. If so, no packet is lost while
+    /// the CPUs are short of time.
     pub can_wait: bool,
 }
 
@@ -124,33 +133,35 @@ impl<'a> GroupStart<'a> {
     }
 }
 
-/// The map that a policy wants.
+/// The map that a policy requests.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MapRequest {
-    /// The CPU of each bucket. Each must be one of the usable CPUs.
+    /// The CPU of each bucket. Each CPU must be one of the usable CPUs.
     pub map: Box<[u16; BUCKETS]>,
-    /// Why buckets should move.
+    /// The reason why buckets should move.
     pub cause: MoveCause,
 }
 
 impl MapRequest {
-    /// The map with the CPU of each bucket, by its index among the instance's CPUs, and the reason for the change.
+    /// A map with the CPU of each bucket, by index, and the reason for the change.
     pub fn new(map: Box<[u16; BUCKETS]>, cause: MoveCause) -> Self {
         Self { map, cause }
     }
 }
 
-/// Decides which CPU should have each bucket.
+/// Chooses a CPU for each bucket.
 ///
-/// A policy is asked twice: for a [`plan`](Self::plan) when its group begins, and for a map at each [`refine`](Self::refine) at the load.
-/// It is called outside of the packet path, so it may take its time: packets go by the last map meanwhile. A policy that panics
-/// is not called again, and the buckets stay where they are.
+/// A policy supplies a [`plan`](Self::plan) when its group begins, and may supply a map at each
+/// load check ([`refine`](Self::refine)). The calls are outside of the packet path and may take
+/// long, because packets follow the last map until the policy returns. A policy that panics is not
+/// called again, and the buckets stay where they are.
 ///
 /// # Example
 ///
-/// A policy that uses one more CPU when a CPU has less than a fifth of its time left, and one fewer when half of the time of all would
-/// be enough. All CPUs in use have equal shares of the buckets. Programs import these names from `steerage`.
+/// This policy uses one more CPU when a CPU has less than a fifth of its time left, and one CPU
+/// fewer when half of the time of all CPUs would be enough. All CPUs in use have equal shares of
+/// the buckets. Programs import these names from `steerage`.
 ///
 /// ```
 /// use steerage_core::ids::MoveCause;
@@ -212,44 +223,50 @@ pub trait Policy: Send + fmt::Debug {
     /// A new policy with the same settings that has measured nothing yet.
     fn fresh(&self) -> Box<dyn Policy>;
 
-    /// The CPUs that get buckets, in this order, and how many of them have buckets now. It is called when the
-    /// group begins, and when this policy replaces another policy. The CPUs of the plan get equal shares of
-    /// the buckets, with as few moves as possible.
+    /// The CPUs that get buckets, in this order, and how many of them have buckets at first. The
+    /// control calls this function when the group begins, and when this policy replaces another
+    /// policy. The CPUs of the plan get equal shares of the buckets, with as few moves as possible.
     ///
-    /// The plan stays with the core. Whenever a CPU fails or the mask changes, the core places buckets by it, without asking. The
-    /// plan that follows from the map is in force after each [`MapRequest`]: the CPUs that have buckets, in the order of the group, and then
-    /// the other CPUs. A group that splits off from another group inherits its plan until the next look.
-    /// While the instance is built, a fresh policy of each group may be asked twice, and must answer the
-    /// same.
+    /// The plan stays with the core. Whenever a CPU fails or the mask changes, the core places
+    /// buckets by the plan, without calling the policy. After each [`MapRequest`], the plan that
+    /// follows from the map is in force: the CPUs that have buckets, in the order of the group, and
+    /// then the other CPUs. A group that splits off from another group inherits the other group's
+    /// plan until the next load check. While the instance is built, this function of a fresh policy
+    /// may be called twice, and must return the same plan.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan;
 
-    /// The core has placed buckets by the plan since the last look: the mask has changed, or a CPU failed or is back. Measurements
-    /// that compare CPUs across this moment are void.
+    /// The core has placed buckets by the plan since the last load check, because the mask has
+    /// changed, or because a CPU failed or can be used again. Measurements that compare CPUs before
+    /// and after this moment are void.
     fn cpus_changed(&mut self) {}
 
-    /// The interval at which the policy wants to see the load. `None`: never, and nothing is measured then. While nothing is received,
-    /// the interval grows up to [`REFINE_EVERY_MAX`](crate::REFINE_EVERY_MAX).
+    /// The interval at which the policy wants to check the load. `None`: never, and the load is not
+    /// measured then. While no packets arrive, the interval grows up to
+    /// [`REFINE_EVERY_MAX`](crate::REFINE_EVERY_MAX).
     fn refine_every(&self) -> Option<Duration> {
         Some(REFINE_EVERY)
     }
 
-    /// Looks at the load, and returns another map if buckets should move. Not called while buckets move.
+    /// Checks the load, and returns another map if buckets should move. Not called while buckets
+    /// move.
     fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest>;
 
-    /// Whether polling may move to another CPU of the group if the CPU that polls is slowed by other programs, interrupts or guests.
+    /// Whether polling may move to another CPU of the group if the CPU that polls is slowed by
+    /// other programs, interrupts or guests.
     fn moves_receivers(&self) -> bool {
         false
     }
 
-    /// The CPU whose distance to the first CPU of the order should be measured after this look. A measurement takes a few
-    /// microseconds of both CPUs, and wakes up the other one. So a pair is measured at most once per [`REFINE_EVERY`], and less often
-    /// while its distance stays the same. Nothing is measured
-    /// if the CPUs are not CPUs of this machine, as in the simulator.
+    /// The CPU whose distance to the first CPU of the order should be measured after this load
+    /// check. A measurement takes a few microseconds of both CPUs, and wakes the CPU if it sleeps.
+    /// So a pair is measured at most once per [`REFINE_EVERY`], and less often while its distance
+    /// stays the same. Distances are not measured if the CPUs are not CPUs of this machine, as in
+    /// the simulator.
     fn asks_distance(&self) -> Option<u16> {
         None
     }
 
-    /// The findings of the policy, for the report.
+    /// The findings of the policy, for reports.
     fn findings(&self) -> Findings {
         Findings::default()
     }

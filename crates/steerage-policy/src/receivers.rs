@@ -1,23 +1,24 @@
-//! Lets a queue be polled by another CPU, or a heavy flow be handled by the CPU that receives it, if that
-//! does more.
+//! Lets another CPU poll a queue, or lets the receiving CPU handle a heavy flow, if the throughput
+//! increases.
 //!
 //! A CPU that other programs, interrupts or guests of the hypervisor use has only the rest of its
 //! time for receiving: `1 - others`. If the polling CPU has no time left, and another CPU of the
-//! mask has more time for us, polling moves to that CPU. The buckets of the slowed CPU then go to
-//! the CPUs that have buckets. So no work remains that competes with the other program, which is
-//! often the source of the packets: the sender on a veth, or the softirq of the network card. If
-//! CPUs are short of time afterwards, the policy decides whether the slowed CPU should help again.
+//! mask has more time for steerage, polling moves to that CPU. The buckets of the slowed CPU then
+//! go to the CPUs that have buckets. So the slowed CPU has no work that competes with the other
+//! program, which is often the source of the packets: the sender on a veth, or the softirq of the
+//! network card. If CPUs are short of time afterwards, the policy decides whether the slowed CPU
+//! should help again.
 //!
 //! If several CPUs poll, a flow that fills its CPU may cost less on the CPU that receives it, since
-//! nothing is handed over there. Super-frames of 64 KiB take a far CPU twice as long. So if the CPU
-//! that receives most of a heavy bucket's work has time left, the bucket moves there.
+//! that CPU needs no hand-over. Super-frames of 64 KiB take a far CPU twice as long. So if the CPU
+//! that receives most of a heavy bucket's work has time left, the bucket moves to that CPU.
 //!
-//! Whether a change pays is measured, because the other program may follow, or may be the one that
-//! waits for the packets. If all queues together receive less than before, the change is undone.
-//! One queue may gain while the others lose more, so its own packets do not decide. After a
-//! trial that failed, the next one waits a hundred times as long as the trial took, so such trials
-//! take at most 1 % of the time. Bytes count, not packets, because the kernel merges more segments
-//! of a connection if we have less time for them.
+//! Each change is measured, because the other program may follow to the new CPU, or may be the
+//! program that waits for the packets. If all queues together receive less than before, the change
+//! is undone. The packets of the moved queue alone do not decide, because that queue may gain less
+//! than the other queues lose. After a failed trial, the next trial waits a hundred times as long
+//! as the trial took, so failed trials take at most 1 % of the time. Bytes count, not packets,
+//! because the kernel merges more segments of a connection if steerage has less time for them.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -31,14 +32,11 @@ use steerage_ledger::Ledgers;
 use crate::limits::Tuning;
 use crate::load::Heavy;
 
-/// A change of the CPUs that receive or handle packets.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Change {
-    /// A queue of the group.
     pub(crate) queue: usize,
-    /// The CPU that polls it from now on. `None`: polling stays.
+    /// The CPU that polls the queue from now on. `None`: polling stays.
     pub(crate) polled_on: Option<CpuIndex>,
-    /// The CPU of each bucket of the group.
     pub(crate) map: Map,
 }
 
@@ -56,29 +54,22 @@ fn without(map: &[CpuIndex; BUCKETS], from: CpuIndex, to: CpuIndex) -> Map {
     without
 }
 
-/// A change that must prove that it pays.
 #[derive(Clone, Debug)]
 struct Trial {
-    /// The state before: a queue of the group, the CPU that polled it, and the map.
+    /// The previous state: a queue of the group, the CPU that polled the queue, and the map.
     queue: usize,
     from: CpuIndex,
     map: Map,
-    /// The CPU that polls the queue now.
     to: CpuIndex,
-    /// The bytes that all queues received in a second, before.
     rate: f64,
 }
 
-/// The counters of all queues and CPUs at one time.
 #[derive(Clone, Debug)]
 struct Counts {
     at: Timestamp,
-    /// The received bytes, by queue.
     bytes: Vec<u64>,
-    /// The CPU that polls each queue, and whether that may change.
     polled_on: Vec<CpuIndex>,
     is_free: Vec<bool>,
-    /// The busy time, by CPU.
     busy: Vec<u64>,
 }
 
@@ -94,48 +85,42 @@ impl Counts {
     }
 }
 
-/// The receivers of all queues.
 #[derive(Debug, Default)]
 pub(crate) struct Receivers {
-    /// The start of the current measurement.
     window: Option<Counts>,
-    /// The bytes that all queues received in a second, by the last measurement. `None` after a change.
+    /// The bytes that all queues received per second when last measured. `None` after a change.
     last: Option<f64>,
     trial: Option<Trial>,
-    /// The earliest time of the next trial, by queue.
     not_before: Vec<Timestamp>,
-    /// The heavy buckets of the last window, and the earliest time at which one of them may go home.
+    /// The heavy buckets of the last window, and the earliest time at which one of them may move to
+    /// its receiving CPU.
     heavy: Vec<Heavy>,
     home_not_before: Timestamp,
 }
 
-/// The constants of `Balance`, to which this module belongs.
 const TUNING: Tuning = Tuning::DEFAULT;
 
 impl Receivers {
-    /// Returns the change with which a trial begins, or the one that undoes a trial. Call it while no
-    /// bucket moves.
+    /// Returns the change that begins a trial, or the change that undoes a trial. Call this while
+    /// no bucket moves.
     pub(crate) fn look(&mut self, now: Timestamp, view: &View, ledgers: &Ledgers) -> Option<Change> {
-        // The use by other programs is measured at this interval.
+        // The time that other programs take is measured at this interval.
         if self.window.as_ref().is_some_and(|window| now.since(window.at) < WATCH_EVERY) {
             return None;
         }
         self.compare(Counts::read(now, ledgers), view)
     }
 
-    /// Restarts the measurement after buckets have moved, because the earlier values belong to
-    /// another state.
+    /// Restarts the measurement after moves of buckets, because earlier values are out of date.
     pub(crate) fn begin_anew(&mut self) {
         self.window = None;
     }
 
-    /// Takes in the heavy buckets of a window.
     pub(crate) fn note_heavy(&mut self, heavy: &[Heavy]) {
         self.heavy.clear();
         self.heavy.extend_from_slice(heavy);
     }
 
-    /// Ends the measurement, if there is one, and begins the next.
     fn compare(&mut self, counts: Counts, view: &View) -> Option<Change> {
         let before = self.window.take().filter(|before| before.bytes.len() == counts.bytes.len());
         let change = before.and_then(|before| self.decide(&before, &counts, view));
@@ -153,7 +138,7 @@ impl Receivers {
         self.not_before.resize(received.len(), Timestamp::ZERO);
         let last = self.last.replace(rate);
         if self.trial.is_some() && last.is_none() {
-            // The other program needs this long to get used to its CPU, and TCP to its rate.
+            // The other program needs this long to adapt to its CPU, and TCP to adapt its rate.
             return None;
         }
         if let Some(trial) = self.trial.take() {
@@ -164,7 +149,7 @@ impl Receivers {
             counts.busy[cpu].saturating_sub(before.busy[cpu]) as f64 / took.as_nanos() as f64
         };
         let reserve = 1.0 - TUNING.fill;
-        // A rate that grows or falls by itself says nothing about a trial.
+        // A rate that grows or falls without a change cannot judge a trial.
         let last = last.filter(|last| (rate - last).abs() < rate * reserve)?;
         let rate = (rate + last) / 2.0;
         let others = |cpu: CpuIndex| view.others[usize::from(cpu)];
@@ -175,8 +160,8 @@ impl Receivers {
             if idle(from) > reserve || !counts.is_free[queue] || counts.at < self.not_before[queue] {
                 continue;
             }
-            // A move must gain more time than the reserve for bursts. Among equal CPUs, the first is chosen, because they are in
-            // the order in which CPUs join.
+            // A move must gain more time than the reserve for bursts. Among equal CPUs, the first
+            // CPU is chosen, because CPUs are in the order in which they join.
             let gains = |to: &CpuIndex| others(*to) + reserve <= others(from);
             let to = group.order.iter().copied().filter(gains).min_by(|a, b| others(*a).total_cmp(&others(*b)));
             if let Some(to) = to {
@@ -204,7 +189,6 @@ impl Receivers {
         self.last = None;
     }
 
-    /// Ends a trial. Returns the way back if less is received than before.
     fn judge(&mut self, trial: Trial, rate: f64, counts: &Counts, took: Duration, view: &View) -> Option<Change> {
         let Trial { queue, from, to, map, rate: before } = trial;
         let next = counts.at + took.div_f64(TUNING.budget);
@@ -216,7 +200,8 @@ impl Receivers {
         self.not_before.fill(next);
         self.home_not_before = next;
         self.last = None;
-        // If the other CPU has not taken the queue, only the map must be undone, and the policy does that.
+        // If the other CPU has not taken the queue, only the map must be undone, and the policy
+        // does that.
         let group = view.groups.iter().find(|group| group.queues.contains(&queue))?;
         let is_possible = counts.polled_on[queue] == to && map.iter().all(|cpu| group.order.contains(cpu));
         is_possible.then_some(Change { queue, polled_on: (!is_home).then_some(from), map })
@@ -238,7 +223,6 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 5].map(|cpu| count(&spread, cpu)), [0, 1280, 1280, 1280, 256]);
     }
 
-    /// Two queues of one group, polled by CPUs 0 and 1. Both CPUs are busy, and others take half of CPU 1.
     fn two_queues(millis: u64, received: [u64; 2], polled_on: [CpuIndex; 2]) -> (Counts, View) {
         let at = Timestamp::ZERO + Duration::from_millis(millis);
         let busy = vec![at.as_nanos(); 2];
@@ -256,7 +240,6 @@ mod tests {
         receivers.compare(counts, &view)
     }
 
-    /// A trial in which the queue that moves receives `moved` bytes, and the other one `stayed`. Before, each received 1,000.
     fn ends_with(moved: u64, stayed: u64) -> Option<Change> {
         let mut receivers = Receivers::default();
         let mut at = |millis, received, polled_on| compare(&mut receivers, millis, received, polled_on);
@@ -292,7 +275,6 @@ mod tests {
 
     #[test]
     fn a_heavy_bucket_goes_home_if_its_cpu_is_full() {
-        // Bucket 1 is on CPU 1, which is full.
         let begins = |home: CpuIndex, busy_at_home: f64| {
             let mut receivers = Receivers::default();
             receivers.note_heavy(&[Heavy { group: 0, bucket: 1, home }]);
@@ -304,7 +286,6 @@ mod tests {
             };
             assert_eq!([at(0, [0, 0]), at(250, [1000, 1000])], [None, None]);
             let begun = at(500, [2000, 2000])?;
-            // It was no better there.
             assert_eq!([at(550, [2000, 2000]), at(800, [2800, 2800])], [None, None]);
             let back = at(1050, [3600, 3600]).expect("0.8 is less than before");
             assert_eq!((back.polled_on, back.map[..2].to_vec()), (None, vec![0, 1]));

@@ -15,16 +15,14 @@ use super::*;
 
 use model::Model;
 
-/// The maximum load of the busiest CPU, as a factor of the best possible load.
 const NEAR: f64 = 1.08;
 
 const SETTLE: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(10);
-/// After this time, the budget has enough for another probe.
 const PROBED: Duration = Duration::from_secs(12);
 
-/// Evenly chosen cases, about as many as `STEERAGE_CASES` says. The default is all of them. An emulated
-/// machine takes minutes for all.
+/// Evenly chosen cases, about as many as `STEERAGE_CASES`, or all cases by default. An emulated
+/// machine takes minutes for all cases.
 fn some<T>(all: Vec<T>) -> impl Iterator<Item = T> {
     let most: Option<usize> =
         std::env::var("STEERAGE_CASES").ok().map(|cases| cases.parse().expect("STEERAGE_CASES is a number"));
@@ -51,8 +49,7 @@ fn zipf_is_evened_out_by_few_moves_and_then_stays() {
     }
 }
 
-/// Every 100 ms, a thousandth of the flows change places. So one in ten heavy flows is replaced
-/// within 10 s.
+/// Every 100 ms, a thousandth of the flows change buckets: one in ten heavy flows within 10 s.
 #[test]
 fn flows_that_drift_are_followed() {
     for cpus in [8, 16, 64] {
@@ -71,7 +68,6 @@ fn flows_that_drift_are_followed() {
     }
 }
 
-/// For a second, one flow in a hundred sends ten times as much. Then other flows do.
 #[test]
 fn bursts_are_not_run_after() {
     for cpus in [8, 16, 64] {
@@ -91,8 +87,6 @@ fn bursts_are_not_run_after() {
     }
 }
 
-/// The load grows by half, by flows of one packet each. They are distributed evenly over the
-/// buckets.
 #[test]
 fn a_syn_flood_is_spread_as_well() {
     for cpus in [8, 16, 64] {
@@ -107,7 +101,6 @@ fn a_syn_flood_is_spread_as_well() {
     }
 }
 
-/// A flow that needs three CPUs gets a CPU of its own, and the policy reports the flow.
 #[test]
 fn an_elephant_gets_a_cpu_of_its_own() {
     for cpus in [8, 16, 64] {
@@ -126,7 +119,6 @@ fn an_elephant_gets_a_cpu_of_its_own() {
     }
 }
 
-/// The load grows from one CPU to several, and falls again.
 #[test]
 fn cpus_join_as_load_grows_and_leave_as_it_falls() {
     let mut model = Model::new(8, 1, 5).zipf(100_000, 0.3);
@@ -149,7 +141,6 @@ fn cpus_join_as_load_grows_and_leave_as_it_falls() {
     assert_eq!(model.moves(MoveCause::Joined) as u64, model.policy.findings().joined);
 }
 
-/// The load rises and falls every two seconds. The CPUs leave later each time, and soon stay.
 #[test]
 fn a_square_wave_does_not_make_it_flap() {
     let mut model = Model::new(8, 1, 6).zipf(10_000, 0.1);
@@ -163,8 +154,8 @@ fn a_square_wave_does_not_make_it_flap() {
     assert!(left <= 4 && joined <= 20, "{joined} joined, {left} left, in 60 rounds");
 }
 
-/// A function that takes less time than handing over. The other CPU is tried, given up, and not
-/// tried again for a long time.
+/// A function that takes less time than a hand-over. The policy tries the other CPU, drops it, and
+/// does not try it again for a long time.
 #[test]
 fn what_does_not_pay_is_not_kept_up() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
@@ -173,7 +164,7 @@ fn what_does_not_pay_is_not_kept_up() {
         model.look();
         model.active() != [0]
     });
-    // A probe lasts for 100 ms, and the budget has enough for one.
+    // A probe lasts for 100 ms, and the budget suffices for one probe.
     assert!((10..=15).contains(&joined.count()), "{:?}", model.requests);
     assert_eq!(model.active(), [0]);
     assert_eq!((model.moves(MoveCause::Joined), model.moves(MoveCause::Left)), (1, 1));
@@ -181,16 +172,14 @@ fn what_does_not_pay_is_not_kept_up() {
     assert_eq!((&*findings.regime, &*findings.reason), ("inline", "probe-failed"));
     model.run(Duration::from_secs(115));
     assert!(model.moves(MoveCause::Joined) <= 4, "{}", model.moves(MoveCause::Joined));
-    // From here on, the function has more work.
     (model.cost, model.hand_over) = (0.08, 0.1);
     model.flows.iter_mut().for_each(|(_, load)| *load *= 4.0);
-    // An earlier probe may have used up the budget.
     model.run(Duration::from_secs(12));
     assert!(model.active().contains(&1), "{:?} {:?}", model.requests, model.policy.findings());
 }
 
-/// The beginning is slow, so later looks seem better. By then the costs show what a single CPU
-/// could do.
+/// The beginning is slow, so later load checks appear better. By then, the costs show the
+/// throughput of a single CPU.
 #[test]
 fn a_slow_beginning_is_no_reason_to_hand_over() {
     for (begins, active) in [(200, &[0][..]), (50, &[0, 1])] {
@@ -212,15 +201,13 @@ fn a_slow_beginning_is_no_reason_to_hand_over() {
     }
 }
 
-/// The program that sends needs nine tenths of a CPU, and keeps them. An unused CPU joins before
-/// that CPU.
+/// The sender needs nine tenths of a CPU, and keeps them. An unused CPU joins before that CPU.
 #[test]
 fn a_cpu_that_others_need_is_left_to_them() {
     let mut model = Model::new(2, 1, 11).zipf(10_000, 1.0);
     (model.receive, model.others) = (0.5, vec![0.0, 0.9]);
     model.run(Duration::from_secs(10));
     let least = (0..5000).map(|_| model.throughput_of_look()).sum::<f64>() / 5000.0;
-    // One CPU can handle two thirds of the offered packets.
     assert!(least > 0.97 / 1.5, "{least}: {:?}", model.requests);
     let mut model = Model::new(3, 1, 12).zipf(10_000, 1.0);
     (model.receive, model.others) = (0.3, vec![0.0, 0.9, 0.0]);
@@ -228,7 +215,7 @@ fn a_cpu_that_others_need_is_left_to_them() {
     assert_eq!(model.active(), [0, 2], "{:?}", model.policy.findings());
 }
 
-/// Handing over becomes expensive while other CPUs have buckets, as on a virtual machine whose CPUs
+/// A hand-over becomes expensive while other CPUs have buckets, as on a virtual machine whose CPUs
 /// are moved apart. The other CPUs leave at once, before the load falls, and are tried again later.
 #[test]
 fn what_pays_no_more_is_given_up() {
@@ -243,16 +230,16 @@ fn what_pays_no_more_is_given_up() {
             model.active() == [0]
         });
         assert!(inline.count() > 100, "{:?}", model.policy.findings());
-        // No measurement shows that the CPUs are near again. The worse the result was, the later
-        // the next trial.
+        // No measurement shows that the CPUs are near again. The worse the result of a trial, the
+        // later the next trial.
         model.hand_over = 0.1;
         model.run(Duration::from_secs(300));
         assert!(model.active().contains(&1), "{:?}", model.policy.findings());
     }
 }
 
-/// A host moves the CPUs apart and together. Knowledge about a distance counts as soon as the CPUs
-/// are at that distance again.
+/// A host moves the CPUs apart and together. Costs that were learned at a distance count as soon as
+/// the CPUs are at that distance again.
 #[test]
 fn cpus_that_move_apart_and_together_are_followed_at_once() {
     let mut model = Model::new(2, 1, 14).zipf(10_000, 1.0);
@@ -261,7 +248,6 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
     let (mut joined, mut wrong, mut looks) = (0, 0, 0);
     for round in 0..20 {
         for (nanos, best) in places {
-            // Measured distances vary.
             model.apart[1] = Some(Duration::from_nanos(nanos + model.chance.below(nanos as usize / 5) as u64));
             if round == 0 {
                 model.run(PROBED);
@@ -276,14 +262,14 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
             }
         }
     }
-    // While the CPUs are far apart, they are tried again for 100 ms each: first after 10 s, and
-    // after twice the time whenever that fails.
+    // While the CPUs are far, they are tried again for 100 ms each: first after 10 s, and then
+    // after twice the time whenever the trial fails.
     assert!((19..23).contains(&(model.moves(MoveCause::Joined) - joined)), "{:?}", model.requests);
     assert!(wrong < looks / 50, "{wrong} of {looks} looks: {:?}", model.requests);
 }
 
-/// The first of several CPUs in the order is not always the nearest. The policy finds the nearest
-/// CPU, and follows it.
+/// The first CPU in the order is not always the nearest. The policy finds the nearest CPU, and
+/// follows changes of the distance.
 #[test]
 fn the_cpu_that_is_near_enough_joins() {
     let mut model = Model::new(4, 1, 18).zipf(10_000, 1.0);
@@ -293,8 +279,7 @@ fn the_cpu_that_is_near_enough_joins() {
             model.apart[cpu] = Some(Duration::from_nanos(if cpu == near { 50 } else { 200 }));
         }
     };
-    // First a far CPU is tried without success. After that, the policy recognizes the near CPU by
-    // its distance.
+    // After a failed trial of a far CPU, the policy recognizes the near CPU by its distance.
     for near in [3, 2, 1, 3] {
         place(&mut model, near);
         model.run(SETTLE);
@@ -304,7 +289,7 @@ fn the_cpu_that_is_near_enough_joins() {
     place(&mut model, 0);
     model.run(SETTLE);
     assert_eq!(model.active(), [0], "{:?}", model.policy.findings());
-    // While no CPU is known to be near, the policy measures all of them.
+    // While no CPU is known to be near, the policy measures the distances of all CPUs.
     let asked = (0..12).filter_map(|_| {
         model.look();
         model.policy.asks_distance()
@@ -315,8 +300,8 @@ fn the_cpu_that_is_near_enough_joins() {
     assert_eq!(asked, [1, 2, 3]);
 }
 
-/// All work is best on the other CPU, although that CPU has more work then. The policy tries to
-/// spread the work, but not repeatedly.
+/// All work is best on the other CPU, although that CPU is then busier. The policy tries to spread
+/// the work, but not repeatedly.
 #[test]
 fn what_is_best_on_one_cpu_is_left_there() {
     let mut model = Model::new(2, 1, 17).zipf(10_000, 2.5);
@@ -329,15 +314,14 @@ fn what_is_best_on_one_cpu_is_left_there() {
         model.active().len() > 1
     });
     let spread = spread.count();
-    // There is one probe in the beginning, and few later.
     assert!(spread < 600, "{spread}: {:?}", model.requests);
-    // If a second CPU helps, it stays: the function now takes twice as long as receiving.
+    // A second CPU that helps stays: the function now takes twice as long as receiving.
     (model.tell_apart, model.receive, model.cost) = (0.0, 0.5, 1.0);
     model.run(Duration::from_secs(120));
     assert_eq!(model.active(), [0, 1], "{:?}", model.policy.findings());
 }
 
-/// The policy asks for a distance only if there is something to decide, because measuring wakes the
+/// The policy requests a distance only before a possible decision, because measuring wakes the
 /// other CPU.
 #[test]
 fn the_distance_is_asked_for_where_it_matters() {
@@ -351,15 +335,13 @@ fn the_distance_is_asked_for_where_it_matters() {
     }
 }
 
-/// If the work exceeds two CPUs, both are fully used, whatever the costs of receiving and handing
-/// over.
+/// If the work exceeds two CPUs, both are fully used, whatever receiving and hand-over cost.
 #[test]
 fn of_what_two_cpus_can_do_little_is_lost() {
     for (receive, hand_over) in [(0.1, 0.02), (0.3, 0.1), (0.6, 0.1), (0.8, 0.02), (0.9, 0.1)] {
         let mut model = Model::new(2, 1, 10).zipf(10_000, 4.0 * (1.0 - receive));
         (model.receive, model.hand_over) = (4.0 * receive, hand_over);
         model.run(SETTLE);
-        // The busier CPU limits the throughput.
         let looks = 500;
         let done = (0..looks).map(|_| {
             model.look();
@@ -377,8 +359,8 @@ fn of_what_two_cpus_can_do_little_is_lost() {
     }
 }
 
-/// Bursts that end during a trial of a CPU say nothing about the function. They do not keep CPUs
-/// away when the load needs them.
+/// Bursts that end during a trial of a CPU do not measure the function. Failed trials during bursts
+/// do not keep CPUs away when the load needs them.
 #[test]
 fn bursts_shorter_than_a_trial_lock_nobody_out() {
     let mut model = Model::new(2, 1, 8).zipf(10_000, 0.1);
@@ -399,7 +381,7 @@ fn bursts_shorter_than_a_trial_lock_nobody_out() {
     assert!(model.policy.findings().regime == "spread");
 }
 
-/// Half of the looks are up to three seconds late, as on a machine that is short of time. The
+/// Half of the load checks are up to three seconds late, as on a machine that is short of time. The
 /// policy decides as if they were in time.
 #[test]
 fn late_looks_are_harmless() {
@@ -432,8 +414,8 @@ fn late_looks_are_harmless() {
     assert!(fails.policy.findings().regime == "inline");
 }
 
-/// The core placed buckets during the trial of a CPU, so the earlier measurements say nothing. The
-/// CPU is tried again.
+/// The core placed buckets during the trial of a CPU, so the earlier measurements are void. The CPU
+/// is tried again.
 #[test]
 fn a_trial_ends_when_the_cpus_change() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
@@ -441,7 +423,6 @@ fn a_trial_ends_when_the_cpus_change() {
     while model.moves(MoveCause::Joined) == 0 {
         model.look();
     }
-    // The core takes the CPU away again.
     model.map.fill(0);
     model.policy.cpus_changed();
     model.run(SETTLE);
@@ -458,7 +439,7 @@ fn a_plan_begins_with_the_cpus_that_have_buckets() {
     assert_eq!(Balance::new().plan(&begin(&[2, 0, 1], 1, &[1, 2])), plan(&[2, 1], 2), "in the order of the group");
     let all = (Plan::all(), Plan::all());
     assert_eq!((Balance::dry_run().plan(&begin(&[2, 0], 1, &[])), Hash.plan(&begin(&[2, 0], 1, &[2]))), all);
-    // The next CPU takes all packets of a file if it is near.
+    // The next CPU takes all packets of a file if that CPU is near.
     let file = |apart, owners, active| GroupStart {
         apart: Some(Duration::from_nanos(apart)),
         can_wait: true,

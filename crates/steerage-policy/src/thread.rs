@@ -1,7 +1,7 @@
-//! The control that several threads may call, and the thread that the library starts to call it.
+//! The control that several threads may call, and the library's thread that calls it.
 //!
-//! The thread also notices CPUs that are taken away or given back, and how much CPU time others take. Packets never wake it and never
-//! wait for it.
+//! The thread also detects CPUs that go offline or come back, and measures how much CPU time other
+//! programs take. Packets never wake the thread and never wait for it.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -18,54 +18,51 @@ use crate::control::{PolicyControl, Setting};
 use crate::limits::{REFINE_EVERY_MAX, REFINE_RETRY};
 use crate::policy::Policy;
 
-/// A [`PolicyControl`] that any thread may call. Clones are the same control.
+/// A [`PolicyControl`] that any thread may call. Clones refer to the same control.
 #[derive(Clone, Debug)]
 pub struct SharedControl {
     handle: Handle,
     control: Arc<Mutex<PolicyControl>>,
-    /// Calls the control thread, from its start to its end.
     thread: Arc<OnceLock<Weak<Sender<Call>>>>,
 }
 
-/// A message to the control thread.
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// There is something to do earlier than it knows.
+    /// A call is due earlier than the thread expects.
     Now,
-    /// The run is over.
     End,
 }
 
-/// Keeps the control thread going. The thread ends at [`end`](Self::end), or when the last clone of this is dropped.
+/// Keeps the control thread running. The thread ends at [`end`](Self::end), or when the last clone
+/// of this value is dropped.
 #[derive(Clone, Debug)]
 pub struct ControlThread(Arc<Sender<Call>>);
 
 impl ControlThread {
-    /// Asks the thread to end.
+    /// Requests the end of the thread.
     pub fn end(&self) {
-        // It may have ended already.
         let _ = self.0.send(Call::End);
     }
 }
 
 impl SharedControl {
-    /// The control of an instance, and the instance's handle.
+    /// Creates the control of an instance with the given handle.
     pub fn new(handle: Handle, policy: impl Policy + 'static, setting: Setting) -> Self {
         let control = PolicyControl::new(handle.clone(), policy, setting);
         Self { handle, control: Arc::new(Mutex::new(control)), thread: Arc::default() }
     }
 
-    /// Replaces the policy, as [`PolicyControl::set_policy`] does, and has the control thread call the new one.
+    /// Replaces the policy, as [`PolicyControl::set_policy`] does, and lets the control thread call
+    /// the new policy.
     pub fn set_policy(&self, policy: impl Policy + 'static) {
         self.control.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
         if let Some(thread) = self.thread.get().and_then(Weak::upgrade) {
-            // It may just have ended.
             let _ = thread.send(Call::Now);
         }
     }
 
-    /// Does what is due, as [`PolicyControl::look`] does. If another thread is at it, this returns at once, and the returned time is
-    /// soon.
+    /// Does the work that is due, as [`PolicyControl::look`] does. If another thread is already
+    /// calling the control, this returns at once with an early time.
     pub fn look(&self, now: Timestamp) -> Option<Timestamp> {
         match self.control.try_lock() {
             Ok(mut control) => control.look(now),
@@ -74,10 +71,10 @@ impl SharedControl {
         }
     }
 
-    /// Starts the control thread, once for an instance. With `watch`, it also watches the CPUs.
+    /// Starts the instance's control thread, once. With `watch`, the thread also watches the CPUs.
     ///
     /// # Errors
-    /// The system's, if no thread can be started.
+    /// The kernel's error, if no thread can be started.
     pub fn start_thread(&self, watch: Option<CpuWatch>) -> io::Result<ControlThread> {
         let (caller, calls) = mpsc::channel();
         let (caller, control) = (Arc::new(caller), self.clone());

@@ -2,8 +2,9 @@
 //!
 //! The path runs in phases ([`steerage::threads::Softnet::advance`]). [`World`] runs the phases of
 //! many CPUs on one thread. Their order and their virtual times depend only on a seed. Each seed
-//! has one history, so its number is enough to replay a failure. The simulator explores how phases
-//! of CPUs interleave. For single loads and stores, the loom tests in `steerage-mem` do that.
+//! has one history, so the seed is enough to replay a failure. The simulator explores how phases of
+//! CPUs interleave. The loom tests in `steerage-mem` explore how single loads and stores
+//! interleave.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -8,17 +8,15 @@ use std::thread;
 
 use steerage::Handle;
 
-/// Takes the control lock and releases it again on a separate thread. So a handler can request this
-/// in the middle of a phase.
+/// Takes the control lock and releases it again on a separate thread, so that a handler can request
+/// this in the middle of a phase.
 #[derive(Debug)]
 pub struct Racer {
     is_held: AtomicBool,
-    /// Asks the thread to take or release the lock, and receives its confirmation.
     thread: Mutex<(Sender<()>, Receiver<()>)>,
 }
 
 impl Racer {
-    /// Starts the thread. It ends when this value is dropped.
     pub(crate) fn new(handle: Handle) -> Arc<Self> {
         let ((ask, asked), (answer, answered)) = (mpsc::channel(), mpsc::channel());
         thread::spawn(move || {
@@ -36,7 +34,7 @@ impl Racer {
         Arc::new(Self { is_held: AtomicBool::new(false), thread: Mutex::new((ask, answered)) })
     }
 
-    /// Takes the lock, unless it is already held. Returns when it is held.
+    /// Takes the lock, unless the thread already holds it. Returns when the lock is held.
     pub fn hold(&self) {
         self.set(true);
     }

@@ -17,15 +17,15 @@ use crate::chance::{Chance, Zipf};
 pub const FRAME_BYTES: usize = ethernet::BYTES + ipv4::BYTES + udp::BYTES + 12;
 const PAYLOAD_AT: usize = FRAME_BYTES - 12;
 
-/// The maximum number of pages of a frame. Its head has [`FRAME_BYTES`] bytes, and each further
-/// page has at most as many.
+/// The maximum number of pages of a frame. The head of a frame has [`FRAME_BYTES`] bytes, and each
+/// further page has at most as many.
 const PAGES_MAX: usize = 3;
 
 /// The kind of traffic.
 #[derive(Clone, Debug)]
 pub struct TrafficOptions {
-    /// The number of queues. Each flow arrives at all queues, in one direction at the even ones and
-    /// in the other direction at the odd ones. So both directions must meet on one CPU.
+    /// The number of queues. Each flow arrives at all queues: in one direction at the even queues,
+    /// and in the other direction at the odd queues. So both directions must go to one CPU.
     pub queues: usize,
     /// The number of flows.
     pub flows: usize,
@@ -33,9 +33,9 @@ pub struct TrafficOptions {
     pub zipf: f64,
     /// The number of frames per queue.
     pub frames: u64,
-    /// Whether nothing is lost while the queue is not polled.
+    /// Whether no packet is lost while the queue is not polled.
     pub can_wait: bool,
-    /// A frame lies in several pages once in this many frames. With 0, never.
+    /// A frame lies in several pages once in this many frames. With 0, no frame does.
     pub chained_once_in: u64,
     /// The time between frames. With zero, the next frame is always ready.
     pub gap: Duration,
@@ -44,7 +44,7 @@ pub struct TrafficOptions {
 }
 
 impl TrafficOptions {
-    /// Makes the device.
+    /// Creates the device.
     pub fn input(&self) -> Input {
         let zipf = Zipf::new(self.flows, self.zipf);
         let queue = |number: usize| -> Box<dyn RxQueue> {
@@ -76,20 +76,17 @@ pub struct Traffic {
     chained_once_in: u64,
     /// A frame that needs more pages than were free.
     begun: Gather,
-    /// The remaining parts of that frame: the first byte and the length of each.
     left_of_it: Vec<(u8, usize)>,
     region: Option<Arc<Region>>,
     gap: Duration,
-    /// The time of the next frame.
     due: Timestamp,
-    /// For each flow, the number of its next frame, from 1.
     next: Vec<u64>,
     zipf: Zipf,
     chance: Chance,
 }
 
 impl Traffic {
-    /// Writes a frame's head. `behind` is the number of its bytes in further pages.
+    /// Writes a frame's head. `behind` is the number of the frame's bytes in further pages.
     fn write(&mut self, frame: &mut [u8], behind: usize) {
         let flow = self.zipf.draw(&mut self.chance);
         self.next[flow] += 1;
@@ -108,7 +105,6 @@ impl Traffic {
         frame[PAYLOAD_AT + 4..].copy_from_slice(&self.next[flow].to_be_bytes());
     }
 
-    /// Draws the lengths of a frame's further parts.
     fn draw_parts(&mut self) {
         if self.chance.once_in(self.chained_once_in) {
             for _ in 0..=self.chance.below(PAGES_MAX as u64 - 1) {
@@ -117,7 +113,6 @@ impl Traffic {
         }
     }
 
-    /// Continues a frame that has begun. Returns false if there is no page.
     fn gather(&mut self, out: &mut Completions<'_>) -> bool {
         while let Some((first, len)) = self.left_of_it.first().copied() {
             let Some(mut page) = out.take_page() else { return false };
@@ -132,15 +127,15 @@ impl Traffic {
     }
 }
 
-/// The flow of a frame, and the frame's number in it.
+/// The flow of a frame, and the frame's number in the flow.
 pub fn read(frame: &[u8]) -> Option<(u32, u64)> {
     let flow = frame.get(PAYLOAD_AT..PAYLOAD_AT + 4)?.try_into().ok()?;
     let number = frame.get(PAYLOAD_AT + 4..FRAME_BYTES)?.try_into().ok()?;
     Some((u32::from_be_bytes(flow), u64::from_be_bytes(number)))
 }
 
-/// Whether a packet is complete and unchanged: as long as its header says, with the right bytes in
-/// further pages.
+/// Whether a packet is complete and unchanged: as long as its header says, with the expected bytes
+/// in further pages.
 pub fn is_whole(packet: &Packet<'_>) -> bool {
     let data = packet.data();
     let Some((_, number)) = read(data) else { return false };

@@ -12,7 +12,7 @@ use steerage::{
 use crate::chance::Chance;
 use crate::traffic;
 
-/// The number of pages that a queue has for sending, and the number of taken packets that it holds.
+/// The number of pages that a queue has for sending, and the maximum number of taken packets.
 const PAGES: usize = 16;
 const HELD_MAX: usize = 4;
 
@@ -21,13 +21,13 @@ const HELD_MAX: usize = 4;
 pub struct Wire {
     /// The number of packets sent.
     pub sent: AtomicU64,
-    /// The number of packets whose number was not above the last number sent for their flow.
+    /// The number of packets that were sent after a later packet of their flow.
     pub late: AtomicU64,
 }
 
 impl Wire {
-    /// Makes this many outputs. Once in `full_once_in` packets, an output has no room for the rest
-    /// of a batch. With 0, never.
+    /// Creates this many outputs. Once in `full_once_in` packets, an output has no room for the
+    /// rest of a batch. With 0, all outputs always have room.
     pub fn outputs(self: &Arc<Self>, count: usize, full_once_in: u64, seed: u64) -> Vec<Output> {
         let output = |nth: usize| {
             let (wire, last) = (Arc::clone(self), Arc::default());
@@ -43,7 +43,6 @@ impl Wire {
     }
 }
 
-/// One CPU's queue to an output.
 #[derive(Debug)]
 struct WireQueue {
     wire: Arc<Wire>,
@@ -53,12 +52,11 @@ struct WireQueue {
     chance: Chance,
     region: Option<Arc<Region>>,
     free: Vec<Page>,
-    /// Packets whose pages the queue took. It takes half of all packets.
+    /// Packets whose pages the queue took. The queue takes half of all packets.
     held: VecDeque<Completion>,
 }
 
 impl WireQueue {
-    /// Releases all packets except the last ones.
     fn let_go(&mut self, but: usize) {
         let Some(region) = &self.region else { return };
         let sent = self.held.len().saturating_sub(but);

@@ -15,10 +15,10 @@ use crate::traffic;
 /// The value for a bucket that no CPU has.
 const NOBODY: u16 = u16::MAX;
 
-/// The number of groups that the function can distinguish. The tests make no more.
 const GROUPS_MAX: usize = 64;
 
-/// The special actions of a handler. Each happens once in this many batches. With 0, never.
+/// The special actions of a handler. Each action happens once in this many batches. With 0, the
+/// action never happens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mood {
     /// Panics in the middle of a batch.
@@ -33,9 +33,9 @@ pub struct Mood {
     pub transmits_once_in: u64,
     /// Sleeps for up to this long, on real threads.
     pub sleeps_up_to: Duration,
-    /// How often it sleeps.
+    /// How often the handler sleeps: once in this many batches.
     pub sleeps_once_in: u64,
-    /// Makes a packet longer or shorter, or brings it into one page.
+    /// Makes a packet longer or shorter, or joins it into one page.
     pub changes_once_in: u64,
 }
 
@@ -47,11 +47,11 @@ pub struct Witness {
     owner: Box<[AtomicU16]>,
     /// The number of packets on a CPU that did not have their bucket.
     pub strangers: AtomicU64,
-    /// The number of packets whose number was not above the last number of their flow.
+    /// The number of packets that a handler got after a later packet of their flow.
     pub late: AtomicU64,
     /// The number of packets whose number was not the last number of their flow plus one. Either a
-    /// packet was lost, or the flow's state did not move with it. This is an error only if nothing
-    /// is dropped, nothing panics and no queue leaves its group.
+    /// packet was lost, or the flow's state did not move with it. This is an error only if no
+    /// packet is dropped, no handler panics and no queue leaves its group.
     pub gaps: AtomicU64,
     /// The number of packets that had changed on the way.
     pub torn: AtomicU64,
@@ -61,9 +61,7 @@ pub struct Witness {
     pub seen: AtomicU64,
     /// The number of buckets that left with state.
     pub moved: AtomicU64,
-    /// The number of handlers made so far.
     made: AtomicU64,
-    /// Takes the control lock while a handler gives up or takes state.
     racer: OnceLock<Arc<Racer>>,
 }
 
@@ -71,7 +69,7 @@ pub struct Witness {
 const RACES_ONCE_IN: u64 = 500;
 
 impl Witness {
-    /// A witness for handlers with these special actions.
+    /// Creates a witness for handlers with these special actions.
     pub fn new(mood: Mood) -> Arc<Self> {
         Arc::new(Self {
             mood,
@@ -88,14 +86,14 @@ impl Witness {
         })
     }
 
-    /// From now on, the control lock is sometimes taken while a handler gives up or takes state.
+    /// From now on, another thread sometimes takes the control lock while a handler returns or
+    /// takes state.
     pub fn race(&self, racer: &Arc<Racer>) {
-        // A witness belongs to only one world, so this is set once.
         let _ = self.racer.set(Arc::clone(racer));
     }
 
-    /// A handler for `cpu`. Each handler has different random numbers. Otherwise a handler that
-    /// panicked in its first batch would be replaced by one that does the same, again and again.
+    /// Creates a handler for `cpu`. Each handler has different random numbers, because a handler
+    /// that panicked in its first batch would otherwise panic again and again.
     pub fn handler(self: &Arc<Self>, cpu: CpuId, seed: u64) -> WitnessHandler {
         let nth = self.made.fetch_add(1, Ordering::Relaxed);
         WitnessHandler {
@@ -129,15 +127,14 @@ impl Witness {
 pub struct WitnessHandler {
     witness: Arc<Witness>,
     cpu: CpuId,
-    /// The last number seen, for each bucket, queue and flow. It moves with the bucket. So a number
-    /// that is not above it shows a reordering, and a bucket that arrives without it has lost its
-    /// state.
+    /// The last number seen, for each bucket, queue and flow. This state moves with the bucket. So
+    /// a packet with a smaller number shows a reordering, and a bucket that arrives without this
+    /// state has lost its state.
     flows: HashMap<BucketId, HashMap<(usize, u32), u64>>,
     kept: VecDeque<Kept>,
     chance: Chance,
 }
 
-/// Changes the bytes after the packet's numbers.
 fn change(packet: &mut Packet<'_>, chance: &mut Chance) {
     let done = match chance.below(3) {
         0 => packet.truncate(traffic::FRAME_BYTES + chance.below(64) as usize),
@@ -148,7 +145,6 @@ fn change(packet: &mut Packet<'_>, chance: &mut Chance) {
 }
 
 impl WitnessHandler {
-    /// Has the control lock taken sometimes, if the witness has a racer.
     fn race(&mut self) {
         if let Some(racer) = self.witness.racer.get().filter(|_| self.chance.once_in(RACES_ONCE_IN)) {
             racer.hold();
@@ -173,8 +169,8 @@ impl Handler for WitnessHandler {
             assert!(at as u64 != panic_at, "a planted panic");
             let bucket = packet.bucket();
             let owner = self.witness.owner_of(bucket);
-            // Relaxed everywhere: the test checks whether one CPU sees the writes of the CPU
-            // before.
+            // Relaxed everywhere: the test checks whether one CPU sees the writes of the previous
+            // CPU.
             match owner.load(Ordering::Relaxed) {
                 NOBODY => owner.store(self.cpu.0, Ordering::Relaxed),
                 cpu if cpu == self.cpu.0 => {}
@@ -224,7 +220,8 @@ impl Handler for WitnessHandler {
         self.witness.owner_of(bucket).store(self.cpu.0, Ordering::Relaxed);
         assert!(!self.chance.once_in(self.witness.mood.panics_in_moves_once_in), "a planted panic");
         self.race();
-        // If two groups became one, both have state. The state of a queue that had left may be old.
+        // If two groups became one, both have state. The state of a queue that had left its group
+        // may be old.
         let here = self.flows.entry(bucket).or_default();
         for (flow, number) in state {
             here.entry(flow).and_modify(|known| *known = number.max(*known)).or_insert(number);

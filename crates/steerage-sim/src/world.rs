@@ -39,16 +39,17 @@ impl Platform for Virtual {
 }
 
 /// When the world calls control ([`Handle::control`]), as a thread would. Packets must not depend
-/// on it.
+/// on these calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// At the time that control requests.
+    /// Control is called at the time that it requests.
     OnTime,
-    /// Later by up to this time. Short delays are as frequent as long ones.
+    /// Control is called up to this time later. Short delays are as frequent as long delays.
     Late(Duration),
-    /// Never.
+    /// Control is never called.
     Stopped,
-    /// On time. In addition, another thread sometimes takes the control lock and holds it.
+    /// Control is called on time. In addition, another thread sometimes takes the control lock and
+    /// holds it.
     Racing {
         /// The lock is taken once in this many phases.
         once_in: u64,
@@ -66,15 +67,15 @@ pub struct Costs {
     pub receive: Duration,
     /// The time to handle a packet.
     pub packet: Duration,
-    /// The time from the ring of a bell until its CPU runs.
+    /// The time from the ring of a bell until the bell's CPU runs.
     pub wake: Duration,
-    /// A CPU loses its processor once in this many phases (never for 0) ...
+    /// A CPU loses its processor once in this many phases (never for 0).
     pub held_up_once_in: u64,
-    /// ... for up to this long.
+    /// The maximum time for which a CPU loses its processor.
     pub held_up: Duration,
-    /// A handler does not return once in this many batches (never for 0) ...
+    /// A handler stalls once in this many batches (never for 0).
     pub stalls_once_in: u64,
-    /// ... for up to this long.
+    /// The maximum time for which a handler stalls.
     pub stall: Duration,
     /// When control is called.
     pub control: Control,
@@ -100,11 +101,9 @@ struct VirtualCpu<H: Handler> {
     softnet: Softnet<H, Virtual>,
     now: Rc<Cell<Timestamp>>,
     state: Doing,
-    /// The share of the CPU's time that other programs take.
     others: f64,
 }
 
-/// The state of a virtual CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Running,
@@ -123,11 +122,8 @@ pub struct World<H: Handler> {
     costs: Costs,
     history: DefaultHasher,
     steps: u64,
-    /// The time at which the last phase began.
     clock: Timestamp,
-    /// The time of the next call of control, if there is one.
     next_control: Option<Timestamp>,
-    /// Holds the control lock sometimes.
     racer: Option<Arc<Racer>>,
 }
 
@@ -138,7 +134,7 @@ impl<H: Handler> std::fmt::Debug for World<H> {
 }
 
 impl<H: Handler> World<H> {
-    /// A world with the instance's CPUs. Its history depends on `seed`.
+    /// Creates a world with the instance's CPUs. Its history depends on `seed`.
     pub fn new(instance: Instance<H>, costs: Costs, seed: u64) -> Self {
         let (parts, handle) = instance.split();
         let mut chance = Chance::new(seed);
@@ -154,7 +150,7 @@ impl<H: Handler> World<H> {
         Self { cpus, handle, chance, costs, history, steps: 0, clock, next_control, racer }
     }
 
-    /// The thread that holds the control lock sometimes, if there is one.
+    /// The thread that sometimes holds the control lock, if there is one.
     pub fn racer(&self) -> Option<&Arc<Racer>> {
         self.racer.as_ref()
     }
@@ -188,14 +184,14 @@ impl<H: Handler> World<H> {
         self.history.finish()
     }
 
-    /// Runs the next phase of the CPU whose turn it is, and control before it if control is due. If
-    /// another thread takes the control lock, this runs all phases until that thread releases the
-    /// lock. So the lock is always free between two calls. Returns false when all CPUs have
-    /// finished.
+    /// Runs the next phase of the CPU with the earliest time, and calls control before it if a call
+    /// is due. If another thread takes the control lock, this runs all phases until that thread
+    /// releases the lock. So the lock is always free between two calls. Returns false when all CPUs
+    /// have finished.
     ///
     /// # Panics
-    /// If no CPU can continue although not all have finished, because a wake-up was lost. This does
-    /// not wait for control, because no packet may depend on control.
+    /// If no CPU can continue although not all have finished, because a wake-up was lost. Calls of
+    /// control do not count, because no packet may depend on control.
     pub fn step(&mut self) -> bool {
         let (Some(racer), Control::Racing { once_in, phases }) = (self.racer.clone(), self.costs.control) else {
             self.control();
@@ -207,7 +203,6 @@ impl<H: Handler> World<H> {
             self.control();
         }
         let mut goes_on = self.phase();
-        // A handler may also have had the lock taken.
         if racer.is_held() {
             let more = self.chance.below(phases);
             goes_on = goes_on && (0..more).all(|_| self.phase());
@@ -216,7 +211,6 @@ impl<H: Handler> World<H> {
         goes_on
     }
 
-    /// Calls control if it is due before the next CPU's turn.
     fn control(&mut self) {
         self.hear_bells();
         let Some((turn, _)) = self.whose_turn() else { return };
@@ -232,7 +226,6 @@ impl<H: Handler> World<H> {
         ("control", now, self.next_control).hash(&mut self.history);
     }
 
-    /// Runs the next phase of the CPU whose turn it is.
     fn phase(&mut self) -> bool {
         self.hear_bells();
         let Some((turn, at)) = self.whose_turn() else {
@@ -262,7 +255,7 @@ impl<H: Handler> World<H> {
         if self.chance.once_in(costs.held_up_once_in) {
             took += Duration::from_nanos(self.chance.below(costs.held_up.as_nanos() as u64 + 1));
         }
-        // A small random time in every phase, so that equal CPUs do not run in step.
+        // Add a small random time to every phase, so that equal CPUs do not run in step.
         took += Duration::from_nanos(self.chance.below(20));
         if cpu.others > 0.0 {
             took = took.div_f64(1.0 - cpu.others);
@@ -281,7 +274,6 @@ impl<H: Handler> World<H> {
         true
     }
 
-    /// CPUs whose bell rang since the last phase begin to wake.
     fn hear_bells(&mut self) {
         for cpu in &mut self.cpus {
             if matches!(cpu.state, Doing::Asleep(_)) && cpu.softnet.is_woken() {
@@ -290,7 +282,6 @@ impl<H: Handler> World<H> {
         }
     }
 
-    /// The CPU with the earliest next phase, and the time of that phase.
     fn whose_turn(&self) -> Option<(Timestamp, usize)> {
         let next = |cpu: &VirtualCpu<H>| match cpu.state {
             Doing::Running => Some(cpu.now.get()),

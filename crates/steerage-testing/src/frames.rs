@@ -31,7 +31,7 @@ pub struct Frame {
     pub wire_len: usize,
     /// The type of the first header.
     pub link: LinkType,
-    /// When it was received, if the device records times.
+    /// The time at which the frame was received, if the device records times.
     pub time: Option<WallTime>,
 }
 
@@ -54,7 +54,7 @@ impl Frame {
         Self { time: Some(time), ..self }
     }
 
-    /// The same frame, cut by a capture.
+    /// The same frame, truncated by a capture.
     #[must_use]
     pub fn with_wire_len(self, wire_len: usize) -> Self {
         Self { wire_len, ..self }
@@ -76,7 +76,7 @@ impl<B: Into<Vec<u8>>> From<B> for Frame {
     }
 }
 
-/// Frames that wait to be received. Clones share them.
+/// Frames that wait to be received. Clones share the frames.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiting(Arc<Mutex<Frames>>);
 
@@ -99,7 +99,6 @@ impl Waiting {
         self.lock().frames.is_empty()
     }
 
-    /// Ends the input: no more frames will come.
     pub(crate) fn end(&self) {
         self.lock().has_ended = true;
     }
@@ -153,12 +152,12 @@ impl RxQueue for Queue {
     }
 }
 
-/// The packets that an output was given. Clones share them.
+/// The packets that an output got. Clones share the packets.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded(Arc<Mutex<Vec<Frame>>>);
 
 impl Recorded {
-    /// The packets so far, in the order in which they were sent. Packets of different CPUs have no order.
+    /// The packets so far, in the order of sending. Packets of different CPUs have no order.
     pub fn packets(&self) -> Vec<Frame> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

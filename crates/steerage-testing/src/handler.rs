@@ -31,13 +31,13 @@ use crate::frames::{Frame, Recorded, Waiting, output};
 /// The number of outputs of a tested handler: [`TxId`] 0 to 3.
 pub const TESTER_OUTPUTS: usize = 4;
 
-/// The maximum number of rounds in one step of a test. So a handler that always requests its next
-/// tick at once does not hang the test.
+/// The maximum number of rounds in one step of a test, so that a handler that always requests its
+/// next tick at once does not hang the test.
 const ROUNDS_MAX: usize = 100_000;
 
-/// Gives these frames to a handler, on one CPU, and ends the run. `make` makes the handler, as for
-/// `Builder::build`. Frames can be of any type that converts to [`Frame`]: a `Vec<u8>`, an array, a
-/// slice.
+/// Passes these frames to a handler, on one CPU, and ends the run. `make` creates the handler, as
+/// for `Builder::build`. Frames can be of any type that converts to [`Frame`]: a `Vec<u8>`, an
+/// array, a slice.
 ///
 /// # Panics
 /// If the handler panics.
@@ -75,13 +75,13 @@ pub fn run<H: Handler, F: Into<Frame>>(
     Tested { verdicts, ..tester.finish() }
 }
 
-/// The outcome of a test: see [`run`].
+/// The result of a test: see [`run`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Tested<R> {
     /// The report of the handler.
     pub report: R,
-    /// The verdict on each packet, in order. [`HandlerTester::finish`] leaves it empty.
+    /// The verdict on each packet, in order. [`HandlerTester::finish`] returns an empty list.
     pub verdicts: Vec<Verdict>,
     /// The packets sent to each output.
     pub sent: [Vec<Frame>; TESTER_OUTPUTS],
@@ -90,15 +90,15 @@ pub struct Tested<R> {
 }
 
 impl<R> Tested<R> {
-    /// The bytes of the packets that were sent to an output, in order. Empty if there is no such
-    /// output.
+    /// The bytes of the packets sent to an output, in order. Empty if the output does not exist.
     pub fn sent_to(&self, to: TxId) -> Vec<Vec<u8>> {
         let sent = self.sent.get(usize::from(to.0)).map_or(&[][..], Vec::as_slice);
         sent.iter().map(|frame| frame.bytes.clone()).collect()
     }
 }
 
-/// A handler on one CPU that the test steps. It begins at time 0, and time passes only by [`advance`](Self::advance).
+/// A handler on one CPU that the test steps. The clock begins at time 0, and time passes only by
+/// [`advance`](Self::advance).
 ///
 /// ```
 /// # use std::time::Duration;
@@ -139,11 +139,11 @@ pub struct HandlerTester<H: Handler> {
 }
 
 impl<H: Handler> HandlerTester<H> {
-    /// A CPU with a handler that `make` makes, [`TESTER_OUTPUTS`] outputs, and no packets yet. The
-    /// handler's first tick is over.
+    /// Creates a CPU with a handler from `make` and [`TESTER_OUTPUTS`] outputs. The handler has had
+    /// its first tick, and no packets yet.
     ///
     /// # Panics
-    /// If there is no memory for it, or if the handler panics.
+    /// If there is too little memory, or if the handler panics.
     pub fn new(make: impl Fn(CpuId) -> H + Send + Sync + 'static) -> Self {
         let (waiting, verdicts) = (Waiting::default(), Arc::<Mutex<Vec<Verdict>>>::default());
         let (outputs, recorded): (Vec<tx::Output>, Vec<Recorded>) = (0..TESTER_OUTPUTS).map(|_| output()).unzip();
@@ -160,8 +160,8 @@ impl<H: Handler> HandlerTester<H> {
         tester
     }
 
-    /// Gives these frames to the handler, in batches like those of the path, and returns the
-    /// verdict on each. Frames longer than 16,000 bytes are cut.
+    /// Passes these frames to the handler, in batches like those of the path, and returns the
+    /// verdict on each frame. Frames longer than 16,000 bytes are truncated.
     ///
     /// # Panics
     /// If the handler panics.
@@ -178,7 +178,7 @@ impl<H: Handler> HandlerTester<H> {
     pub fn advance(&mut self, time: Duration) {
         let until = self.clock.get() + time;
         while let Some(due) = self.cpu.next_tick().filter(|due| *due <= until) {
-            // If a tick requests the next one at once, the next one comes after a microsecond.
+            // If a tick requests the next tick at once, the next tick comes after a microsecond.
             let next = due.max(self.clock.get() + Duration::from_micros(1));
             if next > until {
                 break;
@@ -193,7 +193,7 @@ impl<H: Handler> HandlerTester<H> {
     /// The packets that the handler has sent to an output so far.
     ///
     /// # Panics
-    /// If there is no such output: see [`TESTER_OUTPUTS`].
+    /// If the output does not exist: see [`TESTER_OUTPUTS`].
     pub fn sent_to(&self, to: TxId) -> Vec<Frame> {
         self.recorded[usize::from(to.0)].packets()
     }
@@ -210,7 +210,7 @@ impl<H: Handler> HandlerTester<H> {
     pub fn finish(mut self) -> Tested<H::Report> {
         self.waiting.end();
         self.settle();
-        // The queue closes, and its pages come home.
+        // The queue closes, and its pages return.
         let ended = (0..ROUNDS_MAX).any(|_| self.cpu.step() == Stepped::Finished);
         assert!(ended, "the run does not end");
         let report = self.cpu.finish();
@@ -219,10 +219,10 @@ impl<H: Handler> HandlerTester<H> {
         Tested { report, verdicts: Vec::new(), sent, snapshot: self.handle.snapshot() }
     }
 
-    /// Steps the CPU until it has nothing to do.
+    /// Steps the CPU until it has no work.
     fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
-            // A poll without frames ends a round in which nothing was done.
+            // A poll without frames ends a round without work.
             if self.cpu.step() != Stepped::Worked && self.waiting.is_empty() {
                 break;
             }
@@ -238,7 +238,7 @@ impl<H: Handler> fmt::Debug for HandlerTester<H> {
     }
 }
 
-/// The longest frame of a test. Any jumbo frame fits.
+/// The longest frame of a test, in bytes. Any jumbo frame fits.
 const FRAME_MAX: usize = 16_000;
 const _: () = assert!(FRAME_MAX <= FRAME_BYTES_MAX);
 
@@ -250,7 +250,7 @@ fn spec(affinity: Affinity, input: InputSpec, outputs: Vec<tx::Output>) -> Spec 
         workers,
         inputs: vec![input],
         outputs,
-        // A fixed key, so that a test that depends on hashes repeats.
+        // A fixed key, so that tests that depend on hashes are repeatable.
         hasher: QueueHasher::by_flow(FlowHasher::keyed(&HashKey::MICROSOFT), affinity, Layers::Inner),
         device_hash: Some(affinity),
         affinity,
@@ -270,7 +270,6 @@ fn spec(affinity: Affinity, input: InputSpec, outputs: Vec<tx::Output>) -> Spec 
     }
 }
 
-/// A clock that only the test moves. The CPU never sleeps.
 struct Still(Rc<Cell<Timestamp>>);
 
 impl Platform for Still {
@@ -287,7 +286,6 @@ impl Platform for Still {
     }
 }
 
-/// Records the verdict on each packet after the handler has returned.
 struct Recording<H> {
     handler: H,
     verdicts: Arc<Mutex<Vec<Verdict>>>,
@@ -327,8 +325,8 @@ mod tests {
 
     use super::*;
 
-    /// Consumes, discards and transmits packets in turn. It requests a tick every 10 ms, and sends
-    /// in the tick.
+    /// Consumes, discards and transmits packets in turn. This handler requests a tick every 10 ms,
+    /// and sends packets in the tick.
     #[derive(Default)]
     struct ByTurns {
         packets: u8,
@@ -376,7 +374,7 @@ mod tests {
             let expected = [Verdict::Consumed, Verdict::Discarded, Verdict::Transmitted(TxId(nth % 6))];
             assert_eq!(verdict, expected[usize::from(nth % 3)]);
         }
-        // Every sixth packet goes to output 2. The packets to output 5 go nowhere, because there are four outputs.
+        // Every sixth packet goes to output 2. Packets to the missing output 5 are refused.
         let sent = tester.sent_to(TxId(2));
         assert_eq!(sent, (2..200).step_by(6).map(frame).collect::<Vec<_>>());
         let tested = tester.finish();

@@ -1,9 +1,10 @@
-//! For authors of packet functions and devices.
+//! Test helpers for authors of packet functions and devices.
 //!
-//! [`run`] gives frames to a packet function and returns its verdicts; [`HandlerTester`] does it step by step, with a clock that
-//! the test moves. [`input`] and [`output`] are an input of frames in memory and an output that records packets, for an
-//! instance on threads. [`QueueTester`] polls a receive queue as the path does, without the path. [`SplitMix64`] has random numbers that
-//! are the same in each run.
+//! [`run`] passes frames to a packet function and returns its verdicts. [`HandlerTester`] passes
+//! frames step by step, with a clock that the test moves. For an instance on threads, [`input`] is
+//! an input of frames in memory, and [`output`] is an output that records packets. [`QueueTester`]
+//! polls a receive queue as the path does, without the path.
+//! [`SplitMix64`] has random numbers that are the same in each run.
 //!
 //! ```
 //! # use steerage_core::{completions::Completions, device::{Capabilities, DeviceError}, limits::HEADROOM, rx::{Polled, RxQueue}};
@@ -57,15 +58,15 @@ pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, run};
 pub use page_loop::PageLoop;
 pub use random::SplitMix64;
 
-/// The number of pages of a tested queue. It is enough for a few polls, so that a device that loses pages soon runs out.
+/// The pages of a tested queue: so few that a device that loses pages soon runs out of pages.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
 
-/// The frame header that the device wrote, if it did, and a copy of the frame.
+/// The frame header that the device wrote, if there is one, and a copy of the frame.
 pub type Headed = (Option<FrameHeader>, Vec<u8>);
 
-/// A receive queue with memory of its own, which the test polls.
+/// A receive queue with its own memory, which the test polls.
 ///
-/// Pages and blocks are given back after every poll, unless they are [held](Self::hold_frames).
+/// Pages and blocks are returned after every poll, unless frames are [held](Self::hold_frames).
 ///
 /// ```
 /// # use steerage_flow::Timestamp;
@@ -95,10 +96,10 @@ pub struct QueueTester {
 }
 
 impl QueueTester {
-    /// Makes [`TESTER_PAGES`] pages for the queue, and opens it.
+    /// Creates [`TESTER_PAGES`] pages for the queue, and opens the queue.
     ///
     /// # Errors
-    /// The queue's own error, or an error if there is no memory.
+    /// The queue's own error, or an error if there is too little memory.
     pub fn new(mut queue: Box<dyn RxQueue>) -> Result<Self, DeviceError> {
         let Capabilities { fit, lends, .. } = queue.capabilities();
         // The tester does not copy lent frames, so it needs no pages for them.
@@ -130,8 +131,8 @@ impl QueueTester {
     /// Polls once, at the time `now`. Returns the result of the poll and a copy of each frame.
     ///
     /// # Errors
-    /// The queue's own error. If the poll also handed over frames, this call returns the frames, and the next call returns the
-    /// error.
+    /// The queue's own error. If the poll also handed over frames, this call returns the frames,
+    /// and the next call returns the error.
     ///
     /// # Panics
     /// If the queue hands over more than `budget` frames.
@@ -157,7 +158,8 @@ impl QueueTester {
         Ok((polled, copies))
     }
 
-    /// Polls once as [`poll`](Self::poll) does, but copies no frames and returns their number. For benchmarks.
+    /// Polls once as [`poll`](Self::poll) does, but copies no frames and returns their number. For
+    /// benchmarks.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
@@ -171,12 +173,13 @@ impl QueueTester {
         Ok((polled, count))
     }
 
-    /// Holds all frames from now on, as if handlers were slow, until [`release_frames`](Self::release_frames).
+    /// Holds all frames from now on, as slow handlers would, until
+    /// [`release_frames`](Self::release_frames).
     pub fn hold_frames(&mut self) {
         self.hold = true;
     }
 
-    /// Gives all held frames back, and from now on the frames of each poll after the poll.
+    /// Returns all held frames. From now on, the frames of each poll are returned after the poll.
     pub fn release_frames(&mut self) {
         self.hold = false;
         self.frames.append(&mut self.held);
@@ -203,12 +206,12 @@ impl QueueTester {
         self.chained
     }
 
-    /// The number of pages that the queue has not given back.
+    /// The number of pages that the queue has not returned.
     pub fn pages_out(&self) -> usize {
         TESTER_PAGES - self.pages.pool.free()
     }
 
-    /// Asks the queue to end: see [`RxQueue::stop`].
+    /// Requests the queue to end: see [`RxQueue::stop`].
     pub fn stop(&mut self) -> bool {
         self.queue.stop()
     }
@@ -218,7 +221,7 @@ impl QueueTester {
         self.wire_bytes
     }
 
-    /// The mode in which the device runs, if the queue said so when it was opened.
+    /// The mode in which the device runs, if the queue reported the mode when it was opened.
     pub fn mode(&self) -> Option<&'static str> {
         self.mode
     }

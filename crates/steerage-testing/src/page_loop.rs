@@ -10,8 +10,8 @@ use steerage_core::limits::{BACKLOG_DEFAULT, HEADROOM, PAGE_BYTES_MIN, POOL_BULK
 use steerage_core::page_cache::PagePool;
 use steerage_mem::SharedPool;
 
-/// The page pool of a receive queue and a ring to one CPU, without device and steering. Benchmarks use it to measure what a page
-/// costs on its way there and back.
+/// The page pool of a receive queue and a ring to one CPU, without device and steering. Benchmarks
+/// use a `PageLoop` to measure the cost of a page on its way to the CPU and back.
 ///
 /// ```
 /// use steerage_testing::PageLoop;
@@ -28,15 +28,17 @@ pub struct PageLoop {
 }
 
 impl PageLoop {
-    /// Makes `queues` queues over one shared pool, each with a local cache of `local_pages` pages. Returns each with the consumer
-    /// of its ring, which gives pages back by [`Consumer::finish`].
+    /// Creates `queues` queues over one shared pool, each with a local cache of `local_pages`
+    /// pages. Returns each queue with the consumer of its ring, which returns pages by
+    /// [`Consumer::finish`].
     ///
     /// # Errors
-    /// An error if there is no memory.
+    /// An error if there is too little memory.
     pub fn new(queues: usize, local_pages: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
         let slots = BACKLOG_DEFAULT.next_power_of_two();
         let (region, mut pages) = Region::map(queues * (slots + 2 * POOL_BULK), PAGE_BYTES_MIN)?;
-        // Memory that was never touched has no physical pages yet, and the first access would wait for the page tables.
+        // Memory that was never touched has no physical pages yet, and the first access would wait
+        // for the page tables.
         pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
         let shared = SharedPool::by_node(&region, pages);
         let memory = Memory::new(Arc::clone(&region), None);
@@ -50,15 +52,16 @@ impl PageLoop {
         Ok((0..queues).map(one).collect())
     }
 
-    /// Takes `count` pages and hands them over, as one poll does, or none if the ring has no room for all of them. Before that, it
-    /// takes finished pages back if it is short of pages or of room. Returns the number of pages handed over.
+    /// Takes `count` pages and hands them over, as one poll does, or no page if the ring has too
+    /// little room. If pages or room are short, first takes finished pages back. Returns the number
+    /// of pages handed over.
     #[inline]
     pub fn send(&mut self, count: usize) -> usize {
         self.hand_over(count, |_, page| Completion::new(page, 0, 0))
     }
 
-    /// Like [`send`](Self::send), with a frame in each page. `write` gets the page's bytes behind the headroom, and returns the
-    /// frame's length.
+    /// Like [`send`](Self::send), with a frame in each page. `write` gets the page's bytes after
+    /// the headroom, and returns the frame's length.
     #[inline]
     pub fn send_frames(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> usize) -> usize {
         self.hand_over(count, |region, mut page| {
@@ -76,7 +79,6 @@ impl PageLoop {
                 pool.recycled();
             }
         }
-        // A poll also hands over all pages or none.
         let count = if producer.room() < count as u64 { 0 } else { count };
         let (region, pages) = pool.take_many(count);
         frames.extend(pages.map(|page| complete(region, page)));
@@ -86,7 +88,8 @@ impl PageLoop {
         sent
     }
 
-    /// The number of pages that came from the local cache, and the number from the shared pool. Counted when pages come back.
+    /// How many pages came from the local cache, and how many from the shared pool. The counts
+    /// change when pages return.
     pub fn served(&self) -> (u64, u64) {
         self.pool.served()
     }

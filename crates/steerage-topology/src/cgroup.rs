@@ -1,28 +1,28 @@
-//! The CPUs and the CPU time that the control groups of this process allow, for both versions of cgroups.
+//! The CPUs and the CPU time that this process's control groups allow (both versions of cgroups).
 
 use crate::cpu::CpuMask;
 use crate::files::Files;
 
 const ROOT: &str = "sys/fs/cgroup";
 
-/// The CPUs that the process's cpusets allow. `None` if no cpuset is known.
+/// The CPUs that the process's cpusets allow. `None` if the process has no known cpuset.
 pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
     let read = |hierarchy: &Hierarchy, group: &str| {
-        // In the first version `cpuset.cpus` has the requested CPUs. The other file was added later.
+        // In version 1, `cpuset.cpus` has the requested CPUs. The other file was added later.
         let names: &[&str] = match hierarchy.version {
             Version::One => &["cpuset.effective_cpus", "cpuset.cpus"],
             Version::Two => &["cpuset.cpus.effective"],
         };
         names.iter().find_map(|name| files.list(format!("{group}/{name}")))
     };
-    // The groups above have already narrowed a group's effective CPUs, so the nearest group with a list counts.
+    // Parent groups have already reduced a group's effective CPUs, so the nearest list counts.
     let nearest = hierarchies(files, "cpuset")
         .into_iter()
         .filter_map(|hierarchy| hierarchy.upwards().find_map(|group| read(&hierarchy, &group)));
     nearest.reduce(|one, other| one.and(&other))
 }
 
-/// The CPU time that the control groups allow, in CPUs. It is the minimum from the process's own group up to the root.
+/// The CPU time that the control groups allow, in CPUs: the minimum up to the root.
 pub(crate) fn quota(files: &Files) -> Option<f64> {
     let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
         Version::One => {
@@ -49,7 +49,6 @@ enum Version {
     Two,
 }
 
-/// A tree of groups, and the process's own group in it.
 #[derive(Debug)]
 struct Hierarchy {
     version: Version,
@@ -57,8 +56,8 @@ struct Hierarchy {
     group: String,
 }
 
-/// The usual mount points of a controller's groups. A hierarchy that is mounted elsewhere is not
-/// found, and does not limit anything.
+/// The usual mount points of a controller's groups. A hierarchy with another mount point is not
+/// found, and does not limit the process.
 fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
     let text = files.text("proc/self/cgroup").unwrap_or_default();
     let mut found = Vec::new();
@@ -70,7 +69,6 @@ fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
         };
         if controllers.is_empty() {
             add(Version::Two, ROOT.to_owned());
-            // If both versions are mounted, the second one is beside the first.
             add(Version::Two, format!("{ROOT}/unified"));
         } else if controllers.split(',').any(|one| one == controller) {
             add(Version::One, format!("{ROOT}/{controllers}"));
@@ -83,11 +81,11 @@ fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
 }
 
 impl Hierarchy {
-    /// The process's own group and each group above it. In a container the groups have their
-    /// outside names, and the mount may begin at the container's own group. Then the last group
-    /// here, the root of the mount, is that group.
+    /// The process's own group and each parent group. In a container, the groups have the names of
+    /// the host, and the mount may begin at the container's own group. Then the last group here,
+    /// the root of the mount, is that group.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
-        // The name of a group that this process cannot see begins with dots. There is nothing to read.
+        // The name of a group that this process cannot see begins with dots. Its files are missing.
         let group = if self.group.split('/').any(|part| part == "..") { "" } else { self.group.as_str() };
         let groups = std::iter::successors(Some(group), |group| {
             (!group.is_empty()).then(|| group.rsplit_once('/').map_or("", |(above, _)| above))
@@ -118,8 +116,8 @@ mod tests {
             ("sys/fs/cgroup/cpu.max", "400000 100000"),
         ]);
         assert_eq!(quota_of(&made), Some(1.5));
-        // In a cgroup namespace of its own, the process sees only the root. Version 1 has other
-        // file names.
+        // In its own cgroup namespace, a process sees only the root. Version 1 has other file
+        // names.
         let namespaced = Made::new(&[("proc/self/cgroup", "0::/"), ("sys/fs/cgroup/cpu.max", "50000 100000")]);
         assert_eq!(quota_of(&namespaced), Some(0.5));
         let first = Made::new(&[
@@ -148,7 +146,7 @@ mod tests {
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-3"));
         first.remove("sys/fs/cgroup/cpuset/x/cpuset.effective_cpus");
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-7"));
-        // A container's group has the name that it has outside, and is mounted as the root.
+        // A container's group has its name on the host, and is mounted as the root.
         let container =
             Made::new(&[("proc/self/cgroup", "4:cpuset:/docker/1"), ("sys/fs/cgroup/cpuset/cpuset.cpus", "6,7")]);
         assert_eq!(cpuset_of(&container).as_deref(), Some("6-7"));

@@ -3,7 +3,7 @@
 //! The rules are those of `bitmap_parse`, `bitmap_parselist` and the `%*pb` format (Linux,
 //! `lib/bitmap-str.c` and `lib/vsprintf.c`), so a script that was written for
 //! `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change. One rule is surprising: a character
-//! before eight digits is ignored if it is no digit, so `x00000001` is CPU 0.
+//! other than a digit before eight digits is ignored, so `x00000001` is CPU 0.
 
 use std::fmt;
 use std::io;
@@ -14,12 +14,12 @@ use nix::unistd::Pid;
 /// The number of different CPUs that a [`CpuId`] can represent.
 const IDS: usize = 1 << u16::BITS;
 
-/// The number of bits of a chunk of a bitmap. A chunk is written as [`CHUNK_DIGITS`] hex digits.
+/// The number of bits in a chunk of a bitmap. A chunk is written as [`CHUNK_DIGITS`] hex digits.
 const CHUNK_BITS: usize = 32;
 const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
 
-/// The number of characters of a wrong text that an error shows. It is enough to recognise the
-/// text, and fits on a line.
+/// How many characters of an invalid text an error shows: enough to recognise, few enough for a
+/// line.
 const SHOWN_CHARS_MAX: usize = 32;
 
 /// A logical CPU, identified by the kernel's number.
@@ -45,7 +45,8 @@ impl fmt::Display for CpuId {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CpuMask {
-    /// CPU `64 i + b` is bit `b` of word `i`. The last word is never zero, so that equal sets are equal words.
+    /// CPU `64 i + b` is bit `b` of word `i`. The last word is never zero: equal sets have equal
+    /// words.
     words: Vec<u64>,
 }
 
@@ -55,7 +56,7 @@ impl CpuMask {
         Self { words: Vec::new() }
     }
 
-    /// The CPUs that this process may run on: its affinity, which its cpuset has already narrowed.
+    /// The CPUs on which this process may run: its affinity, which its cpuset has already reduced.
     ///
     /// # Errors
     /// The error of `sched_getaffinity(2)`: `EINVAL` on a machine with more than 1024 CPUs.
@@ -78,7 +79,7 @@ impl CpuMask {
         let line = up_to_line_end(text);
         let mut mask = Self::new();
         // Parsing goes from right to left, as in the kernel. If a text has two errors, the
-        // direction decides which one is reported.
+        // direction decides which error is reported.
         let mut left = without_separators_behind(line.as_bytes());
         for i in 0.. {
             if left.is_empty() {
@@ -96,9 +97,9 @@ impl CpuMask {
         }
     }
 
-    /// Parses the list form, `rps_cpus_list`. It has numbers and ranges such as `0-3,8`. `all`
-    /// means all CPUs, `N` the last CPU, and `0-1023:2/256` the first 2 CPUs of every 256. Parsing
-    /// stops at the first newline or NUL. An empty text is the empty set.
+    /// Parses the list form, `rps_cpus_list`. A list has numbers and ranges such as `0-3,8`. In a
+    /// list, `all` means all CPUs, `N` the last CPU, and `0-1023:2/256` the first 2 CPUs of every
+    /// 256. Parsing stops at the first newline or NUL. An empty text is the empty set.
     ///
     /// # Errors
     /// [`MaskErrorKind::Range`] for CPUs from `nr_cpu_ids` on. [`MaskErrorKind::Invalid`] for other
@@ -212,7 +213,6 @@ impl CpuMask {
         self.words.get(i).copied().unwrap_or(0)
     }
 
-    /// Adds `bits` to word `i`.
     fn set_word(&mut self, i: usize, bits: u64) {
         if bits == 0 {
             return;
@@ -238,7 +238,6 @@ impl FromIterator<CpuId> for CpuMask {
     }
 }
 
-/// The list form, as people write it.
 impl fmt::Display for CpuMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.to_list())
@@ -265,25 +264,25 @@ pub fn pin(cpu: CpuId) -> io::Result<()> {
 /// Pins another thread to a CPU, by its thread identifier. 0 is the calling thread.
 ///
 /// # Errors
-/// The errors of [`pin`], and `ESRCH` if there is no such thread.
+/// The errors of [`pin`], and `ESRCH` if the thread does not exist.
 pub fn pin_thread(thread: i32, cpu: CpuId) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(usize::from(cpu.0))?;
     Ok(sched_setaffinity(Pid::from_raw(thread), &set)?)
 }
 
-/// The text up to the first newline or NUL. The kernel stops reading there too.
+/// The text up to the first newline or NUL, where the kernel also stops reading.
 fn up_to_line_end(text: &str) -> &str {
     text.split(['\n', '\0']).next().unwrap_or("")
 }
 
-/// A comma, or C's white space. Rust's `is_ascii_whitespace` leaves out the vertical tab.
+/// A comma, or C's white space. Rust's `is_ascii_whitespace` excludes the vertical tab.
 fn is_separator(c: char) -> bool {
     matches!(c, ',' | ' ' | '\t' | '\r' | '\x0b' | '\x0c')
 }
 
-/// Takes the last chunk of a bitmap: at most 8 hex digits. After 8 digits the kernel drops the next
-/// byte without further checks, unless it is a digit. The separators in front of the chunk are
+/// Takes the last chunk of a bitmap: at most 8 hex digits. After 8 digits, the kernel drops the
+/// next byte without further checks, unless it is a digit. The separators before the chunk are
 /// removed too.
 fn take_chunk(left: &mut &[u8]) -> Result<u32, MaskError> {
     let all = String::from_utf8_lossy(left);
@@ -320,7 +319,7 @@ struct Region {
 }
 
 impl Region {
-    /// `None` if the text is not an item. Whether its CPUs exist is not checked.
+    /// `None` if the text is not an item. Whether the item's CPUs exist is not checked.
     fn parse(item: &str, nr: usize) -> Option<Self> {
         let (range, pattern) = match item.split_once(':') {
             Some((range, pattern)) => (range, Some(pattern)),
@@ -329,7 +328,6 @@ impl Region {
         let (first, last) = match range.split_once('-') {
             Some((first, last)) => (number(first, nr)?, number(last, nr)?),
             None if range.eq_ignore_ascii_case("all") => (0, nr.saturating_sub(1)),
-            // The kernel accepts a pattern only after a range.
             None if pattern.is_some() => return None,
             None => (number(range, nr)?, number(range, nr)?),
         };
@@ -345,8 +343,7 @@ impl Region {
     }
 }
 
-/// A decimal number, or `N` for the last CPU. A number that does not fit is replaced by one that is
-/// larger than any CPU.
+/// A decimal number, or `N` for the last CPU. Too large numbers become larger than any CPU.
 fn number(text: &str, nr: usize) -> Option<usize> {
     if text == "N" {
         return Some(nr.saturating_sub(1));
@@ -361,7 +358,7 @@ fn number(text: &str, nr: usize) -> Option<usize> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MaskErrorKind {
-    /// `EINVAL`: this is not a mask.
+    /// `EINVAL`: the text is not a mask.
     Invalid,
     /// `EOVERFLOW`: the bitmap has more CPUs than the machine.
     Overflow,
@@ -369,7 +366,8 @@ pub enum MaskErrorKind {
     Range,
 }
 
-/// Why a text is not a CPU mask of this machine. The message is one line, and says how to write it.
+/// The reason why a text is not a CPU mask of this machine. The message is one line, and says how
+/// to write a mask.
 ///
 /// ```
 /// use steerage_topology::{CpuMask, MaskErrorKind};
@@ -389,7 +387,7 @@ impl MaskError {
         self.kind
     }
 
-    /// The name of the error number that the kernel would return: `EINVAL`, `EOVERFLOW` or `ERANGE`.
+    /// The name of the kernel's error number: `EINVAL`, `EOVERFLOW` or `ERANGE`.
     pub fn errno_name(&self) -> &'static str {
         match self.kind {
             MaskErrorKind::Invalid => "EINVAL",
@@ -441,8 +439,7 @@ impl fmt::Display for MaskError {
 
 impl std::error::Error for MaskError {}
 
-/// The beginning of `text` in printable form. The text comes from outside and becomes part of a
-/// line.
+/// The beginning of `text`, which comes from outside, in printable form for one line.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN_CHARS_MAX).is_some() {

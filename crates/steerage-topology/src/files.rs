@@ -1,4 +1,4 @@
-//! The kernel's files below a root directory. Any of them may be missing.
+//! The kernel's files below a root directory. Any file may be missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use crate::cpu::CpuMask;
 
-/// The kernel's lists of CPUs and NUMA nodes, below the root (Documentation/admin-guide/cputopology.rst and
-/// Documentation/ABI/stable/sysfs-devices-node).
+/// The kernel's lists of CPUs and NUMA nodes, below the root
+/// (Documentation/admin-guide/cputopology.rst and Documentation/ABI/stable/sysfs-devices-node).
 pub(crate) const CPUS: &str = "sys/devices/system/cpu";
 pub(crate) const NODES: &str = "sys/devices/system/node";
 
-/// The limit of lists that the kernel wrote itself. No kernel can be built for more CPUs.
+/// The limit for lists that the kernel wrote itself. No kernel can be built for more CPUs.
 const CPU_IDS_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -24,22 +24,19 @@ impl Files {
         Self { root: root.into() }
     }
 
-    /// The contents of a file without the final newline. Paths start at the root, without the first slash.
+    /// The contents of a file without the final newline. Paths are relative to the root.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         Some(fs::read_to_string(self.root.join(path)).ok()?.trim().to_owned())
     }
 
-    /// The number in a file.
     pub(crate) fn number<N: FromStr>(&self, path: impl AsRef<Path>) -> Option<N> {
         self.text(path)?.parse().ok()
     }
 
-    /// The list of CPUs in a file, if it has any.
     pub(crate) fn list(&self, path: impl AsRef<Path>) -> Option<CpuMask> {
         CpuMask::parse_list(&self.text(path)?, CPU_IDS_MAX).ok().filter(|cpus| !cpus.is_empty())
     }
 
-    /// The names of the directories in a directory.
     pub(crate) fn directories(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.root.join(directory)).into_iter().flatten().flatten();
         let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));

@@ -1,4 +1,4 @@
-//! The time that other programs take from our CPUs. Our threads cannot run there meanwhile.
+//! The time that other programs take from our CPUs. Our threads cannot run during that time.
 
 use std::path::PathBuf;
 
@@ -6,19 +6,18 @@ use crate::cpu::{CpuId, CpuMask};
 use crate::files::Files;
 
 /// The columns of busy time in a CPU's line of /proc/stat: user, nice, system, irq, softirq and
-/// steal (proc_stat(5)). Without idle and iowait. The time of guests is included in user.
+/// steal (proc_stat(5)), without idle and iowait. The time of guests is included in user.
 const TAKEN: [usize; 6] = [0, 1, 2, 5, 6, 7];
-/// The columns of all time.
+/// The number of columns that add up to the total time.
 const ALL: usize = 8;
 
 /// The fields utime and stime of /proc/PID/task/TID/stat, counted from the closing bracket of the
 /// name (proc_pid_stat(5): 14 and 15).
 const TASK_TIME: [usize; 2] = [11, 12];
 
-/// Measures the share of each CPU's time that others took between two polls: other programs, the
-/// kernel's own work, other guests of the hypervisor. The kernel counts in ticks of 10 ms, so poll
-/// it at most a few times per second. A poll reads one file, and a small file for each thread of
-/// ours.
+/// Measures the share of each CPU's time that other programs, the kernel's own work, or other
+/// guests of the hypervisor took between two polls. The kernel counts in ticks of 10 ms, so poll at
+/// most a few times per second. A poll reads one file, and a small file for each of our threads.
 ///
 /// ```
 /// use steerage_topology::{ForeignLoad, Topology};
@@ -36,7 +35,6 @@ pub struct ForeignLoad {
     before: Vec<Ticks>,
 }
 
-/// The times of one CPU since the machine was started.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ticks {
     taken: u64,
@@ -45,7 +43,7 @@ struct Ticks {
 }
 
 impl ForeignLoad {
-    /// Measures these CPUs.
+    /// Measures the CPUs of `cpus`.
     pub fn new(cpus: &CpuMask) -> Self {
         Self::below("/", cpus)
     }
@@ -55,10 +53,10 @@ impl ForeignLoad {
         Self { files: Files::below(root), cpus: cpus.iter().collect(), before: Vec::new() }
     }
 
-    /// The share of each CPU's time that others took since the last poll, from 0 to 1, in the order
-    /// of the mask. `threads` are the thread identifiers of our threads on these CPUs in the same
-    /// order, or 0 if there is none. `None` at the first poll, and if the kernel does not report
-    /// the times.
+    /// The share of each CPU's time that other programs took since the last poll, from 0 to 1, in
+    /// the order of the mask. `threads` are the identifiers of our threads on these CPUs in the
+    /// same order, or 0 for a CPU without one. `None` at the first poll, and if the kernel does not
+    /// report the times.
     pub fn poll(&mut self, threads: &[i32]) -> Option<Vec<(CpuId, f64)>> {
         let stat = self.files.text("proc/stat")?;
         let now: Option<Vec<Ticks>> =
@@ -80,7 +78,6 @@ impl ForeignLoad {
     fn ticks(&self, stat: &str, cpu: CpuId, thread: i32) -> Option<Ticks> {
         let name = format!("cpu{cpu}");
         let line = stat.lines().find_map(|line| line.strip_prefix(&name)?.strip_prefix(' '));
-        // The CPU is offline, so no program uses it.
         let Some(line) = line else { return Some(Ticks::default()) };
         let times: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
         let taken = TAKEN.iter().filter_map(|at| times.get(*at)).sum();
@@ -92,7 +89,6 @@ impl ForeignLoad {
             return None;
         }
         let stat = self.files.text(format!("proc/self/task/{thread}/stat"))?;
-        // The name in brackets may contain any characters.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         TASK_TIME.iter().map(|at| fields.get(*at)?.parse::<u64>().ok()).sum()
     }
@@ -103,7 +99,6 @@ mod tests {
     use super::*;
     use crate::test_machines::Made;
 
-    /// The stat line of a task with these times.
     fn task(user: u64, system: u64) -> String {
         format!("7 (a ) b) S 1 2 3 4 5 6 7 8 9 10 {user} {system} 0 0")
     }
@@ -116,7 +111,6 @@ mod tests {
         let cpus: CpuMask = [CpuId(0), CpuId(1), CpuId(2)].into_iter().collect();
         let mut others = ForeignLoad::below(made.root(), &cpus);
         assert_eq!(others.poll(&[7, 0, 0]), None);
-        // 100 more ticks on each CPU. Part of the ticks of CPU 0 were ours.
         made.write("proc/stat", "cpu 0 0 0 0\ncpu0 30 10 30 120 0 0 0 10 0 0\ncpu1 0 0 0 170 20 10 0 0 0 0\n");
         made.write("proc/self/task/7/stat", &task(20, 15));
         let shares = others.poll(&[7, 0, 0]).unwrap();
@@ -131,7 +125,6 @@ mod tests {
         assert_eq!((others.poll(&[1]), others.poll(&[1])), (None, None));
     }
 
-    /// The real files give shares between 0 and 1.
     #[test]
     fn this_machine_has_such_files() {
         let cpus = crate::machine::Topology::read().allowed().clone();

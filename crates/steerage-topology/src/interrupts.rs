@@ -3,9 +3,10 @@
 //! The kernel lists a PCI device's interrupts in `msi_irqs`
 //! (Documentation/ABI/testing/sysfs-bus-pci). An interrupt's names are directories in
 //! `/proc/irq/N`, and its CPUs are in `effective_affinity_list`
-//! (Documentation/core-api/irq/irq-affinity.rst). Only the name says which queue an interrupt
-//! belongs to. Every driver has names of its own: `eth0-TxRx-3`, `eth0-rx-3`,
-//! `mlx5_comp3@pci:0000:00:05.0`, `virtio2-input.3`. They all end in the number of the queue.
+//! (Documentation/core-api/irq/irq-affinity.rst). Only the name of an interrupt identifies its
+//! queue. Every driver has its own names: `eth0-TxRx-3`, `eth0-rx-3`,
+//! `mlx5_comp3@pci:0000:00:05.0`, `virtio2-input.3`. All of these names end in the number of the
+//! queue.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +18,8 @@ use crate::files::Files;
 const NOT_RECEIVING: [&str; 8] = ["output", "config", "async", "mgmnt", "mgmt", "misc", "ctrl", "event"];
 
 /// The CPUs that handle the interrupt of each receive queue of an interface, by the number of the
-/// queue. The map is empty if the kernel does not report them, as for interfaces without a card.
+/// queue. The map is empty if the kernel does not report these interrupts, as for interfaces
+/// without a card.
 ///
 /// ```
 /// for (queue, cpus) in steerage_topology::interrupt_cpus("eth0") {
@@ -46,7 +48,7 @@ fn below(files: &Files, interface: &str) -> BTreeMap<u32, CpuMask> {
     found
 }
 
-/// The receive queue that an interrupt of this name belongs to.
+/// The receive queue to which an interrupt of this name belongs.
 fn queue_of(name: &str) -> Option<u32> {
     let name = name.split('@').next()?.to_ascii_lowercase();
     let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
@@ -55,8 +57,7 @@ fn queue_of(name: &str) -> Option<u32> {
     if sends_only || NOT_RECEIVING.iter().any(|part| rest.contains(part)) {
         return None;
     }
-    // A name of the interface itself has no queue: `eth0`, `enp0s3`. That interrupt is for
-    // everything.
+    // The name of the interface itself (`eth0`, `enp0s3`) identifies an interrupt for all queues.
     let has_queue =
         rest.ends_with(['-', '.', ':']) || rest.contains("rx") || rest.contains("comp") || rest.contains("input");
     number.parse().ok().filter(|_| has_queue)

@@ -13,10 +13,10 @@
 //! | `nodes` | the NUMA node of each CPU: [`NodeMap`] |
 //! | `cgroup`, `memory` | the CPUs, the time and the memory that control groups allow this process |
 //! | `probe` | measures how long a cache line takes from one CPU to another |
-//! | `files` | the kernel's files; any of them may be missing |
+//! | `files` | the kernel's files, which may be missing |
 //! | `cpu` | [`CpuId`], and [`CpuMask`], a set of them |
 //!
-//! Nothing here depends on another crate of steerage.
+//! This crate depends on no other crate of steerage.
 #![forbid(unsafe_code)]
 
 // Doc examples and tests name the crate as its users do.

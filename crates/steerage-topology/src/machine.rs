@@ -1,11 +1,10 @@
-//! The CPUs of a machine: which are near each other, which this process may use, and which the
-//! kernel keeps free.
+//! The CPUs of a machine: near and far CPUs, CPUs that this process may use, and isolated CPUs.
 //!
-//! The facts are read from /sys and /proc as Linux lays them out
-//! (Documentation/admin-guide/cputopology.rst, cgroup-v1/cpusets.rst, cgroup-v2.rst). A missing
-//! file is not an error. It means that a fact is unknown: containers hide some files, and virtual
-//! machines show a topology that the hypervisor made up. The time that a cache line takes from one
-//! CPU to another matters most to steering, and can be [measured](Topology::measure).
+//! The topology is read from /sys and /proc (Documentation/admin-guide/cputopology.rst,
+//! cgroup-v1/cpusets.rst, cgroup-v2.rst). A missing file means that a property is unknown and is
+//! not an error, because containers hide some files. Virtual machines show a topology that the
+//! hypervisor invented. The time that a cache line takes from one CPU to another matters most to
+//! steering, and can be [measured](Topology::measure).
 
 mod measure;
 mod order;
@@ -22,17 +21,17 @@ use crate::files::{CPUS, Files, NODES, online_of};
 
 pub use measure::{Nearness, nearness};
 
-/// The largest number of CPUs that are considered. A steering instance cannot have more.
+/// The largest number of CPUs that are considered: the maximum of a steering instance.
 pub const CPUS_MAX: usize = 1024;
 
 /// The `cpu_capacity` of the fastest CPUs (`SCHED_CAPACITY_SCALE`).
 const CAPACITY_FULL: u32 = 1024;
 
 /// The assumed capacity of Intel's efficient cores if the kernel names them without a capacity. Any
-/// number below the full one works, since it is only used for sorting.
+/// number below the full capacity works, since it is only used for sorting.
 const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 
-/// The place of a CPU in the machine.
+/// The position of a CPU in the machine.
 ///
 /// ```
 /// use steerage_topology::{CpuId, Topology};
@@ -56,7 +55,7 @@ pub struct Place {
     /// The last cache between the CPU and memory.
     pub cache: Option<SharedCache>,
     /// The CPU's speed relative to the fastest CPUs, which have 1024. The small cores of a hybrid
-    /// machine have less.
+    /// machine have a smaller number.
     pub capacity: u32,
 }
 
@@ -66,7 +65,7 @@ pub struct Place {
 pub struct SharedCache {
     /// The level of the cache, mostly 3.
     pub level: u32,
-    /// The CPUs that share it.
+    /// The CPUs that share the cache.
     pub cpus: CpuMask,
 }
 
@@ -83,14 +82,14 @@ pub struct SharedCache {
 #[derive(Clone, Debug)]
 pub struct Topology {
     places: BTreeMap<CpuId, Place>,
-    /// The distance of each node's memory from each node, as reported by the firmware. 10 is local.
+    /// The distance of each node's memory from each node, by the firmware. 10 means local memory.
     distances: BTreeMap<u32, Vec<u32>>,
     possible: Option<CpuMask>,
     online: CpuMask,
     isolated: CpuMask,
     allowed: CpuMask,
     quota: Option<f64>,
-    /// How long a cache line takes between two CPUs. The lower CPU is first.
+    /// How long a cache line takes between two CPUs. The lower CPU comes first.
     latencies: BTreeMap<(CpuId, CpuId), Duration>,
 }
 
@@ -102,11 +101,11 @@ impl Topology {
     }
 
     /// Reads a machine whose /sys and /proc are below `root`. Only the CPUs of `affinity` may be
-    /// used, or all CPUs if it is `None`.
+    /// used, or all CPUs if `affinity` is `None`.
     pub fn below(root: impl Into<PathBuf>, affinity: Option<CpuMask>) -> Self {
         let files = Files::below(root);
         let told = online_of(&files);
-        // If the kernel does not list CPUs, the CPUs that this process may run on count as present.
+        // If the kernel does not list CPUs, the allowed CPUs of this process count as present.
         let online = told.or_else(|| affinity.clone()).unwrap_or_default();
         let nodes = files.numbered(NODES, "node");
         let distance = |path: &PathBuf| files.text(path.join("distance")).map(|text| numbers(&text));
@@ -123,7 +122,7 @@ impl Topology {
         }
     }
 
-    /// A machine of `cpus` CPUs that share all caches and one node, for tests and simulations.
+    /// A machine of `cpus` CPUs that share all caches and one NUMA node, for tests and simulations.
     pub fn even(cpus: usize) -> Self {
         let all: CpuMask = (0..cpus.clamp(1, CPUS_MAX) as u16).map(CpuId).collect();
         Self {
@@ -148,7 +147,7 @@ impl Topology {
         &self.allowed
     }
 
-    /// The CPUs on which the kernel does not run its own work: `isolcpus`, isolated cpusets and `nohz_full`.
+    /// The CPUs without the kernel's own work: `isolcpus`, isolated cpusets and `nohz_full`.
     pub fn isolated(&self) -> &CpuMask {
         &self.isolated
     }
@@ -159,18 +158,17 @@ impl Topology {
         self.possible.as_ref().and_then(CpuMask::last).map(|last| usize::from(last.0) + 1)
     }
 
-    /// The CPU time that the cgroups of this process allow, in CPUs, which may be a fraction.
-    /// `None` if there is no limit.
+    /// The CPU time that this process's cgroups allow, in CPUs. `None` if there is no limit.
     pub fn quota(&self) -> Option<f64> {
         self.quota
     }
 
-    /// The place of a CPU. `None` if the CPU is offline or unknown.
+    /// The position of a CPU. `None` if the CPU is offline or unknown.
     pub fn place(&self, cpu: CpuId) -> Option<&Place> {
         self.places.get(&cpu)
     }
 
-    /// The cores that have several online threads.
+    /// The cores that have several online threads, as lists of these threads.
     pub fn cores(&self) -> BTreeSet<Vec<CpuId>> {
         let siblings = self.places.values().map(|place| place.siblings.iter().collect::<Vec<_>>());
         siblings.filter(|threads| threads.len() > 1).collect()
@@ -187,16 +185,16 @@ impl Topology {
         nodes
     }
 
-    /// The default set of CPUs. It has all allowed CPUs except the isolated ones, which are
-    /// reserved for other work. If all allowed CPUs are isolated, they are used.
+    /// The default set of CPUs: all allowed CPUs except the isolated CPUs, which are reserved for
+    /// other work. If all allowed CPUs are isolated, the set contains the isolated CPUs.
     ///
     /// The set has at most as many CPUs as the quota allows, since more threads would only be
-    /// throttled. In that case, it has the CPUs nearest to the first one. The set is empty only if
-    /// nothing can be read.
+    /// throttled. In that case, the set contains the CPUs nearest to the first CPU. The set is
+    /// empty only if the kernel's files cannot be read.
     pub fn default_mask(&self) -> CpuMask {
         let ours: CpuMask = self.allowed.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         let ours = if ours.is_empty() { self.allowed.clone() } else { ours };
-        // The standard library counts in the same way: a fraction of a CPU does not count, and the minimum is 1.
+        // As in the standard library, a fraction of a CPU does not count, and the minimum is 1.
         let worth = self.quota.map_or(CPUS_MAX, |quota| (quota as usize).clamp(1, CPUS_MAX));
         let Some(first) = ours.first().filter(|_| worth < ours.len()) else {
             return ours.iter().take(CPUS_MAX).collect();
@@ -205,8 +203,8 @@ impl Topology {
     }
 }
 
-/// The online CPUs of this machine. Reads only one file, so it can be called often. `None` if the
-/// kernel does not report them.
+/// The online CPUs of this machine. This function reads only one file, so it can be called often.
+/// `None` if the kernel does not report the online CPUs.
 ///
 /// ```
 /// use steerage_topology::online;
@@ -218,7 +216,7 @@ pub fn online() -> Option<CpuMask> {
 }
 
 /// The isolated CPUs. The file `isolated` includes isolated cpusets as well as `isolcpus`. A kernel
-/// without `nohz_full` shows ` (null)`, which is no list.
+/// without `nohz_full` shows ` (null)`, which is not a list.
 fn isolated(files: &Files) -> CpuMask {
     let lists = ["isolated", "nohz_full"].into_iter().filter_map(|file| files.list(format!("{CPUS}/{file}")));
     lists.flat_map(|cpus| cpus.iter().collect::<Vec<_>>()).collect()

@@ -17,19 +17,18 @@ use crate::files::{Files, NODES};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeMap {
-    /// The CPUs of each node, by node number.
     nodes: BTreeMap<u32, CpuMask>,
     simulated: bool,
 }
 
 impl NodeMap {
-    /// Reads the nodes from `/sys/devices/system/node`. There are none if the kernel does not list them.
+    /// Reads the nodes from `/sys/devices/system/node`. Empty if the kernel does not list nodes.
     pub fn of_machine() -> Self {
         Self::below(Path::new("/"))
     }
 
     /// Simulates nodes 0, 1 and so on with these CPUs, for tests. The machine need not have these
-    /// nodes. Memory is divided as if it did, but the kernel is not asked to place it.
+    /// nodes. Memory is divided among the simulated nodes, but the kernel does not place it.
     pub fn simulated(nodes: impl IntoIterator<Item = CpuMask>) -> Self {
         Self { nodes: (0..).zip(nodes).collect(), simulated: true }
     }
@@ -37,7 +36,7 @@ impl NodeMap {
     fn below(root: &Path) -> Self {
         let files = Files::below(root);
         let nodes = files.numbered(NODES, "node").into_iter();
-        // A node that has only memory lists no CPUs, and none of our CPUs needs its pages.
+        // A node with memory and without CPUs is ignored, since none of our CPUs needs its pages.
         let nodes = nodes.filter_map(|(node, path)| Some((node, files.list(path.join("cpulist"))?)));
         Self { nodes: nodes.collect(), simulated: false }
     }
@@ -48,7 +47,7 @@ impl NodeMap {
     }
 }
 
-/// The nodes of an instance's CPUs: at least one.
+/// The NUMA nodes of an instance's CPUs, at least one node.
 ///
 /// ```
 /// use steerage_topology::{CpuId, CpuMask, NodeMap, Nodes};
@@ -61,15 +60,14 @@ impl NodeMap {
 /// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Nodes {
-    /// The node numbers for the kernel. `None` if there is only one node, or it is simulated.
+    /// The node numbers for the kernel. `None` for a single node and for simulated nodes.
     numbers: Vec<Option<u32>>,
-    /// The index of each CPU's node in `numbers`. A CPU without a known node counts as part of the
-    /// first node.
+    /// The index of each CPU's node in `numbers`, or of the first node if the node is unknown.
     of_cpu: Vec<usize>,
 }
 
 impl Nodes {
-    /// The nodes of these CPUs. From here on, CPUs are identified by their index in `cpus`.
+    /// The nodes of these CPUs. The functions of `Nodes` identify CPUs by their index in `cpus`.
     pub fn of(map: &NodeMap, cpus: &[CpuId]) -> Self {
         let mut numbers: Vec<u32> = cpus.iter().filter_map(|cpu| map.node_of(*cpu)).collect();
         numbers.sort_unstable();
@@ -89,8 +87,8 @@ impl Nodes {
         self.of_cpu.iter().map(|node| by_node[*node].clone()).collect()
     }
 
-    /// Adds up, for each node, how much its CPUs want. Returns the sum for each node, and the
-    /// node's number if the kernel should be asked for it.
+    /// Adds up, for each node, the amounts that its CPUs want. Returns the sum for each node, with
+    /// the node's number. The number is `None` if the kernel may choose the node.
     pub fn divide(&self, wanted: impl IntoIterator<Item = (u16, usize)>) -> Vec<(usize, Option<u32>)> {
         let mut parts: Vec<(usize, Option<u32>)> = self.numbers.iter().map(|node| (0, *node)).collect();
         for (cpu, wants) in wanted {
@@ -131,7 +129,7 @@ mod tests {
         assert_eq!(nodes.by_cpu(&["a", "b"]), ["a", "b", "a"]);
         let unknown = Nodes::of(&NodeMap::default(), &[CpuId(0), CpuId(1)]);
         assert_eq!(unknown.divide([(0, 10), (1, 20)]), [part(30)]);
-        // With one node, no node is requested.
+        // With a single node, the kernel may choose the node.
         assert_eq!(Nodes::of(&map, &[CpuId(1)]), Nodes { numbers: vec![None], of_cpu: vec![0] });
     }
 }

@@ -10,8 +10,7 @@ use crate::cpu::{CpuId, CpuMask, pin, pin_thread};
 use crate::foreign::ForeignLoad;
 use crate::watch::Watch;
 
-/// Threads that are pinned to one CPU each. Clones refer to the same threads. [`CpuWatch`] has an
-/// example.
+/// Threads that are pinned to one CPU each: see [`CpuWatch`]. Clones refer to the same threads.
 #[derive(Clone, Debug)]
 pub struct PinnedThreads {
     cpus: Arc<[CpuId]>,
@@ -20,29 +19,28 @@ pub struct PinnedThreads {
 }
 
 impl PinnedThreads {
-    /// One thread for each of `cpus`. None of them has started yet.
+    /// Creates the record of one thread for each of `cpus`, which has not started yet.
     pub fn new(cpus: &[CpuId]) -> Self {
         Self { cpus: cpus.into(), threads: cpus.iter().map(|_| AtomicI32::new(0)).collect() }
     }
 
-    /// Pins the calling thread to the CPU at this place of the list, and remembers the thread.
+    /// Pins the calling thread to the CPU with the index `place`, and records the thread.
     ///
     /// # Errors
-    /// The error of the system. The thread then runs on any CPUs that it may use.
+    /// The kernel's error. The thread then runs on any CPUs that it may use.
     pub fn pin(&self, place: usize) -> io::Result<()> {
-        // Relaxed: it is a number, and no other memory depends on it.
+        // Relaxed: the identifier is a number, and no other memory depends on it.
         self.threads[place].store(gettid().as_raw(), Ordering::Relaxed);
         pin(self.cpus[place])
     }
 
-    /// The identifier of the thread at this place.
     fn thread(&self, place: usize) -> i32 {
         self.threads[place].load(Ordering::Relaxed)
     }
 }
 
-/// Watches the CPUs of [`PinnedThreads`]: which of them are present, and how much of their time
-/// others take.
+/// Watches the CPUs of [`PinnedThreads`]: which CPUs are present, and how much of their time other
+/// programs take.
 ///
 /// ```
 /// use steerage_topology::{CpuWatch, PinnedThreads, Topology};
@@ -66,8 +64,8 @@ pub struct CpuWatch {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct CpusFound {
-    /// The share of each CPU's time that others took since the last poll, from 0 to 1. Empty at the
-    /// first poll, and if the kernel does not report it.
+    /// The share of each CPU's time that other programs took since the last poll, from 0 to 1.
+    /// Empty at the first poll, and if the kernel does not report the times.
     pub others: Vec<(CpuId, f64)>,
     /// The CPUs that are present, if they have changed since the last poll.
     pub living: Option<CpuMask>,
@@ -83,8 +81,8 @@ impl CpuWatch {
     }
 
     /// Checks the CPUs, which takes about 40 us plus a little for each thread. When a CPU is back,
-    /// its thread is pinned again: the kernel moved the thread to another CPU, and does not move it
-    /// back. The calling thread must not be pinned.
+    /// this pins its thread again, because the kernel moved the thread to another CPU and does not
+    /// move it back. The calling thread must not be pinned.
     pub fn poll(&mut self) -> CpusFound {
         let before = self.watch.living().clone();
         let places = 0..self.pinned.cpus.len();

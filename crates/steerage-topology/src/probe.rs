@@ -1,4 +1,4 @@
-//! Measures how long a cache line takes from one CPU to another, by passing one back and forth.
+//! Measures how long a cache line takes from one CPU to another, by passing a line back and forth.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -6,35 +6,33 @@ use std::time::{Duration, Instant};
 
 use crate::cpu::{CpuId, pin};
 
-/// The round trips that are timed together. Two readings of the clock take 25 ns each, and 32 trips
-/// take at least 100 ns each.
+/// The number of round trips that are timed together. Two readings of the clock take 25 ns each,
+/// and 32 trips take at least 100 ns each.
 const ROUND_TRIPS: u32 = 32;
 
-/// The number of samples. The result is their median, so other programs may disturb up to half of
-/// them.
+/// The number of samples. The result is the median, so up to half of them may be disturbed.
 const SAMPLES: usize = 31;
 
 /// The time limit of one pair. A measurement takes 0.1 to 0.4 ms if both CPUs are free. If another
-/// thread takes one of them for a time slice, the measurement ends without a result.
+/// thread takes one of the CPUs for a time slice, the measurement ends without a result.
 pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
 
-/// The largest number of pairs that are measured at a time. They take 160 ms at most, and usually
-/// 15 ms. If there are more CPUs, some CPUs of each cache are measured.
+/// The largest number of pairs that are measured at a time. This many pairs take 160 ms at most,
+/// and usually 15 ms. If there are more CPUs, some CPUs of each cache are measured.
 pub const PAIRS_MAX: usize = 32;
 
-/// The number of reads of the line between two readings of the clock. It is small enough to keep
-/// the time limit, and large enough that the clock does not disturb the measurement.
+/// The number of reads of the line between two readings of the clock. This number is small enough
+/// to keep the time limit, and large enough that the clock does not disturb the measurement.
 const CLOCK_EVERY: u32 = 256;
 
-// The states of the line. The numbers between `READY` and `END` are those of the trips.
+// The states of the line. The numbers between `READY` and `END` are the numbers of the trips.
 /// The answering thread has not started yet.
 const ABSENT: u32 = 0;
-/// The answering thread is ready.
 const READY: u32 = 1;
 /// The measurement is over, or one of the threads will not start.
 const END: u32 = u32::MAX;
 
-/// Half of the time of a round trip. `None` if there were not enough samples.
+/// Half of the duration of a round trip. `None` if there were too few samples.
 pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
     let line = Line::default();
     thread::scope(|scope| {
@@ -69,7 +67,8 @@ fn ask(line: &Line) -> Option<Duration> {
     Some(samples[SAMPLES / 2])
 }
 
-/// A cache line that two CPUs pass back and forth. It takes 128 bytes, since some machines fetch lines in pairs.
+/// A cache line that two CPUs pass back and forth. The type has 128 bytes, since some machines
+/// fetch lines in pairs.
 ///
 /// Relaxed throughout: the line carries only its own number, which both CPUs see in one order, and
 /// no other memory depends on it.
@@ -103,13 +102,14 @@ impl Line {
     }
 
     /// Answers each trip at once, until the other thread ends the measurement or `clock` shows
-    /// `deadline`. The caller must have this CPU to itself.
+    /// `deadline`. No other thread may run on this CPU.
     pub fn answer_until(&self, clock: &dyn Fn() -> Duration, deadline: Duration) {
         self.answer_while(std::hint::spin_loop, || clock() < deadline);
     }
 
     fn answer_while(&self, wait: impl Fn(), goes_on: impl Fn() -> bool) {
-        // This must not overwrite `END`, since the thread that stored it no longer reads the line.
+        // The exchange must not overwrite `END`: the thread that stored it no longer reads the
+        // line.
         let _ = self.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
         loop {
             for _ in 0..CLOCK_EVERY {
@@ -143,9 +143,9 @@ impl Line {
         self.0.store(END, Ordering::Relaxed);
     }
 
-    /// Measures `SAMPLES` times how long one way takes. `clock` shows the time since any moment.
+    /// Measures `SAMPLES` times how long one way takes. `clock` returns the time since any moment.
     /// Each sample is the mean of `round_trips` round trips. Returns `None` if no thread answers
-    /// before `clock` shows `deadline`. Allocates nothing.
+    /// before `clock` reaches `deadline`. Allocates no memory.
     pub fn ask<const SAMPLES: usize>(
         &self,
         round_trips: u32,
@@ -200,7 +200,6 @@ mod tests {
 
     use super::*;
 
-    /// A clock that advances by a nanosecond at each reading.
     fn ticking() -> impl Fn() -> Duration {
         let read = Cell::new(0);
         move || Duration::from_nanos(read.replace(read.get() + 1))
@@ -228,7 +227,7 @@ mod tests {
         let line = Line::default();
         let samples = thread::scope(|scope| {
             scope.spawn(|| line.answer());
-            // Each reading of the clock is 8 ns after the one before, so the deadline is never
+            // Each reading of the clock is 8 ns after the previous one, so the deadline is never
             // reached.
             let (read, never) = (Cell::new(0), Duration::MAX);
             let samples = line.ask::<3>(2, &|| Duration::from_nanos(8 * read.replace(read.get() + 1)), never);

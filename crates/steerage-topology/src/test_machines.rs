@@ -8,12 +8,10 @@ use crate::cpu::CpuMask;
 use crate::files::{CPUS, NODES};
 use crate::machine::Topology;
 
-/// A root directory that is removed at the end of the test.
 #[derive(Debug)]
 pub(crate) struct Made(PathBuf);
 
 impl Made {
-    /// Creates files with these paths and contents.
     pub(crate) fn new(files: &[(&str, &str)]) -> Self {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -75,7 +73,6 @@ impl Drop for Made {
     }
 }
 
-/// The kernel's description of a CPU.
 pub(crate) struct Says {
     pub(crate) node: u32,
     pub(crate) package: u32,
@@ -88,8 +85,9 @@ pub(crate) fn list(text: &str) -> CpuMask {
     CpuMask::parse_list(text, 1 << 16).unwrap()
 }
 
-/// Two sockets of eight cores with two threads each, numbered as some makers do. Even CPUs are in
-/// the first socket, and odd CPUs in the second. The second threads come after all first threads.
+/// Two sockets of eight cores with two threads each. Even CPUs are in the first socket, and odd
+/// CPUs in the second. The second threads come after all first threads, as some vendors number
+/// them.
 pub(crate) fn two_sockets() -> Made {
     Made::of(32, |cpu| Says {
         node: u32::from(cpu % 2),
@@ -114,8 +112,7 @@ pub(crate) fn four_caches() -> Made {
     })
 }
 
-/// Four cores with two threads each, numbered side by side, and four small cores with one thread
-/// each.
+/// Four cores with two consecutive threads each, and four small cores with one thread each.
 pub(crate) fn hybrid(capacity: impl Fn(u16) -> Option<u32>) -> Made {
     Made::of(12, |cpu| Says {
         node: 0,

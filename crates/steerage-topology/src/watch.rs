@@ -1,4 +1,4 @@
-//! Notices CPUs that go offline or come back while the program runs.
+//! Detects CPUs that go offline or come back while the program runs.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use crate::files::{self, Files};
 type Affinity = Box<dyn FnMut() -> Option<CpuMask> + Send>;
 
 /// Watches which CPUs are online and allowed by cpusets and by the affinity of the polling thread.
-/// No event for this works without privileges, so it must be polled every 100 ms to 1 s. A poll
-/// reads four small files, which takes 30 to 60 us.
+/// No event for this works without privileges, so a program polls the watch every 100 ms to 1 s. A
+/// poll reads four small files, which takes 30 to 60 us.
 ///
-/// It only reports. When a CPU goes offline, the kernel runs its threads elsewhere, and they stay
-/// there when the CPU is back. The caller must pin them again.
+/// A watch only reports. When a CPU goes offline, the kernel moves its threads to other CPUs, and
+/// they stay there when the CPU is back. The caller must pin these threads again.
 ///
 /// ```
 /// use steerage_topology::{Topology, Watch};
@@ -30,21 +30,20 @@ pub struct Watch {
     files: Files,
     affinity: Affinity,
     cpus: CpuMask,
-    /// The CPUs that the affinity has contained so far. The affinity does not limit the others,
-    /// since the user asked for more than it allows.
+    /// The CPUs that the affinity has contained so far. The affinity does not limit other CPUs,
+    /// since the user requested more CPUs than it allows.
     had: CpuMask,
     living: CpuMask,
 }
 
 impl Watch {
-    /// Watches `cpus`, which count as present until the first poll. The polling thread must not be
-    /// pinned.
+    /// Watches `cpus`, which count as present before the first poll. The caller must not be pinned.
     pub fn new(cpus: CpuMask) -> Self {
         Self::below("/", cpus, || CpuMask::allowed().ok())
     }
 
     /// Watches CPUs of a machine whose /sys and /proc are below `root`. `affinity` returns the
-    /// affinity of the polling thread, or `None` if it may run anywhere.
+    /// affinity of the polling thread, or `None` if the thread may run on any CPU.
     pub fn below(
         root: impl Into<PathBuf>,
         cpus: CpuMask,
@@ -60,8 +59,8 @@ impl Watch {
     }
 
     /// Polls, and returns the CPUs that are present now if they have changed since the last poll.
-    /// The set may be empty. The kernel then runs our threads on CPUs outside the mask, and no mask
-    /// is right.
+    /// The set may be empty. The kernel then runs our threads on CPUs outside of the mask, and no
+    /// mask is right.
     pub fn poll(&mut self) -> Option<CpuMask> {
         let online = files::online_of(&self.files);
         let cpuset = cgroup::cpuset(&self.files);

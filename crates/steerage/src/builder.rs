@@ -91,7 +91,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// A builder with all defaults.
+    /// Creates a builder with all defaults.
     pub fn new() -> Self {
         Self {
             cpus: None,
@@ -140,31 +140,31 @@ impl Builder {
         self
     }
 
-    /// Sets the CPUs that packets are spread over. Default: all CPUs of the instance. A CPU outside
-    /// the mask only receives. An empty mask turns steering off, so each packet is handled on the
-    /// CPU that received it.
+    /// Sets the CPUs over which packets are spread. Default: all CPUs of the instance. A CPU
+    /// outside the mask only receives. An empty mask turns steering off, so each packet is handled
+    /// on the CPU that received it.
     pub fn rps_cpus(mut self, mask: CpuMask) -> Self {
         self.rps_cpus = Some(mask);
         self
     }
 
-    /// Sets the CPUs that the packets of one queue are spread over. This replaces the mask of its
-    /// device or of the instance. Queues are numbered over all inputs, in the order in which the
-    /// inputs are added, as in
+    /// Sets the CPUs over which the packets of one queue are spread. This mask replaces the mask of
+    /// the queue's device or of the instance. Queues are numbered over all inputs, in the order in
+    /// which the inputs are added, as in
     /// [`Handle::set_queue_rps_cpus`](steerage_core::control::Handle::set_queue_rps_cpus).
     pub fn queue_rps_cpus(mut self, queue: usize, mask: CpuMask) -> Self {
         self.queue_masks.push((queue, mask));
         self
     }
 
-    /// Adds a device to receive from. Its queues are assigned to the CPUs in turn.
+    /// Adds a device for receiving. Its queues are assigned to the CPUs in turn.
     pub fn input(mut self, input: Input) -> Self {
         self.add_input(input);
         self
     }
 
-    /// Adds a device to receive from, and returns its number. Handlers get this number from
-    /// [`Batch::input`](crate::Batch::input).
+    /// Adds a device for receiving, and returns the number of the input. Handlers get this number
+    /// from [`Batch::input`](crate::Batch::input).
     pub fn add_input(&mut self, input: Input) -> InputId {
         self.inputs.push(InputSpec { input, rx_cpus: Vec::new(), mask: None });
         InputId((self.inputs.len() - 1) as u16)
@@ -177,30 +177,30 @@ impl Builder {
         self
     }
 
-    /// Adds a device to send to. The first one is [`TxId(0)`](crate::TxId), and so on.
+    /// Adds a device for sending. The first output is [`TxId(0)`](crate::TxId), and so on.
     pub fn output(mut self, output: Output) -> Self {
         self.add_output(output);
         self
     }
 
-    /// Adds a device to send to, and returns its number. Handlers send to this number with
-    /// [`Packet::transmit`](crate::Packet::transmit).
+    /// Adds a device for sending, and returns the number of the output. Handlers send to this
+    /// number with [`Packet::transmit`](crate::Packet::transmit).
     pub fn add_output(&mut self, output: Output) -> TxId {
         self.outputs.push(output);
         // An instance with more outputs than `OUTPUTS_MAX` is refused.
         TxId((self.outputs.len() - 1) as u8)
     }
 
-    /// Sets the hash and its key. Default: AES, or SipHash-1-3 if the CPU has no AES instructions,
-    /// with a random key.
+    /// Sets the hash and its key. Default: AES (SipHash-1-3 on a CPU without AES), with a random
+    /// key.
     pub fn hash(mut self, hasher: FlowHasher) -> Self {
         self.hasher = Some(hasher);
         self
     }
 
-    /// Sets a function that determines the flow of an Ethernet frame. If it returns `None`, and on
-    /// links other than Ethernet, the flow is read from the headers as usual. To keep both
-    /// directions of a flow together, return [`FlowKey::both_directions`].
+    /// Sets a function that determines the flow of an Ethernet frame. If the function returns
+    /// `None`, and on links other than Ethernet, the flow is read from the headers as usual. To
+    /// keep both directions of a flow together, return [`FlowKey::both_directions`].
     pub fn flow_key(self, key: impl Fn(&[u8]) -> Option<FlowKey> + Clone + Send + Sync + 'static) -> Self {
         self.flow_key_with_link(move |frame, link| if link == LinkType::ETHERNET { key(frame) } else { None })
     }
@@ -217,15 +217,15 @@ impl Builder {
         self
     }
 
-    /// Selects which flow counts if packets are in tunnels. Default: the innermost. This applies
-    /// only to our own hash, not to the hash of a device.
+    /// Selects which flow counts if packets are in tunnels. Default: the innermost flow. The
+    /// setting applies only to the hash of steerage, not to the hash of a device.
     pub fn layers(mut self, layers: Layers) -> Self {
         self.layers = layers;
         self
     }
 
-    /// Sets whether a device's own hash is used, if it keeps together the packets that the handler
-    /// needs together. Default: yes.
+    /// Sets whether a device's own hash may be used. The device's hash is used only if it keeps
+    /// together the packets that the handler needs together. Default: yes.
     pub fn device_hash(mut self, yes: bool) -> Self {
         self.device_hash = yes.then_some(None);
         self
@@ -233,14 +233,14 @@ impl Builder {
 
     /// Uses a device's own hash if it keeps together the packets that `affinity` names, instead of
     /// the [`AFFINITY`](crate::Handler::AFFINITY) of the handler. Use this for handlers whose
-    /// result does not depend on which packets meet.
+    /// result does not depend on which packets they get together.
     pub fn device_affinity(mut self, affinity: Affinity) -> Self {
         self.device_hash = Some(Some(affinity));
         self
     }
 
-    /// Sets how many frames may wait for a CPU: `netdev_max_backlog`. The limit is for all live
-    /// queues together. Each queue that can wait has the limit for itself. Default: 1000.
+    /// Sets how many frames may wait for a CPU: `netdev_max_backlog`. The limit holds for all live
+    /// queues together. Each queue that can wait has its own limit of the same size. Default: 1000.
     pub fn backlog(mut self, frames: usize) -> Self {
         self.limits.backlog = frames;
         self
@@ -255,15 +255,14 @@ impl Builder {
     }
 
     /// Sets the size of each queue's local page cache, in pages. 0 switches the cache off. A queue
-    /// whose device lends its own memory has a cache only if you call this, for frames that are
-    /// copied. Default: [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages).
+    /// whose device provides blocks has a cache only if you call this, for frames that are copied.
+    /// Default: [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages).
     pub fn lpc_pages(mut self, pages: usize) -> Self {
         self.lpc_pages = Some(pages);
         self
     }
 
-    /// Sets the NUMA node of each CPU. Default: the nodes of the machine, or one node if threads
-    /// are not pinned.
+    /// Sets the NUMA node of each CPU. Default: the machine's nodes, or one node without pinning.
     pub fn nodes(mut self, nodes: NodeMap) -> Self {
         self.nodes = Some(nodes);
         self
@@ -277,8 +276,8 @@ impl Builder {
     }
 
     /// Sets the longest frame, in bytes, that [`Packet::linearise`](crate::Packet::linearise) can
-    /// bring into one page. Pages are made at least this long. Default: 0, which makes them as long
-    /// as the inputs need. That is enough unless an input receives a frame into several buffers.
+    /// join into one page. Pages are at least this long. With the default of 0, pages are as long
+    /// as the inputs need, which is enough unless an input receives a frame into several buffers.
     /// Maximum: [`FRAME_BYTES_MAX`](FRAME_BYTES_MAX).
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
         self.linear_bytes = bytes.min(FRAME_BYTES_MAX);
@@ -292,8 +291,8 @@ impl Builder {
     }
 
     /// Sets how many packets of its own a CPU's handler may send at a time: see
-    /// [`Cpu::send`](crate::Cpu::send). Each of them reserves a page of the pool. Default: 0.
-    /// Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
+    /// [`Cpu::send`](crate::Cpu::send). Each of these packets reserves a page of the pool. Default:
+    /// 0. Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
     pub fn originated_max(mut self, packets: usize) -> Self {
         self.originated_max = packets.min(ORIGINATED_MAX);
         self
@@ -305,8 +304,7 @@ impl Builder {
         self
     }
 
-    /// Sets whether to check that the packets of each bucket complete in the order of arrival.
-    /// Default: no.
+    /// Sets whether to check that each bucket's packets complete in order of arrival. Default: no.
     pub fn check_order(mut self, yes: bool) -> Self {
         self.check_order = yes;
         self
@@ -314,7 +312,7 @@ impl Builder {
 
     /// Sets whether frames are hashed even if one CPU has all buckets. Use this for handlers that
     /// call [`flow_hash`](crate::Packet::flow_hash) and need the fragments of a datagram together,
-    /// since fragments are remembered only if frames are hashed at arrival. Default: no.
+    /// since the table of fragments exists only if frames are hashed at arrival. Default: no.
     pub fn always_hash(mut self, yes: bool) -> Self {
         self.always_hash = yes;
         self
@@ -326,18 +324,18 @@ impl Builder {
         self
     }
 
-    /// Sets the policy that distributes buckets over the CPUs of a mask.
+    /// Sets the policy that assigns buckets to the CPUs of a mask.
     ///
     /// With [`Balance`](crate::Balance), the default, the CPU that receives does all the work while
     /// it keeps up. Other CPUs are added as the load grows. With [`Hash`](crate::Hash), every CPU
     /// has an equal share of the buckets from the beginning, as in Linux. Each steering group has
-    /// its own policy, made by [`Policy::fresh`].
+    /// its own policy, created by [`Policy::fresh`].
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
         self.policy = Box::new(policy);
         self
     }
 
-    /// Builds the instance. Each CPU calls `make` on its own thread to make its handler. Nothing
+    /// Builds the instance. Each CPU calls `make` on its own thread to create its handler. No CPU
     /// runs yet.
     ///
     /// # Errors
@@ -356,7 +354,6 @@ impl Builder {
         Ok(Instance::new(parts, Handle::new(handle, control), pin, idle_poll))
     }
 
-    /// Fills in the defaults that depend on the machine.
     fn spec(self, affinity: Affinity, setting: Setting) -> Result<Spec, BuildError> {
         let hasher = match self.hasher {
             Some(hasher) => hasher,

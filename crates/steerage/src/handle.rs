@@ -6,8 +6,8 @@ use steerage_core::control;
 use steerage_flow::Timestamp;
 use steerage_policy::{Policy, SharedControl};
 
-/// Changes, reads and stops an instance, from any thread, while it runs and afterwards. For the
-/// methods see [`control::Handle`].
+/// Changes, reads and stops an instance, from any thread, during the run and after it. For the
+/// methods, see [`control::Handle`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,23 +32,23 @@ impl Handle {
     }
 
     /// Replaces the policy. All steering groups start over with the new policy. When this returns,
-    /// the new policy's first CPUs are chosen and buckets begin to move there.
-    /// [`is_settled`](control::Handle::is_settled) says when they have arrived.
+    /// the new policy has chosen its first CPUs, and buckets begin to move to these CPUs.
+    /// [`is_settled`](control::Handle::is_settled) returns true when the buckets have arrived.
     pub fn set_policy(&self, policy: impl Policy + 'static) {
         self.control.set_policy(policy);
     }
 
     /// Lets the policy do the work that is due at `now`. Returns when to call this next, or `None`
-    /// if there is nothing to do until another policy is set. The time is that of the CPUs' clock.
-    /// That is [`now`](control::Handle::now), unless the CPUs use a clock of the program.
+    /// if the policy has no work until another policy is set. The time is the time of the CPUs'
+    /// clock: [`now`](control::Handle::now), unless the CPUs use a clock of the program.
     ///
     /// [`Instance::start`](crate::Instance::start) starts a thread that calls this. A program that
     /// runs CPUs on its own threads must call it from another thread: see
     /// [`Instance::split`](crate::Instance::split).
     ///
-    /// A call before the time does nothing. A late call does no harm: the last map stays in force
-    /// meanwhile. If another thread is in this call, it returns at once, and the returned time is
-    /// soon.
+    /// A call before this time has no effect. A late call does no harm, because the last map stays
+    /// in force. If another thread is in this function, the call returns at once with an early
+    /// time.
     pub fn control(&self, now: Timestamp) -> Option<Timestamp> {
         self.control.look(now)
     }

@@ -1,5 +1,4 @@
-//! An instance that has been built. It runs on its own threads, or is split into parts for the
-//! caller's threads.
+//! A built instance, which runs on its own threads or is split into parts for the caller's threads.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,9 +41,9 @@ impl<H: Handler> Instance<H> {
     }
 
     /// Splits the instance into one part per CPU, which the caller runs on its own threads. No
-    /// thread is started, pinned or named. The caller must also call [`Handle::control`]. Otherwise
-    /// the policy never checks the load: with [`Balance`](crate::Balance), no CPU is ever added.
-    /// [`Hash`](struct@crate::Hash) needs no calls.
+    /// thread is started, pinned or named. The caller must also call [`Handle::control`].
+    /// Otherwise, the policy never checks the load: with [`Balance`](crate::Balance), no CPU ever
+    /// joins. [`Hash`](struct@crate::Hash) needs no calls.
     ///
     /// ```
     /// use std::thread;
@@ -85,7 +84,7 @@ impl<H: Handler> Instance<H> {
         let mut threads = Vec::with_capacity(self.parts.len());
         let cpus: Vec<CpuId> = self.parts.iter().map(CpuPart::cpu).collect();
         let pinned = PinnedThreads::new(&cpus);
-        // Virtual CPUs cannot be taken away.
+        // Virtual CPUs cannot go offline.
         let watch = self.pin.then(|| CpuWatch::new(pinned.clone()));
         let control = handle
             .control
@@ -104,7 +103,7 @@ impl<H: Handler> Instance<H> {
                     tracing::error!(cpu = cpu.0, "the receive path panicked; everything stops");
                     handle.stop();
                 }
-                // The receiver may be gone already.
+                // The receiving end may already be dropped.
                 let _ = to_join.send((cpu, report.ok()));
                 drop(control);
             };
@@ -121,7 +120,7 @@ impl<H: Handler> Instance<H> {
     }
 }
 
-/// A running instance. Dropping it stops the run, as
+/// A running instance. Dropping this value stops the run, as
 /// [`Handle::stop`](steerage_core::control::Handle::stop) does, and does not wait for the end.
 /// [`join`](Self::join) waits for the end, and [`detach`](Self::detach) lets the run continue
 /// without this value.
@@ -151,7 +150,7 @@ pub struct Running<R> {
     control: ControlThread,
 }
 
-/// Stops the run when dropped, so that an error between start and end does not leave its threads running.
+/// Stops the run when dropped, so that an error does not leave the run's threads running.
 #[derive(Debug)]
 struct StopsWhenDropped {
     handle: Handle,
@@ -166,7 +165,7 @@ impl Drop for StopsWhenDropped {
     }
 }
 
-/// The outcome of a run.
+/// The result of a run.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Outcome<R> {
@@ -177,7 +176,7 @@ pub struct Outcome<R> {
     /// CPUs that did not end in time because their handlers did not return. Their threads are still
     /// running.
     pub left_behind: Vec<CpuId>,
-    /// CPUs on which the path panicked, or on which a handler panicked when it was made or
+    /// CPUs on which the path panicked, or on which a handler panicked while it was created or
     /// finished. Panics while a handler handles packets are not included.
     pub failed: Vec<CpuId>,
 }
@@ -197,7 +196,7 @@ impl<R> Running<R> {
 
     /// Waits until every queue has ended or a stop is complete, and until the outputs have finished
     /// ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)). After a stop,
-    /// this does not wait for a CPU whose handler does not return.
+    /// `join` does not wait for a CPU whose handler does not return.
     pub fn join(mut self) -> Outcome<R> {
         let mut reports = Vec::with_capacity(self.cpus.len());
         let mut failed = Vec::new();
@@ -217,13 +216,11 @@ impl<R> Running<R> {
                 }
             }
         }
-        // The run ended, so dropping this must not stop it.
         self.run.armed = false;
         self.control.end();
         let ended = |cpu: &CpuId| failed.contains(cpu) || reports.iter().any(|(reported, _)| reported == cpu);
         let left_behind: Vec<CpuId> = self.cpus.into_iter().filter(|cpu| !ended(cpu)).collect();
         if left_behind.is_empty() {
-            // These threads have nothing left to do but to return.
             self.threads.into_iter().for_each(|thread| drop(thread.join()));
         }
         reports.sort_by_key(|(cpu, _)| *cpu);

@@ -1,15 +1,16 @@
 //! Receive packet steering in user space: spreads the packets of one busy receive queue over many
 //! CPUs, flow by flow, in order, in batches, and without locks.
 //!
-//! Linux does this inside the kernel (RPS). This crate does it for programs. A packet function is a
-//! [`Handler`], and each CPU has its own. All packets of a flow go to the same handler, in order.
-//! If the flow moves to another CPU, its state moves with it.
+//! Linux steers packets inside the kernel (RPS). This crate steers packets for programs. A packet
+//! function is a [`Handler`], and each CPU has its own handler. All packets of a flow go to the
+//! same handler, in order. If the flow moves to another CPU, its state moves with it.
 //!
 //! # Example
 //!
 //! This program counts the packets of some addresses on a live interface. The file `watched` has
 //! one address per line, and SIGHUP reads it again. Ctrl-C ends the program. To listen to the
-//! interface it needs the capability CAP_NET_RAW, which it drops before it handles packets.
+//! interface, the program needs the capability CAP_NET_RAW, which it drops before it handles
+//! packets.
 //!
 //! ```no_run
 //! use std::collections::HashSet;
@@ -128,7 +129,7 @@
 //! **The root** has what a program needs to run packet functions. [`Builder`] has all settings, and
 //! builds an [`Instance`]. Its [`start`](Instance::start) returns a [`Running`], and a [`Handle`]
 //! changes, reads and stops the instance from any thread. A [`Handler`] gets a [`Batch`] of
-//! [`Packet`]s and the [`Cpu`] that it runs on. At the end, [`Outcome`] has the reports of the
+//! [`Packet`]s and the [`Cpu`] that runs it. At the end, [`Outcome`] has the reports of the
 //! handlers.
 //!
 //! [`prelude`] has the names that nearly every program imports.
@@ -136,22 +137,25 @@
 //! [`packet`] has the parts of packets, the verdicts on them, and [`Kept`](packet::Kept) packets,
 //! which outlive their batch.
 //!
-//! [`flow`] turns a frame into its [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash.
-//! It also has the [`PacketClock`](flow::PacketClock), for timeouts that follow the packets' own
-//! times. [`flow::wire`] has protocol numbers, the layout of headers, the Internet checksum and a
-//! builder of frames.
+//! [`flow`] computes a frame's [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash. The
+//! module also has the [`PacketClock`](flow::PacketClock), for timeouts that follow the packets'
+//! own times.
+//! [`flow::wire`] has protocol numbers, the layout of headers, the Internet checksum and a builder
+//! of frames.
 //!
 //! [`stats`] is the ledger. A [`Snapshot`] has all counts by queue, CPU and output. Each lost
 //! packet counts for exactly one [`DropReason`](stats::DropReason).
 //!
-//! [`policy`] decides which CPUs of a mask get work. [`Balance`], the default, adds CPUs as the
-//! load grows. With [`Hash`](struct@Hash), all CPUs have equal shares, as in Linux. A policy of
-//! your own is a [`Policy`](policy::Policy).
+//! A [`policy`] decides which CPUs of a mask get work. [`Balance`], the default, adds CPUs as the
+//! load grows. With [`Hash`](struct@Hash), all CPUs have equal shares, as in Linux. Your own policy
+//! implements [`Policy`](policy::Policy).
 //!
-//! [`testing`] runs packet functions and devices in unit tests, without threads: [`run`](testing::run),
-//! [`HandlerTester`](testing::HandlerTester), [`QueueTester`](testing::QueueTester).
+//! [`testing`] runs packet functions and devices in unit tests, without threads:
+//! [`run`](testing::run), [`HandlerTester`](testing::HandlerTester),
+//! [`QueueTester`](testing::QueueTester).
 //!
-//! [`device`] is for authors of devices: [`RxQueue`](device::RxQueue) to receive, [`TxQueue`](device::TxQueue) to send.
+//! [`device`] is for authors of devices: [`RxQueue`](device::RxQueue) to receive,
+//! [`TxQueue`](device::TxQueue) to send.
 //!
 //! [`threads`] is for programs that run the CPUs on their own threads, or in an async runtime: see
 //! [`Instance::split`].
@@ -159,14 +163,14 @@
 //! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups, and has
 //! CPU lists and masks.
 //!
-//! [`limits`] has the defaults and ranges of settings. [`memory`] has huge pages for tables of your
-//! own, and the size of page caches.
+//! [`limits`] has the defaults and ranges of settings. [`memory`] has huge pages for your own
+//! tables, and the size of page caches.
 //!
 //! # Guides
 //!
-//! The repository has guides with more examples: how to
-//! [write a packet function](https://github.com/steerage/steerage/blob/main/docs/functions.md) and how to
-//! [write a device](https://github.com/steerage/steerage/blob/main/docs/devices.md).
+//! The repository has guides with more examples: how to [write a packet
+//! function](https://github.com/steerage/steerage/blob/main/docs/functions.md) and how to [write a
+//! device](https://github.com/steerage/steerage/blob/main/docs/devices.md).
 #![forbid(unsafe_code)]
 
 mod builder;
@@ -189,10 +193,11 @@ pub use builder::Builder;
 pub use {handle::Handle, instance::Instance, instance::Outcome, instance::Running};
 pub use {steerage_testing as testing, steerage_topology as topology};
 
-/// The ledger: how much was received, delivered and dropped, by CPU, queue and output.
+/// The ledger: how many packets were received, delivered and dropped, by CPU, queue and output.
 ///
-/// With the feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. The keys are those of `snapshot` in the
-/// program's report. The addresses of flows ([`Elephant::flow`](stats::Elephant::flow)) are not written.
+/// With the feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. The keys
+/// are those of `snapshot` in the program's report. The addresses of flows
+/// ([`Elephant::flow`](stats::Elephant::flow)) are not written.
 pub mod stats {
     pub use steerage_ledger::{
         Backing, BucketSnapshot, CostEstimate, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot,
@@ -201,7 +206,7 @@ pub mod stats {
     };
 }
 
-/// Policies: which CPUs of a mask have work. Programs can have their own policies.
+/// Policies: which CPUs of a mask get work. Programs can have their own policies.
 pub mod policy {
     pub use steerage_policy::{
         Balance, CpuLoad, GroupLoad, GroupStart, Hash, MapRequest, POLICIES, Plan, Policy, REFINE_EVERY,
@@ -224,7 +229,7 @@ pub mod device {
     };
 }
 
-/// Turns a frame's headers into its [`FlowKey`] and a hash.
+/// Computes the [`FlowKey`] and the hash of a frame's headers.
 pub mod flow {
     pub use steerage_core::rps_map::{bucket_of, even_share, hash_of_bucket};
     pub use steerage_flow::dissect::*;
@@ -239,7 +244,7 @@ pub mod threads {
     pub use steerage_mem::park::Bell;
 }
 
-/// The limits that programs meet: defaults and ranges of settings, and sizes.
+/// The limits for programs: defaults and ranges of settings, and sizes.
 pub mod limits {
     pub use steerage_core::limits::{
         BACKLOG_DEFAULT, BACKLOG_MAX, BUCKETS, CPUS_MAX, DEAD_AFTER, DRAIN_MAX, FLOW_LIMIT_TABLE_LEN,

@@ -1,8 +1,8 @@
-//! CPUs that the kernel takes away and gives back: with its own switch, if this machine has one,
-//! and with a cpuset.
+//! CPUs that the kernel takes offline and online again: with its own switch, if this machine has
+//! one, and with a cpuset.
 //!
-//! These tests have their own test binary. They take CPUs away from the whole process and machine,
-//! so no other test may run at the same time.
+//! These tests have their own test binary. The tests take CPUs away from the whole process and
+//! machine, so no other test may run at the same time.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -22,23 +22,23 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::Nothing;
 
-/// Switches a CPU off. It is switched on again when this is dropped. If the process ends in another
-/// way, a shell switches it on.
+/// Switches a CPU off. Dropping this value switches the CPU on again. If the process ends in
+/// another way, a shell switches the CPU on.
 struct Off {
     switch: PathBuf,
     guard: Child,
 }
 
-/// Starts a shell that runs a command on a path when its standard input is closed, and so at the latest when
-/// this process has ended. It has a session of its own, because it has to survive if the process group of a
-/// test that hangs is killed.
+/// Starts a shell that runs a command on a path when its standard input is closed, and so at the
+/// latest when this process has ended. The shell has its own session, so that it survives if the
+/// process group of a hanging test is killed.
 fn after_the_end(command: &str, path: &Path) -> io::Result<Child> {
     let script = format!("cat >/dev/null; {command}");
     Command::new("setsid").args(["sh", "-c", &script]).arg(path).stdin(Stdio::piped()).spawn()
 }
 
-/// Whether there are cpusets of cgroup v1. They do not get a CPU back when it returns, so other
-/// programs would keep fewer CPUs.
+/// Whether there are cpusets of cgroup v1. These cpusets do not get a CPU back when it is online
+/// again, so other programs would keep fewer CPUs.
 fn are_old_cpusets() -> bool {
     let entries = fs::read_dir("/sys/fs/cgroup/cpuset").into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.is_dir())
@@ -68,7 +68,6 @@ impl Drop for Off {
     }
 }
 
-/// Endless UDP flows from a source that can wait. No packet may be lost.
 struct Endless(u32);
 
 const FRAME_BYTES: usize = 60;
@@ -97,7 +96,6 @@ fn started(cpus: &CpuMask) -> Running<()> {
     builder.build(|_| Nothing).unwrap().start().unwrap()
 }
 
-/// Waits until these CPUs have the buckets, and until more packets have arrived for them.
 fn wait_until_on(handle: &Handle, cpus: &CpuMask) {
     let start = Instant::now();
     loop {
@@ -117,18 +115,17 @@ fn wait_until_on(handle: &Handle, cpus: &CpuMask) {
     }
 }
 
-/// Only one test runs at a time, since each takes CPUs away from the whole process.
+/// Only one test runs at a time, since each test takes CPUs away from the whole process.
 static CPUS: Mutex<()> = Mutex::new(());
 
-/// A cpuset for this process. It is left when this is dropped. If the process ends in another way,
-/// a shell removes it.
+/// A cpuset for this process. Dropping this value leaves the cpuset. If the process ends in another
+/// way, a shell removes the cpuset.
 struct Cpuset {
     folder: PathBuf,
     guard: Child,
 }
 
 impl Cpuset {
-    /// Enters a new cpuset with the CPUs of its parent.
     fn enter() -> Result<Self, String> {
         let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| format!("/proc/self/cgroup: {error}"))?;
         let own =
@@ -207,7 +204,7 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     let skip = |why: &str| {
         let _ = writeln!(io::stderr(), "skipped: {why}");
     };
-    // The last CPU is used, since other programs on this machine mostly use the first ones.
+    // Use the last CPU, since other programs on this machine mostly use the first CPUs.
     let Some(last) = ours.last().filter(|_| ours.len() > 1) else { return skip("there is one CPU only") };
     if are_old_cpusets() {
         return skip("there are cpusets of cgroup v1, which would not get the CPU back");
@@ -219,7 +216,7 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     wait_until_on(&handle, &ours);
     let off = match Off::new(last) {
         Ok(off) => off,
-        // Virtual machines and containers have no switch, or do not allow its use. The made-up
+        // Virtual machines and containers have no switch, or do not allow its use. The invented
         // machines of `topology/tests.rs` cover this case.
         Err(why) => return skip(&why),
     };

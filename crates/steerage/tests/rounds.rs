@@ -1,10 +1,10 @@
-//! A round of a packet CPU neither waits nor allocates, whatever happens around it. Meanwhile masks
-//! change a thousand times per second, snapshots are read in a loop, a policy is active, and CPUs
-//! are declared dead.
+//! A round of a packet CPU neither waits for a lock nor allocates memory, while masks change a
+//! thousand times per second, snapshots are read in a loop, a policy is active, and CPUs are
+//! declared dead.
 //!
 //! A build with debug assertions marks the rounds. The control lock panics if a packet CPU would
 //! wait for it. The allocator of this test binary ends the process if memory is allocated in a
-//! round. The test takes three seconds by default. In the long checks and by hand it takes a
+//! round. The test takes three seconds by default. In the long checks and by hand, the test takes a
 //! minute: `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
 #![cfg(debug_assertions)]
 #![allow(unsafe_code)]
@@ -27,7 +27,7 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_mem::round;
 
-/// Allocates like the system's allocator, but not in a round.
+/// Allocates like the system's allocator, but ends the process if a round allocates.
 struct NotInARound;
 
 fn check() {
@@ -87,7 +87,6 @@ impl RxQueue for Endless {
     }
 }
 
-/// An output that discards everything.
 struct Nowhere;
 
 impl TxQueue for Nowhere {
@@ -101,7 +100,6 @@ impl TxQueue for Nowhere {
     }
 }
 
-/// Lets one handler at a time stall until the test releases it.
 #[derive(Default)]
 struct Stall {
     wanted: AtomicBool,
@@ -125,7 +123,6 @@ impl Stall {
     }
 }
 
-/// A handler with state for each bucket. It stalls when the test asks for it.
 struct Counts {
     stall: Arc<Stall>,
     by_bucket: HashMap<BucketId, u64>,
@@ -165,8 +162,7 @@ impl Handler for Counts {
 
 const CPUS: u16 = 4;
 
-/// How long a handler stalls. While moves wait for its CPU, the CPU is declared dead after a
-/// second.
+/// How long a handler stalls. A CPU for which a move waits is declared dead after a second.
 const AWAY: Duration = Duration::from_millis(1500);
 
 fn change_masks(handle: &Handle, until: &AtomicBool) {

@@ -1,4 +1,4 @@
-//! The part of the handle that policies use.
+//! The functions of the handle that policies call.
 
 use std::sync::Arc;
 
@@ -14,9 +14,10 @@ use crate::placement::{
 use crate::steering::State;
 use steerage_ledger::Ledgers;
 
-/// The calls that policies use. See [`placement`](crate::placement).
+/// The functions that policies call: see [`placement`](crate::placement).
 impl Handle {
-    /// The time of the instance's clock, which starts when it is built. CPUs that run on this machine read the same clock.
+    /// The time of the instance's clock, which starts when the instance is built. All CPUs read the
+    /// same clock.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_nanos(self.0.start.elapsed().as_nanos() as u64)
     }
@@ -45,8 +46,8 @@ impl Handle {
         }
     }
 
-    /// Leaves a plan for a group. The CPUs of the plan get equal shares of the buckets, with as few moves as possible. Returns
-    /// false, and changes nothing, if `version` is out of date.
+    /// Stores a plan for a group. The CPUs of the plan get equal shares of the buckets, with as few
+    /// moves as possible. Returns false and changes nothing if `version` is out of date.
     pub fn set_plan(&self, group: usize, version: GroupVersion, plan: Plan) -> bool {
         self.0.change(|state| {
             let current = is_current(state, group, version);
@@ -57,8 +58,9 @@ impl Handle {
         })
     }
 
-    /// Moves the buckets of a group to the CPUs in `map`, and leaves a plan that agrees with it. Returns false, and changes
-    /// nothing, if `version` is out of date or the map names a CPU that the group cannot have.
+    /// Moves the buckets of a group to the CPUs in `map`, and stores a plan that agrees with `map`.
+    /// Returns false and changes nothing if `version` is out of date or the map names a CPU that
+    /// the group cannot have.
     pub fn set_map(
         &self,
         group: usize,
@@ -76,12 +78,14 @@ impl Handle {
         })
     }
 
-    /// Lets another CPU poll a queue, as [`set_rx_cpu`](Self::set_rx_cpu) does, without a claim that it stays there.
+    /// Lets another CPU poll a queue, as [`set_rx_cpu`](Self::set_rx_cpu) does, but policies may
+    /// move the queue again.
     pub fn poll_on(&self, queue: usize, cpu: CpuIndex) {
         self.0.change(|state| state.want_owner(queue, cpu));
     }
 
-    /// Sets the policy's name for reports, and whether CPUs sample their load. The findings of an earlier policy are forgotten.
+    /// Sets the policy's name for reports, and whether CPUs sample their load. The findings of the
+    /// previous policy are deleted.
     pub fn set_policy_info(&self, policy: PolicyInfo) {
         self.0.change(|state| state.set_policy(policy));
     }
@@ -101,7 +105,7 @@ impl Handle {
         });
     }
 
-    /// Sets the buckets whose packets CPUs examine now and then, to name the flow that fills a bucket.
+    /// Sets the buckets whose packets CPUs examine in part, to name the flow that fills a bucket.
     pub fn name_flows(&self, buckets: Vec<BucketId>) {
         self.0.change(|state| state.set_to_name(buckets));
     }
@@ -112,14 +116,15 @@ impl Handle {
         self.0.change(State::take_flows)
     }
 
-    /// Lets a CPU run `hook` between two rounds, once it gets to it. A sleeping CPU is woken. A hook that has not run yet is
-    /// replaced.
+    /// Lets a CPU run `hook` between two of its next rounds. A sleeping CPU is woken. The new hook
+    /// replaces a hook that has not run yet.
     pub fn between_rounds(&self, cpu: CpuIndex, hook: Arc<dyn BetweenRounds>) {
         self.0.change(|state| state.set_hook(cpu, hook));
     }
 
-    /// Holds the control lock until the result is dropped, as a thread of control does that loses its CPU at the worst moment.
-    /// For tests: packet CPUs go on meanwhile, while other threads of control wait.
+    /// Holds the control lock until the result is dropped, like a control thread that loses its CPU
+    /// at the worst moment. For tests: packet CPUs continue to run, while other control threads
+    /// wait.
     #[doc(hidden)]
     pub fn hold(&self) -> impl Drop + '_ {
         self.0.steering.lock()

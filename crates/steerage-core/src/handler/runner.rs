@@ -1,5 +1,5 @@
-//! Runs one CPU's handler. The CPU's gate decides whether what the handler did counts, and panics of the handler are
-//! caught.
+//! Runs one CPU's handler. The CPU's gate decides whether the handler's work counts, and panics of
+//! the handler are caught.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
@@ -19,42 +19,36 @@ use crate::shared::Shared;
 use crate::tx::{Outgoing, OwnedTx};
 use steerage_ledger::{ConsumerLedger, CpuLedger};
 
-/// A mistake of the program, which shows up for every packet and is logged once.
+/// A function that transmits to a missing output does so for every packet, so this is logged once.
 static NO_OUTPUT: Once = Once::new();
 
-/// Makes a CPU's handler, on that CPU.
+/// Creates a CPU's handler, on that CPU.
 pub type MakeHandler<H> = Arc<dyn Fn(CpuId) -> H + Send + Sync>;
 
-/// How a call of the handler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Returned,
     Panicked,
-    /// The handler was not called, or its CPU was declared dead in the meantime. Nothing that the handler did counts.
+    /// The handler was not called, or its CPU was declared dead: the handler's work does not count.
     Void,
 }
 
-/// One CPU's handler and everything that it works with.
 pub(crate) struct Runner<H: Handler> {
     pub(crate) index: CpuIndex,
     pub(crate) shared: Arc<Shared>,
     handler: H,
     make: MakeHandler<H>,
     pub(crate) cpu: Cpu,
-    /// The outputs, in the order of their numbers.
     pub(crate) outputs: Vec<OwnedTx>,
     pub(crate) next_tick: Option<Timestamp>,
     actions: Actions,
     dissections: Dissections,
     spare: Spare,
-    /// Bucket and arrival number of the frames in hand, if order is checked.
     arrivals: Vec<(usize, u64)>,
-    /// How the call for the batch in hand ended.
     ended: Ended,
 }
 
 impl<H: Handler> Runner<H> {
-    /// Makes the handler on the calling thread.
     pub(crate) fn new(
         index: CpuIndex,
         shared: &Arc<Shared>,
@@ -86,9 +80,8 @@ impl<H: Handler> Runner<H> {
         &self.shared.ledgers.cpus[usize::from(self.index)]
     }
 
-    // ---- a batch
-
-    /// Enters the gate for a batch. Returns an error if this CPU was declared dead; the batch is then void.
+    /// Enters the gate for a batch. Returns an error, and the batch is void, if this CPU was
+    /// declared dead.
     pub(crate) fn enter(&mut self) -> Result<(), Dead> {
         let entered = self.gate().enter(self.cpu.now.as_nanos());
         if entered.is_err() {
@@ -97,12 +90,10 @@ impl<H: Handler> Runner<H> {
         entered
     }
 
-    /// The frames in hand were revoked: the handler does not get them.
     pub(crate) fn skip(&mut self) {
         self.ended = Ended::Void;
     }
 
-    /// Calls the handler with the frames in hand.
     pub(crate) fn handle(&mut self, backlog: &mut Backlog) {
         if backlog.order.is_some() {
             self.arrivals.clear();
@@ -125,7 +116,6 @@ impl<H: Handler> Runner<H> {
         };
         let mut batch = Batch::new(&mut backlog.consumer, &mut self.actions, context);
         let (handler, cpu) = (&mut self.handler, &mut self.cpu);
-        // The verdicts of the handler are recorded in `actions`, which a panic does not change.
         let outside = round::leave();
         self.ended = match catch_unwind(AssertUnwindSafe(|| handler.handle(&mut batch, cpu))) {
             Ok(()) => Ended::Returned,
@@ -134,10 +124,11 @@ impl<H: Handler> Runner<H> {
         drop(outside);
     }
 
-    /// Leaves the gate, counts what was done with the frames in hand, sends packets, and finishes the frames. Returns
-    /// how many frames there were, and whether this CPU was declared dead in the meantime.
+    /// Leaves the gate, counts the verdicts, sends packets, and finishes the frames. Returns the
+    /// number of frames, and whether this CPU was declared dead during the batch.
     pub(crate) fn finish_batch(&mut self, backlog: &mut Backlog) -> (usize, bool) {
-        // If this CPU was declared dead, other CPUs may have its buckets by now, so nothing of this batch counts.
+        // If this CPU was declared dead, other CPUs may have its buckets, so this batch does not
+        // count.
         let died = self.ended != Ended::Void && self.gate().leave() == Err(Dead);
         if died {
             self.ended = Ended::Void;
@@ -162,8 +153,7 @@ impl<H: Handler> Runner<H> {
                 counts.reordered.add(late as u64);
             }
         }
-        // This must happen before the batch counts as finished, so that the next CPU of a flow sends its packets
-        // behind these.
+        // Send before the batch counts as finished: the next CPU of a flow sends its packets later.
         self.send_originated(self.ended == Ended::Void);
         backlog.consumer.finish();
         if backlog.is_admitted {
@@ -177,19 +167,16 @@ impl<H: Handler> Runner<H> {
         (count, died)
     }
 
-    // ---- other calls
-
-    /// Calls the handler's tick. Returns an error if this CPU was declared dead.
     pub(crate) fn tick(&mut self) -> Result<(), Dead> {
-        // A handler that panicked is rebuilt, and is asked again at once.
         let next = self.call("tick", Handler::tick)?;
         self.next_tick = next.unwrap_or(Some(self.cpu.now));
         self.send_originated(false);
         Ok(())
     }
 
-    /// Calls `part` of the handler, which is not a batch. Returns `None` if it panicked; the handler is then rebuilt.
-    /// Returns an error if this CPU was declared dead; nothing that the handler did then counts.
+    /// Calls a function of the handler other than `handle`. Returns `None` if the function
+    /// panicked. The handler is then rebuilt. Returns an error if this CPU was declared dead. The
+    /// result then does not count.
     pub(crate) fn call<R>(
         &mut self,
         what: &'static str,
@@ -210,8 +197,8 @@ impl<H: Handler> Runner<H> {
         Ok(result.ok())
     }
 
-    /// Sends the packets that the handler originated, or drops them if they are `void`. Also records when the handler
-    /// wants its next tick.
+    /// Sends the packets that the handler originated, or drops them if `void`. Also records the
+    /// time of the handler's next tick.
     #[inline]
     fn send_originated(&mut self, void: bool) {
         let ledger = &self.shared.ledgers.cpus[usize::from(self.index)];
@@ -221,14 +208,12 @@ impl<H: Handler> Runner<H> {
         }
     }
 
-    /// The handler panicked, so its state cannot be trusted any more.
     fn rebuild(&mut self, during: &'static str) {
         self.ledger().panics.add(1);
         tracing::error!(cpu = self.cpu.id.0, during, "handler panicked; it is built anew");
         self.replace();
     }
 
-    /// Replaces the handler by a new one.
     pub(crate) fn replace(&mut self) {
         let _outside = round::leave();
         let new = (self.make)(self.cpu.id);
@@ -238,9 +223,6 @@ impl<H: Handler> Runner<H> {
         self.next_tick = Some(self.cpu.now);
     }
 
-    // ---- outputs
-
-    /// Whether a source that can wait should wait for an output.
     pub(crate) fn is_output_full(&self) -> bool {
         self.outputs.iter().any(OwnedTx::is_full)
     }
@@ -249,7 +231,6 @@ impl<H: Handler> Runner<H> {
         self.outputs.iter_mut().for_each(OwnedTx::flush);
     }
 
-    /// Ends the handler, and returns its report.
     pub(crate) fn finish(self) -> H::Report {
         let Self { index, shared, handler, mut cpu, mut outputs, spare, .. } = self;
         let report = handler.finish(&mut cpu);
@@ -262,7 +243,7 @@ impl<H: Handler> Runner<H> {
     }
 }
 
-/// Counts what was done with the packets in hand, and sends the packets that are transmitted. Returns how many
+/// Counts the verdicts of the batch, and sends the packets that are transmitted. Returns how many
 /// packets have a verdict.
 #[inline(never)]
 fn act(actions: &Actions, backlog: &mut Backlog, outputs: &mut [OwnedTx], when: (Timestamp, TxSource)) -> u64 {

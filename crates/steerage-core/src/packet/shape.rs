@@ -1,4 +1,4 @@
-//! The parts of a packet, and how a packet is made longer or shorter.
+//! The parts of a packet, and functions that make a packet longer or shorter.
 
 use steerage_mem::Kept as WrittenCopy;
 
@@ -6,15 +6,15 @@ use super::{NoRoom, Packet, Segments, SegmentsMut};
 use steerage_flow::offload::Segments as Parts;
 
 impl Packet<'_> {
-    /// The frame's bytes, part by part; no part is empty. A frame that the device received into several buffers lies
-    /// in several pages. [`data`](Self::data) is the first part.
+    /// The frame's bytes, part by part, without empty parts. A frame that the device received into
+    /// several buffers lies in several pages. [`data`](Self::data) is the first part.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         self.written().map_or_else(|| self.frame.segments(), |copy| copy.segments_with(&self.frame))
     }
 
-    /// The packets that a [super-frame](Self::offload) stands for, one by one. Their headers are made, and their payload is not
-    /// copied. `None` if the frame is one packet, which is complete.
+    /// The packets of a [super-frame](Self::offload), one by one. The headers of each packet are
+    /// created, and the payload is not copied. `None` if the frame is one complete packet.
     ///
     /// ```
     /// # mod steerage { pub use steerage_core::packet::*; }
@@ -35,7 +35,7 @@ impl Packet<'_> {
         Some(Parts::new(&offload, front, behind))
     }
 
-    /// Like [`segments`](Self::segments), but writable. A frame in lent memory is first copied to a page.
+    /// Like [`segments`](Self::segments), but writable. A lent frame is first copied to a page.
     ///
     /// # Errors
     /// As [`data_mut`](Self::data_mut).
@@ -47,24 +47,26 @@ impl Packet<'_> {
         self.copy_mut(None).map(WrittenCopy::segments_mut)
     }
 
-    /// How much memory the packet occupies, in bytes: all of its pages, whatever it uses of them. A frame in lent memory
-    /// occupies its own bytes and those of its header, until it is first written to. (`truesize` of the kernel's `sk_buff`,
-    /// which counts the `sk_buff` too. Metadata here needs no memory but the slot's 16 bytes.)
+    /// The memory that all pages of the packet occupy, in bytes, including their unused bytes. A
+    /// lent frame occupies its own bytes and those of its header, until a handler first writes to
+    /// it. (The kernel's `truesize` also counts the `sk_buff`. Metadata in steerage needs only the
+    /// slot's 16 bytes.)
     pub fn truesize(&self) -> usize {
         self.written().map_or_else(|| self.frame.truesize(), WrittenCopy::truesize)
     }
 
-    /// The frame's length as received, in bytes, over all its parts. (`len` of the kernel's `sk_buff`, `pkt_len` of
-    /// DPDK's `mbuf`.)
+    /// The frame's length as received, in bytes, over all its parts. (`len` of the kernel's
+    /// `sk_buff`, `pkt_len` of DPDK's `mbuf`.)
     #[inline(always)]
     pub fn total_len(&self) -> usize {
         let behind = self.written().map_or(0, |copy| copy.behind(&self.frame).len());
         if self.frame.is_chained() { self.frame.total_len() } else { self.data().len() + behind }
     }
 
-    /// Brings a frame of several parts into one part, and returns its bytes. This needs no additional page: the other
-    /// parts are copied to the page of the first part. If they would not fit otherwise, some or all of the
-    /// [`headroom`](Self::headroom) is used up. See `Builder::linear_bytes`.
+    /// Joins a frame of several parts into one part, and returns its bytes. Joining needs no
+    /// additional page: the other parts are copied to the page of the first part. If the parts
+    /// would not fit otherwise, this uses some or all of the [`headroom`](Self::headroom). See
+    /// `Builder::linear_bytes`.
     ///
     /// # Errors
     /// [`NoRoom`] if the frame is longer than a page. The frame is then unchanged.
@@ -76,22 +78,25 @@ impl Packet<'_> {
         Ok(self.data())
     }
 
-    /// How many bytes [`prepend`](Self::prepend) has room for: at least [`HEADROOM`](crate::limits::HEADROOM) in the pool's
-    /// own pages, unless some of it was used, and none in lent memory until the frame is first written to.
+    /// How many bytes [`prepend`](Self::prepend) can add. In pages of the pool, at least
+    /// [`HEADROOM`](crate::limits::HEADROOM) minus the bytes that were already added. 0 for a lent
+    /// frame until it is first written to.
     pub fn headroom(&self) -> usize {
         self.written().map_or_else(|| self.frame.room(), WrittenCopy::room).0
     }
 
-    /// How many bytes [`append`](Self::append) has room for: the rest of the page in which the frame ends. That is at least
-    /// [`TAILROOM`](crate::limits::TAILROOM) if the frame is no longer than its device said, unless some of it was used. In lent
-    /// memory there is none until the frame is first written to.
+    /// How many bytes [`append`](Self::append) can add: the rest of the page in which the frame
+    /// ends. At least [`TAILROOM`](crate::limits::TAILROOM) minus the bytes that were already
+    /// added, if the frame is no longer than its device declared. 0 for a lent frame until it is
+    /// first written to.
     pub fn tailroom(&self) -> usize {
         self.written().map_or_else(|| self.frame.room(), WrittenCopy::room).1
     }
 
-    /// Makes the frame `len` bytes longer at its front, in place, and returns the new bytes, which contain arbitrary
-    /// data until you write them. A frame in lent memory is first copied to a page. The packet's length on the wire
-    /// grows by `len`. The device's record of the frame moves with it, and is lost if the headroom has no space left for it.
+    /// Makes the frame `len` bytes longer at its front, in place, and returns the new bytes, which
+    /// contain arbitrary data until you write them. A lent frame is first copied to a page. The
+    /// packet's length on the wire grows by `len`. The device's record of the frame moves to the
+    /// new front, and is lost if the headroom is too small for it.
     ///
     /// # Errors
     /// [`NoRoom`] if the headroom is too small, or if no page is free for the copy.
@@ -114,20 +119,22 @@ impl Packet<'_> {
         copy.get_mut(before..).ok_or(NoRoom)
     }
 
-    /// Removes the first `len` bytes of the frame, or all bytes if there are fewer. The packet's length on the wire
-    /// shrinks by as much.
+    /// Removes the first `len` bytes of the frame, or all bytes if there are fewer. The packet's
+    /// length on the wire shrinks by as much.
     ///
     /// # Errors
-    /// [`NoRoom`] if the frame lies in lent memory and no page is free for the copy, or if the frame has several
-    /// parts and the first part is shorter than `len`. In the latter case [`linearise`](Self::linearise) it first.
+    /// [`NoRoom`] if a lent frame finds no free page for its copy, or if the frame has several
+    /// parts and the first part is shorter than `len`. In the latter case,
+    /// [`linearise`](Self::linearise) the frame first.
     pub fn trim_front(&mut self, len: usize) -> Result<(), NoRoom> {
         self.resize(-signed(len.min(self.total_len()))?, 0)
     }
 
-    /// Shortens the frame to its first `len` bytes. The packet's length on the wire shrinks by as much.
+    /// Shortens the frame to its first `len` bytes. The packet's length on the wire shrinks by as
+    /// much.
     ///
     /// # Errors
-    /// [`NoRoom`] if the frame lies in lent memory and no page is free for the copy.
+    /// [`NoRoom`] if a lent frame finds no free page for its copy.
     pub fn truncate(&mut self, len: usize) -> Result<(), NoRoom> {
         if self.frame.is_lent() {
             self.copy_mut(Some(len))?;
@@ -138,7 +145,7 @@ impl Packet<'_> {
     fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
         self.forget_dissection();
         let resized = if self.frame.is_lent() {
-            // The headers of a super-frame have no end that could be moved.
+            // A super-frame's end is in its payload, so its headers alone cannot be shortened.
             let copy = self.copy_mut(None)?;
             (back == 0 || copy.front().is_none()) && copy.resize(front, back)
         } else {

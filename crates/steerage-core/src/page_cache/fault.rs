@@ -3,21 +3,18 @@
 use std::cell::Cell;
 
 thread_local! {
-    /// How many allocations remain, including the one that fails. 0: none will fail.
     static LEFT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Makes the `nth` allocation from now on fail, counted from 1. With 0, none fails.
+/// Makes the `nth` allocation from now on fail, counted from 1. With 0, no allocation fails.
 pub(crate) fn fail(nth: u64) {
     LEFT.set(nth);
 }
 
-/// Whether the planned failure has happened.
 pub(crate) fn has_failed() -> bool {
     LEFT.get() == 0
 }
 
-/// Called once by each allocation.
 pub(crate) fn is_due() -> bool {
     let left = LEFT.get();
     LEFT.set(left.saturating_sub(1));

@@ -1,4 +1,4 @@
-//! The pool in difficult cases: allocations that fail, pages of other nodes, caches of any size.
+//! Tests the pool with failing allocations, pages of other nodes, and caches of any size.
 
 mod faults;
 
@@ -13,7 +13,6 @@ use steerage_mem::SharedPool;
 
 const PAGE_BYTES: usize = 256;
 
-/// Two queues on one shared pool, each on a NUMA node of its own.
 struct Two {
     region: Arc<Region>,
     shared: Vec<Arc<SharedPool>>,
@@ -36,7 +35,6 @@ impl Two {
         Self { region, shared, kept_pages, pools, pages: count }
     }
 
-    /// Checks the end state, after everything was given back.
     fn end(mut self) {
         self.pools.iter_mut().for_each(PagePool::close);
         assert_eq!(self.shared[0].free(), self.pages, "pages are missing");
@@ -52,8 +50,8 @@ fn parts(pages: &[usize]) -> Vec<Part> {
     pages.iter().map(|pages| Part { pages: *pages, node: None }).collect()
 }
 
-/// A queue takes more pages from the shared pool than its own node has, and gives all of them back. From then on it
-/// has only pages of its own node.
+/// A queue takes more pages from the shared pool than its own node has, and returns all of them.
+/// From then on, the queue has only pages of its own node.
 #[test]
 fn pages_of_another_node_are_replaced() {
     let mut two = Two::new(&parts(&[100, 100]), 1 << 20);
@@ -73,7 +71,6 @@ fn pages_of_another_node_are_replaced() {
     assert_eq!((pool.cached(), counts.recycle_cache_full.get()), (own, 0));
     assert_eq!(counts.lpc_warm_up.get(), counts.alloc_slow.get());
 
-    // A queue of the other node gets that node's pages.
     let other = &mut two.pools[0];
     let theirs: Vec<Page> = (0..foreign).map_while(|_| other.take()).collect();
     assert!(theirs.len() == foreign && theirs.iter().all(|page| node(page) == 0));
@@ -83,7 +80,6 @@ fn pages_of_another_node_are_replaced() {
     two.end();
 }
 
-/// The ways to get pages. Each is counted once, in the order of the counters' names.
 #[test]
 fn what_is_taken_is_counted_by_why() {
     let mut two = Two::new(&parts(&[1000]), 100);
@@ -100,7 +96,8 @@ fn what_is_taken_is_counted_by_why() {
     assert_eq!(round(pool, 1), [0, bulk, bulk, 0], "warming up");
     assert_eq!(round(pool, 1)[1..], [bulk, bulk, 0], "a hit");
     assert_eq!(round(pool, 300)[1..3], [5 * bulk, 5 * bulk], "as much as it ever had");
-    // 100 pages were cached and the others went back. Taking those again does not count as warming up.
+    // 100 pages were cached and the other pages went back to the shared pool. Taking the other
+    // pages again does not count as warming up.
     assert_eq!(pool.cached(), 100);
     let [_, slow, warm_up, passed_by] = round(pool, 300);
     assert!(slow > 5 * bulk && warm_up <= 6 * bulk && passed_by == 0, "{slow} {warm_up}");
@@ -112,7 +109,6 @@ fn what_is_taken_is_counted_by_why() {
     two.end();
 }
 
-/// As many pages as came from the shared pool do not count as hits of the cache when they are first taken.
 #[test]
 fn a_page_counts_as_a_hit_once_the_shared_ones_have_been_taken() {
     let mut two = Two::new(&parts(&[1000]), 100);
@@ -130,7 +126,7 @@ fn a_page_counts_as_a_hit_once_the_shared_ones_have_been_taken() {
     two.end();
 }
 
-/// Pages that come home in one series go to the shared pool before the list of them would have to grow.
+/// Pages that return in a series go to the shared pool before their list would have to grow.
 #[test]
 fn many_pages_that_come_home_at_once_allocate_nothing() {
     let mut two = Two::new(&parts(&[1000]), 0);
@@ -170,7 +166,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The pages that two queues and a CPU that makes copies hold.
 #[derive(Default)]
 struct InHand {
     pages: Vec<(usize, Page)>,
@@ -184,14 +179,14 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
         Step::Take(count) => hand.pages.extend((0..count).map_while(|_| pool.take()).map(|page| (of, page))),
         Step::TakeMany(most, wanted) => {
             let mut taken: Vec<Page> = pool.take_many(most).1.collect();
-            // Like `Completions::fill` with unused pages: the last page goes back first.
             for page in taken.drain(wanted.min(taken.len())..).rev() {
                 pool.put_back(page);
             }
             hand.pages.extend(taken.into_iter().map(|page| (of, page)));
         }
         Step::Recycle(count) => {
-            // To any queue: pages used for sending may come home to another queue than they came from.
+            // Return pages to any queue, because a page that was used for sending may return to a
+            // queue that it did not come from.
             let rest = hand.pages.len().saturating_sub(count);
             hand.pages.drain(rest..).for_each(|(_, page)| pool.recycle(page));
             pool.recycled();
@@ -224,7 +219,6 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
         }
     }
     for (_, page) in &mut hand.pages {
-        // The holder of a page may write to it.
         two.region.page_mut(page)[0] = of as u8;
     }
 }
@@ -232,7 +226,6 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Each page is in one place after any actions of two queues. Debug builds also check the generations of pages.
     #[test]
     fn no_page_is_lost_or_had_twice(
         nodes in 1..3_usize,

@@ -11,8 +11,8 @@ use steerage_flow::{
 use steerage_ledger::QueueLedger;
 use steerage_mem::{Completion, Memory};
 
-/// How the frames of a queue are hashed. The call through `dyn` is made once per batch, so its cost is negligible.
-/// Behind that call, the parser of the key is inlined.
+/// How the frames of a queue are hashed. The call through `dyn` is made once per batch, so its cost
+/// is negligible. Inside of that call, the parser of the key is inlined.
 #[derive(Clone)]
 pub struct QueueHasher(Arc<dyn HashFrames>);
 
@@ -22,11 +22,9 @@ impl fmt::Debug for QueueHasher {
     }
 }
 
-/// The frames of one poll.
 struct FrameBatch<'a> {
     frames: &'a mut [Completion],
     memory: &'a Memory,
-    /// The type of the first header of all of these frames.
     link: LinkType,
     now: Timestamp,
 }
@@ -47,8 +45,8 @@ impl QueueHasher {
         }
     }
 
-    /// Hashes the key that `key` returns for a frame and the kind of its first header. If it returns `None`, hashes the
-    /// flow.
+    /// Hashes the key that `key` returns for a frame and the kind of its first header. If `key`
+    /// returns `None`, hashes the flow.
     pub fn by_key(
         hasher: FlowHasher,
         affinity: Affinity,
@@ -61,14 +59,14 @@ impl QueueHasher {
         }
     }
 
-    /// Sets the hash of each frame. Returns how many frames belong to no flow.
     #[inline]
     fn hash_batch(&self, batch: FrameBatch<'_>, fragments: &mut FragmentTable) -> u64 {
         self.0.hash_batch(batch, fragments)
     }
 
-    /// The hash of a frame that was steered without a hash, because a single CPU gets all frames. In that case there
-    /// is no table of fragments, so a fragment other than the first is hashed by its datagram.
+    /// The hash of a frame that was steered without a hash, because a single CPU gets all frames.
+    /// Without a hash, there is no table of fragments, so a later fragment is hashed by its
+    /// datagram.
     pub(crate) fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         self.0.hash_one(frame, link)
     }
@@ -77,18 +75,15 @@ impl QueueHasher {
         self.0.name()
     }
 
-    /// Which flow counts if packets are in tunnels.
     pub(crate) fn layers(&self) -> Layers {
         self.0.layers()
     }
 }
 
-/// The hashes of one queue's frames: its hash function, and when it is needed.
 pub(crate) struct Hashing {
     hasher: QueueHasher,
-    /// Whether a frame keeps the hash that the device set. Frames without one are hashed as usual.
+    /// Whether a frame keeps the device's hash. Frames without a device's hash are hashed as usual.
     by_device: bool,
-    /// Whether to hash frames even if one CPU has all buckets.
     always: bool,
     fragments: FragmentTable,
 }
@@ -98,7 +93,7 @@ impl Hashing {
         Self { hasher, by_device, always, fragments: FragmentTable::new() }
     }
 
-    /// Sets the link type and the hash of each frame of a poll. Steering needs no hash if `is_needed` is false.
+    /// Sets the link type of each frame of a poll, and its hash if steering needs hashes.
     pub(super) fn hash(
         &mut self,
         frames: &mut [Completion],
@@ -117,7 +112,7 @@ impl Hashing {
             return;
         }
         let is_unhashed = |frame: &Completion| !self.by_device || frame.hash().is_none();
-        // If the device sets hashes, few frames have none, and these are hashed one by one.
+        // If the device sets hashes, few frames have no hash, and these are hashed one by one.
         let at_once = if self.by_device { 1 } else { frames.len() };
         for frames in frames.chunks_mut(at_once).filter(|frames| is_unhashed(&frames[0])) {
             let unhashed = FrameBatch { frames: &mut *frames, memory, link, now };
@@ -127,7 +122,6 @@ impl Hashing {
     }
 }
 
-/// Reads frames from the memory that they lie in.
 struct InMemory<'a>(&'a Memory);
 
 impl FrameAccess<Completion> for InMemory<'_> {

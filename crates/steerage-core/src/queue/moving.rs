@@ -1,4 +1,4 @@
-//! A queue's part in a move: park the moving buckets, wait for the fences, release the parked frames.
+//! A queue's part in a move: park buckets, wait for the fences, release the parked frames.
 
 use steerage_flow::FlowHash;
 use steerage_mem::{Outbox, RingsInUse};
@@ -8,13 +8,11 @@ use super::{OwnedQueue, Published};
 use crate::ids::{CpuIndex, DropReason};
 use crate::rps_map::bucket_of;
 
-/// The slice of a move that a queue has parked buckets of.
 pub(super) struct Moving {
-    /// Set from parking to release.
+    /// The epoch of the slice, from parking to release.
     parked: Option<u64>,
     /// For each CPU that these buckets leave, the tail of its ring at the time they were parked.
     fences: Vec<(CpuIndex, u64)>,
-    /// How many slots of the parking lot may be used.
     lot_slots: usize,
 }
 
@@ -29,15 +27,16 @@ impl Moving {
 }
 
 impl OwnedQueue {
-    /// Parks the moving buckets, unless that is already done: from now on their frames wait in the parking lot. The fences
-    /// record how far each old CPU's ring was filled. Adds each CPU that got frames to `published`.
+    /// Parks the moving buckets, unless they are already parked: from now on, their frames wait in
+    /// the parking lot. The fences record the tail of each old CPU's ring. Adds each CPU that got
+    /// frames to `published`.
     pub(crate) fn park(&mut self, epoch: u64, moves: &[BucketMove], published: &mut Vec<Published>) {
         if self.moving.parked == Some(epoch) {
             return;
         }
         self.moving.fences.clear();
-        // A fence waits for everything up to the tail, so all of it must be published. Frames that find no room are
-        // dropped first.
+        // A fence waits for all slots up to the tail, so all of them must be published. Frames that
+        // find no room are dropped first.
         self.publish_from(1, 0, published);
         let lot = self.outbox.cpus() as CpuIndex;
         for m in moves {
@@ -46,13 +45,15 @@ impl OwnedQueue {
                 self.moving.fences.push((m.from, self.outbox.look(usize::from(m.from)).tail()));
             }
         }
-        // If the lot is the only target, its frames still need the hash by which they are released.
+        // If the parking lot is the only target, frames still need the hash by which they are
+        // released.
         self.rings_in_use = self.table.rings_in_use().max(RingsInUse::Few);
         self.moving.parked = Some(epoch);
     }
 
-    /// Whether all frames that were sent before the buckets were parked are finished. The fence of a dead CPU counts
-    /// as passed: that CPU gets the order to discard what it has not finished, in case it comes back.
+    /// Whether all frames that were sent before the buckets were parked are finished. The fence of
+    /// a dead CPU counts as passed: that CPU is ordered to discard its unfinished frames, in case
+    /// it continues.
     pub(crate) fn fences_passed(&mut self, dead: impl Fn(CpuIndex) -> bool) -> bool {
         let mut passed = true;
         for (cpu, tail) in self.moving.fences() {
@@ -66,7 +67,6 @@ impl OwnedQueue {
         passed
     }
 
-    /// The CPUs whose fences have not been passed.
     pub(crate) fn fences_open(&self) -> impl Iterator<Item = CpuIndex> + '_ {
         self.moving
             .fences()
@@ -74,7 +74,7 @@ impl OwnedQueue {
             .map(|(cpu, _)| cpu)
     }
 
-    /// The move takes too long: stops parking, and orders the old CPUs to discard the frames that they have not begun.
+    /// The move takes too long: stops parking, and orders old CPUs to discard frames not yet begun.
     pub(crate) fn revoke(&mut self) {
         self.outbox.lot().set_limit(1);
         for (cpu, tail) in self.moving.fences() {
@@ -82,9 +82,9 @@ impl OwnedQueue {
         }
     }
 
-    /// Sends the parked frames to the buckets' new CPUs, in order, and then steers the buckets there directly.
-    /// Returns false while some frames wait for room, which they do only if the queue can wait. Adds each CPU that got
-    /// frames to `published`.
+    /// Sends the parked frames to the buckets' new CPUs, in order, and then steers the buckets
+    /// there directly. Returns false while some parked frames of a queue that can wait have no
+    /// room. Adds each CPU that got frames to `published`.
     pub(crate) fn release(&mut self, moves: &[BucketMove], published: &mut Vec<Published>) -> bool {
         if !self.is_parked() {
             return true;
@@ -97,7 +97,7 @@ impl OwnedQueue {
             }
             let Some((frame, arrival)) = self.outbox.unpark(self.pages.blocks.as_mut()) else { break };
             let bucket = bucket_of(FlowHash(frame.hash_or_zero()));
-            // The moves are sorted by bucket, and every parked frame belongs to a bucket of this slice.
+            // The moves are sorted by bucket, and parked frames belong to buckets of this slice.
             let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| usize::from(moves[at].to));
             self.stage(target, frame, arrival);
         }
@@ -126,8 +126,9 @@ impl OwnedQueue {
         self.moving.parked.is_some()
     }
 
-    /// This CPU was declared dead and is alive again. Drops the frames that it had staged and parked, which other CPUs
-    /// have not seen, because they are out of date. Steering continues with `map`, which is in force now.
+    /// This CPU was declared dead and is alive again. Drops its staged and parked frames, which
+    /// other CPUs have not seen, because these frames are out of date. Steering continues with
+    /// `map`, the current map.
     pub(crate) fn start_over(&mut self, map: &[CpuIndex]) {
         let Self { outbox, pages, ledger, .. } = self;
         outbox.withdraw_all(|frame| {
@@ -144,7 +145,6 @@ impl OwnedQueue {
         self.adopt(map);
     }
 
-    /// Lets the parking lot use all of its slots.
     fn open_lot(&mut self) {
         self.outbox.lot().set_limit(self.moving.lot_slots);
     }

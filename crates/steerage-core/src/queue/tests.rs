@@ -1,4 +1,4 @@
-//! Tests a queue's rings alone: the test stages frames in place of a device.
+//! Tests a queue's rings alone: the test stages frames instead of a device.
 
 use steerage_flow::dissect::Layers;
 use steerage_flow::{Affinity, FlowHasher, HashKey};
@@ -12,7 +12,6 @@ use crate::ids::InputId;
 use crate::limits::IDLE_LOOKS;
 use crate::page_cache::PagePool;
 
-/// A device that receives nothing.
 struct Silent;
 
 impl RxQueue for Silent {
@@ -25,7 +24,6 @@ impl RxQueue for Silent {
     }
 }
 
-/// A queue with rings to two CPUs, and the other ends of these rings.
 struct Two {
     queue: OwnedQueue,
     consumers: Vec<Consumer>,
@@ -38,7 +36,6 @@ fn hasher() -> QueueHasher {
 }
 
 impl Two {
-    /// The queue with the number `id`. If `admissions` are given, there are other queues.
     fn new(id: usize, admissions: Option<Arc<[Admission]>>) -> Self {
         let (region, mut pages) = Region::map(2 * POLL_BUDGET + 1, 256).unwrap();
         let options = RingOptions { slots: POLL_BUDGET, slots_max: POLL_BUDGET, limit: POLL_BUDGET, arrivals: false };
@@ -64,7 +61,6 @@ impl Two {
         }
     }
 
-    /// After a poll of this many frames, publishes as CPU 0. Returns the CPUs for which frames were published.
     fn publish(&mut self, polled: usize) -> Vec<CpuIndex> {
         let mut published = Vec::new();
         self.queue.frames_polled = polled;
@@ -72,7 +68,6 @@ impl Two {
         published.into_iter().map(|(cpu, _)| cpu).collect()
     }
 
-    /// CPU `cpu` handles the waiting frames. Returns their number.
     fn handle(&mut self, cpu: usize, admissions: &[Admission]) -> usize {
         let count = self.consumers[cpu].take(POLL_BUDGET);
         self.consumers[cpu].finish();
@@ -94,7 +89,6 @@ fn frames_are_published_only_for_cpus_that_get_some() {
     assert!(two.consumers.iter().all(|consumer| consumer.waiting() == 1));
 }
 
-/// The queue's owner is about to sleep, and cannot poll until there is room.
 #[test]
 fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
     const WEIGHT: usize = POLL_BUDGET / 2;
@@ -116,7 +110,8 @@ fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
     assert_eq!(asked, [false, true]);
 }
 
-/// As in Linux, the backlog belongs to a CPU, not to a queue. Two queues share it, and each drops frames without room.
+/// As in Linux, the backlog belongs to a CPU and not to a queue. Two queues share the backlog, and
+/// each drops frames without room.
 #[test]
 fn queues_share_the_backlog_of_a_cpu() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
@@ -133,7 +128,6 @@ fn queues_share_the_backlog_of_a_cpu() {
     assert!(
         one.queue.outbox.is_half_full(1) && other.queue.outbox.is_half_full(1) && !one.queue.outbox.is_half_full(0)
     );
-    // No frame finds room until the CPU has finished packets of either queue.
     one.stage(1, 4);
     assert_eq!(one.publish(0), []);
     assert_eq!(one.queue.room_everywhere(), 0);
@@ -144,7 +138,6 @@ fn queues_share_the_backlog_of_a_cpu() {
     assert_eq!((dropped(&one), dropped(&other)), (4, 16));
 }
 
-/// Finished frames stay with their queue until its owner takes them home. Other CPUs may wait for that.
 #[test]
 fn only_rings_in_use_are_looked_at() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
@@ -160,7 +153,6 @@ fn only_rings_in_use_are_looked_at() {
     assert_eq!(two.queue.pages.pool.cached(), 3);
 }
 
-/// A ring that is empty for a moment would cost more if it were forgotten.
 #[test]
 fn a_ring_is_forgotten_after_many_empty_looks() {
     let mut two = Two::new(0, None);
@@ -185,7 +177,6 @@ fn a_ring_is_forgotten_after_many_empty_looks() {
         assert_eq!(backlogs.next_to_serve(0, false), None);
         assert!(is_noted(), "it was forgotten too early");
     }
-    // A frame begins the count anew.
     two.stage(0, 1);
     two.publish(0);
     assert_eq!(backlogs.next_to_serve(0, false), Some(0));

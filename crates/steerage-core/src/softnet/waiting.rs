@@ -1,4 +1,4 @@
-//! Between rounds without work: how a CPU waits for packets, by itself or in an event loop of the caller.
+//! How a CPU without work waits for packets, on its own or in an event loop of the caller.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,8 +14,8 @@ use crate::queue::OwnedQueue;
 use crate::sleep::{Armed, queues_sleep_until};
 
 impl<H: Handler, P: Platform> Softnet<H, P> {
-    /// Prepares to sleep. The caller then waits on [`event_fd`](Self::event_fd) or [`event_fds`](Self::event_fds).
-    /// The next step ends the sleep.
+    /// Prepares to sleep. The caller then waits on [`event_fd`](Self::event_fd) or
+    /// [`event_fds`](Self::event_fds). The next step ends the sleep.
     pub fn arm(&mut self) -> Armed {
         self.sleep.arm(self.runner.index, &self.shared);
         let Some(until) = self.sleep_until() else {
@@ -26,11 +26,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         Armed::Sleep(until)
     }
 
-    /// Until when there is nothing to do, unless the bell rings (`Some(None)`: no limit). `None` if there is
-    /// something to do now.
+    /// The time until which the CPU has no work unless the bell rings (`Some(None)`: no limit).
+    /// `None` if the CPU has work now.
     fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
         let shared = &self.shared;
-        // After a round that did something, or in the middle of a round, some staged frames may not be published yet.
+        // After a round with work, or during a round, some staged frames may not be published yet.
         if self.round.worked
             || self.phase != Phase::Control
             || self.control.is_behind(shared.steering.version())
@@ -56,22 +56,24 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.platform.now()
     }
 
-    /// Whether another CPU has rung the bell since [`arm`](Self::arm). For a simulator, which does not wait on the
-    /// bell.
+    /// Whether another CPU has rung the bell since [`arm`](Self::arm). For a simulator, which does
+    /// not wait on the bell.
     pub fn is_woken(&self) -> bool {
         !self.shared.sleepers.is_about_to_sleep(usize::from(self.runner.index))
     }
 
-    /// The file descriptors of the bell and of the devices that the CPU waits for. The sleep ends when one of them
-    /// becomes readable. The set may differ after each [`arm`](Self::arm).
+    /// The file descriptors of the bell and of the devices for which the CPU waits. The sleep ends
+    /// when one of these file descriptors becomes readable. The set may differ after each
+    /// [`arm`](Self::arm).
     pub fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let devices = self.queues.iter().filter_map(OwnedQueue::waits_on);
         std::iter::once(self.shared.bells[usize::from(self.runner.index)].as_fd()).chain(devices)
     }
 
-    /// One epoll file descriptor for all of [`event_fds`](Self::event_fds). It is readable whenever the sleep should
-    /// end. The caller owns it, and registers it with a runtime once. Devices are added and removed as the CPU starts
-    /// and stops waiting for them.
+    /// One epoll file descriptor for all of [`event_fds`](Self::event_fds). The file descriptor is
+    /// readable whenever the sleep should end. The caller owns the file descriptor, and registers
+    /// it with a runtime once. Devices are added and removed as the CPU starts and stops waiting
+    /// for them.
     ///
     /// # Errors
     /// The kernel's error, if the process has no file descriptor left.
@@ -79,9 +81,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.sleep.event_fd(&self.shared.bells[usize::from(self.runner.index)], &mut self.queues)
     }
 
-    /// Steps until everything is finished, and ends the handler. Before each sleep it keeps polling for a while: up
-    /// to `idle_poll` if packets came in that time lately, and for less and less time if not, like KVM's
-    /// `halt_poll_ns`.
+    /// Steps until the run is finished, and ends the handler. Before each sleep, the CPU keeps
+    /// polling for a while: up to `idle_poll` if packets came in that time lately, and for less and
+    /// less time otherwise, like KVM's `halt_poll_ns`.
     pub fn run(mut self, idle_poll: Duration) -> H::Report {
         let mut patience = idle_poll;
         let mut idle_since = None;

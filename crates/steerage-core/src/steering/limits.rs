@@ -1,22 +1,19 @@
-//! Limits that change while the instance runs, and the CPUs that follow them already.
+//! Limits that change while the instance runs, and the CPUs that already follow them.
 
 use crate::ids::CpuIndex;
 use crate::limits::{Limits, QueueLimits};
 
-/// The limits of all CPUs. Changes reach the CPUs as moves do: the state is under the control lock, and each CPU checks
-/// a version once per round. So the data path reads no additional atomic, and control knows which CPUs follow the
-/// limits already.
+/// The limits of all CPUs. Changes reach the CPUs as moves do: the state is under the control lock,
+/// and each CPU checks a version once per round. So the data path reads no additional atomic, and
+/// control knows which CPUs already follow the limits.
 #[derive(Debug)]
 pub(crate) struct LimitsInForce {
     pub(crate) all: Limits,
     pub(crate) of_queues: Vec<QueueLimits>,
-    /// The CPUs whose backlogs have a flow limit.
     pub(crate) flow_limited: Vec<CpuIndex>,
-    /// CPUs that do not follow these limits yet.
     behind: Vec<CpuIndex>,
 }
 
-/// Sets a value. Returns whether it differs.
 fn replace<T: PartialEq>(old: &mut T, new: T) -> bool {
     let differs = *old != new;
     *old = new;
@@ -40,20 +37,17 @@ impl LimitsInForce {
         replace(&mut self.flow_limited, cpus)
     }
 
-    /// Something that `cpu` follows has changed.
     pub(super) fn changed_for(&mut self, cpu: CpuIndex) {
         if !self.behind.contains(&cpu) {
             self.behind.push(cpu);
         }
     }
 
-    /// `cpu` follows the limits from now on.
     pub(crate) fn read_by(&mut self, cpu: CpuIndex) -> Limits {
         self.behind.retain(|cpu_behind| *cpu_behind != cpu);
         self.all
     }
 
-    /// The CPUs that do not follow the limits yet.
     pub(super) fn cpus_behind(&self) -> &[CpuIndex] {
         &self.behind
     }

@@ -50,7 +50,7 @@ pub struct Dissection {
     /// The innermost IP header that was read, or the outermost for [`Layers::Outer`]. An IP header quoted by an ICMP
     /// error does not count.
     pub ip: Option<IpLayer>,
-    /// The offset of the header behind `ip` and its extensions, if the frame contains any of it.
+    /// The offset of the header after `ip` and its extensions, if the frame contains any of it.
     pub transport_offset: Option<u32>,
     /// The offset of the payload of TCP, UDP or SCTP. It may lie beyond the end of a frame that is cut off.
     pub payload_offset: Option<u32>,

@@ -19,7 +19,7 @@ const ERSPAN_MORE: u16 = 0x0001;
 /// The first two bytes of Teredo's indications: an authentication, and where a packet came from (RFC 4380, 5.1.1).
 const TEREDO_AUTHENTICATION: [u8; 2] = [0, 1];
 const TEREDO_ORIGIN: [u8; 2] = [0, 0];
-/// An authentication has 4 bytes before its two values, and a nonce and a confirmation behind them. An origin has a port and an
+/// An authentication has 4 bytes before its two values, and a nonce and a confirmation after them. An origin has a port and an
 /// address.
 const TEREDO_AUTHENTICATION_LEN: usize = 4;
 const TEREDO_NONCE_LEN: usize = 8 + 1;
@@ -67,7 +67,7 @@ impl Walk<'_> {
         }
     }
 
-    /// IPv4, in version 2 behind a header of four bytes. Both have the same type, so the first byte decides.
+    /// IPv4, in version 2 after a header of four bytes. Both have the same type, so the first byte decides.
     pub(super) fn wccp(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => return Err(End::Truncated),

@@ -522,7 +522,7 @@ proptest! {
         }
     }
 
-    /// The bytes behind the headers are not part of the key.
+    /// The bytes after the headers are not part of the key.
     #[test]
     fn payload_does_not_matter(payload in prop::collection::vec(any::<u8>(), 0..100)) {
         let v6 = v6(protocol::ROUTING, &[DESTINATION_TO_UDP, UDP].concat());

@@ -60,7 +60,7 @@ impl Walk<'_> {
         Ok(self.flow.ports)
     }
 
-    /// Called after the ports were read: records that the payload begins `header_len` bytes behind the start of the
+    /// Called after the ports were read: records that the payload begins `header_len` bytes after the start of the
     /// header.
     fn payload_at(&mut self, header_len: usize) -> Result<Step, End> {
         if !self.quoting {

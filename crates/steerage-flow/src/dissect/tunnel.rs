@@ -1,4 +1,4 @@
-//! Tunnel headers behind IP and UDP. Each function returns the step for the payload that the header states.
+//! Tunnel headers after IP and UDP. Each function returns the step for the payload that the header states.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};

@@ -92,9 +92,9 @@ pub(super) struct Walk<'a> {
     pub(super) layers: Layers,
     /// The number of IP headers so far, without a quoted header.
     pub(super) depth: usize,
-    /// The number of extension headers behind the current IP header.
+    /// The number of extension headers after the current IP header.
     pub(super) extensions: usize,
-    /// The number of VLAN tags behind the current Ethernet header.
+    /// The number of VLAN tags after the current Ethernet header.
     pub(super) tags: usize,
     /// Whether the walk is inside the packet that an ICMP error quotes.
     pub(super) quoting: bool,
@@ -143,7 +143,7 @@ impl<'a> Walk<'a> {
         };
     }
 
-    /// Reads the header behind an IP header and its extensions.
+    /// Reads the header after an IP header and its extensions.
     fn protocol(&mut self, protocol: u8) -> Result<Step, End> {
         let version = self.flow.version;
         if self.is_extension(version, protocol) {
@@ -201,7 +201,7 @@ impl<'a> Walk<'a> {
         self.frame.get(at..)?.first_chunk()
     }
 
-    /// Reads a header whose first `N` bytes must be present. Records the header, and moves on behind these bytes.
+    /// Reads a header whose first `N` bytes must be present. Records the header, and moves on after these bytes.
     pub(super) fn take<const N: usize>(&mut self, kind: HeaderKind) -> Result<&'a [u8; N], End> {
         let header = self.peek().ok_or(End::Truncated)?;
         self.out.headers.push(kind, self.at)?;

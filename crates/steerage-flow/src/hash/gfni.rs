@@ -140,7 +140,7 @@ unsafe fn affine(bytes: __m256i, matrices: __m256i) -> __m256i {
 
 /// Matrix `m` of `key`, as the instruction expects it. Row `r` makes bit `r` of the product, counted from the top,
 /// and is byte `r` of the result. The top bit of a row belongs to the top bit of a byte. So row `r` is the eight bits
-/// of the key from `8 * m + r` on. (Matrix 39 would need bits behind the end of the key, but it is used only with
+/// of the key from `8 * m + r` on. (Matrix 39 would need bits after the end of the key, but it is used only with
 /// bytes that do not exist.)
 fn matrix(key: &HashKey, m: usize) -> u64 {
     let next = key.as_bytes().get(m + 1).copied().unwrap_or(0);

@@ -24,7 +24,7 @@ use core::arch::x86_64::{
     _mm_shuffle_epi32, _mm_xor_si128, _mm256_cmpeq_epi16, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_set1_epi32,
 };
 
-/// The headers of IP, and the ports behind them.
+/// The headers of IP, and the ports after them.
 const V4_LEN: usize = ipv4::BYTES + 4;
 const V6_LEN: usize = ipv6::BYTES + 4;
 /// The position in the headers of IP of the word with the fragment field (IPv4) and the protocol.

@@ -56,7 +56,7 @@ fn differs(one: &[u8], other: &[u8], layout: &Layout) -> bool {
         let flags_at = transport + tcp::FLAGS_AT + 1;
         let (sequence, flags) = (transport + 4..transport + 8, flags_at..flags_at + 1);
         let [length, number, checksum] = network_changes(network, layout.is_v4);
-        // The checksum of TCP is behind its flags.
+        // The checksum of TCP is after its flags.
         return differs_without(
             one,
             other,

@@ -1,23 +1,21 @@
-//! Frames that are published, and frames that come back, many at a time. Consecutive frames mostly belong to the same block,
-//! and such a run is counted at once.
+//! Counts frames that are published or that return, many at a time. Consecutive frames mostly
+//! belong to the same block, and are counted together.
 
 use super::Blocks;
 use crate::page::{BLANK, Completion};
 
 impl Blocks {
-    /// Begins to take many frames back that were on no ring.
+    /// Begins to take back many frames that are on no ring.
     #[inline(always)]
     pub fn homecoming(&mut self) -> Homecoming<'_> {
         self.homecoming_from(NO_RING)
     }
 
-    /// Begins to take many frames back that were published on a ring.
     #[inline(always)]
     pub(crate) fn homecoming_from(&mut self, ring: usize) -> Homecoming<'_> {
         Homecoming { number: self.region.number_of(0), block: 0, frames: 0, ring, blocks: self }
     }
 
-    /// Begins to publish frames on a ring. `None` if the blocks are not shared.
     #[inline(always)]
     pub(crate) fn publishing(&mut self, ring: usize) -> Option<Publishing<'_>> {
         let is_limited = self.shares.are_limited();
@@ -25,22 +23,22 @@ impl Blocks {
     }
 }
 
-/// The ring of frames that were on none.
+/// The ring number of frames that are on no ring.
 const NO_RING: usize = usize::MAX;
 
-/// Counts the frames of a list that is published, and takes back those that would hold too much.
+/// Counts the frames of a published list, and takes back frames that exceed their ring's limit.
 #[derive(Debug)]
 pub(crate) struct Publishing<'a> {
     blocks: &'a mut Blocks,
     ring: usize,
-    /// The block that is being counted, its page number, and the frames that were not added yet.
+    /// The block that is being counted, its page number, and its frames that were not added yet.
     block: u32,
     number: u32,
     frames: u32,
 }
 
 impl Publishing<'_> {
-    /// Returns a frame that may be published. Any other frame is taken back.
+    /// Returns `frame` if it may be published, and takes it back otherwise.
     #[inline(always)]
     pub(crate) fn publish(&mut self, frame: Completion) -> Option<Completion> {
         if frame.slot().page == self.number {
@@ -59,7 +57,6 @@ impl Publishing<'_> {
         if self.blocks.shares.take(self.ring, block as usize, frame.len()) {
             return Some(frame);
         }
-        // The next frame of the block may be shorter.
         self.number = BLANK;
         self.blocks.recycle(frame).err()
     }
@@ -78,12 +75,11 @@ impl Drop for Publishing<'_> {
 }
 
 /// Takes many frames back. Consecutive frames mostly belong to the same block, and are counted
-/// together. If each frame was counted separately, each count would have to wait for the count
-/// before (1.5 ns per frame).
+/// together. If each frame was counted separately, each count would have to wait for the previous
+/// count (1.5 ns per frame).
 #[derive(Debug)]
 pub struct Homecoming<'a> {
     blocks: &'a mut Blocks,
-    /// The block that is being counted, and its page number.
     block: u32,
     number: u32,
     frames: u32,
@@ -91,11 +87,11 @@ pub struct Homecoming<'a> {
 }
 
 impl Homecoming<'_> {
-    /// Like [`Blocks::recycle`]. The frames are counted when this value is dropped, at the latest.
+    /// Like [`Blocks::recycle`], but the frames may be counted only when this value is dropped.
     #[inline(always)]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         let slot = frame.slot();
-        // No other page has the number of a block, so a slot with this number was lent from it.
+        // No page has the page number of a block, so a slot with this number lies in the block.
         if slot.page != self.number {
             let Some(block) = self.blocks.region.index_of(slot.page) else { return Err(frame) };
             self.count();

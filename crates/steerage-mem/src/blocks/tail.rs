@@ -1,10 +1,10 @@
-//! Lending a block's frames, from front to back.
+//! Lends the frames of a block, from front to back.
 
 use super::Lent;
 use crate::header::FrameHeader;
 use crate::page::{Completion, FRAME_BYTES_MAX};
 
-/// The part of a block that may still be written and lent, from front to back.
+/// The part of a block that may still be written, and from which frames may still be lent.
 #[derive(Debug)]
 pub struct Tail<'a> {
     pub(super) bytes: &'a mut [u8],
@@ -19,7 +19,7 @@ impl Tail<'_> {
         self.bytes
     }
 
-    /// The part of this tail up to byte `end` of the block.
+    /// The part of this tail up to the byte with the number `end` of the block.
     #[inline]
     #[must_use]
     pub fn up_to(mut self, end: usize) -> Self {
@@ -34,9 +34,9 @@ impl Tail<'_> {
         self.lent.end as usize
     }
 
-    /// Lends `len` bytes, `at` bytes into [`bytes`](Self::bytes), as a frame. These bytes and the
-    /// bytes before them leave the tail. `None` if they do not lie within the tail, or are more
-    /// than [`FRAME_BYTES_MAX`].
+    /// Lends `len` bytes, starting `at` bytes into [`bytes`](Self::bytes), as a frame. After the
+    /// call, the tail begins after the lent bytes. `None` if they do not lie within the tail, or
+    /// are more than [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
         let end = at.checked_add(len).filter(|end| *end <= self.bytes.len() && len <= FRAME_BYTES_MAX)?;
@@ -48,7 +48,7 @@ impl Tail<'_> {
     }
 }
 
-/// The place of a frame and its header: see [`Tail::lend_each`].
+/// The position of a frame in a tail, and the frame's header: see [`Tail::lend_each`].
 ///
 /// ```
 /// use steerage_mem::{FrameHeader, Spot};
@@ -62,21 +62,21 @@ impl Tail<'_> {
 pub struct Spot {
     at: usize,
     len: usize,
-    /// The header as two words. If it was assembled from smaller fields at the end, the CPU would
-    /// have to wait for it (3 ns per frame).
+    /// The header as two words. If the header was assembled from smaller fields later, the CPU
+    /// would have to wait for it (3 ns per frame).
     header: [u64; 2],
     wire_len: u32,
 }
 
 impl Spot {
-    /// A frame of `len` bytes, `at` bytes behind the start of the tail. `at` is at least
-    /// [`FrameHeader::BYTES`], because `header` is written in front of the frame.
+    /// A frame of `len` bytes, `at` bytes after the start of the tail. `at` is at least
+    /// [`FrameHeader::BYTES`], because `header` is written before the frame.
     #[inline(always)]
     pub fn new(at: usize, len: usize, header: FrameHeader) -> Self {
         Self { at, len, header: header.to_words(), wire_len: header.wire_len }
     }
 
-    /// This place, moved back by `bytes` bytes.
+    /// This position, moved towards the end of the block by `bytes` bytes.
     #[inline(always)]
     #[must_use]
     pub fn further(self, bytes: usize) -> Self {
@@ -91,13 +91,13 @@ impl Spot {
 }
 
 impl Tail<'_> {
-    /// Lends up to `count` frames one behind the other, and appends them to `frames`. `next` gets
-    /// the bytes that have not been lent yet, and returns the spot of the next frame in them. An
-    /// error of `next` ends the loop and is returned. If a spot does not lie within the bytes, or
-    /// is longer than [`FRAME_BYTES_MAX`], `outside` makes the error.
+    /// Lends up to `count` frames in sequence, and appends them to `frames`. `next` gets the bytes
+    /// of the tail, and returns the position of the next frame in these bytes. An error of `next`
+    /// ends the loop and is returned. If a position does not lie within the bytes, or the frame is
+    /// longer than [`FRAME_BYTES_MAX`], `outside` creates the error.
     ///
-    /// The result is the same as that of many calls of [`lend`](Self::lend), but the state that
-    /// changes from frame to frame stays in registers.
+    /// The result equals that of many calls of [`lend`](Self::lend), but the state that changes for
+    /// each frame stays in registers.
     #[inline(always)]
     pub fn lend_each<E>(
         &mut self,
@@ -131,8 +131,7 @@ impl Tail<'_> {
     }
 }
 
-/// The state that [`Tail::lend_each`] writes back when it ends, even if it ends by a panic. So
-/// every lent frame is counted.
+/// The state that [`Tail::lend_each`] writes back even if it panics, to count every lent frame.
 struct UnderWay<'t, 'a> {
     bytes: &'a mut [u8],
     lent: Lent,
@@ -145,7 +144,8 @@ struct UnderWay<'t, 'a> {
 impl UnderWay<'_, '_> {
     #[inline(always)]
     fn push(&mut self, frame: Completion) {
-        // SAFETY: `count` entries were reserved behind the `first`, and fewer than that have been written.
+        // SAFETY: `count` entries were reserved behind the `first`, and fewer than that have been
+        // written.
         unsafe { self.frames.as_mut_ptr().add(self.first + self.lent_now).write(frame) };
         self.lent_now += 1;
     }

@@ -1,4 +1,4 @@
-//! The limits on what the frames for each CPU hold, against sets of blocks.
+//! Checks the limits on the blocks that each CPU's frames hold, against a model with sets.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -11,7 +11,6 @@ use crate::{Claim, Memory, Page, Region};
 const CPUS: usize = 3;
 const BLOCKS: usize = 8;
 const UNITS: u64 = 12;
-/// The frames that may wait for a CPU, over all queues.
 const BACKLOG: usize = 24;
 const SLOTS: usize = 64;
 const LONG: usize = 20_000;
@@ -42,7 +41,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A frame, and the block that it lies in unless it lies in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
     number: usize,
@@ -59,7 +57,6 @@ struct Expected {
 }
 
 impl Expected {
-    /// The blocks that the published frames lie in.
     fn holds(&self) -> BTreeSet<usize> {
         self.finished.iter().chain(&self.waiting).filter_map(|frame| frame.block).collect()
     }
@@ -73,7 +70,6 @@ struct World {
     claim: Claim,
     pages: Vec<Page>,
     units: [u64; BLOCKS],
-    /// By ring, the parking lot last.
     expected: Vec<Expected>,
     next: usize,
 }
@@ -93,7 +89,7 @@ impl World {
         Self { outbox, admissions, consumers, blocks, claim, pages, units: [1; BLOCKS], expected, next: 1 }
     }
 
-    /// A frame's length says which one it is.
+    /// A frame's length identifies the frame.
     fn stage(&mut self, ring: usize, block: Option<usize>, long: bool) {
         let known = Known { number: self.next % 16_000, block, long };
         let len = known.number + if long { LONG } else { 0 };
@@ -118,7 +114,6 @@ impl World {
         }
     }
 
-    /// Whether the frame may be published on a ring, by the rule as documented.
     fn may_pass(&self, ring: usize, frame: &Known) -> bool {
         let Some(block) = frame.block else { return true };
         let holds = self.expected[ring].holds();
@@ -148,7 +143,6 @@ impl World {
             for _ in 0..if due { self.expected[ring].staged.len() } else { 0 } {
                 let frame = self.expected[ring].staged.pop_front().unwrap();
                 if self.may_pass(ring, &frame) {
-                    // It counts for the frames behind it.
                     self.expected[ring].waiting.push_back(frame);
                     passed.push_back(frame);
                 } else {
@@ -195,7 +189,6 @@ impl World {
                 self.expected[cpu].finished.clear();
             }
             Step::Unpark { to } => {
-                // Frames of the lot that were not published are unparked like the others.
                 let lot = &mut self.expected[CPUS];
                 let known = lot.waiting.pop_front().or_else(|| lot.staged.pop_front());
                 let unparked = self.outbox.unpark(Some(&mut self.blocks));
@@ -216,7 +209,6 @@ impl World {
             Step::WithdrawAll => {
                 let mut frames = Vec::new();
                 self.outbox.withdraw_all(|frame| frames.push(frame));
-                // The parking lot is emptied with it.
                 frames
                     .extend(std::iter::from_fn(|| self.outbox.unpark(Some(&mut self.blocks))).map(|(frame, _)| frame));
                 frames.into_iter().for_each(|frame| self.home(frame));
@@ -232,7 +224,6 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 2000 }))]
 
-    /// The frames that pass are those that the rule lets pass, in order, and all memory comes home.
     #[test]
     fn a_cpu_holds_its_share_and_no_more(steps in prop::collection::vec(step(), 0..150)) {
         let mut world = World::new();
@@ -250,7 +241,6 @@ proptest! {
     }
 }
 
-/// A world in which all blocks may be held. Each has one unit.
 fn lender() -> (World, [usize; BLOCKS]) {
     let mut world = World::new();
     world.blocks = world.blocks.shared(BLOCKS as u32);
@@ -271,10 +261,9 @@ fn a_stalled_cpu_gets_a_half_and_the_others_go_on() {
     assert!(world.outbox.has_room(1, 1));
     assert_eq!(publish_each(&mut world, 1, &all, true), BLOCKS / 2);
     assert!(!world.outbox.has_room(1, 1) && world.outbox.has_room(2, 1), "the stalled CPU's share is full");
-    // Another frame of a block that it holds takes no more memory, and short frames pass for longer.
+    // A frame of a held block takes no more memory, and short frames pass longer than long frames.
     assert_eq!(publish_each(&mut world, 1, &all[..4], true), 4);
     assert_eq!(publish_each(&mut world, 1, &all[4..], false), 2);
-    // Another CPU gets what is left, and in a block that is held anyway.
     assert_eq!(publish_each(&mut world, 2, &[7], true), 1);
     assert_eq!(publish_each(&mut world, 2, &[0], true), 0, "it holds one of two free units");
     world.handle_all(1);
@@ -283,7 +272,6 @@ fn a_stalled_cpu_gets_a_half_and_the_others_go_on() {
 }
 
 impl World {
-    /// The CPU goes on, and its frames come home.
     fn handle_all(&mut self, cpu: usize) {
         while self.consumers[cpu].take(SLOTS) > 0 {
             self.consumers[cpu].finish();

@@ -1,11 +1,12 @@
 //! Detects pages that are used after their release, in debug and fuzz builds.
 //!
-//! Safe code cannot use a page that it gave back, since the token is gone. But a mistake in this crate can, and so can a device
-//! that still writes a page after it should have stopped. So a released page is filled with a pattern, which must be unchanged
-//! when the page is taken again. Each release and each take begins a new generation of the page. A page that is kept beyond its
-//! batch must still be in the generation in which it was kept.
+//! Safe code cannot use a page after its release, because the token is gone. But a mistake in this
+//! crate can use the page, and so can a device that writes the page too late. So a released page is
+//! filled with a pattern, which must be unchanged when the page is taken again. Each release and
+//! each take begins a new generation of the page. A page that is kept beyond its batch must still
+//! be in the generation in which it was kept.
 //!
-//! In other builds a [`Generation`] has no size, and its functions do nothing.
+//! In other builds, a [`Generation`] has no size, and its functions do nothing.
 
 #[cfg(any(debug_assertions, fuzzing))]
 pub(crate) use checked::{Generation, Generations};
@@ -14,22 +15,23 @@ pub(crate) use unchecked::{Generation, Generations};
 
 #[cfg(any(debug_assertions, fuzzing))]
 mod checked {
-    // The real atomics, also under loom: no other memory depends on them.
+    // The atomics of `std` even under loom: no other memory depends on generations.
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// The pattern of the kernel's slab allocator for free memory (`POISON_FREE`, include/linux/poison.h).
+    /// The pattern of the kernel's slab allocator for free memory (`POISON_FREE`,
+    /// include/linux/poison.h).
     const POISON: u8 = 0x6b;
 
-    /// The pattern in pieces of this size, which are compared at once.
+    /// The pattern in pieces of this size, so that 4096 bytes are compared at once.
     const POISONED: [u8; 4096] = [POISON; 4096];
 
-    /// The generation of a page. An odd number means released. The number wraps around, but no holder sees two generations that are
-    /// 2^32 apart.
+    /// The generation of a page. An odd number means that the page is released. The number wraps
+    /// around, but no holder sees two generations that are 2^32 apart.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Generation(u32);
 
-    /// The generation of each page of a region. Relaxed throughout: a page is handed over by other atomics, so its next holder
-    /// sees at least the generation that the last one saw.
+    /// The generation of each page of a region. Relaxed throughout: a page is handed over by other
+    /// atomics, so the next holder sees at least the generation that the previous holder saw.
     #[derive(Debug)]
     pub(crate) struct Generations(Box<[AtomicU32]>);
 
@@ -48,7 +50,6 @@ mod checked {
             bytes.fill(POISON);
         }
 
-        /// A page that was never released has no pattern to check.
         pub(crate) fn take(&self, index: u32, bytes: &[u8]) {
             let generation = &self.0[index as usize];
             if generation.load(Ordering::Relaxed) % 2 == 0 {
@@ -73,7 +74,6 @@ mod checked {
             );
         }
 
-        /// For tests: sets a page's generation, as if it had been released and taken that many times in total.
         #[cfg(test)]
         pub(crate) fn set(&self, index: u32, generation: u32) {
             self.0[index as usize].store(generation, Ordering::Relaxed);
@@ -126,7 +126,6 @@ mod tests {
         (region, pages.pop().unwrap())
     }
 
-    /// A second token of the same page, which no safe code can have.
     fn twin(page: &Page) -> Page {
         Page::new(page.number())
     }
@@ -191,13 +190,11 @@ mod tests {
         (region, kept_pages.keep_copy(page, 0, None, &[b"kept"]).unwrap(), twin)
     }
 
-    /// After a release and a take, the page is in use as before, but by another holder.
     #[test]
     #[cfg_attr(miri, ignore = "it leaks, so that no second panic follows")]
     #[should_panic(expected = "in another generation")]
     fn a_kept_page_of_another_generation_is_seen() {
         let (region, kept, mut twin) = kept();
-        // It does not go back in a generation that is not its own.
         let kept = std::mem::ManuallyDrop::new(kept);
         assert_eq!(&kept[..], b"kept");
         region.release(&mut twin);

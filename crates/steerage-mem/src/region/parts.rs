@@ -10,7 +10,7 @@ use crate::mapping::{HUGE_BYTES, RegionError};
 pub struct Part {
     /// The number of pages, at least 1.
     pub pages: usize,
-    /// The node of the memory. With `None`, the first access decides the node.
+    /// The NUMA node of the memory. With `None`, the memory is on the node of the first access.
     pub node: Option<u32>,
 }
 
@@ -18,11 +18,12 @@ pub struct Part {
 const NODES_MAX: u32 = 1024;
 
 /// The end of each part, in pages from the region's beginning. Every part but the last is up to 2
-/// MiB longer than requested, so that the next part's memory begins with a new huge page. The page
-/// across the border belongs to the part before it.
+/// MiB longer than requested, so that the next part's memory begins with a new huge page. A page
+/// that crosses the border of two parts belongs to the first part.
 ///
 /// # Errors
-/// [`RegionError::Size`] if there are no parts, a part has no pages, or the size cannot be addressed.
+/// [`RegionError::Size`] if there are no parts, a part has no pages, or the size cannot be
+/// addressed.
 pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, RegionError> {
     let asked = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.pages));
     let wrong = || RegionError::Size { pages: asked, page_bytes };
@@ -42,9 +43,9 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
     Ok(ends)
 }
 
-/// Asks the kernel to take each part's memory from its node, if that node has free memory. No page
-/// may have been touched yet. Returns the kernel's error if it refuses. Then each page is on the
-/// node that first touches it.
+/// Asks the kernel to take each part's memory from the part's node, if that node has free memory.
+/// No page may have been touched yet. Returns the kernel's error if the kernel refuses. Then each
+/// page is on the node that first touches the page.
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {
@@ -60,7 +61,6 @@ pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes
 }
 
 fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(), io::Error> {
-    // Miri has no NUMA nodes.
     if node >= NODES_MAX || cfg!(miri) {
         return Err(io::Error::other("a node beyond those that there can be"));
     }
@@ -99,7 +99,6 @@ mod tests {
     fn parts_meet_at_huge_pages() {
         let ends = part_ends(&[part(10), part(2000), part(3)], PAGE_BYTES).unwrap();
         assert_eq!(part_ends(&[part(10)], PAGE_BYTES).unwrap(), [10], "alone it is as long as was asked for");
-        // Each border lies in the last page of the part before it.
         for end in &ends[..2] {
             let border = end * PAGE_BYTES / HUGE_BYTES * HUGE_BYTES;
             assert!((end - 1) * PAGE_BYTES < border && border <= end * PAGE_BYTES, "{end}");

@@ -2,8 +2,8 @@
 
 use super::Region;
 
-/// The facts that looking up a page needs, for loops over many pages. They fit into registers, while a region behind a pointer
-/// would be read again for each page.
+/// The fields of a region that a lookup of a page needs, for loops over many pages. The compiler
+/// can keep a `View` in registers, but reads a region in memory again for each page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     base: *mut u8,
@@ -13,22 +13,20 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// The index of a page in the region, from 0.
     #[inline(always)]
     pub(super) fn index_of(self, number: u32) -> Option<u32> {
         let index = number.wrapping_sub(self.first);
         (index < self.count).then_some(index)
     }
 
-    /// As [`Region::start_of`], as long as the region exists.
     #[inline(always)]
     pub(crate) fn start_of(self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
         let index = self.index_of(number)?;
         if (offset as usize).checked_add(len)? > self.page_bytes {
             return None;
         }
-        // SAFETY: index < count and offset + len <= page_bytes, so the sum stays inside of the mapping, whose size was
-        // checked against isize::MAX.
+        // SAFETY: index < count and offset + len <= page_bytes, so the sum stays inside of the
+        // mapping, whose size was checked against isize::MAX.
         Some(unsafe { self.base.add(index as usize * self.page_bytes + offset as usize) })
     }
 }

@@ -1,4 +1,4 @@
-//! Finished slots, on their way home to the producer.
+//! Finished slots, which the producer reclaims.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -7,10 +7,11 @@ use crate::page::{BLANK, Completion, Page, Slot};
 use crate::region::Region;
 use crate::sync::UnsafeCell;
 
-/// The most slots that are passed at a time. The pages of a few lines are looked at twice, so they must still be in the cache.
+/// The maximum number of slots that are passed at a time. Some pages are read twice, so their cache
+/// lines must still be in the cache.
 pub(super) const TOGETHER: u64 = 64;
 
-/// Some finished slots that lie next to each other. They belong to the producer again.
+/// Some finished slots that are adjacent in memory, and that belong to the producer again.
 #[derive(Debug)]
 pub struct Finished<'a>(&'a [UnsafeCell<Slot>]);
 
@@ -21,10 +22,11 @@ impl<'a> Finished<'a> {
         Self(slots)
     }
 
-    /// Appends the pages to `home`, which has room for `room` of them, and returns their number. `Err` returns the slots: there is too
-    /// little room, or one of them is not a frame in a page of its own with a number in `own`. `region` is where those pages lie.
+    /// Appends the pages of the slots to `home`, which has room for `room` pages, and returns the
+    /// number of pages. `Err` returns the slots if there is too little room, or if a slot is not a
+    /// frame in a single page whose number is in `own`. The pages in `own` belong to `region`.
     ///
-    /// This takes a few instructions per page, where passing each frame to a function takes three times as many.
+    /// Passing each frame to a function would take three times as many instructions per page.
     #[inline(always)]
     pub fn pages_to(
         self,
@@ -46,8 +48,9 @@ impl<'a> Finished<'a> {
         Ok(count)
     }
 
-    /// Writes the page of each slot to `to`, which is as long, and returns whether each of them is a frame in a page of its own with a
-    /// number in `own`. A blank slot has none of these numbers.
+    /// Writes the page of each slot to `to`, which has the same length. Returns whether each slot
+    /// is a frame in a single page whose number is in `own`. The number of a blank slot is never in
+    /// `own`.
     #[inline(always)]
     fn copy_pages(&self, to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
         let (fours, rest) = self.0.split_at(self.0.len() / 4 * 4);
@@ -55,21 +58,20 @@ impl<'a> Finished<'a> {
         copy_fours(fours, to_fours, own) & copy(rest, to_rest, own)
     }
 
-    /// Passes each frame to `home`, except those that a handler kept.
+    /// Passes each frame to `home`, except the frames that a handler kept.
     #[inline(always)]
     pub fn for_each(self, mut home: impl FnMut(Completion)) {
         self.0.iter().map(read).filter(|slot| slot.page != BLANK).for_each(|slot| home(Completion::from_slot(slot)));
     }
 }
 
-/// Reads a finished slot.
 #[inline(always)]
 fn read(slot: &UnsafeCell<Slot>) -> Slot {
-    // SAFETY: the slots of [`Finished`] belong to the producer, as `new` demands, so nobody writes them.
+    // SAFETY: the slots of [`Finished`] belong to the producer, as `new` demands, so nobody writes
+    // them.
     unsafe { slot.with(|slot| *slot) }
 }
 
-/// The work of [`Finished::copy_pages`], slot by slot.
 #[inline(always)]
 fn copy(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
     slots.iter().map(read).zip(to).fold(true, |all, (slot, to)| {
@@ -81,7 +83,7 @@ fn copy(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Range<u3
 #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom)))))]
 use copy as copy_fours;
 
-/// The same for groups of four slots, which are one cache line.
+/// Like `copy`, for groups of four slots, which are one cache line.
 #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
 #[inline(always)]
 fn copy_fours(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
@@ -89,9 +91,10 @@ fn copy_fours(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Ra
     let Some(last) = own.end.checked_sub(own.start).and_then(|numbers| numbers.checked_sub(1)) else {
         return slots.is_empty();
     };
-    // SAFETY: x86-64 has SSE2. A slot is four words of 32 bits, in the order of its fields, and nobody writes it. A page is one such word.
+    // SAFETY: x86-64 has SSE2. A slot is four words of 32 bits, in the order of its fields, and
+    // nobody writes it. A page is one such word.
     unsafe {
-        // SSE2 compares signed numbers alone, so both sides are moved by half of their range.
+        // SSE2 can only compare signed numbers, so half of the range is added to both sides.
         let half = _mm_set1_epi32(i32::MIN);
         let (start, last) = (_mm_set1_epi32(own.start as i32), _mm_xor_si128(_mm_set1_epi32(last as i32), half));
         let (parts, none) = (_mm_set1_epi32(Slot::NO_WHOLE_PAGE as i32), _mm_setzero_si128());
@@ -114,7 +117,6 @@ mod tests {
 
     use super::*;
 
-    /// A slot of this page, which is the frame's only one or one of several.
     fn slot(page: u32, parts: bool) -> UnsafeCell<Slot> {
         let whole = Completion::new(Page::new(page), 3, 60).slot();
         let cell = UnsafeCell::default();
@@ -124,14 +126,12 @@ mod tests {
     }
 
     proptest! {
-        /// For any numbers, groups of four say the same of them as slot by slot, and write the same pages.
         #[test]
         fn four_by_four_is_slot_by_slot(
             own in prop_oneof![Just(0..0), Just(0..u32::MAX), Just(1 << 31..u32::MAX), (any::<u32>(), any::<u32>()).prop_map(|(a, b)| a.min(b)..a.max(b))],
             pages in prop::collection::vec(any::<u64>(), 0..=70),
             wild in prop::option::of((0..70_usize, any::<u32>(), any::<bool>())),
         ) {
-            // Nearly all pages are in `own`, so that both answers occur.
             let within = u64::from(own.end - own.start).max(1);
             let mut slots: Vec<_> = pages.iter().map(|page| slot(own.start.wrapping_add((page % within) as u32), false)).collect();
             if let Some((at, page, parts)) = wild.filter(|(at, ..)| *at < slots.len()) {

@@ -36,12 +36,14 @@ impl<'a> Iterator for Frames<'a> {
 impl ExactSizeIterator for Frames<'_> {}
 
 impl Consumer {
-    /// Passes the common frames to `read`: those in one page, with a [device header](Frame::header), and with `link` as their
-    /// [kind of header](Frame::link). `read` gets each frame with its number in the batch, and returns whether it has handled
-    /// the frame. The result has a bit for each of the first 64 frames that `read` did not handle, which the caller handles one
-    /// by one.
+    /// Passes the common frames to `read`: the frames in one page, with a [device
+    /// header](Frame::header), and with `link` as their [kind of header](Frame::link). `read` gets
+    /// each frame with its number in the batch, and returns whether it has handled the frame. The
+    /// result has a bit for each of the first 64 frames that `read` did not handle. The caller
+    /// handles these frames one by one.
     ///
-    /// This takes about half of the instructions of the loop over single frames, since common facts are looked up once.
+    /// `read_common` takes about half of the instructions of the loop over single frames, since the
+    /// fields that frames have in common are read once.
     #[inline(always)]
     pub fn read_common(&mut self, link: u8, mut read: impl FnMut(usize, &[u8], FrameHeader) -> bool) -> u64 {
         const BYTES: usize = FrameHeader::BYTES;
@@ -60,8 +62,8 @@ impl Consumer {
             }
             let start = before.and_then(|offset| view.start_of(slot.page, offset, BYTES + len));
             let done = start.is_some_and(|start| {
-                // SAFETY: the span was checked, the slot is held, and writing a frame needs a `Frame`, for which the consumer would
-                // have to be borrowed.
+                // SAFETY: the span was checked, the slot is held, and writing a frame needs a
+                // `Frame`, for which the consumer would have to be borrowed.
                 let all = unsafe { std::slice::from_raw_parts(start, BYTES + len) };
                 let parts = all.split_first_chunk();
                 parts.is_some_and(|(header, frame)| read(nth, frame, FrameHeader::from_bytes(*header)))
@@ -74,8 +76,8 @@ impl Consumer {
     }
 }
 
-/// One frame that a handler holds. It is not `Clone`, and only [`Consumer::frames`] makes it, which borrows the consumer
-/// mutably. So there are never two of them for one slot.
+/// One frame that a handler holds. A frame is not `Clone`, and only [`Consumer::frames`] creates
+/// frames, which borrows the consumer mutably. So no slot ever has two frames.
 #[derive(Debug)]
 pub struct Frame<'a> {
     ring: &'a Consumer,
@@ -90,20 +92,21 @@ impl<'a> Frame<'a> {
         (self.at - self.ring.finished) as usize
     }
 
-    /// The frame's bytes, or those of its first part if it has several pages.
+    /// The frame's bytes, or the bytes of the frame's first part if it has several pages.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the slot is in hand, and writing needs `&mut self`.
         unsafe { self.ring.memory.slice(&self.slot) }
     }
 
-    /// The frame's bytes for writing. `None` for a lent frame, which others may read.
+    /// The frame's bytes for writing. `None` for a lent frame: other code may read its block.
     #[inline(always)]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if self.slot.is_lent() {
             return None;
         }
-        // SAFETY: the slot is in hand and its page is ours alone; `&mut self` keeps other slices of it away.
+        // SAFETY: the slot is in hand and its page is ours alone; `&mut self` keeps other slices of
+        // it away.
         Some(unsafe { self.ring.memory.slice_mut(&self.slot) })
     }
 
@@ -114,7 +117,8 @@ impl<'a> Frame<'a> {
         unsafe { self.ring.memory.segments_of(&self.slot) }
     }
 
-    /// The frame's bytes for writing, part by part. `None` for a lent frame, which others may read.
+    /// The frame's bytes for writing, part by part. `None` for a lent frame, because other code may
+    /// read its block.
     #[inline]
     pub fn segments_mut(&mut self) -> Option<SegmentsMut<'_>> {
         if self.slot.is_lent() {
@@ -124,13 +128,13 @@ impl<'a> Frame<'a> {
         Some(unsafe { self.ring.memory.segments_mut_of(&self.slot) })
     }
 
-    /// How much memory the frame occupies, in bytes: all of its pages, whatever it uses of them. A lent frame occupies its own
-    /// bytes and those of its header.
+    /// The memory that the frame occupies, in bytes: all of its pages, including their unused
+    /// bytes. A lent frame occupies its own bytes and those of its header.
     pub fn truesize(&self) -> usize {
         self.ring.memory.truesize(&self.slot)
     }
 
-    /// The length of all parts together, in bytes.
+    /// The length of all parts of the frame together, in bytes.
     #[inline(always)]
     pub fn total_len(&self) -> usize {
         self.ring.memory.total_of(&self.slot)
@@ -142,7 +146,8 @@ impl<'a> Frame<'a> {
         self.slot.is_chained()
     }
 
-    /// The last `len` bytes of the frame for writing. `None` for a lent frame, and if the last part is shorter.
+    /// The last `len` bytes of the frame for writing. `None` for a lent frame, or if the last part
+    /// of the frame is shorter.
     #[inline]
     pub fn tail_mut(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.slot.is_lent() {
@@ -155,42 +160,47 @@ impl<'a> Frame<'a> {
         bytes.get_mut(from..)
     }
 
-    /// Copies all parts of the frame into the page of its head. The other pages stay with the frame until it goes back. The
-    /// headroom may be smaller afterwards. Returns `false` and changes nothing if a page is too short for the frame, or the
-    /// frame was taken.
+    /// Copies all parts of the frame into the page of its head. The other pages stay with the frame
+    /// until it returns. The headroom may become smaller. Returns `false` and changes nothing if a
+    /// page is too short for the frame, or if the frame was taken.
     #[inline]
     pub fn linearise(&mut self) -> bool {
         if !self.slot.is_chained() || self.slot.page == BLANK {
             return self.slot.page != BLANK;
         }
-        // SAFETY: the slot is in hand and its pages are ours alone; `&mut self` keeps slices of them away.
+        // SAFETY: the slot is in hand and its pages are ours alone; `&mut self` keeps slices of
+        // them away.
         let Some(linear) = (unsafe { self.ring.memory.linearise(&self.slot) }) else { return false };
         self.rewrite(linear);
         true
     }
 
-    /// The number of bytes before the frame in its page, and behind it in the page of its last part. 0 if it is lent.
+    /// The number of free bytes before the frame in its page, and after the frame in the page of
+    /// its last part. 0 for a lent frame.
     #[inline]
     pub fn room(&self) -> (usize, usize) {
         self.ring.memory.room(&self.slot)
     }
 
-    /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end, in place. Negative numbers make it
-    /// shorter. The bytes that are added keep their contents. The device's header moves along if there is room for it, with its
-    /// length on the wire corrected. Returns `false` and changes nothing if the page is too short, or the frame is lent or was
-    /// taken.
+    /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end, in
+    /// place. Negative numbers make the frame shorter. The bytes that are added keep their
+    /// contents. If there is room for the device's header, the header moves with the front, and its
+    /// length on the wire is corrected. Returns `false` and changes nothing if the page is too
+    /// short, or the frame is lent or was taken.
     #[inline]
     pub fn resize(&mut self, front: i32, back: i32) -> bool {
         if self.slot.page == BLANK {
             return false;
         }
-        // SAFETY: the slot is in hand and its pages are ours alone; `&mut self` keeps slices of them away.
+        // SAFETY: the slot is in hand and its pages are ours alone; `&mut self` keeps slices of
+        // them away.
         let Some(resized) = (unsafe { self.ring.memory.resize(&self.slot, front, back) }) else { return false };
         self.rewrite(resized);
         true
     }
 
-    /// Replaces the kind of header that [`Completion::set_link`] set. Does nothing if the frame was taken.
+    /// Replaces the kind of header of [`Completion::set_link`]. Does nothing if the frame was
+    /// taken.
     #[inline]
     pub fn set_link(&mut self, link: u8) {
         if self.slot.page != BLANK {
@@ -198,43 +208,44 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Writes the slot of a frame whose page is still in it.
     #[inline(always)]
     fn rewrite(&mut self, changed: Slot) {
         self.slot = changed;
-        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.
+        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to
+        // write.
         unsafe { (*self.ring.slots.add((self.at as u32 & self.ring.mask) as usize)).with_mut(|slot| *slot = changed) };
     }
 
-    /// The header that the device wrote for the frame, if it did, and the frame's bytes.
+    /// The header that the device wrote for the frame, if there is one, and the frame's bytes.
     #[inline(always)]
     pub fn with_header(&self) -> (Option<FrameHeader>, &[u8]) {
         // SAFETY: as `bytes` and `header`.
         unsafe { self.ring.memory.framed(&self.slot) }
     }
 
-    /// The header that the device wrote for the frame, if it did.
+    /// The header that the device wrote for the frame, if there is one.
     #[inline]
     pub fn header(&self) -> Option<FrameHeader> {
-        // SAFETY: the slot is in hand; its page is written only through `&mut self`, and a block is not written before the
-        // end of a frame that is out.
+        // SAFETY: the slot is in hand; its page is written only through `&mut self`, and a block is
+        // not written before the end of a frame that is out.
         unsafe { self.ring.memory.header(&self.slot) }
     }
 
-    /// Whether the device wrote something before the header: see [`extra`](Self::extra).
+    /// Whether the device wrote a record before the header: see [`extra`](Self::extra).
     #[inline(always)]
     pub fn has_extra(&self) -> bool {
         self.slot.has_extra()
     }
 
-    /// The bytes that the device wrote before the header, if it did.
+    /// The record that the device wrote before the header, if there is one.
     #[inline]
     pub fn extra(&self) -> Option<[u8; FrameHeader::EXTRA_BYTES]> {
         // SAFETY: as `header`.
         unsafe { self.ring.memory.extra(&self.slot) }
     }
 
-    /// The frame's length in its page, in bytes. For a frame of several pages this is the length in the first one.
+    /// The frame's length in its page, in bytes. For a frame of several pages, this is the length
+    /// of the part in the first page.
     #[inline(always)]
     #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
     pub fn len(&self) -> usize {
@@ -259,36 +270,39 @@ impl<'a> Frame<'a> {
         self.slot.link()
     }
 
-    /// Whether the frame lies in a lent block.
+    /// Whether the frame lies in a block.
     #[inline(always)]
     pub fn is_lent(&self) -> bool {
         self.slot.is_lent()
     }
 
-    /// The frame's arrival number, if the ring keeps them.
+    /// The frame's arrival number, if the ring keeps arrival numbers.
     #[inline]
     pub fn arrival(&self) -> Option<u64> {
         let at = self.ring.shared.arrival(self.ring.mask, self.at)?;
-        // Relaxed: it became visible with the slot, by C1.
+        // Relaxed: the number became visible with the slot, by C1.
         Some(at.load(Ordering::Relaxed))
     }
 
-    /// Takes the frame off the ring and blanks its slot, so that the page no longer returns by the finished index. `Err` for a
-    /// lent frame, which cannot be kept, and for a frame that was taken before.
+    /// Takes the frame off the ring and blanks its slot, so that the page no longer returns through
+    /// the finished index. `Err` for a lent frame, which cannot be kept, and for a frame that was
+    /// already taken.
     pub fn take(self) -> Result<Completion, Self> {
         if self.slot.is_lent() || self.slot.page == BLANK {
             return Err(self);
         }
-        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.
+        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to
+        // write.
         unsafe {
             (*self.ring.slots.add((self.at as u32 & self.ring.mask) as usize)).with_mut(|slot| (*slot).page = BLANK);
         }
         Ok(Completion::from_slot(self.slot))
     }
 
-    /// Takes the frame off the ring with its pages, in exchange for as many pages from the end of `pages`, which go back in
-    /// their place. The frame is empty afterwards. Returns `None` and changes nothing if there are not enough pages, they
-    /// belong to other memory, or the frame is lent or was taken.
+    /// Takes the frame off the ring together with its pages. In exchange, as many pages from the
+    /// end of `pages` return through the ring. The frame is empty afterwards. Returns `None` and
+    /// changes nothing if there are too few pages, if they belong to other memory, or if the frame
+    /// is lent or was taken.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.slot.is_lent() || self.slot.page == BLANK {

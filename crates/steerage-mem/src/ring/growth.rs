@@ -1,19 +1,19 @@
-//! How a ring grows while it is used: from one position on, its frames lie in a larger buffer.
+//! How a ring grows while it is in use: from one position on, its frames lie in a larger buffer.
 //!
-//! The producer decides on the position, and publishes it with the slots behind it. The consumer follows when everything before the
-//! position is finished. Until then the producer reads slots back from both buffers, and does not grow the ring again unless
-//! nothing was staged since.
+//! The producer chooses the position, and publishes it with the slots after the position. The
+//! consumer follows when all slots before the position are finished. Until then, the producer
+//! reclaims slots from both buffers, and does not grow the ring again unless no frame was staged
+//! since the position was chosen.
 
 use super::{Consumer, Producer, RingBuffer};
 use crate::page::Slot;
 use crate::sync::{Ordering, UnsafeCell};
 
-/// Where a ring goes on in another buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grown(u64);
 
 impl Grown {
-    /// From position `at` on, the ring has `capacity` slots, a power of two. A position of 59 bits lasts for a century.
+    /// From position `at` (59 bits: a century) on, the ring has `capacity` slots, a power of 2.
     pub(super) fn new(at: u64, capacity: usize) -> Self {
         Self(at << 5 | u64::from(capacity.ilog2()))
     }
@@ -26,7 +26,6 @@ impl Grown {
         1 << (self.0 & 31)
     }
 
-    /// As the ring keeps it.
     pub(super) fn word(self) -> u64 {
         self.0
     }
@@ -34,13 +33,14 @@ impl Grown {
 
 impl RingBuffer {
     pub(super) fn grown(&self) -> Grown {
-        // Relaxed: it becomes visible with the slots behind it, by P1.
+        // Relaxed: the word becomes visible with the slots after it, by P1.
         Grown(self.to_consumer.grown.load(Ordering::Relaxed))
     }
 }
 
 impl Producer {
-    /// Applies the limit. If it is beyond the capacity, the ring grows, unless the consumer has not followed the last time yet.
+    /// Applies the limit. If the limit exceeds the capacity, the ring grows, unless the consumer
+    /// has not followed the last growth yet.
     #[inline(always)]
     pub(super) fn make_room(&mut self) {
         if self.limit > self.mask + 1 {
@@ -49,11 +49,10 @@ impl Producer {
         self.room_until = self.reclaimed + u64::from(self.limit.min(self.mask + 1));
     }
 
-    /// Goes on in a buffer that has room for the limit.
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
-        // The consumer has to see each place at which frames change their buffer.
+        // The consumer must see each position at which the ring changes its buffer.
         if self.mask_before != 0 && self.staged != self.shared.grown().at() {
             return;
         }
@@ -84,8 +83,8 @@ impl Producer {
 }
 
 impl Consumer {
-    /// The ring has grown. Goes on in the larger buffer if everything before it is finished. Returns how many of the next `count`
-    /// slots lie in one buffer.
+    /// Changes to the larger buffer if everything before that buffer's position is finished.
+    /// Returns how many of the next `count` slots lie in one buffer.
     #[cold]
     #[inline(never)]
     pub(super) fn follow(&mut self, count: u64) -> u64 {

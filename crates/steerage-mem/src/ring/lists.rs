@@ -1,26 +1,29 @@
-//! Stages the frames of a poll as lists, one for each ring that they go to.
+//! Stages the frames of a poll as lists, one list for each target ring.
 //!
-//! First the target of each frame is determined, without a branch. For each ring, all targets are then compared with it at once,
-//! which gives a bit for each of its frames. The slots of each ring are written one after the other, with the ring's tail in a
-//! register. Staging frame by frame costs more: each store waits for the tail before it, and cache lines are left before they
-//! are full.
+//! The target of each frame is determined first, without a branch. Then all targets are compared
+//! with each ring at once, which gives a bit for each frame of that ring. The slots of each ring
+//! are written in sequence, with the ring's tail in a register. Staging frame by frame costs more:
+//! each store waits for the tail before it, and the CPU leaves cache lines before they are full.
 
 use crate::{Completion, ring::Producer};
 
-/// The largest number of frames that are staged together: those of one poll.
+/// The largest number of frames that are staged together: the frames of one poll.
 const LIST_MAX: usize = 64;
 
-/// The largest number of lists of one poll. With 16 lists, each has four frames on average, and lists cost more than they save:
-/// 1.12 times as much time for the receiving CPU (lab/notes/path.md).
+/// The largest number of lists of one poll. With 16 lists, each list has four frames on average,
+/// and lists cost more than they save: the receiving CPU took 1.12 times as long
+/// (lab/notes/path.md).
 pub const LISTS_MAX: usize = 8;
 
-/// The number of the set's last bit, which no ring has.
+/// The number of the set's last bit, which belongs to no ring.
 const NO_RING: usize = u64::BITS as usize - 1;
 
 impl Producer {
-    /// Stages as many of `frames` as there is room for, from the front. The others stay in `frames`. The result is the same as
-    /// with one [`stage`](Self::stage) per frame, but the tail stays in a register. The first frame has the arrival number
-    /// `arrival`, and each further frame has the next number. `staged` is called for each, with its index in `frames`.
+    /// Stages as many of `frames` as there is room for, from the front. The other frames stay in
+    /// `frames`. The result is the same as with one [`stage`](Self::stage) per frame, but the tail
+    /// stays in a register. The first frame has the arrival number `arrival`, and each further
+    /// frame has the next number. `staged` is called for each staged frame, with its index in
+    /// `frames`.
     #[inline(always)]
     pub fn stage_all(&mut self, frames: &mut Vec<Completion>, arrival: u64, mut staged: impl FnMut(usize)) {
         let count = self.room().min(frames.len() as u64) as usize;
@@ -28,8 +31,8 @@ impl Producer {
         let frames = frames.drain(..count);
         for (nth, frame) in frames.as_slice().iter().enumerate() {
             let at = (first + nth as u64) as u32 & mask;
-            // SAFETY: as in `stage`, for each of the `count` slots behind the tail. The frame's token ends with `frames`, even if
-            // `staged` panics.
+            // SAFETY: as in `stage`, for each of the `count` slots behind the tail. The frame's
+            // token ends with `frames`, even if `staged` panics.
             unsafe { (*slots.add(at as usize)).with_mut(|slot| *slot = frame.slot()) };
             staged(nth);
         }
@@ -39,11 +42,14 @@ impl Producer {
         self.staged = first + count as u64;
     }
 
-    /// Stages each of `frames` on the ring whose number `target` returns, list by list. Within each ring their order stays the
-    /// same. The first frame has the arrival number `arrival`, and each further frame has the next number. `staged` is called
-    /// once for each frame, with 0, 1, 2 and so on. It stages all frames or none: none if that needs more than [`LISTS_MAX`]
-    /// lists, or a ring might have too little room. The caller then stages frame by frame. Returns the rings that got frames, with
-    /// a bit for each.
+    /// Stages each of `frames` on the ring whose number `target` returns, list by list. Within each
+    /// ring, the order of the frames stays the same. The first frame has the arrival number
+    /// `arrival`, and each further frame has the next number. `staged` is called once for each
+    /// frame, with 0, 1, 2 and so on.
+    ///
+    /// Either all frames are staged or none. No frame is staged if the frames need more than
+    /// [`LISTS_MAX`] lists, or if a ring might have too little room. The caller then stages frame
+    /// by frame. Returns the rings that got frames, with a bit for each ring.
     #[inline(always)]
     pub fn stage_lists(
         rings: &mut [Self],
@@ -76,8 +82,8 @@ impl Producer {
             for (nth, place) in bits(list).enumerate() {
                 let at = (first + nth as u64) as u32 & mask;
                 let frame = &frames.as_slice()[place];
-                // SAFETY: as in `stage_all`: there is room for `count` slots in each of these rings, and each frame is on one
-                // list.
+                // SAFETY: as in `stage_all`: there is room for `count` slots in each of these
+                // rings, and each frame is on one list.
                 unsafe { (*slots.add(at as usize)).with_mut(|slot| *slot = frame.slot()) };
                 staged(done);
                 done += 1;
@@ -93,7 +99,6 @@ impl Producer {
     }
 }
 
-/// A bit for each target that is `number`.
 #[inline(always)]
 fn equal(targets: &[u8; LIST_MAX], number: u8) -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -115,7 +120,6 @@ fn equal(targets: &[u8; LIST_MAX], number: u8) -> u64 {
     targets.iter().enumerate().fold(0, |bits, (nth, target)| bits | u64::from(*target == number) << nth)
 }
 
-/// The positions of the set bits.
 #[inline(always)]
 fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -134,10 +138,8 @@ mod tests {
     use crate::sync::Ordering;
     use crate::{Memory, Region};
 
-    /// Slots of each ring; its limit is drawn.
     const SLOTS: usize = 128;
 
-    /// The first frame's arrival number.
     const FIRST: u64 = 7;
 
     fn rings(limits: &[usize], arrivals: bool, memory: &Memory) -> Vec<Producer> {
@@ -145,8 +147,9 @@ mod tests {
         limits.iter().map(|limit| ring(options(limit), memory.clone()).0).collect()
     }
 
-    /// The unpublished frames of each ring: their lengths, which in these tests are their places in the list. If the ring
-    /// keeps arrival numbers, each frame's number must be [`FIRST`] plus its place.
+    /// The unpublished frames of each ring, as their lengths. In these tests, a frame's length is
+    /// its index in the list. If the ring keeps arrival numbers, each frame's number must be
+    /// [`FIRST`] plus its index.
     fn held(rings: &mut [Producer]) -> Vec<Vec<usize>> {
         let each = |ring: &mut Producer| {
             let mut places = Vec::new();
@@ -164,8 +167,6 @@ mod tests {
     }
 
     proptest! {
-        /// For any rings and any room in them, either all frames go where they would have gone one by one, or
-        /// none does.
         #[test]
         fn lists_are_what_one_by_one_would_be(
             limits in prop::collection::vec(1..=SLOTS, 1..70),
@@ -202,7 +203,6 @@ mod tests {
             }
         }
 
-        /// To one ring: as many as fit, the others stay in order. Also round the ring's end.
         #[test]
         fn all_of_them_as_far_as_there_is_room(
             limit in 1..=SLOTS,

@@ -1,8 +1,10 @@
-//! The memory of rings' slots: reserved once, for all rings of a queue and for the longest backlog that they may get later. The
-//! kernel provides a page of it when a ring first uses it, so a ring that no frame ever passed takes none.
+//! The memory of rings' slots: reserved once, for all rings of a queue and for the longest backlog
+//! that they may get later. The kernel provides a page of this memory when a ring first uses the
+//! page, so a ring that was never used takes no memory.
 //!
-//! A ring has one buffer for each of its possible capacities, which are powers of two. So a ring that grows writes on in a
-//! larger buffer while its frames in the smaller one are still being handled.
+//! A ring has one buffer for each of its possible capacities, which are powers of two. So a ring
+//! that grows continues in a larger buffer while frames in the smaller buffer are still being
+//! handled.
 //!
 //! ```text
 //!  | capacity 4: ring 0, ring 1, ... | capacity 8: ring 0, ring 1, ... | capacity 16: ...
@@ -15,11 +17,11 @@ use room::Room;
 use crate::page::Slot;
 use crate::sync::{AtomicU64, UnsafeCell};
 
-/// The distance between two buffers, in slots: five cache lines, so that the same positions of many rings do not fall into the
-/// same cache set.
+/// The distance between two buffers, in slots: five cache lines, so that the same positions of many
+/// rings do not fall into the same cache set.
 const APART: usize = 20;
 
-/// The slots of some rings, and the arrival number of each slot's frame if the rings keep them.
+/// The slots of several rings, and the arrival numbers of their frames if the rings keep any.
 #[derive(Debug)]
 pub(super) struct SlotMemory {
     slots: Room<UnsafeCell<Slot>>,
@@ -29,14 +31,15 @@ pub(super) struct SlotMemory {
     most: usize,
 }
 
-// SAFETY: a slot's cell is reached by the ends of its ring alone, whose positions hand it over: see `RingBuffer`.
+// SAFETY: a slot's cell is reached by the ends of its ring alone, whose positions hand it over: see
+// `RingBuffer`.
 unsafe impl Sync for SlotMemory {}
 // SAFETY: as above; slots are plain bits.
 unsafe impl Send for SlotMemory {}
 
 impl SlotMemory {
-    /// Room for rings of `least` slots that may grow up to `most`. Both are powers of two. If there is no address space for the
-    /// larger buffers, the rings cannot grow.
+    /// Reserves rings of `least` slots that may grow up to `most` slots. Both are powers of two. If
+    /// there is no address space for the larger buffers, the rings cannot grow.
     pub(super) fn reserve(rings: usize, least: usize, most: usize, arrivals: bool) -> io::Result<Self> {
         let reserve = |most: usize| {
             let all = before(least, 2 * most).checked_mul(rings).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -50,30 +53,26 @@ impl SlotMemory {
         self.rings
     }
 
-    /// The largest capacity.
     pub(super) fn most(&self) -> usize {
         self.most
     }
 
-    /// The index of the first slot of a ring's buffer.
     fn first(&self, ring: usize, capacity: usize) -> usize {
         debug_assert!(ring < self.rings && (self.least..=self.most).contains(&capacity));
         self.rings * before(self.least, capacity) + ring * (capacity + APART)
     }
 
-    /// The first slot of a ring's buffer.
     pub(super) fn slots(&self, ring: usize, capacity: usize) -> *const UnsafeCell<Slot> {
-        // The pointer may be used for the whole buffer. One that comes from a reference to the first slot may not.
+        // The returned pointer may be used for the whole buffer. A pointer that comes from a
+        // reference to the first slot may be used for that slot only.
         self.slots.all()[self.first(ring, capacity)..][..capacity].as_ptr()
     }
 
-    /// The arrival number of the slot with the index `at` in a ring's buffer. `None` if the rings keep none.
     pub(super) fn arrival(&self, ring: usize, capacity: usize, at: usize) -> Option<&AtomicU64> {
         self.arrivals.as_ref()?.all().get(self.first(ring, capacity) + at)
     }
 }
 
-/// The length of all buffers of one ring whose capacities are at least `least` and below `capacity`.
 fn before(least: usize, capacity: usize) -> usize {
     capacity - least + APART * (capacity / least).ilog2() as usize
 }
@@ -92,7 +91,6 @@ mod room {
     impl Zeroed for UnsafeCell<Slot> {}
     impl Zeroed for AtomicU64 {}
 
-    /// Entries that are zero until they are written.
     #[derive(Debug)]
     pub(in crate::ring) struct Room<T> {
         base: NonNull<T>,
@@ -108,7 +106,8 @@ mod room {
         }
 
         pub(super) fn all(&self) -> &[T] {
-            // SAFETY: the mapping is zeroed, aligned to a page, has room for `len` entries, and lives as long as `self`.
+            // SAFETY: the mapping is zeroed, aligned to a page, has room for `len` entries, and
+            // lives as long as `self`.
             unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
         }
     }
@@ -121,7 +120,6 @@ mod room {
     }
 }
 
-/// Loom has to see each cell being made.
 #[cfg(loom)]
 mod room {
     use std::io;

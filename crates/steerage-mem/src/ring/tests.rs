@@ -1,4 +1,4 @@
-//! Rings that grow, against a plain queue.
+//! Tests rings that grow against a plain queue.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A ring between two queues: what is staged and not taken, and what is taken and not home.
+/// A ring, and two queues as its model: the frames that were staged and not taken, and the frames
+/// that were taken and not reclaimed.
 struct World {
     producer: Producer,
     consumer: Consumer,
@@ -55,7 +56,7 @@ impl World {
         Self { producer, consumer, pages, staged, unpublished: 0, in_hand, finished, next: 1 }
     }
 
-    /// A frame's length says which one it is.
+    /// A frame's length identifies the frame.
     fn frame(page: Page, number: u64) -> Completion {
         Completion::new(page, 0, number as usize % 64)
     }
@@ -113,7 +114,6 @@ impl World {
         self.unpublished -= count;
     }
 
-    /// Keeps the unpublished frames whose bits are set.
     fn retain(&mut self, kept: u64) {
         let mut wanted = self.staged.split_off(self.staged.len() - self.unpublished);
         let (pages, mut nth) = (&mut self.pages, 0);
@@ -156,12 +156,10 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 2000 }))]
 
-    /// Whenever a ring grows, every frame comes out once, in order, with its arrival number, and goes home.
     #[test]
     fn a_ring_that_grows_is_a_queue(slots in 2..20_usize, steps in prop::collection::vec(step(), 0..200)) {
         let mut world = World::new(slots);
         steps.into_iter().for_each(|step| world.run(step));
-        // Everything comes out at the end.
         world.run(Step::Publish);
         for _ in 0..2 * SLOTS_MAX {
             world.run(Step::Finish);
@@ -170,7 +168,6 @@ proptest! {
         world.run(Step::Finish);
         world.run(Step::Reclaim);
         prop_assert_eq!(world.pages.len(), 2 * SLOTS_MAX);
-        // The limit that was asked for last is in force once a frame has passed.
         world.producer.set_limit(SLOTS_MAX);
         for _ in 0..2 {
             world.run(Step::Stage(SLOTS_MAX));
@@ -221,7 +218,6 @@ fn a_ring_whose_consumer_has_not_followed_yet_grows_later() {
     assert_eq!(world.producer.occupied(), SLOTS_MAX as u64);
 }
 
-/// The rings of a queue have their own slots each, also after they have grown.
 #[test]
 fn rings_do_not_share_slots() {
     let (region, pages) = Region::map(3 * 64, 64).unwrap();
@@ -247,7 +243,6 @@ fn rings_do_not_share_slots() {
     }
 }
 
-/// Reserved is not used: 2048 rings that may grow to 65,536 slots take memory only for the slots that were used.
 #[test]
 #[cfg_attr(miri, ignore = "Miri keeps books of each byte that is reserved")]
 fn rings_without_frames_take_no_memory() {

@@ -1,15 +1,15 @@
-//! The frames that are staged and not published: they are the producer's alone, which can take them back.
+//! Frames that are staged and not published belong to the producer alone, which can take them back.
 
 use super::Producer;
 use crate::page::Completion;
 use crate::sync::Ordering;
 
 impl Producer {
-    /// Takes the newest `most` of the unpublished frames back, oldest first. This is for a producer that was declared dead in the
-    /// meantime, so that its steering is out of date, and for frames that find no room with the consumer.
+    /// Takes the newest `most` of the unpublished frames back, oldest first. Two callers need this:
+    /// a producer that was declared dead, whose steering is out of date, and a producer whose
+    /// frames find no room at the consumer.
     pub fn withdraw(&mut self, most: u64, mut each: impl FnMut(Completion)) {
         let end = self.staged;
-        // Noted first, as in `reclaim`.
         self.staged = self.published.max(end.saturating_sub(most));
         for at in self.staged..end {
             each(self.unpublished_at(at));
@@ -17,17 +17,16 @@ impl Producer {
         self.grow_no_later();
     }
 
-    /// Passes the unpublished frames to `keep`, oldest first. Those that it returns stay, in their order. Those that it does not
-    /// return leave the list.
+    /// Passes the unpublished frames to `keep`, oldest first. The frames that `keep` returns stay,
+    /// in order. The frames that `keep` does not return leave the list.
     pub fn retain_unpublished(&mut self, mut keep: impl FnMut(Completion) -> Option<Completion>) {
         let (first, end) = (self.published, self.staged);
-        // Noted first, as in `reclaim`.
         self.staged = first;
         let mut to = first;
         for at in first..end {
             let Some(frame) = keep(self.unpublished_at(at)) else { continue };
-            // SAFETY: the slot lies in its buffer, at or before that of the frame. It is ours alone, since it is not
-            // published, and its own frame was passed on.
+            // SAFETY: the slot lies in its buffer, at or before that of the frame. It is ours
+            // alone, since it is not published, and its own frame was passed on.
             unsafe { (*self.slot(to)).with_mut(|slot| *slot = frame.slot()) };
             if self.numbered && to != at {
                 self.move_arrival(at, to);
@@ -40,7 +39,8 @@ impl Producer {
 
     #[inline(always)]
     fn unpublished_at(&self, at: u64) -> Completion {
-        // SAFETY: the slot lies in its buffer; what is not published is ours alone. Each slot is read once, since `staged` was set back.
+        // SAFETY: the slot lies in its buffer; what is not published is ours alone. Each slot is
+        // read once, since `staged` was set back.
         Completion::from_slot(unsafe { (*self.slot(at)).with(|slot| *slot) })
     }
 
@@ -56,7 +56,7 @@ impl Producer {
         }
     }
 
-    /// If the ring was to grow behind the last staged frame, it grows right there.
+    /// If the ring was to grow after the last staged frame, it grows at that frame.
     fn grow_no_later(&mut self) {
         if self.mask_before != 0 && self.staged < self.shared.grown().at() {
             self.grows_at(self.staged);

@@ -1,8 +1,8 @@
 //! A lock-free stack of free pages, from which many pages are taken at a time.
 //!
 //! The pages lie in *bundles*. Each bundle names the bundle below it. All bundles except the top
-//! one are full. One word, the [head](Head), says which bundle is at the top and how many of its
-//! pages are left:
+//! one are full. One word, the [head](Head), contains the number of the top bundle and how many of
+//! its pages are left:
 //!
 //! ```text
 //!   head: gives, len 3, top ──► bundle of page 7: 7 2 9          (3 left, the others were taken)
@@ -10,11 +10,11 @@
 //!                                        └► ...
 //! ```
 //!
-//! [`take`](BundleStack::take) reads as many pages as it wants from the top, and then exchanges the
-//! head. [`give`](BundleStack::give) writes new bundles and then exchanges the head. If the top
-//! bundle is not full, the first new bundle also gets its pages and replaces it. So a call moves up
-//! to [`BULK_MAX`] pages by one exchange. A page never leaves the stack only because a neighbouring
-//! page was taken, and the stack looks empty only if it is.
+//! [`take`](BundleStack::take) reads the requested number of pages from the top, and then exchanges
+//! the head. [`give`](BundleStack::give) writes new bundles and then exchanges the head. If the top
+//! bundle is not full, its pages move to the first new bundle, which replaces the top bundle. So a
+//! call moves up to [`BULK_MAX`] pages by one exchange. A page never leaves the stack only because
+//! a neighbouring page was taken, and the stack appears empty only if it is empty.
 //!
 //! # A bundle's memory
 //!
@@ -22,8 +22,8 @@
 //! *first* page, which `take` takes last. So only the holder of a page writes the bundle that lies
 //! there, and no thread writes it while the stack uses it.
 //!
-//! Another thread may read a bundle while the holder writes it, because that thread read the head
-//! earlier. It may then read arbitrary values, but its exchange fails. The head counts the gives,
+//! Another thread that read the head earlier may read a bundle while the holder writes the bundle.
+//! That thread may then read arbitrary values, but its exchange fails. The head counts the gives,
 //! and between two gives the stack only gets shorter. So an unchanged head means an unchanged
 //! stack.
 
@@ -32,11 +32,10 @@ use crossbeam_utils::CachePadded;
 use crate::page::BLANK;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The maximum number of pages that one exchange moves.
 pub(crate) const BULK_MAX: usize = 64;
 
-/// The number of pages of a full bundle. With the two numbers before them they fill a cache line.
-/// Loom needs small models.
+/// The number of pages of a full bundle. With the two numbers before them, the pages fill a cache
+/// line. Loom needs small models.
 pub(crate) const BUNDLE_PAGES: usize = if cfg!(loom) { 2 } else { 14 };
 
 /// Pages by their index in the region. The fields are relaxed, since the head orders them.
@@ -53,7 +52,6 @@ pub(crate) struct Bundle {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Bundle>() == 64);
 
-/// A table with room for the bundles of `pages` pages.
 pub(crate) fn bundles(pages: usize) -> Box<[Bundle]> {
     let blank = || Bundle {
         below: AtomicU32::new(BLANK),
@@ -69,16 +67,14 @@ const LEN_MAX: u64 = (1 << (GIVES_SHIFT - LEN_SHIFT)) - 1;
 
 const _: () = assert!(BUNDLE_PAGES as u64 <= LEN_MAX);
 
-/// The state of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
-    /// The first page of the top bundle. `BLANK` if the stack is empty.
     top: u32,
     /// The number of pages that the top bundle has left. 0 only if the stack is empty.
     len: usize,
-    /// The number of gives so far, in 28 bits. To mistake one head for another, a thread would have
-    /// to stop between its load and its exchange for exactly 2^28 gives, or a multiple. That many
-    /// gives take at least several seconds.
+    /// The number of calls of `give` so far, in 28 bits. A thread mistakes one head for another
+    /// only if it stops between its load and its exchange for exactly 2^28 calls of `give`, or a
+    /// multiple. 2^28 calls take at least several seconds.
     gives: u64,
 }
 
@@ -93,14 +89,13 @@ impl Head {
         u64::from(self.top) | (self.len as u64) << LEN_SHIFT | self.gives << GIVES_SHIFT
     }
 
-    /// The head without its top bundle.
     fn below(self, bundle: &Bundle) -> Self {
         let top = bundle.below.load(Ordering::Relaxed);
         Self { top, len: if top == BLANK { 0 } else { BUNDLE_PAGES }, gives: self.gives }
     }
 }
 
-/// A stack of pages. All stacks of a region share one table of [`Bundle`]s, since a page is in at most one stack.
+/// A stack of pages. A page is in at most one stack, so all stacks share a table of [`Bundle`]s.
 #[derive(Debug)]
 pub(crate) struct BundleStack {
     head: CachePadded<AtomicU64>,
@@ -111,7 +106,7 @@ impl BundleStack {
         Self { head: CachePadded::new(AtomicU64::new(Head::EMPTY.to_word())) }
     }
 
-    /// Takes up to `most` pages, at most [`BULK_MAX`]. Writes them to the end of `taken`, and
+    /// Takes up to `most` pages, at most [`BULK_MAX`]. Writes the pages to the end of `taken`, and
     /// returns them in the order in which they were given.
     pub(crate) fn take<'a>(&self, table: &[Bundle], taken: &'a mut [u32; BULK_MAX], most: usize) -> &'a [u32] {
         let most = most.min(BULK_MAX);
@@ -144,7 +139,6 @@ impl BundleStack {
         }
     }
 
-    /// Gives pages to the stack, at most [`BULK_MAX`]. The caller must hold them.
     pub(crate) fn give(&self, table: &[Bundle], pages: &[u32]) {
         if pages.is_empty() {
             return;
@@ -153,7 +147,8 @@ impl BundleStack {
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let head = bundled(table, Head::from_word(word), pages);
-            // B1, release: pairs with B2 of the thread that takes the pages. On failure acquire, as in `take`.
+            // B1, release: pairs with B2 of the thread that takes the pages. On failure acquire, as
+            // in `take`.
             match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(now) => word = now,
@@ -161,10 +156,9 @@ impl BundleStack {
         }
     }
 
-    /// The number of gives so far. It wraps around after 2^28.
     pub(crate) fn gives(&self) -> u64 {
-        // Relaxed: the caller compares two of these numbers and takes pages in between, which is
-        // ordered with both.
+        // Relaxed: the caller compares two of these numbers and takes pages in between, and taking
+        // pages is ordered with both loads.
         Head::from_word(self.head.load(Ordering::Relaxed)).gives
     }
 
@@ -182,19 +176,18 @@ impl BundleStack {
 /// Writes bundles with `pages` on top of the bundles of `head`. Returns the new head.
 fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
     let top = table.get(head.top as usize);
-    // A bundle that is not full is replaced by a new one, which gets its pages.
+    // A new bundle replaces a bundle that is not full, and gets its pages.
     let partial = top.filter(|_| head.len < BUNDLE_PAGES);
     let mut inherited = partial.map_or(&[][..], |bundle| &bundle.pages[..head.len]);
     let base = partial.map_or(head, |bundle| head.below(bundle));
     let mut pages_below = top.map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
-    // Wrapping: if another thread writes the bundle at the same time, this number is arbitrary, and
-    // the exchange fails.
+    // Wrapping: if another thread writes the bundle, the number is arbitrary, but then the exchange
+    // fails.
     if partial.is_none() {
         pages_below = pages_below.wrapping_add(head.len as u32);
     }
     let (mut below, mut rest) = (base.top, pages);
     loop {
-        // The bundle lies at a page of the caller.
         let first = rest[0];
         let bundle = &table[first as usize];
         bundle.below.store(below, Ordering::Relaxed);
@@ -226,7 +219,6 @@ mod tests {
         }
     }
 
-    /// When the number of gives wraps around, nothing else changes.
     #[test]
     fn gives_go_on_past_their_wrap() {
         let (table, stack) = (bundles(40), BundleStack::new());

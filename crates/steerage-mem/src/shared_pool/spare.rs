@@ -1,4 +1,4 @@
-//! The pages that a CPU has for copies of lent frames. They come from the shared pool in bulk.
+//! The pages that a CPU has for copies of lent frames. The pages come from the shared pool in bulk.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -8,7 +8,6 @@ use crate::header::FrameHeader;
 use crate::kept::{Kept, KeptPages};
 use crate::page::Page;
 
-/// How many pages are taken from the shared pool at a time.
 const BULK: usize = 64;
 
 /// One CPU's pages for copies of lent frames.
@@ -19,17 +18,17 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// An empty set. Its pages will come from `shared`.
+    /// Creates an empty set, whose pages will come from `shared`.
     pub fn new(shared: Arc<SharedPool>) -> Self {
         // One more entry, for a page that is put back.
         Self { pages: RefCell::new(Vec::with_capacity(BULK + 1)), shared }
     }
 
-    /// Copies `parts` to a page, one behind the other, as [`KeptPages::keep_copy`] does. The page
-    /// is one of this CPU's, or else one of the shared pool. If both have none, the page is one
-    /// that came home to `kept_pages` and that the queue's owner has not collected, perhaps because
-    /// the owner sleeps. `None` if there is no page, the parts are too long for one, or too many
-    /// frames are kept.
+    /// Copies `parts`, joined together, to a page, as [`KeptPages::keep_copy`] does. The page comes
+    /// from this CPU's pages, or else from the shared pool. If neither has a page, the page comes
+    /// from the pages that returned to `kept_pages` and that the queue's owner has not collected,
+    /// perhaps because the owner sleeps. `None` if there is no page, if the parts are too long for
+    /// a page, or if too many frames are kept.
     pub fn copy(
         &self,
         kept_pages: &Arc<KeptPages>,
@@ -44,7 +43,7 @@ impl Spare {
         kept_pages.keep_copy(pages.pop()?, offset, header, parts).map_err(|page| pages.push(page)).ok()
     }
 
-    /// Gives the pages back to the shared pool.
+    /// Returns the pages to the shared pool.
     pub fn close(&self) {
         self.shared.give_back(&mut self.pages.borrow_mut());
     }

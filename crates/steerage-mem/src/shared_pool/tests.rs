@@ -1,4 +1,4 @@
-//! Tests the pool against a model, under contention, and in corner cases.
+//! Tests the shared pool against a model, under contention, and in corner cases.
 
 use std::collections::BTreeSet;
 use std::sync::Barrier;
@@ -31,7 +31,6 @@ fn numbers(pages: &[Page]) -> Vec<u32> {
     pages.iter().map(Page::number).collect()
 }
 
-/// Checks that the pool contains each page of the region exactly once.
 fn assert_whole(region: &Region, pool: &SharedPool) {
     assert_eq!(pool.free(), region.pages());
     let mut all = Vec::new();
@@ -63,7 +62,6 @@ fn pages_that_were_given_last_are_taken_first() {
         let mut again = taken(&pools[0], count);
         let (given, back): (BTreeSet<u32>, BTreeSet<u32>) =
             (given.into_iter().collect(), numbers(&again).into_iter().collect());
-        // The first page of a give may be placed below pages that were there before.
         let others = back.difference(&given).count();
         assert!(others <= count.div_ceil(BULK), "{count}: {others} pages are not those given last");
         pools[0].give(&mut again);
@@ -98,11 +96,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The numbers of the free pages of each node.
 struct Model(Vec<BTreeSet<u32>>);
 
 impl Model {
-    /// Takes the same pages out of the model, and checks that the pool might take them.
     fn take(&mut self, node: usize, most: usize, pages: &[Page]) {
         let nodes = self.0.len();
         let by_turns = (node..nodes).chain(0..node);
@@ -117,7 +113,6 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 200 }))]
 
-    /// After any sequence of takes and gives, the pool has the same pages as a simple set.
     #[test]
     fn a_pool_is_a_set_per_node(nodes in 1..4_usize, steps in prop::collection::vec(step(), 1..60)) {
         let (region, pools) = by_node(&[100, 130, 90][..nodes]);
@@ -157,7 +152,6 @@ proptest! {
 const THREADS: usize = 4;
 const ROUNDS: usize = if cfg!(miri) { 10 } else { 5_000 };
 
-/// Runs `each` on several threads at the same time. Its argument is the number of its thread.
 fn on_threads(each: impl Fn(usize) + Sync) {
     let barrier = Barrier::new(THREADS);
     thread::scope(|scope| {
@@ -171,8 +165,6 @@ fn on_threads(each: impl Fn(usize) + Sync) {
     });
 }
 
-/// Threads take and give random numbers of pages. No page ever has two holders, and no page is
-/// lost.
 #[test]
 fn no_page_is_in_two_hands() {
     let (region, pools) = by_node(&[100, 60]);
@@ -204,9 +196,9 @@ fn no_page_is_in_two_hands() {
     assert_whole(&region, &pools[0]);
 }
 
-/// There is a bulk of pages for each thread. So a thread without pages always finds a full bulk,
-/// whatever the other threads do. A pool that held pages back while another thread takes or gives
-/// pages would fail here.
+/// The pool has a bulk of pages for each thread. So a thread without pages always finds a full
+/// bulk, whatever the other threads do. This test fails for a pool that holds pages back while
+/// another thread takes or returns pages.
 #[test]
 fn contention_hides_no_page() {
     let (region, pages) = Region::map(THREADS * BULK, PAGE_BYTES).unwrap();
@@ -229,8 +221,6 @@ fn keep_all(kept_pages: &Arc<KeptPages>, pages: Vec<Page>) -> Vec<Kept> {
     pages.into_iter().map(|page| kept_pages.keep_copy(page, 0, None, &[b"x"]).unwrap()).collect()
 }
 
-/// The pool is empty, and the pages come back from kept packets. There is a bulk for each thread.
-/// So no thread may find nothing because another thread takes pages.
 #[test]
 fn contention_hides_no_kept_page() {
     let (region, pages) = Region::map(THREADS * BULK, 64).unwrap();

@@ -1,7 +1,7 @@
 //! How much packet memory an instance needs, and what is reduced if that exceeds the cap.
 //!
-//! There are pages for every frame that can be in flight, so that a stalled CPU delays or loses
-//! only its own packets:
+//! An instance has pages for every frame that can be in flight, so that a stalled CPU delays or
+//! loses only its own packets:
 //!
 //! | for | pages |
 //! |---|---|
@@ -11,15 +11,16 @@
 //! | local page caches, if several queues receive into pages | their size, if the cap allows it |
 //! | memory that does not depend on the backlog | as the caller says |
 //!
-//! All live queues share the backlog of a CPU. The number of their pages is doubled if several queues
-//! receive into pages. Finished frames stay with their queue until its owner takes them home, and an
-//! owner may stall. A queue that can wait fills its rings without loss, so it has its own pages. A
-//! single queue caches the pages of its own backlogs.
+//! All live queues share the backlog of a CPU. The number of their pages is doubled if several
+//! queues receive into pages. Finished frames stay with their queue until its owner reclaims them,
+//! and an owner may stall. A queue that can wait fills its rings without loss, so such a queue has
+//! pages of its own. A single queue caches the pages of its own backlogs.
 //!
-//! If that is too much, the backlog shrinks until everything fits, and parking lots and kept
-//! packets shrink with it. Each CPU then has an equal share of the pages, which is its backlog.
+//! If these pages exceed the cap, the backlog shrinks until all pages fit, and the limits for
+//! parking lots and kept packets shrink too. Each CPU then has an equal share of the pages, which
+//! is its backlog.
 
-/// The smallest backlog that memory is divided into: one poll.
+/// The smallest backlog into which memory is divided: one poll.
 pub const BACKLOG_LEAST: usize = 64;
 
 /// How many slots a parking lot has if there is memory for them.
@@ -34,22 +35,21 @@ const LOT_LEAST: usize = 128;
 /// The needs of one queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueNeeds {
-    /// The pages of the queue's longest frame.
+    /// The number of pages of the queue's longest frame.
     pub segments: usize,
-    /// Whether its device lends its own memory. Frames of such a queue need pages only if a handler
-    /// keeps them.
+    /// Whether the queue's device provides blocks, so that only kept frames need pages.
     pub lends: bool,
-    /// Whether it can wait. Such a queue is polled only if its frames have room.
+    /// Whether the queue can wait. Such a queue is polled only if its frames have room.
     pub waits: bool,
-    /// Whether it has a local page cache.
+    /// Whether the queue has a local page cache.
     pub caches: bool,
-    /// The number of pages that it needs independently of the backlog.
+    /// The number of pages that the queue needs independently of the backlog.
     pub fixed: usize,
 }
 
 impl QueueNeeds {
-    /// Whether the cache needs additional pages, because the queue does not keep enough pages
-    /// without them. `live` is the number of live queues that share the backlogs' pages.
+    /// Whether the cache needs additional pages, because the queue holds too few pages without
+    /// them. `live` is the number of live queues that share the backlogs' pages.
     fn cache_needs_pages(&self, live: usize) -> bool {
         self.caches && (self.lends || !self.waits && live > 1)
     }
@@ -110,7 +110,8 @@ pub struct Budget {
     pub lot_slots: usize,
     /// How many packets of each queue handlers may keep.
     pub kept_max: usize,
-    /// How many pages the local cache of each queue may have. `usize::MAX` if it needs no pages of its own.
+    /// How many pages the local page cache of each queue may have. `usize::MAX` if the cache needs
+    /// no pages of its own.
     pub cache_pages: usize,
     /// The pages of each queue.
     pub of_queues: Vec<usize>,
@@ -124,7 +125,7 @@ pub struct Budget {
     pub cached_pages: usize,
     /// All pages.
     pub pages: usize,
-    /// The size of rings and parking lots if all of them were in use, in bytes.
+    /// The size of rings and parking lots when all of their slots are in use, in bytes.
     pub ring_bytes: u64,
     /// The size of all memory, in bytes.
     pub bytes: u64,
@@ -136,8 +137,8 @@ impl Needs {
         self.queues.iter().filter(|queue| !queue.waits).count() > 1
     }
 
-    /// The memory for this backlog. If the backlog is less than requested, parking lots and kept
-    /// packets shrink with it.
+    /// The memory for this backlog. If the backlog is less than requested, the limits for parking
+    /// lots and kept packets are reduced in proportion.
     pub fn with_backlog(&self, backlog: usize) -> Budget {
         let scaled =
             |full: usize| (full as u128 * backlog.min(self.backlog) as u128 / self.backlog.max(1) as u128) as usize;
@@ -194,7 +195,7 @@ impl Needs {
         }
     }
 
-    /// Reduces the local caches to the memory that the cap leaves for them. Backlogs have priority.
+    /// Reduces the local page caches to the memory that backlogs leave under the cap.
     #[must_use]
     pub fn fit_caches(self, cap: u64) -> Self {
         let wanted = self.cache_pages;
@@ -204,26 +205,25 @@ impl Needs {
         Self { cache_pages: wanted.min(each), ..without }
     }
 
-    /// The memory for a backlog that is [`GROWTH`] times as long, and for the largest local caches,
-    /// as far as the cap allows. Backlogs have priority.
+    /// The memory for a backlog that is [`GROWTH`] times as long, and for the largest local page
+    /// caches, as far as the cap allows. Backlogs have priority.
     pub(crate) fn with_room_for_more(&self, cap: u64) -> Budget {
         let backlog = self.within(cap, self.backlog).backlog;
         let longer = self.within(cap, backlog.saturating_mul(GROWTH));
         let left = cap.saturating_sub(longer.bytes) / (self.page_bytes as u64).max(1);
         let each = left as usize / self.queues.len().max(1);
         let cache_pages = (self.cache_pages + each).min(LPC_PAGES_MAX).max(self.cache_pages);
-        // Every queue can be given a cache.
         let queues = self.queues.iter().map(|queue| QueueNeeds { caches: true, ..*queue }).collect();
         Self { cache_pages, queues, ..self.clone() }.with_backlog(longer.backlog)
     }
 
-    /// The memory for the largest backlog up to `backlog` that keeps to `cap` bytes. If even
-    /// [`BACKLOG_LEAST`] does not fit, the budget for that backlog.
+    /// The memory for the largest backlog, up to `backlog`, that fits into `cap` bytes. If even
+    /// [`BACKLOG_LEAST`] does not fit, the memory for [`BACKLOG_LEAST`].
     pub fn within(&self, cap: u64, backlog: usize) -> Budget {
         self.largest(backlog, |budget| budget.bytes <= cap)
     }
 
-    /// The memory for the largest backlog up to `backlog` that `fits`.
+    /// The memory for the largest backlog, up to `backlog`, for which `is_fit` returns true.
     pub(crate) fn largest(&self, backlog: usize, is_fit: impl Fn(&Budget) -> bool) -> Budget {
         let (mut fits, mut most) = (backlog.min(BACKLOG_LEAST), backlog);
         while fits < most {
@@ -238,32 +238,31 @@ impl Needs {
     }
 }
 
-// ---- local page caches, named after Amazon's ENA driver (LPC). ENA counts their size in units of 1024 pages, here the unit is
-// one page.
+// Local page caches are named after those of Amazon's ENA driver (LPC). ENA counts their size in
+// units of 1024 pages. Here the unit is one page.
 
-/// The default number of pages in the local caches of all queues that a CPU polls: ENA's default
-/// for one queue.
+/// The default number of pages in the local page caches of all queues that a CPU polls: ENA's
+/// default for one queue.
 ///
 /// A queue uses all pages of its cache in turn, because it takes pages back only when its cache is
 /// too small for a poll. So these pages should fit the CPU's own caches and its TLB. With frames of
-/// 1,500 bytes, this number costs no more than no cache. Twice as many pages made a run 1.7 times
-/// as long (lab/notes/pages.md, "Many queues, frames, and the size of the cache").
+/// 1,500 bytes, a cache of this size costs no more than no cache. A cache of twice this size made a
+/// run 1.7 times as long (lab/notes/pages.md, "Many queues, frames, and the size of the cache").
 pub const LPC_PAGES_PER_CPU: usize = 2048;
 
-/// The maximum size of a local page cache, in pages: ENA's maximum. Miri, which takes seconds for a
-/// thousand pages, has a smaller one.
+/// The maximum size of a local page cache, in pages: ENA's maximum. The maximum is smaller under
+/// Miri, which takes seconds for a thousand pages.
 pub const LPC_PAGES_MAX: usize = if cfg!(miri) { 512 } else { 32 * 1024 };
 
 /// The smallest default size of a local page cache: the pages of one poll. Default sizes are
-/// multiples of it.
+/// multiples of this size.
 pub const LPC_PAGES_LEAST: usize = 64;
 
-/// By default, all local caches together take at most this fraction of the memory (the limit, or
-/// the machine's memory if that is less). An eighth does no harm.
+/// By default, all local page caches together take at most this fraction of the memory (the limit,
+/// or the machine's memory if that is less). An eighth of the memory does no harm.
 pub const LPC_MEMORY_PART: u64 = 8;
 
-/// The maximum memory of local page caches: queues x pages x page size. It can be computed before a
-/// run.
+/// The maximum memory of local page caches: queues x pages x page size.
 ///
 /// ```
 /// use steerage_mem::supply::LpcMemory;
@@ -273,7 +272,7 @@ pub const LPC_MEMORY_PART: u64 = 8;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LpcMemory {
-    /// The number of receive queues with a cache.
+    /// The number of receive queues with a local page cache.
     pub queues: usize,
     /// The size of each cache, in pages.
     pub lpc_pages: usize,
@@ -346,7 +345,6 @@ mod tests {
         assert_eq!(with_caches(2, without.bytes + 2 * 300 * 2112), (1000, 300));
         assert_eq!(with_caches(2, without.bytes), (1000, 0));
         assert!(with_caches(2, without.bytes - 1).0 < 1000);
-        // The cache of a single queue holds pages of its own backlogs.
         let one = Needs { cache_pages: 2048, ..needs(1, 4) };
         assert_eq!(one.with_backlog(1000).pages, needs(1, 4).with_backlog(1000).pages);
         assert_eq!(one.with_backlog(1000).cache_pages, usize::MAX);

@@ -17,7 +17,6 @@ fn map_of(moves: &Moves, queue: usize) -> Vec<CpuIndex> {
     moves.map_of(queue).0.to_vec()
 }
 
-/// The numbers of the queues' current groups, and of their next groups.
 fn groups_of(moves: &Moves, queues: usize) -> (Vec<u16>, Vec<u16>) {
     let queues = 0..queues;
     (queues.clone().map(|queue| moves.map_of(queue).1).collect(), queues.map(|queue| moves.group_of(queue)).collect())
@@ -35,8 +34,7 @@ fn queues_with_the_same_mask_share_a_group_from_the_start() {
         Plan { order: order.to_vec(), active: 2 }
     });
     assert_eq!(groups_of(&moves, 4).0, [0, 1, 0, 2]);
-    // CPUs that poll come first, then the near ones. If none of them polls, the first CPU counts as
-    // one that does.
+    // CPUs that poll come first, then near CPUs. If no CPU polls, the first counts as polling.
     assert_eq!(seen, [(vec![3, 2, 1], 2), (vec![1], 1), (vec![0, 1], 1)]);
     assert_eq!(moves.mask_of(0), [1, 2, 3]);
     assert_eq!(map_of(&moves, 0), [3, 3, 3, 3, 2, 2, 2, 2]);
@@ -91,11 +89,9 @@ fn moves_are_counted_as_cpus_that_go_or_come_back() {
     on(&mut moves, Event::Present(&[0, 2]));
     play_slice(&mut moves, &[0]);
     assert_eq!((map_of(&moves, 0), counts(&moves)), (vec![0; 8], (4, 0)));
-    // CPU 3 stays away.
     on(&mut moves, Event::Present(&[0, 1, 2]));
     play_slice(&mut moves, &[0]);
     assert_eq!(counts(&moves), (4, 4));
-    // One CPU goes and a second CPU comes back.
     on(&mut moves, Event::Present(&[0, 2, 3]));
     play_slice(&mut moves, &[0]);
     assert_eq!(counts(&moves), (8, 4));
@@ -125,10 +121,8 @@ fn the_number_of_an_empty_group_is_used_again_but_not_while_a_slice_needs_it() {
     let mut moves = moves(&[&[0], &[1], &[1]]);
     let begun = |moves: &Moves, group| moves.group(group).0.begun;
     assert_eq!((begun(&moves, 0), begun(&moves, 1)), (1, 2));
-    // Queue 0 is changing to the group of the others.
     mask(&mut moves, &[0], &[1]);
     assert!(moves.concerns(0));
-    // Both others leave that group while queue 0 arrives in it.
     mask(&mut moves, &[1], &[2]);
     mask(&mut moves, &[2], &[3]);
     assert_eq!((groups_of(&moves, 3).1, moves.groups()), (vec![1, 2, 3], 4));
@@ -136,7 +130,6 @@ fn the_number_of_an_empty_group_is_used_again_but_not_while_a_slice_needs_it() {
     play_slice(&mut moves, &[1]);
     play_slice(&mut moves, &[2]);
     assert_eq!(groups_of(&moves, 3).0, [1, 2, 3]);
-    // Group 0 is empty now.
     mask(&mut moves, &[1, 0], &[1, 2]);
     mask(&mut moves, &[1], &[0, 3]);
     assert_eq!((groups_of(&moves, 3).1, moves.groups(), begun(&moves, 0)), (vec![1, 0, 3], 4, 5));
@@ -146,7 +139,6 @@ fn the_number_of_an_empty_group_is_used_again_but_not_while_a_slice_needs_it() {
 fn a_queue_that_turns_back_before_it_moves_stays() {
     let mut moves = moves(&[&[0, 1], &[0, 1], &[2]]);
     mask(&mut moves, &[2], &[3]);
-    // Queue 0 waits until queue 2 is done.
     mask(&mut moves, &[0], &[2, 3]);
     assert_eq!((moves.awaits_move(0), groups_of(&moves, 2).1), (true, vec![2, 0]));
     mask(&mut moves, &[0], &[1, 0]);
@@ -161,7 +153,6 @@ fn a_new_group_begins_close_to_the_old_one() {
         Event::Map { group: 0, map: &uneven, plan: Plan { order: vec![1], active: 2 }, cause: MoveCause::Balance };
     on(&mut moves, wish);
     play_slice(&mut moves, &[0, 1]);
-    // CPU 0 is replaced, and at least one bucket has to move.
     mask(&mut moves, &[1], &[1, 2]);
     play_slice(&mut moves, &[1]);
     assert_eq!(map_of(&moves, 0), uneven);
@@ -197,14 +188,13 @@ fn no_buffer_grows_with_the_number_of_queues() {
 #[test]
 fn a_group_without_queues_that_are_open_is_not_joined_again() {
     let start = moves(&[&[0], &[1]]);
-    // Queue 0 leaves its group, and comes back to its mask.
     let mut moves = start.clone();
     mask(&mut moves, &[0], &[1]);
     play_slice(&mut moves, &[0]);
     assert_eq!(groups_of(&moves, 2).0, [1, 1]);
     mask(&mut moves, &[0], &[0]);
     assert_eq!((groups_of(&moves, 2).1, moves.group(0).0.begun), (vec![0, 1], 3));
-    // Queue 0 ends. Its group keeps its number, because state of its flows may be left.
+    // Queue 0 ends. Its group keeps its number, because state of its flows may remain.
     let mut moves = start;
     on(&mut moves, Event::Closed { queue: 0 });
     mask(&mut moves, &[1], &[0]);
@@ -219,7 +209,6 @@ fn a_plan_without_an_order_prefers_cpus_that_poll() {
     on(&mut moves, Event::Plan { group: 1, plan: Plan { order: Vec::new(), active: 1 } });
     play_slice(&mut moves, &[1]);
     assert_eq!(map_of(&moves, 1), [1; 8]);
-    // After its queue has ended, the CPU no longer counts as one that polls.
     on(&mut moves, Event::Closed { queue: 1 });
     assert_eq!(moves.order_of(1), (vec![0, 1, 2], 1));
 }
@@ -279,7 +268,6 @@ fn a_new_group_begins_near_the_queues_that_leave_the_old_one() {
     let mut moves = moves(&[&[0, 1], &[0, 1], &[3]]);
     on(&mut moves, Event::Plan { group: 0, plan: Plan { order: Vec::new(), active: 1 } });
     play_slice(&mut moves, &[0, 1]);
-    // Neither CPU 1 nor CPU 2 polls queue 0.
     mask(&mut moves, &[0, 2], &[1, 2]);
     assert_eq!(groups_of(&moves, 3).1, [2, 0, 2]);
     assert_eq!(moves.group(2).1, [1; 8]);
@@ -302,7 +290,7 @@ fn a_group_that_a_slice_moves_to_keeps_its_number() {
     let mut moves = moves(&[&[0], &[0], &[0], &[3]]);
     mask(&mut moves, &[0], &[1]);
     assert_eq!(groups_of(&moves, 4), (vec![0, 0, 0, 1], vec![2, 0, 0, 1]));
-    // Queue 0 will leave group 2 as soon as it has arrived there.
+    // Queue 0 will leave group 2 as soon as it has arrived in that group.
     mask(&mut moves, &[0], &[3]);
     mask(&mut moves, &[1], &[2]);
     assert_eq!(groups_of(&moves, 4), (vec![0, 0, 0, 1], vec![1, 3, 0, 1]));
@@ -315,10 +303,8 @@ fn uneven_shares_stay_if_the_same_cpus_have_buckets() {
     let mut moves = moves(&[&[0, 1, 2], &[0, 1, 2]]);
     on(&mut moves, Event::Map { group: 0, map: &uneven, plan, cause: MoveCause::Balance });
     play_slice(&mut moves, &[0, 1]);
-    // A CPU without any of the buckets leaves.
     on(&mut moves, Event::Present(&[0, 1]));
     assert_eq!((moves.is_settled(), map_of(&moves, 0)), (true, uneven.to_vec()));
-    // A queue leaves the group, and its new mask has the same two CPUs.
     mask(&mut moves, &[1], &[0, 1]);
     assert_eq!(moves.group(1).1, uneven);
 }
@@ -351,7 +337,6 @@ fn the_same_mask_once_more_changes_nothing() {
     mask(&mut moves, &[0], &[1]);
     mask(&mut moves, &[0], &[1]);
     assert_eq!((moves.concerns(0), moves.mask_of(0)), (true, [1].as_slice()));
-    // The queue ends before it has parked, and does not arrive in the group.
     on(&mut moves, Event::Closed { queue: 0 });
     assert_eq!((moves.map_of(0).1, moves.mask_of(0)), (0, [1].as_slice()));
 }

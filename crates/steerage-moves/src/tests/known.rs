@@ -16,7 +16,6 @@ pub(super) fn in_slices_of(slice_buckets: usize, masks: &[&[CpuIndex]]) -> Moves
     Moves::new(Setup { cpus: 4, buckets: 8, slice_buckets, queues, nearness: Vec::new() }, |_, _| Plan::all())
 }
 
-/// Does all parts of the moving slice, for a group in which no handler has state.
 pub(super) fn play_slice(moves: &mut Moves, queues: &[usize]) {
     let epoch = moves.slice().expect("a slice is moving").epoch;
     let mut on = |event| moves.on(event, &mut Actions::for_size(4, 2));
@@ -25,7 +24,6 @@ pub(super) fn play_slice(moves: &mut Moves, queues: &[usize]) {
     queues.iter().for_each(|queue| on(Event::Released { queue: *queue, epoch }));
 }
 
-/// Runs slices until nothing moves.
 pub(super) fn play_all(moves: &mut Moves, queues: &[usize]) {
     for _ in 0..20 {
         if moves.slice().is_none() {
@@ -60,7 +58,6 @@ fn only_those_watch_that_wait_for_a_move() {
     assert_eq!(watchers(&moves), [0; 0]);
     moves.on(Event::Mask { queues: &[0], cpus: &[1] }, &mut Actions::default());
     assert_eq!((watchers(&moves), moves.concerns(0), moves.concerns(1)), (vec![0], true, false));
-    // The other queue waits until this slice has moved, and watches it.
     let mut actions = Actions::default();
     moves.on(Event::Mask { queues: &[1], cpus: &[3] }, &mut actions);
     assert_eq!((watchers(&moves), actions.wake), (vec![0, 1], vec![0, 1]));
@@ -94,7 +91,6 @@ fn a_part_of_another_slice_does_nothing() {
     }
     moves.on(Event::FencesPassed { queue: 0, epoch }, &mut Actions::default());
     assert_eq!(phase(&moves), Some((epoch, MovePhase::Leave)));
-    // CPU 3 takes no part in this slice, and CPU 0 takes no part in another slice.
     moves.on(Event::Left { cpu: 3, epoch, with_state: &[0] }, &mut Actions::default());
     moves.on(Event::Left { cpu: 0, epoch: epoch + 1, with_state: &[0] }, &mut Actions::default());
     assert!(moves.slice().is_some_and(|slice| slice.moves.iter().all(|m| !m.has_state)));
@@ -110,7 +106,6 @@ fn an_arrival_of_another_slice_loses_no_state() {
     let mut on = |event| moves.on(event, &mut Actions::default());
     on(Event::FencesPassed { queue: 0, epoch });
     on(Event::Left { cpu: 0, epoch, with_state: &[2] });
-    // CPU 1 must still give up its own state.
     on(Event::Arrived { cpu: 1, epoch: epoch - 1 });
     let with_state = |moves: &Moves| {
         let moves = &moves.slice().expect("it still moves").moves;

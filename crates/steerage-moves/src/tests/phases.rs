@@ -5,7 +5,6 @@ use crate::MoveCause;
 use super::known::{in_slices_of, moves};
 use crate::{Actions, Ask, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup};
 
-/// Passes an event to the machine. Returns the resulting actions.
 fn on(moves: &mut Moves, event: Event<'_>) -> Actions {
     let mut actions = Actions::default();
     moves.on(event, &mut actions);
@@ -24,7 +23,6 @@ fn phase(moves: &Moves) -> Option<MovePhase> {
     moves.slice().map(|slice| slice.phase)
 }
 
-/// The queues or CPUs that the phase waits for.
 fn waits(moves: &Moves) -> Vec<usize> {
     (0..8).filter(|who| moves.slice().is_some_and(|slice| slice.waits_for(*who))).collect()
 }
@@ -49,7 +47,6 @@ fn released(moves: &mut Moves, queue: usize) -> Actions {
     on(moves, Event::Released { queue, epoch })
 }
 
-/// The buckets whose state waits for its new CPU.
 fn with_state(moves: &Moves) -> Vec<u16> {
     let moves = &moves.slice().expect("a slice is moving").moves;
     moves.iter().filter(|m| m.has_state).map(|m| m.bucket).collect()
@@ -69,7 +66,6 @@ fn a_part_of_a_slice_wakes_those_of_the_next_phase_alone() {
     assert_eq!(left(&mut moves, 0, &[0]).wake, [1]);
     assert_eq!(arrived(&mut moves, 1).wake, [0]);
     assert_eq!(released(&mut moves, 0).wake, [1]);
-    // The result is the same if queue 0 ends instead.
     let mut moves = start;
     mask(&mut moves, &[0], &[1]);
     mask(&mut moves, &[1], &[1, 3]);
@@ -125,7 +121,6 @@ fn an_arrival_takes_what_is_for_this_cpu_alone() {
     assert_eq!((waits(&moves), for_second.len()), (vec![1, 2], 4));
     arrived(&mut moves, 1);
     assert_eq!((waits(&moves), with_state(&moves)), (vec![2], for_second));
-    // No other state is on its way to CPU 1, and a repeated event changes nothing.
     arrived(&mut moves, 1);
     assert_eq!(phase(&moves), Some(MovePhase::Arrive));
 }
@@ -149,7 +144,6 @@ fn the_late_are_suspected_but_not_whoever_asks_nor_the_dead() {
     assert_eq!(suspected, waits_for.iter().map(|cpu| Ask::Declare(*cpu as CpuIndex)).collect::<Vec<_>>());
     waits_for.into_iter().for_each(|cpu| drop(arrived(&mut moves, cpu as CpuIndex)));
     assert_eq!((phase(&moves), asks(&mut moves, 0, &[])), (Some(MovePhase::Release), vec![Ask::Declare(1)]));
-    // CPU 1 is dead, and the machine does not ask about it again.
     on(&mut moves, Event::Died(1));
     assert_eq!(asks(&mut moves, 0, &[1]), [Ask::Declare(1); 0]);
 }
@@ -181,7 +175,6 @@ fn only_parking_is_revoked_and_once_per_slice() {
     assert_eq!(overdue(&mut leaves), (false, false));
     assert_eq!(overdue(&mut moves), (true, true));
     assert_eq!(overdue(&mut moves), (false, true));
-    // The next slice has its full time limit again.
     mask(&mut moves, &[0], &[2]);
     parked(&mut moves, 0);
     left(&mut moves, 0, &[]);
@@ -195,7 +188,6 @@ fn queues_of_a_dead_cpu_wait_until_it_is_back_and_hold_up_nobody() {
     on(&mut moves, Event::Died(0));
     mask(&mut moves, &[0], &[2, 3]);
     assert_eq!((phase(&moves), moves.is_settled()), (None, false));
-    // A queue of a dead CPU that would join a group also waits.
     mask(&mut moves, &[0], &[3]);
     assert_eq!((phase(&moves), moves.awaits_move(0)), (None, true));
     mask(&mut moves, &[1], &[1]);
@@ -242,7 +234,7 @@ fn a_cpu_that_is_back_takes_part_in_what_moves_now() {
     on(&mut ended, Event::Closed { queue: 0 });
     assert_eq!(comes_back(&ended), [1]);
     parked(&mut moves, 1);
-    // Old CPUs that die have nothing to give up.
+    // Old CPUs that die have no state to return.
     assert_eq!((phase(&moves), waits(&moves)), (Some(MovePhase::Leave), vec![0, 1]));
     assert_eq!(comes_back(&moves), [1]);
     left(&mut moves, 0, &[0, 1, 2, 3]);
@@ -298,7 +290,6 @@ fn a_slice_takes_the_next_buckets_across_the_end_of_the_map() {
     assert_eq!(play(&mut moves), (vec![0, 1, 2], vec![0]));
     released(&mut moves, 0);
     assert_eq!(play(&mut moves), (vec![3, 4, 5], vec![0, 1]));
-    // The first buckets must move again.
     let wish = [0, 1, 1, 0, 0, 1, 1, 1];
     mask(&mut moves, &[0], &[0, 1]);
     on(&mut moves, Event::Map { group: 0, map: &wish, plan: Plan::all(), cause: MoveCause::Balance });
@@ -318,7 +309,6 @@ fn a_move_whose_queues_all_end_leaves_state_where_it_is() {
     on(&mut moves, Event::Closed { queue: 1 });
     assert_eq!((phase(&moves), moves.is_settled(), moves.counts().slices), (None, true, 0));
     assert_eq!(moves.map_of(1).0, [0, 0, 0, 0, 1, 1, 1, 1]);
-    // If one of them continues, so does the move.
     parked(&mut parks, 1);
     assert_eq!(phase(&parks), Some(MovePhase::Leave));
 }
@@ -333,7 +323,6 @@ fn no_phase_waits_for_the_dead() {
         if let Some(cpu) = dead {
             on(&mut moves, Event::Died(cpu));
         }
-        // Other CPUs read the fences of a dead CPU's queue.
         seen.push(waits(&moves));
         (0..2).for_each(|queue| drop(parked(&mut moves, queue)));
         seen.push(waits(&moves));
@@ -369,7 +358,6 @@ fn a_death_in_each_phase_ends_what_it_waits_for() {
     mask(&mut moves, &[0, 1], &[2, 3]);
     let planned = to(&moves);
     assert!(planned.contains(&2) && planned.contains(&3));
-    // Buckets that were moving to the dead CPU go to the other one.
     assert_eq!(dies(&moves, 0), (MovePhase::Park, vec![0, 1], planned.clone(), true));
     assert_eq!(dies(&moves, 3), (MovePhase::Park, vec![0, 1], vec![2; 8], true));
     (0..2).for_each(|queue| drop(parked(&mut moves, queue)));
@@ -380,11 +368,9 @@ fn a_death_in_each_phase_ends_what_it_waits_for() {
     waiting.sort_unstable();
     assert_eq!((phase, waiting), (MovePhase::Arrive, vec![2, 3]));
     assert_eq!(dies(&moves, 3), (MovePhase::Arrive, vec![2], vec![2; 8], true));
-    // CPU 2 has its own state, but not the state for CPU 3.
     let mut later = moves.clone();
     arrived(&mut later, 2);
     assert_eq!(dies(&later, 3), (MovePhase::Arrive, vec![2], vec![2; 8], true));
-    // The buckets of CPU 2 stay there, whatever the requests in the meantime.
     mask(&mut later, &[0, 1], &[1]);
     let moved: Vec<CpuIndex> = planned.iter().map(|cpu| if *cpu == 3 { 1 } else { 2 }).collect();
     assert_eq!(dies(&later, 3), (MovePhase::Arrive, vec![1], moved, true));
@@ -406,8 +392,7 @@ fn what_a_dead_cpu_gave_up_or_took_does_not_count() {
         (phase(&moves), waits(&moves), with_state(&moves)),
         (Some(MovePhase::Arrive), vec![2], vec![0, 1, 2, 3])
     );
-    // A queue that joins a group takes its map unchanged, so the state for the dead CPU stays where
-    // it is.
+    // A queue that joins a group takes its map unchanged, so state for the dead CPU does not move.
     on(&mut moves, Event::Died(2));
     assert_eq!(phase(&moves), Some(MovePhase::Release));
     let mut moves = self::moves(&[&[0], &[2, 3]]);

@@ -50,7 +50,6 @@ fn scenario() -> impl Strategy<Value = Scenario> {
     })
 }
 
-/// Runs all remaining steps in a fair order, without further deaths.
 fn run_to_the_end(world: &mut World, scenario: &Scenario) {
     for turn in 0..20_000 {
         if world.is_over(scenario) {
@@ -71,7 +70,6 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// `check` examines the world after each step.
     #[test]
     fn nothing_is_reordered_lost_or_stuck(
         scenario in scenario(),

@@ -19,18 +19,16 @@ fn fingerprint(world: &World) -> u128 {
     half(0) << 64 | half(1)
 }
 
-/// The states that were found, by their numbers, and the steps between them.
 #[derive(Default)]
 struct Graph {
-    /// For each step: the state before, the state after, and the CPU that takes it.
+    /// For each step: the state before, the state after, and the CPU that takes the step.
     steps: Vec<(u32, u32, Option<CpuIndex>)>,
     is_over: Vec<bool>,
     is_settled: Vec<bool>,
-    /// For each CPU, whether it holds up a move while it is in its handler.
     holds_up: Vec<Vec<bool>>,
 }
 
-/// Visits all states, and checks that the end can be reached from each of them. Returns their number.
+/// Visits all states, and checks that each can reach the end. Returns the number of states.
 fn search(scenario: &Scenario) -> usize {
     let mut numbers: HashMap<u128, u32> = HashMap::new();
     let mut graph = Graph { holds_up: vec![Vec::new(); scenario.cpus], ..Graph::default() };
@@ -94,7 +92,6 @@ impl Graph {
         assert_eq!(stuck, 0, "the end cannot be reached from {stuck} of {} states", self.is_over.len());
     }
 
-    /// If a CPU stays in its handler forever, the other CPUs end the move without it.
     fn check_that_nobody_holds_up_the_others(&self) {
         for (cpu, holds_up) in self.holds_up.iter().enumerate() {
             let reaches = self.reach(&self.is_settled, Some(cpu as CpuIndex));
@@ -108,7 +105,7 @@ fn queue(owner: CpuIndex, mask: &[CpuIndex]) -> QueueSetup {
     QueueSetup { owner, can_wait: false, mask: mask.to_vec() }
 }
 
-/// Two queues of three CPUs, and two buckets that move one after the other. With
+/// Two queues of three CPUs, and two buckets that move one after another. With
 /// `STEERAGE_MOVES_PACKETS`, each queue has more packets.
 fn scenario(queues: [QueueSetup; 2], requests: Vec<Request>) -> Scenario {
     let more: usize = std::env::var("STEERAGE_MOVES_PACKETS").ok().and_then(|more| more.parse().ok()).unwrap_or(2);

@@ -1,7 +1,7 @@
 //! A small instance around the machine: queues, rings, parking lots, handlers and gates.
 //!
-//! All actions that can happen in any order are [`Step`]s. A CPU that never steps has stalled. A
-//! CPU that does not get the control lock takes its step later.
+//! All actions that can happen in any order are [`Step`]s. A CPU without steps has stalled. A CPU
+//! that does not get the control lock takes its step later.
 
 mod participant;
 mod queue;
@@ -14,14 +14,12 @@ use crate::MoveCause;
 use crate::{Actions, Ask, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup, Slice};
 use queue::{Fate, Queue, Ring, Target};
 
-/// The events of a world, and its size.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) cpus: usize,
     pub(super) buckets: usize,
     pub(super) slice_buckets: usize,
     pub(super) queues: Vec<QueueSetup>,
-    /// The buckets of each queue's packets, in the order in which they arrive.
     pub(super) packets: Vec<Vec<u16>>,
     /// The steps of control, in this order. Each can happen at any time.
     pub(super) requests: Vec<Request>,
@@ -35,16 +33,15 @@ pub(super) enum Request {
     Present(Vec<CpuIndex>),
     Plan(Plan),
     Map(Vec<CpuIndex>),
-    /// Another CPU should poll the queue.
     Owner(usize, CpuIndex),
 }
 
-/// The state of one queue's flows of a bucket in a handler. The handler knows it by its group:
-/// group, bucket, queue.
+/// The state of one queue's flows of a bucket in a handler: group, bucket, queue. The handler
+/// identifies the state by its group.
 type FlowState = (u16, u16, usize);
 
-/// The state of one queue's flows on its way to another handler, which may know it by a different
-/// group: bucket, queue.
+/// The state of one queue's flows on its way to another handler: bucket, queue. The other handler
+/// may identify the state by a different group.
 type Moved = (u16, usize);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -79,36 +76,28 @@ pub(super) struct World {
     queues: Vec<Queue>,
     cpus: Vec<Cpu>,
     in_transit: (u64, Vec<Moved>),
-    /// State that was made or has moved since the last death, and so must still exist.
+    /// State that was created or has moved since the last death, and so must still exist.
     known: BTreeSet<FlowState>,
     /// The requested mask of each queue.
     masks: Vec<Vec<CpuIndex>>,
     /// For each queue, the CPU that should poll it.
     wanted: Vec<Option<CpuIndex>>,
-    /// For each queue, the CPU that may take it from its owner. In the meantime, no CPU polls the
-    /// queue.
+    /// For each queue, the CPU that may take it from its owner. Until then, no CPU polls the queue.
     offered: Vec<Option<CpuIndex>>,
     requests_done: usize,
     deaths: usize,
 }
 
-/// One of the steps that can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Control takes its next step.
     Request,
     /// The owner of the queue receives a frame.
     Receive(usize),
-    /// The CPU takes a frame of the queue's ring.
     Take(CpuIndex, usize),
-    /// The CPU's handler returns.
     Return(CpuIndex),
-    /// The CPU follows control between two rounds.
     Follow(CpuIndex),
-    /// The CPU notices that the phase takes too long. The second CPU, if there is one, is declared
-    /// dead.
+    /// The CPU detects that the phase takes too long. The second CPU, if any, is declared dead.
     Hurry(CpuIndex, Option<CpuIndex>),
-    /// The owner closes the queue.
     Close(usize),
     /// The owner releases the queue for the CPU that should poll it.
     Offer(usize),
@@ -117,7 +106,6 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// The CPU that takes the step.
     pub(super) fn actor(self, world: &World) -> Option<CpuIndex> {
         match self {
             Self::Request => None,
@@ -176,8 +164,6 @@ impl World {
         }
     }
 
-    // ---- possible steps
-
     pub(super) fn steps(&self, scenario: &Scenario) -> Vec<Step> {
         let mut steps = Vec::new();
         if self.requests_done < scenario.requests.len() {
@@ -194,8 +180,8 @@ impl World {
             if self.is_free(owner) && is_quiet && self.wanted[at].is_some_and(|to| !self.moves.is_dead(to)) {
                 steps.push(Step::Offer(at));
             }
-            // A source that can wait is not polled while its frames have no room. In this model,
-            // that is while they are parked.
+            // A source that can wait is not polled while its frames have no room: in this model,
+            // while they are parked.
             let waits = scenario.queues[at].can_wait && queue.parked.is_some();
             if self.is_free(owner) && queue.fates.contains(&Fate::ToCome) && !waits {
                 steps.push(Step::Receive(at));
@@ -228,13 +214,12 @@ impl World {
         steps
     }
 
-    /// Whether the CPU is between two phases of a round, and not void.
+    /// Whether the CPU is between two phases of a round, and not declared dead.
     fn is_free(&self, cpu: CpuIndex) -> bool {
         let cpu = &self.cpus[usize::from(cpu)];
         cpu.busy == Busy::No && !cpu.is_declared_dead
     }
 
-    /// A gate lets a CPU be declared dead only inside of its handler.
     fn can_be_declared_dead(&self, cpu: usize) -> bool {
         self.cpus[cpu].busy != Busy::No && !self.cpus[cpu].is_declared_dead
     }
@@ -256,8 +241,7 @@ impl World {
         }
     }
 
-    /// Whether the world is at its end: no packet will come or is in flight, and every mask is in
-    /// force.
+    /// Whether the world is at its end: no packets will come or are in flight, and all masks hold.
     pub(super) fn is_over(&self, scenario: &Scenario) -> bool {
         let fates = self.queues.iter().flat_map(|queue| &queue.fates);
         self.requests_done == scenario.requests.len()
@@ -266,7 +250,7 @@ impl World {
             && fates.into_iter().all(|fate| matches!(fate, Fate::Delivered | Fate::Dropped))
     }
 
-    /// Whether a living CPU waits for this one, which is in its handler, and may declare it dead.
+    /// Whether a living CPU waits for this CPU, which is in its handler, and may declare it dead.
     pub(super) fn is_held_up_by(&self, scenario: &Scenario, cpu: CpuIndex) -> bool {
         let others_watch = (0..self.cpus.len() as CpuIndex)
             .any(|other| other != cpu && self.owned(other).any(|at| self.watches_on(at)));
@@ -281,13 +265,11 @@ impl World {
             && !has_frames_that_wait
     }
 
-    /// Whether the owner of the queue watches the move, now and later. If a queue has ended, it is
+    /// Whether the owner of the queue watches the move, now and later. A queue that has ended is
     /// closed, and then its owner does not watch.
     fn watches_on(&self, queue: usize) -> bool {
         self.moves.awaits_move(queue) && !self.queues[queue].has_ended()
     }
-
-    // ---- the effects of steps
 
     /// Takes a step. Panics if something forbidden happens.
     pub(super) fn take(&mut self, step: Step, scenario: &Scenario) {
@@ -308,7 +290,6 @@ impl World {
         self.check(scenario);
     }
 
-    /// Passes an event to the machine. Returns the actions that the machine requests.
     fn on(&mut self, event: Event<'_>) -> Vec<Ask> {
         let at = |moves: &Moves| moves.slice().map(|slice| (slice.epoch, slice.phase));
         let mut actions = Actions::default();
@@ -390,13 +371,11 @@ impl World {
         }
     }
 
-    /// The handler returns. If its CPU was declared dead in the meantime, nothing that the handler
-    /// did counts.
+    /// The handler returns. If its CPU was declared dead meanwhile, the batch does not count.
     fn returns(&mut self, index: CpuIndex, scenario: &Scenario) {
         let cpu = &mut self.cpus[usize::from(index)];
         let counts = !cpu.is_declared_dead;
         if !counts {
-            // The handler is rebuilt.
             cpu.has.clear();
             cpu.carries.clear();
         }
@@ -431,7 +410,6 @@ impl World {
         }
     }
 
-    /// A handler uses the state of a bucket, and creates it if there is none.
     fn uses_state(&mut self, cpu: CpuIndex, state: FlowState) {
         let elsewhere =
             self.cpus.iter().enumerate().find(|(at, other)| *at != usize::from(cpu) && other.has.contains(&state));
@@ -444,26 +422,23 @@ impl World {
         }
     }
 
-    /// The queue leaves other queues behind, and the state of its flows stays with them.
+    /// The queue leaves other queues of its group, and the state of its flows stays with them.
     fn forget_flows_of(&mut self, queue: usize) {
         self.cpus.iter_mut().for_each(|cpu| cpu.has.retain(|state| state.2 != queue));
         self.known.retain(|state| state.2 != queue);
     }
 
     fn is_moving_group(&self, group: u16) -> bool {
-        // After the arrival, the remaining state is lost. It was for a dead CPU that no other CPU
-        // could replace.
+        // After the arrival, remaining state is lost: it was for a dead CPU without replacement.
         let is_under_way = |slice: &Slice| slice.epoch == self.in_transit.0 && slice.phase != MovePhase::Release;
         self.moves.slice().is_some_and(|slice| slice.group_after == group && is_under_way(slice))
     }
 
-    /// Breaks the world, to show that the check notices it.
+    /// Loses a packet, to show that the check detects it.
     pub(super) fn lose_a_packet(mut self, scenario: &Scenario) {
         self.queues.iter_mut().flat_map(|queue| &mut queue.rings).for_each(|ring| ring.waiting.clear());
         self.check(scenario);
     }
-
-    // ---- invariants
 
     fn check(&self, scenario: &Scenario) {
         self.check_settled();
@@ -485,7 +460,7 @@ impl World {
         }
     }
 
-    /// If every mask is in force, no queue that is open sends to a CPU outside of its mask.
+    /// If every mask is in force, no open queue sends to a CPU outside of its mask.
     fn check_settled(&self) {
         if !self.moves.is_settled() {
             return;
@@ -497,8 +472,7 @@ impl World {
         }
     }
 
-    /// A bucket is on one CPU at a time. Its frames that wait or are in hand on other CPUs belong
-    /// to dead CPUs, and do not count.
+    /// A bucket is on one CPU at a time. Its frames on dead CPUs do not count.
     fn check_bucket(&self, at: usize, bucket: u16) {
         let (map, _) = self.moves.map_of(at);
         let target = self.queues[at].table[usize::from(bucket)];

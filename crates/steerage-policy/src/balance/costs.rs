@@ -1,13 +1,12 @@
-//! The costs of a packet in nanoseconds, with their uncertainty. One filter serves all estimates: an
-//! observation is a weighted sum of costs, and corrects each of them by the share of the error that its own
-//! uncertainty explains (a Kalman filter without covariances).
+//! The costs of a packet in nanoseconds, with their uncertainty. One filter serves all estimates:
+//! an observation is a weighted sum of costs, and corrects each of them by the share of the error
+//! that its own uncertainty explains (a Kalman filter without covariances).
 
 use std::time::Duration;
 
 use crate::distances::is_same;
 use crate::limits::Tuning;
 
-/// A number and its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Estimate {
     pub(crate) mean: f64,
@@ -30,12 +29,11 @@ impl Estimate {
         self.var.is_finite()
     }
 
-    /// Takes in a direct observation of the number.
     pub(crate) fn observe(&mut self, seen: f64, noise: f64) {
         observe(&mut [(self, 1.0)], seen, noise);
     }
 
-    /// The mean of two independent estimates of the same number, weighted by their inverse variances.
+    /// The mean of two independent estimates of a number, weighted by their inverse variances.
     pub(crate) fn with(self, other: Self) -> Self {
         match (self.is_known(), other.is_known()) {
             (_, false) => self,
@@ -48,20 +46,21 @@ impl Estimate {
         }
     }
 
-    /// Makes the estimate less certain, as time passes: its relative deviation grows with the square root of time.
+    /// Makes the estimate less certain: the relative deviation grows with the square root of time.
     pub(crate) fn forget(&mut self, seconds: f64, drift: f64) {
         self.var += (self.mean * drift).powi(2) * seconds;
     }
 }
 
-/// Takes in the observation that the weighted sum of these numbers is `seen`, with a deviation of `noise`.
-/// Returns the difference from the expected value in standard deviations, or `None` if nothing was expected.
+/// Updates these estimates with the observation that their weighted sum is `seen`, with a deviation
+/// of `noise`. Returns the difference from the expected value in standard deviations, or `None` if
+/// no value was expected.
 pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64) -> Option<f64> {
     let expected: f64 = parts.iter().map(|(part, weight)| part.mean * weight).sum();
     let error = seen - expected;
     let unknown = parts.iter().filter(|(part, weight)| !part.is_known() && *weight != 0.0).count() as f64;
     if unknown > 0.0 {
-        // The unknown numbers share what the known ones leave over.
+        // The unknown numbers share the remainder after the known numbers.
         let known: f64 = parts.iter().filter(|(part, _)| part.is_known()).map(|(part, a)| part.var * a * a).sum();
         for (part, weight) in parts.iter_mut().filter(|(part, weight)| !part.is_known() && *weight != 0.0) {
             part.mean = (error / unknown / *weight).max(0.0);
@@ -81,9 +80,10 @@ pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64)
     Some(error / var.sqrt())
 }
 
-/// Like [`observe`], for costs that include some that have just begun to matter. If the observation is more
-/// than `sure` deviations off, those were wrong altogether, each by up to its bound, and the observation
-/// decides. Costs with a bound of 0 are not in question.
+/// Like [`observe`], if some of the costs have just begun to matter. If the observation differs by
+/// more than `sure` deviations, the previous estimates of those costs were useless: each cost may
+/// change by up to its bound, as the observation requires. Costs with a bound of 0 keep their
+/// estimates.
 pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], seen: f64, noise: f64, sure: f64) {
     let before: Vec<Estimate> = parts.iter().map(|(part, _)| **part).collect();
     let error = seen - before.iter().zip(parts.iter()).map(|(before, (_, weight))| before.mean * weight).sum::<f64>();
@@ -96,31 +96,29 @@ pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], se
     }
 }
 
-/// The cost of handing over between CPUs at one distance.
+/// The cost of a hand-over between CPUs at one distance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crossing {
-    /// How long a cache line takes. `None` if it was not measured.
+    /// How long a cache line takes. `None` if the time was not measured.
     pub(crate) apart: Option<Duration>,
-    /// The cost that was assumed for each side.
     pub(crate) prior: f64,
     /// The cost of a packet for the CPU that hands it over.
     pub(crate) give: Estimate,
-    /// The cost of a packet for the CPU that takes it, beyond the cost for the owner.
+    /// The cost of a packet for the CPU that takes it, beyond the cost on the owner.
     pub(crate) take: Estimate,
 }
 
-/// The costs of a packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Costs {
-    /// Receiving, if one CPU has all buckets, so that nothing is hashed.
+    /// The cost of receiving if one CPU has all buckets, so that packets are not hashed.
     pub(crate) receive: Estimate,
     /// The additional cost of receiving if packets are hashed.
     pub(crate) hash: Estimate,
-    /// The packet function.
     pub(crate) work: Estimate,
-    /// Handing over, by distance. The first entry is for CPUs whose distance was not measured.
+    /// The cost of a hand-over, by distance. The first entry is for unmeasured distances.
     pub(crate) crossings: Vec<Crossing>,
-    /// By CPU: how many times as long it takes as the owners do. A neighbour on the same core makes a CPU slow, or a lower clock.
+    /// By CPU: how many times as long as the owners the CPU takes. A busy sibling thread or a lower
+    /// clock makes a CPU slow.
     pub(crate) slowness: Vec<Estimate>,
 }
 
@@ -138,7 +136,7 @@ impl Costs {
         costs
     }
 
-    /// The index of the crossing for this distance. A distance that is not the same as any known one gets a new entry.
+    /// The index of the crossing for this distance. A new distance gets a new entry.
     pub(crate) fn class(&mut self, apart: Option<Duration>, tuning: &Tuning) -> usize {
         if let Some(known) = self.known_class(apart, tuning) {
             return known;
@@ -161,12 +159,11 @@ impl Costs {
         self.slowness.iter_mut().for_each(|slowness| slowness.forget(seconds, drift));
     }
 
-    /// Makes room for so many CPUs. An unknown CPU counts as being as fast as the owners.
+    /// Makes room for `count` CPUs. An unknown CPU counts as being as fast as the owners.
     pub(crate) fn cpus(&mut self, count: usize, tuning: &Tuning) {
         self.slowness.resize(count, Estimate::new(1.0, tuning.noise));
     }
 
-    /// Every cost, in a fixed order.
     pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Estimate> {
         let crossings = self.crossings.iter_mut().flat_map(|crossing| [&mut crossing.give, &mut crossing.take]);
         [&mut self.receive, &mut self.hash, &mut self.work].into_iter().chain(crossings)

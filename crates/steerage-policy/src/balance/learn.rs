@@ -1,5 +1,5 @@
-//! Learns from the looks: the costs of a packet, the throughput of regimes that were in force, and from both
-//! the value of each regime.
+//! Learns from the load checks: the costs of a packet, the throughput of tried regimes, and from
+//! both the value of each regime.
 
 use std::time::Duration;
 
@@ -8,36 +8,35 @@ use super::regime::{Kind, Prediction, Regime, Workers, predict};
 use super::seen::Seen;
 use crate::limits::{MIN_SAMPLES, Tuning};
 
-/// A regime in its place: which CPUs take part, and how far away each of them is.
+/// A regime with its CPUs and their distances.
 #[derive(Clone, Debug, PartialEq)]
 struct Place {
     kind: Kind,
-    /// The CPUs besides the owners, in ascending order, with the index of their crossing.
     others: Vec<(u16, usize)>,
 }
 
-/// A regime that could be in force.
+/// A regime that the group could change to.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     pub(super) regime: Regime,
-    /// Its throughput in packets per nanosecond, by all that is known.
     pub(super) value: Estimate,
-    /// The value is a multiple of the present throughput, whose error it shares.
+    /// Whether the value is a multiple of the current throughput, whose error it shares.
     pub(super) is_relative: bool,
-    /// Its throughput by the costs alone.
     pub(super) predicted: Estimate,
-    /// The share of the packets of all owners together, and of each other CPU, in the order of the regime.
+    /// The share of the packets of all owners together, and of each other CPU, in the order of the
+    /// regime.
     pub(super) shares: (f64, Vec<f64>),
 }
 
-/// All that is known.
+/// Everything that the policy has learned.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) costs: Costs,
     measured: Vec<(Place, Estimate)>,
-    /// The regime whose probe failed last. However good it is predicted to be, it is only tried again as a probe.
+    /// The regime whose probe failed last. However good its prediction is, this regime is only
+    /// tried again as a probe.
     refuted: Option<Place>,
-    /// How many looks in a row differed from the measured throughput by more than chance explains.
+    /// How many load checks in a row differed from the measurements by more than random error.
     surprises: u32,
 }
 
@@ -46,16 +45,15 @@ impl Known {
         Self { costs: Costs::new(tuning), measured: Vec::new(), refuted: None, surprises: 0 }
     }
 
-    /// Makes everything less certain, as time passes.
     pub(super) fn forget(&mut self, time: Duration, tuning: &Tuning) {
         let seconds = time.as_secs_f64();
         self.costs.forget(seconds, tuning.drift);
         self.measured.iter_mut().for_each(|(_, rate)| rate.forget(seconds, tuning.drift));
-        // An estimate that is as uncertain as it is large says nothing.
+        // An estimate that is as uncertain as it is large is worthless.
         self.measured.retain(|(_, rate)| rate.sd() < rate.mean);
     }
 
-    /// The work or the CPUs have changed: what was measured is void, and costs may be anything.
+    /// The work or the CPUs have changed: measurements are void, and costs may be anything.
     pub(super) fn start_over(&mut self) {
         self.measured.clear();
         self.refuted = None;
@@ -65,12 +63,11 @@ impl Known {
         self.costs.all_mut().filter(|cost| cost.is_known()).for_each(|cost| cost.var = scale * scale);
     }
 
-    /// The throughput of this regime has to be measured anew.
     pub(super) fn measure_anew(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) {
         *self.measured(seen, regime, tuning) = Estimate::UNKNOWN;
     }
 
-    /// The present regime was probed and is no better than the one before.
+    /// Records that the current regime was probed and is no better than the previous regime.
     pub(super) fn refute(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
         self.refuted = Some(self.place(seen, &seen.regime, tuning));
     }
@@ -79,7 +76,6 @@ impl Known {
         self.refuted.as_ref().is_some_and(|refuted| *refuted == self.known_place(seen, regime, tuning))
     }
 
-    /// The measured throughput of a regime.
     pub(super) fn measured(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> &mut Estimate {
         let place = self.place(seen, regime, tuning);
         let at = self.measured.iter().position(|(known, _)| *known == place).unwrap_or_else(|| {
@@ -93,7 +89,7 @@ impl Known {
         self.costs.class(seen.load.apart[usize::from(cpu)], tuning)
     }
 
-    /// The index of the crossing for this distance. Distances without one count as not measured.
+    /// The index of the crossing for this distance. Without a crossing, it counts as unmeasured.
     pub(super) fn class_of(&self, apart: Option<Duration>, tuning: &Tuning) -> usize {
         self.costs.known_class(apart, tuning).unwrap_or(0)
     }
@@ -105,7 +101,6 @@ impl Known {
         Place { kind: regime.kind, others }
     }
 
-    /// The place of a regime, without new distances.
     fn known_place(&self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> Place {
         let class = |cpu: &u16| (*cpu, self.class_of(seen.load.apart[usize::from(*cpu)], tuning));
         let mut others: Vec<(u16, usize)> = regime.others.iter().map(class).collect();
@@ -113,23 +108,24 @@ impl Known {
         Place { kind: regime.kind, others }
     }
 
-    /// Takes in a throughput of the present regime. Returns whether the workload has changed.
+    /// Updates the throughput of the current regime. Returns whether the workload has changed.
     pub(super) fn learn_rate(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> bool {
         let measured = self.measured(seen, &seen.regime, tuning);
         let surprise = observe(&mut [(measured, 1.0)], seen.rate, tuning.noise * seen.rate);
-        // This many deviations are no chance, and two looks in a row are no disturbance.
+        // Random error cannot explain so many deviations, nor a disturbance two such load checks.
         let is_surprise = surprise.is_some_and(|surprise| surprise.abs() > tuning.sure * tuning.sure);
         self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
         self.surprises > 1
     }
 
-    /// Whether the last look differed from what was measured by more than chance explains, so that decisions wait for the next one.
+    /// Whether the last load check differed from the measurements by more than random error, so
+    /// that decisions wait for the next load check.
     pub(super) fn is_surprised(&self) -> bool {
         self.surprises > 0
     }
 
-    /// Takes in a throughput of the present regime that was enough, so that nobody knows what it could be. It counts if more was
-    /// done than thought possible.
+    /// Updates the throughput of the current regime while CPUs have time, so that its maximum is
+    /// unknown. The observation counts only if it exceeds the estimate.
     pub(super) fn learn_enough(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
         let value = self.choice(seen, seen.regime.clone(), tuning).value;
         if value.is_known() && seen.rate > value.mean {
@@ -137,7 +133,6 @@ impl Known {
         }
     }
 
-    /// Takes in what the packets of this look cost.
     pub(super) fn learn_costs(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
         let total = seen.offered;
         if total <= 0.0 {
@@ -145,21 +140,21 @@ impl Known {
         }
         let regime = &seen.regime;
         let classes: Vec<usize> = regime.others.iter().map(|cpu| self.class(seen, *cpu, tuning)).collect();
-        // Small batches cost more per packet. They only count while little is known. Returns the error of a
-        // cost that was `seen`, if only a part of its rounds were timed.
+        // Small batches cost more per packet, and count only while little is known. Returns the
+        // error of a cost that was `seen`, if only a part of its rounds were timed.
         let noise = |is_full: bool, seen: f64, timed: f64, known: &[Estimate]| {
             let is_vague =
                 known.iter().any(|cost| !cost.is_known() || cost.sd() > cost.mean * tuning.noise * tuning.sure);
             (is_full || is_vague).then(|| (seen * if is_full { tuning.noise } else { 1.0 }).hypot(timed))
         };
-        // In the first looks at these CPUs at this distance, only what they cost besides can be wrong by much.
+        // In the first load checks at this distance, only hand-over costs can be wrong by much.
         let measured = *self.measured(seen, &seen.regime, tuning);
         let is_new = !measured.is_known() || measured.sd() * tuning.sure > measured.mean * tuning.noise;
         let sure = if is_new { tuning.sure * tuning.sure } else { f64::INFINITY };
         let is_full = seen.is_full(seen.owners, tuning);
         let Costs { receive, hash, work, crossings, slowness } = &mut self.costs;
         let received = seen.time(seen.owners, |cpu| cpu.receive) / total;
-        // The part of the time for one packet that one timed round represents.
+        // The contribution of one timed round to the time per packet.
         let busy = seen.time(seen.owners, |cpu| cpu.busy) / total;
         let likely = received.max(receive.mean);
         let timed = if likely > 0.0 { likely.min(busy) } else { busy } / seen.timed(seen.owners);
@@ -197,20 +192,20 @@ impl Known {
             let (take, slowness) = (&mut crossings[*class].take, &mut slowness[usize::from(*cpu)]);
             let known = [*work, Estimate { mean: work.mean, ..*take }];
             if let Some(noise) = noise(is_full, worked, 0.0, &known) {
-                // The product of a cost and a factor, near where it is now.
+                // The product of a cost and a factor, linearised at their current values.
                 let (factor, cost) = (slowness.mean, work.mean + take.mean);
                 let parts = &mut [(&mut *work, factor), (take, factor), (slowness, cost)];
-                // A hand-over may cost some times what was assumed. The rest is the slowness of this CPU.
+                // A hand-over may cost a few times the assumed cost. The rest is the slowness of
+                // this CPU.
                 let bounds = [0.0, prior * tuning.sure * tuning.sure, f64::INFINITY];
                 observe_new(parts, &bounds, worked + factor * cost, noise, sure);
             }
         }
-        // All uncertain costs share an error, but no cost is negative. A CPU that is faster than the owners
-        // has a slowness below 1.
+        // All uncertain costs share an error, but no cost is negative. A CPU that is faster than
+        // the owners has a slowness below 1.
         self.costs.all_mut().for_each(|cost| cost.mean = cost.mean.max(0.0));
     }
 
-    /// How many CPUs as fast as the owners this one is as good as.
     fn capacity(&self, seen: &Seen<'_>, cpu: u16) -> f64 {
         seen.capacity(cpu) / self.costs.slowness[usize::from(cpu)].mean.max(f64::MIN_POSITIVE)
     }
@@ -233,20 +228,19 @@ impl Known {
         (workers, if all > 0.0 { var / (all * all) } else { 0.0 })
     }
 
-    /// The value of a regime.
     pub(super) fn choice(&mut self, seen: &Seen<'_>, regime: Regime, tuning: &Tuning) -> Choice {
         let (workers, slowness_var) = self.workers(seen, &regime, tuning);
         let owners = seen.owners.iter().map(|cpu| seen.capacity(*cpu)).sum();
         let Prediction { mut rate, kept, kept_most } = predict(&self.costs, regime.kind, owners, &workers, None);
-        // The model leaves out caches, threads that share a core, and much more.
         rate.var += rate.mean.powi(2) * (tuning.noise.powi(2) + slowness_var);
         let predicted = rate;
         let here = *self.measured(seen, &seen.regime, tuning);
         let mut is_relative = false;
         if regime.kind == Kind::Spread && seen.regime.kind == Kind::Spread && here.is_known() && rate.is_known() {
-            // Effects that the model leaves out (uneven buckets, or a flow that fills a CPU) are the same for
-            // any number of CPUs, and so are costs that are little known. Only the ratio is predicted then.
-            // The model is as good as its noise if the number of CPUs doubles.
+            // Effects that the model ignores (uneven buckets, or a flow that fills a CPU) are the
+            // same for any number of CPUs, and so are costs that are little known. So only the
+            // ratio is predicted in that case. If the number of CPUs doubles, the model's error is
+            // `noise`.
             let (now, _) = self.workers(seen, &seen.regime, tuning);
             let ratio = predict(&self.costs, Kind::Spread, owners, &workers, Some(&now)).rate;
             let cpus = |others: usize| (seen.owners.len() + others) as f64;
@@ -261,8 +255,8 @@ impl Known {
         let measured = measured.unwrap_or(Estimate::UNKNOWN);
         let value = rate.with(measured);
         is_relative &= !measured.is_known();
-        // One other CPU that takes everything would be a collector that hashes. To spread over it is only worth trying if the owners may
-        // turn out to have time for a part of the work.
+        // A single other CPU that takes all packets would be a collector that hashes. Spreading
+        // over that CPU is worth a try only if the owners may have time for a part of the work.
         let kept = if regime.others.len() == 1 { kept_most } else { kept };
         let mut shares = Vec::new();
         for cpu in &regime.others {
@@ -276,7 +270,8 @@ impl Known {
         Choice { regime, value, is_relative, predicted, shares: (kept, shares) }
     }
 
-    /// All regimes that could be in force, those with few CPUs first. For each number of CPUs, only the best set is among them.
+    /// All possible regimes, with the smallest numbers of CPUs first. For each number of CPUs, only
+    /// the best set is included.
     pub(super) fn choices(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<Choice> {
         let candidates = self.candidates(seen, tuning);
         let mut regimes = vec![Regime::inline()];
@@ -284,20 +279,21 @@ impl Known {
         let spread = |count| Regime { kind: Kind::Spread, others: candidates[..count].to_vec() };
         regimes.extend(counts(candidates.len(), seen.regime.others.len()).map(spread));
         let choices = regimes.into_iter().map(|regime| self.choice(seen, regime, tuning));
-        // To spread over one other CPU what that one takes alone is the collector regime, but for the hash.
+        // Spreading all packets over one other CPU is the collector regime with additional hashing.
         let is_spread = |choice: &Choice| choice.regime.kind == Kind::Spread;
         choices.filter(|choice| !is_spread(choice) || choice.regime.others.len() > 1 || choice.shares.0 > 0.0).collect()
     }
 
-    /// The CPUs besides the owners, those first that relieve the owners most. CPUs that have buckets only give way to CPUs that are
-    /// better by more than noise.
+    /// The CPUs besides the owners, in the order of how much they relieve the owners. A CPU with
+    /// buckets is replaced only by a CPU that is better by more than noise.
     fn candidates(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<u16> {
         let mut candidates: Vec<(f64, u16)> = Vec::new();
         for cpu in &seen.load.order[seen.owners.len()..] {
             let class = self.class(seen, *cpu, tuning);
             let (crossing, work) = (&self.costs.crossings[class], self.costs.work.mean);
             let stays = if seen.regime.others.contains(cpu) { 1.0 + tuning.noise } else { 1.0 };
-            // The hand-over costs both sides. Its sum orders CPUs even if none of them would help.
+            // A hand-over costs both sides. The sum of both costs orders CPUs even if no CPU would
+            // help.
             let cost = (work + crossing.take.mean + crossing.give.mean).max(1.0);
             candidates.push((self.capacity(seen, *cpu) * stays / cost, *cpu));
         }
@@ -306,8 +302,8 @@ impl Known {
     }
 }
 
-/// The numbers of other CPUs that are considered: all small ones, and steps of an eighth above. One CPU more or less of
-/// many is no decision.
+/// The considered numbers of other CPUs: all small numbers, and steps of an eighth above. One CPU
+/// more or less of many makes no difference.
 fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
     let step = |count: &usize| Some(count + 1 + count / MIN_SAMPLES as usize);
     let steps = std::iter::successors(Some(1), step).take_while(move |count| *count < most);

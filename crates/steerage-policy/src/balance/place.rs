@@ -1,4 +1,4 @@
-//! Which buckets each CPU has: when CPUs join or leave, and when the work of CPUs differs.
+//! Assigns buckets to CPUs when CPUs join or leave, and when the work of CPUs differs.
 
 use super::Balance;
 use super::learn::Choice;
@@ -26,8 +26,8 @@ impl Balance {
         let kept = kept / seen.owners.len() as f64;
         let shares =
             seen.owners.iter().map(|cpu| (*cpu, kept)).chain(others.iter().copied().zip(handed.iter().copied()));
-        // Work is distributed until all CPUs are equally busy. So each CPU is given the load besides its buckets that leaves
-        // it just its share.
+        // The packing distributes work until all CPUs are equally busy. So each CPU gets a base
+        // load that leaves exactly its share for its buckets.
         let largest = shares.clone().map(|(_, share)| share).fold(0.0, f64::max);
         let mut base = vec![0.0; load.cpus.len()];
         shares.for_each(|(cpu, share)| base[usize::from(cpu)] = (largest - share) * all);
@@ -35,7 +35,7 @@ impl Balance {
         Loads { map: load.map, buckets, base: &base, active: &active }.pack(1.0 + self.tuning.noise / 2.0)
     }
 
-    /// Moves buckets if the busiest CPU is further above the best than random error explains.
+    /// Moves buckets if the busiest CPU exceeds the best possible load by more than random error.
     pub(super) fn even_out(&mut self, seen: &Seen<'_>, window: &Window<'_>) -> Option<MapRequest> {
         let (load, tuning) = (seen.load, &self.tuning);
         // The CPUs that receive always count, even if all of their buckets are on other CPUs.
@@ -49,7 +49,6 @@ impl Balance {
         let (busiest, best) = (loads.busiest(), loads.best());
         let uneven = if best > 0.0 { busiest / best } else { 1.0 };
         self.findings.uneven = Some(uneven);
-        // Two such buckets fill a CPU.
         let mut elephants: Vec<(u16, f64)> =
             (0..).zip(window.buckets.iter().copied()).filter(|(_, load)| load + load > 1.0).collect();
         elephants.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -64,10 +63,11 @@ impl Balance {
         let (all, largest) =
             window.buckets.iter().fold((0.0, 0.0_f64), |(all, most), load| (all + load, most.max(*load)));
         if largest >= best / 2.0 && all > 0.0 {
-            // The best depends on one bucket, whose load is sampled.
+            // The best possible load depends on one bucket, whose load is sampled.
             chance = chance.max(tuning.sure / (window.samples as f64 * largest / all).max(1.0).sqrt());
         }
-        // The excess of a CPU that has no time left is packets that are not handled. The excess of a CPU with idle time costs nothing.
+        // Packets beyond the capacity of a saturated CPU are not handled. If a CPU has idle time,
+        // an excess of its load costs nothing.
         let fine = active.iter().any(is_saturated);
         let least = if fine { tuning.noise / 4.0 } else { tuning.noise };
         if uneven < 1.0 + least + chance {
@@ -75,23 +75,24 @@ impl Balance {
         }
         let map = loads.pack(1.0 + least / 2.0);
         let after = Loads { map: &map, ..loads }.busiest();
-        // If moving a bucket does not help, none moves. That all buckets end on one CPU is a matter of regimes.
+        // If no move helps, no bucket moves. Only a change of the regime moves all buckets to one
+        // CPU.
         let helps = after < busiest - least * best / 4.0 && map.iter().any(|cpu| *cpu != map[0]);
         helps.then_some(MapRequest { map, cause: MoveCause::Balance })
     }
 }
 
-/// The load of each CPU besides its buckets.
 fn base(load: &GroupLoad<'_>, window: &Window<'_>, saturated: impl Iterator<Item = u16>) -> Vec<f64> {
-    // Other programs take their share of the time that we leave them.
+    // Other programs take their share of the time that steerage leaves to them.
     let with_others = |(cpu, seen): (&CpuLoad, &CpuLoad)| cpu.busy + seen.others * (1.0 - cpu.busy).max(0.0);
     let all: Vec<f64> = window.cpus.iter().zip(load.cpus).map(with_others).collect();
     let mut base = all.clone();
     for (cpu, load) in load.map.iter().zip(window.buckets) {
         base[usize::from(*cpu)] -= load;
     }
-    // Nobody has counted the packets that wait in the device of a saturated CPU. So half of the idle time of the least busy CPU
-    // is added to its load: the more idle time there is, the larger the step that can be tried.
+    // The packets that wait in the device of a saturated CPU are not counted. So half of the idle
+    // time of the least busy CPU is added to its load: the more idle time there is, the larger the
+    // step that can be tried.
     let active = load.order.iter().filter(|cpu| load.map.contains(cpu));
     let least = active.map(|cpu| all[usize::from(*cpu)]).fold(1.0, f64::min);
     for owner in saturated {

@@ -4,12 +4,11 @@ use std::fmt;
 
 use super::costs::{Costs, Estimate};
 
-/// How the packets of a group are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The CPUs that receive do everything.
+    /// The CPUs that receive do all work.
     Inline,
-    /// They only receive, and one other CPU has all buckets, so that nothing is hashed.
+    /// Some CPUs only receive, and one other CPU has all buckets, so that packets are not hashed.
     Collector,
     /// Several CPUs have buckets.
     Spread,
@@ -25,7 +24,7 @@ impl Kind {
     }
 }
 
-/// A regime, and the CPUs besides the owners that take part, in the order in which they joined.
+/// A regime, with the CPUs besides the owners that take part, in the order in which they joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Regime {
     pub(crate) kind: Kind,
@@ -44,30 +43,27 @@ impl fmt::Display for Regime {
     }
 }
 
-/// CPUs besides the owners that are at the same distance, as the prediction sees them.
+/// Several CPUs besides the owners at the same distance, as the prediction treats them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Workers {
-    /// How many CPUs as fast as the owners do as much as they in the time that others leave.
+    /// The capacity of these CPUs in the time that other programs leave, in CPUs as fast as the
+    /// owners.
     pub(crate) capacity: f64,
-    /// The index of their crossing.
     pub(crate) class: usize,
 }
 
-/// A predicted throughput.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prediction {
-    /// Packets per nanosecond.
     pub(crate) rate: Estimate,
-    /// The share of the packets that the owners keep.
     pub(crate) kept: f64,
-    /// The largest share that they may keep, as far as costs are uncertain.
+    /// The largest share that the owners may keep, given the uncertainty of costs.
     pub(crate) kept_most: f64,
 }
 
-/// The costs as plain numbers, to be varied one at a time.
+/// The costs as plain numbers, which are varied one at a time.
 struct Point<'a> {
     costs: &'a Costs,
-    /// Which cost is changed, in the order of [`Costs::all_mut`], and the amount.
+    /// The index of the varied cost, in the order of [`Costs::all_mut`], and the amount.
     vary: Option<(usize, f64)>,
 }
 
@@ -97,12 +93,12 @@ impl Point<'_> {
         self.cost(4 + 2 * class, self.costs.crossings[class].take)
     }
 
-    /// The packets per nanosecond that these CPUs can handle.
     fn rate_of(&self, worker: Workers) -> f64 {
         worker.capacity / (self.work() + self.take(worker.class)).max(1.0)
     }
 
-    /// The throughput and the share of packets that the owners keep, if the owners have `owners` CPUs' time.
+    /// The throughput, and the owners' share of packets, if the owners have the time of `owners`
+    /// CPUs.
     fn rate(&self, kind: Kind, owners: f64, workers: &[Workers]) -> (f64, f64) {
         match kind {
             Kind::Inline => (owners / (self.receive() + self.work()).max(1.0), 1.0),
@@ -117,12 +113,13 @@ impl Point<'_> {
                     (rates + rate, gives + rate * self.give(worker.class))
                 });
                 let receive = self.receive() + self.hash();
-                // Each packet that another CPU takes saves the owners its work, and costs them the hand-over.
+                // Each packet that another CPU takes saves the owners its work, and costs them the
+                // hand-over.
                 let all = (owners + rates * self.work() - gives) / (receive + self.work()).max(1.0);
                 if all > rates {
                     return (all, 1.0 - rates / all);
                 }
-                // The owners have time for nothing but receiving.
+                // The owners have time only for receiving.
                 let give = if rates > 0.0 { gives / rates } else { 0.0 };
                 (rates.min(owners / (receive + give).max(1.0)), 0.0)
             }
@@ -130,9 +127,10 @@ impl Point<'_> {
     }
 }
 
-/// The throughput of a regime whose owners have `owners` CPUs' time. Its variance is by the delta method, of the logarithm: costs
-/// that are little known may be a fraction or a multiple of their mean. With `than`, the result is the throughput as a multiple of
-/// that with these other CPUs.
+/// The throughput of a regime whose owners have the time of `owners` CPUs. Its variance is computed
+/// by the delta method, of the logarithm, because costs that are little known may be a fraction or
+/// a multiple of their mean. With `than`, the result is the throughput as a multiple of the
+/// throughput with these other CPUs.
 pub(crate) fn predict(
     costs: &Costs,
     kind: Kind,
@@ -161,7 +159,8 @@ pub(crate) fn predict(
     });
     let mut var = 0.0;
     for (nth, cost) in own.into_iter().chain(crossings) {
-        // A whole deviation is a wide step, but the throughput bends where the limiting CPU changes, and a small one would miss it.
+        // A whole deviation is a wide step. But the throughput has a kink where the limiting CPU
+        // changes, and a small step would miss the kink.
         let ((less, kept_more), (more, _)) = (at(Some((nth, -cost.sd()))), at(Some((nth, cost.sd()))));
         var += ((more / less).ln() / 2.0).powi(2);
         if than.is_none() {
@@ -197,13 +196,14 @@ mod tests {
     #[test]
     fn two_cpus_gain_by_the_formula() {
         let rate = |costs: &Costs, kind, count| predict(costs, kind, 1.0, &workers(count), None).rate.mean;
-        // Both CPUs are full: receiving and handing over takes one as long as the work takes the other.
+        // Both CPUs are full: receiving and hand-over take one CPU as long as the work takes the
+        // other.
         let (r, w, h, c) = (100.0, 100.0, 20.0, 20.0);
         let even = costs(r, 0.0, w, h, c);
         assert_near(rate(&even, Kind::Inline, 0), 1.0 / (r + w));
         assert_near(rate(&even, Kind::Collector, 1) / rate(&even, Kind::Inline, 0), 2.0 * (r + w) / (r + w + h + c));
         assert_near(rate(&even, Kind::Spread, 1), rate(&even, Kind::Collector, 1));
-        // Receiving is cheap, so the owner works as well. Both CPUs are full here too.
+        // Receiving is cheap, so the owner handles packets too, and both CPUs are full.
         let (r, w) = (20.0, 200.0);
         let cheap = predict(&costs(r, 10.0, w, h, c), Kind::Spread, 1.0, &workers(1), None);
         let handed = 1.0 - cheap.kept;
@@ -218,7 +218,7 @@ mod tests {
         assert!(spread(8).kept > 0.0 && spread(16).kept == 0.0);
         assert_near(spread(16).rate.mean, 1.0 / 80.0);
         assert_near(spread(64).rate.mean, 1.0 / 80.0);
-        // Two CPUs that receive have twice the time for it.
+        // Two CPUs that receive have twice the time for receiving.
         assert_near(predict(&costs, Kind::Spread, 2.0, &workers(62), None).rate.mean, 2.0 / 80.0);
     }
 

@@ -1,4 +1,4 @@
-//! The report of the policy: the costs, the value of each regime, and why the present one is in force.
+//! The report of the policy: costs, values of regimes, and the reason for the current regime.
 
 use super::Balance;
 use super::learn::Choice;
@@ -6,18 +6,18 @@ use super::regime::Kind;
 use super::seen::Seen;
 use steerage_core::placement::{CostEstimate, RegimeEstimate};
 
-/// Why the present regime is in force.
+/// The reason for the current regime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The group began with it.
+    /// The group began with the current regime.
     Start,
-    /// Its value was certainly better.
+    /// The regime's value was certainly better.
     Predicted,
-    /// It was better when it was probed.
+    /// A probe found the regime to be better.
     Measured,
-    /// Another regime was probed and was no better.
+    /// A probe of another regime found no improvement.
     ProbeFailed,
-    /// Fewer CPUs are enough for the peak of the last time.
+    /// Fewer CPUs are enough for the recent peak.
     Quiet,
 }
 
@@ -34,7 +34,7 @@ impl Reason {
 }
 
 impl Balance {
-    /// Updates the report. It is about the regime in force, the regimes of one CPU and two, and the best one.
+    /// Updates the report with the current regime, those of one CPU and two, and the best regime.
     pub(super) fn report(&mut self, seen: &Seen<'_>) {
         let estimate = |choice: &Choice| {
             let per_second = |rate: f64| rate * 1e9;
@@ -58,7 +58,7 @@ impl Balance {
         self.findings.regimes =
             shown.filter(|choice| choice.value.is_known()).map(|choice| estimate(&choice)).collect();
         let costs = &self.known.costs;
-        // The crossing of the CPUs that take part, or of the next one to join.
+        // The crossing of the CPUs that take part, or of the next CPU to join.
         let cpu = seen.regime.others.first().or(seen.load.order.get(seen.owners.len()));
         let apart = cpu.and_then(|cpu| seen.load.apart[usize::from(*cpu)]);
         self.findings.apart = apart;

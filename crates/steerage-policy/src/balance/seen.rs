@@ -1,21 +1,20 @@
-//! One look, as the model sees it.
+//! One load check, as the model sees it.
 
 use super::regime::{Kind, Regime};
 use crate::limits::Tuning;
 use crate::policy::{CpuLoad, GroupLoad};
 
-/// One look at a group, as the model sees it.
 #[derive(Debug)]
 pub(super) struct Seen<'a> {
     pub(super) load: &'a GroupLoad<'a>,
-    /// The CPUs that receive, and the others that have buckets.
+    /// The CPUs that receive, and the other CPUs that have buckets.
     pub(super) owners: &'a [u16],
     pub(super) regime: Regime,
-    /// Packets per nanosecond that were handled.
+    /// The handled packets per nanosecond.
     pub(super) rate: f64,
-    /// Packets per nanosecond that were offered: handled, or dropped because a backlog was full.
+    /// The offered packets per nanosecond: handled packets, and packets dropped by full backlogs.
     pub(super) offered: f64,
-    /// The receiving CPUs or all others are short of time.
+    /// Whether the receiving CPUs or all other CPUs are short of time.
     pub(super) is_short: bool,
 }
 
@@ -48,22 +47,21 @@ impl<'a> Seen<'a> {
         &self.load.cpus[usize::from(cpu)]
     }
 
-    /// The share of a CPU's time that other programs and guests leave, if they get what they want.
+    /// The share of a CPU's time that remains if other programs get all the time that they want.
     pub(super) fn capacity(&self, cpu: u16) -> f64 {
         (1.0 - self.cpu(cpu).others_want).clamp(0.0, 1.0)
     }
 
-    /// The time that these CPUs spent, in CPUs, without what others took meanwhile.
+    /// The time that these CPUs spent, in CPUs, without the time that other programs took.
     pub(super) fn time(&self, cpus: &[u16], of: fn(&CpuLoad) -> f64) -> f64 {
         cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * (1.0 - self.cpu(*cpu).others).clamp(0.0, 1.0)).sum()
     }
 
-    /// The number of rounds behind the time of receiving of these CPUs.
+    /// The number of rounds on which the measured time of receiving of these CPUs is based.
     pub(super) fn timed(&self, cpus: &[u16]) -> f64 {
         cpus.iter().map(|cpu| self.cpu(*cpu).timed).sum::<f64>().max(f64::MIN_POSITIVE)
     }
 
-    /// The packets per nanosecond that these CPUs handled.
     pub(super) fn rate_of(&self, cpus: &[u16]) -> f64 {
         let packets: u64 = cpus.iter().map(|cpu| self.cpu(*cpu).packets).sum();
         packets as f64 / self.load.elapsed.as_nanos().max(1) as f64

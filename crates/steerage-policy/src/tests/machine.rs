@@ -1,6 +1,6 @@
-//! A simulated machine, in nanoseconds. It has CPUs in two packages, threads that share a core, and
-//! slow or stolen CPUs. Traffic comes as fast as the machine takes it, at a rate, or in bursts. The
-//! machine knows the best of all masks.
+//! A simulated machine, in nanoseconds. The machine has CPUs in two packages, threads that share a
+//! core, and slow or stolen CPUs. Traffic comes as fast as the machine takes it, at a constant
+//! rate, or in bursts. The machine can compute the best of all masks.
 
 use std::time::Duration;
 
@@ -12,57 +12,50 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 
-/// The costs per packet in nanoseconds, as measured in docs/performance.md. For pairs, the near and
-/// the far cost.
+/// The costs per packet in nanoseconds, as measured in docs/performance.md. Pairs are the costs for
+/// near and far CPUs.
 const HASH: f64 = 9.0;
 const GIVE: [f64; 2] = [9.0, 28.0];
 const TAKE: [f64; 2] = [10.0, 26.0];
 
-/// A machine whose CPU 0 polls the only queue.
 pub(super) struct Machine {
     pub(super) policy: Balance,
     pub(super) map: Box<[u16; BUCKETS]>,
     pub(super) receive: f64,
     pub(super) work: f64,
-    /// Whether each CPU is far from CPU 0.
     pub(super) is_far: Vec<bool>,
-    /// The speed of each CPU. The policy does not know it.
+    /// The speed of each CPU, which the policy does not know.
     pub(super) speed: Vec<f64>,
-    /// The part of each CPU's time that other programs take. The policy knows it.
+    /// The part of each CPU's time that other programs take, which the policy knows.
     pub(super) stolen: Vec<f64>,
     /// CPUs 2n and 2n + 1 share a core: if both are busy, the speed of each is multiplied by this
     /// factor.
     pub(super) shared_core: f64,
-    /// The share of the packets in each bucket, and the ratio of the time of its packets to the
+    /// The share of the packets in each bucket, and the ratio of the time of these packets to the
     /// mean time.
     pub(super) share: Vec<f64>,
     pub(super) heavy: Vec<f64>,
-    /// Whether the input waits until there is room, as a file does. Otherwise packets that find no
+    /// Whether the input waits until there is room, as a file does. Otherwise, packets that find no
     /// room are dropped.
     pub(super) waits: bool,
-    /// The offered packets per nanosecond at a given time.
     pub(super) offered: fn(&Machine, Timestamp) -> f64,
     pub(super) rate: f64,
     pub(super) period: Duration,
-    /// The share of full rounds of a busy CPU, and the load from which on a CPU has full rounds.
+    /// The share of full rounds of a busy CPU, and the minimum load of a CPU with full rounds.
     pub(super) full: f64,
     pub(super) full_from: f64,
-    /// The relative error of each look.
     pub(super) noise: f64,
     pub(super) chance: Chance,
     pub(super) now: Timestamp,
     busy: Vec<f64>,
-    /// The sums of the busy time, the time of receiving and the packets of each CPU in the current
-    /// window.
     sums: Vec<CpuLoad>,
     looks: f64,
     window: Duration,
     is_moving: bool,
-    /// The changes at which CPUs joined or left, or all work moved.
     pub(super) changes: Vec<(Timestamp, MoveCause, usize)>,
 }
 
-/// The result of one look at the machine, in packets per nanosecond.
+/// The result of one load check of the machine, in packets per nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
     pub(super) handled: f64,
@@ -100,7 +93,6 @@ impl Machine {
         }
     }
 
-    /// The packets belong to 100,000 flows, by Zipf's law with this exponent.
     pub(super) fn zipf(mut self, exponent: f64) -> Self {
         self.share.fill(0.0);
         for rank in 1..=100_000 {
@@ -111,7 +103,6 @@ impl Machine {
         self
     }
 
-    /// One bucket has this part of the packets.
     pub(super) fn elephant(mut self, part: f64) -> Self {
         self.share.iter_mut().for_each(|share| *share *= 1.0 - part);
         self.share[77] += part;
@@ -128,12 +119,10 @@ impl Machine {
         self
     }
 
-    /// Packets arrive during half of each period, at this rate in packets per nanosecond.
     pub(super) fn bursts(mut self, period: Duration, rate: f64) -> Self {
         (self.period, self.rate, self.waits) = (period * 2, rate, false);
         self.offered = |machine, now| {
             let phase = now.as_nanos() % machine.period.as_nanos() as u64;
-            // The look at this time covers the interval before it.
             let is_on = (phase.max(1) - 1) < machine.period.as_nanos() as u64 / 2;
             if is_on { machine.rate } else { 0.0 }
         };
@@ -150,7 +139,6 @@ impl Machine {
         self.speed.len()
     }
 
-    /// The throughput of one CPU that does everything.
     pub(super) fn inline(&self) -> f64 {
         1.0 / (self.receive + self.work)
     }
@@ -183,7 +171,6 @@ impl Machine {
         times.collect()
     }
 
-    /// The handled packets per nanosecond of each CPU, and the received packets per nanosecond.
     fn rates(&self, shares: &[(f64, f64)], times: &[(f64, f64)], offered: f64) -> (Vec<f64>, f64) {
         let most = times.iter().map(|(all, _)| *all).fold(0.0, f64::max);
         let received = offered.min(1.0 / if self.waits { most } else { times[0].0 });
@@ -242,7 +229,8 @@ impl Machine {
             }
             let times = self.times(&shares, &busy);
             let (rates, received) = self.rates(&shares, &times, offered);
-            // The CPU with the largest bucket limits the throughput. A mask cannot change which CPU that is.
+            // The CPU with the largest bucket limits the throughput, and a mask cannot change this
+            // CPU.
             let time = |cpu: usize| self.slowness(cpu, &busy) * (self.work + self.take(cpu));
             let bound = 1.0 / (largest * (0..self.cpus()).map(time).fold(0.0, f64::max));
             let sum: f64 = rates.iter().sum();
@@ -260,12 +248,10 @@ impl Machine {
         order
     }
 
-    /// The CPU that joins first.
     pub(super) fn next(&self) -> u16 {
         self.order()[1]
     }
 
-    /// One look.
     pub(super) fn look(&mut self) -> Done {
         self.now = self.now + REFINE_EVERY;
         self.window += REFINE_EVERY;
@@ -284,7 +270,6 @@ impl Machine {
         });
         let has_moved = std::mem::take(&mut self.is_moving);
         if has_moved {
-            // Buckets that move are parked for a while.
             rates.iter_mut().for_each(|rate| *rate *= 0.7);
         }
         let cpus: Vec<CpuLoad> = (0..self.cpus())
@@ -314,8 +299,7 @@ impl Machine {
         (load.now, load.window, load.can_wait) = (self.now, window, self.waits);
         if let Some(wish) = self.policy.refine(&load) {
             self.is_moving = true;
-            // This counts only the CPUs other than CPU 0. The shares decide whether CPU 0 also
-            // works.
+            // Count only the CPUs other than CPU 0. The shares decide whether CPU 0 also works.
             let others = |active: Vec<u16>| active.into_iter().filter(|cpu| *cpu != 0).collect::<Vec<u16>>();
             let before = others(self.active());
             self.map = wish.map;
@@ -327,7 +311,6 @@ impl Machine {
         Done { handled: rates.iter().sum(), best: offered }
     }
 
-    /// The work of buckets as the load meter sees it, at the end of a window.
     fn close_window(&mut self, cpus: &[CpuLoad]) -> Option<(Vec<CpuLoad>, Vec<f64>)> {
         for (sum, now) in self.sums.iter_mut().zip(cpus) {
             (sum.busy, sum.receive, sum.full) = (sum.busy + now.busy, sum.receive + now.receive, sum.full + now.full);
@@ -335,7 +318,6 @@ impl Machine {
         }
         self.looks += 1.0;
         if self.is_moving {
-            // The window would cover two maps.
             self.window = Duration::ZERO;
         }
         if self.window < Tuning::DEFAULT.probe {
@@ -365,8 +347,6 @@ impl Machine {
         Some((sums, seen))
     }
 
-    /// The packets that were handled during `time`, as a part of the packets that the best mask
-    /// would have handled.
     pub(super) fn run(&mut self, time: Duration) -> f64 {
         let (mut handled, mut best, mut known) = (0.0, 0.0, Vec::<(u64, f64)>::new());
         for _ in 0..time.as_nanos() / REFINE_EVERY.as_nanos() {

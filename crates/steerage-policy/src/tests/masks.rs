@@ -7,11 +7,10 @@ use super::some;
 use crate::limits::Tuning;
 use crate::policy::Policy;
 
-/// Long enough for a second probe, because there is one probe in ten seconds.
+/// Long enough for a second probe, because the budget allows one probe in ten seconds.
 const SETTLE: Duration = Duration::from_secs(14);
 const STEADY: Duration = Duration::from_secs(6);
 
-/// The minimum throughput, as a part of the throughput of the best mask.
 const ENOUGH: f64 = 0.97;
 
 type Case = (&'static str, fn(usize, f64) -> Machine);
@@ -62,14 +61,15 @@ fn bursts(cpus: usize, work: f64, millis: u64) -> Machine {
     machine.bursts(Duration::from_millis(millis), rate)
 }
 
-/// Runs all cases on a machine with this number of CPUs. The group begins inline. With `collects`, the next
-/// CPU has all buckets at the beginning, as it does with files.
+/// Runs all cases on a machine with this number of CPUs. The group begins inline. With `collects`,
+/// the next CPU has all buckets at the beginning, as with files.
 fn all_cases(cpus: usize, collects: bool) {
     let mut missed = Vec::new();
     let machines = CASES.iter().flat_map(|(name, make)| [20.0, 100.0, 400.0, 2000.0].map(|work| (*name, make, work)));
     for (name, make, work) in some(machines.collect()) {
         let mut machine = make(cpus, work);
-        // Only files begin like that, and not if the next CPU is a thread of the same core.
+        // Only groups with files begin as a collector, and only if the next CPU is not a thread of
+        // the same core.
         if collects && (!machine.waits || machine.shared_core < 1.0 && cpus == 2) {
             continue;
         }
@@ -79,8 +79,7 @@ fn all_cases(cpus: usize, collects: bool) {
         }
         let (settle, steady) = match name {
             "bursts of 10 s" => (Duration::from_secs(40), Duration::from_secs(40)),
-            // Only a trial shows that fewer CPUs are better, and the budget allows one probe in
-            // ten seconds.
+            // Only a trial shows that fewer CPUs are better, and trials are limited to one in 10 s.
             "shared cores" | "heavy-tailed" => (Duration::from_secs(60), STEADY),
             "bursts of 100 ms" | "a slow CPU" => (Duration::from_secs(30), STEADY),
             _ => (SETTLE, STEADY),

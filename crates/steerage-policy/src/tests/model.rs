@@ -33,50 +33,42 @@ impl Chance {
     }
 }
 
-/// The number of samples in a window.
 const SAMPLES: usize = 60_000;
 
-/// A group whose queue is polled by CPU 0.
 pub(super) struct Model {
     pub(super) policy: Balance,
     pub(super) cpus: usize,
     pub(super) map: Box<[u16; BUCKETS]>,
-    /// The bucket of each flow, and the flow's load in CPUs.
     pub(super) flows: Vec<(u16, f64)>,
-    /// The part of CPU 0 that receiving takes.
     pub(super) receive: f64,
-    /// The function's time per packet, in microseconds.
     pub(super) cost: f64,
     /// The additional cost of handing over a packet, as a part of the function's time.
     pub(super) hand_over: f64,
-    /// The factor on that cost if a CPU is far, which means more than 100 ns.
+    /// The factor on the cost of a hand-over if a CPU is far, at more than 100 ns.
     pub(super) far: f64,
-    /// The additional cost of every packet if more than one CPU has buckets, as a part of the
+    /// The additional cost of every packet if several CPUs have buckets, as a part of the
     /// function's time.
     pub(super) tell_apart: f64,
-    /// The part of each CPU's time that other programs want. If the load on a CPU exceeds the time
-    /// that they leave, they are slowed. They send the packets, so fewer packets arrive.
+    /// The part of each CPU's time that other programs want. If the load on a CPU exceeds the
+    /// remaining time, these programs are slowed. The slowed programs send the packets, so fewer
+    /// packets arrive.
     pub(super) others: Vec<f64>,
-    /// The distance of each CPU from CPU 0.
     pub(super) apart: Vec<Option<Duration>>,
-    /// The policy's view of the buckets' loads.
     pub(super) sampled: Vec<f64>,
-    /// The number of samples behind that view, without forgotten ones.
+    /// The number of samples of `sampled`, without discarded samples.
     pub(super) samples: f64,
     pub(super) chance: Chance,
-    /// The maximum delay of a look. Half of the looks are late.
+    /// The maximum delay of a load check. Half of the load checks are late.
     pub(super) late: Duration,
-    /// The time since the last window.
     window: Duration,
     pub(super) now: Timestamp,
-    /// The load that was handled in the last look, and the offered load, in CPUs.
+    /// The load that was handled in the last load check, and the offered load, in CPUs.
     pub(super) handled: (f64, f64),
     /// The cause of each move, the number of moved buckets, and the number of flows in them.
     pub(super) requests: Vec<(MoveCause, usize, usize)>,
 }
 
 impl Model {
-    /// A machine with `cpus` CPUs. At first, `active` of them have buckets, in equal shares.
     pub(super) fn new(cpus: usize, active: usize, seed: u64) -> Self {
         let mut map = Box::new([0; BUCKETS]);
         map.iter_mut().enumerate().for_each(|(bucket, cpu)| *cpu = (bucket * active / BUCKETS) as u16);
@@ -103,7 +95,6 @@ impl Model {
         }
     }
 
-    /// Flows by Zipf's law with exponent 1, with a total load of `load` CPUs.
     pub(super) fn zipf(mut self, flows: usize, load: f64) -> Self {
         let sum: f64 = (1..=flows).map(|rank| 1.0 / rank as f64).sum();
         let chance = &mut self.chance;
@@ -123,7 +114,6 @@ impl Model {
         base
     }
 
-    /// The part of CPU 0 that receiving takes, including hashing and handing over.
     fn received(&self, buckets: &[f64]) -> f64 {
         let several = self.active().len() > 1;
         let apart: f64 = if several { self.tell_apart * buckets.iter().sum::<f64>() } else { 0.0 };
@@ -132,7 +122,6 @@ impl Model {
         self.receive + apart + self.map.iter().zip(buckets).map(handed).sum::<f64>()
     }
 
-    /// The true load of each CPU.
     pub(super) fn loads(&self, buckets: &[f64]) -> Vec<f64> {
         let mut loads = vec![0.0; self.cpus];
         loads[0] = self.received(buckets);
@@ -161,7 +150,7 @@ impl Model {
         (0..self.cpus as u16).filter(|cpu| self.map.contains(cpu)).collect()
     }
 
-    /// Samples packets at random, like a window. Earlier windows are not forgotten.
+    /// Samples packets at random, as a window does. Earlier windows keep their weight.
     pub(super) fn sample(&mut self) {
         let mut ends = Vec::with_capacity(self.flows.len());
         let mut total = 0.0;
@@ -180,14 +169,12 @@ impl Model {
         self.sampled.iter_mut().zip(seen).for_each(|(known, seen)| *known += weight * (seen - *known));
     }
 
-    /// One look. Returns the part of the offered load that was handled.
     pub(super) fn throughput_of_look(&mut self) -> f64 {
         self.look();
         let (handled, offered) = self.handled;
         handled / offered
     }
 
-    /// One look. Returns the reason why buckets moved, if they did.
     pub(super) fn look(&mut self) -> Option<MoveCause> {
         let is_late = self.late > Duration::ZERO && self.chance.below(2) == 0;
         let delay = if is_late { self.late.mul_f64(self.chance.share()) } else { Duration::ZERO };
@@ -196,8 +183,8 @@ impl Model {
         self.window += elapsed;
         let buckets = self.buckets();
         let (loads, received) = (self.loads(&buckets), self.received(&buckets));
-        // The receiving CPU can do no more than all of its work. It receives fewer packets if it is
-        // too busy, and the other CPUs then get fewer.
+        // The receiving CPU can use at most all of its time. If the receiving CPU is too busy, it
+        // receives fewer packets, and the other CPUs get fewer packets.
         let asks =
             self.others.iter().zip(&loads).map(|(others, load)| 1.0 - (others + load.min(1.0) - 1.0).clamp(0.0, 0.9));
         let slowed = 1.0 / loads[0].max(1.0) * asks.fold(1.0, f64::min);
@@ -262,7 +249,6 @@ impl Model {
         self.requests.iter().filter(|(why, ..)| *why == cause).count()
     }
 
-    /// The largest value of [`uneven`](Self::uneven) at the looks within `time`.
     pub(super) fn worst(&mut self, time: Duration) -> f64 {
         let looks = time.as_nanos() / REFINE_EVERY.as_nanos();
         (0..looks)

@@ -12,7 +12,6 @@ use steerage_flow::Timestamp;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The name of a run, its result for a tuning, and the range in which the result should be.
 type Run = (&'static str, fn(Tuning) -> f64, std::ops::RangeInclusive<f64>);
 
 fn machine(cpus: usize, work: f64, tuning: Tuning) -> Machine {
@@ -21,12 +20,10 @@ fn machine(cpus: usize, work: f64, tuning: Tuning) -> Machine {
     machine
 }
 
-/// The number of CPUs besides the one that receives.
 fn others(machine: &Machine) -> usize {
     machine.active().iter().filter(|cpu| **cpu != 0).count()
 }
 
-/// The time after which CPUs leave when the load has fallen to almost nothing.
 fn left_after(tuning: Tuning) -> f64 {
     let mut machine = machine(2, 1000.0, tuning);
     machine.run(SECOND * 3);
@@ -36,7 +33,6 @@ fn left_after(tuning: Tuning) -> f64 {
     machine.changes.iter().find(|change| change.0 >= from).map_or(99.0, |change| change.0.since(from).as_secs_f64())
 }
 
-/// The times at which a worse regime was probed, and the duration of each probe.
 fn probes(receive: f64, work: f64, seconds: u32, tuning: Tuning) -> Vec<(f64, f64)> {
     let mut machine = machine(2, work, tuning);
     machine.receive = receive;
@@ -45,13 +41,11 @@ fn probes(receive: f64, work: f64, seconds: u32, tuning: Tuning) -> Vec<(f64, f6
     machine.changes.chunks_exact(2).map(|pair| (at(&pair[0]), at(&pair[1]) - at(&pair[0]))).collect()
 }
 
-/// The seconds between the first two probes.
 fn between_probes(receive: f64, work: f64, seconds: u32, tuning: Tuning) -> f64 {
     let probes = probes(receive, work, seconds, tuning);
     probes.get(1).map_or(999.0, |probe| probe.0 - probes[0].0)
 }
 
-/// The number of other CPUs after three seconds at this load, in CPUs.
 fn others_at(load: f64, tuning: Tuning) -> f64 {
     let mut machine = machine(16, 2000.0, tuning);
     machine = machine.at_rate(load / 2030.0);
@@ -59,7 +53,6 @@ fn others_at(load: f64, tuning: Tuning) -> f64 {
     others(&machine) as f64
 }
 
-/// The lowest or highest value at which `happens` is true, by bisection.
 fn threshold(mut low: f64, mut high: f64, happens: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..10 {
         let middle = (low + high) / 2.0;
@@ -153,7 +146,6 @@ fn runs() -> Vec<Run> {
     ]
 }
 
-/// The name of a field, and a function that multiplies the field.
 type Vary = (&'static str, fn(&mut Tuning, f64));
 
 const FIELDS: [Vary; 12] = [

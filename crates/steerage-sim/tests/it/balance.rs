@@ -12,11 +12,10 @@ use steerage_sim::{Costs, Mood, TrafficOptions, Witness, World};
 
 const STEPS_MAX: u64 = 50_000_000;
 
-/// The function's time per packet.
 const WORK: Duration = Duration::from_micros(50);
 
-/// Runs `load` CPUs' worth of work for `seconds` on `cpus` CPUs. Returns the ledger half way and at
-/// the end.
+/// Runs a load of `load` CPUs for `seconds` on `cpus` CPUs. Returns the ledger after half of the
+/// time and at the end.
 fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot, Snapshot) {
     let gap = Duration::from_nanos((WORK.as_nanos() as f64 / load) as u64);
     let frames = (seconds / gap.as_secs_f64()) as u64;
@@ -50,7 +49,6 @@ fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot
     (half.unwrap(), end)
 }
 
-/// The number of packets that each CPU handled in the second half.
 fn handled(half: &Snapshot, end: &Snapshot) -> Vec<u64> {
     end.cpus.iter().zip(&half.cpus).map(|(end, half)| end.processed - half.processed).collect()
 }

@@ -1,5 +1,5 @@
-//! A receiving CPU is declared dead while it has packets staged for other CPUs. These packets are
-//! out of date when it comes back.
+//! A receiving CPU is declared dead while it has staged packets for other CPUs. These packets are
+//! out of date when the CPU is alive again.
 
 use std::time::Duration;
 
@@ -12,10 +12,9 @@ use steerage_core::limits::PUBLISH_AT;
 use steerage_fixtures::manual_clock::ManualClock;
 use steerage_sim::{Mood, TrafficOptions, Witness, WitnessHandler};
 
-/// The number of rounds after which a test fails. An expected event needs only a few.
+/// The number of rounds after which a test fails. An expected event takes only a few rounds.
 const ROUNDS_MAX: usize = 10_000;
 
-/// Steps all of `cpus` until `done` returns true, with some time between rounds.
 fn step_until<H: Handler>(cpus: &mut [Softnet<H, ManualClock>], clock: &ManualClock, mut done: impl FnMut() -> bool) {
     for _ in 0..ROUNDS_MAX {
         if done() {
@@ -52,12 +51,11 @@ fn what_a_dead_receiver_had_staged_is_dropped() {
     let clock = ManualClock::default();
     let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
 
-    // One poll of 64 frames for eight CPUs: most CPUs have too few frames for the frames to be
-    // published. Then CPU 0 stays in its handler.
+    // One poll of 64 frames for eight CPUs: most CPUs get so few frames that these stay
+    // unpublished. Then CPU 0 stays in its handler.
     while !matches!(cpus[0].phase(), Phase::Finish(_)) {
         cpus[0].advance();
     }
-    // The frames are in flight, but other CPUs do not see them in a ring yet.
     let staged = handle.snapshot().in_flight() - handle.held();
     assert!(staged > 0, "nothing is staged, with {PUBLISH_AT} to a list: this tests nothing");
 
@@ -67,7 +65,6 @@ fn what_a_dead_receiver_had_staged_is_dropped() {
     step_until(others, &clock, || handle.is_settled());
     let settled = handle.snapshot();
 
-    // CPU 0 comes back, and only CPU 1 handles packets from then on.
     assert_eq!(receiver[0].advance(), None, "the batch ends, in the midst of a round");
     step_until(&mut cpus, &clock, || handle.snapshot().in_flight() == 0 && handle.snapshot().received() == 40_000);
     let end = handle.snapshot();

@@ -21,24 +21,22 @@ use crate::seeds::{all_run, seeds};
 /// The maximum number of phases of a run: about 20 times the usual number.
 const STEPS_MAX: u64 = 20_000_000;
 
-/// Four ways to spread buckets: by hash, by load, and two random ones.
+/// Four ways to spread buckets: by hash, by load, and two random ways.
 #[derive(Debug)]
 enum Any {
     Hash(Hash),
     Load(Box<Balance>),
-    /// Sends some buckets to random CPUs.
     Restless(Chance),
-    /// Lets CPUs join and leave: one CPU has all buckets, then a few share them, and then one
-    /// again.
+    /// Lets CPUs join and leave: one CPU has all buckets, then a few CPUs share them, and then one
+    /// CPU again.
     Breathing(Chance),
 }
 
-/// The number of looks of [`Any::Breathing`] policies while one CPU had all buckets and handled
-/// packets, and while several did.
+/// How often a [`Any::Breathing`] policy ran while a single CPU had all buckets and handled
+/// packets, and while several CPUs did.
 static ONE_WORKED: AtomicU64 = AtomicU64::new(0);
 static SEVERAL_WORKED: AtomicU64 = AtomicU64::new(0);
 
-/// The number of times that a CPU joined because of the load.
 static JOINED_BY_LOAD: AtomicU64 = AtomicU64::new(0);
 
 impl Any {
@@ -52,8 +50,8 @@ impl Any {
     }
 }
 
-/// Gives a share of the buckets to each of a random number of CPUs. A third of the time, one CPU
-/// has all of them, and nothing is hashed.
+/// Gives a share of the buckets to each of a random number of CPUs. In a third of the calls, one
+/// CPU has all buckets, and no packet is hashed.
 fn breathe(chance: &mut Chance, order: &[u16]) -> Box<[u16; BUCKETS]> {
     let most = if chance.once_in(3) { 1 } else { order.len() as u64 };
     let (count, first) = (1 + chance.below(most) as usize, chance.below(order.len() as u64) as usize);
@@ -93,7 +91,6 @@ impl Policy for Any {
         }
     }
 
-    /// Short, because a run takes milliseconds.
     fn refine_every(&self) -> Option<Duration> {
         match self {
             Self::Hash(policy) => policy.refine_every(),
@@ -141,21 +138,16 @@ struct Run {
     traffic: TrafficOptions,
     mood: Mood,
     costs: Costs,
-    /// A mask changes once in this many phases.
     masks_once_in: u64,
-    /// Whether the mask of a single queue may change.
     single_queues: bool,
-    /// The number of the policy: see [`Any::of`].
     policy: u64,
-    /// Whether the path records arrival numbers and checks them. If not, only the witnesses detect
-    /// packets out of order.
+    /// Whether the path records arrival numbers and checks them. Without this check, only the
+    /// witnesses detect packets out of order.
     check_order: bool,
-    /// Whether frames are hashed even if there is only one CPU to choose.
     always_hash: bool,
 }
 
 impl Run {
-    /// The path's own check must find no reordering, if it is enabled.
     fn reordered(&self) -> Option<u64> {
         self.check_order.then_some(0)
     }
@@ -178,7 +170,7 @@ fn instance(run: &Run, witness: &Arc<Witness>) -> (Instance<WitnessHandler>, Arc
     (instance.unwrap(), wire)
 }
 
-/// Sets a random mask, which is seldom empty. Once in eight calls, the mask is that of a single
+/// Sets a random mask, which is seldom empty. In one of eight calls, the mask is that of a single
 /// queue.
 fn change_a_mask(handle: &Handle, run: &Run, chance: &mut Chance) {
     let mut mask: CpuMask = (0..run.cpus as u16).filter(|_| chance.below(2) == 0).map(CpuId).collect();
@@ -192,13 +184,11 @@ fn change_a_mask(handle: &Handle, run: &Run, chance: &mut Chance) {
     }
 }
 
-/// Lets another CPU poll a queue from now on.
 fn change_a_receiver(handle: &Handle, run: &Run, chance: &mut Chance) {
     let (queue, cpu) = (chance.below(run.traffic.queues as u64), chance.below(run.cpus as u64));
     handle.set_rx_cpu(queue as usize, CpuId(cpu as u16)).unwrap();
 }
 
-/// The number of queues that ended on another CPU than they began on.
 static HANDED_OVER: AtomicU64 = AtomicU64::new(0);
 
 fn count_receivers(ledger: &Snapshot, run: &Run) {
@@ -214,7 +204,7 @@ fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     let now = handle.set_limits(|limits| {
         (limits.backlog, limits.dev_weight, limits.budget) = (backlog, dev_weight, budget);
     });
-    // With 64 CPUs, the cap on the memory is reached below 16 times the backlog of the start.
+    // With 64 CPUs, the memory reaches its cap below 16 times the initial backlog.
     let most = handle.snapshot().memory.backlog_max;
     assert_eq!((now.backlog, now.dev_weight, now.budget), (backlog.min(most as usize), dev_weight, budget));
     let limited: CpuMask = [CpuId(0)].into_iter().filter(|_| chance.once_in(2)).collect();
@@ -224,7 +214,7 @@ fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     assert_eq!(handle.set_queue_limits(queue, |limits| limits.lpc_pages = pages).unwrap().lpc_pages, pages);
 }
 
-/// Runs to the end, and returns the history. `deaths` says whether CPUs may be declared dead. Other
+/// Runs to the end, and returns the history. With `deaths`, CPUs may be declared dead, and other
 /// CPUs then get their buckets.
 fn play(run: &Run, deaths: bool) -> u64 {
     let witness = Witness::new(run.mood);
@@ -282,8 +272,8 @@ fn play(run: &Run, deaths: bool) -> u64 {
     history
 }
 
-/// Control on time, late, never, and while another thread holds its lock. The choice is independent
-/// of the policy that `seed` selects.
+/// Calls of control on time, late, never, and while another thread holds the control lock. The
+/// choice is independent of the policy that `seed` selects.
 fn control(seed: u64) -> Control {
     match seed / 4 % 4 {
         0 => Control::OnTime,
@@ -302,7 +292,8 @@ fn small(seed: u64) -> Run {
         traffic: TrafficOptions {
             queues: [1, 4][chance.below(2) as usize],
             flows: 200,
-            // With an exponent of 3.0, one flow has most packets, and a flow limit cuts it.
+            // With an exponent of 3.0, one flow has most packets, and a flow limit drops some of
+            // them.
             zipf: [1.0, 3.0][chance.below(2) as usize],
             frames: 3_000,
             can_wait: chance.below(2) == 0,
@@ -328,9 +319,9 @@ fn small(seed: u64) -> Run {
     }
 }
 
-/// With dead CPUs, the packets that a handler sees say nothing about order, because the actions of
-/// such a CPU have no effect. Only the wire and the path's own check can detect reordering, so some
-/// packets must be sent.
+/// If CPUs die, the packets that a handler sees prove nothing about order, because the actions of a
+/// dead CPU have no effect. Only the outputs and the path's own check can detect reordering, so
+/// some packets must be sent.
 fn with_deaths(seed: u64) -> Run {
     let mut run = small(seed);
     if !run.check_order {
@@ -344,7 +335,6 @@ fn many_small_histories() {
     quiet_panics();
     for seed in seeds(300) {
         let mut run = small(seed);
-        // A rebuilt handler has lost its state, so its view of flows proves nothing.
         run.mood.panics_once_in = 0;
         play(&run, false);
     }
@@ -352,9 +342,9 @@ fn many_small_histories() {
     assert!(handed_over > 50 || !all_run(300), "queues hardly changed their CPU: {handed_over}");
 }
 
-/// The default mode: one CPU does everything and hashes nothing. Other CPUs join if there is too
-/// much work, and leave again, while masks change. In every second run CPUs join and leave at
-/// random, and in the other runs by load.
+/// The default mode: one CPU does everything and hashes no packet. Other CPUs join under load, and
+/// leave again, while masks change. In every second run, CPUs join and leave at random, and in the
+/// other runs by load.
 #[test]
 fn cpus_join_and_leave_under_load() {
     quiet_panics();
@@ -363,13 +353,13 @@ fn cpus_join_and_leave_under_load() {
         let mut chance = Chance::new(seed ^ 0x0010_1D00);
         run.cpus = [2, 3, 4, 8][chance.below(4) as usize];
         run.policy = [1, 3][seed as usize % 2];
-        // Without control no CPU joins, so control is on time in at least half of the runs.
+        // Without control, no CPU joins, so control is on time in at least half of the runs.
         if seed / 2 % 2 == 0 {
             run.costs.control = Control::OnTime;
         }
         run.always_hash = false;
-        // The load is between half a CPU and four CPUs. A CPU joins by load after a few looks
-        // without idle time, and its trial takes some time. So these runs last tens or hundreds of
+        // The load is between half a CPU and four CPUs. A CPU joins after a few intervals without
+        // idle time, and its trial takes some time. So these runs last tens or hundreds of
         // milliseconds.
         let slower = if run.policy == 1 { 10 } else { 1 };
         run.traffic.frames = 10_000;
@@ -426,8 +416,8 @@ fn sixty_four_cpus_one_seed_one_history() {
     assert_ne!(first, play(&run(8), false), "another seed gave the same history: the seed does nothing");
 }
 
-/// Handlers stall for tens of milliseconds. Moves reach their time limit, packets are dropped as
-/// moving and revoked, and the order is kept.
+/// Handlers stall for tens of milliseconds. Moves reach their time limit, packets are dropped
+/// (`moving` and `revoked`), and the order is kept.
 #[test]
 fn stalls_are_waited_for_and_revoked() {
     let mut dropped = 0;
@@ -462,7 +452,7 @@ fn stalls_are_waited_for_and_revoked() {
     assert!(dropped > 0 || !all_run(40), "no move ever took too long: this tests nothing");
 }
 
-/// Handlers do not return for seconds. Their CPUs are declared dead and come back, and their
+/// Handlers do not return for seconds. Their CPUs are declared dead and later continue. Their
 /// actions in the meantime do not count.
 #[test]
 fn the_dead_are_left_and_come_back() {

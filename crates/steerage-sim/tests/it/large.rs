@@ -15,7 +15,6 @@ const CPUS: u16 = 1024;
 const QUEUES: usize = 256;
 const FRAMES: u32 = 600;
 
-/// UDP packets of flows that differ in their ports, 60 bytes each.
 struct Flows {
     next: u32,
     left: u32,
@@ -50,8 +49,8 @@ impl Handler for Counts {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// The instance is built with 2 GiB, spreads over all CPUs in order, follows a new mask, and
-/// settles. The rings of most of the 262,144 pairs of queue and CPU are never used.
+/// The instance is built with 2 GiB, spreads packets over all CPUs in order, follows a new mask,
+/// and settles. The rings of most of the 262,144 pairs of queue and CPU are never used.
 #[test]
 fn a_server_of_1024_cpus_and_256_queues() {
     let queue = |nth: usize| Box::new(Flows { next: (nth as u32) << 20, left: FRAMES }) as Box<dyn RxQueue>;

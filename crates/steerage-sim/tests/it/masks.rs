@@ -1,5 +1,5 @@
-//! The promises of masks, in virtual time: the mask that was set last is in force at the end,
-//! groups stay separate, and every queue has its turn.
+//! The guarantees of masks, in virtual time: the last mask is in force at the end, groups stay
+//! separate, and every queue is served.
 
 use std::time::Duration;
 
@@ -46,7 +46,6 @@ fn at_random(cpus: u16, chance: &mut Chance) -> CpuMask {
     mask
 }
 
-/// Steps until all masks are in force.
 fn settle(world: &mut World<WitnessHandler>, seed: u64) {
     let until = world.steps() + STEPS_MAX;
     while !world.handle().is_settled() {
@@ -79,8 +78,8 @@ fn devices_with_masks_of_their_own_are_apart_from_the_start() {
     }
 }
 
-/// A queue's mask is changed repeatedly while its buckets are moving. The mask that was set last
-/// comes into force, both in the handle's answer and in the way of the packets.
+/// A queue's mask is changed repeatedly while its buckets are moving. The last mask comes into
+/// force, both in the handle's answer and in the CPUs of the packets.
 #[test]
 fn the_mask_set_last_comes_into_force() {
     for seed in seeds(60) {
@@ -92,14 +91,14 @@ fn the_mask_set_last_comes_into_force() {
             .input_on(traffic(2, 1_000_000, seed).input(), &[CpuId(0), CpuId(1)], None)
             .build(move |cpu| for_handlers.handler(cpu, seed))
             .unwrap();
-        // In every second run, other threads hold the control lock for a long time. If a CPU
-        // forgets a request during that time, the request is not repeated.
+        // In every second run, other threads hold the control lock for a long time. If a CPU drops
+        // a request during that time, the request is not repeated.
         let control = [Control::OnTime, Control::Racing { once_in: 50, phases: 200 }][seed as usize % 2];
         let mut world = World::new(instance, Costs { control, ..Costs::default() }, seed);
         let mut last = mask(&[3]);
         for _ in 0..1 + chance.below(4) {
-            // In half of the cases, the mask is that of the other queue again, so the queue joins
-            // its group.
+            // In half of the cases, the new mask is that of the other queue, so the queue joins its
+            // group.
             last = if chance.below(2) == 0 { mask(&[3]) } else { at_random(4, &mut chance) };
             world.handle().set_queue_rps_cpus(0, &last).unwrap();
             for _ in 0..chance.below(400) {
@@ -109,7 +108,6 @@ fn the_mask_set_last_comes_into_force() {
         settle(&mut world, seed);
         assert_eq!(world.handle().snapshot().queues[0].rps_cpus, last.iter().collect::<Vec<_>>(), "seed {seed}");
 
-        // The packets in the backlogs were sent earlier. Later packets go only by the mask.
         for _ in 0..20_000 {
             world.step();
         }
@@ -127,7 +125,6 @@ fn the_mask_set_last_comes_into_force() {
     }
 }
 
-/// Moves follow each other without a pause, and the queues still end.
 #[test]
 fn queues_end_however_fast_masks_change() {
     for seed in 1..=5 {
@@ -145,8 +142,8 @@ fn queues_end_however_fast_masks_change() {
     }
 }
 
-/// One CPU handles everything, and each batch takes longer than a round may. Its own queue and
-/// those of three other CPUs all make progress.
+/// One CPU handles all packets, and each batch takes longer than a round may. Its own queue and the
+/// queues of three other CPUs all make progress.
 #[test]
 fn every_queue_has_its_turn_though_rounds_end_early() {
     let witness = Witness::new(Mood::default());

@@ -16,10 +16,9 @@ type Cpus = Vec<Softnet<WitnessHandler, ManualClock>>;
 
 const FRAMES: u64 = 20_000;
 
-/// The number of rounds after which a test fails. An expected event needs only a few.
+/// The number of rounds after which a test fails. An expected event takes only a few rounds.
 const ROUNDS_MAX: usize = 100_000;
 
-/// Two CPUs that the test steps, and a queue that the first CPU polls.
 fn two_cpus(can_wait: bool) -> (Cpus, Handle, ManualClock) {
     let witness = Witness::new(Mood::default());
     let (flows, zipf, chained_once_in, gap) = (500, 0.0, 0, Duration::ZERO);
@@ -36,13 +35,11 @@ fn two_cpus(can_wait: bool) -> (Cpus, Handle, ManualClock) {
     (parts.into_iter().map(|part| part.enter(clock.clone())).collect(), handle, clock)
 }
 
-/// Steps both CPUs once. Returns whether both have finished.
 fn step(cpus: &mut Cpus, clock: &ManualClock) -> bool {
     clock.advance(Duration::from_micros(1));
     cpus.iter_mut().map(|cpu| cpu.step()).filter(|stepped| *stepped == Stepped::Finished).count() == cpus.len()
 }
 
-/// Steps both CPUs until `done` returns true.
 fn step_until(cpus: &mut Cpus, clock: &ManualClock, done: impl Fn() -> bool) {
     (0..ROUNDS_MAX).find(|_| done() || step(cpus, clock) && done()).expect("it does not happen");
 }
@@ -68,7 +65,6 @@ fn the_other_cpu_polls_and_nothing_is_lost() {
         }
         assert!(handle.is_settled());
         assert_eq!(receiver(&handle), CpuId(1));
-        // From now on, the first CPU polls nothing.
         let polled = handle.snapshot().cpus[0].polled;
         step_to_the_end(&mut cpus, &clock);
         let end = handle.snapshot();
@@ -79,7 +75,7 @@ fn the_other_cpu_polls_and_nothing_is_lost() {
     }
 }
 
-/// A CPU in its handler cannot give its queue away. It does that when it comes back.
+/// A CPU cannot release its queue while it is in its handler, but only afterwards.
 #[test]
 fn a_stuck_owner_keeps_its_queue() {
     let (mut cpus, handle, clock) = two_cpus(false);
@@ -98,7 +94,7 @@ fn a_stuck_owner_keeps_its_queue() {
 }
 
 /// A CPU in its handler does not take a queue. After a while, the owner polls the queue again, and
-/// the request is given up.
+/// the request is cancelled.
 #[test]
 fn a_queue_that_nobody_takes_stays() {
     let (mut cpus, handle, clock) = two_cpus(false);
@@ -116,13 +112,13 @@ fn a_queue_that_nobody_takes_stays() {
     assert!(handle.is_settled());
     assert_eq!(receiver(&handle), CpuId(0));
     assert!(handle.snapshot().cpus[0].polled > polled);
-    // The other CPU comes back, and the queue stays where it is.
     step_to_the_end(&mut cpus, &clock);
     let end = handle.snapshot();
     assert_eq!((end.cpus[1].polled, end.received(), end.reordered()), (0, FRAMES, Some(0)));
 }
 
-/// Requests to change the CPU of a queue twice, back and forth, and to the CPU that already has it.
+/// Requests to change the CPU of a queue twice, back and forth, and to the CPU that already polls
+/// it.
 #[test]
 fn the_last_wish_counts() {
     let (mut cpus, handle, clock) = two_cpus(false);
@@ -143,12 +139,11 @@ fn the_last_wish_counts() {
     assert!(handle.set_rx_cpu(0, CpuId(7)).is_err() && handle.set_rx_cpu(1, CpuId(0)).is_err());
 }
 
-/// The time to receive a packet, and the time to handle one.
 const COST: Duration = Duration::from_micros(4);
 
-/// Runs two CPUs. Other programs take `others` of the first CPU's time. The CPU `receiver` polls
-/// first. There are always more packets to receive. Returns the packets per second in the settled
-/// state, and the CPU that polls then.
+/// Runs two CPUs with an unlimited supply of packets. Other programs take `others` of the first
+/// CPU's time. The CPU `receiver` polls first. Returns the packets per second in the settled state,
+/// and the CPU that polls then.
 fn play(receiver: u16, others: f64, policy: Box<dyn Policy>, seed: u64) -> (f64, CpuId) {
     let (flows, zipf, frames, chained_once_in, gap) = (5_000, 0.8, 100_000_000, 0, Duration::ZERO);
     let traffic = TrafficOptions { queues: 1, flows, zipf, frames, can_wait: true, chained_once_in, gap, seed };
@@ -183,7 +178,6 @@ fn receiver_of(world: &World<WitnessHandler>) -> CpuId {
     world.handle().snapshot().queues[0].cpu
 }
 
-/// A policy that never changes the receiver.
 #[derive(Clone, Debug, Default)]
 struct Fixed(Balance);
 
@@ -218,6 +212,5 @@ fn polling_moves_away_from_others() {
             assert!(rate >= 0.97 * best, "{others} from CPU {receiver}: {rate} of {best}");
         }
     }
-    // If there is no other CPU, the receiver stays.
     assert_eq!(play(0, 0.0, Box::new(Balance::new()), 3).1, CpuId(0));
 }

@@ -3,7 +3,6 @@
 //! `STEERAGE_SEED=n cargo test -p steerage-sim --test it history::` runs only that seed.
 //! `STEERAGE_SEEDS=n` runs the first n seeds.
 
-/// The seeds to run: the requested seed, or `count` seeds.
 pub(crate) fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("STEERAGE_SEED") {
         Ok(seed) => vec![seed.parse().expect("STEERAGE_SEED is a number")],
@@ -14,8 +13,8 @@ pub(crate) fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// Whether at least `count` seeds run. Some checks are about all seeds together, and fewer seeds
-/// need not reach what they ask for.
+/// Whether at least `count` seeds run. Some tests check totals over all seeds, and fewer seeds may
+/// not reach these totals.
 pub(crate) fn all_run(count: u64) -> bool {
     seeds(count).len() as u64 >= count
 }

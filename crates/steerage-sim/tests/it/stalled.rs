@@ -1,5 +1,5 @@
 //! Handlers that do not return. Memory stays under its cap, other CPUs continue, and a CPU that
-//! does not give up its buckets is declared dead.
+//! does not release its buckets is declared dead.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use steerage::{
 use steerage_fixtures::in_own_process;
 use steerage_sim::TrafficOptions;
 
-/// A door at which CPUs wait while it is closed.
+/// A barrier at which CPUs wait while it is closed.
 #[derive(Default)]
 struct Door {
     open: Mutex<bool>,
@@ -32,7 +32,6 @@ impl Door {
     }
 }
 
-/// Waits at the door before each batch, on CPUs with numbers from `first_stalled` on.
 struct Stalls {
     door: Arc<Door>,
     first_stalled: u16,
@@ -65,7 +64,6 @@ fn start(cpus: usize, first_stalled: u16, door: &Arc<Door>) -> Running<()> {
         seed: 1,
     };
     let door = Arc::clone(door);
-    // CPU 0 only receives.
     let workers: CpuMask = (1..cpus as u16).map(CpuId).collect();
     Builder::new()
         .virtual_cpus(cpus)
@@ -122,7 +120,6 @@ fn memory_stays_under_its_cap_with_every_worker_stalled() {
     let running = start(5, 0, &door);
     let handle = running.handle();
     let stalled = wait_until(&handle, |now| now.received() > 1_000_000);
-    // Every backlog is full, and all other packets were dropped only for that reason.
     assert!(stalled.memory_bytes <= CAP_BYTES as u64);
     assert!(stalled.in_flight() <= 4 * 1000 + 64, "{}", stalled.in_flight());
     assert_eq!(stalled.dropped().total(), stalled.dropped().get(DropReason::BacklogFull));
@@ -156,7 +153,7 @@ fn a_cpu_that_does_not_return_is_declared_dead_and_comes_back() {
     let moved = wait_until(&handle, |now| now.moves.buckets == 2048);
     assert_eq!(moved.cpus[2].processed, 0);
     assert_eq!(moved.moves.of(MoveCause::CpuDied), 2048);
-    // CPU 2 returns. The packets that it held do not count, and it takes part again.
+    // CPU 2 returns. The packets that CPU 2 held do not count, and CPU 2 takes part again.
     door.open();
     let back = wait_until(&handle, |now| now.cpus[2].deaths == 1 && now.cpus[2].backlog == 0);
     assert_eq!(back.cpus[2].dropped.get(DropReason::Revoked), back.cpus[2].processed);
@@ -165,8 +162,8 @@ fn a_cpu_that_does_not_return_is_declared_dead_and_comes_back() {
     end(running, &handle);
 }
 
-/// The mask still names the dead CPU. Its buckets go to other CPUs while it is dead, and some
-/// return when it comes back.
+/// The mask still names the dead CPU. The buckets of a dead CPU go to other CPUs, and some buckets
+/// return when the CPU is alive again.
 #[test]
 fn moves_are_counted_by_their_cause() {
     let door = Arc::new(Door::default());

@@ -1,6 +1,6 @@
-//! The same tests on real threads: masks change at random while handlers stall and panic.
+//! The tests of `history` on real threads: masks change at random while handlers stall and panic.
 //!
-//! CI runs a thousand small runs, or as many as `STEERAGE_SEEDS` says. For one long run, use
+//! CI runs a thousand small runs, or the number in `STEERAGE_SEEDS`. For one long run, use
 //! `STEERAGE_SECONDS=60 cargo test --release -p steerage-sim --test it stress::one_long_run`.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use steerage_sim::{Chance, Mood, TrafficOptions, Wire, Witness};
 
 use crate::seeds::seeds;
 
-/// A run takes milliseconds, or seconds at worst on a crowded machine. A run that takes this long
+/// A run takes milliseconds, or seconds at worst on a busy machine. A run that takes this long
 /// hangs.
 const HANG_AFTER: Duration = Duration::from_secs(300);
 
@@ -23,8 +23,8 @@ struct Run {
     traffic: TrafficOptions,
     mood: Mood,
     pause_between_masks: Duration,
-    /// Whether the path records arrival numbers and checks them. If not, only the witnesses detect
-    /// packets out of order.
+    /// Whether the path records arrival numbers and checks them. Without this check, only the
+    /// witnesses detect packets out of order.
     check_order: bool,
 }
 
@@ -84,7 +84,6 @@ impl Run {
         while !handle.is_finished() && !handle.is_stopping() {
             assert!(start.elapsed() < HANG_AFTER, "seed {}: it does not end: {:#?}", self.seed, handle.snapshot());
             self.change_a_mask(&handle, &mut chance);
-            // The ledger also balances during the run.
             let live = handle.snapshot();
             assert_eq!(live.received(), live.delivered() + live.dropped().total() + live.in_flight());
             std::thread::sleep(self.pause_between_masks);
@@ -107,7 +106,7 @@ impl Run {
     fn check(&self, handle: &Handle, outcome: Outcome<u64>, witness: &Witness) -> u64 {
         let (seed, ledger) = (self.seed, outcome.snapshot);
         assert_eq!((outcome.left_behind.len(), outcome.failed.len()), (0, 0), "seed {seed}");
-        // At their ends, handlers drop the packets that they kept, so this is the state at rest.
+        // When handlers end, they drop the packets that they kept, so this is the state at rest.
         let ledger = if ledger.pages_free == ledger.pages { ledger } else { handle.snapshot() };
         assert_eq!((ledger.in_flight(), handle.held()), (0, 0), "seed {seed}");
         assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
@@ -146,7 +145,7 @@ fn a_thousand_small_runs() {
     assert_eq!(received, expected);
 }
 
-/// Half a second in CI, so that the test itself keeps working. A minute when run by hand.
+/// Half a second in CI, only to check the test itself. A minute when run by hand.
 #[test]
 fn one_long_run() {
     quiet_panics();

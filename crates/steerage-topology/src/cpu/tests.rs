@@ -1,4 +1,4 @@
-//! Test cases for everything that Linux parses and prints.
+//! Tests everything that Linux parses and prints.
 
 use super::*;
 use MaskErrorKind::{Invalid, Overflow, Range};

@@ -8,18 +8,18 @@ use crate::cpu::{CpuId, CpuMask};
 use crate::probe::{PAIRS_MAX, one_way};
 
 impl Topology {
-    /// Measures how long a cache line takes between `owner` and each of `candidates`.
-    /// [`joining_order`](Self::joining_order) uses the results from then on. Returns the number of
-    /// measured pairs.
+    /// Measures how long a cache line takes between `owner` and each of `candidates`. From then on,
+    /// [`joining_order`](Self::joining_order) uses the results. Returns the number of measured
+    /// pairs.
     ///
     /// Two pinned threads spin for at most [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX) per pair,
     /// besides the time that they wait for their CPUs. At most
     /// [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs are measured. If there are more CPUs, some of
-    /// the CPUs that share a cache are measured for all of them. A pair that cannot be measured,
-    /// because a CPU is busy or must not be used, keeps its old result.
+    /// the CPUs that share a cache are measured for all CPUs of that cache. A pair that cannot be
+    /// measured, because a CPU is busy or must not be used, keeps its old result.
     ///
-    /// On virtual machines it is worth measuring again later, since the hypervisor moves their
-    /// CPUs. Two CPUs that were 60 ns apart may be 200 ns apart a second later.
+    /// On virtual machines, measure again later, since the hypervisor moves their CPUs. Two CPUs
+    /// that were 60 ns apart may be 200 ns apart a second later.
     pub fn measure(&mut self, owner: CpuId, candidates: &CpuMask) -> usize {
         let mut measured = 0;
         for cpu in self.sample(owner, candidates) {
@@ -35,7 +35,7 @@ impl Topology {
         self.latencies.insert((one.min(other), one.max(other)), latency);
     }
 
-    /// The CPUs to measure: all of them if there are few, or else the same number from each cache.
+    /// The CPUs to measure: all candidates if they are few, or the same number from each cache.
     pub(super) fn sample(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let mut by_cache: BTreeMap<Option<CpuId>, Vec<CpuId>> = BTreeMap::new();
         for cpu in candidates.iter().filter(|cpu| *cpu != owner) {
@@ -47,20 +47,20 @@ impl Topology {
     }
 }
 
-/// The distances of the CPUs of an instance from those that receive. CPUs are named by their indices.
+/// The distances of an instance's CPUs (identified by index) from the CPUs that receive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nearness {
     /// For each CPU that receives, the other CPUs in the order in which they should join it. Empty
     /// for the other CPUs.
     pub orders: Vec<Vec<u16>>,
-    /// The time that a cache line takes from a CPU that receives to another CPU. Pairs that were
-    /// not measured are missing, and so are threads of one core: they share its time, which matters
-    /// more than their distance.
+    /// The time that a cache line takes from a receiving CPU to another CPU. Pairs that were not
+    /// measured are missing. Threads of one core are missing too: they share its time, which
+    /// matters more than their distance.
     pub apart: BTreeMap<(u16, u16), Duration>,
 }
 
-/// The distances of `cpus` from each CPU whose index is among `owners`. They come from the kernel
-/// and from measurements, because virtual machines report wrong topologies.
+/// The distances of `cpus` from each CPU whose index is among `owners`. The distances come from the
+/// kernel and from measurements, because virtual machines report wrong topologies.
 ///
 /// ```
 /// use steerage_topology::{Topology, nearness};
@@ -82,7 +82,7 @@ pub fn nearness(cpus: &[CpuId], owners: &[u16]) -> Nearness {
 }
 
 impl Nearness {
-    /// The distances that the topology knows.
+    /// The distances that `topology` contains.
     pub(super) fn of(topology: &Topology, cpus: &[CpuId], owners: &[u16]) -> Self {
         let mut near = Self { orders: vec![Vec::new(); cpus.len()], apart: BTreeMap::new() };
         let all = cpus.iter().copied().collect();

@@ -1,21 +1,21 @@
-//! The order in which CPUs are added to the CPU that receives.
+//! The order in which CPUs join the CPU that receives.
 //!
-//! The cost of another CPU is mostly that of the cache lines that it gets from the receiving CPU.
-//! The receiving CPU pays for them. They cost three times as much if the two CPUs share no cache
-//! (docs/performance.md). So the order is:
+//! The cost of another CPU is mostly the cost of the cache lines that it gets from the receiving
+//! CPU, and the receiving CPU pays this cost. A cache line costs three times as much if the two
+//! CPUs share no cache (docs/performance.md). So the order is:
 //!
 //! 1. CPUs that share the receiver's last-level cache. Whole cores come before second threads of
-//!    cores in use, since two threads share a core's execution units: the second one adds only a
-//!    part of a CPU, and slows the first one down. The receiver's own siblings come after those of
-//!    other CPUs, since slowing the receiver slows all CPUs.
-//! 2. CPUs behind other caches of the receiver's node.
-//! 3. CPUs of other nodes, the nearest first. The packets' memory is far from them too.
+//!    cores in use, since two threads share a core's execution units: the second thread adds only a
+//!    part of a CPU, and slows the first thread down. The receiver's own siblings come after those
+//!    of other CPUs, since slowing the receiver slows all CPUs.
+//! 2. CPUs of the receiver's node that share another last-level cache.
+//! 3. CPUs of other nodes, the nearest first. The packets' memory is far from these CPUs too.
 //!
-//! Slower cores of a hybrid machine come after the faster ones, but before second threads.
+//! Slower cores of a hybrid machine come after the faster cores, but before second threads.
 //!
 //! This order is for light work, for which the choice matters most. If the work per packet is
-//! expensive compared with handing over, a whole core behind another cache gives more than the
-//! second thread of a near core. In that case, users should name the CPUs.
+//! expensive compared with the hand-over, a whole core with another cache adds more than the second
+//! thread of a near core. In that case, users should name the CPUs.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -24,9 +24,9 @@ use std::time::Duration;
 use super::Topology;
 use crate::cpu::{CpuId, CpuMask};
 
-/// A measured latency that exceeds the next lower one by this factor is another class of distance.
-/// Latencies within one cache differ less. Latencies to another cache are at least three times as
-/// long.
+/// A measured latency that exceeds the next lower latency by this factor begins another class of
+/// distance. Latencies within one cache differ less. Latencies to another cache are at least three
+/// times as long.
 const FARTHER: f64 = 1.5;
 
 /// The distance between two CPUs, according to the kernel.
@@ -35,20 +35,20 @@ enum Distance {
     /// The CPUs share a last-level cache.
     Cache,
     Node,
-    /// Another node, at the distance that the firmware reports.
+    /// The CPUs belong to different nodes, at the distance that the firmware reports.
     Nodes(u32),
     Unknown,
 }
 
 impl Topology {
     /// Returns the `candidates` without the `owner`, which receives, in the order in which they
-    /// should be added. The nearest come first. Distances are measured ones if there are any, and
-    /// the kernel's otherwise. Whole cores come before second threads. Isolated CPUs are treated
-    /// like others, since the mask names them. Offline CPUs come last, since nothing is known about
-    /// them.
+    /// should join. The nearest CPUs come first. Distances are measured if possible, and otherwise
+    /// come from the kernel. Whole cores come before second threads. Isolated CPUs count like other
+    /// CPUs, since the mask names them. Offline CPUs come last, since their distance is unknown.
     pub fn joining_order(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let classes = self.classes(owner, candidates);
-        // If any distance was measured, CPUs without one come last. If none was, this makes no difference.
+        // If any distance was measured, CPUs without a measured distance come last. Otherwise, all
+        // CPUs are equal here.
         let unknown = if classes.is_empty() { 0 } else { usize::MAX };
         let mut taken: BTreeMap<CpuId, usize> = BTreeMap::from([(self.core(owner), 1)]);
         let mut keyed: Vec<_> = Vec::new();
@@ -90,10 +90,10 @@ impl Topology {
         }
     }
 
-    /// The measured class of distance of each CPU from the owner. 0 is the nearest. A CPU that was
-    /// not measured gets the class of the farthest measured CPU that shares its cache. Threads of
-    /// the owner's core get the nearest class: they are nearer than any cache, and distance is not
-    /// their disadvantage.
+    /// The measured class of distance of each CPU from the owner. 0 is the nearest class. A CPU
+    /// that was not measured gets the class of the farthest measured CPU that shares its cache.
+    /// Threads of the owner's core get the nearest class, although their shared execution units are
+    /// a disadvantage.
     fn classes(&self, owner: CpuId, candidates: &CpuMask) -> BTreeMap<CpuId, usize> {
         let is_sibling = |cpu: CpuId| self.core(cpu) == self.core(owner);
         let others = || candidates.iter().filter(|cpu| *cpu != owner);

@@ -1,5 +1,4 @@
-//! Tests of orders and default masks on made-up machines, and of the effect of measurements on
-//! orders.
+//! Tests orders and default masks on invented machines, and the effect of measurements on orders.
 
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ fn order(topology: &Topology, owner: u16, candidates: &str) -> Vec<u16> {
     topology.joining_order(CpuId(owner), &list(candidates)).into_iter().map(|cpu| cpu.0).collect()
 }
 
-/// The CPUs of all lists, in the order of the lists.
 fn cpus(lists: &[&str]) -> Vec<u16> {
     lists.iter().flat_map(|one| list(one).iter().map(|cpu| cpu.0).collect::<Vec<_>>()).collect()
 }
@@ -23,7 +21,7 @@ fn two_sockets_with_odd_numbers() {
     let topology = made.topology(None);
     let cores = ["1,5,7,9,11,13,15", "17,21,23,25,27,29,31", "19", "0-14:1/2", "16-30:1/2"];
     assert_eq!(order(&topology, 3, "0-31"), cpus(&cores));
-    // If the first thread of a core is not a candidate, the second thread takes its place.
+    // If the first thread of a core is not a candidate, the second thread replaces it.
     assert_eq!(order(&topology, 0, "0,2,16,18,20"), [2, 20, 18, 16]);
     let place = topology.place(CpuId(19)).unwrap();
     assert_eq!((place.node, place.package, place.capacity), (Some(1), Some(1), 1024));
@@ -47,7 +45,7 @@ fn small_cores_are_cores_all_the_same() {
     let expected = ["2,4,6", "8-11", "3,5,7", "1"];
     let told = hybrid(|cpu| Some(if cpu < 8 { 1024 } else { 600 }));
     assert_eq!(order(&told.topology(None), 0, "0-11"), cpus(&expected));
-    // Other kernels only say which CPUs are efficient.
+    // Some kernels only report which CPUs are efficient.
     let named = hybrid(|_| None);
     named.write("sys/devices/cpu_atom/cpus", "8-11");
     assert_eq!(order(&named.topology(None), 0, "0-11"), cpus(&expected));
@@ -95,11 +93,11 @@ fn what_is_not_ours_is_not_in_the_default() {
     let topology = made.topology(Some("4-31"));
     assert_eq!((topology.allowed(), topology.isolated()), (&list("8-29,31"), &list("10-12")));
     assert_eq!(topology.default_mask(), list("8-9,13-29,31"));
-    // If isolated CPUs are named, they are added like others. An offline CPU comes last.
+    // If the user names isolated CPUs, they are added like other CPUs. An offline CPU comes last.
     assert_eq!(order(&topology, 8, "8-12,30"), [10, 12, 9, 11, 30]);
-    // If a process may use only isolated CPUs, they were given to it on purpose.
+    // If a process may use only isolated CPUs, they were assigned to the process on purpose.
     assert_eq!(made.topology(Some("10-11")).default_mask(), list("10-11"));
-    // A quota of three and a half CPUs gives three CPUs near the first one.
+    // A quota of three and a half CPUs gives three CPUs near the first CPU.
     made.write("sys/fs/cgroup/cpu.max", "350000 100000");
     assert_eq!(made.topology(None).default_mask(), list("8,14,16"));
     made.write("sys/fs/cgroup/cpu.max", "10000 100000");
@@ -127,7 +125,6 @@ fn what_was_measured_goes_before_what_is_told() {
         set(&mut topology, 0, &[(1, 203), (2, 61), (3, 58)]);
         assert_eq!(order(&topology, 0, "0-3"), [2, 3, 1]);
         assert_eq!(topology.latency(CpuId(0), CpuId(1)), Some(Duration::from_nanos(203)));
-        // No distance from this CPU was measured.
         assert_eq!(order(&topology, 2, "0-3"), [0, 1, 3]);
         // Later measurements find all CPUs near again.
         set(&mut topology, 0, &[(1, 63)]);
@@ -149,7 +146,7 @@ fn those_measured_stand_for_their_cache() {
     let made = four_caches();
     let mut topology = made.topology(None);
     // The CPUs of the third cache turn out to be as near as the owner's own. The owner's sibling is
-    // the nearest, but still comes after whole cores.
+    // the nearest CPU, but still comes after whole cores.
     set(&mut topology, 0, &[(1, 22), (16, 7), (4, 80), (8, 25), (12, 90)]);
     let expected = ["1-3", "17-19", "16", "8-11", "24-27", "4-7,12-15", "20-23,28-31"];
     assert_eq!(order(&topology, 0, "0-31"), cpus(&expected));
@@ -173,7 +170,7 @@ fn of_many_cpus_some_of_each_cache_are_measured() {
     assert_eq!(few.into_iter().map(|cpu| cpu.0).collect::<Vec<_>>(), [1, 64, 2, 3]);
 }
 
-/// Measures the machine on which the test runs. A busy CPU may need several attempts.
+/// A busy CPU may need several attempts.
 #[test]
 fn real_cpus_are_measured() {
     let mut topology = Topology::read();
@@ -189,13 +186,12 @@ fn real_cpus_are_measured() {
     }
     assert_eq!(measured > 0, wanted > 0, "of {wanted} pairs");
     for cpu in ours.iter() {
-        // A line takes more than a nanosecond to go back and forth. At the upper limit, the samples
-        // would not fit into the time.
+        // A round trip takes more than a nanosecond. At the upper limit, the samples would not fit
+        // into the time.
         if let Some(latency) = topology.latency(owner, cpu) {
             assert!(latency > Duration::ZERO && latency < PAIR_TIME_MAX / 64, "{owner} {cpu}: {latency:?}");
         }
     }
-    // A CPU that does not exist is not measured.
     assert_eq!(topology.measure(owner, &list("65535")), 0);
 }
 
@@ -216,10 +212,9 @@ fn the_watch_tells_each_change_once() {
     online("0-4,6-31");
     assert_eq!(watch.poll(), Some(list("0-4,6-7")));
     assert_eq!((watch.poll(), watch.living()), (None, &list("0-4,6-7")));
-    // The cpuset becomes smaller.
     made.write("sys/fs/cgroup/cpuset.cpus.effective", "2-31");
     assert_eq!(watch.poll(), Some(list("2-4,6-7")));
-    // CPU 5 is back. The CPUs outside the cpuset stay away, and changes of other CPUs do not matter.
+    // CPU 5 is back. CPUs outside the cpuset stay absent, and unwatched CPUs do not matter.
     online("0-20");
     assert_eq!(watch.poll(), Some(list("2-7")));
     online("0-19");
@@ -231,7 +226,6 @@ fn the_watch_tells_each_change_once() {
     assert_eq!(watch.poll(), Some(list("4-7")));
     tell.send(None).unwrap();
     assert_eq!(watch.poll(), Some(list("0-7")));
-    // All CPUs are gone.
     online("8-31");
     assert_eq!(watch.poll(), Some(CpuMask::new()));
 }
@@ -244,6 +238,6 @@ fn an_affinity_that_was_gone_beyond_is_no_bound() {
     let mut affinity = [list("0"), list("0,4-5"), list("0,5")].into_iter().cycle();
     let mut watch = Watch::below(made.root(), list("4-5"), move || affinity.next());
     assert_eq!((watch.poll(), watch.poll()), (None, None));
-    // Once the affinity has contained the CPUs, it counts when it loses them.
+    // Once the affinity has contained the CPUs, a later loss of CPUs from the affinity counts.
     assert_eq!(watch.poll(), Some(list("5")));
 }

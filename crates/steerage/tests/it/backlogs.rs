@@ -1,5 +1,5 @@
-//! The backlog of a CPU. Live queues share it, it is smaller if memory is short, and its length can
-//! change during a run.
+//! The backlog of a CPU. Live queues share the backlog. A backlog is smaller if memory is short,
+//! and its length can change during a run.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use steerage::{
 use steerage_fixtures::assert_at_rest;
 use steerage_fixtures::manual_clock::ManualClock;
 
-/// A source with endless frames, one from each flow in turn. If it waits, it is polled only while
-/// there is room.
+/// A source with endless frames, one from each flow in turn. A source that can wait is polled only
+/// while there is room.
 struct Endless {
     next: u32,
     waits: bool,
@@ -50,7 +50,6 @@ impl Handler for Nothing {
 }
 
 struct World {
-    /// The CPUs. CPU 0 receives and handles nothing.
     cpus: Vec<Softnet<Nothing, ManualClock>>,
     handle: Handle,
     clock: ManualClock,
@@ -68,7 +67,6 @@ fn world(builder: Builder, queues: usize, waits: bool, cpus: u16) -> World {
 }
 
 impl World {
-    /// Steps the receiver and the CPUs from `first` on. The other CPUs do nothing.
     fn step(&mut self, rounds: usize, first: usize) -> Snapshot {
         for _ in 0..rounds {
             self.cpus[0].step();
@@ -93,7 +91,6 @@ impl World {
     }
 }
 
-/// `netdev_max_backlog` limits a CPU, as in Linux, however many queues there are.
 #[test]
 fn queues_share_the_backlog() {
     for queues in [1, 2, 7] {
@@ -104,7 +101,6 @@ fn queues_share_the_backlog() {
         assert_eq!(backlogs, [0, 200, 200]);
         world.end();
     }
-    // A queue that waits loses no packets, so it keeps its own limits.
     let mut world = world(Builder::new().backlog(200), 2, true, 3);
     let now = world.step(100, 3);
     assert_eq!(now.dropped().total(), 0);
@@ -112,8 +108,6 @@ fn queues_share_the_backlog() {
     world.end();
 }
 
-/// If memory is short, each CPU has a smaller backlog. A stalled CPU fills only its own backlog, so
-/// other CPUs lose nothing, and no queue runs out of pages.
 #[test]
 fn a_stalled_cpu_costs_its_own_packets_only_when_memory_is_short() {
     const CAP: usize = 12 << 20;
@@ -131,8 +125,6 @@ fn a_stalled_cpu_costs_its_own_packets_only_when_memory_is_short() {
     }
 }
 
-/// If there is not enough memory for one poll per CPU, the build is refused, and the error says
-/// what to do.
 #[test]
 fn too_little_memory_for_one_poll_per_cpu_is_refused() {
     let input = Input::new("endless", "test", vec![Box::new(Endless { next: 0, waits: false }) as Box<dyn RxQueue>]);
@@ -141,8 +133,6 @@ fn too_little_memory_for_one_poll_per_cpu_is_refused() {
     assert!(text.contains("more than the cap of 1048576") && text.contains("raise the cap"), "{text}");
 }
 
-/// While a CPU is stalled, its backlog is made longer, and shorter again. A longer backlog comes
-/// with its pages.
 #[test]
 fn the_backlog_grows_and_shrinks_under_load() {
     for queues in [1, 3] {
@@ -161,7 +151,6 @@ fn the_backlog_grows_and_shrinks_under_load() {
             1600,
             "16 times as long at most"
         );
-        // The worker goes on, and handles all packets in order.
         let now = world.step(400, 1);
         assert!(now.delivered() > 10_000 && now.queues.iter().all(|queue| queue.pool.alloc_empty == 0));
         world.end();

@@ -11,7 +11,6 @@ use steerage_fixtures::handlers::Nothing;
 
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
-/// Frames of three flows. The first flow has six frames of eight, and the others have one each.
 struct Three(usize);
 
 const FLOWS: [FlowHash; 3] = [FlowHash(0x1000_0000), FlowHash(0x8000_0000), FlowHash(0xf000_0000)];
@@ -22,7 +21,7 @@ impl RxQueue for Three {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // The number is no multiple of the flows' period, so samples are taken from all flows.
+        // The number is not a multiple of the flows' period, so samples are taken from all flows.
         out.fill(budget.min(61), |_| {
             self.0 += 1;
             Some(Filled::whole(60).with_hash(Some(FLOWS[(self.0 % 8).saturating_sub(5)])))
@@ -51,7 +50,6 @@ fn load_and_moves() {
     let buckets = handle.buckets(0).unwrap();
     assert_eq!(buckets.len(), BUCKETS);
     assert!(buckets.iter().all(|bucket| (bucket.cpu, bucket.moves) == (CpuId(0), 0)));
-    // All received packets are counted in a bucket, with about the right shares.
     let came = FLOWS.map(|flow| buckets[usize::from(bucket_of(flow))].packets);
     assert_eq!((came.iter().sum::<u64>(), buckets.iter().map(|bucket| bucket.packets).sum()), (received, received));
     for (came, share) in came.into_iter().zip([6, 1, 1]) {

@@ -1,5 +1,4 @@
-//! Calls of the policies' control: late, never, from several threads, and from the library's own
-//! thread.
+//! Calls of the policies' control: late, never, from several threads, from the library's thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -19,7 +18,6 @@ use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::manual_clock::{self, ManualClock};
 use steerage_fixtures::{quiet_panics, until};
 
-/// Hands over one frame per poll, as long as there are frames.
 struct Frames(Arc<AtomicUsize>);
 
 impl RxQueue for Frames {
@@ -37,19 +35,17 @@ impl RxQueue for Frames {
     }
 }
 
-/// The questions that a made-up policy got, and its answers.
+/// The calls of a test policy, and its answers.
 #[derive(Debug, Default)]
 struct Asked {
     looks: Vec<Timestamp>,
-    /// The CPUs that had buckets at each plan.
     plans: Vec<Vec<u16>>,
     changes: usize,
-    /// The CPU to which all buckets should go at the next look.
     request: Option<u16>,
     panics: bool,
 }
 
-/// A policy that begins with the first CPU, and then uses the CPUs that the test asks for.
+/// A policy that begins with the first CPU, and then uses the CPUs that the test requests.
 #[derive(Clone, Debug, Default)]
 struct Told(Arc<Mutex<Asked>>);
 
@@ -86,7 +82,6 @@ impl Policy for Told {
     }
 }
 
-/// Two CPUs that a test steps. CPU 0 receives.
 struct ByHands {
     cpus: [Softnet<Nothing, ManualClock>; 2],
     handle: Handle,
@@ -109,7 +104,6 @@ impl ByHands {
         }
     }
 
-    /// Steps both CPUs until all buckets have moved.
     fn settle(&mut self) {
         self.step_until(|two| two.handle.is_settled());
     }
@@ -120,7 +114,6 @@ impl ByHands {
         self.step_until(|two| two.handle.snapshot().delivered() == wanted);
     }
 
-    /// How many buckets each CPU has.
     fn shares(&self) -> [usize; 2] {
         let buckets = self.handle.buckets(0).unwrap();
         [0, 1].map(|cpu| buckets.iter().filter(|bucket| bucket.cpu == CpuId(cpu)).count())
@@ -145,15 +138,12 @@ fn looks_become_rare_while_nothing_is_received() {
         intervals.push(next.since(now));
         now = next;
     }
-    // Frames arrived only before the first look.
     let idle = (0..10).map(|nth| (REFINE_EVERY * (1 << nth)).min(REFINE_EVERY_MAX));
     assert_eq!(intervals, idle.collect::<Vec<_>>());
-    // The first call only reads the counters.
     assert_eq!(told.asked().looks.len(), 9);
     two.receive(1);
     let next = two.handle.control(now).unwrap();
     assert_eq!(next.since(now), REFINE_EVERY, "it is no longer idle");
-    // Even a very late call is one look.
     let late = next + Duration::from_secs(100);
     two.handle.control(late).unwrap();
     assert_eq!(told.asked().looks.last(), Some(&late));
@@ -170,14 +160,13 @@ fn a_wish_leaves_a_plan_that_outlives_the_control() {
     two.handle.control(Timestamp::ZERO + REFINE_EVERY);
     two.settle();
     assert_eq!(two.shares(), [0, BUCKETS]);
-    // There are no calls from now on. CPU 1 disappears, and CPU 0 takes its place. Then CPU 1 comes
-    // back.
+    // No calls follow. CPU 1 disappears, and CPU 0 replaces it. Then CPU 1 comes back.
     for (present, shares) in [(&[0][..], [BUCKETS, 0]), (&[0, 1], [0, BUCKETS])] {
         two.handle.set_present_cpus(&present.iter().copied().map(CpuId).collect::<CpuMask>());
         two.settle();
         assert_eq!(two.shares(), shares, "with CPUs {present:?}");
     }
-    // The policy is informed once, however late. It is not asked for a plan again.
+    // The policy is informed once, however late, and its plan is not requested again.
     let asked = || {
         let asked = told.asked();
         (asked.changes, asked.plans.len())
@@ -217,7 +206,6 @@ fn a_policy_that_panics_is_not_called_again() {
     assert_eq!(told.asked().looks.len(), 1);
     two.receive(10);
     assert_eq!(two.handle.snapshot().delivered(), 10);
-    // The new policy gets the calls.
     let other = Told::default();
     two.handle.set_policy(other.clone());
     two.handle.control(Timestamp::ZERO + 2 * REFINE_EVERY_MAX);
@@ -226,7 +214,7 @@ fn a_policy_that_panics_is_not_called_again() {
     two.end();
 }
 
-/// A policy that announces the start of a look, and ends the look when the test allows it.
+/// A policy that announces the start of a call, and ends the call when the test allows it.
 #[derive(Clone, Debug)]
 struct Slow(Sender<()>, Arc<Mutex<Receiver<()>>>);
 
@@ -258,7 +246,7 @@ fn nothing_waits_for_a_slow_policy() {
     handle.control(Timestamp::ZERO);
     let looks = thread::spawn(move || handle.control(now));
     has_begun.recv().unwrap();
-    // During the look, another caller returns at once, packets are handled, and masks come into
+    // During the call, another caller returns at once, packets are handled, and masks come into
     // force.
     assert_eq!(two.handle.control(now), Some(now + REFINE_RETRY));
     two.receive(100);
@@ -270,7 +258,7 @@ fn nothing_waits_for_a_slow_policy() {
     two.end();
 }
 
-/// Virtual CPUs also have a control thread. A policy that looks may be set later.
+/// Virtual CPUs also have a control thread, because a policy that checks the load may be set later.
 #[test]
 fn the_library_calls_the_control_by_itself() {
     let frames = Arc::new(AtomicUsize::new(usize::MAX));

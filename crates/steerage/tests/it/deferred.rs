@@ -14,7 +14,7 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::SendAll;
 
-/// Hands over this many frames of eight bytes. Waits if there is no room for more.
+/// Hands over this many frames of eight bytes. This source can wait for room.
 struct Frames(u64);
 
 impl RxQueue for Frames {
@@ -30,7 +30,6 @@ impl RxQueue for Frames {
     }
 }
 
-/// Packets that were taken and are not finished, by their source.
 #[derive(Default)]
 struct Holding {
     accounts: Vec<TxAccount>,
@@ -38,7 +37,6 @@ struct Holding {
 }
 
 impl Holding {
-    /// Finishes all held packets. The first `lost` of them count as lost.
     fn settle(&mut self, mut lost: u64) {
         for (account, source, packets) in self.held.drain(..) {
             let now = lost.min(packets);
@@ -53,7 +51,6 @@ impl Holding {
     }
 }
 
-/// An output that takes packets until all its instances together hold `room`.
 struct Later {
     shared: Arc<Mutex<Holding>>,
     nth: usize,
@@ -142,7 +139,6 @@ fn what_is_never_settled_is_lost_at_the_end() {
     assert_eq!((ledger.in_flight(), ledger.dropped().get(DropReason::TxLost)), (0, 1000));
     assert_eq!([ledger.queues[0].dropped.total(), ledger.queues[1].dropped.total()], [300, 700]);
     assert!(ledger.outputs[0].error.as_ref().is_some_and(|error| error.contains("later")), "it is named");
-    // This comes too late: the packets are counted as lost already.
     let mut shared = shared.lock().unwrap();
     assert!(shared.accounts.iter().all(TxAccount::is_over));
     shared.settle(0);
@@ -156,7 +152,6 @@ fn a_source_that_can_wait_waits_for_room() {
     let start = Instant::now();
     while !handle.is_finished() {
         let held = shared.lock().unwrap().packets();
-        // Both CPUs may have seen the same room, and a batch has 64 packets.
         assert!(held < 100 + 2 * 64, "{held}");
         shared.lock().unwrap().settle(0);
         assert!(start.elapsed() < HANG, "{:?}", handle.snapshot());
@@ -167,7 +162,6 @@ fn a_source_that_can_wait_waits_for_room() {
     assert_eq!((ledger.delivered(), ledger.dropped().total()), (100_000, 0));
 }
 
-/// The gauge shows how long a CPU's handler has not returned.
 #[test]
 fn a_function_that_has_not_returned_shows_how_long() {
     struct Stuck(Arc<Mutex<()>>);

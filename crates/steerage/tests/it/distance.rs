@@ -12,10 +12,8 @@ use steerage::{
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::until;
 
-/// No probe takes longer than this, so no distance is longer.
 const PROBE_TIME: Duration = Duration::from_micros(200);
 
-/// Endless frames from a source that can wait.
 struct Endless;
 
 impl RxQueue for Endless {
@@ -29,8 +27,8 @@ impl RxQueue for Endless {
     }
 }
 
-/// A policy that leaves all packets where they arrive. It always asks for the distance of the last
-/// CPU, and keeps the results.
+/// A policy that leaves all packets where they arrive. The policy always requests the distance of
+/// the last CPU, and keeps the results.
 #[derive(Clone, Debug, Default)]
 struct Asks {
     last: u16,
@@ -70,7 +68,7 @@ fn a_cpu_that_sleeps_is_measured_from_one_that_has_no_time() {
     let running = builder.build(|_| Nothing).unwrap().start().unwrap();
     let handle = running.handle();
     // If the CPUs are busy with other programs, the two threads may miss each other for a while,
-    // but not forever. With one CPU there is no distance to measure.
+    // but not forever. With one CPU, no distance can be measured.
     let enough =
         || asks.told.lock().unwrap().len() >= 3 || (ours.len() < 2 && handle.snapshot().received() > 1_000_000);
     until("distances are measured", enough);

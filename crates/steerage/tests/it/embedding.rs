@@ -20,12 +20,10 @@ use steerage::{
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::{HANG, assert_at_rest};
 
-/// An Ethernet frame with an IPv4 header and UDP ports.
 fn udp(source: [u8; 4], port: u16) -> Vec<u8> {
     FrameBuilder::udp((source, port), ([10, 0, 0, 9], 0)).frame_of(60)
 }
 
-/// A handler that sends a packet at its end, with the number of packets that it has seen.
 struct Last(u8);
 
 impl Handler for Last {
@@ -57,7 +55,6 @@ fn what_a_handler_sends_at_its_end_leaves_behind_its_packets() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// A handler that stops the run at the first packet, and gives a reason.
 struct StopsAtOnce;
 
 impl Handler for StopsAtOnce {
@@ -103,8 +100,8 @@ fn a_handler_stops_a_run_that_would_not_end() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Sends the packets of input 0 to output `.0`, and all others to `.1`. Also tries an output that
-/// does not exist.
+/// Sends the packets of input 0 to output `.0`, and all other packets to `.1`. Also tries an output
+/// that does not exist.
 struct Crosses(TxId, TxId);
 
 impl Handler for Crosses {
@@ -143,8 +140,8 @@ fn inputs_and_outputs_are_known_by_the_numbers_that_the_builder_returned() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Records each packet's flow, rewrites its port, and records the flow again. A second pass over
-/// the batch records it once more.
+/// Records each packet's flow, rewrites the packet's port, and records the flow again. A second
+/// pass over the batch records the flow once more.
 struct Rewrites(Arc<Mutex<Vec<[Option<FlowKey>; 3]>>>);
 
 impl Handler for Rewrites {
@@ -197,11 +194,9 @@ fn the_end_and_new_masks_can_be_waited_for() {
     let (settled, finished) = (handle.settled_fd().unwrap(), handle.finished_fd().unwrap());
     assert!(handle.wait_settled(Duration::ZERO) && is_readable(&settled, PollTimeout::ZERO));
     assert!(!handle.wait_finished(Duration::ZERO) && !is_readable(&finished, PollTimeout::ZERO));
-    // A reader cannot take the signal away from other waiters.
     let error = nix::unistd::read(&settled, &mut [0; 8]).unwrap_err();
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidInput);
 
-    // No CPU runs yet, so no bucket moves.
     handle.set_rps_cpus(&[CpuId(1)].into_iter().collect::<CpuMask>()).unwrap();
     assert!(!handle.wait_settled(Duration::from_millis(1)) && !is_readable(&settled, PollTimeout::ZERO));
     let other = handle.clone();
@@ -230,7 +225,6 @@ fn setters_name_what_does_not_fit() {
     assert_eq!(error, "there is no receive queue 1: they are numbered from 0, and there are 1");
 }
 
-/// Records the device's metadata of packets, before and after they are kept.
 struct Keeps(Arc<Mutex<Vec<Frame>>>);
 
 impl Handler for Keeps {

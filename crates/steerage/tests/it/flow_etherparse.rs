@@ -25,9 +25,9 @@ fn flow_key(frame: &[u8]) -> Option<FlowKey> {
     found
 }
 
-/// The key that the frame should have, according to etherparse. etherparse reads neither SCTP nor
-/// the contents of first fragments. There the ports are the first four bytes, and an echo's
-/// identifier is the fifth and sixth byte.
+/// The flow key that the frame should have, according to etherparse. etherparse reads neither SCTP
+/// nor the contents of first fragments. For these, the ports are the first four bytes, and an
+/// echo's identifier is the fifth and sixth byte.
 fn expected(frame: &[u8]) -> FlowKey {
     let sliced = SlicedPacket::from_ethernet(frame).expect("what etherparse has built, it can read");
     let net = sliced.net.as_ref().expect("all generated frames hold IP");
@@ -91,7 +91,6 @@ fn on_the_wire(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// The protocol above IP.
 #[derive(Clone, Debug)]
 enum Upper {
     Tcp(u16, u16),
@@ -100,8 +99,8 @@ enum Upper {
     Raw(u8),
 }
 
-/// The destination ports by which [`wrap`] marks UDP as a tunnel. Random payload behind such a port
-/// may look like a tunnel, which etherparse does not look into.
+/// The destination ports by which [`wrap`] marks UDP as a tunnel. Random payload with such a port
+/// may look like a tunnel, which etherparse does not dissect.
 const TUNNEL_PORTS: [u16; 4] = [GTP_U, VXLAN, GENEVE, MPLS];
 const GTP_U: u16 = 2152;
 const VXLAN: u16 = 4789;
@@ -120,7 +119,6 @@ fn upper() -> impl Strategy<Value = Upper> {
     ]
 }
 
-/// An offset in units of eight bytes, and whether more fragments follow.
 fn fragment() -> impl Strategy<Value = (IpFragOffset, bool)> {
     let offset = prop_oneof![2 => Just(0), 1 => 0..0x2000_u16];
     (offset, any::<bool>()).prop_map(|(offset, more)| (IpFragOffset::try_new(offset).unwrap(), more))
@@ -147,7 +145,6 @@ fn ipv4() -> impl Strategy<Value = IpHeaders> {
     )
 }
 
-/// An options header of up to 9 * 8 bytes with random contents, since no parser should read them.
 fn extension() -> impl Strategy<Value = Ipv6RawExtHeader> {
     (0..=8_usize, any::<[u8; 70]>())
         .prop_map(|(eights, bytes)| Ipv6RawExtHeader::new_raw(IpNumber::UDP, &bytes[..6 + 8 * eights]).unwrap())
@@ -160,9 +157,9 @@ fn ipv6() -> impl Strategy<Value = IpHeaders> {
     (any::<([u8; 16], [u8; 16])>(), extensions).prop_map(
         |((source, destination), (hop_by_hop_options, destination_options, mut routing, fragment))| {
             let fragment = fragment.map(|(offset, more)| Ipv6FragmentHeader::new(IpNumber::UDP, offset, more, 1));
-            // Behind a fragment header, etherparse reads on into the options if the first fragment
-            // has them. A later fragment has none, so a key that all fragments share cannot depend
-            // on the options: flow.rs tests that case.
+            // After a fragment header, etherparse continues to read options if the first fragment
+            // has them. A later fragment has no options, so a key that all fragments share cannot
+            // depend on the options: flow.rs tests that case.
             if let (Some(routing), true) = (&mut routing, fragment.is_some()) {
                 routing.final_destination_options = None;
             }
@@ -200,7 +197,6 @@ fn build(tags: u8, ip: IpHeaders, upper: &Upper, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The kind of a tunnel by its content: a whole frame, or a frame without its link header.
 #[derive(Clone, Copy, Debug)]
 enum Tunnel {
     IpInIp,
@@ -224,8 +220,8 @@ fn tunnel() -> impl Strategy<Value = Tunnel> {
     ]
 }
 
-/// An outer IP header without fragments, since later fragments show nothing of a tunnel. It has few
-/// extensions, so that three tunnels stay within the limit of headers.
+/// An outer IP header without fragments, since later fragments do not show a tunnel. The header has
+/// few extensions, so that three tunnels stay within the limit of headers.
 fn outer_ip() -> impl Strategy<Value = IpHeaders> {
     (prop_oneof![ipv4(), ipv6()]).prop_map(|mut ip| {
         match &mut ip {
@@ -241,7 +237,6 @@ fn outer_ip() -> impl Strategy<Value = IpHeaders> {
     })
 }
 
-/// The offset of a frame's IP header, after up to two tags.
 fn ip_offset(frame: &[u8]) -> usize {
     let is_tag = |at: usize| matches!(frame[at..at + 2], [0x81, 0x00] | [0x88, 0xa8]);
     (12..).step_by(4).find(|at| !is_tag(*at)).map_or(0, |at| at + 2)
@@ -297,8 +292,8 @@ proptest! {
         prop_assert_eq!(flow_key(&frame), Some(key), "padded");
     }
 
-    /// Packets in nested tunnels belong to the flow of the innermost header, or of the outermost if
-    /// that is selected.
+    /// Packets in nested tunnels belong to the flow of the innermost header, or of the outermost
+    /// header if that is selected.
     #[test]
     fn tunnels_agree_with_etherparse(
         tags in 0..=2_u8,
@@ -322,7 +317,6 @@ proptest! {
         prop_assert_eq!(flow::flow_key(raw, LinkType::RAW, Layers::Inner), Some(innermost));
     }
 
-    /// Wherever a frame is cut, the rest has a flow with the same addresses or no flow.
     #[test]
     fn a_cut_frame_keeps_its_addresses(
         tags in 0..=2_u8,

@@ -12,10 +12,9 @@ use steerage::{
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
 const BACKLOG: usize = 512;
-/// The port of the flow with three packets of four.
+/// The port of the elephant, the flow with three packets of four.
 const ELEPHANT: u16 = 1;
 
-/// UDP packets in an endless sequence: three of the elephant, and then one of a new flow.
 struct Udp {
     sent: u16,
     hashes: bool,
@@ -41,7 +40,6 @@ impl RxQueue for Udp {
     }
 }
 
-/// Counts the packets of the elephant and of the other flows.
 #[derive(Default)]
 struct Counts([u64; 2]);
 
@@ -71,8 +69,7 @@ fn two(hashes: bool, can_wait: bool) -> Two {
     let queue = Udp { sent: 0, hashes, can_wait };
     let to_the_other: CpuMask = [CpuId(1)].into_iter().collect();
     let builder = Builder::new().virtual_cpus(2).backlog(BACKLOG).rps_cpus(to_the_other);
-    // With a random key, in one run of twenty a small flow would share the elephant's entry in the
-    // table.
+    // With a random key, a small flow would share the elephant's table entry in one run of twenty.
     let builder = builder.hash(FlowHasher::sip(&HashKey::MICROSOFT));
     let builder = builder.input_on(Input::new("udp", "test", vec![Box::new(queue)]), &[CpuId(0)], None);
     let (parts, handle) = builder.build(|_| Counts::default()).unwrap().split();
@@ -93,7 +90,6 @@ impl Two {
         [dropped.get(DropReason::BacklogFull), dropped.get(DropReason::FlowLimit)]
     }
 
-    /// Returns how many packets of the elephant and of the others the worker got.
     fn end(mut self) -> [u64; 2] {
         manual_clock::end(&self.handle, [&mut self.receiver, &mut self.worker]);
         let ledger = self.handle.snapshot();
@@ -109,11 +105,11 @@ fn small_flows_pass_where_a_large_one_fills_the_backlog() {
         let both: CpuMask = [CpuId(0), CpuId(1)].into_iter().collect();
         two.handle.set_flow_limit_cpus(&both).unwrap();
         assert_eq!(two.handle.flow_limit_cpus(), both);
-        // A round has 64 frames, 48 of them from the elephant. All pass until the backlog is half
-        // full.
+        // A round has 64 frames, and 48 of them belong to the elephant. All frames pass until the
+        // backlog is half full.
         two.rounds(4);
         assert_eq!(two.lost(), [0, 0]);
-        // From then on only small flows pass, except for the elephant's first packets while the
+        // From then on, only small flows pass, except for the elephant's first packets while the
         // history is not full.
         two.rounds(8);
         let [full, limited] = two.lost();

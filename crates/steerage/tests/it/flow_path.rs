@@ -1,5 +1,4 @@
-//! Flow dissection in the path: which packets are steered together, by link type, in tunnels and in
-//! fragments.
+//! Which packets the path steers together, by link type, in tunnels and in fragments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +11,6 @@ use steerage::{
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
 };
 
-/// Hands over frames, all of one link type.
 struct Frames {
     frames: std::vec::IntoIter<Vec<u8>>,
     link: LinkType,
@@ -35,7 +33,6 @@ impl RxQueue for Frames {
     }
 }
 
-/// The buckets of the frames, by the frames' last byte.
 #[derive(Default)]
 struct Buckets<const BOTH: bool>(BTreeMap<u8, BTreeSet<u16>>, BTreeSet<u16>);
 
@@ -79,7 +76,6 @@ fn run<const BOTH: bool>(cpus: usize, link: LinkType, layers: Layers, frames: Ve
     ran
 }
 
-/// A UDP packet or a fragment of one. Its last byte is `mark`.
 fn packet(flow: u8, id: u16, flags_and_offset: u16, mark: u8) -> Vec<u8> {
     let ip = FrameBuilder::ip([10, 0, 0, flow], [10, 0, 1, 0], UDP);
     let rest = [0x9c, flow, 0, 53, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, mark];
@@ -97,7 +93,7 @@ fn in_vxlan(packet: &[u8]) -> Vec<u8> {
 
 const FLOWS: u8 = 100;
 
-/// For each flow a whole packet, a datagram whose first fragment arrives first, and a datagram
+/// For each flow: a whole packet, a datagram whose first fragment arrives first, and a datagram
 /// whose first fragment arrives last.
 fn fragmented() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
@@ -113,7 +109,6 @@ fn fragmented() -> Vec<Vec<u8>> {
 fn assert_kept_together(ran: &Ran) {
     assert_eq!(ran.buckets.len(), 2 * usize::from(FLOWS));
     assert!(ran.buckets.values().all(|buckets| buckets.len() == 1), "{:?}", ran.buckets);
-    // There are 4096 buckets. Datagrams with an unknown flow have buckets too.
     let all: BTreeSet<_> = ran.buckets.values().flatten().collect();
     assert!(all.len() > usize::from(FLOWS), "{} buckets", all.len());
     let queue = &ran.ledger.queues[0];

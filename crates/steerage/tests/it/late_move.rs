@@ -14,7 +14,7 @@ use steerage_core::limits::MOVE_WAIT;
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
-/// A source with endless frames, all of the first bucket. That bucket moves with the first slice.
+/// A source with endless frames, all of the first bucket, which moves with the first slice.
 struct OneBucket;
 
 impl RxQueue for OneBucket {
@@ -30,7 +30,6 @@ impl RxQueue for OneBucket {
 
 const POLL: u64 = POLL_BUDGET as u64;
 
-/// Two CPUs. CPU 0 receives, and CPU 1 has all buckets.
 struct Two {
     receiver: Softnet<Nothing, ManualClock>,
     worker: Softnet<Nothing, ManualClock>,
@@ -39,7 +38,6 @@ struct Two {
 }
 
 impl Two {
-    /// CPU 1 has the frames of one poll. Then its buckets should move to CPU 0.
     fn in_a_move() -> Self {
         let input = Input::new("one bucket", "test", vec![Box::new(OneBucket)]);
         let builder = Builder::new().virtual_cpus(2).policy(Hash).rps_cpus(only(1)).input_on(input, &[CpuId(0)], None);
@@ -53,21 +51,19 @@ impl Two {
         Self { receiver, worker, handle, clock }
     }
 
-    /// Advances the clock, and steps CPU 0 twice: it may act in the second round on what it noticed
-    /// in the first.
+    /// Advances the clock, and steps CPU 0 twice, because CPU 0 may act in the second round on
+    /// events of the first round.
     fn receive_after(&mut self, time: Duration) {
         self.clock.advance(time);
         self.receiver.step();
         self.receiver.step();
     }
 
-    /// How many frames were dropped with the reasons moving and revoked.
     fn dropped(&self) -> [u64; 2] {
         let dropped = self.handle.snapshot().dropped();
         [DropReason::Moving, DropReason::Revoked].map(|reason| dropped.get(reason))
     }
 
-    /// Steps both CPUs until the move is over, and ends them.
     fn end(mut self) -> Snapshot {
         while !self.handle.is_settled() {
             self.receiver.step();
@@ -82,8 +78,8 @@ fn only(cpu: u16) -> CpuMask {
     [CpuId(cpu)].into_iter().collect()
 }
 
-/// The frames that the CPU has not begun are dropped when it steps again. Until then, new frames of
-/// the bucket are also dropped.
+/// The frames that the CPU has not begun are dropped when the CPU steps again. Until then, new
+/// frames of the bucket are also dropped.
 #[test]
 fn a_move_that_takes_too_long_takes_the_frames_back() {
     let mut two = Two::in_a_move();
@@ -101,8 +97,8 @@ fn a_move_that_takes_too_long_takes_the_frames_back() {
     assert!(ended.delivered() >= 2 * POLL, "the frames that waited are handled");
 }
 
-/// A CPU whose handler does not return and has frames that a move waits for is declared dead. The
-/// move continues without it.
+/// A CPU whose handler does not return while a move waits for its frames is declared dead. The move
+/// continues without that CPU.
 #[test]
 fn a_cpu_whose_handler_does_not_return_is_declared_dead() {
     let mut two = Two::in_a_move();
@@ -114,7 +110,6 @@ fn a_cpu_whose_handler_does_not_return_is_declared_dead() {
     assert_eq!(two.handle.snapshot().moves.of(MoveCause::CpuDied), 0);
     two.receive_after(DEAD_AFTER);
     assert!(two.handle.snapshot().moves.of(MoveCause::CpuDied) > 0);
-    // The handler returns.
     let ended = two.end();
     assert_eq!((ended.cpus[1].deaths, ended.cpus[1].dropped.get(DropReason::Revoked)), (1, POLL));
 }

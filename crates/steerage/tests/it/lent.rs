@@ -1,4 +1,4 @@
-//! When the frames that a device lends return to the device.
+//! When the lent frames of a device return to the device.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,6 @@ use steerage_fixtures::manual_clock::ManualClock;
 const BLOCK_BYTES: usize = 1 << 14;
 const HEADER: FrameHeader = FrameHeader { nanos: 0, wire_len: 60, link: 1, interface: 0 };
 
-/// Lends a frame in each poll. Before that, records how many frames are still out.
 struct Lends {
     says: Polled,
     claim: Option<Claim>,
@@ -40,8 +39,8 @@ impl RxQueue for Lends {
     }
 }
 
-/// How many frames were out at each of 100 polls. The handler finishes each frame before the next
-/// poll.
+/// How many lent frames had not returned at each of 100 polls. The handler finishes each frame
+/// before the next poll.
 fn out_at_polls(says: Polled) -> Vec<u32> {
     let out = Arc::default();
     let queue = Lends { says, claim: None, out: Arc::clone(&out) };
@@ -70,8 +69,8 @@ fn a_device_with_more_to_come_has_its_frames_back_after_some_polls() {
     assert!(out.iter().all(|out| *out as usize <= RECLAIM_POLLS), "{out:?}");
 }
 
-/// Lends memory, but copies each frame to a page. AF_PACKET does the same with frames whose block
-/// must be returned.
+/// Provides blocks, but copies each frame to a page. AF_PACKET copies frames in this way if their
+/// block must be returned.
 struct Copies(usize);
 
 impl RxQueue for Copies {
@@ -106,8 +105,8 @@ fn a_queue_that_lends_caches_pages_if_asked_to() {
     }
 }
 
-/// The size of the memory that a device lends is known only when the device is opened. Everything
-/// else shrinks by that size, and the run goes on.
+/// The size of a device's blocks is known only when the device is opened. All other memory shrinks
+/// by that size, and the run continues.
 #[test]
 fn under_the_cap_backlogs_give_way_to_what_devices_lend() {
     let build = |memory_max: usize| {
@@ -120,7 +119,6 @@ fn under_the_cap_backlogs_give_way_to_what_devices_lend() {
     let full = build(1 << 30).unwrap().start().unwrap().join().snapshot.memory;
     assert!(full.lent >= 16 * BLOCK_BYTES as u64 && full.backlog == 1000, "{full:?}");
     let ample = full.bytes() as usize;
-    // Without the lent memory, this limit would be enough.
     let outcome = build(ample - full.lent as usize / 2).unwrap().start().unwrap().join();
     let memory = outcome.snapshot.memory;
     assert!(memory.bytes() <= memory.cap && memory.lent == full.lent, "{memory:?}");
@@ -130,7 +128,6 @@ fn under_the_cap_backlogs_give_way_to_what_devices_lend() {
     assert!(error.contains("more than the cap of"), "{error}");
 }
 
-/// A source that fills pages and can wait.
 struct Fills(usize);
 
 impl RxQueue for Fills {

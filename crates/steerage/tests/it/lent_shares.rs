@@ -1,4 +1,4 @@
-//! One CPU stops while a device lends super-frames for it and for another CPU.
+//! One CPU stalls while a device lends super-frames for that CPU and for another CPU.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,13 +15,11 @@ use steerage_fixtures::manual_clock::ManualClock;
 
 const BLOCKS: usize = 24;
 const BLOCK_BYTES: usize = 64 << 10;
-/// Three long frames fill a block.
 const LONG: usize = 20_000;
 const SHORT: usize = 100;
-/// The hashes of two flows, which go to different CPUs.
 const FLOWS: [FlowHash; 2] = [FlowHash(0), FlowHash(u32::MAX)];
 
-/// Lends a long and a short frame of each flow in each poll. A frame that finds no block is lost.
+/// Lends a long and a short frame of each flow in each poll. A frame without a block is lost.
 struct Lends {
     shared: bool,
     claim: Option<Claim>,
@@ -77,7 +75,7 @@ impl RxQueue for Lends {
     }
 }
 
-/// By CPU: the flow, number and length of each handled frame.
+/// The flow, number and length of each handled frame, by CPU.
 type Seen = Arc<Mutex<Vec<Vec<(u64, u64, usize)>>>>;
 
 struct Notes(Seen, usize);
@@ -96,7 +94,6 @@ impl Handler for Notes {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// Three CPUs: CPU 0 receives, and the others handle a flow each.
 struct World {
     cpus: Vec<Softnet<Notes, ManualClock>>,
     handle: Handle,
@@ -119,7 +116,6 @@ impl World {
         Self { cpus, handle, seen, polls: 0 }
     }
 
-    /// Receives, and steps these CPUs after each poll.
     fn step(&mut self, rounds: u64, cpus: &[usize]) -> Snapshot {
         for _ in 0..rounds {
             self.cpus[0].step();
@@ -149,7 +145,6 @@ impl World {
 #[test]
 fn a_stopped_cpu_loses_its_own_super_frames_and_no_others() {
     let mut world = World::new(true);
-    // In the first rounds, both CPUs work.
     let ledger = world.step(100, &[1, 2]);
     assert_eq!((ledger.delivered(), ledger.dropped().total()), (400, 0));
     let ledger = world.step(1000, &[2]);
@@ -158,7 +153,6 @@ fn a_stopped_cpu_loses_its_own_super_frames_and_no_others() {
         (4400, 0),
         "no frame was without a block"
     );
-    // The other CPU got all of its frames, in order.
     let seen = world.seen(2);
     assert_eq!(seen.len(), 2200);
     assert!(seen.is_sorted_by_key(|(_, number, _)| *number) && seen.iter().all(|(flow, ..)| *flow == seen[0].0));
@@ -166,14 +160,12 @@ fn a_stopped_cpu_loses_its_own_super_frames_and_no_others() {
     assert_eq!((ledger.cpus[1].dropped.get(DropReason::BacklogFull), ledger.dropped().total()), (refused, refused));
     assert_eq!(ledger.in_flight(), 2000 - refused, "the rest waits");
     assert!(ledger.in_flight() > 20, "{}", ledger.in_flight());
-    // It goes on, and loses nothing any more.
     world.step(20, &[1, 2]);
     let ledger = world.step(1000, &[1, 2]);
     assert!(ledger.dropped().total() - refused < 40 && ledger.in_flight() == 0);
     assert_eq!(world.step(1000, &[1, 2]).dropped().total(), ledger.dropped().total());
     let seen = world.seen(1);
     assert!(seen.is_sorted_by_key(|(_, number, _)| *number));
-    // While it stood still, short frames passed for longer than long ones.
     let last = |is_long: bool| {
         let waited = seen[200..].iter().take_while(|(_, number, _)| *number <= 4400);
         waited.filter(|(.., len)| (*len == LONG) == is_long).map(|(_, number, _)| *number).last().unwrap()
@@ -182,7 +174,7 @@ fn a_stopped_cpu_loses_its_own_super_frames_and_no_others() {
     world.end();
 }
 
-/// This is what the limit is for.
+/// Without the limit, the test's other CPU would lose frames.
 #[test]
 fn without_a_limit_the_others_would_lose_theirs() {
     let mut world = World::new(false);
@@ -191,13 +183,13 @@ fn without_a_limit_the_others_would_lose_theirs() {
     world.end();
 }
 
-/// A move away from the stopped CPU parks its frames. The parking lot does not hold all memory either.
+/// A move away from the stalled CPU parks its frames. The parking lot does not hold all memory
+/// either.
 #[test]
 fn frames_that_are_parked_leave_room_for_others() {
     let mut world = World::new(true);
     world.step(100, &[1, 2]);
     world.step(100, &[2]);
-    // CPU 1 does not finish what it has, so its flow is parked.
     let all: CpuMask = [CpuId(2)].into_iter().collect();
     world.handle.set_rps_cpus(&all).unwrap();
     let ledger = world.step(500, &[2]);
@@ -205,7 +197,6 @@ fn frames_that_are_parked_leave_room_for_others() {
     assert!(ledger.dropped().get(DropReason::Moving) > 0, "{:?}", ledger.dropped());
     let parked = ledger.received() - ledger.delivered() - ledger.dropped().total();
     assert_eq!((ledger.in_flight(), world.handle.held()), (parked, parked));
-    // When it goes on, the parked frames follow those that it had.
     world.step(200, &[1, 2]);
     let mut seen: Vec<_> = world.seen(1);
     let (flow, last) = (seen[0].0, seen.len());

@@ -1,5 +1,5 @@
-//! Devices that make impossible claims. A frame outside its memory is lost and counted. No frame's
-//! length on the wire exceeds the maximum.
+//! Devices that make impossible claims. A frame outside of its memory is lost and counted. No
+//! frame's length on the wire exceeds the maximum.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,13 +33,13 @@ enum Lie {
     Posted(usize, usize),
     /// The claimed offset and length of the first part of a frame in two pages.
     Head(usize, usize),
-    /// The claimed length of a part after the first. There is no spare page for that part.
+    /// The claimed length of a part after the first part. There is no spare page for that part.
     Part(usize),
-    /// The device gives back a page of another memory region.
+    /// The device returns a page of another memory region.
     Gives,
 }
 
-/// Hands over an honest frame, then the lie, and then another honest frame.
+/// Hands over an honest frame, then an impossible frame, and then another honest frame.
 struct Liar(Lie);
 
 impl RxQueue for Liar {
@@ -168,7 +168,6 @@ fn a_frame_that_does_not_lie_in_its_memory_is_counted_as_lost() {
     }
 }
 
-/// The device's pages return, however often it lies.
 #[test]
 fn what_lies_costs_no_page() {
     for lie in [Lie::Len(1 << 14), Lie::Posted(AT, 1 << 14), Lie::Head(AT, 1 << 14), Lie::Part(usize::MAX), Lie::Gives]
@@ -182,7 +181,6 @@ fn what_lies_costs_no_page() {
     }
 }
 
-/// Frames with a claimed length on the wire that is larger than the maximum.
 struct Long(Option<Claim>, bool);
 
 impl RxQueue for Long {
@@ -216,7 +214,6 @@ impl RxQueue for Long {
             9,
             || "outside",
             |_| {
-                // The first frame exists, and the second one does not and is not counted.
                 left -= 1;
                 Ok(Spot::new(if left < 0 { 1 << 20 } else { 16 }, 60, header))
             },
@@ -235,7 +232,8 @@ fn no_frame_is_longer_on_the_wire_than_a_frame_can_be() {
     }
 }
 
-/// Hands over a block of three frames. Each claims to be longer on the wire than the one before.
+/// Hands over a block of three frames. Each frame claims to be longer on the wire than the previous
+/// frame.
 struct Growing(Option<Claim>);
 
 impl RxQueue for Growing {
@@ -271,8 +269,8 @@ fn every_frame_of_a_block_counts_by_its_length_on_the_wire() {
     assert_eq!((frames.len(), ledger.received(), ledger.received_bytes()), (3, 3, 100 + 200 + 300));
 }
 
-/// A device that wraps another device sees the frames that were handed over, and takes back some of
-/// them with their bytes.
+/// A device that wraps another device sees the frames that were handed over, and removes some of
+/// them together with their bytes.
 #[test]
 fn what_is_taken_back_takes_its_bytes_along() {
     struct Takes(Long, Arc<Mutex<usize>>);

@@ -14,7 +14,6 @@ use steerage::{
 
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
-/// A source with endless frames. It records how many frames each poll asks for.
 struct Endless(Arc<Mutex<Vec<usize>>>);
 
 impl RxQueue for Endless {
@@ -29,7 +28,6 @@ impl RxQueue for Endless {
     }
 }
 
-/// A handler that records the length of its batches, and takes some time for each batch.
 struct Sizes(Noted);
 
 impl Handler for Sizes {
@@ -46,7 +44,6 @@ impl Handler for Sizes {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Two CPUs. CPU 0 receives from `queues` queues, and CPU 1 handles the packets.
 struct Two {
     receiver: Softnet<Sizes, ManualClock>,
     worker: Softnet<Sizes, ManualClock>,
@@ -62,7 +59,7 @@ struct Noted {
     work: Rc<Cell<Duration>>,
 }
 
-// A handler is built on its CPU's thread, so it finds the data that it shares with this test here.
+// A handler is built on its CPU's thread, so a thread-local variable shares data with the test.
 thread_local! {
     static NOTED: Noted = Noted::default();
 }
@@ -114,14 +111,12 @@ fn they_are_in_force_once_every_cpu_has_come_round() {
     assert!(!two.handle.is_settled(), "one CPU knows nothing of it");
     two.worker.step();
     assert!(two.handle.is_settled());
-    // Setting the same value again is no change.
     two.handle.set_limits(|limits| limits.dev_weight = 8);
     assert!(two.handle.is_settled());
     two.end();
 }
 
-/// A change or a stop between a CPU's last step and its sleep wakes no CPU, so the CPU itself must
-/// notice it.
+/// A change or a stop between a CPU's last step and its sleep wakes no CPU: the CPU must detect it.
 #[test]
 fn no_cpu_falls_asleep_over_a_change_or_a_stop() {
     let mut two = two(1);
@@ -180,7 +175,6 @@ fn a_round_ends_when_its_budget_is_used_up() {
     assert_eq!(rounds_of(&mut two), (vec![all / 2; 2], 2));
     two.handle.set_limits(|limits| limits.budget = 1);
     assert_eq!(rounds_of(&mut two).0, [HANDLE_BUDGET; 4]);
-    // Each list takes 3 ms. One list exceeds the default time budget, and two lists exceed 4 ms.
     two.noted.work.set(Duration::from_millis(3));
     two.handle.set_limits(|limits| limits.budget = 1000);
     assert_eq!(rounds_of(&mut two).0, [HANDLE_BUDGET; 4]);

@@ -1,4 +1,4 @@
-//! Packets that a handler makes itself: their outputs, their order, and their counts.
+//! Packets that a handler originates: their outputs, their order, and their counts.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +9,6 @@ use steerage::{
 };
 use steerage_fixtures::assert_at_rest;
 
-/// Hands over one frame per poll. Each frame has one byte, its number.
 struct Frames(u8, u8);
 
 impl RxQueue for Frames {
@@ -30,7 +29,6 @@ impl RxQueue for Frames {
     }
 }
 
-/// A queue that never has a frame, and ends on request.
 struct Silence(bool);
 
 impl RxQueue for Silence {
@@ -51,7 +49,6 @@ impl RxQueue for Silence {
 
 type Wire = Arc<Mutex<Vec<(Vec<u8>, LinkType)>>>;
 
-/// Takes the packets whose first byte is below 200.
 struct Cable(Wire);
 
 impl TxQueue for Cable {
@@ -76,7 +73,6 @@ fn cable(wire: &Wire) -> Output {
     Output::new("cable", "test", move |_| Ok(Box::new(Cable(Arc::clone(&wire)))))
 }
 
-/// Sends each frame back, and then `own` packets of its own.
 struct Echoes {
     own: usize,
     full: bool,
@@ -139,7 +135,7 @@ fn they_leave_behind_the_batch_each_by_its_output() {
 
 #[test]
 fn there_is_room_for_as_many_as_was_asked_for() {
-    // The number is more than one list of the outputs. Each batch has this room again.
+    // 150 packets are more than one list of the outputs. Each batch has this room again.
     let (ledger, full, _) = run(0..3, 200, 150);
     assert!(full);
     assert_eq!(ledger.cpus[0].originated, 450);
@@ -154,8 +150,7 @@ fn what_an_output_does_not_take_is_counted() {
     assert_eq!((ledger.cpus[0].originated, ledger.cpus[0].originated_dropped), (3, 9));
 }
 
-/// Sends a packet every millisecond, without receiving any. It asks for the ticks from within each
-/// tick.
+/// Sends a packet every millisecond without receiving any, by ticks that request the next tick.
 struct Clock(u8);
 
 impl Handler for Clock {

@@ -1,5 +1,4 @@
-//! The guarantees about a page that devices and handlers may rely on: headroom, alignment,
-//! tailroom.
+//! The guarantees about a page for devices and handlers: headroom, alignment, tailroom.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,10 +16,8 @@ const LONGEST: usize = 2000;
 const FIT: Fit = Fit::new(LONGEST).ip_aligned();
 const RING: usize = 8;
 
-/// A packet as a handler saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
-    /// The address of the byte behind an Ethernet header, modulo 4.
     ip_at: usize,
     headroom: usize,
     tailroom: usize,
@@ -78,7 +75,6 @@ fn run(queue: impl RxQueue + 'static, copybreak: usize) -> (Vec<Seen>, Snapshot)
     (seen, outcome.snapshot)
 }
 
-/// Allocates a page and writes a frame to it.
 struct Writes;
 
 impl RxQueue for Writes {
@@ -105,7 +101,6 @@ fn frames_that_are_written_lie_as_their_device_asked() {
     }
 }
 
-/// A ring of pages. Frames are as long as `lens` says.
 #[derive(Default)]
 struct Ring {
     posted: Vec<Page>,
@@ -152,7 +147,7 @@ fn a_ring_is_refilled_and_its_frames_lie_as_they_fit() {
     }
 }
 
-/// Takes all pages. A refill that finds fewer pages than it asked for reports that.
+/// Takes all pages, and reports a refill that gets fewer pages than requested.
 struct Empties(Vec<Page>);
 
 impl RxQueue for Empties {
@@ -182,7 +177,6 @@ fn a_refill_says_how_many_pages_there_were() {
     assert_eq!((seen, ledger.received()), (vec![], 0));
 }
 
-/// Frames of several parts.
 #[derive(Default)]
 struct Parts {
     lens: Vec<Vec<usize>>,

@@ -1,5 +1,4 @@
-//! Hard cases for pages: a page that is held forever, and a device's ring that gets no page in
-//! exchange.
+//! Difficult cases: a page that is held forever, and a ring that gets no page in exchange.
 
 use std::cell::RefCell;
 use std::io;
@@ -34,7 +33,6 @@ impl RxQueue for Frames {
     }
 }
 
-/// Keeps the first packet of each queue forever, and from time to time another packet for a while.
 #[derive(Default)]
 struct Holds {
     for_ever: Vec<(usize, Kept)>,
@@ -61,7 +59,8 @@ impl Handler for Holds {
     }
 }
 
-/// ENA's cache is walked in order, so a held page stops it. Our cache does not have this problem.
+/// ENA searches its cache in order, so a held page blocks the search. The local cache of steerage
+/// needs no search.
 #[test]
 fn a_page_held_for_ever_does_not_stop_the_cache() {
     let queues = (0..QUEUES).map(|_| Box::new(Frames(FRAMES)) as Box<dyn RxQueue>).collect();
@@ -73,7 +72,6 @@ fn a_page_held_for_ever_does_not_stop_the_cache() {
         .start()
         .unwrap()
         .join();
-    // Each queue has a held packet on every CPU that saw its packets.
     assert!(outcome.reports.iter().map(|(_, held)| held).sum::<usize>() >= QUEUES);
     for queue in &outcome.snapshot.queues {
         let (hits, misses) = (queue.pool.alloc_fast, queue.pool.alloc_slow);
@@ -83,7 +81,6 @@ fn a_page_held_for_ever_does_not_stop_the_cache() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Posts all pages that exist, although it said that it would post none.
 #[derive(Default)]
 struct Greedy(Vec<Page>);
 
@@ -103,7 +100,7 @@ impl RxQueue for Greedy {
             assert_eq!(posted.number(), number, "there was no other");
             self.0.push(posted);
         }
-        // One page becomes free. It is given in exchange once.
+        // One page becomes free, and is given in exchange once.
         out.give_page(self.0.pop().unwrap());
         let page = self.0.pop().unwrap();
         let number = page.number();
@@ -115,7 +112,7 @@ impl RxQueue for Greedy {
     }
 }
 
-/// Posts all pages that exist, and receives frames in two of them. `spare` says how many pages it
+/// Posts all pages, and receives frames in two pages each. `spare` is the number of pages that it
 /// leaves for exchange, for each frame.
 struct InParts {
     pages: Vec<Page>,
@@ -145,7 +142,6 @@ impl RxQueue for InParts {
                 self.pages.push(page);
             }
         }
-        // This frame is never completed.
         let page = self.pages.remove(0);
         out.gather(&mut self.begun, page, HEADROOM, 50);
         self.pages.drain(..).for_each(|page| out.give_page(page));
@@ -166,7 +162,6 @@ impl RxQueue for InParts {
     }
 }
 
-/// If there is no page for a part of a frame, the whole frame is dropped.
 #[test]
 fn a_frame_of_several_buffers_comes_whole_or_drops() {
     let queue = InParts { pages: Vec::new(), begun: Gather::default(), spare: vec![2, 1, 0, 2], region: None };
@@ -203,8 +198,7 @@ fn a_frame_that_no_page_is_given_for_drops_and_its_page_stays_posted() {
     }
 }
 
-/// Has pages posted ahead. Its poll number `fails_at` fails, when some pages are filled and some
-/// are given back.
+/// Has posted pages. Poll `fails_at` fails after some pages were filled and some returned.
 struct Fails {
     posted: Vec<Page>,
     polls: usize,
@@ -241,7 +235,6 @@ impl RxQueue for Fails {
     }
 }
 
-/// Keeps packets for a while, and panics while it holds some of them.
 #[derive(Default)]
 struct Panics {
     kept: Vec<Kept>,
@@ -292,8 +285,7 @@ fn pages_are_home_after_panics_and_after_a_device_s_failure() {
     }
 }
 
-/// Records which part of memory its pages are from. If it is greedy, its first poll takes all pages
-/// and gives them back.
+/// Records the region part of its pages. If greedy, first takes all pages and returns them.
 struct Notes {
     region: Option<Arc<Region>>,
     parts: Arc<Mutex<Vec<usize>>>,
@@ -328,12 +320,10 @@ impl RxQueue for Notes {
     }
 }
 
-/// Two simulated nodes, with a CPU and a queue each.
 #[test]
 fn pages_are_of_the_node_of_the_queue_s_cpu() {
     for greedy in [false, true] {
         let noted: Vec<Arc<Mutex<Vec<usize>>>> = (0..2).map(|_| Arc::default()).collect();
-        // A greedy queue would leave no pages for another queue, so it is alone.
         let queues = if greedy { 1 } else { 2 };
         let queue = |parts: &Arc<_>| {
             Box::new(Notes { region: None, parts: Arc::clone(parts), polls: 0, greedy }) as Box<dyn RxQueue>
@@ -362,7 +352,6 @@ fn pages_are_of_the_node_of_the_queue_s_cpu() {
     }
 }
 
-/// A source with endless frames.
 struct Endless;
 
 impl RxQueue for Endless {
@@ -376,12 +365,11 @@ impl RxQueue for Endless {
     }
 }
 
-// A handler is built on its CPU's thread, so it finds the data that it shares with this test here.
+// A handler is built on its CPU's thread, so a thread-local variable shares data with the test.
 thread_local! {
     static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A handler that keeps as many packets as it may.
 struct KeepsAll;
 
 impl Handler for KeepsAll {
@@ -420,8 +408,6 @@ fn with_every_worker_stalled_no_queue_lacks_a_page() {
         <[_; 2]>::try_from(parts.into_iter().map(|part| part.enter(clock.clone())).collect::<Vec<_>>()).unwrap();
     for keeps in [false, true] {
         if keeps {
-            // The worker runs until it has kept all the packets that it may keep, and then stalls
-            // again.
             while KEPT.with_borrow(Vec::len) < QUEUES * KEPT_MAX {
                 worker.step();
                 receiver.step();

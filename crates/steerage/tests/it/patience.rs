@@ -1,5 +1,5 @@
-//! A live queue that has room of its own waits for a while for a CPU that has none. A stop reaches
-//! it too.
+//! A live queue that has room of its own waits for a limited time for a CPU without room. A stop
+//! also reaches such a queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use steerage_fixtures::manual_clock::{self, ManualClock};
 
 const BACKLOG: usize = 2 * POLL_BUDGET;
 
-/// A source with endless frames. After a request to stop, it has one last frame.
+/// A source with endless frames. After a request to stop, the source has one last frame.
 struct Endless {
     has_room: Arc<AtomicBool>,
     stopping: bool,
@@ -65,17 +65,16 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     let lost = || handle.snapshot().dropped().get(DropReason::BacklogFull);
 
     clock.advance(PATIENCE);
-    // The other CPU does not step. Its backlog fills up, and nothing is lost.
+    // The other CPU does not step. Its backlog fills up, and no frame is lost.
     rounds(&mut receiver, 10);
     assert_eq!((handle.snapshot().received(), lost()), (full, 0));
     let look = receiver.now() + FULL_LOOK;
     assert_eq!(receiver.arm(), Armed::Sleep(Some(look)));
-    // The worker steps, and there is room again.
     while worker.step() == Stepped::Worked {}
     assert_eq!(receiver.arm(), Armed::Work, "it looks for room once more before it sleeps");
     rounds(&mut receiver, 10);
     assert_eq!((handle.snapshot().received(), lost()), (2 * full, 0));
-    // The next time, the patience is over. Frames are dropped in each round.
+    // The next time, the limited wait is over. Frames are dropped in each round.
     clock.advance(PATIENCE);
     rounds(&mut receiver, 3);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);
@@ -83,7 +82,7 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     while worker.step() == Stepped::Worked {}
     rounds(&mut receiver, 10);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);
-    // The queue does not wait if the device has no room itself.
+    // The queue does not wait if the device itself has no room.
     has_room.store(false, Ordering::Relaxed);
     rounds(&mut receiver, 1);
     assert_eq!(lost(), 4 * POLL_BUDGET as u64);

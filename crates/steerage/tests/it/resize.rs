@@ -1,4 +1,4 @@
-//! Packets that get longer and shorter in place. A vector that gets the same changes is the model.
+//! Packets that get longer and shorter in place, compared with a vector that gets the same changes.
 
 use std::sync::{Arc, Mutex};
 
@@ -30,7 +30,6 @@ enum Lie {
 /// How a chained frame is divided over its pages.
 const PARTS: [std::ops::Range<usize>; 4] = [0..20, 20..20, 20..45, 45..60];
 
-/// A source with this many frames, stored in this way.
 struct Frames(Lie, usize, Option<Arc<Region>>, Option<Claim>);
 
 impl RxQueue for Frames {
@@ -93,7 +92,6 @@ impl RxQueue for Frames {
     }
 }
 
-/// A packet as the handler sees it.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     data: Vec<u8>,
@@ -111,7 +109,6 @@ fn seen(packet: &Packet<'_>) -> Seen {
     Seen { data, wire_len: all.wire_len, time: all.time }
 }
 
-/// Reading the whole batch at once, or packet by packet, gives the same result.
 fn both_ways(batch: &mut Batch<'_>) {
     let one_by_one: Vec<_> =
         batch.iter_mut().map(|packet| (packet.data().to_vec(), packet.time(), packet.wire_len())).collect();
@@ -161,7 +158,6 @@ enum Change {
     Linearise,
 }
 
-/// Makes the same change to a packet and to its model.
 fn change(packet: &mut Packet<'_>, model: &mut Seen, step: u8, change: Change) -> Result<(), NoRoom> {
     let before = model.data.len();
     match change {
@@ -225,7 +221,6 @@ impl Handler for Changes {
                     _ => assert_eq!(done, Ok(())),
                 }
                 if packet.headroom() < FrameHeader::BYTES && packet.time().is_none() {
-                    // The change overwrote the header.
                     (model.time, model.wire_len) = (None, model.data.len());
                 }
                 assert_eq!(seen(&packet), model, "after {one:?}");
@@ -300,8 +295,8 @@ fn the_headroom_is_as_promised() {
     run(Lie::Lent, &[Change::TrimFront(14), Change::Prepend(HEADROOM)], true);
 }
 
-/// If bytes are cut off a frame of several parts, or moved into its first part, they are gone from
-/// the other parts. If the page is too short, the frame does not change.
+/// If bytes are cut off a frame of several parts, or moved into its first part, the other parts no
+/// longer have them. If the page is too short, the frame does not change.
 #[test]
 fn the_parts_of_a_frame_are_one() {
     let long = PAGE_BYTES_MIN - HEADROOM - 15;

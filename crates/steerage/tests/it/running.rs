@@ -8,7 +8,6 @@ use steerage::{
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::{in_own_process, until};
 
-/// Hands over frames, endlessly or up to a number.
 struct Frames(Option<usize>);
 
 impl RxQueue for Frames {
@@ -42,7 +41,6 @@ fn until_more_is_received(handle: &Handle) {
     until("more is received", || handle.snapshot().received() > before);
 }
 
-/// The number of control threads in this process.
 fn control_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     // A thread may end before its name is read.
@@ -51,7 +49,6 @@ fn control_threads() -> usize {
     names.filter(|name| name.trim_end() == "steerage/contro").count()
 }
 
-/// Fails after the start, before the run is joined.
 fn fails_early(seen: &mut Option<Handle>) -> Result<(), std::num::ParseIntError> {
     let running = started(virtual_cpus(), None);
     *seen = Some(running.handle());
@@ -88,7 +85,6 @@ fn a_run_that_ended_by_itself_was_not_stopped() {
     assert!(!handle.is_stopping());
 }
 
-/// The control thread continues with a detached run, and ends with it.
 #[test]
 fn a_detached_run_is_controlled_until_its_end() {
     // The test counts the threads of the process, so no other test may run in it.

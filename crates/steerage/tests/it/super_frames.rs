@@ -1,5 +1,4 @@
-//! A super-frame as a handler sees it: one frame in the memory of the device, which stands for several
-//! packets.
+//! How a handler sees a super-frame: one frame in a block, which stands for several packets.
 
 use std::mem;
 use std::sync::{Arc, Mutex};
@@ -18,7 +17,7 @@ use steerage::{
 use steerage_fixtures::assert_at_rest;
 
 const BLOCK_BYTES: usize = 1 << 14;
-/// How many bytes of payload each packet has, except the last.
+/// The payload of each packet except the last, in bytes.
 const SIZE: usize = 1000;
 const PAYLOAD: usize = 2 * SIZE + 500;
 /// The headers of Ethernet, IPv4 and UDP.
@@ -42,7 +41,6 @@ fn offload() -> Offload {
     Offload::super_frame(OffloadKind::Udp, SIZE, &super_frame(), LinkType::ETHERNET).unwrap()
 }
 
-/// Lends one super-frame.
 #[derive(Default)]
 struct Lends {
     claim: Option<Claim>,
@@ -73,7 +71,6 @@ impl RxQueue for Lends {
     }
 }
 
-/// The packets of a super-frame, each with a correct checksum and `ttl`.
 fn assert_whole(packets: &[Vec<u8>], ttl: u8) {
     assert_eq!(packets.iter().map(Vec::len).collect::<Vec<_>>(), [SIZE, SIZE, 500].map(|bytes| HEADERS + bytes));
     let mut carried = Vec::new();
@@ -90,7 +87,6 @@ fn assert_whole(packets: &[Vec<u8>], ttl: u8) {
     assert_eq!(carried, payload());
 }
 
-/// Keeps each packet of the super-frame, and returns their bytes.
 fn kept_parts(packet: &Packet<'_>) -> Vec<Vec<u8>> {
     let parts = packet.parts().expect("it is a super-frame");
     let keep = |part: Segment<'_>| {
@@ -113,7 +109,6 @@ impl Handler for Keeps {
             assert_eq!((packet.interface(), packet.offload()), (Some(5), Some(offload())));
             self.0.lock().unwrap().extend(kept_parts(&packet));
             assert_eq!(packet.linearise().map(<[u8]>::len), Ok(HEADERS + PAYLOAD), "it lies in one piece");
-            // Its headers are copied when they are written to, and its packets have the new ones.
             packet.data_mut().expect("there is room")[TTL_AT] = 63;
             self.0.lock().unwrap().extend(kept_parts(&packet));
             assert_eq!(packet.total_len(), HEADERS + PAYLOAD);
@@ -126,7 +121,7 @@ impl Handler for Keeps {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// Cuts super-frames itself, as an output without offloads does.
+/// Splits super-frames itself, as an output without offloads does.
 struct Cuts(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl TxQueue for Cuts {

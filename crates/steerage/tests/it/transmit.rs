@@ -1,4 +1,4 @@
-//! Packets that a handler transmits: which of them leave, in which order, and how the rest is
+//! Packets that a handler transmits: which packets leave, in which order, and how the rest is
 //! counted.
 
 use std::collections::VecDeque;
@@ -14,7 +14,6 @@ use steerage::{
 };
 use steerage_fixtures::assert_at_rest;
 
-/// Hands over frames of eight bytes. Each frame has its number.
 struct Numbers(std::ops::Range<u64>);
 
 impl RxQueue for Numbers {
@@ -34,7 +33,6 @@ impl RxQueue for Numbers {
 
 type Wire = Arc<Mutex<Vec<u64>>>;
 
-/// Refuses every seventh frame. Finds no room for the frames after a sent number that ends in 63.
 struct Choosy(Wire);
 
 impl TxQueue for Choosy {
@@ -57,7 +55,6 @@ impl TxQueue for Choosy {
     }
 }
 
-/// Fails at the second batch.
 struct Failing(u32);
 
 impl TxQueue for Failing {
@@ -74,7 +71,6 @@ impl TxQueue for Failing {
     }
 }
 
-/// Does with each packet what the test says for its number.
 struct Acts<F>(F);
 
 impl<F: FnMut(u64, steerage::Packet<'_>) + 'static> Handler for Acts<F> {
@@ -116,10 +112,10 @@ fn choosy(wire: &Wire) -> Output {
 #[test]
 fn what_is_sent_refused_and_has_no_room_is_told_apart() {
     let wire = Wire::default();
-    // 200 frames in batches of 64. The last batch is shorter.
     let ledger = run(200, vec![choosy(&wire)], |_, packet| packet.transmit(TxId(0)));
     let sent: Vec<u64> = (0..200).filter(|number| number % 7 != 0 && !(164..192).contains(number)).collect();
-    // 63 is a multiple of seven, so it is refused. After 163, the rest of its batch finds no room.
+    // 63 is a multiple of seven, so frame 63 is refused. After frame 163, the rest of its batch
+    // finds no room.
     assert_eq!(*wire.lock().unwrap(), sent);
     let refused = (0..164).chain(192..200).filter(|number| number % 7 == 0).count() as u64;
     assert_eq!(ledger.dropped().get(DropReason::TxRefused), refused);
@@ -176,8 +172,6 @@ fn the_first_verdict_stands_and_what_was_written_is_sent() {
     assert_eq!(*wire.lock().unwrap(), sent);
 }
 
-/// Sends from the packets' own pages, and finishes each packet only when another packet needs the
-/// room.
 struct Holding {
     region: Option<Arc<Region>>,
     free: Vec<Page>,
@@ -185,11 +179,9 @@ struct Holding {
     wire: Wire,
 }
 
-/// The number of pages is smaller than a batch.
 const HOLDING_PAGES: usize = 48;
 
 impl Holding {
-    /// Sends the packet that was taken first, with its current contents.
     fn let_go(&mut self) {
         let Some(frame) = self.held.pop_front() else { return };
         let (at, len) = (frame.offset(), frame.len());
@@ -241,13 +233,11 @@ fn a_page_that_is_sent_from_is_nobody_elses_meanwhile() {
     let holding = move || -> Box<dyn TxQueue> {
         Box::new(Holding { region: None, free: Vec::new(), held: VecDeque::new(), wire: Arc::clone(&to) })
     };
-    // There are more packets than pages.
     let ledger = run(100_000, vec![output("holding", holding)], |_, packet| packet.transmit(TxId(0)));
     assert!(ledger.pages < 100_000);
     assert!(wire.lock().unwrap().iter().copied().eq(0..100_000));
 }
 
-/// An output that does not send from pages of the pool gets no pages.
 #[test]
 fn only_outputs_that_want_pages_get_some() {
     struct WantsNone(Choosy);

@@ -15,7 +15,6 @@ use steerage::{
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::manual_clock::ManualClock;
 
-/// Each poll returns as many frames as the test wants. Each frame has another flow.
 struct Bursts {
     wanted: Arc<AtomicUsize>,
     flow: u16,
@@ -39,12 +38,10 @@ impl RxQueue for Bursts {
     }
 }
 
-/// A frame with Ethernet, IPv4 and UDP from this port.
 fn udp(port: u16) -> Vec<u8> {
     FrameBuilder::udp(([10, 0, 0, 1], port), ([10, 0, 0, 2], DISCARD)).frame(&[])
 }
 
-/// Three CPUs. CPU 0 receives, and CPUs 1 and 2 get all packets.
 struct Three {
     cpus: [Softnet<Nothing, ManualClock>; 3],
     handle: Handle,
@@ -64,7 +61,6 @@ impl Three {
         Self { cpus, handle, wanted }
     }
 
-    /// Lets a CPU finish its work, and puts it to sleep.
     fn sleeps(&mut self, cpu: usize) {
         while self.cpus[cpu].arm() == Armed::Work {
             self.cpus[cpu].step();
@@ -72,7 +68,6 @@ impl Three {
         assert!(!self.cpus[cpu].is_woken());
     }
 
-    /// Receives this many packets in one poll.
     fn receive(&mut self, packets: usize) {
         let received = || self.handle.snapshot().received();
         let before = received();
@@ -109,7 +104,6 @@ fn a_cpu_that_sleeps_is_woken_once_for_all_packets_of_a_poll() {
     // CPU 1 and CPU 2 have not run yet, so they are not woken again.
     three.receive(64);
     assert_eq!(three.wakes(), (2, [1, 1], control));
-    // CPU 1 sleeps again, and CPU 2 is awake.
     three.sleeps(1);
     three.cpus[2].step();
     three.receive(64);
@@ -131,13 +125,11 @@ fn changes_and_the_stop_wake_but_not_for_packets() {
     three.handle.stop();
     let (sent_at_end, received_at_end, stopped) = three.wakes();
     assert_eq!((sent_at_end, received_at_end), (sent, received), "there was no packet");
-    // A CPU that another CPU has woken meanwhile is awake.
     let by_the_stop = [0, 1, 2].map(|cpu: usize| stopped[cpu] - before[cpu]);
     assert!(by_the_stop.iter().all(|wakes| *wakes <= 1) && by_the_stop.contains(&1), "{by_the_stop:?}");
     assert_eq!((sent, received), (0, [0, 0]));
 }
 
-/// How many of these file descriptors are readable now.
 fn readable<'fd>(fds: impl IntoIterator<Item = BorrowedFd<'fd>>) -> usize {
     let mut asked: Vec<_> = fds.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     poll(&mut asked, PollTimeout::ZERO).unwrap();

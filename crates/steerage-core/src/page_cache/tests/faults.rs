@@ -1,5 +1,5 @@
-//! Lets the k-th allocation of a run fail, for every k until none fails: nothing is lost, the ledger is exact, and
-//! all pages come home.
+//! Lets the k-th allocation of a run fail, for every k until no allocation fails. No packet or page
+//! is lost, and the ledger is exact.
 
 use std::sync::Arc;
 
@@ -25,10 +25,8 @@ use steerage_ledger::Snapshot;
 const FRAMES: usize = 300;
 const FRAME_BYTES: usize = 60;
 
-/// No run takes nearly as many rounds; if it does, it hangs.
 const ROUNDS_MAX: usize = 100_000;
 
-/// A device that fills pages itself.
 struct Fills(usize);
 
 impl RxQueue for Fills {
@@ -42,7 +40,6 @@ impl RxQueue for Fills {
     }
 }
 
-/// A device that has pages posted. Every other frame is small.
 struct Posts {
     ring: Vec<Page>,
     left: usize,
@@ -72,7 +69,6 @@ impl RxQueue for Posts {
         if self.left > 0 {
             return Ok(Polled::More);
         }
-        // The device returns half of its pages here, and the rest when the run ends.
         self.ring.drain(..self.ring.len() / 2).for_each(|page| out.give_page(page));
         Ok(Polled::Ended)
     }
@@ -82,7 +78,6 @@ impl RxQueue for Posts {
     }
 }
 
-/// A device that lends its own memory.
 struct Lends(usize, Option<Claim>);
 
 impl RxQueue for Lends {
@@ -107,7 +102,6 @@ impl RxQueue for Lends {
     }
 }
 
-/// An output that sends from its own pages, each swapped for a packet's page.
 #[derive(Default)]
 struct Swaps(Vec<Page>);
 
@@ -130,7 +124,6 @@ impl TxQueue for Swaps {
         let mut sent = Sent::default();
         while let Some(mut packet) = packets.next_packet() {
             sent.packets += 1;
-            // The page that was taken can be used at once: its packet has left by then.
             if let Some(taken) = packet.swap(&mut self.0) {
                 self.0.push(taken.into_page().unwrap());
             }
@@ -143,7 +136,6 @@ impl TxQueue for Swaps {
     }
 }
 
-/// A handler that does something different with each packet, in turn.
 #[derive(Default)]
 struct Varied {
     seen: usize,
@@ -174,8 +166,8 @@ impl Handler for Varied {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// A run of two CPUs, stepped by hand on this thread, because only this thread's allocations fail. Returns the ledger
-/// and the number of frames that rings still hold.
+/// A run of two CPUs, stepped on this thread, because only this thread's allocations fail. Returns
+/// the ledger and the number of frames that rings still hold.
 fn run(nodes: Option<NodeMap>, lpc_pages: usize) -> (Snapshot, u64) {
     let queues: Vec<Box<dyn RxQueue>> = vec![
         Box::new(Fills(FRAMES)),
@@ -195,7 +187,6 @@ fn run(nodes: Option<NodeMap>, lpc_pages: usize) -> (Snapshot, u64) {
     let mut cpus: Vec<Softnet<Varied, Still>> = parts.into_iter().map(|part| part.enter(Still)).collect();
     let mut rounds = 0;
     while !handle.is_finished() {
-        // The second CPU is stepped less often, so that backlogs fill up and frames are dropped.
         cpus[0].step();
         if rounds % 3 == 0 {
             cpus[1].step();
@@ -220,7 +211,6 @@ fn check(k: u64, (ledger, held): &(Snapshot, u64)) {
     );
 }
 
-/// Planted panics would fill the log; any other panic is printed.
 fn quiet_panics() {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -240,7 +230,6 @@ fn whichever_allocation_fails_nothing_is_lost() {
         loop {
             fault::fail(k);
             let ended = run(nodes.clone(), lpc_pages);
-            // The first run, with k = 0, is the reference.
             let reached = k == 0 || fault::has_failed();
             fault::fail(0);
             check(k, &ended);

@@ -1,5 +1,5 @@
 //! A round of AES by the cryptographic extension of 64-bit Arm. Its instructions add the round key before SubBytes, so the key of
-//! AESE is zero here, and the round key is added behind MixColumns, as AES-NI does.
+//! AESE is zero here, and the round key is added after MixColumns, as AES-NI does.
 
 use core::arch::aarch64::{
     uint8x16_t, vaeseq_u8, vaesmcq_u8, vcombine_u64, vcreate_u64, vdupq_n_u8, veorq_u8, vgetq_lane_u32,

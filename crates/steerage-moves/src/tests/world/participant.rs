@@ -59,7 +59,8 @@ impl World {
                     for (bucket, queue) in &carries {
                         // Flows are identified by the number of their group.
                         self.known.remove(&(slice.group_before, *bucket, *queue));
-                        // A queue that joins a group takes its map as it is. Packets for a dead CPU are lost.
+                        // A queue that joins a group takes its map as it is. Packets for a dead CPU
+                        // are lost.
                         let to = slice.moves.iter().find(|m| m.bucket == *bucket).map(|m| m.to);
                         if to.is_some_and(|to| !self.moves.is_dead(to)) {
                             self.known.insert((slice.group_after, *bucket, *queue));
@@ -129,7 +130,7 @@ impl World {
         }
     }
 
-    /// A CPU that was declared dead continues with the map in force.
+    /// A CPU that was declared dead continues with the current map.
     fn come_back(&mut self, cpu: CpuIndex) {
         self.on(Event::Revived(cpu));
         let owned: Vec<usize> = self.owned(cpu).collect();
@@ -140,7 +141,7 @@ impl World {
         cpu.carries.clear();
     }
 
-    /// A queue continues with the map in force, whatever has moved while no CPU polled it.
+    /// A queue continues with the current map, whichever buckets moved while no CPU polled it.
     fn go_by_the_map_in_force(&mut self, at: usize) {
         let queue = &mut self.queues[at];
         for packet in std::mem::take(&mut queue.lot) {
@@ -156,8 +157,8 @@ impl World {
         }
     }
 
-    /// The CPU polls the queue from now on. The CPU that polled it before may have been declared
-    /// dead since it released the queue.
+    /// The CPU polls the queue from now on. The previous owner may have been declared dead since it
+    /// released the queue.
     pub(super) fn adopt(&mut self, cpu: CpuIndex, queue: usize) {
         self.offered[queue] = None;
         if self.moves.owner_of(queue) != cpu {
@@ -186,7 +187,8 @@ impl World {
                     if Some(late) == victim && self.can_be_declared_dead(usize::from(late)) && !waits {
                         self.cpus[usize::from(late)].is_declared_dead = true;
                         self.deaths += 1;
-                        // The state in its handler is lost, and perhaps also state that was moving.
+                        // The state in the CPU's handler is lost, and perhaps state that was
+                        // moving.
                         self.known.clear();
                         asks.extend(self.on(Event::Died(late)));
                     }

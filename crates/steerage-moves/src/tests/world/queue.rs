@@ -2,7 +2,6 @@
 
 use crate::CpuIndex;
 
-/// The destination of a bucket's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Target {
     Cpu(CpuIndex),
@@ -17,10 +16,8 @@ pub(super) enum Fate {
     Dropped,
 }
 
-/// One queue's ring to one CPU.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Ring {
-    /// Packets that no CPU has taken.
     pub(super) waiting: Vec<usize>,
     pub(super) sent: usize,
     pub(super) taken: usize,

@@ -64,7 +64,6 @@ pub const MTU_MAX: usize = 65521;
 /// The MTU of Ethernet, for interfaces with an unknown MTU.
 const MTU_DEFAULT: usize = 1500;
 
-
 const MODULE: &str = "load the module: sudo modprobe tun; in a container: --device /dev/net/tun";
 const PERMISSION: &str =
     "it takes CAP_NET_ADMIN, or an interface made for you: sudo ip tuntap add NAME mode tap user $USER (or mode tun)";

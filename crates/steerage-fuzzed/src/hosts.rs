@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steerage::flow::wire::{ethernet, vlan};
 use steerage::TxId;
+use steerage::flow::wire::{ethernet, vlan};
 use steerage::testing::HandlerTester;
 use steerage_lab::respond::{self, Config, Respond, Responding};
 use steerage_router::{Fate, Forward, Forwarding, Hop, Interface, Neighbour, Neighbours, Routes, Table, Target};

@@ -16,12 +16,12 @@ use steerage::{
     limits::SEGMENTS_MAX,
 };
 
+use super::HEADROOM_BYTES;
 use super::bind::chunk_bytes;
 use super::device::Device;
 use super::interface::{Change, Interface, Netlink};
 use super::program::{META_BYTES, META_HASHED};
 use super::sys::{self, ByCpu, FilledChunk, OpenSocket};
-use super::HEADROOM_BYTES;
 
 /// How often the queue asks the kernel for lost frames and the interface's state at most. Each look
 /// takes a few system calls.

@@ -19,7 +19,6 @@ use steerage_fixtures::cable::{FAR, NEAR, Net};
 
 use crate::common::send_raw;
 
-
 /// A queue under test, with a clock.
 struct Taking {
     tester: QueueTester,

@@ -77,7 +77,8 @@ impl TxQueue for Sink {
 }
 
 fn table() -> Result<Table, LabError> {
-    let ours = [2, 0, 0, 0, 0, 0];
+    // The destination of the frames that `FrameBuilder` makes.
+    let ours = [2, 0, 0, 0, 0, 2];
     let interface = Interface {
         output: TxId(0),
         mac: Some(ours),

@@ -19,13 +19,12 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// Retransmissions, out-of-order segments, zero windows and resets of each direction, by its
-/// endpoints.
+/// Retransmissions, out-of-order segments, zero windows and resets of each direction, by the
+/// endpoints of the direction.
 type Counts = BTreeMap<(String, String), [u64; 4]>;
-/// Microseconds of the handshake, by the endpoints as seen from the source.
+/// The handshake time in microseconds, by the endpoints as seen from the source.
 type Handshakes = BTreeMap<(String, String), u64>;
 
-/// Random numbers (SplitMix64), the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -42,12 +41,10 @@ impl Random {
     }
 }
 
-/// A simulated connection whose packets are recorded.
 struct Connection {
     client: u16,
     now: u64,
     frames: Vec<(u64, Vec<u8>)>,
-    /// The next sequence number of each side.
     next: [u32; 2],
 }
 
@@ -62,7 +59,6 @@ impl Connection {
         self.now += micros;
     }
 
-    /// Records a segment of a side with these values.
     fn segment(&mut self, side: usize, sequence: u32, flags: u8, bytes: usize, window: u16) {
         let mut frame = vec![0; 54 + bytes];
         (frame[12], frame[14], frame[22], frame[23]) = (8, 0x45, 64, 6);
@@ -84,7 +80,7 @@ impl Connection {
     fn open(&mut self, random: &mut Random) {
         self.segment(0, self.next[0], SYN, 0, 1000);
         if random.one_in(4) {
-            // The first SYN is not answered.
+            // The first SYN gets no answer.
             self.wait(1_000_000);
             self.segment(0, self.next[0], SYN, 0, 1000);
         }
@@ -96,7 +92,7 @@ impl Connection {
         self.segment(0, self.next[0], ACK, 0, 1000);
     }
 
-    /// Records some data of a side, with a random event on the way.
+    /// Records data of a side, with a random event.
     fn data(&mut self, side: usize, random: &mut Random) {
         let (first, bytes) = (self.next[side], 100 + random.below(900) as usize);
         let second = first.wrapping_add(bytes as u32);
@@ -110,15 +106,15 @@ impl Connection {
                 send(self, first, bytes);
                 self.next[side] = second;
             }
-            // The second segment overtakes the first by less than any round trip.
+            // The second segment overtakes the first segment by less than any round-trip time.
             1 => {
                 send(self, second, 200);
                 self.wait(20 + random.below(60));
                 send(self, first, bytes);
                 self.next[side] = second.wrapping_add(200);
             }
-            // The first segment is lost before the capture. The receiver asks for it, and it is
-            // sent again.
+            // The first segment is lost before the capture. The receiver requests it, and the
+            // sender retransmits it.
             2 => {
                 send(self, second, 200);
                 self.wait(10);
@@ -129,7 +125,6 @@ impl Connection {
                 send(self, first, bytes);
                 self.next[side] = second.wrapping_add(200);
             }
-            // The receiver's window closes, and opens again.
             3 => {
                 send(self, first, bytes);
                 self.next[side] = second;
@@ -138,8 +133,8 @@ impl Connection {
                 self.wait(200_000);
                 self.segment(1 - side, self.next[1 - side], ACK, 0, 2000);
             }
-            // A keep-alive: after a long pause, one byte before the next one, and its
-            // acknowledgement.
+            // A keep-alive: after a long pause, a segment with the byte before the next one, and
+            // its acknowledgement.
             4 => {
                 send(self, first, bytes);
                 self.next[side] = second;
@@ -178,7 +173,6 @@ impl Connection {
     }
 }
 
-/// The counts according to the records.
 fn of_records(capture: &Path) -> (Counts, Handshakes, BTreeMap<String, Option<ClosedBy>>) {
     let (mut counts, mut handshakes, mut closed) = (Counts::new(), Handshakes::new(), BTreeMap::new());
     for record in meter(capture, endless(), 2).1 {
@@ -200,7 +194,6 @@ fn of_records(capture: &Path) -> (Counts, Handshakes, BTreeMap<String, Option<Cl
     (counts, handshakes, closed)
 }
 
-/// The counts according to tshark.
 fn of_tshark(capture: &Path) -> Option<(Counts, Handshakes)> {
     let fields = [
         "ip.src",

@@ -14,7 +14,6 @@ use super::writer_state::WriterState;
 /// (PIPE_BUF). Small writes show progress even if the reader is slow.
 const PIECE_BYTES: usize = 4096;
 
-/// A file that gets its name when it is complete, or standard output.
 pub(super) struct Disk {
     file: File,
     /// The new file, until it gets its final name. `None` for standard output.
@@ -129,7 +128,6 @@ pub(super) mod fault {
         None,
         /// The operation with this number, counted from 1, fails.
         Once(u64, Errno),
-        /// This operation and all later ones fail.
         From(u64, Errno),
         /// If the operation with this number is a write, it writes only a part of its bytes, and
         /// the next operation fails.

@@ -390,7 +390,6 @@ mod tests {
     use super::*;
 
     pub(super) const S: u64 = 1_000_000_000;
-    /// 2023-11-14 22:10:00 UTC.
     pub(super) const START: u64 = 1_699_999_800;
 
     pub(super) fn records(seconds: &[u64]) -> Vec<FlowRecord> {

@@ -25,11 +25,9 @@ pub(super) struct Seen {
     pub(super) time: u64,
     /// Length on the wire.
     pub(super) bytes: u32,
-    /// Length according to the innermost IP header.
     pub(super) ip_bytes: u32,
     pub(super) tcp_flags: u16,
     pub(super) segment: Segment,
-    /// ICMP type and code.
     pub(super) icmp: u16,
     pub(super) vlans: [u16; 2],
     pub(super) tunnel: Option<HeaderKind>,

@@ -5,7 +5,6 @@ use std::net::{SocketAddrV4, SocketAddrV6};
 
 use steerage::{FlowKey, flow::FlowParts};
 
-/// The kinds of flows. A key contains the number of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -46,7 +45,6 @@ pub(super) struct Key {
     rest: u64,
 }
 
-/// The flow of a packet and the packet's direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Directed {
     pub(super) key: Key,
@@ -101,7 +99,6 @@ impl Key {
             | mark as u64
     }
 
-    /// The key of an IPv4 packet.
     #[inline(always)]
     pub(super) fn v4(from: (u32, u16), to: (u32, u16), protocol: u8) -> Directed {
         let both = |from, to, bits| u64::from(from) << bits | u64::from(to);

@@ -73,7 +73,6 @@ pub struct FlowNames {
     pub http_host: Option<Box<str>>,
 }
 
-/// The key of a flow with its hash.
 #[derive(Clone, Copy, Debug)]
 struct Hashed {
     hash: u32,
@@ -131,7 +130,6 @@ impl Names {
         self.is_on
     }
 
-    /// Looks for names in a packet of a flow that is in the table.
     pub(super) fn look(&mut self, seen: &Seen, packet: &Received<'_>, layers: Layers) {
         let (protocol, ports) = (seen.flow.key.protocol(), seen.flow.key.ports());
         let is_dns = ports.0 == DNS_PORT || ports.1 == DNS_PORT;

@@ -32,7 +32,6 @@ pub(super) const ROWS_OF_ALL_MAX: usize = 2 * ROWS_MAX;
 
 const MAGIC: &[u8] = b"PAR1";
 
-/// The writer's name in the file.
 const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"));
 
 /// The metadata key for the sampling of flows.
@@ -42,7 +41,6 @@ const SAMPLE: &str = "steerage.sample";
 const ABSENT: i16 = 0;
 const PRESENT: i16 = 1;
 
-/// Lists the columns of a row, with the value of each.
 fn columns(to: &mut impl Columns) {
     to.time("first", |row| row.first);
     to.time("last", |row| row.last);

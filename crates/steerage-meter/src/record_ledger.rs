@@ -14,7 +14,6 @@ use super::record::FlowRecord;
 /// bits never reaches this bit.
 const CLOSED: u64 = 1 << 63;
 
-/// A number of records, with their packets and IP bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Volume {
     pub(super) records: u64,

@@ -7,7 +7,6 @@ pub fn sum(bytes: &[u8], sum: u64) -> u64 {
     sum + words.sum::<u64>() + last.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
-/// The checksum that belongs to `sum`.
 pub fn finish(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -28,7 +27,7 @@ mod tests {
 
     proptest! {
         /// Builds a header with its checksum at word 5, as in IPv4. The updated checksum must equal
-        /// the sum over the whole header.
+        /// a checksum over the whole header.
         #[test]
         fn a_changed_word_is_as_summed_anew(mut header in prop::collection::vec(any::<u8>(), 20..=60), ttl in 1_u8..) {
             header[0] = 0x45;
@@ -38,8 +37,8 @@ mod tests {
             let old = u16::from_be_bytes([header[8], header[9]]);
             header[8] -= 1;
             let anew = finish(sum(&header, 0));
-            // All ones and all zeros are the same number here, and no header sums to zero: RFC
-            // 1624, section 3.
+            // In one's complement, all ones and all zeros are the same number, and no header sums
+            // to zero (RFC 1624, section 3).
             prop_assert_eq!(adjusted(before, old, old - 0x100), anew);
         }
     }

@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6 errors, written in place of the packets that they report: RFC 792, 1191, 1812
+//! ICMP and ICMPv6 errors, which overwrite the packets that they report: RFC 792, 1191, 1812
 //! (4.3), 4443.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -10,31 +10,31 @@ use crate::checksum::{finish, sum};
 
 const ICMP_HEADER_BYTES: usize = 8;
 const MAC_BYTES: usize = 6;
-/// Every host must accept this many bytes, so no error is longer: RFC 1812, 4.3.2.3.
+/// The maximum length of an ICMP error, because every host must accept this many bytes: RFC 1812,
+/// 4.3.2.3.
 const IPV4_ERROR_BYTES_MAX: usize = 576;
-/// Every link must carry this many bytes, so no error is longer: RFC 4443, 2.4 c.
+/// The maximum length of an ICMPv6 error, because every link must carry this many bytes: RFC 4443,
+/// 2.4 c.
 const IPV6_ERROR_BYTES_MAX: usize = 1280;
-/// The TTL and hop limit of errors: the recommended default (IANA, "IP parameters").
+/// The TTL and hop limit of ICMP errors: the recommended default (IANA, "IP parameters").
 const TTL: u8 = 64;
-/// Internetwork control: RFC 1812, 4.3.2.5.
+/// IP precedence "internetwork control": RFC 1812, 4.3.2.5.
 const PRECEDENCE: u8 = 0xc0;
 
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// The problem that an ICMP error reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Problem {
     TimeExceeded,
     NoRoute,
     HostUnreachable,
     Prohibited,
-    /// The packet is longer than this many bytes, which is the MTU of the next hop.
+    /// The packet exceeds the MTU of the next hop, which is this number of bytes.
     TooBig(usize),
 }
 
 impl Problem {
-    /// The type, the code, and the second half of the ICMP header.
     fn v4(self) -> (u8, u8, u32) {
         match self {
             Self::TimeExceeded => (11, 0, 0),
@@ -56,10 +56,10 @@ impl Problem {
     }
 }
 
-/// Replaces the packet by an error from `source` to the packet's sender.
+/// Replaces the packet by an ICMP error from `source` to the packet's sender.
 ///
-/// The packet begins with `link` bytes of Ethernet header, or with none if `link` is 0. The next
-/// `len` bytes are IPv4.
+/// The packet begins with `link` bytes of Ethernet header, or with no link header if `link` is 0.
+/// The next `len` bytes are IPv4.
 pub(super) fn answer_v4(
     packet: &mut Packet<'_>,
     link: usize,
@@ -76,7 +76,7 @@ pub(super) fn answer_v4(
     header.fill(0);
     (header[0], header[1], header[8], header[9]) = (0x45, PRECEDENCE, TTL, ICMP);
     header[2..4].copy_from_slice(&((HEADERS + quoted) as u16).to_be_bytes());
-    // "Don't fragment" is set, so the identification has no meaning: RFC 6864.
+    // "Don't fragment" is set, so the identification has no meaning (RFC 6864).
     header[6] = 0x40;
     header[12..16].copy_from_slice(&source.octets());
     header[16..20].copy_from_slice(&to);
@@ -85,7 +85,6 @@ pub(super) fn answer_v4(
     Ok(())
 }
 
-/// Like [`answer_v4`], for an IPv6 packet.
 pub(super) fn answer_v6(
     packet: &mut Packet<'_>,
     link: usize,

@@ -33,7 +33,6 @@ enum To {
     File,
     /// A file for each of three periods. The first file is completed while later files are open.
     Rotated,
-    /// Standard output, redirected to a file.
     Stdout,
 }
 
@@ -267,7 +266,6 @@ fn a_file_that_cannot_be_shortened_is_reported() {
     let state = WriterState::new("test".to_owned(), messages, mpsc::channel().0);
     let disk = Disk::special(File::create(scratch.join("file")).unwrap(), &state);
     let mut file = FlowFile::new(disk, FlowFormat::JsonLines, None, &state).unwrap();
-    // The first write is short, the second write fails, and the third operation truncates the file.
     fault::plan(Fault::ShortFrom(1, Errno::EIO));
     let records = records(&[1, 2, 3]);
     let error = file.write(&records, state.ledger().take(Volume::of(&records))).unwrap_err().to_string();

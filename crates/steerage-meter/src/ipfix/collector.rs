@@ -42,7 +42,6 @@ pub struct Collector {
     /// The interval between transmissions of statistics, and over UDP also of templates.
     pub(super) refresh: Duration,
     pub(super) domain: u32,
-    /// The maximum number of records per second.
     pub(super) rate: Option<u64>,
     /// Whether a record describes both directions of a flow.
     pub(super) biflows: bool,

@@ -1,6 +1,5 @@
 //! Information elements, by their numbers in the registries of IANA and of enterprises.
 
-/// An information element: a field of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Element {
     pub(super) id: u16,
@@ -24,7 +23,6 @@ const fn ntop(id: u16) -> Element {
 }
 
 impl Element {
-    /// This element for the reverse direction.
     pub(super) const fn reverse(self) -> Self {
         Self { enterprise: REVERSE, ..self }
     }

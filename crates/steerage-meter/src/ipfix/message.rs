@@ -11,7 +11,6 @@ const SET_HEADER_LEN: usize = 4;
 /// The set ids of templates and options templates.
 const TEMPLATE_SET: u16 = 2;
 const OPTIONS_TEMPLATE_SET: u16 = 3;
-/// The template ids of our options records.
 const STATISTICS: u16 = OPTIONS_FROM;
 const LOSSES: u16 = OPTIONS_FROM + 1;
 const SELECTOR: u16 = OPTIONS_FROM + 2;
@@ -226,7 +225,6 @@ impl Encoder {
         self.data_records += 1;
     }
 
-    /// Continues a set with this id, or begins a new one.
     fn open(&mut self, id: u16) {
         if self.set.is_some_and(|(open, _)| open == id) {
             return;
@@ -313,7 +311,6 @@ impl Fields for Values<'_> {
     }
 }
 
-/// Writes a template: the numbers and lengths of elements.
 struct Template<'a> {
     to: &'a mut Vec<u8>,
     count: u16,

@@ -92,7 +92,6 @@ impl Shape {
 /// The first template id after those of flows. Options templates use the ids from here on.
 pub(super) const OPTIONS_FROM: u16 = TEMPLATES_FROM + Shape::ALL as u16;
 
-/// The traffic of a direction, its TCP flags, and its TCP health.
 type Direction = (Traffic, u16, TcpDirection);
 
 /// A record as it is written: with both directions, or with one of them.
@@ -216,7 +215,6 @@ fn key(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     }
 }
 
-/// Writes the VLAN tags and the tunnel of the first packet.
 #[inline]
 fn tags(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     let [outer, inner] = view.record.vlans();
@@ -266,7 +264,6 @@ fn label(label: u32, is_last: bool) -> [u8; 3] {
     [a, b, c]
 }
 
-/// Milliseconds since 1970.
 fn millis(nanos: u64) -> [u8; 8] {
     (nanos / 1_000_000).to_be_bytes()
 }

@@ -88,7 +88,6 @@ impl Train {
 enum Open {
     Udp(UdpSocket),
     Tcp(TcpStream),
-    /// TCP without a connection.
     Down {
         since: Instant,
         retry_at: Instant,

@@ -13,7 +13,6 @@ const LABELS_MAX: usize = 127;
 const RESPONSE: u16 = 0x8000;
 const OPCODE: u16 = 0x7800;
 const RCODE: u16 = 0x000f;
-/// Record types, and the class of the Internet.
 const A: u16 = 1;
 const CNAME: u16 = 5;
 const PTR: u16 = 12;
@@ -64,7 +63,6 @@ fn read_answers(message: &[u8], mut at: usize, records: u16) -> Option<Box<str>>
     text.take()
 }
 
-/// Adds the address or name in a record. Returns the offset of the next record.
 fn read_record(message: &[u8], at: usize, text: &mut Text) -> Option<usize> {
     let at = skip_name(message, at)?;
     let (kind, class, length) = (be16(message, at)?, be16(message, at + 2)?, be16(message, at + 8)?);

@@ -20,12 +20,10 @@ pub(super) struct Greeting {
     pub(super) alpn: Option<Box<str>>,
 }
 
-/// Whether a stream with this beginning may be TLS.
 pub(super) fn may_begin(stream: &[u8]) -> bool {
     stream.first() == Some(&HANDSHAKE) && stream.get(1).is_none_or(|version| *version == VERSION)
 }
 
-/// Reads the beginning of a stream.
 pub(super) fn read(stream: &[u8]) -> Read<Greeting> {
     if !may_begin(stream) {
         return Read::Other;

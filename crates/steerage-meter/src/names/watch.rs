@@ -17,7 +17,6 @@ pub(in super::super) struct Payload<'a> {
 #[derive(Debug)]
 pub(super) struct Watch {
     names: Option<Arc<FlowNames>>,
-    /// The id of the DNS query whose name is in `names`.
     query: Option<u16>,
     /// The number of segments per direction that may still be read.
     left: [u8; 2],

@@ -1,4 +1,5 @@
-//! Reads the kernel's links, addresses, routes and neighbours, and receives their changes: rtnetlink(7).
+//! Reads the kernel's links, addresses, routes and neighbours, and receives their changes:
+//! rtnetlink(7).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,33 +20,30 @@ use rustix::net::{
     AddressFamily as Family, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
 };
 
-/// `NETLINK_ROUTE` is protocol 0.
 const ROUTE: Option<rustix::net::Protocol> = None;
 
-/// The groups for links, for neighbours, and for the addresses and routes of both families
-/// (`RTMGRP_` of linux/rtnetlink.h).
+/// The multicast groups for links, for neighbours, and for the addresses and routes of both
+/// families (`RTMGRP_` of linux/rtnetlink.h).
 const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
 
-/// The size of the socket's receive buffer. It holds about ten thousand changes of routes.
+/// The size of the socket's receive buffer, which holds about ten thousand route changes.
 const EVENT_BYTES: usize = 8 << 20;
 
-/// The read buffer. The kernel's replies come in datagrams of up to 32 KiB.
+/// The kernel replies in datagrams of up to 32 KiB.
 const READ_BYTES_MAX: usize = 256 << 10;
 
-/// The most datagrams that are read at a time.
+/// The maximum number of datagrams that are read at a time.
 const READS_MAX: usize = 4096;
 
-/// How long to wait for a reply. The kernel replies at once, even under load, or never.
+/// The timeout for a reply. The kernel replies at once, even under load, or never.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many times a dump is made if changes interrupt it. After that, the reported changes must be
-/// enough.
+/// The maximum number of dumps if changes interrupt them. After that, the reported changes must
+/// suffice.
 const DUMPS_MAX: usize = 3;
 
-/// A function that gets each message of the kernel, with its flags.
 pub(super) type Each<'a> = &'a mut dyn FnMut(RouteNetlinkMessage, u16);
 
-/// Receives the changes of the kernel's tables.
 #[derive(Debug)]
 pub(super) struct Events {
     socket: OwnedFd,
@@ -59,12 +57,11 @@ impl AsFd for Events {
 }
 
 impl Events {
-    /// Starts to receive changes.
     pub(super) fn open() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(Family::NETLINK, SocketType::RAW, flags, ROUTE)?;
-        // Root may exceed the limit for other users. If the buffer is too small for all changes,
-        // the tables are read again.
+        // Root may exceed the limit that applies to other users. If the buffer overflows, the
+        // tables are read again.
         if set_socket_recv_buffer_size_force(&socket, EVENT_BYTES).is_err() {
             set_socket_recv_buffer_size(&socket, EVENT_BYTES)?;
         }
@@ -72,7 +69,7 @@ impl Events {
         Ok(Self { socket, buffer: vec![0; READ_BYTES_MAX] })
     }
 
-    /// Reads the changes that have arrived. Returns false if some were lost.
+    /// Reads the changes that have arrived. Returns false if the kernel dropped changes.
     pub(super) fn read(&mut self, each: Each<'_>) -> bool {
         let mut complete = true;
         for _ in 0..READS_MAX {
@@ -89,7 +86,7 @@ impl Events {
     }
 }
 
-/// Asks for all tables. Each table comes after the tables that are needed to understand it.
+/// Requests all tables. Each table comes after the tables that it refers to.
 pub(super) fn dump(each: Each<'_>) -> io::Result<()> {
     let routes = |family| {
         let mut message = RouteMessage::default();
@@ -106,7 +103,6 @@ pub(super) fn dump(each: Each<'_>) -> io::Result<()> {
     ask(&questions, each)
 }
 
-/// Sends one request after the other, and reads each reply.
 pub(super) fn ask(questions: &[RouteNetlinkMessage], each: Each<'_>) -> io::Result<()> {
     let socket = socket_with(Family::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, ROUTE)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
@@ -128,7 +124,7 @@ pub(super) fn ask(questions: &[RouteNetlinkMessage], each: Each<'_>) -> io::Resu
     Ok(())
 }
 
-/// Reads a reply to its end. Returns false if something changed meanwhile.
+/// Reads a reply to its end. Returns false if the tables changed meanwhile.
 fn answer(socket: &OwnedFd, buffer: &mut [u8], each: Each<'_>) -> io::Result<bool> {
     let mut consistent = true;
     loop {
@@ -148,7 +144,7 @@ fn answer(socket: &OwnedFd, buffer: &mut [u8], each: Each<'_>) -> io::Result<boo
     }
 }
 
-/// Parses a datagram. Returns true if it was the last one of a reply.
+/// Parses a datagram. Returns true if the datagram ends a reply.
 fn messages(mut bytes: &[u8], each: Each<'_>) -> bool {
     while let Some(length) = bytes.first_chunk().map(|length| u32::from_ne_bytes(*length) as usize) {
         let Some(message) = bytes.get(..length).filter(|message| !message.is_empty()) else { break };
@@ -156,7 +152,7 @@ fn messages(mut bytes: &[u8], each: Each<'_>) -> bool {
             Ok((header, NetlinkPayload::InnerMessage(message))) => each(message, header.flags),
             Ok((_, NetlinkPayload::Done(_) | NetlinkPayload::Error(_))) => return true,
             Ok(_) => {}
-            // Newer kernels have messages that this program does not know.
+            // Newer kernels send messages that this program does not know.
             Err(error) => tracing::debug!("a message of the kernel's is not understood: {error}"),
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! A copy of the kernel's links, addresses, routes and neighbours, and the forwarding table made from it.
+//! A copy of the kernel's links, addresses, routes and neighbours, and the forwarding table that is
+//! built from them.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,16 +21,14 @@ use steerage::TxId;
 /// searches them.
 const TABLES: [u32; 3] = [255, 254, 253];
 
-/// If there are more targets than this, the table of routes is rebuilt. Most targets then belong to
-/// no route any more.
+/// Above this number of targets, the routes are rebuilt, because most of the targets belong to no
+/// route any more.
 const TARGETS_MAX: usize = 1 << 16;
 
-/// An interface of the router.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) index: u32,
     pub(super) output: TxId,
-    /// Whether its packets have an Ethernet header.
     pub(super) ethernet: bool,
 }
 
@@ -41,44 +40,38 @@ struct LinkState {
     veth: bool,
 }
 
-/// How many checks of neighbours, one a second, a neighbour counts as silent after the kernel has
-/// failed to find it. Afterwards it is unknown. So the first packet to a machine that was off for
-/// long makes the kernel look for it, as if the kernel had sent the packet, and brings no error.
+/// The number of checks (one per second) during which a neighbour counts as silent after the kernel
+/// has failed to resolve it. After that, the neighbour is unknown. The first packet to it then
+/// starts a new resolution and causes no ICMP error, as in the kernel.
 const SILENT_CHECKS: u8 = 5;
 
-/// A neighbour, and what the kernel says about it.
 #[derive(Debug)]
 struct KnownNeighbour {
     neighbour: Arc<Neighbour>,
-    /// Whether the kernel regards it as stale.
+    /// Whether the kernel marks the neighbour as stale.
     stale: bool,
-    /// The number of checks since the kernel found it or failed to.
+    /// The number of checks since the kernel last resolved the neighbour or failed to.
     checks: u8,
 }
 
-/// The changes since the last forwarding table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Changed {
     pub(super) any: bool,
     routes: bool,
-    /// More may have changed than the kernel reported, so all tables must be read again.
+    /// The kernel did not report all changes, so all tables must be read again.
     pub(super) all: bool,
 }
 
-/// The copy of the kernel's tables.
 #[derive(Debug)]
 pub(super) struct KernelTables {
     members: Vec<Member>,
-    /// The user's routes, which replace the kernel's.
     static_routes: Option<Vec<(IpNet, Target)>>,
     links: HashMap<u32, LinkState>,
     addresses: Vec<(u32, IpNet)>,
     /// The targets of each prefix in the kernel's order: by table, then by metric.
     prefixes: HashMap<IpNet, Vec<(u64, Target)>>,
     neighbours: HashMap<(u16, IpAddr), KnownNeighbour>,
-    /// The neighbours that were known before the current dump.
     past: HashMap<(u16, IpAddr), KnownNeighbour>,
-    /// Whether a dump is in progress.
     asking: bool,
     routes: Routes,
     shown: Arc<Routes>,
@@ -86,7 +79,6 @@ pub(super) struct KernelTables {
 }
 
 impl KernelTables {
-    /// Empty tables.
     pub(super) fn new(members: Vec<Member>) -> Self {
         Self {
             members,
@@ -103,13 +95,12 @@ impl KernelTables {
         }
     }
 
-    /// Replaces the kernel's routes by the user's.
     pub(super) fn set_static_routes(&mut self, routes: Vec<(IpNet, Target)>) {
         self.static_routes = Some(routes);
         self.remake_routes();
     }
 
-    /// Begins a dump. The messages until [`end_dump`](Self::end_dump) are the complete tables.
+    /// Begins a dump. The messages up to [`end_dump`](Self::end_dump) contain the complete tables.
     pub(super) fn begin_dump(&mut self) {
         self.asking = true;
         self.past = std::mem::take(&mut self.neighbours);
@@ -119,12 +110,10 @@ impl KernelTables {
         self.changed = Changed { any: true, routes: true, all: false };
     }
 
-    /// Whether the interface is one end of a veth.
     pub(super) fn is_veth(&self, index: u32) -> bool {
         self.links.get(&index).is_some_and(|link| link.veth)
     }
 
-    /// The member whose network has the address.
     pub(super) fn member_of(&self, address: IpAddr) -> Option<u16> {
         let (index, _) =
             self.addresses.iter().find(|(index, net)| net.contains(&address) && self.member(*index).is_some())?;
@@ -135,7 +124,6 @@ impl KernelTables {
         self.members.iter().position(|member| member.index == index).map(|at| at as u16)
     }
 
-    /// Applies a message of the kernel. `flags` are those of its header.
     pub(super) fn apply(&mut self, message: RouteNetlinkMessage, flags: u16) {
         match message {
             RouteNetlinkMessage::NewLink(link) => self.link(link, true),
@@ -152,7 +140,7 @@ impl KernelTables {
 
     fn link(&mut self, message: LinkMessage, is_there: bool) {
         // A bridge also reports its ports with these messages. A port that leaves the bridge still
-        // exists.
+        // exists as a link.
         if message.header.interface_family != AddressFamily::Unspec {
             return;
         }
@@ -185,7 +173,7 @@ impl KernelTables {
         let mut address = None;
         for attribute in &message.attributes {
             match attribute {
-                // If a message has both, `Address` is the peer's.
+                // If a message has both attributes, `Address` is the peer's address.
                 AddressAttribute::Local(local) => address = Some(*local),
                 AddressAttribute::Address(other) => address = address.or(Some(*other)),
                 _ => {}
@@ -232,7 +220,7 @@ impl KernelTables {
         (self.changed.any, self.changed.routes) = (true, true);
     }
 
-    /// A route's prefix, its rank among the routes of that prefix, and its target. `None` for
+    /// A route's prefix, its rank among the routes to that prefix, and its target. `None` for
     /// routes that are not used for forwarding.
     fn read_route(&self, message: &RouteMessage) -> Option<(IpNet, u64, Target)> {
         let header = &message.header;
@@ -274,7 +262,8 @@ impl KernelTables {
             RouteType::Prohibit => Target::Prohibit,
             RouteType::Unicast => {
                 hops.extend(only.0.and_then(|index| self.hop(index, only.1, 1)));
-                // Routes by other interfaces and routes with an encapsulation cannot be used.
+                // Routes through interfaces outside of the router, and routes with an
+                // encapsulation, cannot be used.
                 if hops.is_empty() || encapsulated { Target::Unreachable } else { Target::Via(hops) }
             }
             _ => return None,
@@ -286,7 +275,7 @@ impl KernelTables {
         Some(Hop { interface: self.member(index)?, gateway, weight })
     }
 
-    /// Updates the routes of a prefix from the kernel's entries. If the user gives routes, only
+    /// Updates the routes of a prefix from the kernel's entries. If the user specifies routes, only
     /// local routes come from the kernel.
     fn update(&mut self, prefix: IpNet) {
         let first = self.prefixes.get(&prefix).and_then(|entries| entries.first()).map(|(_, target)| target);
@@ -313,7 +302,7 @@ impl KernelTables {
     }
 
     fn neighbour(&mut self, message: &NeighbourMessage, is_there: bool) {
-        // The kernel replies for proxy entries itself, so they are no neighbours of ours.
+        // The kernel itself answers for proxy entries, so they are not neighbours of the router.
         let is_proxy = message.header.flags.contains(NeighbourFlags::Proxy);
         let Some(member) = self.member(message.header.ifindex).filter(|_| !is_proxy) else { return };
         let (mut address, mut mac) = (None, None);
@@ -330,7 +319,7 @@ impl KernelTables {
         let Some(key) = address.map(|address| (member, address)) else { return };
         let state = message.header.state;
         let mac: Option<Option<Mac>> = match state {
-            // An entry that was not known before a dump has probably failed long ago.
+            // A failed entry that was unknown before the dump has probably failed long ago.
             NeighbourState::Failed if is_there && (!self.asking || self.past.contains_key(&key)) => Some(None),
             NeighbourState::Incomplete | NeighbourState::None | NeighbourState::Failed => None,
             _ if is_there => mac.map(Some),
@@ -353,9 +342,9 @@ impl KernelTables {
         }
     }
 
-    /// Checks the neighbours. To be called once a second. Returns those that packets went to, and
-    /// that the kernel considers stale. The kernel does not see those packets, so it may forget the
-    /// neighbours.
+    /// Checks the neighbours; must be called once per second. Returns the neighbours that received
+    /// packets and that the kernel marks as stale. The kernel does not see those packets, so it
+    /// might forget the neighbours.
     pub(super) fn check_neighbours(&mut self) -> Vec<(u16, IpAddr)> {
         let before = self.neighbours.len();
         self.neighbours.retain(|_, known| {
@@ -367,18 +356,16 @@ impl KernelTables {
         used.map(|(key, _)| *key).collect()
     }
 
-    /// Whether there are changes since [`take_changed`](Self::take_changed) that can be shown.
-    /// During a dump there are none, because the tables are incomplete.
+    /// Whether changes since [`take_changed`](Self::take_changed) are ready for a new table.
+    /// Returns false during a dump, because the tables are incomplete.
     pub(super) fn is_changed(&self) -> bool {
         !self.asking && (self.changed.any || self.changed.all)
     }
 
-    /// The changes since the last call.
     pub(super) fn take_changed(&mut self) -> Changed {
         std::mem::take(&mut self.changed)
     }
 
-    /// Makes the forwarding table.
     pub(super) fn table(&mut self, changed: Changed) -> Table {
         if self.routes.targets() > TARGETS_MAX {
             self.remake_routes();
@@ -411,7 +398,6 @@ impl KernelTables {
         }
     }
 
-    /// Ends a dump, and rebuilds the routes from the messages since its begin.
     pub(super) fn end_dump(&mut self) {
         self.asking = false;
         self.past.clear();
@@ -441,7 +427,6 @@ fn gateway(attribute: &RouteAttribute) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    /// The kernel's message that the neighbour 10.0.0.2 of the first interface is in this state.
     fn neighbour(state: NeighbourState) -> RouteNetlinkMessage {
         let mut message = NeighbourMessage::default();
         (message.header.ifindex, message.header.state) = (7, state);
@@ -452,8 +437,8 @@ mod tests {
         RouteNetlinkMessage::NewNeighbour(message)
     }
 
-    /// The link address of that neighbour in the forwarding table. The inner value is `None` if the
-    /// neighbour is silent, and the outer value if it is unknown.
+    /// The link address of that neighbour in the forwarding table. The outer value is `None` if the
+    /// neighbour is unknown, and the inner value if it is silent.
     fn shown(kernel: &mut KernelTables) -> Option<Option<Mac>> {
         let changed = kernel.take_changed();
         let table = kernel.table(changed);
@@ -463,7 +448,7 @@ mod tests {
     #[test]
     fn a_neighbour_is_silent_for_seconds_and_then_unknown() {
         let mut kernel = KernelTables::new(vec![Member { index: 7, output: TxId(0), ethernet: true }]);
-        // In the first dump, it is an old entry.
+        // In the first dump, a failed neighbour is an old entry.
         kernel.begin_dump();
         kernel.apply(neighbour(NeighbourState::Failed), 0);
         kernel.end_dump();
@@ -476,7 +461,7 @@ mod tests {
                 kernel.check_neighbours();
                 assert_eq!(shown(&mut kernel), Some(None));
             }
-            // Another dump in the meantime does not change that.
+            // Another dump in the meantime does not make the neighbour unknown.
             kernel.begin_dump();
             kernel.apply(neighbour(NeighbourState::Failed), 0);
             kernel.end_dump();

@@ -1,4 +1,5 @@
-//! Keeps a program that handles packets from doing harm, and keeps other users away from its files.
+//! Protects a machine from a program that handles packets, and the program's files from other
+//! users.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -7,8 +8,8 @@
 //! | [`capabilities`] | drops the capabilities of a process once its devices are open |
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
 //!
-//! Architecture invariant: this crate knows nothing about packets, devices or commands. It
-//! restricts, and never grants.
+//! Architecture invariant: this crate knows nothing about packets, devices or commands. It removes
+//! access, and never grants any.
 #![deny(unsafe_code)]
 
 pub mod capabilities;

@@ -13,13 +13,12 @@ use super::SandboxError;
 use super::calls::{Call, Group, Only};
 use super::sockets::PacketSockets;
 
-/// The architecture of this machine, if seccompiler supports it.
 pub(crate) fn arch() -> Option<TargetArch> {
     TargetArch::try_from(std::env::consts::ARCH).ok()
 }
 
-/// A program that allows the calls of these groups, except sending by the packet sockets. Any other
-/// call ends the process with SIGSYS.
+/// Compiles a program that allows the calls of these groups, except sending through the packet
+/// sockets. Any other call ends the process with SIGSYS.
 pub(crate) fn allow(groups: &[Group], sockets: &PacketSockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     let mut unlimited = Vec::new();
@@ -47,8 +46,8 @@ pub(crate) fn allow(groups: &[Group], sockets: &PacketSockets, arch: TargetArch)
     compile(rules, SeccompAction::Trap, SeccompAction::Allow, arch)
 }
 
-/// A program that answers certain calls with ENOSYS, like a kernel without them. The C library can do
-/// without them.
+/// Compiles a program that answers certain calls with ENOSYS, like a kernel without these calls.
+/// The C library has fallbacks for them.
 pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let rules = BTreeMap::from([(Sysno::clone3.id().into(), Vec::new())]);
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
@@ -64,8 +63,8 @@ fn compile(
     filter.try_into().map_err(SandboxError::filter)
 }
 
-/// The alternatives for the arguments of a call. It is allowed if all conditions of one of them hold, or
-/// if there is no alternative.
+/// The alternative conditions for the arguments of a call. The call is allowed if all conditions of
+/// one alternative hold, or if there is no alternative.
 fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     let word = |argument, how, value| condition(argument, SeccompCmpArgLen::Dword, how, value);
     let equal = |argument, value| word(argument, SeccompCmpOp::Eq, value);
@@ -81,9 +80,9 @@ fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     }
 }
 
-/// The conditions that keep a call from sending by packet sockets. A call with an address could choose the
-/// interface, so no packet socket may be used for it. Other calls send by the interface that the socket is bound
-/// to, so they may use those that are there to send.
+/// The conditions that prevent a call from sending through packet sockets. A call with an address
+/// could choose the interface, so it may use no packet socket. Other calls send through the
+/// socket's bound interface, so they may use the sockets that exist for sending.
 fn barred(call: Call, sockets: &PacketSockets) -> Result<Vec<SeccompCondition>, SandboxError> {
     let has_address = !matches!(call.only, Only::Null(_));
     let sockets = match call.number {

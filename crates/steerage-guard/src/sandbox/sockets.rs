@@ -1,21 +1,24 @@
 //! Finds the packet sockets of this process.
 //!
-//! A packet socket that listens can also send: `write` sends by the interface that it is bound to, and a
-//! call with an address by any interface. So a thread that listens must not use it for these calls. The
-//! kernel has no option that makes a packet socket unable to send, but a filter sees the number of a
-//! descriptor. The thread cannot give the socket another number, because it may not duplicate descriptors.
+//! A packet socket that listens can also send: `write` sends through its bound interface, and a
+//! call with an address sends through any interface. A listening thread must therefore not use
+//! these calls on the socket. The kernel has no option that makes a packet socket unable to send,
+//! but a filter sees descriptor numbers. The thread cannot change a socket's number, because it may
+//! not duplicate descriptors.
 
 use std::fs;
 use std::os::fd::RawFd;
 
 use super::{SandboxError, sys};
 
-/// The most packet sockets of each kind that a filter can name. Each takes two or three instructions in each
-/// of three system calls, and the kernel accepts programs of 4096 instructions (`BPF_MAXINSNS`).
+/// The maximum number of packet sockets of each type that a filter can name. Each socket takes two
+/// or three instructions in each of three system calls, and the kernel accepts programs of 4096
+/// instructions (`BPF_MAXINSNS`).
 const SOCKETS_MAX: usize = 200;
 
-/// The packet sockets (packet(7)) that this process has open. A [`ThreadFilter`](super::ThreadFilter)
-/// does not let its thread send by those that listen.
+/// The packet sockets (packet(7)) that this process has open. A
+/// [`ThreadFilter`](super::ThreadFilter) prevents its thread from sending through listening packet
+/// sockets.
 ///
 /// ```
 /// use steerage_guard::sandbox::{Group, PacketSockets, ThreadFilter};
@@ -25,15 +28,14 @@ const SOCKETS_MAX: usize = 200;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct PacketSockets {
-    /// The sockets that listen to all protocols of an interface.
     pub(crate) listening: Vec<RawFd>,
     pub(crate) all: Vec<RawFd>,
     too_many: bool,
 }
 
 impl PacketSockets {
-    /// Finds the packet sockets. Call it when all of them are open, and do not use the number of one that
-    /// is closed for something else that a confined thread writes to.
+    /// Finds the packet sockets. Call this function when all packet sockets are open. If one of
+    /// them is closed, a confined thread must not write to another file that reuses its number.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -59,8 +61,8 @@ impl PacketSockets {
         Ok(found)
     }
 
-    /// Whether there are more packet sockets than a filter can name. Then it names none, and its thread may send by
-    /// them.
+    /// Whether there are more packet sockets than a filter can name. In that case, the filter names
+    /// none, and its thread may send through them.
     pub fn too_many(&self) -> bool {
         self.too_many
     }

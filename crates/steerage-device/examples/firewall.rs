@@ -1,5 +1,5 @@
-//! A firewall between two TAPs. It reads its rules again every second:
-//! `cargo run --release -p steerage-device --example firewall -- inside outside rules.txt`
+//! A firewall between two TAPs, which reads its rules again every second: `cargo run --release -p
+//! steerage-device --example firewall -- inside outside rules.txt`
 #![expect(clippy::print_stderr, reason = "an example says what is wrong")]
 
 use std::collections::HashSet;
@@ -9,7 +9,7 @@ use std::{error::Error, fs, time::Duration};
 use steerage::{Batch, Builder, Cpu, Handler, TxId, flow::protocol::has_ports};
 use steerage_device::tap::{Layer, TapOptions};
 
-/// The ports that are blocked at either end of a flow. The file has one port per line.
+/// The blocked ports, for either end of a flow. The file has one port per line.
 pub(crate) type Rules = HashSet<u16>;
 
 /// The current rules, which any thread may replace. The number changes with each replacement.

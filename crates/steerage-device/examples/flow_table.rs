@@ -1,8 +1,8 @@
-//! State that moves with its bucket: a table of flows on each CPU, while the mask changes under load.
+//! State that moves with its bucket: a flow table on each CPU, while the mask changes under load.
 //!
 //! Each packet of synthetic traffic carries its number within its flow. The table expects the
-//! numbers in order. It would see a gap if the state of a flow was lost or left behind, or if two
-//! packets of a flow changed places.
+//! numbers in order. A gap would mean that the state of a flow was lost or left on another CPU, or
+//! that two packets of a flow were reordered.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::collections::HashMap;
@@ -17,9 +17,8 @@ use steerage_device::synthetic::parse_payload;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) packets: u64,
-    /// The number that the next packet should have.
     next: u64,
-    /// How many packets had a different number.
+    /// How many packets had an unexpected number.
     pub(crate) gaps: u64,
     /// How often the flow moved to another CPU.
     pub(crate) moves: u64,
@@ -27,8 +26,8 @@ pub(crate) struct Flow {
 
 pub(crate) type Flows = HashMap<u32, Flow>;
 
-/// The flows of one CPU, grouped by bucket. Giving a bucket away takes one look-up, no matter how
-/// many flows it has.
+/// The flows of one CPU, grouped by bucket. Passing on a bucket takes one lookup, however many
+/// flows it has.
 #[derive(Debug, Default)]
 struct FlowTable(HashMap<BucketId, Flows>);
 
@@ -60,7 +59,6 @@ impl Handler for FlowTable {
     }
 }
 
-/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) flows: Flows,

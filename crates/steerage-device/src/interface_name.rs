@@ -9,7 +9,7 @@ use crate::sys::InterfaceSocket;
 pub(crate) fn following(name: &str) -> DeviceName {
     match (nix::net::if_::if_nametoindex(name), InterfaceSocket::open()) {
         (Ok(index), Ok(socket)) => DeviceName::following(name, move || socket.name_of(index).ok()),
-        // The interface is gone, or too many files are open. Then the name stays as it is.
+        // The interface is gone, or too many files are open. The name then never changes.
         _ => name.into(),
     }
 }

@@ -20,7 +20,7 @@ const ARPHRD_NONE: u16 = 0xfffe;
 /// An Ethernet header and two VLAN tags. They precede the bytes that the MTU counts.
 const LINK_BYTES: usize = 14 + 2 * 4;
 
-/// An interface, as it was at the time of the look.
+/// An interface, as it was when it was read.
 #[derive(Clone, Debug)]
 pub(super) struct Interface {
     pub(super) name: String,
@@ -37,7 +37,7 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    /// Reads the interface's properties. Any packet socket can ask for them.
+    /// Reads the interface's properties. Any packet socket can request them.
     pub(super) fn look(name: &str, socket: &Socket) -> Result<Self, DeviceError> {
         let cannot = |cause| DeviceError::new(name, "look at the interface", cause).advise(GONE);
         let index = index_of(name).ok_or_else(|| cannot(io::Error::from_raw_os_error(libc::ENODEV)))?;
@@ -60,7 +60,7 @@ impl Interface {
             loopback: hardware == ARPHRD_LOOPBACK,
             up: socket.is_up(name).map_err(cannot)?,
             frame_bytes_max: socket.mtu(name).map_err(cannot)? + LINK_BYTES,
-            // If the kernel does not say, print no note.
+            // If the kernel does not report this, print no hint.
             merges: socket.merges(name).unwrap_or_default(),
         })
     }
@@ -73,7 +73,7 @@ impl Interface {
         Ok(usable.map(str::to_owned).collect())
     }
 
-    /// Notes for the user about the interface. `whole` means that merged packets are welcome.
+    /// Hints for the user about the interface. `whole` means that merged packets stay whole.
     pub(super) fn notes(&self, whole: bool) -> Vec<String> {
         let name = &self.name;
         let mut notes = Vec::new();

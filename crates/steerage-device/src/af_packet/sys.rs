@@ -1,7 +1,8 @@
 //! The system calls of packet sockets, and the memory shared with the kernel. All `unsafe` code of
 //! this device is here.
 //!
-//! Layouts and numbers are those of the kernel's `linux/if_packet.h`, `linux/sockios.h` and `linux/ethtool.h`.
+//! Layouts and numbers are those of the kernel's `linux/if_packet.h`, `linux/sockios.h` and
+//! `linux/ethtool.h`.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::io;
@@ -41,13 +42,13 @@ const ETHTOOL_GGRO: u32 = 0x2b;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 const IFF_UP: u16 = 1;
 
-/// The kernel's counts since the last request.
+/// The kernel's counts since they were last read.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Statistics {
-    /// Frames that passed the filter, including those that found no room.
+    /// Frames that passed the filter, including frames that did not fit into the ring.
     pub(super) packets: u32,
-    /// Frames that found no room.
+    /// Frames that did not fit into the ring.
     pub(super) drops: u32,
     /// How many times the ring was full.
     pub(super) freezes: u32,
@@ -64,8 +65,8 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// A socket that does not listen yet, and that never waits. With `cooked`, frames come without their link
-    /// header.
+    /// Creates a socket that does not listen yet, and that never waits. If `cooked` is set, frames
+    /// arrive without their link header.
     pub(super) fn new(cooked: bool) -> io::Result<Self> {
         let kind = if cooked { libc::SOCK_DGRAM } else { libc::SOCK_RAW };
         // SAFETY: takes numbers only.
@@ -95,35 +96,32 @@ impl Socket {
         Ok(value)
     }
 
-    /// Has the kernel put a `virtio_net_hdr` before each received frame, and expect one before each
-    /// sent frame. Call this before making the ring.
+    /// Makes the kernel put a `virtio_net_hdr` before each received frame, and expect one before
+    /// each sent frame. Call this before creating the ring.
     pub(super) fn tell_offloads(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)
     }
 
-    /// Makes the ring, with `reserve` bytes of room before each frame.
+    /// Creates the ring, with `reserve` free bytes before each frame.
     pub(super) fn make_ring(&self, shape: &Shape, reserve: u32) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_VERSION, &TPACKET_V3)?;
         self.set(libc::SOL_PACKET, PACKET_RESERVE, &reserve)?;
         self.set(libc::SOL_PACKET, PACKET_RX_RING, &shape.request())
     }
 
-    /// Lets only frames through that `program` accepts. The program replaces the previous one at
-    /// once.
+    /// Accepts only frames that match `program`, which replaces the previous program at once.
     pub(super) fn attach(&self, program: &[Instruction]) -> io::Result<()> {
         let len = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         // `Instruction` has the layout of `sock_filter`.
         let filter = program.as_ptr().cast::<libc::sock_filter>().cast_mut();
-        // The kernel copies the instructions during the call, and `program` lives until then.
+        // The kernel copies the instructions during the call, while `program` is valid.
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &libc::sock_fprog { len, filter })
     }
 
-    /// Lets everything through.
     pub(super) fn detach(&self) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0)
     }
 
-    /// Starts to listen to all protocols on the interface.
     pub(super) fn bind(&self, interface: u32) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as u16,
@@ -139,7 +137,7 @@ impl Socket {
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
 
-    /// Whether the interface should receive frames for other machines while this socket exists.
+    /// Whether the interface receives frames for other machines while this socket exists.
     pub(super) fn promiscuous(&self, interface: u32, yes: bool) -> io::Result<()> {
         let option = if yes { PACKET_ADD_MEMBERSHIP } else { PACKET_DROP_MEMBERSHIP };
         let request = libc::packet_mreq {
@@ -151,12 +149,12 @@ impl Socket {
         self.set(libc::SOL_PACKET, option, &request)
     }
 
-    /// Skips frames that this machine sends before they cost anything. Since Linux 4.20.
+    /// Skips outgoing frames before they cost anything. Since Linux 4.20.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
     }
 
-    /// Shares the interface's frames by flow with the other sockets of the group. `None` founds a
+    /// Shares the interface's frames by flow with the other sockets of the group. `None` creates a
     /// group. Returns the group's number.
     pub(super) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
         let of = |group: u16, flags: u32| u32::from(group) | (PACKET_FANOUT_HASH | flags) << 16;
@@ -167,7 +165,6 @@ impl Socket {
         Ok(self.get::<u32>(libc::SOL_PACKET, PACKET_FANOUT)? as u16)
     }
 
-    /// The kernel's counts since the last call.
     pub(super) fn statistics(&self) -> io::Result<Statistics> {
         self.get(libc::SOL_PACKET, PACKET_STATISTICS)
     }
@@ -206,7 +203,6 @@ impl Socket {
         Ok(request.int().max(0) as usize)
     }
 
-    /// Whether the interface is up.
     pub(super) fn is_up(&self, name: &str) -> io::Result<bool> {
         let mut request = InterfaceRequest::of(name)?;
         self.ask(SIOCGIFFLAGS, &mut request)?;
@@ -220,7 +216,8 @@ impl Socket {
         Ok((generic != 0, flags & ETH_FLAG_LRO != 0))
     }
 
-    /// Has the kernel finish checksums before the interface sends, like `ethtool -K name tx off`.
+    /// Makes the kernel compute checksums before the interface sends, like `ethtool -K name tx
+    /// off`.
     #[cfg(test)]
     pub(super) fn finish_checksums(&self, name: &str) -> io::Result<()> {
         const ETHTOOL_STXCSUM: u32 = 0x17;
@@ -240,7 +237,7 @@ impl Socket {
     }
 }
 
-/// The outcome of a system call that returns a negative number on failure.
+/// Converts a negative result of a system call to an error.
 fn checked(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

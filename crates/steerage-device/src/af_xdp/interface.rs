@@ -21,9 +21,9 @@ const IFLA_MTU: u16 = 4;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_FLAGS: u16 = 3;
-/// The places of an interface that can hold a program (`enum xdp_mode`): in the driver, after the
+/// The hooks of an interface that can hold a program (`enum xdp_mode`): in the driver, after the
 /// driver, and in the card. Each has the attribute that reports the program's number, and the flag
-/// that names the place in requests (`XDP_FLAGS_*`).
+/// that names the hook in requests (`XDP_FLAGS_*`).
 const PLACES: [(u16, u32); 3] = [(5, 1 << 2), (6, 1 << 1), (7, 1 << 3)];
 const NLA_F_NESTED: u16 = 1 << 15;
 /// The multicast group that receives every change of a link.
@@ -33,9 +33,9 @@ const IFF_UP: u32 = 1;
 const HEADER_BYTES: usize = 16;
 const INFO_BYTES: usize = 16;
 
-/// The longest message. It has a link's statistics and those of a hundred virtual functions.
+/// The longest message. It contains the statistics of a link and of a hundred virtual functions.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// How many messages are read at most until the answer must be there.
+/// The maximum number of messages that are read before the answer.
 const MESSAGES_MAX: usize = 64;
 
 pub(super) const ETHERNET: u16 = 1;
@@ -58,7 +58,7 @@ pub(super) struct Interface {
 pub(super) struct Occupant {
     /// The program's number.
     pub(super) id: u32,
-    /// The program's place: a flag of [`PLACES`].
+    /// The program's hook: a flag of [`PLACES`].
     pub(super) place: u32,
 }
 
@@ -104,14 +104,14 @@ impl Netlink {
         netlink.answer()?.ok_or_else(|| io::Error::other("the kernel did not answer"))
     }
 
-    /// Removes the program that is attached at that place of the interface without a link.
+    /// Removes the program that is attached at that hook of the interface without a link.
     pub(super) fn detach(interface: u32, place: u32) -> io::Result<()> {
         Self::set_program(interface, -1, place)
     }
 
-    /// Attaches the program with that descriptor, or none for -1, at that place without a link. The
-    /// place must be named. Without it, the kernel chooses the driver's place if the driver
-    /// supports XDP, and then removes no program from the place after the driver.
+    /// Attaches the program with that descriptor, or none for -1, at that hook without a link. The
+    /// hook must be named. Otherwise the kernel chooses the driver's hook if the driver supports
+    /// XDP, and removes no program from the hook after the driver.
     pub(super) fn set_program(interface: u32, program: i32, place: u32) -> io::Result<()> {
         let mut netlink = Self::open(0)?;
         let mut asked = attribute(IFLA_XDP_FD, &program.to_ne_bytes());
@@ -163,7 +163,8 @@ impl Netlink {
     }
 }
 
-/// The number of queues of an interface. If the driver does not say, it is 1 of each kind.
+/// The number of queues of an interface. If the driver does not report it, the number is 1 of each
+/// kind.
 pub(super) fn queues(name: &str) -> Queues {
     let said = Netlink::open(0).ok().and_then(|netlink| sys::queues(netlink.as_fd(), name));
     said.unwrap_or(Queues { receive: 1, send: 1 })

@@ -1,7 +1,8 @@
 //! The system calls of AF_XDP and its program, and the memory shared with the kernel. All `unsafe`
 //! code of this device is here.
 //!
-//! Layouts and numbers are those of the kernel's `linux/if_xdp.h`, `linux/bpf.h` and `linux/ethtool.h`.
+//! Layouts and numbers are those of the kernel's `linux/if_xdp.h`, `linux/bpf.h` and
+//! `linux/ethtool.h`.
 
 use std::ffi::{c_int, c_ulong};
 use std::io;
@@ -146,8 +147,8 @@ impl Socket {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Makes receivers poll the driver, for this long at a time and for this many frames. This takes
-    /// CAP_NET_ADMIN, which is given up before sockets are bound.
+    /// Makes receivers poll the driver, for this long at a time and for this many frames. This
+    /// takes CAP_NET_ADMIN, which is given up before sockets are bound.
     pub(super) fn busy_poll(&self, time: Duration, budget: u32) -> io::Result<()> {
         let micros = time.as_micros().clamp(1, i32::MAX as u128) as c_int;
         self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
@@ -239,8 +240,8 @@ pub(super) struct Queues {
     pub(super) send: u32,
 }
 
-/// The current number of queues of the interface. Any socket for interface requests can ask. `None`
-/// if the driver does not say.
+/// The current number of queues of the interface. Any socket for interface requests works. `None`
+/// if the driver does not report it.
 pub(super) fn queues(socket: BorrowedFd<'_>, name: &str) -> Option<Queues> {
     // `struct ethtool_channels`: the command, four maxima, and the current numbers of queues for
     // receiving, for sending, for other things and for both directions.
@@ -271,7 +272,7 @@ pub(super) struct OpenSocket {
     rx: Ring<Descriptor>,
     fill: Ring<u64>,
     posted: Posted,
-    /// Must be dropped last.
+    /// This field must be dropped last.
     socket: Socket,
 }
 
@@ -343,13 +344,13 @@ impl OpenSocket {
         self.rx.consumed();
     }
 
-    /// Whether the driver waits for a system call after new pages were posted.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
         self.fill.needs_wakeup()
     }
 
-    /// Has the driver look for posted pages. In busy-poll mode, the driver looks for frames too.
+    /// Makes the driver check for posted pages. In busy-poll mode, the driver also polls for
+    /// frames.
     pub(super) fn wake_up(&self) {
         let fd = self.as_fd().as_raw_fd();
         let null = std::ptr::null_mut();
@@ -367,7 +368,7 @@ impl OpenSocket {
     }
 
     /// Closes the socket. Returns the pages that it had. A zero-copy socket returns none: its
-    /// driver may write to them for a while, so they stay out of use until the memory is freed.
+    /// driver may still write to the pages, so they stay out of use until the memory is freed.
     pub(super) fn close(self) -> Option<Posted> {
         let zero_copy = self.is_zero_copy();
         let Self { rx, fill, posted, socket } = self;
@@ -386,7 +387,7 @@ pub(super) struct BadAddress {
 }
 
 /// Waits until every CPU has finished the network work that it was doing at the call. Returns false
-/// if the kernel cannot say.
+/// if the kernel does not support this.
 pub(super) fn wait_for_receivers() -> bool {
     // The kernel's receive path runs under RCU, and this call waits for a grace period.
     // SAFETY: takes numbers only.

@@ -39,7 +39,7 @@ const TO_V4: [u8; 4] = [198, 18, 0, 1];
 /// A network for documentation (RFC 3849).
 const NET_FROM_V6: [u16; 8] = [0x2001, 0xdb8, 0, 1, 0, 0, 0, 0];
 const TO_V6: [u16; 8] = [0x2001, 0xdb8, 0, 2, 0, 0, 0, 1];
-/// The discard port, where receivers throw all data away (RFC 863).
+/// The discard port (RFC 863).
 const PORT_DISCARD: u16 = 9;
 
 /// A kind of flow.
@@ -139,8 +139,8 @@ pub fn parse_payload(frame: &[u8]) -> Option<(u32, u64)> {
     (magic == MAGIC).then_some((flow, number))
 }
 
-/// Derives the addresses of flows from the seed. It permutes 24 bits, so no two flows have the same
-/// address.
+/// Derives the addresses of flows from the seed by a permutation of 24 bits, so that no two flows
+/// have the same address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     mask: u32,
@@ -154,8 +154,8 @@ impl Places {
         Self { mask: super::sample::mix(seed) as u32 & Self::ALL }
     }
 
-    /// The place and the port of a flow. Each step is reversible (multiplication by an odd factor,
-    /// or a shift by half and xor), so different flows get different places.
+    /// The address part and the port of a flow. Each step is reversible (multiplication by an odd
+    /// factor, or a shift by half and xor), so different flows get different addresses.
     #[inline(always)]
     fn of(self, flow: u32) -> (u32, u16) {
         let mut x = flow ^ self.mask;

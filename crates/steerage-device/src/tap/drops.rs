@@ -19,13 +19,12 @@ const HEADERS_BYTES: usize = 32;
 /// unless the request asks for more.
 const ANSWER_BYTES: usize = 8192;
 
-/// Asks for the drops of one interface, in the namespace where this was created.
 #[derive(Debug)]
 pub(super) struct Drops {
     socket: File,
     request: [u8; HEADERS_BYTES],
     answer: Box<[u8]>,
-    /// The count at the last look.
+    /// The count at the last read.
     seen: u64,
 }
 
@@ -42,7 +41,7 @@ impl Drops {
         Ok(drops)
     }
 
-    /// How many packets were dropped since the last look. 0 if the interface is gone.
+    /// The number of packets that were dropped after the last read. 0 if the interface is gone.
     pub(super) fn look(&mut self) -> u64 {
         let Ok(all) = self.ask() else { return 0 };
         all.saturating_sub(std::mem::replace(&mut self.seen, all))
@@ -55,7 +54,6 @@ impl Drops {
     }
 }
 
-/// The number of drops in an answer.
 fn tx_dropped(answer: &[u8]) -> Option<u64> {
     let short = |bytes: &[u8], at: usize| Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     if short(answer, 4)? != RTM_NEWLINK {

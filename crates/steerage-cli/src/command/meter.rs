@@ -17,11 +17,11 @@ use crate::run::{self, RunOptions, Stopper};
 use crate::sandbox::{Needs, SandboxProfile};
 use outputs::{Outputs, Writers};
 
-/// How many active flows are kept for the live table on a terminal: those with the most bytes. The
-/// table shows the flows with the highest rates among them.
+/// The number of active flows for the live table on a terminal: the flows with the most bytes. The
+/// table shows those of them that have the highest rates.
 const LIVE_FLOWS: usize = 200;
 
-/// Meters flows until the end, writes and exports them if asked, and reports.
+/// Meters flows until the end, writes and exports them if requested, and reports.
 pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let flows = &args.flows;
     let outputs = Outputs::of(args)?;
@@ -79,7 +79,6 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     written.and(reported)
 }
 
-/// Returns `sample`, or `None` if all flows are metered.
 fn sampled(sample: u32) -> Option<u32> {
     (sample > 1).then_some(sample)
 }

@@ -1,4 +1,4 @@
-//! The CPUs: how many this process may use, and which of them share a cache or a node.
+//! The CPUs: how many this process may use, and which CPUs share a cache or a NUMA node.
 
 use std::collections::BTreeSet;
 
@@ -13,30 +13,26 @@ pub(super) struct Cpus {
     online: Option<String>,
     /// The CPUs of the affinity mask, which a cgroup's cpuset limits.
     usable: String,
-    /// The CPU time that the cgroup allows, in CPUs, or `None` if there is no limit.
+    /// The CPU time that the cgroup allows, in CPUs. `None` if there is no limit.
     quota: Option<f64>,
-    /// The usable CPUs that are threads of one core, for each core with several.
+    /// For each core with several threads, the usable CPUs that are its threads.
     smt: Vec<String>,
-    /// The CPUs that share a last-level cache.
     caches: Vec<Cache>,
     nodes: Vec<Node>,
     /// The online CPUs that are isolated from the kernel's own work.
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,
-    /// The CPUs that a run uses by default.
     #[serde(skip)]
     default: CpuMask,
 }
 
-/// A cache that CPUs share.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct Cache {
     level: u32,
     cpus: String,
 }
 
-/// A NUMA node.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Node {
     node: u32,
@@ -67,7 +63,6 @@ impl Cpus {
         }
     }
 
-    /// How many CPUs a run uses by default.
     pub(super) fn of_a_run(&self) -> usize {
         self.default.len()
     }
@@ -153,7 +148,7 @@ mod tests {
         assert!(found(&none).starts_with("Lack CPUs: it cannot be read"), "{}", found(&none));
     }
 
-    /// A machine with two packages. Each has two cores with two threads. This process may use three
+    /// A machine with two packages of two cores with two threads each. This process may use three
     /// quarters of the CPUs.
     #[test]
     fn threads_caches_and_nodes() {

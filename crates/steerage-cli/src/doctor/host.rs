@@ -3,19 +3,19 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A machine as its files show it. Any file may be missing: containers hide some, and kernels differ.
+/// A machine, as its files describe it. Any file may be missing: containers hide files, and kernels
+/// differ.
 #[derive(Debug)]
 pub(super) struct Host {
     root: PathBuf,
 }
 
 impl Host {
-    /// This machine.
     pub(super) fn this() -> Self {
         Self { root: PathBuf::from("/") }
     }
 
-    /// A fake machine, made up of files below `root`.
+    /// A fake machine, whose files are below `root`.
     #[cfg(test)]
     pub(super) fn below(root: PathBuf) -> Self {
         Self { root }
@@ -31,7 +31,6 @@ impl Host {
         Some(fs::read_to_string(self.path(path)).ok()?.trim().to_owned())
     }
 
-    /// The number in a file.
     pub(super) fn number(&self, path: impl AsRef<Path>) -> Option<i64> {
         self.text(path)?.parse().ok()
     }
@@ -58,16 +57,13 @@ impl Host {
     }
 }
 
-/// Fake machines for tests: directories with made-up files.
 #[cfg(test)]
 pub(super) mod fake {
     use super::*;
 
-    /// A root directory that is removed at the end of the test.
     pub(crate) struct FakeHost(PathBuf);
 
     impl FakeHost {
-        /// Creates files with these paths and contents.
         pub(crate) fn new(name: &str, files: &[(&str, &str)]) -> Self {
             let root = std::env::temp_dir().join(format!("steerage-doctor-{}-{name}", std::process::id()));
             let fake = Self(root);

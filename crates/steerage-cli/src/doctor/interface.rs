@@ -1,4 +1,4 @@
-//! An interface: whether packets arrive as they were on the wire, and over how many queues.
+//! An interface: whether packets arrive unchanged from the wire, and over how many queues.
 
 use serde::Serialize;
 
@@ -20,7 +20,6 @@ const ARPHRD_LOOPBACK: i64 = 772;
 /// `IFF_UP`: net/if.h.
 const UP: u32 = 1;
 
-/// The facts about an interface.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Interface {
     name: String,
@@ -61,8 +60,8 @@ struct Xdp {
 
 impl Xdp {
     /// The faster of AF_PACKET and AF_XDP. With a copy, AF_XDP moves the kernel's part of receiving
-    /// to the polling CPU, which then receives fewer packets than with AF_PACKET. It pays if the
-    /// kernel would otherwise also handle each packet (lab/notes/interfaces.md).
+    /// to the polling CPU, which then receives fewer packets than with AF_PACKET. AF_XDP is still
+    /// faster if the kernel would otherwise handle each packet too (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
@@ -73,13 +72,11 @@ impl Xdp {
 }
 
 impl Interface {
-    /// Whether an interface of that name exists.
     pub(super) fn is_there(host: &Host, name: &str) -> bool {
         let is_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
         is_name && host.path(format!("sys/class/net/{name}/ifindex")).exists()
     }
 
-    /// Reads what the kernel reports about the interface.
     pub(super) fn look(host: &Host, name: &str, features: Option<&Features>) -> Self {
         let at = |file: &str| format!("sys/class/net/{name}/{file}");
         let flags =
@@ -160,8 +157,8 @@ impl Interface {
         Finding::info("rx queues", found)
     }
 
-    /// Reports whether the kernel steers the queues. Its steering comes before ours, and costs what
-    /// ours saves.
+    /// Reports whether the kernel steers the queues. Its steering runs before ours, and costs as
+    /// much as ours saves.
     fn kernel_steers(&self) -> Option<Finding> {
         let is_set =
             |queue: &&RxQueue| queue.rps_cpus.as_ref().is_some_and(|mask| mask.contains(|c| !"0,".contains(c)));

@@ -1,5 +1,5 @@
-//! `steerage doctor`: checks what this machine offers for steering packets, and says how to fix
-//! what is missing. It changes nothing.
+//! `steerage doctor`: checks the machine's support for steering packets, and says how to fix what
+//! is missing. The command changes nothing.
 //!
 //! The result is a list of [`Finding`]s, one line each, and numbers for scripts. Files are read
 //! below a root directory, which tests replace. `probe` has the checks that must run on the real
@@ -24,7 +24,6 @@ use host::Host;
 use interface::Interface;
 use probe::{Capability, Probes};
 
-/// The state of a checked item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
@@ -34,13 +33,12 @@ enum State {
     Info,
 }
 
-/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     about: &'static str,
     state: State,
     found: String,
-    /// How to fix or improve it: a command in most cases.
+    /// How to fix or improve the item: usually a command.
     mend: Option<String>,
 }
 
@@ -57,13 +55,11 @@ impl Finding {
         Self { about, state: State::Lack, found: found.into(), mend: Some(mend.into()) }
     }
 
-    /// Adds advice.
     fn or(self, mend: impl Into<String>) -> Self {
         Self { mend: Some(mend.into()), ..self }
     }
 }
 
-/// All results.
 #[derive(Debug, Serialize)]
 struct Diagnosis {
     schema: u32,
@@ -77,7 +73,6 @@ struct Diagnosis {
     interface: Option<Interface>,
 }
 
-/// Checks the machine, and prints the results.
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let host = Host::this();
     let probes = Probes::of_this_machine();
@@ -87,7 +82,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
         None => None,
     };
     let mut diagnosis = diagnose(&host, probes, interface);
-    // All checks are done. The sandbox that is entered here is the one that a run would have.
+    // All checks are done. The sandbox that is entered here is the sandbox of a run.
     let in_force = sandbox::enter(Needs::of(SandboxProfile::Doctor), &args.sandbox)?;
     let at = diagnosis.findings.iter().position(|finding| finding.about == "capabilities").map_or(0, |at| at + 1);
     diagnosis.findings.insert(at, system::sandbox(in_force));

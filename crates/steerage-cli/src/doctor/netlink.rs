@@ -1,8 +1,8 @@
 //! Reads the features of an interface by generic netlink: its offloads (ethtool) and its support for XDP (netdev).
 //!
-//! Messages and attributes: Documentation/networking/ethtool-netlink.rst and
-//! Documentation/netlink/specs/netdev.yaml of the kernel. Any user may ask for both. Kernels
-//! without them report nothing.
+//! Messages and attributes are documented in the kernel:
+//! Documentation/networking/ethtool-netlink.rst and Documentation/netlink/specs/netdev.yaml. Any
+//! user may request both. Kernels without these interfaces report nothing.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -47,10 +47,9 @@ const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
 /// `NETDEV_XDP_RX_METADATA_HASH`.
 const METADATA_HASH: u64 = 2;
 
-/// The features of an interface.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Features {
-    /// The features that are on, by ethtool's names such as `rx-gro`.
+    /// The enabled features, by ethtool's names such as `rx-gro`.
     pub(super) on: Option<Vec<String>>,
     /// The features that cannot be changed.
     pub(super) fixed: Vec<String>,
@@ -60,7 +59,6 @@ pub(super) struct Features {
     pub(super) xdp_hash: Option<bool>,
 }
 
-/// Reads the features of an interface.
 pub(super) fn features_of(interface: &str) -> Option<Features> {
     let socket = GenericNetlink::open().ok()?;
     let (on, fixed) = socket.switched(interface).map_or((None, Vec::new()), |(on, fixed)| (Some(on), fixed));
@@ -79,7 +77,7 @@ impl GenericNetlink {
         Ok(Self(socket))
     }
 
-    /// The features that are on, and those that cannot be changed.
+    /// The enabled features, and those that cannot be changed.
     fn switched(&self, interface: &str) -> Option<(Vec<String>, Vec<String>)> {
         let family = self.family("ethtool")?;
         let name = attribute(ETHTOOL_A_HEADER_DEV_NAME, &zero_ended(interface));
@@ -89,7 +87,6 @@ impl GenericNetlink {
         Some((bit_names(find(&answer, ETHTOOL_A_FEATURES_ACTIVE)?), fixed))
     }
 
-    /// The attributes of the device.
     fn device(&self, interface: &str) -> Option<Vec<u8>> {
         let index = name_to_index(&self.0, interface).ok()?;
         let family = self.family("netdev")?;
@@ -102,14 +99,13 @@ impl GenericNetlink {
         Some(u16::from_ne_bytes(find(&answer, CTRL_ATTR_FAMILY_ID)?.try_into().ok()?))
     }
 
-    /// The attributes of the reply.
     fn ask(&self, family: u16, command: u8, attributes: &[u8]) -> Option<Vec<u8>> {
         let length = (NLMSG_HEADER_BYTES + GENL_HEADER_BYTES + attributes.len()) as u32;
         let mut message = Vec::with_capacity(length as usize);
         message.extend(length.to_ne_bytes());
         message.extend(family.to_ne_bytes());
         message.extend(NLM_F_REQUEST.to_ne_bytes());
-        // Sequence and port: there is one request at a time, so replies need no number.
+        // The sequence and port numbers are 0, because there is only one request at a time.
         message.extend([0; 8]);
         message.extend([command, 1, 0, 0]);
         message.extend(attributes);
@@ -121,14 +117,14 @@ impl GenericNetlink {
     }
 }
 
-/// The names in a bitset that lists the bits that are set.
+/// The names of the set bits in a bitset.
 fn bit_names(bitset: &[u8]) -> Vec<String> {
     let bits = Attributes(find(bitset, ETHTOOL_A_BITSET_BITS).unwrap_or_default());
     let bits = bits.filter(|(kind, _)| *kind == ETHTOOL_A_BITSET_BITS_BIT);
     bits.filter_map(|(_, bit)| Some(text(find(bit, ETHTOOL_A_BITSET_BIT_NAME)?))).collect()
 }
 
-/// The data behind the headers of a reply, unless it is an error.
+/// The data after the headers of a reply, unless the reply is an error.
 fn payload(answer: &[u8]) -> Option<&[u8]> {
     let length = u32::from_ne_bytes(answer.get(..4)?.try_into().ok()?) as usize;
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
@@ -157,7 +153,7 @@ fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     Attributes(attributes).find(|(other, _)| *other == kind).map(|(_, value)| value)
 }
 
-/// Attributes one after the other, up to the first that is cut off.
+/// Consecutive attributes, up to the first that is cut off.
 struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
@@ -197,8 +193,8 @@ mod tests {
         assert_eq!(payload(&[255, 0, 0, 0, 16, 0, 0, 0]), None);
     }
 
-    /// Every namespace has a loopback interface. Every kernel that reports features knows those of
-    /// the loopback interface.
+    /// Every namespace has a loopback interface. Every kernel that reports features reports those
+    /// of the loopback interface.
     #[test]
     fn the_loopback_interface_is_known() {
         if let Some(on) = features_of("lo").and_then(|features| features.on) {

@@ -11,7 +11,6 @@ use crate::args::RunArgs;
 use crate::error::{CommandLineError, Error};
 use crate::habits;
 
-/// Opens the devices of the command line.
 pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
     let filter = args.live.filter.as_deref();
     check_filter(&args.devices, filter)?;
@@ -75,7 +74,8 @@ pub(crate) fn capture_options(filter: Option<&str>) -> CaptureOptions {
     }
 }
 
-/// Checks that no device is a filter without `-f`, and that all devices can have a filter if there is one.
+/// Checks that no device is a filter without `-f`, and that all devices support the filter, if
+/// there is one.
 pub(crate) fn check_filter(devices: &[String], filter: Option<&str>) -> Result<(), Error> {
     if let Some(filter) = habits::filter_among(devices) {
         return Err(CommandLineError::BareFilter { filter }.into());

@@ -1,4 +1,4 @@
-//! The output of `steerage explain`, for people and as JSON.
+//! The output of `steerage explain`, as text and as JSON.
 
 mod advice;
 mod json;
@@ -24,19 +24,15 @@ use shares::Shares;
 use suggest::Suggestion;
 pub(crate) use suggest::{AdviceBasis, CandidateCpus, InterfaceQueues, Rate, RateFrom};
 
-/// The name of the hash if the device computed it.
 const DEVICE: &str = "device";
 
 /// The numbers of CPUs for which the spread is shown.
 const CPUS: [usize; 5] = [2, 4, 8, 16, 32];
 
-/// An explanation of where packets go.
 #[derive(Debug)]
 pub(crate) struct Explanation {
     pub(crate) what: Subject,
-    /// The command whose steering is explained.
     pub(crate) command: SteeringCommand,
-    /// The name of the hash.
     pub(crate) hash: &'static str,
     /// Whether the key of the hash is random, so that another run has another key.
     pub(crate) random_key: bool,
@@ -56,16 +52,13 @@ pub(crate) enum Subject {
     Traffic(Box<TrafficExplanation>),
 }
 
-/// The explanation of a flow that the user wrote out.
 #[derive(Debug)]
 pub(crate) struct FlowExplanation {
     pub(crate) flow: FlowKey,
-    /// The key that is hashed for the flow.
     pub(crate) key: FlowKey,
     pub(crate) hash: FlowHash,
 }
 
-/// The explanation of a device's traffic.
 #[derive(Debug)]
 pub(crate) struct TrafficExplanation {
     pub(crate) device: String,
@@ -74,12 +67,11 @@ pub(crate) struct TrafficExplanation {
     pub(crate) packet: u64,
     /// Whether the outer or the inner headers of tunnels make the key.
     pub(crate) layers: Layers,
-    /// The basis of the advice, besides the traffic.
     pub(crate) basis: AdviceBasis,
 }
 
 impl TrafficExplanation {
-    /// The flows, most packets first.
+    /// The flows, in descending order of packets.
     pub(crate) fn largest(&self) -> Vec<AnalyzedFlow> {
         let mut flows = self.survey.flows.clone();
         flows.sort_by_cached_key(|flow| {
@@ -88,7 +80,7 @@ impl TrafficExplanation {
         flows
     }
 
-    /// The numbers of CPUs for which the spread is shown: the usual ones, and this machine's.
+    /// The numbers of CPUs for which the spread is shown: the usual numbers, and this machine's.
     fn cpus(&self) -> Vec<usize> {
         let mut cpus = [&CPUS[..], &[self.basis.candidates.order.len()]].concat();
         cpus.retain(|cpus| *cpus > 1);
@@ -98,7 +90,6 @@ impl TrafficExplanation {
     }
 }
 
-/// Prints the explanation to standard output, for people or as JSON.
 pub(crate) fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
     let text = if json { json::line(explanation).map_err(EndingError::Report)? } else { page(explanation) };
     stdout::print(text.as_bytes())
@@ -144,7 +135,6 @@ fn page(explanation: &Explanation) -> String {
     page
 }
 
-/// Which packets the command keeps on one CPU.
 fn kept(command: SteeringCommand) -> &'static str {
     if command.keeps_both_directions() {
         "both directions of a flow stay on one CPU"
@@ -173,7 +163,7 @@ fn one_packet(page: &mut String, explanation: &Explanation, traffic: &TrafficExp
 
 fn goes_to(page: &mut String, explanation: &Explanation, key: &FlowKey, hash: FlowHash) {
     let about = match key.parts() {
-        // Keys of bytes, as datagrams and labels have, are for packets of one direction only.
+        // Keys made of bytes, as datagrams and labels have, are for packets of one direction only.
         FlowParts::Bytes { .. } => "",
         _ if explanation.command.keeps_both_directions() => " (the same for both directions)",
         _ => " (the other direction has another key)",
@@ -216,7 +206,7 @@ fn largest(page: &mut String, traffic: &TrafficExplanation, top: usize) {
     }
 }
 
-/// A description of the flow, if its key alone says little. Otherwise `None`.
+/// A description of the flow, if its key alone is not meaningful. Otherwise `None`.
 fn described(flow: &FlowKey) -> Option<String> {
     match flow.parts() {
         FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype: 0 } => {
@@ -230,23 +220,22 @@ fn described(flow: &FlowKey) -> Option<String> {
     }
 }
 
-/// The description of the flow if it has one, or else its key.
 fn name(flow: &FlowKey) -> String {
     described(flow).unwrap_or_else(|| flow.to_string())
 }
 
-/// Whether this is a flow of IP. Other packets stay together too, but they are no conversation that
+/// Whether this is a flow of IP. Other packets stay together too, but are not conversations that
 /// can be split.
 fn is_ip(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some()
 }
 
-/// Whether the flow is a datagram that got a key of its own, because its first fragment did not arrive first.
+/// Whether the flow is a datagram with its own key, because its first fragment did not arrive
+/// first.
 fn is_datagram(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some() && matches!(flow.key.parts(), FlowParts::Bytes { .. })
 }
 
-/// The kinds of tunnels in the traffic, those with most packets first.
 fn tunnels(survey: &Analysis) -> Vec<(HeaderKind, Volume)> {
     let mut tunnels: Vec<_> = survey.tunnels.iter().map(|(kind, weight)| (*kind, *weight)).collect();
     tunnels.sort_by_key(|(kind, weight)| (std::cmp::Reverse(weight.packets), kind.to_string()));

@@ -1,9 +1,9 @@
-//! Makes the command of each job from the command that the user wrote.
+//! Creates the command of each job from the user's command.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// How a job gets its packets.
+/// How a job receives its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Via {
     Stdin,
@@ -13,7 +13,6 @@ pub(super) enum Via {
 }
 
 impl Via {
-    /// The placeholder in the command, if this way needs one.
     fn placeholder(self) -> Option<&'static str> {
         match self {
             Self::Stdin => None,
@@ -24,7 +23,6 @@ impl Via {
     }
 }
 
-/// A command with placeholders.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     words: Vec<OsString>,
@@ -45,7 +43,7 @@ impl Template {
         if vias.next().is_some() { Err(SeveralWays) } else { Ok(Self { words: words.to_vec(), via }) }
     }
 
-    /// The words of job `number`. `place` is the file or interface with its packets.
+    /// The words of the command of job `number`. `place` is the file or interface with its packets.
     pub(super) fn words(&self, number: usize, jobs: usize, place: &OsStr) -> Vec<OsString> {
         let (number, jobs) = (number.to_string(), jobs.to_string());
         let place = (self.via.placeholder().unwrap_or("{fifo}").as_bytes(), place.as_bytes());

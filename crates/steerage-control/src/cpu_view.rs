@@ -32,7 +32,6 @@ impl CpuView {
         Self { online: Some(Box::new(online)), ..self }
     }
 
-    /// The number of CPUs that a printed mask has digits for.
     pub(crate) fn nr_cpu_ids(&self) -> usize {
         self.nr_cpu_ids
     }

@@ -260,7 +260,6 @@ struct Files {
     tree: Arc<Tree>,
     mounted: SystemTime,
     writes: SyncSender<Write>,
-    /// Whether the tree is being unmounted.
     ending: Arc<AtomicBool>,
     quota: Quota,
     open: Mutex<HashMap<u64, OpenFile>>,

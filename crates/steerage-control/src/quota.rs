@@ -36,7 +36,6 @@ pub(crate) struct Quota {
     /// The number of slots that are reserved for root. The same number is reserved for root and the
     /// owner.
     pub(crate) reserved: usize,
-    /// The number of slots that any other party may have.
     pub(crate) per_party: usize,
     /// The instance's user. `None` if the parties are hosts.
     pub(crate) owner: Option<u32>,

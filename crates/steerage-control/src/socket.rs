@@ -11,7 +11,6 @@ pub use client::{Client, ClientError};
 pub use listening::{Listening, SocketError, find};
 pub use serving::Serving;
 
-/// The reply to one line of a client, with an empty report.
 pub(crate) fn answer(line: &[u8], uid: u32, tree: &crate::tree::Tree) -> String {
     let report: protocol::Report = Box::new(|_| "{}".to_owned());
     protocol::answer(line, uid, tree, &report)

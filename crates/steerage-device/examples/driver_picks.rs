@@ -44,7 +44,6 @@ impl RxQueue for Card {
     }
 }
 
-/// The tenants that this CPU has seen packets of.
 #[derive(Default)]
 pub(crate) struct Tenants(BTreeSet<u8>);
 

@@ -13,14 +13,11 @@ use std::time::Duration;
 use steerage::{Batch, BucketId, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Snapshot};
 use steerage_device::synthetic::parse_payload;
 
-/// The state of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) packets: u64,
     next: u64,
-    /// How many packets had an unexpected number.
     pub(crate) gaps: u64,
-    /// How often the flow moved to another CPU.
     pub(crate) moves: u64,
 }
 

@@ -34,7 +34,6 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, String> {
     lines.map(|line| rule(line).ok_or_else(|| format!("`{line}` is no rule: write such as `23 1 telnet`"))).collect()
 }
 
-/// The rules that all CPUs share.
 #[derive(Debug, Default)]
 pub(crate) struct SharedRules {
     /// `Release` and `Acquire`: a CPU that sees a new version finds the rules of that version, or
@@ -50,7 +49,6 @@ impl SharedRules {
     }
 }
 
-/// A flow that matched a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Alert {
     time: WallTime,

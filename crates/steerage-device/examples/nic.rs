@@ -15,7 +15,6 @@ const RING: usize = 256;
 /// The longest Ethernet frame without a VLAN tag.
 const FRAME_BYTES_MAX: usize = 1514;
 
-/// The hardware and its driver.
 struct Nic {
     frames_left: u32,
     ring: Vec<Page>,
@@ -62,7 +61,6 @@ impl RxQueue for Nic {
     }
 }
 
-/// Counts frames and adds up their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Sums(pub(crate) u64, pub(crate) u64);
 

@@ -286,7 +286,6 @@ mod tests {
 
     const FRAMES: u64 = 20_000;
 
-    /// All frames that pass, and the counts of faults.
     fn through(faults: Faults) -> (Vec<Vec<u8>>, FaultTotals) {
         let options = SyntheticOptions::new().packets(FRAMES).flows(5000);
         let (mut input, counts) = Fault::new(options.open().unwrap(), faults);

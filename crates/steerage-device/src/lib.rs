@@ -310,7 +310,6 @@ enum Plan<'a> {
     Files,
 }
 
-/// Compiles and runs the code in the guides.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/functions.md")]
@@ -358,7 +357,6 @@ impl fmt::Debug for OpenError {
     }
 }
 
-/// The examples of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -12,7 +12,6 @@ use crate::tap::{self, TapOptions};
 use crate::udp::{self, UdpOptions};
 use steerage_capture::Waiting;
 
-/// The prefix of an output to a capture file.
 const PCAP: &str = "pcap:";
 
 const FIFO: &str = "fifo:";

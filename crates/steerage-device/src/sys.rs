@@ -99,7 +99,6 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
 pub(crate) struct InterfaceSocket(OwnedFd);
 
 impl InterfaceSocket {
-    /// Opens a socket in this thread's network namespace.
     pub(crate) fn open() -> io::Result<Self> {
         socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Self)
     }
@@ -114,17 +113,14 @@ impl InterfaceSocket {
         Ok(self.ask(SIOCGIFMTU, InterfaceRequest::of(name)?)?.int().max(0) as usize)
     }
 
-    /// The current name of the interface with this index.
     pub(crate) fn name_of(&self, index: u32) -> io::Result<String> {
         Ok(self.ask(SIOCGIFNAME, InterfaceRequest::of("")?.with_int(index as i32))?.name())
     }
 
-    /// Sets the MTU of the interface.
     pub(crate) fn set_mtu(&self, name: &str, mtu: usize) -> io::Result<()> {
         self.ask(SIOCSIFMTU, InterfaceRequest::of(name)?.with_int(mtu as i32)).map(drop)
     }
 
-    /// Sets the interface up.
     pub(crate) fn set_up(&self, name: &str) -> io::Result<()> {
         let flags = self.ask(SIOCGIFFLAGS, InterfaceRequest::of(name)?)?.short();
         self.ask(SIOCSIFFLAGS, InterfaceRequest::of(name)?.with_short(flags | IFF_UP)).map(drop)
@@ -147,7 +143,6 @@ impl InterfaceSocket {
         Ok(())
     }
 
-    /// The interface's driver.
     pub(crate) fn driver(&self, name: &str) -> io::Result<Driver> {
         let mut words = [0; DRIVER_WORDS];
         words[0] = ETHTOOL_GDRVINFO;
@@ -170,7 +165,6 @@ impl InterfaceSocket {
         Ok(words[1] & ETH_FLAG_RXHASH != 0)
     }
 
-    /// The key of the card's flow hash (`ethtool -x`).
     pub(crate) fn rss_key(&self, name: &str) -> io::Result<Vec<u8>> {
         let mut words = [0; RSS_WORDS + KEY_BYTES_MAX / 4];
         words[0] = ETHTOOL_GRSSH;
@@ -189,7 +183,6 @@ impl InterfaceSocket {
     }
 }
 
-/// The driver of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Driver {
     pub(crate) name: String,

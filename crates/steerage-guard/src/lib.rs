@@ -17,7 +17,6 @@ pub mod file;
 pub mod path;
 pub mod sandbox;
 
-/// The examples of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -490,7 +490,6 @@ enum Missing {
 }
 
 impl Missing {
-    /// The mode for the creation of a missing directory.
     fn mode(self, is_last: bool) -> Option<u32> {
         match self {
             Self::IsCreated(mode) => Some(mode),
@@ -528,7 +527,6 @@ impl Walk {
         Self::begin_in(Directory { fd, path: PathBuf::from(".") }, path)
     }
 
-    /// Begins in a directory that the user chose.
     fn begin_in(start: Directory, path: &Path) -> Result<Self, PathError> {
         let chosen = match start.access()? {
             Access::Ours => None,
@@ -580,7 +578,6 @@ impl Walk {
         (root.path == Path::new("/") && proc == "proc" && fd == "fd" && is_own).then(|| digits.parse().ok())?
     }
 
-    /// Walks to the next name.
     fn step(&mut self, name: &OsStr, missing: Missing) -> Result<(), PathError> {
         if name == ".." {
             return self.step_up();
@@ -639,7 +636,6 @@ impl Walk {
         }
     }
 
-    /// Walks to the parent directory.
     fn step_up(&mut self) -> Result<(), PathError> {
         if self.at.len() > 1 {
             self.at.pop();

@@ -228,7 +228,6 @@ fn as_ipfix(
     Ok(())
 }
 
-/// The CSV header line with the names of all columns.
 pub(super) fn header() -> io::Result<Vec<u8>> {
     let flow = Flow::begin(&Seen::of(Key::other()), BucketId { group: 0, bucket: 0 });
     let mut csv = csv::Writer::from_writer(Vec::new());

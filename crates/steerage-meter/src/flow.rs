@@ -275,7 +275,6 @@ impl Flow {
         used
     }
 
-    /// Adds the counts of the same flow from another CPU.
     pub(super) fn merge(&mut self, other: &Self) {
         if other.first < self.first {
             self.state = self.state & !TURNED | other.state & TURNED;

@@ -20,7 +20,6 @@ struct Datagram {
     flow: Directed,
     bucket: BucketId,
     since: u64,
-    /// The number of the datagram's bytes that have arrived.
     bytes: u32,
     /// The datagram's total number of bytes. `u32::MAX` until the last fragment arrives, which
     /// contains this number.

@@ -132,7 +132,6 @@ impl Key {
         Directed { key: Self { ends: [a, b, c, d], rest }, turned }
     }
 
-    /// The key of a frame, made from the dissector's key.
     pub(super) fn of(key: &FlowKey) -> Directed {
         match key.parts() {
             FlowParts::V4 { source: from, destination: to, protocol } => {
@@ -163,7 +162,6 @@ impl Key {
     /// the mark 0.
     pub(super) const VACANT: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 1) };
 
-    /// The key of frames with an unsupported link type.
     pub(super) fn other() -> Directed {
         let key = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 0) };
         Directed { key, turned: false }

@@ -562,7 +562,6 @@ impl Handler for Meter {
     }
 }
 
-/// The examples of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

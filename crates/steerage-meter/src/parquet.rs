@@ -34,7 +34,6 @@ const MAGIC: &[u8] = b"PAR1";
 
 const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"));
 
-/// The metadata key for the sampling of flows.
 const SAMPLE: &str = "steerage.sample";
 
 /// The definition levels of a missing and of a present value.

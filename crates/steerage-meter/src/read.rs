@@ -29,7 +29,6 @@ const TCP_LEN: usize = 20;
 const UDP_LEN: usize = 8;
 /// Version 4, with a header of five 32-bit words.
 const IPV4_PLAIN: u8 = 0x45;
-/// The "more fragments" bit and the fragment offset.
 const IPV4_FRAGMENT: u16 = 0x3fff;
 /// The TCP flags of RFC 9293 and AE (RFC 9768), in the 16-bit word at byte 12 of the TCP header.
 const TCP_FLAGS: u16 = 0x01ff;
@@ -237,7 +236,6 @@ fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
     }
 }
 
-/// The flow between the addresses of the IP header at `at`.
 fn carrier(frame: &[u8], at: usize, version: u8, protocol: u8) -> Option<FlowKey> {
     let packet = frame.get(at..)?;
     Some(match version {

@@ -228,7 +228,6 @@ impl Classes {
 }
 
 impl FlowEnd {
-    /// The name of the reason in output files.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",

@@ -60,7 +60,6 @@ impl Volume {
 /// counts afterwards, never sees a record here that the meters do not count yet.
 #[derive(Debug, Default)]
 pub(super) struct RecordLedger {
-    /// Records that the output received.
     taken: AtomicU64,
     /// Records that were written, and the bit [`CLOSED`].
     written: AtomicU64,

@@ -17,7 +17,6 @@ const BUFFER_BYTES: usize = if cfg!(test) { 4 << 10 } else { 64 << 10 };
 /// fails, the file is truncated to the end of the last complete part.
 pub(super) struct RecordWriter {
     disk: Disk,
-    /// The unwritten bytes, in complete parts.
     bytes: Vec<u8>,
     /// The end of each part in `bytes`, and the records of this part.
     ends: VecDeque<(usize, Volume)>,
@@ -34,7 +33,6 @@ impl RecordWriter {
         Self { disk, bytes, ends, unwritten, records: 0, has_failed: false, is_damaged: false }
     }
 
-    /// Takes over records that will be encoded.
     pub(super) fn take(&mut self, records: Unwritten) {
         self.unwritten.add(records);
     }
@@ -80,7 +78,6 @@ impl RecordWriter {
         }
     }
 
-    /// Removes `excess` bytes of an incomplete part.
     fn fail(&mut self, excess: usize, cause: io::Error) -> io::Error {
         self.has_failed = true;
         let cut = if excess > 0 { self.disk.cut(excess) } else { Ok(()) };

@@ -138,7 +138,6 @@ impl Table {
         self.flows.len() as u32 - 1
     }
 
-    /// Removes a flow and frees its slot.
     pub(super) fn remove(&mut self, place: u32) -> Flow {
         self.slots.give();
         self.take_out(place)
@@ -217,7 +216,6 @@ impl Table {
         }
     }
 
-    /// All flows, including vacant slots.
     pub(super) fn into_flows(self) -> HugeVec<Flow> {
         self.flows
     }

@@ -275,7 +275,6 @@ pub enum ClosedBy {
 
 #[cfg(feature = "parquet")]
 impl ClosedBy {
-    /// The name of the side in output files.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Source => "source",

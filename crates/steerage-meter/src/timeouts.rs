@@ -43,7 +43,6 @@ pub(super) struct Clock {
     /// The wall time at which the path's clock began.
     epoch: u64,
     now: u64,
-    /// The reading of the path's clock at the time `now`.
     noted: Timestamp,
     timed: bool,
     began: bool,
@@ -88,7 +87,6 @@ impl Clock {
         if self.began { self.now } else { 0 }
     }
 
-    /// Advances the packet clock with the path's clock.
     pub(super) fn advance(&mut self, path: Timestamp) {
         self.now = self.now.saturating_add(nanos(path.since(self.noted)));
         self.noted = path;

@@ -67,7 +67,6 @@ impl Wheel {
         self.lists.push(Self::list(place), flow);
     }
 
-    /// The flow whose check comes next, at any time.
     pub(super) fn next(&self) -> Option<u32> {
         (self.cursor..self.cursor + PLACES).find_map(|place| self.lists.first(Self::list(place)))
     }

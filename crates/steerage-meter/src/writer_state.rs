@@ -38,7 +38,6 @@ pub(super) struct Ended {
     pub(super) records: Arc<Vec<FlowRecord>>,
     /// The time at which the meter sent the records, in nanoseconds since 1970.
     pub(super) now: u64,
-    /// The same records in the ledger of this output.
     pub(super) unwritten: Unwritten,
 }
 

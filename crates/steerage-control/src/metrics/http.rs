@@ -15,7 +15,6 @@ const PATH: &str = "/metrics";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// The reply to a request for the name of another host.
 const MISDIRECTED: &str =
     "The Host of this request is neither an address nor a name of this server: --metrics-host NAME adds a name.\n";
 

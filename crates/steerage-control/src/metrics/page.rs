@@ -30,7 +30,6 @@ pub(super) fn of(source: &Source) -> String {
     in_prometheus_words(&page)
 }
 
-/// The values for one page, all taken at the same time.
 #[derive(Debug)]
 struct Now {
     snapshot: Snapshot,

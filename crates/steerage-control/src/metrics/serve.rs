@@ -117,7 +117,6 @@ impl Serve<'_> {
 struct Ready {
     stopped: bool,
     listener: bool,
-    /// The clients that are ready.
     clients: Vec<u64>,
 }
 

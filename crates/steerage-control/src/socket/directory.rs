@@ -32,7 +32,6 @@ pub(super) fn set_socket_mode(directory: &Directory, name: &OsStr, mode: u32) ->
     Ok(stat)
 }
 
-/// Whether a process listens at the socket.
 pub(super) fn answers(directory: &Directory, name: &OsStr) -> bool {
     // The connection attempt does not wait, because the queue of a stopped process may be full.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

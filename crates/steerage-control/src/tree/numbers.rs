@@ -37,7 +37,6 @@ use Number::{
     NetdevMaxBacklog,
 };
 
-/// The numbers of `/proc/sys/net/core`, by their names.
 pub(super) const SYSCTLS: &[(&str, Number)] = &[
     ("dev_weight", DevWeight),
     ("flow_limit_table_len", FlowLimitTableLen),

@@ -10,7 +10,6 @@ use steerage::{CpuMask, Snapshot};
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
 
-/// All policy names, with the current policy in brackets.
 pub(super) fn shown(policy: &str) -> String {
     let name = |name: &&str| if *name == policy { format!("[{name}]") } else { (*name).to_owned() };
     let mut names: Vec<String> = POLICIES.iter().map(name).collect();

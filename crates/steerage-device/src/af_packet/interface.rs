@@ -95,7 +95,6 @@ impl Interface {
     }
 }
 
-/// Advice for a missing interface.
 const GONE: &str = "`ip link` lists the interfaces there are";
 
 /// The index of the interface called `name`, if it exists.

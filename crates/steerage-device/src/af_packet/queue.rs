@@ -50,7 +50,6 @@ enum Link {
 pub(super) struct Queue {
     name: String,
     interface: Interface,
-    /// Whether super-frames are lent whole.
     whole: bool,
     promiscuous: bool,
     /// The packets that the kernel's hashes keep together, if the kernel hashes.

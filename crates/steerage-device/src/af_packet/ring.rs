@@ -36,11 +36,8 @@ const _: () = assert!(BLOCKS_MIN >= FREE_PART && FREE_PART > YOUNG_PART);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Current {
     pub(super) block: usize,
-    /// How many of the block's frames remain.
     pub(super) frames: u32,
-    /// The offset of the next frame's header.
     pub(super) at: usize,
-    /// How many bytes of the block are used.
     pub(super) used: usize,
     /// The place from which the block's frames are lent. If there is none, the frames must be
     /// copied.
@@ -68,7 +65,6 @@ pub(super) struct Ring {
     memory: Memory,
     places: Box<[Option<usize>]>,
     shows: Box<[Shown]>,
-    /// The block that the kernel is filling or fills next.
     next: usize,
     /// The blocks that were delivered and not returned yet, oldest first.
     out: VecDeque<Out>,

@@ -190,7 +190,6 @@ struct Send {
 }
 
 impl Send {
-    /// Sends a packet in several parts.
     #[inline(never)]
     fn attempt_parts<'a>(&self, parts: impl Iterator<Item = &'a [u8]>, before: usize) -> Result<Attempt, DeviceError> {
         let (mut all, mut count): ([&[u8]; PARTS_MAX], _) = ([&[]; PARTS_MAX], 0);

@@ -9,10 +9,8 @@ use crate::device_hash::DEVICE_HASHES;
 use crate::options::SpecError;
 use crate::options::{one_of, read, unknown, within};
 
-/// The device's name in errors.
 const DEVICE: &str = "af_packet";
 
-/// The name that stands for all interfaces, as for tcpdump.
 const ANY: &str = "any";
 
 /// The prefix of the interface's name. The prefix is required if the name could also be a file.

@@ -50,11 +50,9 @@ pub(super) struct Statistics {
     pub(super) packets: u32,
     /// Frames that did not fit into the ring.
     pub(super) drops: u32,
-    /// How many times the ring was full.
     pub(super) freezes: u32,
 }
 
-/// A packet socket.
 #[derive(Debug)]
 pub(super) struct Socket(OwnedFd);
 
@@ -182,14 +180,12 @@ impl Socket {
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), operation as _, std::ptr::from_mut(request)) })
     }
 
-    /// The interface's current name.
     pub(super) fn name_of(&self, interface: u32) -> io::Result<String> {
         let mut request = InterfaceRequest::of("")?.with_int(interface as i32);
         self.ask(SIOCGIFNAME, &mut request)?;
         Ok(request.name())
     }
 
-    /// The interface's hardware type, an `ARPHRD_` number.
     pub(super) fn hardware_type(&self, name: &str) -> io::Result<u16> {
         let mut request = InterfaceRequest::of(name)?;
         self.ask(SIOCGIFHWADDR, &mut request)?;
@@ -237,7 +233,6 @@ impl Socket {
     }
 }
 
-/// Converts a negative result of a system call to an error.
 fn checked(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -56,15 +56,12 @@ pub(crate) trait Source {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
-    /// The number of frames, including lost frames.
     pub(crate) frames: usize,
-    /// Whether there may be more frames.
     pub(crate) more: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Short {
-    /// Its offset in the room.
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) offload: Option<Offload>,

@@ -73,7 +73,6 @@ pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usiz
     }
 }
 
-/// The packets that a packet with an offload stands for.
 pub(crate) fn packets_of<'p>(offload: &Offload, packet: &'p OutgoingPacket<'_>) -> Segments<'p> {
     let mut segments = packet.segments();
     let first = segments.next().unwrap_or_default();
@@ -95,7 +94,6 @@ pub(crate) trait Wire<'p> {
     /// counts it.
     fn queue(&mut self, packet: &'p OutgoingPacket<'p>, header: &'p Header);
 
-    /// Sends all queued packets.
     fn flush(&mut self) {}
 
     fn sent(&mut self) -> &mut Sent;
@@ -118,7 +116,6 @@ pub(crate) fn headers(packets: &Packets<'_>) -> [Header; HANDLE_BUDGET] {
 }
 
 impl Output<'_> {
-    /// Sends a batch with the headers of its packets.
     pub(crate) fn send<'p>(
         &self,
         wire: &mut impl Wire<'p>,

@@ -10,7 +10,6 @@
 const NEEDS_CSUM: u8 = 1;
 /// The packet needs no segmentation.
 const GSO_NONE: u8 = 0;
-/// A flag in addition to the type of segmentation.
 const GSO_ECN: u8 = 0x80;
 
 pub(crate) const HEADER_BYTES_MIN: usize = 10;

@@ -13,7 +13,6 @@ use steerage::flow::offload::OffloadKind;
 pub(crate) struct Whole {
     tcp: AtomicUsize,
     udp: AtomicUsize,
-    /// Whether a refusal was logged.
     told: AtomicBool,
 }
 

@@ -120,7 +120,6 @@ fn a_handler_that_stalls_does_not_stop_the_ring() {
     assert_eq!(ledger.pages_free, ledger.pages);
 }
 
-/// A handler that keeps as many packets as it can.
 #[derive(Default)]
 struct Keeps(Vec<Kept>);
 

@@ -175,7 +175,6 @@ fn an_ids_alerts_live_and_reloads_its_rules() {
     assert_eq!(done, Ok(ids_live::Done { alerts: 2, alerts_lost: 0, expired: 0 }));
 }
 
-/// The tutorial shows the whole program, piece by piece.
 #[test]
 fn the_tutorial_is_the_program() {
     let page = include_str!("../../../../docs/write-an-ids.md");

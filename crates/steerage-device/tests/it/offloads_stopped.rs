@@ -17,7 +17,6 @@ use steerage_fixtures::{HANG, until};
 
 /// The size of a message, which becomes one super-frame.
 const MESSAGE_BYTES: usize = 60_000;
-/// The payload of a datagram.
 const DATAGRAM_BYTES: usize = 1000;
 /// The number of messages of each flow while the CPU is stopped: more than all blocks have room
 /// for, but fewer than the backlog in frames.

@@ -48,7 +48,6 @@ pub enum Group {
     Terminal,
 }
 
-/// A system call, and the arguments that it may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) number: Sysno,

@@ -65,9 +65,7 @@ pub(crate) enum Enforced {
 /// The allowed operations that do not involve a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
-    /// TCP connections to other hosts.
     pub(crate) tcp: bool,
-    /// Signals to other processes.
     pub(crate) signals: bool,
 }
 

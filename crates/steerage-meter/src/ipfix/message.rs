@@ -8,7 +8,6 @@ use super::shape::{Fields, OPTIONS_FROM, Shape, View, fields};
 
 const VERSION: u16 = 10;
 const SET_HEADER_LEN: usize = 4;
-/// The set ids of templates and options templates.
 const TEMPLATE_SET: u16 = 2;
 const OPTIONS_TEMPLATE_SET: u16 = 3;
 const STATISTICS: u16 = OPTIONS_FROM;
@@ -40,7 +39,6 @@ pub(in super::super) struct Statistics {
     pub(in super::super) lost_bytes: u64,
     /// The number of packets that the meters never saw.
     pub(in super::super) ignored: u64,
-    /// One flow of this many is metered.
     pub(in super::super) sample: u32,
 }
 
@@ -50,7 +48,6 @@ pub(in super::super) struct Encoder {
     domain: u32,
     biflows: bool,
     limit: usize,
-    /// The number of data records in all sent messages.
     sequence: u32,
     known: Box<[bool; Shape::ALL]>,
     knows_options: bool,
@@ -59,7 +56,6 @@ pub(in super::super) struct Encoder {
     data_records: u32,
     fresh: Vec<Shape>,
     has_options: bool,
-    /// The id of the open set, and its offset in the message.
     set: Option<(u16, usize)>,
 }
 
@@ -282,7 +278,6 @@ impl<F: Fields> NumberFields for F {
     }
 }
 
-/// A state of the message that `back_to` can restore.
 struct Mark {
     len: usize,
     set: Option<(u16, usize)>,

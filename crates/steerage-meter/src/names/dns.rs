@@ -23,7 +23,6 @@ const INTERNET: u16 = 1;
 pub(super) struct Message {
     pub(super) id: u16,
     pub(super) question: Option<(Box<str>, u16)>,
-    /// A response's code, and its addresses and names.
     pub(super) response: Option<(u8, Option<Box<str>>)>,
 }
 
@@ -53,7 +52,6 @@ pub(super) fn read(message: &[u8]) -> Option<Message> {
     Some(Message { id, question, response })
 }
 
-/// The addresses and names in all complete answer records.
 fn read_answers(message: &[u8], mut at: usize, records: u16) -> Option<Box<str>> {
     let mut text = Text::default();
     for _ in 0..records.min(RECORDS_MAX) {

@@ -1,4 +1,3 @@
-/// The result of reading the beginning of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Read<T> {
     /// The bytes are a complete message.

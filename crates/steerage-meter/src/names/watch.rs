@@ -10,7 +10,6 @@ pub(in super::super) struct Payload<'a> {
     pub(in super::super) data: &'a [u8],
     /// The TCP sequence number. `None` for a datagram.
     pub(in super::super) sequence: Option<u32>,
-    /// Whether the capture contains all data of the packet.
     pub(in super::super) is_whole: bool,
 }
 

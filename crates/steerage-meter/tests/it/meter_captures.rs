@@ -36,7 +36,6 @@ const FIELDS: [&str; 17] = [
 /// IP, because tshark assigns them to no flow.
 type Way = Option<(SocketAddr, SocketAddr, u8)>;
 
-/// Packets, bytes, and bytes according to the IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums(u64, u64, u64);
 

@@ -92,7 +92,6 @@ impl Connection {
         self.segment(0, self.next[0], ACK, 0, 1000);
     }
 
-    /// Records data of a side, with a random event.
     fn data(&mut self, side: usize, random: &mut Random) {
         let (first, bytes) = (self.next[side], 100 + random.below(900) as usize);
         let second = first.wrapping_add(bytes as u32);

@@ -48,7 +48,6 @@ const SILENT_CHECKS: u8 = 5;
 #[derive(Debug)]
 struct KnownNeighbour {
     neighbour: Arc<Neighbour>,
-    /// Whether the kernel marks the neighbour as stale.
     stale: bool,
     /// The number of checks since the kernel last resolved the neighbour or failed to.
     checks: u8,

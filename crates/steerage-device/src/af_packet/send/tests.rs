@@ -26,7 +26,6 @@ fn sent(snapshot: &Snapshot) -> u64 {
     snapshot.outputs[0].packets
 }
 
-/// Two namespaces with one veth pair between them.
 fn cable() -> Option<Namespaces> {
     let namespaces = Namespaces::new(2)?;
     namespaces.veth((0, "out0"), (1, "in0"));

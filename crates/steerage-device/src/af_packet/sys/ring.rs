@@ -37,7 +37,6 @@ const USED_AT: usize = 20;
 /// use it.
 const FRAME_BYTES: u32 = 2048;
 
-/// How a ring is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_packet) struct Shape {
     pub(in crate::af_packet) blocks: usize,

@@ -96,7 +96,6 @@ impl TxQueue for Queue {
     }
 }
 
-/// Datagram `nth` of a flow, with correct checksums.
 fn datagram(nth: usize) -> Vec<u8> {
     use steerage::flow::offload::checksum;
     let mut packet = vec![nth as u8; 28 + 100];
@@ -112,7 +111,6 @@ fn datagram(nth: usize) -> Vec<u8> {
 
 const DATAGRAMS: usize = 640;
 
-/// Sends the datagrams to such a kernel.
 fn sent_to(kernel: Kernel) -> (Snapshot, Arc<Whole>, Written) {
     let (whole, written) = (Arc::new(Whole::new(true)), Arc::<Mutex<Written>>::default());
     let frames = (0..DATAGRAMS).map(|nth| Frame::new(datagram(nth)).with_link(LinkType::RAW));

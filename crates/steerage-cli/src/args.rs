@@ -152,7 +152,6 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Help", &["help", "man", "completions"]),
 ];
 
-/// The number of examples in the short help.
 const SHORT_EXAMPLES: usize = 3;
 
 /// The maximum width of help, also on a wide terminal: longer lines are hard to read.

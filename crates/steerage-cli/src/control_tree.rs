@@ -18,7 +18,6 @@ use crate::instances::{self, USER_VARIABLE};
 use crate::sandbox::Needs;
 use crate::terminal::printable;
 
-/// The value of `--socket` that disables the socket.
 const NONE: &str = "none";
 
 #[derive(Debug, Default)]

@@ -90,7 +90,6 @@ pub(crate) enum Error {
     System { operation: &'static str, error: io::Error },
 }
 
-/// Replaces names of the library by those of options.
 fn build(error: &BuildError) -> String {
     match error {
         BuildError::Memory { needed, cap, queues, cpus, backlog } => format!(
@@ -122,7 +121,6 @@ fn page(path: &std::path::Path, error: &io::Error) -> String {
 }
 
 impl Error {
-    /// The options that the error may be about.
     pub(crate) fn options(&self) -> Vec<&'static str> {
         match self {
             Self::CommandLine(error) => error.options(),

@@ -26,7 +26,6 @@ pub(crate) fn titles() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 pub(crate) fn nearest(words: &[String]) -> Option<&'static str> {
-    /// clap's similarity threshold for options.
     const NEAR: f64 = 0.7;
     let wanted = words.join("-");
     let near = PAGES.iter().map(|(name, _)| (strsim::jaro(&wanted, name), *name)).filter(|(near, _)| *near > NEAR);

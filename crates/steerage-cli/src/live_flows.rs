@@ -69,7 +69,6 @@ impl LiveFlow {
         self.record.last().since(self.record.first())
     }
 
-    /// The same flow at a later update.
     fn later(&self, record: FlowRecord, now: Instant) -> Self {
         let bytes = record.bytes().saturating_sub(self.record.bytes());
         let packets = Self::packets(&record).saturating_sub(Self::packets(&self.record));
@@ -130,7 +129,6 @@ impl LiveFlows {
         Some(Asked::Sort)
     }
 
-    /// The table, for a terminal of this size.
     pub(crate) fn lines(&self, (width, height): (usize, usize)) -> Vec<String> {
         let shown = &self.flows[..self.flows.len().min(height.saturating_sub(OTHER_LINES).clamp(1, ROWS_MAX))];
         let of = |cell: &dyn Fn(&LiveFlow) -> String| shown.iter().map(cell).collect::<Vec<_>>();

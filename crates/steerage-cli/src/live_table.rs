@@ -27,7 +27,6 @@ const BAR_WIDTH: usize = 76;
 pub(crate) struct LiveTable {
     /// The time of the next drawing, or `None` for never.
     due: Option<Instant>,
-    /// The number of lines that the table has on the screen.
     lines: usize,
     table: Vec<String>,
     before: Counters,
@@ -143,7 +142,6 @@ impl LiveTable {
         }
     }
 
-    /// Removes the table permanently.
     pub(crate) fn end(&mut self) {
         self.erase();
         self.due = None;

@@ -1,13 +1,13 @@
-//! Turns signals into events for the loop of a run.
+//! Converts signals to events for the loop of a run.
 //!
-//! A handler runs only when its thread returns from the kernel. A thread that waits for a file system
-//! which does not answer never returns, but the default action of a signal ends it all the same. So:
+//! A signal handler runs only when its thread returns from the kernel. A thread that waits for a
+//! hung file system never returns, but the default action of a signal still ends it. Therefore:
 //!
-//! - While a run opens its files and devices, INT, TERM and HUP keep their default actions. Nothing
-//!   has to be cleaned up yet. USR1 is kept for later.
+//! - While a run opens its files and devices, INT, TERM and HUP keep their default actions, because
+//!   no cleanup is necessary yet. USR1 is stored for later.
 //! - From [`EarlySignals::hold`] on, the signals are blocked in all threads. They wait until the
 //!   thread of [`HeldSignals::listen`] reads them.
-//! - That thread does nothing else, so nothing can keep it from ending the process at the second INT.
+//! - That thread does nothing else, so it can always end the process at the second INT.
 
 use std::cell::RefCell;
 use std::fs;
@@ -28,20 +28,17 @@ use crate::error::Error;
 /// The exit code of a program that Ctrl-C ended, as shells report it: 128 plus the signal's number.
 const INTERRUPTED: i32 = 128 + SIGINT;
 
-/// The exit code of a run that HUP ended in good order. The service manager then starts it again,
-/// and it reads its changed run file.
+/// The exit code of a run that HUP ended in good order. The service manager then restarts the run,
+/// which reads its changed run file.
 pub(crate) const HUNG_UP: u8 = 128 + SIGHUP as u8;
 
-/// Whether HUP ended the run.
 static GOT_HUP: AtomicBool = AtomicBool::new(false);
 
-/// Whether HUP ended the run.
 pub(crate) fn hung_up() -> bool {
-    // Relaxed: no other data depends on it.
+    // `Relaxed`: no other data depends on this flag.
     GOT_HUP.load(Ordering::Relaxed)
 }
 
-/// The request that a signal stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalRequest {
     /// INT, TERM or HUP: stop, and print the report.
@@ -50,18 +47,19 @@ pub(crate) enum SignalRequest {
     Report,
 }
 
-/// The signals of a run that opens its files and devices.
+/// The signals while a run opens its files and devices.
 #[derive(Debug)]
 pub(crate) struct EarlySignals {
-    /// Whether USR1 came.
+    /// Whether USR1 arrived.
     report: Arc<AtomicBool>,
 }
 
-/// The signals of a run that is open, until a thread listens to them.
+/// The blocked signals of a run whose files and devices are open, until a thread reads them.
 #[derive(Debug)]
 pub(crate) struct HeldSignals(RefCell<Option<(SignalFd, EarlySignals)>>);
 
-/// Keeps USR1 for later. INT, TERM and HUP have their default actions until [`EarlySignals::hold`].
+/// Stores USR1 for later. INT, TERM and HUP have their default actions until
+/// [`EarlySignals::hold`].
 pub(crate) fn install() -> Result<EarlySignals, Error> {
     let report = Arc::new(AtomicBool::new(false));
     flag::register(SIGUSR1, Arc::clone(&report)).map_err(catch_failed)?;
@@ -71,8 +69,8 @@ pub(crate) fn install() -> Result<EarlySignals, Error> {
 }
 
 impl EarlySignals {
-    /// Blocks the signals in this thread, and in those that it starts from now on. Call this when
-    /// everything is open that may not answer. Threads that run already must have blocked the signals
+    /// Blocks the signals in this thread, and in threads that it starts from now on. Call this
+    /// after everything that may hang is open. Running threads must have blocked the signals
     /// themselves.
     pub(crate) fn hold(self) -> Result<HeldSignals, Error> {
         let signals = of_runs();
@@ -85,17 +83,16 @@ impl EarlySignals {
 impl HeldSignals {
     /// Starts a thread that calls `take` for each signal, until `take` returns false.
     ///
-    /// Once the program was asked to stop, it quits at the next INT. So even a write of a report to a
-    /// full pipe, or a file system that does not answer, cannot keep the program from ending.
+    /// After a request to stop, the program quits at the next INT. Even a write to a full pipe, or
+    /// a hung file system, therefore cannot keep the program from ending.
     pub(crate) fn listen(&self, take: impl Fn(SignalRequest) -> bool + Send + 'static) -> Result<(), Error> {
         let Some((held, early)) = self.0.take() else { return Ok(()) };
         let (requests, asked) = mpsc::channel();
-        // Relaxed: no other data depends on it.
+        // `Relaxed`: no other data depends on this flag.
         if early.report.load(Ordering::Relaxed) {
-            // The receiver is still here.
             let _ = requests.send(SignalRequest::Report);
         }
-        // `take` may start something that hangs, so it has a thread of its own.
+        // `take` may start something that hangs, so it has its own thread.
         start("requests", move || while asked.recv().is_ok_and(&take) {})?;
         start("signals", move || read(&held, &requests))
     }
@@ -106,7 +103,6 @@ fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> 
     started.map(drop).map_err(|error| Error::System { operation: "listen for signals", error })
 }
 
-/// Reads signals until the process ends.
 fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>) {
     let mut is_stopping = false;
     loop {
@@ -119,7 +115,7 @@ fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>) {
             low_level::exit(INTERRUPTED);
         }
         if signal == SIGHUP {
-            // Relaxed: no other data depends on it.
+            // `Relaxed`: no other data depends on this flag.
             GOT_HUP.store(true, Ordering::Relaxed);
         }
         let request = if signal == SIGUSR1 { SignalRequest::Report } else { SignalRequest::Stop };
@@ -129,15 +125,16 @@ fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>) {
     }
 }
 
-/// The signals that a run listens to. If nohup started the program, the run goes on when its terminal
-/// is gone: HUP is ignored, and must not be blocked, since a blocked signal would be read.
+/// The signals that a run reads. If nohup started the program, HUP is ignored, so that the run
+/// continues when its terminal is gone. An ignored HUP must not be blocked, because a blocked
+/// signal would be read.
 fn of_runs() -> SigSet {
     let hup = (!is_ignored(SIGHUP)).then_some(Signal::SIGHUP);
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1].into_iter().chain(hup).collect()
 }
 
-/// Whether the parent process made this process ignore the signal. If the kernel does not say, the
-/// answer is no.
+/// Whether the parent process made this process ignore the signal. Returns false if the kernel does
+/// not report it.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// `12,345,678`.
+/// A number with separators: `12,345,678`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -55,7 +55,7 @@ pub(crate) fn bits_a_second(rate: f64) -> String {
     }
 }
 
-/// `0.4 ms`, `10.0 s`, `1:02:03`.
+/// A duration as text: `0.4 ms`, `10.0 s`, `1:02:03`.
 pub(crate) fn time(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -66,7 +66,7 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
-/// Like [`time`], but longer times stay in seconds, since users compare them with packet times:
+/// Like [`time`], but longer times stay in seconds, because users compare them with packet times:
 /// `129.4 s`.
 pub(crate) fn recorded(duration: Duration) -> String {
     match duration.as_secs() {
@@ -75,7 +75,7 @@ pub(crate) fn recorded(duration: Duration) -> String {
     }
 }
 
-/// `12.3 MiB`.
+/// A number of bytes as text: `12.3 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes as f64 {
         bytes if bytes >= 1024.0 * 1024.0 * 1023.95 => format!("{:.1} GiB", bytes / (1u64 << 30) as f64),

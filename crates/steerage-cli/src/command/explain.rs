@@ -161,7 +161,6 @@ fn recorded(capture: &CaptureInfo) -> Option<Rate> {
     rate(capture.packets().saturating_sub(1), capture.recorded()?, RateFrom::Recording)
 }
 
-/// The sum of `rate=` over all synthetic devices.
 fn asked(args: &ExplainArgs) -> Option<Rate> {
     let rates = args.what.iter().map(|what| SyntheticOptions::parse(what).ok()?.rate);
     rate(rates.sum::<Option<u64>>()?, Duration::from_secs(1), RateFrom::Asked)

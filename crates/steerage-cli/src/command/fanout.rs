@@ -90,7 +90,6 @@ pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     output::open_when_read(spec, cpus, waits).map_err(Error::Output)
 }
 
-/// The line for a waiting user.
 fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
     match waiting {
         Waiting::Looked { before: 0 } if spec.starts_with("tcp-listen:") => {
@@ -147,7 +146,6 @@ fn file_of(spec: &str) -> Option<(u64, u64)> {
     spec.split_once(':').and_then(|(_, path)| identity(path))
 }
 
-/// The identity of a file, independent of its name.
 fn identity(path: &str) -> Option<(u64, u64)> {
     let file = fs::metadata(path).ok()?;
     file.is_file().then(|| (file.dev(), file.ino()))

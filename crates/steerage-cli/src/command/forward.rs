@@ -25,7 +25,6 @@ const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 struct ForwardDevice {
-    /// The output that sends through this interface.
     output: String,
     interface: String,
     /// Whether the kernel also receives the interface's packets.
@@ -128,7 +127,8 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
     }
 }
 
-/// Whether the type of the interface is Ethernet or loopback: `ARPHRD_ETHER`, `ARPHRD_LOOPBACK` of linux/if_arp.h.
+/// Whether the type of the interface is Ethernet or loopback: `ARPHRD_ETHER`, `ARPHRD_LOOPBACK` of
+/// linux/if_arp.h.
 fn has_ethernet(interface: &str) -> bool {
     let kind = fs::read_to_string(format!("/sys/class/net/{interface}/type")).unwrap_or_default();
     // If /sys shows another network namespace, the file does not exist.

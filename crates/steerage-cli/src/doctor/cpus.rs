@@ -17,12 +17,14 @@ pub(super) struct Cpus {
     quota: Option<f64>,
     /// For each core with several threads, the usable CPUs that are its threads.
     smt: Vec<String>,
+    /// The CPUs that share a last-level cache.
     caches: Vec<Cache>,
     nodes: Vec<Node>,
     /// The online CPUs that are isolated from the kernel's own work.
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,
+    /// The CPUs that a run uses by default.
     #[serde(skip)]
     default: CpuMask,
 }
@@ -63,6 +65,7 @@ impl Cpus {
         }
     }
 
+    /// How many CPUs a run uses by default.
     pub(super) fn of_a_run(&self) -> usize {
         self.default.len()
     }

@@ -15,7 +15,6 @@ impl Host {
         Self { root: PathBuf::from("/") }
     }
 
-    /// A fake machine, whose files are below `root`.
     #[cfg(test)]
     pub(super) fn below(root: PathBuf) -> Self {
         Self { root }

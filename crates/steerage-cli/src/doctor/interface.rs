@@ -51,7 +51,6 @@ struct RxQueue {
     rps_cpus: Option<String>,
 }
 
-/// How well the driver supports XDP.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Xdp {
     driver: bool,

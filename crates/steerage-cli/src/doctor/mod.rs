@@ -38,7 +38,6 @@ struct Finding {
     about: &'static str,
     state: State,
     found: String,
-    /// How to fix or improve the item: usually a command.
     mend: Option<String>,
 }
 

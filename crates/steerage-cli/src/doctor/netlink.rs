@@ -1,4 +1,5 @@
-//! Reads the features of an interface by generic netlink: its offloads (ethtool) and its support for XDP (netdev).
+//! Reads the features of an interface by generic netlink: its offloads (ethtool) and its support
+//! for XDP (netdev).
 //!
 //! Messages and attributes are documented in the kernel:
 //! Documentation/networking/ethtool-netlink.rst and Documentation/netlink/specs/netdev.yaml. Any
@@ -51,11 +52,9 @@ const METADATA_HASH: u64 = 2;
 pub(super) struct Features {
     /// The enabled features, by ethtool's names such as `rx-gro`.
     pub(super) on: Option<Vec<String>>,
-    /// The features that cannot be changed.
     pub(super) fixed: Vec<String>,
     /// `NETDEV_XDP_ACT_` bits.
     pub(super) xdp: Option<u64>,
-    /// Whether the driver gives XDP programs the card's hash.
     pub(super) xdp_hash: Option<bool>,
 }
 
@@ -77,7 +76,6 @@ impl GenericNetlink {
         Ok(Self(socket))
     }
 
-    /// The enabled features, and those that cannot be changed.
     fn switched(&self, interface: &str) -> Option<(Vec<String>, Vec<String>)> {
         let family = self.family("ethtool")?;
         let name = attribute(ETHTOOL_A_HEADER_DEV_NAME, &zero_ended(interface));

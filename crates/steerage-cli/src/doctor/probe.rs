@@ -92,6 +92,7 @@ fn in_path(program: &str) -> Option<PathBuf> {
 pub(super) mod fake {
     use super::*;
 
+    /// A machine on which everything works.
     pub(crate) fn probes() -> Probes {
         let held = |(_, name, what_for): &(_, &'static str, &'static str)| Capability { name, held: true, what_for };
         Probes {

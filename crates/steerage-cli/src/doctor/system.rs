@@ -17,6 +17,7 @@ const PROGRAM: &str = "\"$(command -v steerage)\"";
 /// The minimum memory for a useful AF_XDP socket: 16 MiB are 8,192 frames of 2 KiB.
 const LOCKED_BYTES_MIN: u64 = 16 << 20;
 
+/// The kernel's version.
 pub(super) fn kernel(host: &Host) -> String {
     host.text("proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
 }

@@ -50,7 +50,6 @@ fn nothing_to_filter(device: &str) -> String {
 }
 
 impl CommandLineError {
-    /// The options that the error may be about.
     pub(super) fn options(&self) -> Vec<&'static str> {
         match self {
             Self::Mask { option, .. } | Self::NoCpu { option } => vec![option],

@@ -15,15 +15,12 @@ pub(crate) fn count_cpus(args: &CpuArgs) -> Result<usize, Error> {
 
 /// The CPU masks of the command line, parsed by the kernel's rules.
 pub(super) struct CpuSelection {
-    /// `--cpus`
     work: Option<CpuMask>,
     /// `--rx-cpu`; empty if the option is not given.
     pub(super) rx: Vec<CpuId>,
     /// `--rps-cpus` or `--rps-cpus-list`. An empty mask means no steering.
     pub(super) rps: Option<CpuMask>,
-    /// Masks of these options for single queues.
     pub(super) of_queues: Vec<QueueMask>,
-    /// The option that was used, for errors.
     rps_option: &'static str,
 }
 
@@ -40,7 +37,6 @@ pub(super) struct QueueMasks {
 }
 
 impl CpuSelection {
-    /// Parses the masks, and checks that the CPUs are online.
     pub(super) fn parse(args: &CpuArgs) -> Result<Self, Error> {
         let nr = args.virtual_cpus.unwrap_or_else(host_cpus::nr_cpu_ids);
         let list = |option, text: &Option<String>| -> Result<Option<CpuMask>, Error> {
@@ -125,7 +121,6 @@ impl CpuSelection {
         self.rps.iter().chain(self.of_queues.iter().map(|queue| &queue.mask))
     }
 
-    /// The CPUs that process packets.
     pub(super) fn workers(&self, args: &CpuArgs) -> Result<CpuMask, Error> {
         match (&self.work, args.virtual_cpus) {
             (Some(work), _) => Ok(work.clone()),

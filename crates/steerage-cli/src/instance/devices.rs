@@ -66,7 +66,6 @@ fn af_xdp_options(interface: &str, args: &RunArgs) -> AfXdpOptions {
     }
 }
 
-/// The options for capture files, with their filter (`-f`).
 pub(crate) fn capture_options(filter: Option<&str>) -> CaptureOptions {
     match filter {
         Some(filter) => CaptureOptions::new().filter(filter),

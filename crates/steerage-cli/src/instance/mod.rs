@@ -79,7 +79,6 @@ where
 #[derive(Debug)]
 pub(crate) struct RunServices {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
-    /// Whether all inputs can wait, as files can.
     pub(crate) can_wait: bool,
     pub(crate) control: ControlTree,
     pub(crate) signals: HeldSignals,
@@ -102,14 +101,11 @@ pub(crate) struct SendOptions<O> {
 pub(crate) struct OpenedInputs {
     pub(crate) queues: Vec<usize>,
     pub(crate) capture: Option<Arc<CaptureInfo>>,
-    /// Whether all inputs can wait, as files can.
     pub(crate) can_wait: bool,
 }
 
 pub(crate) struct InputEnd {
-    /// Set to end the inputs early.
     pub(crate) now: Arc<AtomicBool>,
-    /// The consumer that the inputs wait for.
     pub(crate) downstream: Box<dyn Downstream>,
 }
 

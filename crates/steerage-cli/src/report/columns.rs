@@ -15,6 +15,7 @@ const LEFT_OUT: &str = "..";
 pub(crate) struct Column {
     heading: &'static str,
     cells: Vec<String>,
+    /// The heading and the cells in a shorter form, if there is one.
     short: Option<(&'static str, Vec<String>)>,
     kind: Kind,
 }

@@ -24,6 +24,7 @@ use shares::Shares;
 use suggest::Suggestion;
 pub(crate) use suggest::{AdviceBasis, CandidateCpus, InterfaceQueues, Rate, RateFrom};
 
+/// The name of the hash if the device computed it.
 const DEVICE: &str = "device";
 
 /// The numbers of CPUs for which the spread is shown.
@@ -63,7 +64,6 @@ pub(crate) struct FlowExplanation {
 pub(crate) struct TrafficExplanation {
     pub(crate) device: String,
     pub(crate) survey: Analysis,
-    /// The number of the packet that is explained in detail.
     pub(crate) packet: u64,
     /// Whether the outer or the inner headers of tunnels make the key.
     pub(crate) layers: Layers,
@@ -90,6 +90,7 @@ impl TrafficExplanation {
     }
 }
 
+/// Prints the explanation to standard output, for people or as JSON.
 pub(crate) fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
     let text = if json { json::line(explanation).map_err(EndingError::Report)? } else { page(explanation) };
     stdout::print(text.as_bytes())
@@ -135,6 +136,7 @@ fn page(explanation: &Explanation) -> String {
     page
 }
 
+/// Which packets the command keeps on one CPU.
 fn kept(command: SteeringCommand) -> &'static str {
     if command.keeps_both_directions() {
         "both directions of a flow stay on one CPU"
@@ -220,6 +222,7 @@ fn described(flow: &FlowKey) -> Option<String> {
     }
 }
 
+/// The description of the flow if it has one, or else its key.
 fn name(flow: &FlowKey) -> String {
     described(flow).unwrap_or_else(|| flow.to_string())
 }
@@ -236,6 +239,7 @@ fn is_datagram(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some() && matches!(flow.key.parts(), FlowParts::Bytes { .. })
 }
 
+/// The kinds of tunnels in the traffic, those with most packets first.
 fn tunnels(survey: &Analysis) -> Vec<(HeaderKind, Volume)> {
     let mut tunnels: Vec<_> = survey.tunnels.iter().map(|(kind, weight)| (*kind, *weight)).collect();
     tunnels.sort_by_key(|(kind, weight)| (std::cmp::Reverse(weight.packets), kind.to_string()));

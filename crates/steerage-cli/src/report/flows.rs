@@ -12,10 +12,9 @@ use super::private::{Form, Private};
 use crate::terminal;
 use crate::units::{counted, grouped};
 
-/// The first line names this many kinds of flows, and adds up the others.
+/// The first line names this many kinds of flows, and adds up all further kinds.
 const KINDS_SHOWN: usize = 4;
 
-/// The numbers of flows.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct FlowTotals {
     active: u64,
@@ -46,7 +45,6 @@ impl FlowTotals {
     }
 }
 
-/// The flows in the JSON report.
 #[derive(Serialize)]
 pub(super) struct FlowsJson<'a> {
     #[serde(flatten)]
@@ -57,17 +55,15 @@ pub(super) struct FlowsJson<'a> {
     sample: Option<u32>,
 }
 
-/// An output of flows in the JSON report.
 #[derive(Serialize)]
 struct OutputJson<'a> {
     #[serde(flatten)]
     output: &'a FlowOutputReport,
-    /// Records that are neither written nor lost so far. They are the difference to the records of
-    /// the meters, so at the end of a run any number but 0 would show that some were forgotten.
+    /// Records that are neither written nor lost so far: the difference to the records of the
+    /// meters. At the end of a run, any number but 0 would show that records were forgotten.
     waiting: u64,
 }
 
-/// The counts of an output at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct FlowOutputReport {
     to: String,
@@ -76,8 +72,8 @@ pub(crate) struct FlowOutputReport {
 }
 
 impl FlowOutputReport {
-    /// The counts so far. During a run, read them before those of the meters: an output then has no
-    /// record that the meters do not count.
+    /// The counts so far. During a run, read them before the meters' counts, so that an output has
+    /// no record that the meters do not count.
     pub(crate) fn of_all(outputs: &[FlowOutput]) -> Vec<Self> {
         outputs.iter().map(|output| Self { to: output.name().to_owned(), counts: output.counts() }).collect()
     }
@@ -100,7 +96,8 @@ impl<'a> FlowsJson<'a> {
     }
 }
 
-/// The text of the flows: one line of counts, and, if the run has ended, a table of the largest flows.
+/// The text of the flows: one line of counts, and, if the run has ended, a table of the largest
+/// flows.
 pub(super) fn page(flows: &Flows) -> String {
     let metered = match flows {
         Flows::SoFar { .. } => return FlowTotals::of(flows).text() + "\n",
@@ -129,7 +126,6 @@ pub(super) fn exported(flows: &Flows) -> Vec<String> {
     collectors.map(line).collect()
 }
 
-/// The number of records that were lost, over all outputs.
 fn lost(outputs: &[FlowOutputReport]) -> u64 {
     outputs.iter().map(|output| output.counts.lost).sum()
 }

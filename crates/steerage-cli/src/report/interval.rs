@@ -29,13 +29,12 @@ impl Intervals {
         Self { every, due: start + every, last: start, before: Read::default() }
     }
 
-    /// When the next report is due.
     pub(crate) fn due(&self) -> Instant {
         self.due
     }
 
-    /// Schedules the next report at the next multiple of the interval from the start. So a late report does not delay
-    /// all others, and a very late one skips some.
+    /// Schedules the next report at the next multiple of the interval from the start. A late report
+    /// therefore does not delay later reports, and a very late report skips some.
     pub(crate) fn skip(&mut self, now: Instant) {
         if let Some(late) = now.checked_duration_since(self.due) {
             let steps = late.as_nanos() / self.every.as_nanos().max(1) + 1;
@@ -66,7 +65,6 @@ impl Intervals {
     }
 }
 
-/// The counts whose differences a report has.
 #[derive(Clone, Debug, Default)]
 struct Read {
     sums: Sums,
@@ -138,7 +136,6 @@ impl Read {
     }
 }
 
-/// An interval report.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Interval {
     #[serde(serialize_with = "rfc3339")]
@@ -157,7 +154,6 @@ pub(crate) struct Interval {
     flows: Option<FlowTotals>,
 }
 
-/// How far the capture files have been read.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Progress {
     bytes_read: u64,
@@ -165,7 +161,6 @@ struct Progress {
 }
 
 impl Interval {
-    /// Adds the counts of flows.
     pub(crate) fn with_flows(&self, flows: Option<&Flows>) -> Self {
         Self { flows: flows.map(FlowTotals::of), ..self.clone() }
     }
@@ -181,7 +176,6 @@ impl Interval {
         Self { capture: recorded.map(progress), ..self }
     }
 
-    /// The report as one line of JSON, with its newline.
     pub(super) fn as_json(&self) -> io::Result<String> {
         #[derive(Serialize)]
         struct IntervalJson<'a> {
@@ -195,7 +189,8 @@ impl Interval {
         Ok(text)
     }
 
-    /// The report as one line of text, with its newline. The columns of successive lines are aligned.
+    /// The report as one line of text, with its newline. The columns of successive lines are
+    /// aligned.
     pub(super) fn as_text(&self) -> String {
         let Sums { received, received_bytes, dropped, .. } = &self.difference;
         let mut line = format!(
@@ -240,8 +235,8 @@ impl Interval {
 mod tests {
     use super::*;
 
-    /// A late report does not delay the next ones. A very late one skips reports whose time has
-    /// passed.
+    /// A late report does not delay the next reports. A very late report skips reports whose time
+    /// has passed.
     #[test]
     fn they_do_not_drift() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));

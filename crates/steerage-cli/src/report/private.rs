@@ -1,19 +1,20 @@
-//! The private parts of a report: the traffic itself. A report has a form with them and one without them.
+//! The private parts of a report, which are the traffic itself. A report has a form with the
+//! private parts, and a form without them.
 //!
-//! A private part of the schema has the type [`Private`]. Only a [`Form`] makes one, so the audience is looked at in one
-//! place.
+//! A private part of the schema has the type [`Private`]. Only a [`Form`] creates such a part, so
+//! the audience is checked in one place.
 
 use std::cell::RefCell;
 
 use serde::Serialize;
 use steerage_control::Audience;
 
-/// A part of a report that only [`Audience::Private`] sees. For others it is `null`.
+/// A part of a report that only [`Audience::Private`] sees. For every other audience, the part is
+/// `null`.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(transparent)]
 pub(super) struct Private<T>(Option<T>);
 
-/// The form of a report for one audience.
 #[derive(Debug)]
 pub(super) struct Form {
     audience: Audience,
@@ -25,7 +26,6 @@ impl Form {
         Self { audience, withheld: RefCell::default() }
     }
 
-    /// The part at `path` of the report.
     pub(super) fn private<T>(&self, path: &'static str, part: T) -> Private<T> {
         match self.audience {
             Audience::Private => Private(Some(part)),

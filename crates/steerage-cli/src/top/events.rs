@@ -9,7 +9,6 @@ use super::snapshot::{ByName, Snapshot};
 use crate::terminal::printable;
 use crate::units::counted;
 
-/// An event, with its time in the run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Event {
     pub(super) seconds: f64,
@@ -18,11 +17,12 @@ pub(super) struct Event {
     pub(super) is_bad: bool,
 }
 
-/// The drop reasons that belong to a queue. The others are reported for the CPU, which says more.
+/// The drop reasons that belong to a queue. All other reasons are reported for the CPU, which is
+/// more informative.
 const OF_QUEUES: [&str; 3] = ["device", "no_page", "moving"];
 
-/// The events, in the order of the report. `dropping` has the places and reasons of drops that
-/// continue. Only their start and end are events.
+/// The events, in the order of the report. `dropping` has the places and reasons of continuing
+/// drops, of which only the start and the end are events.
 pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |what: String, is_bad| events.push(Event { seconds: now.seconds, what, is_bad });
@@ -82,7 +82,6 @@ fn count(counts: &ByName, name: &str) -> u64 {
     counts.get(name).copied().unwrap_or(0)
 }
 
-/// A mask as text.
 pub(super) fn mask(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }

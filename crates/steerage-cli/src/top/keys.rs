@@ -2,7 +2,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// The longest mask that can be typed. Only a list with hundreds of single CPUs would be longer.
+/// The maximum length of a typed mask. Only a list with hundreds of single CPUs would be longer.
 const MASK_CHARS_MAX: usize = 256;
 
 /// The column by which the CPUs are sorted.
@@ -17,7 +17,6 @@ pub(super) enum SortBy {
 }
 
 impl SortBy {
-    /// The heading of the column.
     pub(super) fn column(self) -> &'static str {
         match self {
             Self::Cpu => "CPU",
@@ -39,7 +38,6 @@ impl SortBy {
     }
 }
 
-/// The mode of the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Mode {
     #[default]
@@ -49,7 +47,6 @@ pub(super) enum Mode {
     Mask(String),
 }
 
-/// The state of the user interface.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ui {
     pub(super) mode: Mode,
@@ -62,7 +59,6 @@ pub(super) struct Ui {
     pub(super) said: Option<String>,
 }
 
-/// The action that a key asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,
@@ -71,7 +67,6 @@ pub(super) enum Action {
     SetMask(String),
 }
 
-/// The number of CPU rows that a page key moves by.
 const PAGE: usize = 8;
 
 impl Ui {

@@ -13,11 +13,10 @@ const EVENTS_MAX: usize = 200;
 pub(super) struct Model {
     before: Snapshot,
     pub(super) now: Snapshot,
-    /// The places and reasons of drops that continue.
     dropping: BTreeSet<String>,
     /// The events, the newest first.
     pub(super) events: VecDeque<Event>,
-    /// The buckets of the selected queue, at the last look and at the one before.
+    /// The buckets of the selected queue, from the last update and from the one before.
     pub(super) buckets: Vec<Bucket>,
     buckets_before: Vec<Bucket>,
     buckets_of: usize,
@@ -25,7 +24,6 @@ pub(super) struct Model {
     pub(super) gone: Option<String>,
 }
 
-/// One of a queue's buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bucket {
     pub(super) cpu: u16,
@@ -74,7 +72,7 @@ impl Model {
         }
     }
 
-    /// The CPU of each bucket of the selected queue, and its packets between the last two looks.
+    /// The CPU of each bucket of the selected queue, and its packets between the last two updates.
     pub(super) fn bucket_loads(&self) -> Vec<(u16, u64)> {
         let before = self.buckets_before.iter().map(|bucket| bucket.packets).chain(std::iter::repeat(0));
         let pairs = self.buckets.iter().zip(before);
@@ -89,7 +87,6 @@ impl Model {
         self.gone = Some(why);
     }
 
-    /// Adds an event.
     pub(super) fn note(&mut self, event: Event) {
         self.events.push_front(event);
         self.events.truncate(EVENTS_MAX);
@@ -161,7 +158,6 @@ impl Model {
     }
 }
 
-/// The sum of all counts.
 pub(super) fn total(counts: &ByName) -> u64 {
     counts.values().sum()
 }

@@ -1,4 +1,5 @@
-//! The strip of buckets: a character for each range of buckets shows its CPU, and one above it shows its load.
+//! The strip of buckets: for each range of buckets, one character shows its CPU, and a character
+//! above it shows its load.
 
 use ratatui::style::Color;
 
@@ -11,10 +12,10 @@ const HEAT: &[u8] = b" .:-=+*#";
 /// The cells of a strip, with 64 buckets each. They fit in 80 columns.
 const CELLS: usize = 64;
 
-/// A piece of a line, and its CPU.
 type Cell = (String, Option<u16>);
 
-/// The heading and the lines of the strip: loads and CPUs. `buckets` has the CPU and the packets of each bucket.
+/// The heading and the lines of the strip: loads and CPUs. `buckets` has the CPU and the packets of
+/// each bucket.
 pub(super) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>>) {
     if buckets.is_empty() {
         return (String::new(), Vec::new());
@@ -40,7 +41,6 @@ fn owner(stretch: &[(u16, u64)]) -> u16 {
     cpus.into_iter().rev().max_by_key(|cpu| has(*cpu)).unwrap_or(0)
 }
 
-/// The character for a load, relative to the highest.
 fn heat(load: u64, most: u64) -> u8 {
     let part = if most > 0 { load as f64 / most as f64 } else { 0.0 };
     HEAT[(part * (HEAT.len() - 1) as f64).ceil() as usize]

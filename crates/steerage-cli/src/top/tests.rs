@@ -116,7 +116,7 @@ fn events_tell_what_changed() {
         with(report(seconds), &[("/queues/0/dropped", both.clone()), ("/dropped", both), ("/cpus/1/dropped", of_cpu)])
     };
     model.take(snapshot(drops(3, 10)));
-    // Drops that continue are no new event. Their end is one.
+    // Continuing drops are not a new event, but their end is an event.
     model.take(snapshot(drops(4, 20)));
     model.take(snapshot(drops(5, 20)));
     let moved = json!({ "mask": 1024, "cpu_died": 0 });
@@ -137,7 +137,6 @@ fn events_tell_what_changed() {
     assert_eq!(model.events.iter().filter(|event| event.is_bad).count(), 3);
 }
 
-/// Only the facts about a virtual machine's CPUs.
 #[test]
 fn cpus_that_a_host_moves_are_told() {
     let mut model = model();
@@ -158,7 +157,6 @@ fn cpus_that_a_host_moves_are_told() {
     assert_eq!((shown(&model), said(&model).len()), (String::new(), 2));
 }
 
-/// The screen shown in docs/top.md.
 #[test]
 fn a_screen_of_80_by_24() {
     let screen = lines(&drawn(&model(), &Ui::default(), Colours::Yes, 80, 24));
@@ -199,7 +197,7 @@ fn no_size_is_too_small() {
             }
         }
     }
-    // If there are many CPUs and queues, only some are shown, with the number of the others.
+    // If there are many CPUs and queues, only some are shown, with the number of hidden ones.
     let screen = lines(&drawn(&crowded, &Ui::default(), Colours::No, 80, 24));
     assert_eq!(screen.iter().filter(|line| line.trim_start().ends_with(" more")).count(), 2, "{screen:#?}");
     assert!(screen.iter().any(|line| line.starts_with("  buckets of")), "{screen:#?}");
@@ -241,7 +239,6 @@ fn a_run_that_is_gone_is_told_of() {
     assert_eq!(screen[23], "CPUs for eth1 rx-0: 0-3_  (Enter writes, Esc leaves)");
 }
 
-/// The documentation explains the columns.
 #[test]
 fn the_documentation_has_each_column() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/top.md");

@@ -16,7 +16,8 @@ use super::strip;
 use crate::terminal::printable;
 use crate::units::{bits_a_second, counted, grouped, packets_a_second, percent, plural, time};
 
-/// The rows that each section keeps if not all fit. CPUs keep most, and the last section is cut first.
+/// The rows that each section keeps if not all fit. CPUs keep most rows, and the last section is
+/// cut first.
 const CPUS_MIN: usize = 4;
 const QUEUES_MIN: usize = 3;
 const BUCKETS_MIN: usize = 2;
@@ -49,7 +50,6 @@ const HELP: &[&str] = &[
     "`steerage help top` and `steerage help report` say more",
 ];
 
-/// Whether colours are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Colours {
     Yes,
@@ -66,7 +66,6 @@ impl Colours {
     }
 }
 
-/// A heading and its rows.
 struct Section {
     head: Line<'static>,
     rows: Vec<Line<'static>>,
@@ -81,7 +80,6 @@ impl Section {
     }
 }
 
-/// Draws the screen, whatever its size.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colours) {
     let area = frame.area();
     frame.render_widget(Clear, area);
@@ -135,7 +133,8 @@ fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<u
     lines
 }
 
-/// Shortens the sections, the last one first, until all fit. If that is not enough, the end is cut off.
+/// Shortens the sections, the last one first, until all fit. If that is not enough, the end is cut
+/// off.
 fn fit(sections: &mut [Section], height: usize) {
     // An empty line, the heading, and the rows.
     let lines: usize = sections.iter().map(|section| 2 + section.rows.len()).sum();

@@ -77,7 +77,7 @@ fn three_commands_receive_what_capinfos_counts() {
     }
 }
 
-/// The file needs a dictionary, which no command has. capinfos refuses it too.
+/// The file needs a dictionary, which no command has. capinfos refuses the file too.
 #[test]
 fn three_commands_name_the_dictionary_that_a_file_needs() {
     let Some(capture) = tshark::capture("repro/dict.zst") else { return };

@@ -1,9 +1,10 @@
 //! Runs the commands of docs/ as they are written, without root, interfaces and the network.
 //!
-//! Each page has a directory of its own, which has the repository's folder `examples` and nothing
-//! else at first. The commands of a page run in its order. A command must succeed, unless the page
-//! shows an error of the program after it. A transcript must match the output. [`kept_back`] says
-//! which commands do not run. `args::documented` checks that the program understands these too.
+//! Each page has its own directory, which at first contains only the repository's folder
+//! `examples`. The commands of a page run in order. A command must succeed, unless the page shows
+//! an error of the program after it. A transcript must match the output. [`kept_back`] lists the
+//! commands that do not run. `args::documented` checks that the program understands those commands
+//! too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +19,6 @@ use steerage_fixtures::scratch::Scratch;
 use crate::how_tos;
 use crate::pages::{CARGO_RUN, Example, examples};
 
-/// Where the Debian package has the folder `examples`.
 const PACKAGED: &str = "/usr/share/doc/steerage/examples/";
 
 /// The longest time for one command, in seconds. Only a hang takes this long.
@@ -31,7 +31,7 @@ const PROGRAMS: [&str; 11] =
 /// Words that name an interface, or a device that makes one.
 const INTERFACES: [&str; 6] = ["eth0", "eth1", "eth2", "any", "lo", "tap"];
 
-/// Why a command is not run, if it is not.
+/// The reason for which a command does not run, if there is one.
 fn kept_back(command: &str) -> Option<&'static str> {
     let command = command.split(" #").next().unwrap_or_default().trim_end();
     let mut words = command.split(' ');
@@ -50,7 +50,6 @@ fn kept_back(command: &str) -> Option<&'static str> {
     }
 }
 
-/// The pages below docs/.
 fn pages(docs: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path());
     let mut pages: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
@@ -69,7 +68,6 @@ fn directory_for(page: &Path, scratch: &Path, root: &Path) -> PathBuf {
     directory
 }
 
-/// Runs a command in bash, with `programs` in the `PATH`.
 fn run(command: &str, directory: &Path, programs: &Path) -> Output {
     let path = std::env::var("PATH").unwrap();
     let script = command.replace(PACKAGED, "examples/");
@@ -83,7 +81,7 @@ fn run(command: &str, directory: &Path, programs: &Path) -> Output {
         .unwrap()
 }
 
-/// Describes how the outcome of an example differs from the page. `None` if it does not.
+/// Describes how the outcome of an example differs from the page. `None` if it does not differ.
 fn fault(example: &Example, output: &Output) -> Option<String> {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let error = example.output.first().filter(|line| line.starts_with("steerage: "));

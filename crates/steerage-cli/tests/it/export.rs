@@ -17,7 +17,6 @@ use steerage_fixtures::tshark;
 
 use crate::program::{Started, report, run};
 
-/// Creates an empty directory for this test.
 pub(crate) fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("export").join(name);
     // The directory may be left from the last run, or may not exist.
@@ -34,7 +33,6 @@ pub(crate) struct Header {
     domain: u32,
 }
 
-/// Parses the messages in these bytes.
 pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
     let mut messages = Vec::new();
     while let Some(header) = bytes.first_chunk::<16>() {
@@ -53,7 +51,6 @@ pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
 /// The first id of our options templates.
 pub(crate) const OPTIONS: u16 = 33_024;
 
-/// A set of a message: its id, and its bytes.
 pub(crate) type Set = (u16, Vec<u8>);
 
 fn sets(mut bytes: &[u8]) -> Vec<Set> {
@@ -71,7 +68,6 @@ fn sets(mut bytes: &[u8]) -> Vec<Set> {
 pub(crate) struct Decoder(BTreeMap<u16, usize>);
 
 impl Decoder {
-    /// Counts the records of flows, and those of options.
     pub(crate) fn records(&mut self, sets: &[Set]) -> (usize, usize) {
         let (mut flows, mut options) = (0, 0);
         for (id, bytes) in sets {
@@ -88,7 +84,6 @@ impl Decoder {
         (flows, options)
     }
 
-    /// Learns templates whose elements begin at this offset.
     fn learn(&mut self, mut set: &[u8], elements: usize) {
         while !set.is_empty() {
             let word = |at: usize| u16::from_be_bytes([set[at], set[at + 1]]);

@@ -16,7 +16,6 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::{Ends, report};
 
-/// Longer than any collector takes to start or to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The captures of these tests. They have fragments, ICMP, TCP, IPv6, tunnels, and tags.
@@ -63,7 +62,6 @@ fn add(all: &mut Directions, key: [&str; 4], protocol: &str, packets: u64, octet
     }
 }
 
-/// Finds a free UDP port.
 fn free_port() -> u16 {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -19,7 +19,6 @@ use serde_json::Value;
 use crate::export::{Decoder, OPTIONS, Set, messages, output};
 use crate::program::Started;
 
-/// How long the collector is away.
 const AWAY: Duration = Duration::from_millis(500);
 /// The size of the collector's buffer in bytes.
 const BUFFER: usize = 8 << 20;
@@ -38,7 +37,6 @@ fn restarts() -> (Duration, u64) {
     }
 }
 
-/// The sum of what all collectors have read.
 #[derive(Debug, Default)]
 struct Collected {
     restarts: u64,
@@ -46,7 +44,6 @@ struct Collected {
     options: u64,
     /// The number of missing records, by the sequence numbers within one collector and between two.
     missing: u64,
-    /// The sequence number of the next message.
     next: u32,
     /// The last statement of the exporter about itself: the number of flow records that it sent,
     /// and the number that it did not send.
@@ -92,12 +89,10 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     (report, collector.join().unwrap())
 }
 
-/// The signals to the collector.
 #[derive(Debug, Default)]
 struct Stop {
     /// Whether the last collector is running, which is not restarted any more.
     is_last: AtomicBool,
-    /// Whether the exporter has ended.
     ended: AtomicBool,
 }
 
@@ -150,7 +145,6 @@ fn export_restarts_udp() {
     assert!(restarts > 0 && flows > 0 && output["refusals"].as_u64().unwrap() > 0, "{output}");
 }
 
-/// Whether the read timed out.
 fn waited(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

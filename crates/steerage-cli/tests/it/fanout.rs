@@ -34,7 +34,6 @@ fn captures() -> Vec<PathBuf> {
     names.iter().map(|name| folder.join(name)).filter(|path| path.exists()).collect()
 }
 
-/// A frame as tshark reports it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     time: String,

@@ -34,7 +34,6 @@ fn assert_counted(report: &Value) -> u64 {
     total
 }
 
-/// The report of a run whose flows go to standard output.
 fn report_of(err: &str) -> Value {
     let line = err.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{err}"));
     serde_json::from_str(line).unwrap()

@@ -14,12 +14,10 @@ use steerage_fixtures::{HANG, exposition, skip};
 use crate::metrics;
 use crate::program::{Ends, Ran, Started, command};
 
-/// The network namespaces.
 pub(crate) const ONE: usize = 0;
 pub(crate) const ROUTER: usize = 1;
 pub(crate) const OTHER: usize = 2;
 
-/// The addresses of the other host.
 pub(crate) const FAR4: &str = "10.210.1.2";
 pub(crate) const FAR6: &str = "fd00:211::2";
 

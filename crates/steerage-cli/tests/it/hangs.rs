@@ -38,7 +38,6 @@ const DIRECTORY: &str = "directory";
 const FILE_INODE: u64 = 2;
 const DIRECTORY_INODE: u64 = 3;
 
-/// The name whose lookup stops the file system.
 const STOP: &str = "stop";
 
 /// A file system whose process stops when the name [`STOP`] is looked up. Later requests are not even
@@ -93,7 +92,6 @@ struct Mounted {
     at: PathBuf,
     /// The number of requests that wait, as the kernel shows it.
     waiting: PathBuf,
-    /// Dropped to let the file system go on.
     _stopped: Sender<()>,
 }
 
@@ -106,7 +104,6 @@ impl Mounted {
         assert!(!fs::exists(self.at.join(STOP)).unwrap());
     }
 
-    /// Whether a request waits.
     fn is_waited_for(&self) -> bool {
         fs::read_to_string(&self.waiting).unwrap().trim() != "0"
     }

@@ -28,7 +28,6 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
 
-/// The text of a section.
 pub(crate) fn section(heading: &str) -> &'static str {
     let section = PAGE.split_once(&format!("\n### {heading}\n")).expect("a section").1;
     section.split_once("\n### ").map_or(section, |(section, _)| section)

@@ -9,10 +9,8 @@ use steerage_fixtures::exposition;
 
 use crate::program::{Started, run};
 
-/// Serves metrics on any free port.
 pub(crate) const ANY: &str = "--metrics=127.0.0.1:0";
 
-/// The address of the metrics, as the program prints it.
 pub(crate) fn address(run: &Started) -> SocketAddr {
     let of_line =
         |line: &String| line.trim_end().strip_prefix("metrics at http://")?.strip_suffix("/metrics")?.parse().ok();

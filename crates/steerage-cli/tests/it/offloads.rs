@@ -23,7 +23,6 @@ use steerage_fixtures::{is_installed, until};
 use crate::forward::{FAR4, FAR6, ONE, OTHER, ROUTER, linked, linked_by};
 use crate::program::{Ends, Started, command};
 
-/// The addresses of the other host.
 const FAR: [&str; 2] = [FAR4, FAR6];
 
 /// The size of a TCP transfer, in bytes.
@@ -48,7 +47,6 @@ fn checkable(vlan: Option<u16>) -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// A tcpdump that writes the packets of a cable to a file.
 struct Dump(Ends, PathBuf);
 
 impl Dump {
@@ -80,7 +78,6 @@ impl Dump {
     }
 }
 
-/// The packets of UDP.
 fn udp(packets: &[String]) -> Vec<&String> {
     packets.iter().filter(|packet| packet.contains("UDP")).collect()
 }
@@ -249,11 +246,8 @@ fn super_frames_between_tuns_stay_where_they_arrive() {
     }
 }
 
-/// An Ethernet header up to a tag.
 const ADDRESSES: usize = 12;
-/// The VLAN of tagged frames.
 const VLAN: u16 = 42;
-/// Its tag.
 const TAG: [u8; 4] = [0x81, 0, 0, VLAN as u8];
 
 /// Joins a TAP and a cable. Frames have a tag on the cable, and none on the TAP.

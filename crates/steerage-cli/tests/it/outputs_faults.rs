@@ -27,7 +27,6 @@ fn limits() -> impl Iterator<Item = usize> {
     (0..8).chain((8..whole).step_by(61)).chain([whole])
 }
 
-/// Runs the program with a limit for the size of files.
 fn limited(blocks: usize, args: &[&str]) -> Ran {
     let script = "trap '' XFSZ; ulimit -f $1; program=$2; shift 2; exec \"$program\" \"$@\"";
     let mut shell = Command::new("dash");

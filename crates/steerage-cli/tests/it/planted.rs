@@ -24,7 +24,6 @@ use steerage_fixtures::{HANG, NOBODY, is_root, skip};
 
 use crate::program::{Ends, Ran, command};
 
-/// What an option names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
     File,
@@ -34,11 +33,9 @@ enum Names {
 
 /// Options that take a path for writing, and a command line for each form of their value.
 struct Row {
-    /// The option and its commands, as in docs/options.md.
     option: &'static str,
     commands: &'static str,
     names: Names,
-    /// `{}` stands for the path.
     lines: &'static [&'static str],
 }
 
@@ -117,7 +114,6 @@ const READ: &[(&str, &str)] = &[
     ("<PATH>", "set"),
 ];
 
-/// The names of values that cannot be paths.
 const NO_PATHS: &[&str] = &[
     "1:N",
     "ADDR:PORT",
@@ -196,7 +192,6 @@ const NAME: &str = "out.csv";
 
 const UNTOUCHED: &str = "untouched";
 
-/// Planted objects, and the directories around them.
 struct Ground {
     root: Scratch,
 }
@@ -403,7 +398,6 @@ fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     (Ran { code, out, err }, read)
 }
 
-/// Checks that a run ended with success, or with one line.
 fn assert_ended(ran: &Ran, what: &str) {
     match ran.code {
         Some(0) => {}
@@ -532,7 +526,6 @@ fn a_directory_that_is_exchanged_with_a_link_leads_nowhere() {
     }
 }
 
-/// The capture of the example is of this day.
 const DAY: &str = "2026-01-01";
 
 #[test]

@@ -32,7 +32,6 @@ const DAC_OVERRIDE: u64 = 1 << 1;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const NET_RAW: u64 = 1 << 13;
 
-/// A thread, as /proc shows it.
 #[derive(Debug)]
 struct Task {
     name: String,

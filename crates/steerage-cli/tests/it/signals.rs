@@ -150,7 +150,6 @@ impl Stepped {
         }
     }
 
-    /// Whether the program holds the signal for later.
     fn holds(&self, signal: Signal) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();
@@ -158,7 +157,6 @@ impl Stepped {
         field("Name:") == "steerage" && (blocked >> (signal as u32 - 1)) & 1 == 1
     }
 
-    /// The number of threads.
     fn threads(&self) -> usize {
         fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().count()
     }

@@ -37,7 +37,6 @@ fn toeplitz(source: u8) -> u32 {
     (0..96).filter(|at| bit(&input, *at) == 1).fold(0, |hash, at| hash ^ window(at))
 }
 
-/// The busiest CPU's share of the packets with an even map.
 fn busiest(sources: &[u8], cpus: u32) -> f64 {
     let mut packets = BTreeMap::<u32, usize>::new();
     for source in sources {

@@ -108,7 +108,6 @@ fn without_being_told_what_nothing_is_taken() {
     assert!(ran.code == Some(2) && ran.complaint().contains("option `queue=1`"), "{ran:?}");
 }
 
-/// A killed process leaves nothing behind.
 #[test]
 fn killed_and_started_again_it_works_at_once() {
     let Some(net) = Net::new() else { return };

@@ -12,7 +12,6 @@ use steerage_fixtures::capture::pcap;
 
 use crate::program::command;
 
-/// Runs the program with a terminal as standard error.
 fn on_terminal(args: &[&str]) -> (Child, File) {
     let pty = openpty(None, None).unwrap();
     let child = command(args).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();

@@ -17,7 +17,6 @@ pub(super) struct Console {
     /// Whether standard output is a terminal too. The progress line must be erased before text is
     /// written there.
     shares_screen: bool,
-    /// Whether a progress line is on the screen.
     drawn: Mutex<bool>,
 }
 

@@ -245,7 +245,6 @@ fn children_cpu() -> Duration {
     cpu_of(UsageWho::RUSAGE_CHILDREN)
 }
 
-/// The CPU time of this process, with all its threads.
 pub(super) fn own_cpu() -> Duration {
     cpu_of(UsageWho::RUSAGE_SELF)
 }

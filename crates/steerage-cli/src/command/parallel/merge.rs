@@ -16,7 +16,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::console::Console;
 use super::lines::Lines;
 
-/// The number of bytes that are read from a job at a time.
 const READ_BYTES: usize = 64 << 10;
 
 /// How long to wait before the jobs are read again. A job writes 4 KiB at a time, and a wake-up for

@@ -19,7 +19,6 @@ use crate::error::{Error, JobsError};
 use crate::run::Stopper;
 use crate::units::{counted, size, time};
 
-/// The interval between two checks of the jobs.
 const LOOK: Duration = Duration::from_millis(20);
 const DRAW: Duration = Duration::from_millis(500);
 /// After this time without reading, a message names the job.
@@ -33,7 +32,6 @@ const GRACE: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     end: Option<Instant>,
-    /// Whether jobs that run for too long are killed.
     hurry: bool,
 }
 
@@ -45,7 +43,6 @@ pub(super) struct Jobs {
     asked: Mutex<Asked>,
     /// Set when no further packet will be read. Inputs that can wait check this flag.
     pub(super) end_now: Arc<AtomicBool>,
-    /// Whether all jobs that will ever run have been started.
     complete: AtomicBool,
     pub(super) timeout: Option<Duration>,
     pub(super) one_link: bool,

@@ -1,4 +1,5 @@
-//! How an even map divides traffic among CPUs. The table, the notes and the advice all use these figures.
+//! How an even map divides traffic among CPUs. The table, the advice and the suggestion use these
+//! figures.
 
 use steerage::{flow::even_share, limits::BUCKETS};
 use steerage_apps::Volume;
@@ -11,7 +12,6 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// The shares of this number of CPUs.
     pub(super) fn even(buckets: &[Volume; BUCKETS], cpus: usize) -> Self {
         let (mut loads, mut all) = (vec![Volume::default(); cpus.max(1)], Volume::default());
         for (bucket, weight) in buckets.iter().enumerate() {
@@ -21,8 +21,8 @@ impl Shares {
         Self { cpus: loads, all }
     }
 
-    /// The shares if each bucket has a CPU of its own. No map can spread traffic more evenly, since
-    /// a bucket is always on one CPU.
+    /// The shares if each bucket has its own CPU. No map can spread traffic more evenly, because a
+    /// bucket is always on one CPU.
     pub(super) fn thinnest(buckets: &[Volume; BUCKETS]) -> Self {
         Self::even(buckets, BUCKETS)
     }
@@ -42,7 +42,6 @@ impl Shares {
         self.most(|weight| weight.packets)
     }
 
-    /// The largest share of the bytes that a CPU has.
     pub(super) fn busiest_bytes(&self) -> f64 {
         self.most(|weight| weight.bytes)
     }

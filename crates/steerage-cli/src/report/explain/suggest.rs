@@ -1,7 +1,8 @@
-//! The advice for this traffic: how many CPUs, which mask and which hash, for steerage and for the kernel's own RPS.
+//! The advice for this traffic: how many CPUs, which mask and which hash, for steerage and for the
+//! kernel's own RPS.
 //!
-//! It is computed from the traffic and from costs that were measured on other machines. The report names each
-//! assumption.
+//! The advice is computed from the traffic and from costs that were measured on other machines. The
+//! report names each assumption.
 
 mod candidates;
 mod commands;
@@ -23,11 +24,10 @@ use commands::{BacklogMax, Commands};
 use cpu_count::{Assignment, Choice, Costs};
 use reasons::Reasons;
 
-/// The work per packet, unless the user states it. steerage's own functions take 30 to 100 ns, and the kernel forwards
-/// IP in 2,500 ns (steerage help performance).
+/// The work per packet, unless the user states it. steerage's own functions take 30 to 100 ns, and
+/// the kernel forwards IP in 2,500 ns (steerage help performance).
 const WORK_ASSUMED: Duration = Duration::from_micros(1);
 
-/// A packet rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     pub(crate) packets_a_second: f64,
@@ -40,42 +40,35 @@ pub(crate) enum RateFrom {
     Listening,
     /// The average rate of a recording.
     Recording,
-    /// The rate that the user asked for.
+    /// The rate that the user specified.
     Asked,
 }
 
-/// The basis of the advice, besides the traffic.
 #[derive(Debug)]
 pub(crate) struct AdviceBasis {
-    /// The command that should run.
     pub(crate) command: SteeringCommand,
     pub(crate) candidates: CandidateCpus,
     pub(crate) rate: Option<Rate>,
     /// The work of the packet function per packet, as the user states it.
     pub(crate) work: Option<Duration>,
-    /// The devices as the user named them.
     pub(crate) devices: Vec<String>,
-    /// The devices that are interfaces.
     pub(crate) interfaces: Vec<InterfaceQueues>,
 }
 
-/// The advice.
 #[derive(Debug, Serialize)]
 pub(crate) struct Suggestion {
-    /// How many CPUs to use, with the one that receives.
     cpus: usize,
     cpu_list: String,
-    /// How many CPUs there are.
     of: usize,
     receive_cpu: u16,
     /// The mask in the kernel's format. 0 means no steering.
     mask: String,
-    /// The busiest CPU's share of the packets with an even map, and after buckets are balanced.
+    /// The busiest CPU's share of the packets with an even map, and after balancing.
     busiest: f64,
     balanced: f64,
     /// Packets per second; `null` if it is not known.
     rate: Option<f64>,
-    /// The load of the busiest CPU; above 1 it would not keep up.
+    /// The load of the busiest CPU. Above 1, the CPU would not keep up.
     load: Option<f64>,
     /// The load of one CPU that does everything.
     load_of_one: Option<f64>,
@@ -89,7 +82,6 @@ pub(crate) struct Suggestion {
     commands: Commands,
 }
 
-/// A flow with more than an even share of the packets.
 #[derive(Debug, Serialize)]
 struct Elephant {
     flow: String,
@@ -127,7 +119,6 @@ impl Regime {
 #[derive(Debug, Serialize)]
 struct Assumed {
     work_ns: u64,
-    /// Whether the user stated the work.
     work_told: bool,
     #[serde(flatten)]
     costs: Costs,
@@ -170,7 +161,6 @@ impl Suggestion {
         })
     }
 
-    /// The advice as text.
     pub(crate) fn page(&self) -> String {
         let mut page = String::from("\n");
         let mut line = |about: &str, says: &str| {

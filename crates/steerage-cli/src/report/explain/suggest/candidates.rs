@@ -21,12 +21,11 @@ pub(crate) struct CandidateCpus {
     pub(crate) nr_cpu_ids: usize,
 }
 
-/// How many times the measurement of a pair is tried while other programs run there: 1.3 s for 64
-/// busy CPUs.
+/// How many times the measurement of a pair of CPUs is tried while other programs run there: 1.3 s
+/// for 64 busy CPUs.
 const MEASURE_TRIES: usize = 8;
 
 impl CandidateCpus {
-    /// A number of CPUs that all share one cache.
     pub(crate) fn even(cpus: usize) -> Self {
         Self::of(&Topology::even(cpus), cpus)
     }
@@ -45,7 +44,6 @@ impl CandidateCpus {
         Self::of(&topology, nr_cpu_ids)
     }
 
-    /// The CPUs of `topology`.
     pub(super) fn of(topology: &Topology, nr_cpu_ids: usize) -> Self {
         let ours = topology.default_mask();
         let Some(first) = ours.first() else {

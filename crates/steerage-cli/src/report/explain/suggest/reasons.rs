@@ -19,7 +19,6 @@ const HIDDEN_FROM_THE_KERNEL: [HeaderKind; 9] = {
     [Vxlan, Geneve, GtpU, Erspan, Wccp, Teredo, Capwap, Tzsp, Backbone]
 };
 
-/// The sentences of the text.
 #[derive(Debug, Serialize)]
 pub(super) struct Reasons {
     pub(super) cpus: String,
@@ -27,7 +26,7 @@ pub(super) struct Reasons {
     pub(super) busiest: String,
     pub(super) elephants: String,
     pub(super) hash: String,
-    /// About backlogs and the interface's own queues, if there is something to say about them.
+    /// About backlogs and the interface's own queues, if they matter.
     pub(super) queues: Option<String>,
 }
 
@@ -186,7 +185,8 @@ fn of_elephants(way: &Assignment, elephants: &[Elephant], stuck: bool) -> String
     format!("{have} more than 1/{spread} of the packets; {flow} has {share}, which stay on one CPU{limited}")
 }
 
-/// Whether the default hash of network cards would put the two directions of a flow on different queues.
+/// Whether the default hash of network cards would put the two directions of a flow on different
+/// queues.
 pub(super) fn is_torn(traffic: &TrafficExplanation) -> bool {
     advice::torn(traffic) > 0
 }

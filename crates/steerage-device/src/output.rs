@@ -115,14 +115,15 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
     open_when_read(spec, cpus, |_, _| true)
 }
 
-/// Like [`open_for`], but reports if it waits for the reader of a FIFO or for a TCP client.
+/// Like [`open_for`], but calls `waits` while it waits for the reader of a FIFO or for a TCP
+/// client.
 ///
-/// While there is no reader, the function calls `waits` repeatedly. The arguments are the path of
-/// the FIFO or the listening address, and what happened. `waits` returns whether to continue
+/// The function calls `waits` repeatedly until there is a reader. The arguments are the path of the
+/// FIFO or the listening address, and the current state. `waits` returns whether to continue
 /// waiting.
 ///
 /// # Errors
-/// As for [`open`]. Also, if `waits` returns false.
+/// As for [`open`], or if `waits` returns false.
 pub fn open_when_read(
     spec: &str,
     cpus: usize,

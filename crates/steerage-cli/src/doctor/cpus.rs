@@ -29,12 +29,14 @@ pub(super) struct Cpus {
     default: CpuMask,
 }
 
+/// A cache that CPUs share.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct Cache {
     level: u32,
     cpus: String,
 }
 
+/// A NUMA node.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Node {
     node: u32,

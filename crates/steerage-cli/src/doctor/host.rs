@@ -11,10 +11,12 @@ pub(super) struct Host {
 }
 
 impl Host {
+    /// This machine.
     pub(super) fn this() -> Self {
         Self { root: PathBuf::from("/") }
     }
 
+    /// A fake machine, whose files are below `root`.
     #[cfg(test)]
     pub(super) fn below(root: PathBuf) -> Self {
         Self { root }
@@ -30,6 +32,7 @@ impl Host {
         Some(fs::read_to_string(self.path(path)).ok()?.trim().to_owned())
     }
 
+    /// The number in a file.
     pub(super) fn number(&self, path: impl AsRef<Path>) -> Option<i64> {
         self.text(path)?.parse().ok()
     }
@@ -56,13 +59,16 @@ impl Host {
     }
 }
 
+/// Fake machines for tests: directories with made-up files.
 #[cfg(test)]
 pub(super) mod fake {
     use super::*;
 
+    /// A root directory that is removed at the end of the test.
     pub(crate) struct FakeHost(PathBuf);
 
     impl FakeHost {
+        /// Creates files with these paths and contents.
         pub(crate) fn new(name: &str, files: &[(&str, &str)]) -> Self {
             let root = std::env::temp_dir().join(format!("steerage-doctor-{}-{name}", std::process::id()));
             let fake = Self(root);

@@ -20,6 +20,7 @@ const ARPHRD_LOOPBACK: i64 = 772;
 /// `IFF_UP`: net/if.h.
 const UP: u32 = 1;
 
+/// The facts about an interface.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Interface {
     name: String,
@@ -51,6 +52,7 @@ struct RxQueue {
     rps_cpus: Option<String>,
 }
 
+/// How well the driver supports XDP.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Xdp {
     driver: bool,
@@ -71,11 +73,13 @@ impl Xdp {
 }
 
 impl Interface {
+    /// Whether an interface of that name exists.
     pub(super) fn is_there(host: &Host, name: &str) -> bool {
         let is_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
         is_name && host.path(format!("sys/class/net/{name}/ifindex")).exists()
     }
 
+    /// Reads what the kernel reports about the interface.
     pub(super) fn look(host: &Host, name: &str, features: Option<&Features>) -> Self {
         let at = |file: &str| format!("sys/class/net/{name}/{file}");
         let flags =

@@ -24,6 +24,7 @@ use host::Host;
 use interface::Interface;
 use probe::{Capability, Probes};
 
+/// The state of a checked item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
@@ -33,11 +34,13 @@ enum State {
     Info,
 }
 
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     about: &'static str,
     state: State,
     found: String,
+    /// How to fix or improve the item: usually a command.
     mend: Option<String>,
 }
 
@@ -54,11 +57,13 @@ impl Finding {
         Self { about, state: State::Lack, found: found.into(), mend: Some(mend.into()) }
     }
 
+    /// Adds advice.
     fn or(self, mend: impl Into<String>) -> Self {
         Self { mend: Some(mend.into()), ..self }
     }
 }
 
+/// All results.
 #[derive(Debug, Serialize)]
 struct Diagnosis {
     schema: u32,
@@ -72,6 +77,7 @@ struct Diagnosis {
     interface: Option<Interface>,
 }
 
+/// Checks the machine, and prints the results.
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let host = Host::this();
     let probes = Probes::of_this_machine();

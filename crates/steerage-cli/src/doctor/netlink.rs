@@ -1,5 +1,4 @@
-//! Reads the features of an interface by generic netlink: its offloads (ethtool) and its support
-//! for XDP (netdev).
+//! Reads the features of an interface by generic netlink: its offloads (ethtool) and its support for XDP (netdev).
 //!
 //! Messages and attributes are documented in the kernel:
 //! Documentation/networking/ethtool-netlink.rst and Documentation/netlink/specs/netdev.yaml. Any
@@ -48,16 +47,20 @@ const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
 /// `NETDEV_XDP_RX_METADATA_HASH`.
 const METADATA_HASH: u64 = 2;
 
+/// The features of an interface.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Features {
     /// The enabled features, by ethtool's names such as `rx-gro`.
     pub(super) on: Option<Vec<String>>,
+    /// The features that cannot be changed.
     pub(super) fixed: Vec<String>,
     /// `NETDEV_XDP_ACT_` bits.
     pub(super) xdp: Option<u64>,
+    /// Whether the driver gives XDP programs the card's hash.
     pub(super) xdp_hash: Option<bool>,
 }
 
+/// Reads the features of an interface.
 pub(super) fn features_of(interface: &str) -> Option<Features> {
     let socket = GenericNetlink::open().ok()?;
     let (on, fixed) = socket.switched(interface).map_or((None, Vec::new()), |(on, fixed)| (Some(on), fixed));
@@ -76,6 +79,7 @@ impl GenericNetlink {
         Ok(Self(socket))
     }
 
+    /// The enabled features, and those that cannot be changed.
     fn switched(&self, interface: &str) -> Option<(Vec<String>, Vec<String>)> {
         let family = self.family("ethtool")?;
         let name = attribute(ETHTOOL_A_HEADER_DEV_NAME, &zero_ended(interface));
@@ -85,6 +89,7 @@ impl GenericNetlink {
         Some((bit_names(find(&answer, ETHTOOL_A_FEATURES_ACTIVE)?), fixed))
     }
 
+    /// The attributes of the device.
     fn device(&self, interface: &str) -> Option<Vec<u8>> {
         let index = name_to_index(&self.0, interface).ok()?;
         let family = self.family("netdev")?;
@@ -97,6 +102,7 @@ impl GenericNetlink {
         Some(u16::from_ne_bytes(find(&answer, CTRL_ATTR_FAMILY_ID)?.try_into().ok()?))
     }
 
+    /// The attributes of the reply.
     fn ask(&self, family: u16, command: u8, attributes: &[u8]) -> Option<Vec<u8>> {
         let length = (NLMSG_HEADER_BYTES + GENL_HEADER_BYTES + attributes.len()) as u32;
         let mut message = Vec::with_capacity(length as usize);

@@ -14,10 +14,12 @@ use steerage::{
     memory::usable_memory,
 };
 
+/// A capability that concerns packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Capability {
     pub(super) name: &'static str,
     pub(super) held: bool,
+    /// The purpose of the capability.
     #[serde(rename = "for")]
     pub(super) what_for: &'static str,
 }
@@ -31,11 +33,13 @@ const CAPABILITIES: [(CapabilitySet, &str, &str); 6] = [
     (CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK", "locking memory beyond the limit"),
 ];
 
+/// The results of the probes.
 #[derive(Debug)]
 pub(super) struct Probes {
     /// Whether the sockets could be opened. They are closed at once.
     pub(super) af_packet: Result<(), Errno>,
     pub(super) af_xdp: Result<(), Errno>,
+    /// Whether /dev/fuse can be opened.
     pub(super) fuse: Result<(), Errno>,
     pub(super) capabilities: Vec<Capability>,
     /// The limit for locked memory in bytes. `None` if there is no limit.
@@ -43,6 +47,7 @@ pub(super) struct Probes {
     /// The memory in bytes that this process may use. `None` if the kernel does not report it.
     pub(super) memory: Option<u64>,
     pub(super) tcpdump: Option<PathBuf>,
+    /// The program that mounts.
     pub(super) fusermount: Option<PathBuf>,
     pub(super) aes: bool,
     pub(super) gfni: bool,
@@ -64,6 +69,7 @@ impl Probes {
         }
     }
 
+    /// Whether this process has the capability.
     pub(super) fn holds(&self, name: &str) -> bool {
         self.capabilities.iter().any(|capability| capability.name == name && capability.held)
     }
@@ -88,6 +94,7 @@ fn in_path(program: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|directory| directory.join(program)).find(is_program)
 }
 
+/// Results of probes, for tests.
 #[cfg(test)]
 pub(super) mod fake {
     use super::*;

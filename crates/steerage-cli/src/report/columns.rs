@@ -11,6 +11,7 @@ const ADDRESS_MIN: usize = 8;
 /// Replaces the omitted part of an address. Plain ASCII, for terminals without UTF-8.
 const LEFT_OUT: &str = "..";
 
+/// A column with its heading.
 #[derive(Debug)]
 pub(crate) struct Column {
     heading: &'static str,

@@ -30,10 +30,13 @@ const DEVICE: &str = "device";
 /// The numbers of CPUs for which the spread is shown.
 const CPUS: [usize; 5] = [2, 4, 8, 16, 32];
 
+/// An explanation of where packets go.
 #[derive(Debug)]
 pub(crate) struct Explanation {
     pub(crate) what: Subject,
+    /// The command whose steering is explained.
     pub(crate) command: SteeringCommand,
+    /// The name of the hash.
     pub(crate) hash: &'static str,
     /// Whether the key of the hash is random, so that another run has another key.
     pub(crate) random_key: bool,
@@ -53,20 +56,25 @@ pub(crate) enum Subject {
     Traffic(Box<TrafficExplanation>),
 }
 
+/// The explanation of a flow that the user wrote out.
 #[derive(Debug)]
 pub(crate) struct FlowExplanation {
     pub(crate) flow: FlowKey,
+    /// The key that is hashed for the flow.
     pub(crate) key: FlowKey,
     pub(crate) hash: FlowHash,
 }
 
+/// The explanation of a device's traffic.
 #[derive(Debug)]
 pub(crate) struct TrafficExplanation {
     pub(crate) device: String,
     pub(crate) survey: Analysis,
+    /// The number of the packet that is explained in detail.
     pub(crate) packet: u64,
     /// Whether the outer or the inner headers of tunnels make the key.
     pub(crate) layers: Layers,
+    /// The basis of the advice, besides the traffic.
     pub(crate) basis: AdviceBasis,
 }
 

@@ -15,6 +15,7 @@ use crate::units::{counted, grouped};
 /// The first line names this many kinds of flows, and adds up all further kinds.
 const KINDS_SHOWN: usize = 4;
 
+/// The numbers of flows.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct FlowTotals {
     active: u64,
@@ -45,6 +46,7 @@ impl FlowTotals {
     }
 }
 
+/// The flows in the JSON report.
 #[derive(Serialize)]
 pub(super) struct FlowsJson<'a> {
     #[serde(flatten)]
@@ -55,6 +57,7 @@ pub(super) struct FlowsJson<'a> {
     sample: Option<u32>,
 }
 
+/// An output of flows in the JSON report.
 #[derive(Serialize)]
 struct OutputJson<'a> {
     #[serde(flatten)]
@@ -64,6 +67,7 @@ struct OutputJson<'a> {
     waiting: u64,
 }
 
+/// The counts of an output at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct FlowOutputReport {
     to: String,
@@ -96,8 +100,7 @@ impl<'a> FlowsJson<'a> {
     }
 }
 
-/// The text of the flows: one line of counts, and, if the run has ended, a table of the largest
-/// flows.
+/// The text of the flows: one line of counts, and, if the run has ended, a table of the largest flows.
 pub(super) fn page(flows: &Flows) -> String {
     let metered = match flows {
         Flows::SoFar { .. } => return FlowTotals::of(flows).text() + "\n",
@@ -126,6 +129,7 @@ pub(super) fn exported(flows: &Flows) -> Vec<String> {
     collectors.map(line).collect()
 }
 
+/// The number of records that were lost, over all outputs.
 fn lost(outputs: &[FlowOutputReport]) -> u64 {
     outputs.iter().map(|output| output.counts.lost).sum()
 }

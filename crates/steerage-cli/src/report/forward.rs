@@ -5,6 +5,7 @@ use steerage_router::{Fate, Forwarded, Forwarding};
 
 use crate::units::{counted, grouped};
 
+/// The counts of `forward`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ForwardReport {
     forwarded: u64,

@@ -29,6 +29,7 @@ impl Intervals {
         Self { every, due: start + every, last: start, before: Read::default() }
     }
 
+    /// When the next report is due.
     pub(crate) fn due(&self) -> Instant {
         self.due
     }
@@ -65,6 +66,7 @@ impl Intervals {
     }
 }
 
+/// The counts whose differences a report has.
 #[derive(Clone, Debug, Default)]
 struct Read {
     sums: Sums,
@@ -136,6 +138,7 @@ impl Read {
     }
 }
 
+/// An interval report.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Interval {
     #[serde(serialize_with = "rfc3339")]
@@ -154,6 +157,7 @@ pub(crate) struct Interval {
     flows: Option<FlowTotals>,
 }
 
+/// How far the capture files have been read.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Progress {
     bytes_read: u64,
@@ -161,6 +165,7 @@ struct Progress {
 }
 
 impl Interval {
+    /// Adds the counts of flows.
     pub(crate) fn with_flows(&self, flows: Option<&Flows>) -> Self {
         Self { flows: flows.map(FlowTotals::of), ..self.clone() }
     }
@@ -176,6 +181,7 @@ impl Interval {
         Self { capture: recorded.map(progress), ..self }
     }
 
+    /// The report as one line of JSON, with its newline.
     pub(super) fn as_json(&self) -> io::Result<String> {
         #[derive(Serialize)]
         struct IntervalJson<'a> {
@@ -189,8 +195,7 @@ impl Interval {
         Ok(text)
     }
 
-    /// The report as one line of text, with its newline. The columns of successive lines are
-    /// aligned.
+    /// The report as one line of text, with its newline. The columns of successive lines are aligned.
     pub(super) fn as_text(&self) -> String {
         let Sums { received, received_bytes, dropped, .. } = &self.difference;
         let mut line = format!(

@@ -1,5 +1,5 @@
-//! The report as one line of JSON. docs/report.md describes the keys. Keys are only added; a change
-//! of meaning increases `schema`.
+//! The report as one line of JSON. docs/report.md describes the keys. Keys are only added; a change of
+//! meaning increases `schema`.
 
 use std::io;
 use std::time::{Duration, SystemTime};
@@ -21,6 +21,7 @@ use super::{EndedBy, ForwardReport, Recorded, Report};
 
 pub(super) const SCHEMA: u32 = 1;
 
+/// The report for `audience` in one line, with its newline.
 pub(super) fn report(report: &Report, audience: Audience) -> io::Result<String> {
     let mut text = serde_json::to_string(&ReportJson::of(report, &Form::of(audience)))?;
     text.push('\n');
@@ -58,6 +59,7 @@ struct ReportJson<'a> {
     moves: MovesJson,
     memory: MemoryJson,
     sandbox: Option<SandboxJson>,
+    /// The parts that this form leaves out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     withheld: Vec<&'static str>,
 }
@@ -114,6 +116,7 @@ impl<'a> ReportJson<'a> {
     }
 }
 
+/// The sandbox that is in force.
 #[derive(Serialize)]
 struct SandboxJson {
     seccomp: bool,

@@ -29,6 +29,7 @@ pub(crate) use flows::FlowOutputReport;
 pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
 
+/// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EndedBy {
@@ -49,6 +50,7 @@ pub(crate) enum EndedBy {
 pub(crate) struct Recorded {
     /// The names of the link types, in the order in which they appeared.
     pub(crate) links: Vec<String>,
+    /// The times of the earliest and the latest packet.
     pub(crate) times: Option<(WallTime, WallTime)>,
     /// The packets that the filter removed, and the packets whose timestamp is out of range.
     pub(crate) filtered: u64,
@@ -71,25 +73,30 @@ impl Recorded {
         }
     }
 
+    /// The time from the earliest to the latest packet.
     pub(crate) fn time(&self) -> Option<Duration> {
         self.times.map(|(earliest, latest)| latest.since(earliest))
     }
 }
 
+/// The flows of a run.
 #[derive(Debug)]
 pub(crate) enum Flows {
     /// The run goes on.
     SoFar { counts: FlowCounts, largest: Vec<FlowRecord>, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
+    /// The run has ended.
     Ended { metered: Metered, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
 }
 
 impl Flows {
+    /// `meter` meters one flow of this many.
     fn sample(&self) -> Option<u32> {
         match self {
             Self::SoFar { sample, .. } | Self::Ended { sample, .. } => *sample,
         }
     }
 
+    /// The files and collectors that the flows go to.
     fn outputs(&self) -> &[FlowOutputReport] {
         match self {
             Self::SoFar { outputs, .. } | Self::Ended { outputs, .. } => outputs,
@@ -97,27 +104,35 @@ impl Flows {
     }
 }
 
+/// The content of a report.
 #[derive(Debug)]
 pub(crate) struct Report {
+    /// When the run began.
     pub(crate) started: SystemTime,
+    /// How long it has run.
     pub(crate) elapsed: Duration,
     /// Why it ended, or `None` if it goes on.
     pub(crate) ended_by: Option<EndedBy>,
+    /// The ledger.
     pub(crate) snapshot: Snapshot,
     /// The bytes that each CPU's packet function handled, once the run has ended.
     pub(crate) handled_bytes: Vec<(CpuId, u64)>,
     /// The contents of the capture files, if there are any.
     pub(crate) capture: Option<Recorded>,
+    /// The flows, for `meter`.
     pub(crate) flows: Option<Flows>,
+    /// The counts of `forward`.
     pub(crate) forwarded: Option<ForwardReport>,
     /// The sandbox that is in force, if there is one.
     pub(crate) sandbox: Option<InForce>,
+    /// Whether the text says more (`-v`).
     pub(crate) verbose: bool,
     /// The last interval report, if there are intervals.
     pub(crate) last: Option<Interval>,
 }
 
 impl Report {
+    /// A report with the parts that every command has.
     pub(crate) fn new(started: SystemTime, elapsed: Duration, ended_by: Option<EndedBy>, snapshot: Snapshot) -> Self {
         Self {
             started,
@@ -134,8 +149,7 @@ impl Report {
         }
     }
 
-    /// The report for `audience` as one line of JSON without its newline, or an empty object if
-    /// that fails.
+    /// The report for `audience` as one line of JSON without its newline, or an empty object if that fails.
     pub(crate) fn json(&self, audience: Audience) -> String {
         json::report(self, audience).map_or_else(|_| "{}".to_owned(), |line| line.trim_end().to_owned())
     }
@@ -199,6 +213,7 @@ impl Report {
     }
 }
 
+/// Writes reports as text or JSON.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printer {
     json: bool,
@@ -226,6 +241,7 @@ impl Printer {
         Self { json: args.json, to }
     }
 
+    /// Writes to standard output.
     pub(crate) fn to_stdout(json: bool) -> Self {
         Self { json, to: To::Stdout }
     }
@@ -235,6 +251,7 @@ impl Printer {
         self.write(|| if self.json { json::report(report, Audience::Private) } else { Ok(text::page(report)) })
     }
 
+    /// Writes an interval report.
     pub(crate) fn interval(self, interval: &Interval) -> io::Result<()> {
         self.write(|| if self.json { interval.as_json() } else { Ok(interval.as_text()) })
     }

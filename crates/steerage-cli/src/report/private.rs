@@ -15,6 +15,7 @@ use steerage_control::Audience;
 #[serde(transparent)]
 pub(super) struct Private<T>(Option<T>);
 
+/// The form of a report for one audience.
 #[derive(Debug)]
 pub(super) struct Form {
     audience: Audience,
@@ -26,6 +27,7 @@ impl Form {
         Self { audience, withheld: RefCell::default() }
     }
 
+    /// The part at `path` of the report.
     pub(super) fn private<T>(&self, path: &'static str, part: T) -> Private<T> {
         match self.audience {
             Audience::Private => Private(Some(part)),

@@ -73,6 +73,7 @@ fn regimes(found: &Findings) -> Vec<String> {
     vec![line, format!("ns per packet: {}{apart}", costs.join(", "))]
 }
 
+/// A steering group in the JSON report.
 #[derive(Serialize)]
 pub(super) struct SteeringJson {
     policy: &'static str,

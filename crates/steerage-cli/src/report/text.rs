@@ -13,11 +13,13 @@ use super::{Report, flows, steering};
 use crate::terminal::printable;
 use crate::units::{counted, grouped, percent, rate, recorded, size, time};
 
+/// The width of the labels.
 const LABEL_WIDTH: usize = 12;
 
 /// The report fits a terminal of 80 columns.
 const WIDTH: usize = 80;
 
+/// The space between two columns of CPUs.
 const GAP: &str = "   ";
 
 /// The text shows at most this many receive queues; the JSON report has all of them.
@@ -26,6 +28,7 @@ const QUEUES_SHOWN: usize = 8;
 /// The text shows at most this many outputs; the JSON report has all of them.
 const OUTPUTS_SHOWN: usize = 16;
 
+/// The whole report.
 pub(super) fn page(report: &Report) -> String {
     let snapshot = &report.snapshot;
     let mut page = head(report);
@@ -124,8 +127,7 @@ pub(super) fn page(report: &Report) -> String {
     page
 }
 
-/// The purposes of the memory, as lines that fit the page. Purposes that take less than a tenth of
-/// a MiB are left out.
+/// The purposes of the memory, as lines that fit the page. Purposes that take less than a tenth of a MiB are left out.
 fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     let purposes = [
         ("backlogs", memory.backlogs),
@@ -233,6 +235,7 @@ fn in_columns(cells: &[String]) -> Vec<String> {
     cells.chunks(across).map(|cells| line(cells).trim_end().to_owned()).collect()
 }
 
+/// The receive queues: their CPUs, hash and mask.
 fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
     let line = |queue: &QueueSnapshot| {
         let mask: CpuMask = queue.rps_cpus.iter().copied().collect();

@@ -9,6 +9,7 @@ use super::snapshot::{ByName, Snapshot};
 use crate::terminal::printable;
 use crate::units::counted;
 
+/// An event, with its time in the run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Event {
     pub(super) seconds: f64,
@@ -82,6 +83,7 @@ fn count(counts: &ByName, name: &str) -> u64 {
     counts.get(name).copied().unwrap_or(0)
 }
 
+/// A mask as text.
 pub(super) fn mask(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }

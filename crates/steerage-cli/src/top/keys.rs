@@ -17,6 +17,7 @@ pub(super) enum SortBy {
 }
 
 impl SortBy {
+    /// The heading of the column.
     pub(super) fn column(self) -> &'static str {
         match self {
             Self::Cpu => "CPU",
@@ -38,6 +39,7 @@ impl SortBy {
     }
 }
 
+/// The mode of the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Mode {
     #[default]
@@ -47,6 +49,7 @@ pub(super) enum Mode {
     Mask(String),
 }
 
+/// The state of the user interface.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ui {
     pub(super) mode: Mode,
@@ -59,6 +62,7 @@ pub(super) struct Ui {
     pub(super) said: Option<String>,
 }
 
+/// The action that a key asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,
@@ -67,6 +71,7 @@ pub(super) enum Action {
     SetMask(String),
 }
 
+/// The number of CPU rows that a page key moves by.
 const PAGE: usize = 8;
 
 impl Ui {

@@ -68,6 +68,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     watched
 }
 
+/// Prints one table of what happened in an interval.
 fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
     let mut model = Model::default();
     for nth in 0..2 {

@@ -13,6 +13,7 @@ const EVENTS_MAX: usize = 200;
 pub(super) struct Model {
     before: Snapshot,
     pub(super) now: Snapshot,
+    /// The places and reasons of drops that continue.
     dropping: BTreeSet<String>,
     /// The events, the newest first.
     pub(super) events: VecDeque<Event>,
@@ -24,6 +25,7 @@ pub(super) struct Model {
     pub(super) gone: Option<String>,
 }
 
+/// One of a queue's buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bucket {
     pub(super) cpu: u16,
@@ -87,6 +89,7 @@ impl Model {
         self.gone = Some(why);
     }
 
+    /// Adds an event.
     pub(super) fn note(&mut self, event: Event) {
         self.events.push_front(event);
         self.events.truncate(EVENTS_MAX);
@@ -158,6 +161,7 @@ impl Model {
     }
 }
 
+/// The sum of all counts.
 pub(super) fn total(counts: &ByName) -> u64 {
     counts.values().sum()
 }

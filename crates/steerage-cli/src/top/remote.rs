@@ -13,6 +13,7 @@ use super::snapshot::Snapshot;
 use crate::instances::InstanceSocket;
 use crate::terminal::{printable, printable_lines};
 
+/// The directory of the devices in the tree.
 const DEVICES: &str = "sys/class/net";
 
 /// An instance and its socket. After a failure it connects again.
@@ -25,6 +26,7 @@ pub(super) struct Remote {
 }
 
 impl Remote {
+    /// The instance that listens on `socket`.
     pub(super) fn new(socket: InstanceSocket) -> Self {
         Self { socket, client: None, queues: Vec::new() }
     }
@@ -62,6 +64,7 @@ impl Remote {
         set.map(|list| printable_lines(&list)).map_err(|error| printable(&error.to_string()))
     }
 
+    /// The path of the instance's socket.
     pub(super) fn path(&self) -> &Path {
         &self.socket.path
     }
@@ -79,6 +82,7 @@ impl Remote {
         self.client.as_mut().ok_or_else(|| "not connected".to_owned())
     }
 
+    /// The directories of the queues, device by device.
     fn directories(&mut self) -> Result<Vec<String>, String> {
         let client = self.client()?;
         let mut found = Vec::new();
@@ -117,12 +121,14 @@ impl Remote {
     }
 }
 
+/// A query to the instance.
 #[derive(Debug)]
 pub(super) enum Query {
     Look { queue: usize },
     SetMask { queue: usize, list: String },
 }
 
+/// The reply to a query.
 #[derive(Debug)]
 pub(super) enum Answer {
     Seen { snapshot: Box<Snapshot>, queue: usize, buckets: Vec<Bucket> },

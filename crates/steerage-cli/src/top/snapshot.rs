@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::terminal::printable;
 
+/// Counts of packets or buckets, by reason or cause.
 pub(super) type ByName = BTreeMap<String, u64>;
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -35,13 +36,14 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// The longest measured distance between CPUs of a steering group, in nanoseconds: from the
-    /// receiver to the CPU that joined last or is next.
+    /// The longest measured distance between CPUs of a steering group, in nanoseconds: from the receiver to the CPU
+    /// that joined last or is next.
     pub(super) fn apart_ns(&self) -> Option<u64> {
         self.steering.iter().filter_map(|group| group.apart_ns).max()
     }
 }
 
+/// A steering group.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Steering {
@@ -51,6 +53,7 @@ pub(super) struct Steering {
     pub(super) regimes: Vec<Regime>,
 }
 
+/// The value of a regime.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Regime {
@@ -101,6 +104,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
+    /// The number of pages that were asked for.
     pub(super) fn wanted(&self) -> u64 {
         self.alloc_fast + self.alloc_slow + self.alloc_empty
     }

@@ -12,10 +12,10 @@ const HEAT: &[u8] = b" .:-=+*#";
 /// The cells of a strip, with 64 buckets each. They fit in 80 columns.
 const CELLS: usize = 64;
 
+/// A piece of a line, and its CPU.
 type Cell = (String, Option<u16>);
 
-/// The heading and the lines of the strip: loads and CPUs. `buckets` has the CPU and the packets of
-/// each bucket.
+/// The heading and the lines of the strip: loads and CPUs. `buckets` has the CPU and the packets of each bucket.
 pub(super) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>>) {
     if buckets.is_empty() {
         return (String::new(), Vec::new());
@@ -41,6 +41,7 @@ fn owner(stretch: &[(u16, u64)]) -> u16 {
     cpus.into_iter().rev().max_by_key(|cpu| has(*cpu)).unwrap_or(0)
 }
 
+/// The character for a load, relative to the highest.
 fn heat(load: u64, most: u64) -> u8 {
     let part = if most > 0 { load as f64 / most as f64 } else { 0.0 };
     HEAT[(part * (HEAT.len() - 1) as f64).ceil() as usize]

@@ -137,6 +137,7 @@ fn events_tell_what_changed() {
     assert_eq!(model.events.iter().filter(|event| event.is_bad).count(), 3);
 }
 
+/// Only the facts about a virtual machine's CPUs.
 #[test]
 fn cpus_that_a_host_moves_are_told() {
     let mut model = model();
@@ -157,6 +158,7 @@ fn cpus_that_a_host_moves_are_told() {
     assert_eq!((shown(&model), said(&model).len()), (String::new(), 2));
 }
 
+/// The screen shown in docs/top.md.
 #[test]
 fn a_screen_of_80_by_24() {
     let screen = lines(&drawn(&model(), &Ui::default(), Colours::Yes, 80, 24));
@@ -239,6 +241,7 @@ fn a_run_that_is_gone_is_told_of() {
     assert_eq!(screen[23], "CPUs for eth1 rx-0: 0-3_  (Enter writes, Esc leaves)");
 }
 
+/// The documentation explains the columns.
 #[test]
 fn the_documentation_has_each_column() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/top.md");

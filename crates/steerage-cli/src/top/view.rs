@@ -50,6 +50,7 @@ const HELP: &[&str] = &[
     "`steerage help top` and `steerage help report` say more",
 ];
 
+/// Whether colours are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Colours {
     Yes,
@@ -66,6 +67,7 @@ impl Colours {
     }
 }
 
+/// A heading and its rows.
 struct Section {
     head: Line<'static>,
     rows: Vec<Line<'static>>,
@@ -80,6 +82,7 @@ impl Section {
     }
 }
 
+/// Draws the screen, whatever its size.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colours) {
     let area = frame.area();
     frame.render_widget(Clear, area);
@@ -133,8 +136,7 @@ fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<u
     lines
 }
 
-/// Shortens the sections, the last one first, until all fit. If that is not enough, the end is cut
-/// off.
+/// Shortens the sections, the last one first, until all fit. If that is not enough, the end is cut off.
 fn fit(sections: &mut [Section], height: usize) {
     // An empty line, the heading, and the rows.
     let lines: usize = sections.iter().map(|section| 2 + section.rows.len()).sum();

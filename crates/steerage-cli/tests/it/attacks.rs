@@ -22,8 +22,10 @@ use steerage_guard::sandbox::call_name;
 
 use crate::program::Started;
 
+/// More than the highest number of a system call.
 const NUMBERS: u64 = 512;
 
+/// The size of the instruction `syscall`.
 const INSTRUCTION_BYTES: u64 = 2;
 
 /// System calls that the kernel lets through every filter, because return probes use them:
@@ -31,6 +33,7 @@ const INSTRUCTION_BYTES: u64 = 2;
 /// by SIGILL, and uprobe fails.
 const PASSED_BY: [u64; 2] = [335, 336];
 
+/// What became of a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// The filter denied the call: the thread got SIGSYS, which ends the process unless it is
@@ -140,6 +143,7 @@ fn number_of(name: &str) -> u64 {
     (0..NUMBERS).find(|number| call_name(*number as usize) == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
+/// The rows of the tables in docs/privileges.md.
 fn rows() -> Vec<Vec<&'static str>> {
     include_str!("../../../../docs/privileges.md")
         .lines()

@@ -87,6 +87,7 @@ impl Place {
         fs::read_to_string("/proc/mounts").unwrap().lines().any(|line| line.contains(&tree))
     }
 
+    /// Runs a shell script in the directory of the tree.
     fn shell(&self, script: &str) -> Output {
         Command::new("sh").args(["-c", script]).current_dir(self.tree()).stdin(Stdio::null()).output().unwrap()
     }
@@ -99,6 +100,7 @@ impl Drop for Place {
     }
 }
 
+/// The child processes of a process.
 fn children(of: u32) -> Vec<u32> {
     let is_child = |id: &u32| {
         let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
@@ -413,6 +415,7 @@ fn without_fusermount3_one_line_names_its_package() {
     );
 }
 
+/// The lines of a page of node_exporter.
 fn metrics(address: &str) -> Vec<String> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(HANG)).unwrap();

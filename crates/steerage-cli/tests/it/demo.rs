@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use steerage_fixtures::tshark;
 
+/// The number of packets in the file.
 const PACKETS: usize = 1000;
 
 fn demo() -> PathBuf {

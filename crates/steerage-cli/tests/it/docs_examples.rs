@@ -19,6 +19,7 @@ use steerage_fixtures::scratch::Scratch;
 use crate::how_tos;
 use crate::pages::{CARGO_RUN, Example, examples};
 
+/// Where the Debian package has the folder `examples`.
 const PACKAGED: &str = "/usr/share/doc/steerage/examples/";
 
 /// The longest time for one command, in seconds. Only a hang takes this long.
@@ -50,6 +51,7 @@ fn kept_back(command: &str) -> Option<&'static str> {
     }
 }
 
+/// The pages below docs/.
 fn pages(docs: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path());
     let mut pages: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
@@ -68,6 +70,7 @@ fn directory_for(page: &Path, scratch: &Path, root: &Path) -> PathBuf {
     directory
 }
 
+/// Runs a command in bash, with `programs` in the `PATH`.
 fn run(command: &str, directory: &Path, programs: &Path) -> Output {
     let path = std::env::var("PATH").unwrap();
     let script = command.replace(PACKAGED, "examples/");

@@ -1,4 +1,5 @@
-//! `steerage meter --export`: the messages on the wire, and the errors if no collector takes them.
+//! `steerage meter --export`: the messages on the wire, and the errors if no collector accepts
+//! them.
 //!
 //! `export_collectors` tests it with real collectors.
 
@@ -17,6 +18,7 @@ use steerage_fixtures::tshark;
 
 use crate::program::{Started, report, run};
 
+/// Creates an empty directory for this test.
 pub(crate) fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("export").join(name);
     // The directory may be left from the last run, or may not exist.
@@ -33,6 +35,7 @@ pub(crate) struct Header {
     domain: u32,
 }
 
+/// Parses the messages in these bytes.
 pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
     let mut messages = Vec::new();
     while let Some(header) = bytes.first_chunk::<16>() {
@@ -51,6 +54,7 @@ pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
 /// The first id of our options templates.
 pub(crate) const OPTIONS: u16 = 33_024;
 
+/// A set of a message: its id, and its bytes.
 pub(crate) type Set = (u16, Vec<u8>);
 
 fn sets(mut bytes: &[u8]) -> Vec<Set> {
@@ -68,6 +72,7 @@ fn sets(mut bytes: &[u8]) -> Vec<Set> {
 pub(crate) struct Decoder(BTreeMap<u16, usize>);
 
 impl Decoder {
+    /// Counts the records of flows, and those of options.
     pub(crate) fn records(&mut self, sets: &[Set]) -> (usize, usize) {
         let (mut flows, mut options) = (0, 0);
         for (id, bytes) in sets {
@@ -84,6 +89,7 @@ impl Decoder {
         (flows, options)
     }
 
+    /// Learns templates whose elements begin at this offset.
     fn learn(&mut self, mut set: &[u8], elements: usize) {
         while !set.is_empty() {
             let word = |at: usize| u16::from_be_bytes([set[at], set[at + 1]]);
@@ -246,7 +252,7 @@ fn datagrams_fit_and_are_numbered() {
     }
 }
 
-/// A collector closes its connections again and again. No packet is dropped, each connection begins
+/// A collector closes its connections repeatedly. No packet is dropped, each connection begins
 /// anew, and every record is accounted for.
 #[test]
 fn a_collector_that_comes_and_goes_costs_no_packets() {
@@ -255,8 +261,8 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     let (done, is_done) = mpsc::channel();
     let collector = thread::spawn(move || {
         let mut connections = Vec::new();
-        // From each of the first connections the collector takes at least a whole message, and from
-        // the last one it takes everything.
+        // From each of the first connections, the collector reads at least a whole message. From
+        // the last connection, it reads everything.
         for taken in [20_000, 40_000, 70_000, usize::MAX] {
             let (mut stream, _) = listener.accept().unwrap();
             if taken == usize::MAX {
@@ -298,7 +304,7 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     assert!(arrived > 0 && arrived <= written, "{arrived} of {written}");
 }
 
-/// If no collector listens, a run on a live source goes on and counts the lost records. A capture
+/// If no collector listens, a run on a live source continues and counts the lost records. A capture
 /// is refused at once, because its records must arrive.
 #[test]
 fn a_collector_that_is_down() {

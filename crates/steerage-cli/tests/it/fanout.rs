@@ -34,6 +34,7 @@ fn captures() -> Vec<PathBuf> {
     names.iter().map(|name| folder.join(name)).filter(|path| path.exists()).collect()
 }
 
+/// A frame as tshark reports it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     time: String,
@@ -169,9 +170,9 @@ fn an_interface_is_dealt_out_to_taps() {
     assert!(sent.iter().sum::<u64>() == 600 && sent.iter().all(|sent| *sent > 0 && sent % 10 == 0), "{report}");
 }
 
-/// Flows of an interface go to an output with a stalled reader and to one that keeps up. The first
-/// output loses packets and reports how many. The second gets all its packets, and neither waits
-/// for the other.
+/// Flows of an interface go to an output with a stalled reader and to an output that keeps up. The
+/// first output loses packets and reports how many. The second output gets all its packets, and
+/// neither waits for the other.
 #[test]
 fn a_slow_output_loses_its_own_packets_only() {
     const FLOWS: usize = 60;
@@ -207,7 +208,7 @@ fn a_slow_output_loses_its_own_packets_only() {
         assert!(asked.elapsed() < HANG, "{report}");
     };
     assert_eq!(so_far["outputs"][1]["dropped"], json!({}), "{so_far}");
-    // Once the reader goes on, it gets the complete buffered packets.
+    // When the reader continues, it gets the complete buffered packets.
     dealing.signal(Signal::SIGINT);
     let mut kept = Vec::new();
     loop {

@@ -24,6 +24,7 @@ fn afs() -> Option<(String, Vec<String>)> {
     Some((afs, lines))
 }
 
+/// The packets of a file that pass, sorted.
 fn shown(file: &str, expression: &str) -> Option<Vec<String>> {
     let output = Command::new("tcpdump").args(["-nn", "-tt", "-xx", "-r", file, "--", expression]).output().ok()?;
     // The bytes of a packet follow its line and are indented.

@@ -14,10 +14,12 @@ use steerage_fixtures::{HANG, exposition, skip};
 use crate::metrics;
 use crate::program::{Ends, Ran, Started, command};
 
+/// The network namespaces.
 pub(crate) const ONE: usize = 0;
 pub(crate) const ROUTER: usize = 1;
 pub(crate) const OTHER: usize = 2;
 
+/// The addresses of the other host.
 pub(crate) const FAR4: &str = "10.210.1.2";
 pub(crate) const FAR6: &str = "fd00:211::2";
 
@@ -28,8 +30,8 @@ pub(crate) fn linked() -> Option<Namespaces> {
     linked_by(None)
 }
 
-/// Like [`linked`]. With a VLAN, the addresses belong to its interfaces on the four cables' ends, such as
-/// `r0.5`. Returns `None` if this kernel has no such interfaces.
+/// Like [`linked`]. With a VLAN, the addresses belong to VLAN interfaces on the four ends of the
+/// cables, such as `r0.5`. Returns `None` if this kernel does not support VLAN interfaces.
 pub(crate) fn linked_by(vlan: Option<u16>) -> Option<Namespaces> {
     let namespaces = Namespaces::new(3)?;
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
@@ -156,8 +158,7 @@ fn two_kernels_talk_through_it() {
     // The router's own kernel replies to these.
     net.0.within(ONE, || ping(address("10.210.1.1"), 56));
     let report = stop(started);
-    // The kernels send super-frames, which pass in one piece. So the test checks bytes and not
-    // frames.
+    // The kernels send super-frames, which pass whole, so the test checks bytes and not frames.
     assert!(report["received_bytes"].as_u64().unwrap() > 12_000_000, "{report}");
     assert!(report["forward"]["left"]["local"].as_u64().unwrap() > 0, "{report}");
     let others = report["forward"]["dropped"].as_object().unwrap().keys().filter(|why| *why != "unresolved");
@@ -363,7 +364,7 @@ fn neighbours_and_links_come_and_go() {
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.router("link del renamed");
     net.0.within(ONE, || error_about(FAR4, 9, (3, 0)));
-    // One CPU gets the end of the route from the kernel. Another CPU finds out by itself that its
+    // One CPU gets the end of the route from the kernel. Another CPU detects itself that its
     // interface was deleted.
     while !started.error_line().contains("the interface was deleted") {}
     // The other interface goes on until the end.
@@ -375,9 +376,9 @@ fn neighbours_and_links_come_and_go() {
     accounted(&report);
 }
 
-/// The other host gets another link address. If it announces the change, packets follow. If it does
-/// not, packets follow once the kernel has noticed that the neighbour is gone and has found it
-/// again.
+/// The other host gets another link address. If the host announces the change, packets follow. If
+/// it does not, packets follow after the kernel has noticed that the neighbour is gone and has
+/// found it again.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };

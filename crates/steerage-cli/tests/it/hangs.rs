@@ -38,6 +38,7 @@ const DIRECTORY: &str = "directory";
 const FILE_INODE: u64 = 2;
 const DIRECTORY_INODE: u64 = 3;
 
+/// The name whose lookup stops the file system.
 const STOP: &str = "stop";
 
 /// A file system whose process stops when the name [`STOP`] is looked up. Later requests are not even
@@ -75,7 +76,7 @@ impl Filesystem for Stopping {
             Some(DIRECTORY) => reply.entry(&TTL, &attributes(DIRECTORY_INODE), Generation(0)),
             Some(STOP) => {
                 reply.error(Errno::ENOENT);
-                // An error says that the other end was dropped.
+                // An error means that the other end was dropped.
                 let _ = self.goes_on.lock().unwrap_or_else(PoisonError::into_inner).recv();
             }
             _ => reply.error(Errno::ENOENT),
@@ -92,6 +93,7 @@ struct Mounted {
     at: PathBuf,
     /// The number of requests that wait, as the kernel shows it.
     waiting: PathBuf,
+    /// Dropped to let the file system go on.
     _stopped: Sender<()>,
 }
 
@@ -104,6 +106,7 @@ impl Mounted {
         assert!(!fs::exists(self.at.join(STOP)).unwrap());
     }
 
+    /// Whether a request waits.
     fn is_waited_for(&self) -> bool {
         fs::read_to_string(&self.waiting).unwrap().trim() != "0"
     }
@@ -221,7 +224,8 @@ fn a_file_system_that_does_not_answer_keeps_no_command_from_ending() {
 fn the_second_int_ends_a_run_whose_report_is_never_written() {
     with_mounted(|mounted| {
         let path = mounted.at.join(FILE);
-        // The kernel learns that the file system does not want to know when a file is closed.
+        // The kernel learns that the file system does not request to be informed when a file is
+        // closed.
         drop(File::options().write(true).open(&path).unwrap());
         let report = File::options().write(true).open(&path).unwrap();
         let mut run = command(&["count", "synthetic:rate=1000", "--seconds", "0", "-v"]);

@@ -14,7 +14,7 @@ use crate::export::directory;
 
 const PAGE: &str = include_str!("../../../../docs/meter.md");
 
-/// Longer than any collector takes to start, to read and to end.
+/// A timeout that exceeds the start, the reading and the end of any collector.
 const PATIENCE: &str = "30";
 
 /// The sections whose commands are run here or by `.ci/parquet`.
@@ -28,13 +28,14 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
 
+/// The text of a section.
 pub(crate) fn section(heading: &str) -> &'static str {
     let section = PAGE.split_once(&format!("\n### {heading}\n")).expect("a section").1;
     section.split_once("\n### ").map_or(section, |(section, _)| section)
 }
 
 /// A function of bash: whether the collector has read all datagrams. The second of two lengths
-/// behind the addresses of a socket is that of its receive queue.
+/// after the addresses of a socket is that of its receive queue.
 const IS_READ: &str =
     "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
 

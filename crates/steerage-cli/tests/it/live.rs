@@ -11,6 +11,7 @@ use steerage_fixtures::cable::{FAR, NEAR, Net};
 
 use crate::program::{Ran, Started, command};
 
+/// Starts the program in the near namespace, with `-v`.
 pub(crate) fn start(net: &Net, args: &[&str]) -> Started {
     let args = [args, &["--json", "-v"]].concat();
     Started::of(net.near(|| command(&args).spawn().unwrap()))

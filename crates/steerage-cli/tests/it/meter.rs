@@ -14,6 +14,7 @@ use crate::program::{Started, command, report, run};
 /// The time of the first packet: 2023-11-14 22:13:20 UTC.
 const START: u32 = 1_700_000_000;
 
+/// Creates an empty directory for this test.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("meter").join(name);
     // The directory may be left from the last run, or may not exist.
@@ -69,6 +70,7 @@ fn read(directory: &Path, name: &str) -> String {
     fs::read_to_string(directory.join(name)).unwrap()
 }
 
+/// Parses lines of JSON.
 fn objects(lines: &str) -> Vec<Value> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

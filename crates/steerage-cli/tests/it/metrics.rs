@@ -9,8 +9,10 @@ use steerage_fixtures::exposition;
 
 use crate::program::{Started, run};
 
+/// Serves metrics on any free port.
 pub(crate) const ANY: &str = "--metrics=127.0.0.1:0";
 
+/// The address of the metrics, as the program prints it.
 pub(crate) fn address(run: &Started) -> SocketAddr {
     let of_line =
         |line: &String| line.trim_end().strip_prefix("metrics at http://")?.strip_suffix("/metrics")?.parse().ok();
@@ -79,7 +81,8 @@ fn the_port_is_told_though_it_is_quiet() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// A browser that another site's name led here gets no metrics. A name that was given does.
+/// A browser that reached this machine through another site's name gets no metrics. A browser that
+/// uses a configured name does.
 #[test]
 fn a_strange_host_gets_nothing() {
     let args = ["count", "synthetic:rate=1000", ANY, "--metrics-host", "router.example", "--virtual-cpus", "1"];

@@ -10,6 +10,7 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::run;
 
+/// The names of a flow, by CSV column.
 type Names = BTreeMap<&'static str, String>;
 
 /// The names of all flows by their endpoints, the source first.
@@ -17,6 +18,7 @@ type Flows = BTreeMap<[String; 4], Names>;
 
 const COLUMNS: [&str; 7] = ["dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];
 
+/// The flows of a CSV that have names.
 fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     let args = ["meter", capture.to_str().unwrap(), "-q", "--virtual-cpus", "2", "--inactive", "1d", "--active", "1d"];
     let args = [&args[..], more, &["--flows", csv.to_str().unwrap()]].concat();
@@ -153,6 +155,7 @@ fn names_of_generated_traffic_are_those_of_tshark() {
     }
 }
 
+/// The same names in IPFIX, as tshark reads them.
 #[test]
 fn names_are_exported() {
     let directory = directory("names-export");

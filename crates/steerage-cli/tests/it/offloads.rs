@@ -23,12 +23,14 @@ use steerage_fixtures::{is_installed, until};
 use crate::forward::{FAR4, FAR6, ONE, OTHER, ROUTER, linked, linked_by};
 use crate::program::{Ends, Started, command};
 
+/// The addresses of the other host.
 const FAR: [&str; 2] = [FAR4, FAR6];
 
 /// The size of a TCP transfer, in bytes.
 const BYTES: usize = 2_000_000;
 
-/// Ends the traffic. tcpdump hands packets over in blocks, so it has all packets when it has this one.
+/// Ends the traffic. tcpdump receives packets in blocks, so it has all packets when it has this
+/// packet.
 const LAST: &[u8] = b"This is the last datagram.";
 
 /// The links of [`linked_by`], on which tcpdump can check each packet.
@@ -47,6 +49,7 @@ fn checkable(vlan: Option<u16>) -> Option<Namespaces> {
     Some(namespaces)
 }
 
+/// A tcpdump that writes the packets of a cable to a file.
 struct Dump(Ends, PathBuf);
 
 impl Dump {
@@ -78,6 +81,7 @@ impl Dump {
     }
 }
 
+/// The packets of UDP.
 fn udp(packets: &[String]) -> Vec<&String> {
     packets.iter().filter(|packet| packet.contains("UDP")).collect()
 }
@@ -136,7 +140,7 @@ fn merged_packets_are_correct(vlan: Option<u16>) {
         let tagged = |packet: &&String| packet.contains(&format!("vlan {VLAN},"));
         assert_eq!(packets.iter().filter(tagged).count(), vlan.map_or(0, |_| packets.len()));
     }
-    // The router received and sent packets that stand for several.
+    // The router received and sent packets that stand for several packets.
     let sent = &report["outputs"][1];
     let (packets, bytes) = (sent["packets"].as_u64().unwrap(), sent["bytes"].as_u64().unwrap());
     assert!(packets > 0 && bytes / packets > 1514, "{sent}");
@@ -218,7 +222,8 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
     assert!(told == expected || told == [expected[1], expected[0]], "{to_us:#?}");
 }
 
-/// A router between such TUNs is not steered unless that is asked for. One TUN without super-frames is enough to steer.
+/// A router between such TUNs is steered only on request. If one TUN has no super-frames, the
+/// router is steered.
 #[test]
 fn super_frames_between_tuns_stay_where_they_arrive() {
     const MESSAGES: u64 = 3;
@@ -246,8 +251,11 @@ fn super_frames_between_tuns_stay_where_they_arrive() {
     }
 }
 
+/// An Ethernet header up to a tag.
 const ADDRESSES: usize = 12;
+/// The VLAN of tagged frames.
 const VLAN: u16 = 42;
+/// Its tag.
 const TAG: [u8; 4] = [0x81, 0, 0, VLAN as u8];
 
 /// Joins a TAP and a cable. Frames have a tag on the cable, and none on the TAP.

@@ -19,6 +19,7 @@ use steerage_fixtures::{HANG, NOBODY, is_root, skip};
 
 use crate::program::{Ends, Started, assert_balanced, command, report, run};
 
+/// Creates an empty directory for this test.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outputs").join(name);
     // The directory may be left from the last run, or may not exist.
@@ -42,15 +43,18 @@ fn capinfos(file: &Path) -> Option<u64> {
     Some(out.trim().rsplit('\t').next().unwrap().parse().unwrap_or_else(|_| panic!("{out}")))
 }
 
+/// The number of packets that we count in a complete file.
 fn count(file: &Path) -> Value {
     report(&["count", text(file), "--virtual-cpus", "1"])["received"].clone()
 }
 
+/// Opens a FIFO for reading, but reads nothing yet.
 fn reader(pipe: &Path) -> File {
     mkfifo(pipe, Mode::S_IRWXU).unwrap();
     File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(pipe).unwrap()
 }
 
+/// Reads everything that a FIFO holds now.
 fn drain(pipe: &mut File) -> Vec<u8> {
     let mut all = Vec::new();
     match pipe.read_to_end(&mut all) {

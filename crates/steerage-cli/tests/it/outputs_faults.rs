@@ -1,5 +1,5 @@
-//! A fault at each write of a capture file. What is in the file adds up with what is reported, and
-//! the run fails with the true reason.
+//! A fault at each write of a capture file. The contents of the file match the report, and the run
+//! fails with the true reason.
 //!
 //! `RLIMIT_FSIZE` makes a write fail in the kernel, in the middle of the program that ships.
 
@@ -27,6 +27,7 @@ fn limits() -> impl Iterator<Item = usize> {
     (0..8).chain((8..whole).step_by(61)).chain([whole])
 }
 
+/// Runs the program with a limit for the size of files.
 fn limited(blocks: usize, args: &[&str]) -> Ran {
     let script = "trap '' XFSZ; ulimit -f $1; program=$2; shift 2; exec \"$program\" \"$@\"";
     let mut shell = Command::new("dash");

@@ -15,11 +15,13 @@ const DIFFERING: [&str; 10] =
 /// The end of the report's first line. The time of the run follows.
 const TOOK: &str = "  read in ";
 
+/// A line that stands for any number of lines.
 const ELLIPSIS: &str = "...";
 
 #[derive(Debug)]
 pub(crate) struct Example {
     pub(crate) command: String,
+    /// The output that follows the command in a transcript.
     pub(crate) output: Vec<String>,
 }
 

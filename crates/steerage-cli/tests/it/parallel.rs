@@ -52,6 +52,7 @@ fn parallel(options: &[&str], job: &[&str]) -> (Ran, Value) {
     (ran, summary)
 }
 
+/// Runs shells as jobs on the capture.
 fn shell(options: &[&str], script: &str) -> (Ran, Value) {
     parallel(options, &["sh", "-c", script])
 }

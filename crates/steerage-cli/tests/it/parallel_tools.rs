@@ -127,6 +127,7 @@ fn nfdumped(directory: &Path) -> Vec<String> {
     flows
 }
 
+/// The command is that of docs/parallel.md.
 #[test]
 fn nfpcapd_reads_a_file_of_its_own() {
     let scratch = Scratch::new();

@@ -1,4 +1,5 @@
-//! Every option that takes a path for writing, with everything that another user can plant there.
+//! Tests every option that takes a path for writing with every object that another user can plant
+//! there.
 //!
 //! The options come from docs/options.md, which a test compares with the definitions of the command
 //! line. An option that can be a path and has no row here fails
@@ -24,6 +25,7 @@ use steerage_fixtures::{HANG, NOBODY, is_root, skip};
 
 use crate::program::{Ends, Ran, command};
 
+/// What an option names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
     File,
@@ -33,9 +35,11 @@ enum Names {
 
 /// Options that take a path for writing, and a command line for each form of their value.
 struct Row {
+    /// The option and its commands, as in docs/options.md.
     option: &'static str,
     commands: &'static str,
     names: Names,
+    /// `{}` stands for the path.
     lines: &'static [&'static str],
 }
 
@@ -90,7 +94,7 @@ const ROWS: &[Row] = &[
     Row { option: "--out <DIR>", commands: "man", names: Names::Directory, lines: &["man --out {}"] },
 ];
 
-/// Options and arguments that are paths, or can be, and are only read or connected to.
+/// Options and arguments that are paths, or can be paths, and that are only read or connected to.
 const READ: &[(&str, &str)] = &[
     ("--to <PID\\|NAME\\|PATH>", "top, get, set"),
     ("[DEVICE]...", "count"),
@@ -114,6 +118,7 @@ const READ: &[(&str, &str)] = &[
     ("<PATH>", "set"),
 ];
 
+/// The names of values that cannot be paths.
 const NO_PATHS: &[&str] = &[
     "1:N",
     "ADDR:PORT",
@@ -192,6 +197,7 @@ const NAME: &str = "out.csv";
 
 const UNTOUCHED: &str = "untouched";
 
+/// Planted objects, and the directories around them.
 struct Ground {
     root: Scratch,
 }
@@ -204,7 +210,7 @@ enum Planted {
     /// A link of root, which leads to a link of the other user.
     Chain,
     DirectoryLink,
-    /// The same, from the other user's directory as the working directory.
+    /// Like `DirectoryLink`, but with the other user's directory as the working directory.
     DirectoryLinkFromThere,
     Fifo,
     Device,
@@ -398,6 +404,7 @@ fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     (Ran { code, out, err }, read)
 }
 
+/// Checks that a run ended with success, or with one line.
 fn assert_ended(ran: &Ran, what: &str) {
     match ran.code {
         Some(0) => {}
@@ -444,7 +451,7 @@ fn what_another_user_planted_is_not_followed() {
     }
 }
 
-/// The rows test something: without planted objects, each command writes where it should.
+/// Without planted objects, each command writes to its path, so the rows test something.
 #[test]
 fn what_nobody_planted_is_written() {
     if !is_root() {
@@ -526,6 +533,7 @@ fn a_directory_that_is_exchanged_with_a_link_leads_nowhere() {
     }
 }
 
+/// The capture of the example is of this day.
 const DAY: &str = "2026-01-01";
 
 #[test]

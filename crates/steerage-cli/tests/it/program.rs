@@ -16,6 +16,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -23,6 +24,7 @@ pub(crate) struct Ran {
     pub(crate) err: String,
 }
 
+/// Runs the program to its end.
 pub(crate) fn run(args: &[&str]) -> Ran {
     Ran::of(command(args).output().expect("the program was built with this test"))
 }
@@ -59,6 +61,7 @@ pub(crate) fn report(args: &[&str]) -> Value {
     ran.report()
 }
 
+/// The sum of all counts of an object.
 pub(crate) fn sum(value: &Value) -> u64 {
     value.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
@@ -116,6 +119,7 @@ impl Drop for Ends {
     }
 }
 
+/// A run that has started and handles signals.
 pub(crate) struct Started {
     child: Ends,
     out: BufReader<ChildStdout>,
@@ -170,10 +174,12 @@ impl Started {
         report
     }
 
+    /// The process number.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
+    /// The next line of standard output.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
@@ -198,6 +204,7 @@ impl Started {
         byte[0]
     }
 
+    /// Closes the reading end of the run's standard output.
     pub(crate) fn close_out(self) -> Unread {
         let Self { child, out, err, .. } = self;
         drop(out);

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::program::{Ran, run};
 
+/// Writes a file for this test, and runs a command on it.
 fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("run_files").replace("::", "-");

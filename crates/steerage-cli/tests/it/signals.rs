@@ -150,6 +150,7 @@ impl Stepped {
         }
     }
 
+    /// Whether the program holds the signal for later.
     fn holds(&self, signal: Signal) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();
@@ -157,6 +158,7 @@ impl Stepped {
         field("Name:") == "steerage" && (blocked >> (signal as u32 - 1)) & 1 == 1
     }
 
+    /// The number of threads.
     fn threads(&self) -> usize {
         fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().count()
     }
@@ -179,9 +181,9 @@ impl Stepped {
     }
 }
 
-/// Sends a signal to stop after each system call in turn, from the last ones before the program holds
-/// signals until the run has all its threads. Before, the signal kills the program. Later it ends the
-/// run in good order. It is never lost.
+/// Sends a signal to stop after each system call in turn. The calls begin shortly before the
+/// program holds signals, and end when the run has all its threads. An early signal kills the
+/// program, and a later signal ends the run in good order. No signal is lost.
 #[test]
 fn no_signal_to_stop_is_lost() {
     /// The main thread, the threads of two CPUs, two for signals, and one that waits for the end.

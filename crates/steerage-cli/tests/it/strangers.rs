@@ -1,4 +1,4 @@
-//! `get` and `top` with processes that only seem to be instances, and with users that have no
+//! `get` and `top` with processes that only pretend to be instances, and with users that have no
 //! directory for a socket.
 
 use std::collections::BTreeSet;
@@ -130,7 +130,7 @@ fn another_users_instance_is_not_taken_for_ours() {
     nix::unistd::chown(&socket, Some(0.into()), None).unwrap();
     let given = place.run(&["get", "value"]);
     assert!(given.complaint().contains(&format!("a process of user {NOBODY} listens there")), "{given:?}");
-    // If the user gives its path, the instance can be asked.
+    // If the user gives its path, the instance accepts requests.
     assert_eq!(place.run(&["get", "value", "--to", socket.to_str().unwrap()]).code, Some(0));
 }
 
@@ -158,8 +158,8 @@ fn attributes(client: &mut Client, directory: &str) -> String {
     text.collect()
 }
 
-/// Another user sees the counters of root's run, and no address of its traffic: in no reply of the socket, in no
-/// metric, and not by `top`.
+/// Another user sees the counters of root's run, but no address of its traffic: in no reply of the
+/// socket, in no metric, and not by `top`.
 #[test]
 fn flows_are_not_for_other_users() {
     if !is_root() {

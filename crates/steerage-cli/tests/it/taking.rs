@@ -84,7 +84,7 @@ fn udp_is_taken_and_tcp_passes() {
     }
 }
 
-/// The queue runs the driver itself. To ask for that takes a capability, which a run gives up early.
+/// The queue runs the driver itself. Enabling this requires a capability, which a run drops early.
 #[test]
 fn a_busy_poll_takes_packets() {
     let Some(net) = Net::new() else { return };
@@ -108,6 +108,7 @@ fn without_being_told_what_nothing_is_taken() {
     assert!(ran.code == Some(2) && ran.complaint().contains("option `queue=1`"), "{ran:?}");
 }
 
+/// A killed process leaves nothing behind.
 #[test]
 fn killed_and_started_again_it_works_at_once() {
     let Some(net) = Net::new() else { return };
@@ -145,8 +146,8 @@ fn a_deleted_interface_is_reported_with_what_came() {
     assert_eq!((received(&report) + kernel.got(), &report["dropped"]), (1000, &json!({})), "{report}");
 }
 
-/// More packets arrive than the ring and the CPUs can hold. Each packet is delivered, counted where
-/// it is lost, or passed to the kernel at the start.
+/// More packets arrive than the ring and the CPUs can hold. Each packet is delivered, counted as
+/// lost, or passed to the kernel at the start.
 #[test]
 fn what_is_lost_is_counted() {
     let Some(net) = Net::new() else { return };

@@ -1,4 +1,4 @@
-//! The program on a terminal: notes, and the live table, which disappears without a trace.
+//! The program on a terminal: messages, and the live table, which is erased completely.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,6 +12,7 @@ use steerage_fixtures::capture::pcap;
 
 use crate::program::command;
 
+/// Runs the program with a terminal as standard error.
 fn on_terminal(args: &[&str]) -> (Child, File) {
     let pty = openpty(None, None).unwrap();
     let child = command(args).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();

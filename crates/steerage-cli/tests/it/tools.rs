@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::program::run;
 
+/// All commands, from the program's help.
 fn commands() -> Vec<String> {
     let help = run(&["--help"]).out;
     let (_, list) = help.split_once("Look at traffic:\n").unwrap();
@@ -20,6 +21,7 @@ fn commands() -> Vec<String> {
     names
 }
 
+/// The long options of a command, from its help.
 fn long_options(command: &str) -> Vec<String> {
     let help = run(&[command, "--help"]).out;
     let (options, _) = help.split_once("DEVICE:").unwrap_or((&help, ""));

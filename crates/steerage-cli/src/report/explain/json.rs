@@ -21,6 +21,7 @@ struct ExplanationJson<'a> {
     schema: u32,
     r#type: &'static str,
     version: &'static str,
+    /// The command whose steering is explained.
     r#for: &'static str,
     /// Whether it keeps both directions of a flow together.
     both_directions: bool,
@@ -32,6 +33,7 @@ struct ExplanationJson<'a> {
     traffic: Option<TrafficJson>,
 }
 
+/// The CPUs of a flow.
 #[derive(Serialize)]
 struct FlowPlacement {
     flow: String,
@@ -39,6 +41,7 @@ struct FlowPlacement {
     key: Option<String>,
     hash: String,
     bucket: u16,
+    /// The flow's CPU by the number of CPUs.
     cpus: BTreeMap<usize, usize>,
 }
 
@@ -60,6 +63,7 @@ struct TrafficJson {
     suggestion: Option<Suggestion>,
 }
 
+/// The shares of a number of CPUs with an even map.
 #[derive(Serialize)]
 struct Spread {
     cpus: usize,

@@ -12,6 +12,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
+    /// The shares of this number of CPUs.
     pub(super) fn even(buckets: &[Volume; BUCKETS], cpus: usize) -> Self {
         let (mut loads, mut all) = (vec![Volume::default(); cpus.max(1)], Volume::default());
         for (bucket, weight) in buckets.iter().enumerate() {
@@ -42,6 +43,7 @@ impl Shares {
         self.most(|weight| weight.packets)
     }
 
+    /// The largest share of the bytes that a CPU has.
     pub(super) fn busiest_bytes(&self) -> f64 {
         self.most(|weight| weight.bytes)
     }

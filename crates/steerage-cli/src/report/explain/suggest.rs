@@ -1,5 +1,4 @@
-//! The advice for this traffic: how many CPUs, which mask and which hash, for steerage and for the
-//! kernel's own RPS.
+//! The advice for this traffic: how many CPUs, which mask and which hash, for steerage and for the kernel's own RPS.
 //!
 //! The advice is computed from the traffic and from costs that were measured on other machines. The
 //! report names each assumption.
@@ -24,10 +23,11 @@ use commands::{BacklogMax, Commands};
 use cpu_count::{Assignment, Choice, Costs};
 use reasons::Reasons;
 
-/// The work per packet, unless the user states it. steerage's own functions take 30 to 100 ns, and
-/// the kernel forwards IP in 2,500 ns (steerage help performance).
+/// The work per packet, unless the user states it. steerage's own functions take 30 to 100 ns, and the kernel forwards
+/// IP in 2,500 ns (steerage help performance).
 const WORK_ASSUMED: Duration = Duration::from_micros(1);
 
+/// A packet rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     pub(crate) packets_a_second: f64,
@@ -44,21 +44,28 @@ pub(crate) enum RateFrom {
     Asked,
 }
 
+/// The basis of the advice, besides the traffic.
 #[derive(Debug)]
 pub(crate) struct AdviceBasis {
+    /// The command that should run.
     pub(crate) command: SteeringCommand,
     pub(crate) candidates: CandidateCpus,
     pub(crate) rate: Option<Rate>,
     /// The work of the packet function per packet, as the user states it.
     pub(crate) work: Option<Duration>,
+    /// The devices as the user named them.
     pub(crate) devices: Vec<String>,
+    /// The devices that are interfaces.
     pub(crate) interfaces: Vec<InterfaceQueues>,
 }
 
+/// The advice.
 #[derive(Debug, Serialize)]
 pub(crate) struct Suggestion {
+    /// How many CPUs to use, with the one that receives.
     cpus: usize,
     cpu_list: String,
+    /// How many CPUs there are.
     of: usize,
     receive_cpu: u16,
     /// The mask in the kernel's format. 0 means no steering.
@@ -82,6 +89,7 @@ pub(crate) struct Suggestion {
     commands: Commands,
 }
 
+/// A flow with more than an even share of the packets.
 #[derive(Debug, Serialize)]
 struct Elephant {
     flow: String,
@@ -119,6 +127,7 @@ impl Regime {
 #[derive(Debug, Serialize)]
 struct Assumed {
     work_ns: u64,
+    /// Whether the user stated the work.
     work_told: bool,
     #[serde(flatten)]
     costs: Costs,
@@ -161,6 +170,7 @@ impl Suggestion {
         })
     }
 
+    /// The advice as text.
     pub(crate) fn page(&self) -> String {
         let mut page = String::from("\n");
         let mut line = |about: &str, says: &str| {

@@ -26,6 +26,7 @@ pub(crate) struct CandidateCpus {
 const MEASURE_TRIES: usize = 8;
 
 impl CandidateCpus {
+    /// A number of CPUs that all share one cache.
     pub(crate) fn even(cpus: usize) -> Self {
         Self::of(&Topology::even(cpus), cpus)
     }
@@ -44,6 +45,7 @@ impl CandidateCpus {
         Self::of(&topology, nr_cpu_ids)
     }
 
+    /// The CPUs of `topology`.
     pub(super) fn of(topology: &Topology, nr_cpu_ids: usize) -> Self {
         let ours = topology.default_mask();
         let Some(first) = ours.first() else {

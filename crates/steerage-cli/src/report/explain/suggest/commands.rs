@@ -19,6 +19,7 @@ const BACKLOG_DEFAULT: u64 = steerage::limits::BACKLOG_DEFAULT as u64;
 /// The name for an interface if the user named none.
 const SOME_INTERFACE: &str = "IFACE";
 
+/// An interface, with the number of its receive queues.
 #[derive(Clone, Debug)]
 pub(crate) struct InterfaceQueues {
     pub(crate) name: String,
@@ -27,6 +28,7 @@ pub(crate) struct InterfaceQueues {
 }
 
 impl InterfaceQueues {
+    /// Reads the queues of an interface of this machine.
     pub(crate) fn read(name: &str) -> Self {
         let entries = fs::read_dir(format!("/sys/class/net/{name}/queues")).into_iter().flatten().flatten();
         let is_rx = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("rx-");
@@ -39,8 +41,7 @@ impl InterfaceQueues {
 pub(super) struct BacklogMax(pub(super) u64);
 
 impl BacklogMax {
-    /// Room for the packets that arrive for the busiest CPU in a time slice, if the default is too
-    /// small for that.
+    /// Room for the packets that arrive for the busiest CPU in a time slice, if the default is too small for that.
     pub(super) fn of(rate: Option<f64>, busiest: f64) -> Option<Self> {
         let packets = (rate? * busiest * AWAY_S).ceil() as u64;
         (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64)))

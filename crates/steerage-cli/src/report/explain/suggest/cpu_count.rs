@@ -21,6 +21,7 @@ const NEAR_THE_MOST: f64 = 0.9;
 /// The costs per packet besides the work on it, in ns: docs/performance.md, 2026-11-21.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Costs {
+    /// Receiving and hashing, on the CPU that receives.
     pub(super) receive_ns: f64,
     /// The cost of handing over to another CPU, on the CPU that receives. The second value is for a
     /// CPU that shares no cache with the receiver.
@@ -48,20 +49,22 @@ impl Costs {
     }
 }
 
+/// One way to assign the packets to CPUs.
 #[derive(Clone, Debug)]
 pub(super) struct Assignment {
+    /// The CPUs that receive or work.
     pub(super) cpus: CpuMask,
     /// The CPUs that packets are spread over; empty for no steering.
     pub(super) mask: CpuMask,
     /// The number of CPUs in the mask, or 1 without steering.
     pub(super) spread: usize,
-    /// The busiest CPU's share of the packets with an even map, which is the kernel's map and our
-    /// first one.
+    /// The busiest CPU's share of the packets with an even map, which is the kernel's map and our first one.
     pub(super) busiest: f64,
     /// The busiest CPU's share after buckets are balanced.
     pub(super) balanced: f64,
     /// The time that the busiest CPU needs per packet that arrives.
     pub(super) load_ns: f64,
+    /// Whether the busiest CPU is the one that receives.
     pub(super) receiver_is_busiest: bool,
 }
 
@@ -77,9 +80,11 @@ impl Assignment {
     }
 }
 
+/// The assignment that was chosen.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) best: Assignment,
+    /// One CPU that does everything, for comparison.
     pub(super) one: Assignment,
     /// One CPU that receives and another CPU that does the work, if there are two.
     pub(super) collector: Option<Assignment>,

@@ -19,6 +19,7 @@ const HIDDEN_FROM_THE_KERNEL: [HeaderKind; 9] = {
     [Vxlan, Geneve, GtpU, Erspan, Wccp, Teredo, Capwap, Tzsp, Backbone]
 };
 
+/// The sentences of the text.
 #[derive(Debug, Serialize)]
 pub(super) struct Reasons {
     pub(super) cpus: String,
@@ -185,8 +186,7 @@ fn of_elephants(way: &Assignment, elephants: &[Elephant], stuck: bool) -> String
     format!("{have} more than 1/{spread} of the packets; {flow} has {share}, which stay on one CPU{limited}")
 }
 
-/// Whether the default hash of network cards would put the two directions of a flow on different
-/// queues.
+/// Whether the default hash of network cards would put the two directions of a flow on different queues.
 pub(super) fn is_torn(traffic: &TrafficExplanation) -> bool {
     advice::torn(traffic) > 0
 }

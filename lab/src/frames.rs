@@ -1,5 +1,4 @@
-//! A device that writes frames of 64 bytes: a template, with a few fields that differ between
-//! flows.
+//! A device that writes frames of 64 bytes from a template. Only a few fields differ between flows.
 
 use fastrand::Rng;
 use steerage::{
@@ -11,7 +10,7 @@ use steerage::{
 /// A frame's length.
 pub const FRAME_BYTES: usize = 64;
 
-/// The default number of flows: many for hardware.
+/// The default number of flows, which is large for hardware.
 pub const FLOWS: u32 = 65_536;
 
 /// Every run has the same frames.
@@ -22,8 +21,8 @@ const SEED: u64 = 1;
 pub enum Mix {
     /// Only UDP over IPv4.
     Uniform,
-    /// IPv4, IPv6, and IPv4 with a VLAN tag, TCP and UDP, at random, so that the parser's branches cannot
-    /// be predicted.
+    /// IPv4, IPv6, and IPv4 with a VLAN tag, TCP and UDP, at random, so that the parser's branches
+    /// cannot be predicted.
     Mixed,
 }
 
@@ -34,22 +33,21 @@ pub struct FrameOptions {
     pub mix: Mix,
     /// Whether the device provides a hash.
     pub device_hash: bool,
-    /// The maximum number of frames per poll. They are handed over as one list.
+    /// The maximum number of frames per poll. They form one list.
     pub list: usize,
-    /// The number of flows, at most 2^24: each has its own address.
+    /// The number of flows, at most 2^24, because each flow has its own address.
     pub flows: u32,
     /// The number of frames in all.
     pub frames: u64,
 }
 
 impl FrameOptions {
-    /// Makes the device.
+    /// Creates the device.
     pub fn input(self) -> Input {
         let queue = Frames { options: self, left: self.frames, writer: self.writer() };
         Input::new("bench", "bench", vec![Box::new(queue)])
     }
 
-    /// Makes the writer of the device's frames.
     pub(crate) fn writer(self) -> FrameWriter {
         FrameWriter { mix: self.mix, flows: self.flows, rng: Rng::with_seed(SEED) }
     }
@@ -61,7 +59,6 @@ struct Frames {
     writer: FrameWriter,
 }
 
-/// Writes frames one after another.
 pub(crate) struct FrameWriter {
     mix: Mix,
     flows: u32,
@@ -99,7 +96,6 @@ const VLAN4: [u8; FRAME_BYTES] = {
     frame
 };
 
-/// A kind of frame in mixed traffic, and the positions of the fields that differ.
 struct Shape {
     frame: &'static [u8; FRAME_BYTES],
     protocol: usize,
@@ -115,11 +111,10 @@ static SHAPES: [Shape; 4] = {
     [v4, tagged, V6, V6]
 };
 
-/// UDP and TCP.
 const PROTOCOLS: [u8; 2] = [17, 6];
 
 impl FrameWriter {
-    /// Writes a frame, and returns the hash that a device would provide.
+    /// Writes a frame. Returns the hash that a device would provide.
     #[inline(always)]
     pub(crate) fn write(&mut self, frame: &mut [u8; FRAME_BYTES]) -> u32 {
         let flow = self.write_flow(frame);
@@ -138,7 +133,7 @@ impl FrameWriter {
             frame[34..36].copy_from_slice(&port);
             return flow;
         }
-        // This has no branch, because mispredictions would count as part of the measurement.
+        // This code has no branch, because mispredictions would count as part of the measurement.
         let shape = &SHAPES[(drawn & 3) as usize];
         *frame = *shape.frame;
         frame[shape.protocol] = PROTOCOLS[(drawn >> 2 & 1) as usize];

@@ -1,5 +1,5 @@
 //! A router benchmark without device costs: a device that delivers packets for many networks, a
-//! routing table for these networks, and an output that costs nothing.
+//! routing table for these networks, and an output without cost.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ const FRAME_BYTES: usize = 64;
 const ROUTES: u32 = 1000;
 const ROUTERS: u8 = 16;
 
-/// UDP packets of 65,536 sources, each to a random address.
+/// UDP packets from 65,536 sources, each to a random address.
 struct Packets {
     left: u64,
     rng: Rng,
 }
 
-/// A packet from 10.0.x.x to 100.x.x.x. Its checksum is right because the identification
+/// A packet from 10.0.x.x to 100.x.x.x. Its checksum is correct because the identification
 /// compensates for both addresses.
 const PACKET: [u8; FRAME_BYTES] = {
     let mut frame = [0; FRAME_BYTES];
@@ -67,7 +67,7 @@ impl RxQueue for Packets {
     }
 }
 
-/// A card that sends at no cost: it only reads the first cache line of each packet.
+/// A card that sends without cost: it only reads the first cache line of each packet.
 struct Sink(u8);
 
 impl TxQueue for Sink {

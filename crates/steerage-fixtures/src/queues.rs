@@ -6,7 +6,8 @@ use steerage::{
     device::{Polled, RxQueue},
 };
 
-/// How many polls a device may need to end. This is far more than any test's input requires.
+/// The maximum number of polls until a device ends. This is far more than any test's input
+/// requires.
 pub const POLLS_MAX: usize = 1_000_000;
 
 /// All frames of a queue that can wait, until it ends or fails.

@@ -15,11 +15,10 @@ const NEXT: [u8; 6] = [2, 0, 0, 0, 0, 7];
 const V4: [u8; 4] = [10, 0, 0, 2];
 const V6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
 const MTU: usize = 1500;
-/// An Ethernet header and a VLAN tag.
 const LINK_BYTES: usize = 18;
 
-/// How many frames of an input are checked. More frames would not find more, and an input of empty
-/// frames would have thousands.
+/// The number of frames of an input that are checked. More frames would not find more errors, and
+/// an input of empty frames would have thousands.
 const FRAMES_MAX: usize = 32;
 
 /// Splits the input into frames. Two bytes before each frame give its length and the time that
@@ -74,7 +73,7 @@ fn table() -> Table {
     Table { interfaces, routes: Arc::new(routes), neighbours: Arc::new(neighbours) }
 }
 
-/// A router receives any frames. Each has one outcome, and no sent frame is longer than the
+/// A router receives any frames. Each frame has one outcome, and no sent frame is longer than the
 /// interface allows.
 pub(crate) fn forward(bytes: &[u8]) {
     ROUTER.with_borrow_mut(|router| {
@@ -99,18 +98,18 @@ pub(crate) fn forward(bytes: &[u8]) {
             assert!(sent.iter().all(|frame| frame.bytes.len() <= MTU + LINK_BYTES));
             sent_in_all += sent.len();
         }
-        // The tester records the output. Start with a new router before there is too much of it.
+        // The tester records the output, so the router is replaced before there is too much output.
         if sent_in_all > SENT_MAX {
             *router = None;
         }
     });
 }
 
-/// How many frames a router may send until a new one replaces it.
+/// The number of frames that a router may send before a new router replaces it.
 const SENT_MAX: usize = 256;
 
-/// After how many inputs a new host replaces the old one. Until then, connections of earlier inputs
-/// continue.
+/// The number of inputs after which a new host replaces the old one. Until then, connections of
+/// earlier inputs continue.
 const INPUTS_MAX: usize = 64;
 
 /// A host receives any frames, and time passes. Each frame has one outcome, and no answer is longer

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use steerage_fuzzed::TARGETS;
 
-/// Archives are made of blocks of this size.
+/// The block size of tar archives.
 const BLOCK: usize = 512;
 
 fn corpora() -> PathBuf {

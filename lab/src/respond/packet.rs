@@ -26,26 +26,23 @@ const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// The contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     Arp,
     Ip(Ip),
 }
 
-/// An IP packet in a frame. Its header is complete, has no options, and the packet is for this
+/// An IP packet in a frame. Its header is complete and has no options, and the packet is for this
 /// host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ip {
-    /// Number of bytes of link header in front of the IP packet.
     pub(super) at: usize,
     pub(super) is_v4: bool,
     pub(super) protocol: u8,
-    /// The start and the end of the payload in the frame.
     pub(super) payload: usize,
     pub(super) end: usize,
-    /// The index of the address that the packet is for. `None`: an IPv6 multicast address, which
-    /// may be that of a solicited node.
+    /// The index of the address that the packet is for. `None` for an IPv6 multicast address, which
+    /// may be a solicited-node address.
     pub(super) local: Option<u8>,
 }
 
@@ -54,12 +51,11 @@ pub(super) struct Ip {
 pub(super) struct Key {
     pub(super) remote: [u8; 16],
     pub(super) remote_port: u16,
-    /// The index of our address.
     pub(super) local: u8,
     pub(super) local_port: u16,
 }
 
-/// Reads a frame. Returns its contents if it is for this host, and the fate of the packet
+/// Reads a frame. Returns its contents if the frame is for this host, and the fate of the packet
 /// otherwise.
 pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Config) -> Result<Held, Fate> {
     let (at, is_v4) = match link {
@@ -112,7 +108,7 @@ fn ipv4(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
     if !is_source_v4(source, &config.broadcasts) || source == destination {
         return Err(Fate::BadHeader);
     }
-    // There are more fragments, or this is not the first one.
+    // More fragments follow, or this is not the first fragment.
     if word(header, 6) & 0x3fff != 0 {
         return Err(Fate::Fragment);
     }
@@ -151,21 +147,20 @@ fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
 }
 
 impl Ip {
-    /// Whether the checksum of the payload is right, with the pseudo-header (RFC 9293, 3.1; RFC
+    /// Whether the checksum of the payload is correct, with the pseudo-header (RFC 9293, 3.1; RFC
     /// 8200, 8.1) or without it.
     pub(super) fn sums_up(&self, frame: &[u8], with_pseudo: bool) -> bool {
         let pseudo = if with_pseudo { self.pseudo(frame, self.end - self.payload) } else { 0 };
         finish(sum(&frame[self.payload..self.end], pseudo)) == 0
     }
 
-    /// The sum of the pseudo-header for a payload of `len` bytes. It is the same in both
+    /// The sum of the pseudo-header for a payload of `len` bytes, which is the same in both
     /// directions.
     pub(super) fn pseudo(&self, frame: &[u8], len: usize) -> u64 {
         let addresses = if self.is_v4 { self.at + 12..self.at + 20 } else { self.at + 8..self.at + 40 };
         sum(&frame[addresses], len as u64 + u64::from(self.protocol))
     }
 
-    /// The key of the connection that a TCP segment belongs to.
     pub(super) fn key(&self, frame: &[u8], local: u8) -> Key {
         let remote = match self.is_v4 {
             true => v4(&frame[self.at + 12..]).to_ipv6_mapped().octets(),
@@ -181,34 +176,30 @@ fn v4(bytes: &[u8]) -> Ipv4Addr {
 }
 
 impl Key {
-    /// The peer's address.
     pub(super) fn peer(&self) -> IpAddr {
         Ipv6Addr::from(self.remote).to_canonical()
     }
 }
 
-/// The 16-bit word at `at`. The caller must check that it exists.
+/// The 16-bit word at `at`, which the caller has checked to exist.
 #[inline(always)]
 pub(super) fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The 32-bit word at `at`. The caller must check that it exists.
+/// The 32-bit word at `at`, which the caller has checked to exist.
 #[inline(always)]
 pub(super) fn long(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// A complete TCP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tcp {
     pub(super) sequence: u32,
     pub(super) acknowledged: u32,
     pub(super) flags: u8,
     pub(super) window: u16,
-    /// The length of the header including options.
     pub(super) bytes: usize,
-    /// The number of payload bytes.
     pub(super) len: usize,
 }
 
@@ -221,7 +212,6 @@ pub(super) const ACK: u8 = 16;
 pub(super) const ACKNOWLEDGED_AT: usize = 8;
 
 impl Tcp {
-    /// Reads the TCP header at the front of an IP payload.
     pub(super) fn read(segment: &[u8]) -> Result<Self, Fate> {
         let header: &[u8; TCP_BYTES] = segment.first_chunk().ok_or(Fate::BadHeader)?;
         let bytes = usize::from(header[12] >> 4) * 4;

@@ -15,9 +15,8 @@ use crate::frames::{FLOWS, UDP4};
 use crate::measurement::Measurement;
 use crate::runs::ReadsHeaders;
 
-/// An endless source of frames of 1,500 bytes. Only their first 64 bytes are written, which is the
-/// part that a packet function reads. The DMA of a real card does not take the rest through the
-/// CPU's caches.
+/// An endless source of frames of 1,500 bytes. Only their first 64 bytes, which a handler reads,
+/// are written. The DMA of a real card does not move the remaining bytes through the CPU's caches.
 struct Frames(Rng);
 
 impl RxQueue for Frames {
@@ -37,7 +36,6 @@ impl RxQueue for Frames {
     }
 }
 
-/// Runs this many queues on these CPUs, which handle the packets of all queues by hash.
 pub(super) fn once(
     on: &[usize],
     queues: usize,

@@ -55,8 +55,8 @@ impl Pipe {
         Self { file, waker, waits: false }
     }
 
-    /// Reads the available data. The file may be shared with other processes. So this polls the
-    /// file first instead of making it non-blocking.
+    /// Reads the available data. Other processes may share the file, so this polls the file first
+    /// instead of making it non-blocking.
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
         if self.waits {
             self.waker.delete(&self.file)?;

@@ -18,8 +18,8 @@ const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
 /// The largest window in a header that the decoder sees. The decoder allocates the whole window at
-/// once, no matter how little the frame holds, and twice as much if the size is a power of two. So
-/// the header of a larger window is changed to this size, and the additional bytes are [held
+/// once, however little data the frame has, and twice as much if the size is a power of two. So the
+/// header of a larger window is changed to this size, and the additional bytes are [held
 /// back](Zstd::held_back).
 const TOLD_WINDOW_BYTES: u64 = 1 << 20;
 /// The same size in the encoding of a frame header: the power of two above 1 KiB, without eighths

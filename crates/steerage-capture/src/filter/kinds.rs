@@ -1,8 +1,7 @@
-//! The kinds of frames in capture files, each of which takes a filter of its own.
+//! The kinds of frames in capture files. Each kind needs its own filter program.
 
 use steerage::LinkType;
 
-/// The properties of frames for which a filter is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameKind {
     pub(crate) link: LinkType,
@@ -11,7 +10,8 @@ pub(crate) struct FrameKind {
     pub(crate) big_endian: bool,
 }
 
-/// Link types whose header has the byte order of the machine that wrote it: BSD loopback, and OpenBSD's `enc`.
+/// Link types whose header has the byte order of the machine that wrote it: BSD loopback, and
+/// OpenBSD's `enc`.
 const IN_WRITERS_ORDER: [LinkType; 2] = [LinkType::NULL, LinkType(109)];
 
 /// Link types that steerage filters without dissecting them: 802.11, with or without radiotap

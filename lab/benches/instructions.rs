@@ -32,7 +32,6 @@ use steerage_meter::{Meter, MeterOptions, Metering};
 /// Enough packets that the start and the end of a run do not matter.
 const PACKETS: u64 = 64_000;
 
-/// The clock advances by this time each time that it is read.
 const TICK: Duration = Duration::from_nanos(50);
 
 /// One thread steps all CPUs, which never sleep.
@@ -83,7 +82,6 @@ fn device_hash(targets: usize) -> Cpus<ReadsHeaders> {
     cpus(FrameOptions { mix, device_hash: true, list: POLL_BUDGET, flows: FLOWS, frames: PACKETS }, targets)
 }
 
-/// The key and the keyed hash from the headers.
 fn our_hash(targets: usize, mix: Mix) -> Cpus<ReadsHeaders> {
     cpus(FrameOptions { mix, device_hash: false, list: POLL_BUDGET, flows: FLOWS, frames: PACKETS }, targets)
 }

@@ -47,10 +47,8 @@ const WARM_UP: Duration = Duration::from_millis(1000);
 /// The divisor of the warm-up for policies without trials.
 const FIXED_WARM_UP: u32 = 5;
 
-/// The number of connections of the published experiment.
 const CONNECTIONS: usize = 500;
 
-/// The number of connections in a smoke test.
 const CONNECTIONS_QUICK: usize = 16;
 
 /// The minimum number of frames in a run: a few full rings.
@@ -135,7 +133,6 @@ pub fn cpus(list: Option<&str>) -> Result<Vec<usize>, LabError> {
 
 type Run = Box<dyn FnMut() -> Result<Measurement, LabError> + Send>;
 
-/// A case: a function that runs in turn with the functions of the other cases.
 pub(crate) struct Case {
     pub(crate) series: String,
     pub(crate) x: Option<f64>,

@@ -125,7 +125,6 @@ impl Nic {
         if all_came || waiting >= self.options.at_once as u64 { (waiting - lost) as usize } else { 0 }
     }
 
-    /// Writes the whole frame, as the card does.
     fn write(&self, memory: &mut [u8]) {
         let frame = &mut memory[..self.options.frame_bytes];
         frame.fill(self.sent as u8);

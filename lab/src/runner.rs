@@ -140,7 +140,6 @@ fn progress(text: &str) {
     }
 }
 
-/// The distance of the CPUs before and after a run.
 type Apart = Option<[f64; 2]>;
 
 fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(Apart, Measurement), LabError> {

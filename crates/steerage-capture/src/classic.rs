@@ -15,7 +15,6 @@ use super::walk::{All, Found, Sieve, Stop, Walk, Wrong};
 use super::{CUT, DAMAGED, PACKET_BYTES_MAX};
 use crate::filter::FileFilters;
 
-/// The size of the file header.
 pub(super) const HEADER_BYTES: usize = 24;
 
 /// The size of a record's header: seconds, fraction, captured length and original length, 4 bytes
@@ -109,7 +108,6 @@ impl Classic {
         self.big_endian
     }
 
-    /// Delivers the available packets that are wanted, while there is room.
     pub(super) fn walk(&self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         walk.link = Some(self.link);
         // The byte order is a constant here, so a read is a load and at most a swap, without a

@@ -95,7 +95,6 @@ impl StreamFormat {
         if self.has_nanos() { Self::Pcapng } else { Self::PcapngMicros }
     }
 
-    /// The simplest format that can hold the packets of both formats.
     pub(super) fn or(self, other: Self) -> Self {
         match (self.has_nanos() || other.has_nanos(), self.takes_several_links() || other.takes_several_links()) {
             (false, false) => Self::Pcap,

@@ -33,7 +33,6 @@ pub(super) struct Files {
     /// Becomes readable when a silent pipe has data. All pipes share this waker, because the
     /// waiting CPU requests it only once.
     waker: Option<Arc<Epoll>>,
-    /// Opens all files after the first.
     opener: Option<Opener>,
 }
 
@@ -43,7 +42,6 @@ pub(super) struct Open {
     pub(super) source: Source,
 }
 
-/// Information about the files that is known before reading.
 pub(super) struct Known {
     pub(super) bytes: Option<u64>,
     /// The link type of the first file, unless it is a pipe.
@@ -99,7 +97,6 @@ impl Files {
         self.waker.as_deref()
     }
 
-    /// Makes another thread open all further files.
     pub(super) fn open_aside(&mut self) -> io::Result<()> {
         if !self.to_come.is_empty() && self.opener.is_none() {
             self.opener = Some(Opener::start()?);
@@ -165,7 +162,6 @@ fn size(path: &Path) -> Result<Option<u64>, DeviceError> {
     Ok(Some(kind.len()))
 }
 
-/// Reads enough of a file to determine its format and the kinds of its frames.
 fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFormat), DeviceError> {
     let file = open(path).map_err(|e| failed(path, e))?;
     let mut source = Source::new(Input::File(file), Arc::new(CaptureInfo::new(None, None)));

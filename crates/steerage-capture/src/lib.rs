@@ -303,7 +303,6 @@ impl Capture {
         Input::new(self.name.clone(), "capture", vec![Box::new(self)])
     }
 
-    /// Delivers the frames in the window, up to `room`.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> Result<Stop, DeviceError> {
         let link = (!out.is_empty()).then_some(self.link);
         let now = out.now();
@@ -389,7 +388,6 @@ impl Capture {
 }
 
 impl Capture {
-    /// Delivers frames, all of the same link type.
     fn read(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         // Read at most one piece per poll, so that the time of one read limits the time of a poll.
         let mut may_read = true;
@@ -491,7 +489,6 @@ fn name_of(paths: &[PathBuf]) -> String {
     }
 }
 
-/// The examples of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

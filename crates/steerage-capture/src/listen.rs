@@ -15,7 +15,6 @@ use super::encode::StreamFormat;
 use super::peer_user;
 use super::stream::{StreamOptions, stream};
 
-/// The pause between two checks for a reader.
 const READER_LOOK: Duration = Duration::from_millis(20);
 
 const FORMAT: StreamFormat = StreamFormat::PcapNanos;

@@ -62,7 +62,6 @@ impl Paced {
         Self { pace, start: None }
     }
 
-    /// Makes the first packet of the next file due at once.
     pub(super) fn begin_file(&mut self) {
         self.start = None;
     }
@@ -71,7 +70,6 @@ impl Paced {
         self.start.is_some()
     }
 
-    /// Records that the first packet with a time is delivered now.
     pub(super) fn begin(&mut self, now: Timestamp, nanos: u64) {
         self.start = Some((now, nanos));
     }

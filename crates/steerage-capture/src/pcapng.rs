@@ -48,7 +48,6 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
 
 #[derive(Debug, Default)]
 pub(super) struct Pcapng {
-    /// The byte order of the section.
     big_endian: bool,
     in_section: bool,
     interfaces: Vec<Interface>,

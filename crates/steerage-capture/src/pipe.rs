@@ -48,7 +48,6 @@ pub(super) fn unread(pipe: &File) -> usize {
     rustix::io::ioctl_fionread(pipe).unwrap_or(0) as usize
 }
 
-/// Waits for free space in a pipe, for as long as its reader probably needs.
 #[derive(Debug)]
 pub(super) struct Room {
     size: usize,

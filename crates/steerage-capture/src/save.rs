@@ -23,7 +23,6 @@ use super::encode::{Interface, PacketHead, StreamFormat};
 use super::inner::{LinksSeen, Unwrap};
 use super::writer::{BUFFER_BYTES, Entry, Lane, Writer, WriterOptions};
 
-/// The pause between two attempts to open a FIFO that has no reader yet.
 const READER_LOOK: Duration = Duration::from_millis(20);
 
 /// Creates a capture file as an output, and replaces an existing one. If the path is a FIFO, this
@@ -104,7 +103,6 @@ pub(super) struct SavedFile {
     epoch: WallTime,
     /// Finds the part of each packet to write, if that is not the whole packet.
     unwrap: Option<Unwrap>,
-    /// For one of several streams: the link types that occurred in all of them.
     pub(super) seen: Option<Arc<LinksSeen>>,
 }
 

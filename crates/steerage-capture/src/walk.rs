@@ -7,7 +7,6 @@ use steerage::{
     device::{Lending, Spot},
 };
 
-/// The position of a walk over records, and its results so far.
 #[derive(Debug)]
 pub(super) struct Walk<'a> {
     /// The remaining bytes of the block, up to the end of the window.
@@ -79,7 +78,6 @@ pub(super) trait Sieve {
     /// may.
     fn wanted(&mut self, frame: &[u8], link: LinkType, wire_len: u32) -> Result<Option<usize>, Stop>;
 
-    /// Declares that the following frames belong to a section in this byte order.
     #[inline(always)]
     fn section(&mut self, _big_endian: bool) {}
 }
@@ -125,7 +123,6 @@ pub(super) enum Stop {
     Wrong(Wrong),
 }
 
-/// An error in a file, and advice for it.
 #[derive(Debug)]
 pub(super) struct Wrong {
     text: String,

@@ -18,11 +18,9 @@ const ALIGNMENT: usize = 4096;
 /// The part of the file that is in memory and has not been walked yet.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The block that contains the window, and the window's start and end in the block.
     block: usize,
     at: usize,
     end: usize,
-    /// The offset of `at` in the unpacked file.
     offset: u64,
     /// Bytes on their way to another block. They begin a record that is not complete yet.
     carry: Vec<u8>,
@@ -63,7 +61,6 @@ impl Window {
         (self.at, self.offset, self.skip, self.ended) = (self.end, 0, 0, false);
     }
 
-    /// The block, and the window's start and end in it.
     #[inline]
     pub(super) fn place(&self) -> (usize, usize, usize) {
         (self.block, self.at, self.end)

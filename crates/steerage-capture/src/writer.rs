@@ -50,7 +50,6 @@ const BATCH_BYTES: usize = 100 << 10;
 /// How long fewer than [`WRITE_BYTES`] bytes wait for more.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// Options for writing a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriterOptions {
     pub(super) format: StreamFormat,
@@ -62,7 +61,6 @@ pub(super) struct WriterOptions {
     pub(super) watched: bool,
 }
 
-/// The part of the buffer that one CPU uses.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     account: OnceLock<TxAccount>,
@@ -78,7 +76,6 @@ struct Sent {
     packets: u64,
     /// The bytes of the packets, without the bytes that the file format adds.
     bytes: u64,
-    /// The end of the packets in the chunk, and their length there.
     end: usize,
     len: usize,
 }
@@ -107,7 +104,6 @@ pub(super) struct Entry<'a> {
 #[derive(Debug, Default)]
 struct Buffer {
     waiting: VecDeque<Chunk>,
-    /// Empty chunks for reuse.
     spare: Vec<Chunk>,
     /// The number of bytes in `waiting`.
     bytes: usize,

@@ -14,7 +14,6 @@ const ROOT_DIRECTORY: &str = "/run/steerage";
 /// The environment variable with a user's directory for sockets, which systemd sets.
 pub(crate) const USER_VARIABLE: &str = "XDG_RUNTIME_DIR";
 
-/// The environment variable with another directory for sockets.
 const DIRECTORY_VARIABLE: &str = "STEERAGE_RUNTIME_DIR";
 
 /// The path of the socket of the instance called `name`. A name with a `/` is itself a path.

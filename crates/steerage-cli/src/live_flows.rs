@@ -40,7 +40,6 @@ pub(crate) enum Asked {
     Sort,
 }
 
-/// The flows of the last update, with their rates.
 #[derive(Debug, Default)]
 pub(crate) struct LiveFlows {
     flows: Vec<LiveFlow>,

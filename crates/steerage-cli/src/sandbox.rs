@@ -126,7 +126,6 @@ pub(crate) enum Direction {
     Out,
 }
 
-/// The permissions that a command still needs after its setup.
 #[derive(Clone, Debug)]
 pub(crate) struct Needs<'a> {
     command: SandboxProfile,
@@ -159,7 +158,6 @@ impl<'a> Needs<'a> {
         Self { sandbox, ..self }
     }
 
-    /// Allows reading about the machine: its CPUs, its interfaces and its memory.
     pub(crate) fn reads_machine(self) -> Self {
         MACHINE.iter().fold(self, Self::reads)
     }
@@ -307,7 +305,6 @@ fn enter_packet_thread(filter: &ThreadFilter) -> Result<(), String> {
     filter.enter().map_err(|error| Error::Sandbox(error).to_string())
 }
 
-/// Reports in one line that a part of the sandbox is missing.
 fn warn(what: &str) {
     // An error means that standard error is closed.
     let _ = writeln!(io::stderr(), "steerage: {what}");

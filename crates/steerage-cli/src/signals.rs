@@ -47,7 +47,6 @@ pub(crate) enum SignalRequest {
     Report,
 }
 
-/// The signals while a run opens its files and devices.
 #[derive(Debug)]
 pub(crate) struct EarlySignals {
     /// Whether USR1 arrived.

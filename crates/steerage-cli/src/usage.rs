@@ -39,7 +39,6 @@ pub(crate) fn message(error: &clap::Error) -> String {
     one_line(&error.render().to_string())
 }
 
-/// Joins clap's message and its tips to one line, and omits the usage.
 fn one_line(rendered: &str) -> String {
     let mut line = String::new();
     for paragraph in rendered.split("\n\n") {

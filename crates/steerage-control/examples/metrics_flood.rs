@@ -26,7 +26,6 @@ use steerage_control::metrics::{Listener, Server, Source};
 
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// The number of connections that a flood keeps open at a time.
 const HELD: usize = 200;
 
 /// How long the quiet client waits for a page: Prometheus' default timeout.

@@ -74,7 +74,6 @@ impl<C> Clients<C> {
         Ok((id, gone))
     }
 
-    /// The client that is disconnected for a new client of `party`.
     fn makes_way(&self, party: Party, full: QuotaFull, now: Instant) -> Option<u64> {
         let quota = self.sharing.quota;
         let may_go = |client: &ConnectedClient<C>| match full {
@@ -205,7 +204,6 @@ mod tests {
         assert_eq!(clients.admit(MALLORY, start, "third").map(|(_, gone)| gone), Ok(None));
     }
 
-    /// Four connections that hosts share, as in the metrics server.
     fn hosts() -> Clients<&'static str> {
         let quota = Quota { all: 4, reserved: 0, per_party: 4, owner: None };
         Clients::new(Sharing { quota, silent: Duration::from_secs(1), otherwise: Otherwise::Replace })

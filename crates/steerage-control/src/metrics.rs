@@ -198,7 +198,6 @@ impl Drop for Server {
     }
 }
 
-/// The reply to the head of an HTTP request, with a page of one metric.
 pub(crate) fn answer(received: &[u8]) -> Option<Vec<u8>> {
     http::answer(received, &hosts::Hosts::new(&[]), &|| "steerage_x 1\n")
 }

@@ -29,7 +29,6 @@ impl Party {
     }
 }
 
-/// The quota for one type of slot, such as connections or open files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     pub(crate) all: usize,

@@ -10,7 +10,6 @@ use steerage::{
     limits::HEADROOM,
 };
 
-/// The number of pages that the driver posts for the hardware to fill.
 const RING: usize = 256;
 /// The longest Ethernet frame without a VLAN tag.
 const FRAME_BYTES_MAX: usize = 1514;

@@ -29,7 +29,6 @@ use steerage::{
     flow::{FlowHasher, HashKey, bucket_of},
 };
 
-/// The length of the connection ids that this server issues.
 const CID_BYTES: usize = 8;
 
 const QUIC_PORT: u16 = 443;
@@ -61,7 +60,6 @@ const LONG_HEADER: u8 = 0x80;
 
 // ---- the server, which sees connections
 
-/// Counts the packets of each connection that arrive on this CPU.
 #[derive(Debug, Default)]
 struct Server(BTreeMap<u32, u64>);
 
@@ -133,7 +131,6 @@ fn traffic(connections: u32, issuer: &mut Issuer) -> Vec<Vec<u8>> {
     stages.concat()
 }
 
-/// An Initial packet's header, up to its two connection ids.
 fn initial(destination: &[u8]) -> Vec<u8> {
     const FIXED_BIT: u8 = 0x40;
     let mut header = vec![LONG_HEADER | FIXED_BIT, 0, 0, 0, 1, destination.len() as u8];
@@ -184,14 +181,11 @@ impl RxQueue for Frames {
 
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// The connections whose packets arrived on more than one CPU.
     pub(crate) scattered: BTreeSet<u32>,
-    /// How many connections each CPU saw.
     pub(crate) by_cpu: Vec<(CpuId, usize)>,
     pub(crate) snapshot: Snapshot,
 }
 
-/// Steers the same packets twice: by connection id, and by addresses and ports.
 pub(crate) fn run(cpus: usize, connections: u32) -> Result<(Seen, Seen), Box<dyn Error>> {
     // A real key must be random and secret. A client that knows the key can send everything to one
     // CPU.

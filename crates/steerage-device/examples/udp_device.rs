@@ -51,7 +51,6 @@ impl RxQueue for Tunnel {
     }
 }
 
-/// Counts packets, and stops the run when a CPU has counted this number of packets.
 pub(crate) struct Count(u64, u64);
 
 impl Handler for Count {

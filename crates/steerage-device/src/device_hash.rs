@@ -35,7 +35,6 @@ pub enum DeviceHash {
     Always,
 }
 
-/// The values of the option after an interface's name.
 pub(crate) const DEVICE_HASHES: [(&str, DeviceHash); 3] =
     [("auto", DeviceHash::IfSafe), ("device", DeviceHash::Always), ("ours", DeviceHash::Never)];
 

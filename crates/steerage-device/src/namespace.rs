@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// A network namespace, identified by the numbers of a device and a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Namespace(u64, u64);
 

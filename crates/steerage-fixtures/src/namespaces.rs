@@ -16,7 +16,6 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsocko
 
 use crate::{HANG, skip};
 
-/// How long to wait for a reply before the next attempt.
 const ANSWER: Duration = Duration::from_millis(500);
 
 /// Namespaces that are not joined yet. They have only the IPv6 addresses that a test adds.

@@ -7,7 +7,6 @@ use std::process::Command;
 
 use crate::skip;
 
-/// Options that make tshark dissect each frame separately.
 const BY_ITSELF: [&str; 6] =
     ["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE", "-o", "tcp.desegment_tcp_streams:FALSE"];
 

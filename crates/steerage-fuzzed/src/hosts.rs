@@ -105,7 +105,6 @@ pub(crate) fn forward(bytes: &[u8]) {
     });
 }
 
-/// The number of frames that a router may send before a new router replaces it.
 const SENT_MAX: usize = 256;
 
 /// The number of inputs after which a new host replaces the old one. Until then, connections of

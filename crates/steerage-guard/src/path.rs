@@ -504,7 +504,6 @@ struct Walk {
     /// The open directories from the first to the current one. `..` returns to the previous
     /// directory, even if another user has moved the current directory meanwhile.
     at: Vec<Directory>,
-    /// The remaining names, in reverse order.
     left: Vec<OsString>,
     links: usize,
     /// The party that can change the working directory, if the walk is in or below the working
@@ -660,7 +659,6 @@ impl Walk {
         Ok(is_link && is_trusted(next.st_uid) && self.chosen.is_none() && self.here()?.is_ours()?)
     }
 
-    /// Continues at the target of exactly the link whose owner was checked.
     fn follow(&mut self, link: BorrowedFd<'_>) -> Result<(), PathError> {
         self.links += 1;
         if self.links > LINKS_MAX {

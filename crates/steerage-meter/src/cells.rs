@@ -75,7 +75,6 @@ impl<W: Write> Write for Cells<W> {
 mod tests {
     use super::*;
 
-    /// The first characters that spreadsheets evaluate or skip.
     const FIRST: [&str; 7] = ["=", "+", "-", "@", "\t", "\r", "\n"];
 
     fn written(rows: &[Vec<String>]) -> Vec<u8> {

@@ -243,7 +243,6 @@ struct Sink {
     /// The incomplete files, by the start of their period. Without rotation there is one file,
     /// whose start is 0.
     open: BTreeMap<u64, FlowFile>,
-    /// The start of the first period whose file is incomplete.
     from: u64,
     names: HashSet<PathBuf>,
     /// The maximum number of rows in memory, summed over all open files.
@@ -354,7 +353,6 @@ impl Sink {
         self.open.values_mut().max_by_key(|file| file.rows()).map_or(Ok(()), FlowFile::write_rows)
     }
 
-    /// The file of the period that begins at `start`, with `time` in its name.
     fn file(&mut self, start: u64, time: u64) -> Result<&mut FlowFile, ExportError> {
         let entry = match self.open.entry(start) {
             Entry::Occupied(file) => return Ok(file.into_mut()),

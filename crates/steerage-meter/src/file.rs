@@ -164,7 +164,6 @@ impl FlowFile {
         is_kept.then(|| self.out.disk().part().to_owned())
     }
 
-    /// Writes the remaining records, and the end that the format requires.
     fn end(&mut self, sample: u32) -> io::Result<()> {
         match &mut self.format {
             Format::Csv | Format::JsonLines => {}

@@ -14,7 +14,6 @@ const NO_VLAN: u16 = u16::MAX;
 const TURNED: u8 = 1;
 /// State: TCP closed the connection, by a reset or by FIN from both sides.
 const CLOSED: u8 = 2;
-/// State: a packet arrived after the last call of `take_used`.
 const USED: u8 = 4;
 const HAS_TUNNEL_ID: u8 = 8;
 
@@ -23,7 +22,6 @@ pub(super) struct Seen {
     pub(super) flow: Directed,
     pub(super) hash: u32,
     pub(super) time: u64,
-    /// Length on the wire.
     pub(super) bytes: u32,
     pub(super) ip_bytes: u32,
     pub(super) tcp_flags: u16,
@@ -117,7 +115,6 @@ pub(super) struct Flow {
     pub(super) key: Key,
     pub(super) last: u64,
     pub(super) first: u64,
-    /// All TCP flags that each endpoint has sent.
     tcp_flags: [u16; 2],
     vlans: [u16; 2],
     /// The traffic that the first and the second endpoint sent.

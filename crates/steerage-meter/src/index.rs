@@ -7,7 +7,6 @@ const ENTRIES_MIN: usize = 1024;
 
 const LINE: usize = 8;
 
-/// No slot of the table.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// An index of the flow table's slots by hash.

@@ -111,7 +111,6 @@ pub const FLOWS_MAX: usize = 1 << 24;
 /// its end, so two checks per packet end flows as fast as they begin.
 const LOOKS_PER_PACKET: usize = 2;
 
-/// The number of timeout checks per tick.
 const LOOKS_PER_TICK: usize = 16_384;
 
 /// The number of packets whose flows are prefetched while the meter counts the same number of
@@ -320,7 +319,6 @@ impl Meter {
         count
     }
 
-    /// Looks up the candidate slots of these packets' flows, and prefetches the flows.
     #[inline(always)]
     fn look_up(&mut self, packets: Range<usize>) {
         for (seen, place) in self.batch[packets.clone()].iter().zip(&mut self.places[packets]) {
@@ -418,7 +416,6 @@ impl Meter {
         }
     }
 
-    /// Counts the packets that `look_ahead` read, and looks for names in each of them.
     #[cold]
     #[inline(never)]
     fn count_with_names(&mut self, batch: &mut Batch<'_>, count: usize) {
@@ -492,7 +489,6 @@ impl Meter {
         }
     }
 
-    /// Ends flows that timed out, with at most `looks` checks.
     fn expire(&mut self, looks: usize) {
         for _ in 0..looks {
             match self.table.look(self.clock.now()) {

@@ -36,7 +36,6 @@ const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"))
 
 const SAMPLE: &str = "steerage.sample";
 
-/// The definition levels of a missing and of a present value.
 const ABSENT: i16 = 0;
 const PRESENT: i16 = 1;
 
@@ -351,7 +350,6 @@ impl Parquet {
         self.rows
     }
 
-    /// Adds records, and writes each complete group.
     pub(super) fn add(&mut self, out: &mut RecordWriter, mut records: &[FlowRecord]) -> io::Result<()> {
         while !records.is_empty() {
             let (now, later) = records.split_at(records.len().min(ROWS_MAX - self.rows));

@@ -307,7 +307,6 @@ mod tests {
         }
     }
 
-    /// Frames that are mostly plain, with random length and a random byte changed.
     fn frames() -> impl Strategy<Value = Vec<u8>> {
         let kinds = (any::<[bool; 3]>(), any::<[u8; 80]>());
         let frame = kinds.prop_map(|([tagged, six, tcp], random)| {

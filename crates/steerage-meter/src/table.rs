@@ -158,7 +158,6 @@ impl Table {
         flow.last.saturating_add(flow.timeout(&self.timeouts)).saturating_add(nanos(LATE_MAX))
     }
 
-    /// Reschedules the check of a flow whose timeout has changed.
     pub(super) fn reschedule(&mut self, place: u32) {
         if let Some(end) = self.at(place).map(|flow| self.end_of(flow)) {
             self.wheel.remove(place);

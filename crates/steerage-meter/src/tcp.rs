@@ -191,7 +191,6 @@ impl TcpState {
         }
     }
 
-    /// Merges the state of the same connection from another CPU.
     pub(super) fn merge(&mut self, other: &Self) {
         let later = self.highest_at.iter().max() >= other.highest_at.iter().max();
         let (known, counted) = if later { (*self, other) } else { (*other, &*self) };

@@ -20,7 +20,6 @@ const S: u64 = 1_000_000_000;
 const START: u64 = 1_700_000_000 * S;
 const TABLES: usize = 3;
 const BUCKETS: u32 = 4;
-/// A number of checks that is enough to find all flows that have timed out.
 const ALL_LOOKS: usize = 1000;
 
 fn timeouts() -> Timeouts {
@@ -88,7 +87,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..400)
 }
 
-/// The tables of several CPUs, and a map as the reference model.
 struct World {
     tables: Vec<Table>,
     limit: Arc<FlowLimit>,

@@ -19,7 +19,6 @@ pub const LATE_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Timeouts {
     pub(super) active: u64,
     pub(super) inactive: u64,
-    /// The timeout after TCP closed the connection.
     pub(super) closed: u64,
 }
 
@@ -66,7 +65,6 @@ impl Clock {
         }
     }
 
-    /// Sets the clock by the last packet of a batch.
     #[inline]
     pub(super) fn note(&mut self, time: u64, timed: bool, path: Timestamp) {
         let first = timed && !self.timed;

@@ -278,7 +278,6 @@ mod tests {
     }
 
     proptest! {
-        /// Compares table lookups with a linear search through all routes.
         #[test]
         fn the_longest_prefix_counts(
             routes in prop::collection::vec((any::<u32>(), 0_u8..=32), 1..40),

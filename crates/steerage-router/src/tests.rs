@@ -338,7 +338,6 @@ fn there_are_no_errors_about_errors_and_not_too_many() {
     assert!(icmp_sent >= ICMP_ERRORS_BURST && came.out.len() as u64 == icmp_sent, "{icmp_sent}");
 }
 
-/// Any input is counted, and no input causes a panic.
 #[test]
 fn any_bytes_will_do() {
     use proptest::test_runner::{Config, TestRunner};

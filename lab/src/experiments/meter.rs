@@ -32,7 +32,6 @@ const HASHED: &str = "2 CPUs, by hash";
 const COUNT: &str = "only counted, 1 CPU";
 const LOOP: &str = "plain loop, 1 thread";
 
-/// A capture, created when a run first needs it.
 struct Traffic {
     flows: u32,
     packets: u32,
@@ -90,7 +89,6 @@ fn each_is_one(seen: u64, expected: u64) -> Result<(), LabError> {
 }
 
 struct Run {
-    /// The first CPU also reads the capture.
     cpus: Vec<usize>,
     balances: bool,
     warm_up: Duration,

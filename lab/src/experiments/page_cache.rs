@@ -29,7 +29,6 @@ const FRAME_BYTES: usize = 1500;
 
 const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
 
-/// The numbers of queues that contend.
 const MANY_QUEUES: [u32; 3] = [8, 32, 64];
 
 /// The approximate time of a page, without a frame and with one.
@@ -41,10 +40,8 @@ const CACHE_PAGES: usize = LPC_PAGES_PER_CPU;
 
 const CACHES: [(&str, usize); 2] = [("cache on", CACHE_PAGES), ("cache off", 0)];
 
-/// The sizes of a cache that are compared, in pages.
 const CACHE_SIZES: [usize; 5] = [0, 64, 256, 1024, CACHE_PAGES];
 
-/// The caches of the whole path, in pages.
 const LPC_PAGES: [(&str, usize); 3] = [("cache on", LPC_PAGES_PER_CPU), ("1024 pages", 1024), ("cache off", 0)];
 
 /// The series that is run a second time.
@@ -87,7 +84,6 @@ fn pages(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// The cost of a page that one CPU takes and hands over, and the other CPU returns.
 pub(super) fn there_and_back(on: CpuPair, pages: usize) -> Result<Measurement, LabError> {
     across(on, Shape::pages(1, CACHE_PAGES).queues()?, pages)
 }
@@ -222,7 +218,6 @@ struct Round {
     pages: usize,
     took: Duration,
     cpu: Duration,
-    /// The number of pages from the caches of the queues, and from the shared pool.
     fast: u64,
     slow: u64,
 }
@@ -237,7 +232,6 @@ fn thread_cpu_time() -> Result<Duration, LabError> {
     time.map(Duration::from).map_err(|error| LabError::set_up("the CPU time of a thread", error))
 }
 
-/// Runs the queues on these CPUs, each CPU with its own queues.
 fn contend(cpus: &[usize], shape: Shape, pages: usize) -> Result<Measurement, LabError> {
     let mut queues = shape.queues()?;
     let start = Barrier::new(cpus.len());

@@ -45,7 +45,6 @@ pub(super) struct Connection {
     lacks: usize,
     owes: usize,
     pub(super) heard: Timestamp,
-    /// The time of the next check, as in the table's timers.
     pub(super) due: Timestamp,
     /// The last batch in which the connection sent packets that leave after the batch.
     pub(super) behind: u64,
@@ -133,7 +132,6 @@ impl Connection {
         }))
     }
 
-    /// Receives a TCP packet, and stores the replies in `stack.replies`.
     pub(super) fn receive(
         &mut self,
         stack: &mut Stack,

@@ -35,7 +35,6 @@ const MSS: [u16; 8] = [536, 1220, 1300, 1360, 1400, 1440, 1460, 8940];
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cookies(RandomState);
 
-/// The meaning of a segment's acknowledgement number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read {
     /// The segment is the first one of a connection. Its peer accepts segments of this size.

@@ -20,7 +20,6 @@ pub(super) const HOP_LIMIT: u8 = 64;
 const ARP_BYTES: usize = 28;
 /// The length of an advertisement without options: type, code, checksum, flags and target.
 const NEIGHBOUR_BYTES: usize = 24;
-/// The option that contains a link address.
 const LINK_OPTION_BYTES: usize = 8;
 const ADVERTISEMENT: u8 = 136;
 /// The flags of an advertisement: solicited, and the link address replaces a known one.
@@ -45,7 +44,6 @@ fn turn_link(frame: &mut [u8], config: &Config) {
     frame[6..12].copy_from_slice(&config.mac);
 }
 
-/// Converts a request for one of our addresses into its reply.
 pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let arp: &[u8; ARP_BYTES] = frame.get(ETHERNET_BYTES..).and_then(<[u8]>::first_chunk).ok_or(Fate::BadHeader)?;
@@ -66,7 +64,6 @@ pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate
     Ok(Fate::Arp)
 }
 
-/// Converts a solicitation for one of our addresses into its advertisement.
 fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     // Without a link header, there are no link addresses to resolve.

@@ -23,7 +23,6 @@ const SOURCE_LINK_ADDRESS: u8 = 1;
 /// The first 13 bytes of every solicited-node multicast address: RFC 4291, 2.7.1.
 const SOLICITED_NODE: [u8; 13] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff];
 
-/// A valid solicitation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Solicitation {
     pub(super) target: Ipv6Addr,
@@ -31,7 +30,6 @@ pub(super) struct Solicitation {
     pub(super) is_probe: bool,
 }
 
-/// The rule that a solicitation violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
     HopLimit,

@@ -208,7 +208,6 @@ pub(super) const SYN: u8 = 2;
 pub(super) const RST: u8 = 4;
 pub(super) const ACK: u8 = 16;
 
-/// The offset of the acknowledgement number in a TCP header.
 pub(super) const ACKNOWLEDGED_AT: usize = 8;
 
 impl Tcp {

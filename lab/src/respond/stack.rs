@@ -24,7 +24,6 @@ use super::packet::{IPV4_BYTES, IPV6_BYTES, Key, SYN, TCP, TCP_BYTES};
 /// or the next tick.
 const REPLIES_MAX: usize = 48;
 
-/// The replies to a packet: consecutive frames, each with room for a link header.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     bytes: Vec<u8>,

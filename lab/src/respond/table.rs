@@ -42,7 +42,6 @@ impl Table {
         Some(connection)
     }
 
-    /// Schedules the check of a connection for `due` at the latest.
     pub(super) fn look_by(&mut self, bucket: BucketId, key: &Key, due: Timestamp) {
         let Some(connection) = self.buckets.get_mut(&bucket).and_then(|bucket| bucket.get_mut(key)) else { return };
         if due < connection.due {

@@ -404,7 +404,6 @@ fn what_is_left_undone_is_told_by_its_reason() {
 }
 
 proptest! {
-    /// Any packet has exactly one fate, and no packet causes a panic.
     #[test]
     fn a_stranger_can_write_what_he_likes(
         kind in 0_usize..5,

@@ -28,7 +28,6 @@ pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// The maximum number of events that are read at a time: the default number of connections.
 pub(super) const EVENTS: usize = 512;
 
-/// The number of files that the process needs besides its connections.
 pub(super) const OTHER_FILES: u64 = 64;
 
 /// The maximum number of bytes that are read or written at a time.

@@ -81,7 +81,6 @@ pub(crate) fn plan(settings: &Settings) -> Vec<Experiment> {
 
 struct Trial {
     namespaces: Arc<NamespacePair>,
-    /// The client's CPU, the server's CPU, and further CPUs.
     cpus: Vec<usize>,
     connections: usize,
     warm_up: Duration,
@@ -153,7 +152,6 @@ impl Trial {
         })
     }
 
-    /// Runs the client on this thread and on threads that it starts.
     fn load(&self) -> Result<Measurement, LabError> {
         let load = Load {
             target: SocketAddr::from((SERVER_ADDRESS, PORT)),

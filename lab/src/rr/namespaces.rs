@@ -78,13 +78,11 @@ impl NamespacePair {
         on_own_thread(|| self.enter(end).and_then(|()| body()))
     }
 
-    /// Adds the server's address to its kernel, or removes it.
     pub(super) fn serve_by_kernel(&self, yes: bool) -> Result<(), LabError> {
         let what = if yes { "add" } else { "del" };
         self.ip(End::Server, &format!("addr {what} {SERVER} dev s0"))
     }
 
-    /// Makes the client's kernel resolve the server's link address again.
     pub(super) fn forget(&self) -> Result<(), LabError> {
         self.ip(End::Client, "neigh flush dev c0")
     }

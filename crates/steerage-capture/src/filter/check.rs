@@ -12,7 +12,6 @@ const ANCILLARY: u32 = 0xffff_f000;
 /// The end of that information, whose fields are at multiples of 4 below it: `SKF_AD_MAX`.
 const ANCILLARY_END: u32 = ANCILLARY + 64;
 
-/// The kind of an instruction, as far as the rules need it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// An instruction that is always valid.

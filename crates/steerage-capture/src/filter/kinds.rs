@@ -23,7 +23,6 @@ impl FrameKind {
         Self { link, big_endian: big_endian && IN_WRITERS_ORDER.contains(&link) }
     }
 
-    /// All kinds of frames that a pipe or a pcapng file may contain.
     pub(super) fn usual() -> impl Iterator<Item = Self> {
         let links = LinkType::READ.iter().copied().chain(WIRELESS);
         let reversed = Self::new(LinkType::NULL, true);

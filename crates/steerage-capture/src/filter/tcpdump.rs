@@ -34,7 +34,6 @@ const WHOLE_BYTES: u32 = 262_144;
 /// frames.
 const AT_A_TIME: usize = 8;
 
-/// The start of the message that tcpdump prints before it compiles for a file.
 const READING: &str = "reading from file ";
 
 /// The only word of the language that depends on the interface. It matches VLAN tags, which the
@@ -136,7 +135,6 @@ fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|other| other == word)
 }
 
-/// All output of tcpdump on standard output and standard error.
 fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)> {
     let deadline = Instant::now() + time_max;
     // Each pipe has its own reader, so that tcpdump never waits for a reader.

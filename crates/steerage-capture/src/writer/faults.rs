@@ -9,7 +9,6 @@ use super::super::encode::PacketHead;
 use super::thread::fault;
 use super::*;
 
-/// The lengths of the packets in a batch.
 const LENGTHS: [usize; 5] = [60, 0, 1, 150, 33];
 const BATCHES: u64 = 2;
 

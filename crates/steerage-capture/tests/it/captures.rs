@@ -88,7 +88,6 @@ fn a_snap_length_gives_the_length_of_a_simple_packet() {
     assert!(error_of("lies.pcapng", &lies).contains("a packet says it has 41 bytes, more than the 40 that can be"));
 }
 
-/// A capture that records the number and link type of the frames in every poll.
 struct Watched {
     capture: Capture,
     seen: Arc<Mutex<Vec<(usize, LinkType)>>>,

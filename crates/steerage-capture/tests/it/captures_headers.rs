@@ -142,7 +142,6 @@ fn each_interface_has_its_own_clock() {
     }
 }
 
-/// Such a packet has no time and is counted, and the next packet is read.
 #[test]
 fn a_time_that_cannot_be_is_no_time() {
     let good = [section(false), clocked(false, 0, -10), at(false, 0, 11)].concat();

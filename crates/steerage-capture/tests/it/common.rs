@@ -162,7 +162,6 @@ impl io::Read for Pieces {
     }
 }
 
-/// All frames of a capture in memory, and how reading ended.
 pub(crate) fn read_bytes(bytes: &[u8]) -> (Vec<Vec<u8>>, Result<(), DeviceError>) {
     let (frames, end, _) = drain(Box::new(Capture::from_reader("bytes", io::Cursor::new(bytes.to_vec()))));
     (frames, end)

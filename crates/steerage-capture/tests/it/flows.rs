@@ -40,7 +40,6 @@ fn number(text: &str) -> u16 {
     text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u16::from_str_radix(hex, 16)).expect("a number")
 }
 
-/// The innermost flow in the output of tshark.
 fn told(fields: &[String]) -> Known {
     let nothing = Known { addresses: None, protocol: None, ports: (0, 0) };
     let layers: Vec<&str> = fields[0].split(':').take_while(|layer| !PAYLOAD.contains(layer)).collect();

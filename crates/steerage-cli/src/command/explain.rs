@@ -26,7 +26,6 @@ use crate::sandbox::{Confinement, Direction, Needs, SandboxProfile};
 use crate::service::ServiceManager;
 use crate::signals;
 
-/// The number of packets of endless synthetic traffic that are examined.
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
 
 /// How long the command listens to an interface by default. Most flows that rarely send still
@@ -73,7 +72,6 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
 
 struct Seen {
     survey: Analysis,
-    /// The name of the hash that steered the packets, or `device`.
     hash: &'static str,
     basis: AdviceBasis,
     error: Option<Error>,

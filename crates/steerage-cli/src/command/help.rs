@@ -7,7 +7,6 @@ use crate::error::{CommandLineError, Error};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::{guide, stdout};
 
-/// Prints the guide page with this name, or else the help of the command.
 pub(crate) fn run(args: &HelpArgs) -> Result<(), Error> {
     sandbox::enter(Needs::of(SandboxProfile::Help), &args.sandbox)?;
     let text = match args.topic.as_slice() {

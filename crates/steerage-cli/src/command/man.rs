@@ -16,7 +16,6 @@ use crate::stdout;
 
 struct Page {
     command: Command,
-    /// The page's name, such as `steerage-meter`.
     name: String,
     see_also: Vec<String>,
 }
@@ -122,7 +121,6 @@ fn as_it_stands(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()>
     roff.to_writer(page)
 }
 
-/// Adds the other manual pages, and the guide page that is built into the program.
 fn see_also(text: &mut Vec<u8>, page: &Page) -> io::Result<()> {
     let mut roff = Roff::new();
     roff.control("SH", ["SEE ALSO"]);

@@ -83,12 +83,10 @@ fn sampled(sample: u32) -> Option<u32> {
     (sample > 1).then_some(sample)
 }
 
-/// Checks the destinations of flows, as far as their names allow.
 pub(crate) fn check(args: &MeterArgs) -> Result<(), Error> {
     Outputs::of(args).map(drop)
 }
 
-/// The time of day, for packets whose device has no timestamps.
 fn now() -> WallTime {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     WallTime::from_nanos(since_1970.as_nanos() as u64)

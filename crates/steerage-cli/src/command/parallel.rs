@@ -205,7 +205,6 @@ fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Con
 }
 
 struct ToJobs {
-    /// Set before the first packet is read.
     jobs: Arc<OnceLock<Arc<Jobs>>>,
     handed_on: Arc<HandedOn>,
     brake: Brake,

@@ -45,7 +45,6 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     ended.report.all_sent(can_wait)
 }
 
-/// The devices, with each file repeated as often as it is sent.
 fn repeated(args: &SendArgs) -> Vec<String> {
     let devices = &args.run.devices;
     let (made, files): (Vec<_>, Vec<_>) = devices.iter().partition(|device| steerage_device::is_synthetic(device));

@@ -6,14 +6,12 @@ use crate::args::CpuArgs;
 use crate::error::{CommandLineError, Error};
 use crate::host_cpus;
 
-/// Counts the CPUs of a run: those that process packets and those that receive.
 pub(crate) fn count_cpus(args: &CpuArgs) -> Result<usize, Error> {
     let cpus = CpuSelection::parse(args)?;
     let all: CpuMask = cpus.workers(args)?.iter().chain(cpus.rx).collect();
     Ok(all.iter().count())
 }
 
-/// The CPU masks of the command line, parsed by the kernel's rules.
 pub(super) struct CpuSelection {
     work: Option<CpuMask>,
     /// `--rx-cpu`; empty if the option is not given.

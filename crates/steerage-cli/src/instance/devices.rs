@@ -38,7 +38,6 @@ pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
     })
 }
 
-/// The options for an interface that AF_PACKET listens to, with its filter (`-f`).
 fn af_packet_options(interface: &str, args: &RunArgs) -> Result<AfPacketOptions, OpenError> {
     let live = &args.live;
     let options = AfPacketOptions::new(interface)

@@ -37,7 +37,6 @@ const KEY_LOOK: Duration = Duration::from_millis(50);
 pub(crate) struct FinishedRun<R> {
     /// The report, without the parts that only the command knows.
     pub(crate) report: Report,
-    /// The outcome of the instance, whose snapshot is in the report.
     pub(crate) outcome: Outcome<R>,
 }
 

@@ -48,7 +48,6 @@ pub(crate) struct RunOptions {
     pub(crate) keys: Option<Keys>,
     /// The outputs of `meter`. Their threads end soon if the user stops the run.
     pub(crate) flow_outputs: Vec<FlowOutput>,
-    /// The sampling rate of `meter`: one flow of this many is metered.
     pub(crate) sample: Option<u32>,
     pub(crate) stopper: Stopper,
     pub(crate) on_stop: Option<StopHook>,

@@ -148,7 +148,6 @@ fn device(file: &Keys<'_>, line: usize, value: &DeValue<'_>) -> Result<GivenDevi
     Ok(GivenDevice { spec, line })
 }
 
-/// A device in a table, with its options in the form of the command line.
 fn with_options(file: &Keys<'_>, line: usize, table: &Keys<'_>) -> Result<String, RunFileError> {
     let Some(name) = table.get("name").and_then(|key| key.value.as_str()) else {
         return Err(

@@ -17,7 +17,6 @@ pub(crate) struct LoadedRun {
     pub(crate) cli: Cli,
     /// The arguments of the parsed command line, without the program's name.
     pub(crate) arguments: Vec<String>,
-    /// The options and devices that come from the file, with their lines.
     pub(crate) origins: Vec<Origin>,
     path: String,
 }

@@ -50,7 +50,6 @@ pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRu
     merge::merge(&cli, command, &file, given, more)
 }
 
-/// The commands that a file can run: those that receive packets.
 fn commands(cli: &Command) -> Vec<&str> {
     // Their positional arguments are devices, and for some commands also the command of the jobs.
     let receives = |command: &&Command| {

@@ -9,7 +9,6 @@ use steerage::{
     stats::{CpuSnapshot, DropReason, Drops, MoveCause, OutputSnapshot, QueueSnapshot, Verdicts},
 };
 
-/// A metric with a value for each queue, CPU or output, or for the whole instance.
 pub(super) struct Family<T: 'static> {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
@@ -17,7 +16,6 @@ pub(super) struct Family<T: 'static> {
     pub(super) read: fn(&T) -> Vec<Sample>,
 }
 
-/// One value of a family, with the label that distinguishes it.
 pub(super) struct Sample {
     pub(super) label: Option<(&'static str, &'static str)>,
     pub(super) value: Value,

@@ -130,7 +130,6 @@ impl Client {
         answer.as_str().map(str::to_owned).ok_or(ClientError::Nonsense)
     }
 
-    /// Sends a request and returns the part of the reply under `key`.
     fn ask(&mut self, request: &Value, key: &str, within: Duration) -> Result<Value, ClientError> {
         // An instance with too many clients sends an error and closes the connection. That error
         // can be read even if the request cannot be sent.

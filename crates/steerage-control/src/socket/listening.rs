@@ -140,7 +140,6 @@ impl Drop for Listening {
     }
 }
 
-/// Removes the socket that a dead instance of this user left under that name.
 fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), SocketError> {
     let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
     match directory.stat(name).map_err(io::Error::from) {

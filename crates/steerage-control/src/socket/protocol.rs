@@ -50,7 +50,6 @@ impl TryFrom<bool> for True {
     }
 }
 
-/// Creates the report for a snapshot: a JSON object, in the form for the audience.
 pub(super) type Report = Box<dyn Fn(Audience) -> String + Send + Sync>;
 
 /// The reply to a line from a client of user `uid`, without a newline.

@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use steerage::{CpuId, stats::BucketSnapshot};
 
-/// One line per bucket: `BUCKET CPU PACKETS MOVES`.
 pub(super) fn load(buckets: &[BucketSnapshot]) -> String {
     let mut text = String::new();
     for (bucket, known) in buckets.iter().enumerate() {

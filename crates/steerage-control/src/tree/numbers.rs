@@ -90,7 +90,6 @@ impl Tree {
         }
     }
 
-    /// Sets a number to the value, or to the nearest possible value.
     fn set_number(&self, which: Number, value: usize) {
         match which {
             LocalPageCache(device) => {
@@ -151,7 +150,6 @@ impl Tree {
         Ok((from != to).then_some(Change { from, to, buckets: 0, seconds }))
     }
 
-    /// Stores the number of the CPU that polls a queue from now on.
     pub(super) fn store_receiver(&self, queue: usize, text: &str) -> Result<Option<Change>, AttributeError> {
         let invalid = |why: String| AttributeError::new(ErrorCode::Invalid, why);
         let asked = number(text).and_then(|number| u16::try_from(number).ok()).map(CpuId);

@@ -48,7 +48,6 @@ const ALWAYS: &[(&str, Statistic)] = &[
 const RX_OF_A_WIRE: &[&str] =
     &["rx_errors", "rx_crc_errors", "rx_frame_errors", "rx_fifo_errors", "rx_length_errors", "rx_over_errors"];
 
-/// Transmit errors of a wire.
 const TX_OF_A_WIRE: &[&str] = &[
     "collisions",
     "tx_aborted_errors",

@@ -21,7 +21,6 @@ use crate::common::{ByFiles, BySocket, Instance};
 
 const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
 
-/// Runs `attack` on a thread that belongs to Mallory, the attacker: user `nobody`.
 fn as_mallory<T: Send>(attack: impl FnOnce() -> T + Send) -> T {
     let attack = || {
         let mallory = Uid::from_raw(NOBODY);

@@ -14,7 +14,6 @@ use crate::common::{ByFiles, BySocket, Direct, Instance, Way};
 const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
 const LIST: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus_list";
 
-/// The written text, and the text that is read afterwards, or the error.
 type Case = (&'static str, Result<&'static str, &'static str>);
 
 /// Writes each case to `path` and reads it back. After an error, the old value must still apply.

@@ -328,7 +328,6 @@ fn a_flow_limit_moves_the_kernels_columns() {
     assert_eq!(ours[PROCESSED] + 1, theirs[PROCESSED]);
 }
 
-/// `received_rps` counts how often another CPU woke this CPU.
 #[test]
 fn a_wake_by_another_cpu_moves_received_rps() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -81,7 +81,6 @@ fn what_is_not_there_and_what_cannot_be_written() {
     assert_eq!(code("sys/class/net/synthetic/statistics/rx_packets"), (None, Some(ErrorCode::Access)));
 }
 
-/// When the instance is idle, each number of the tree equals the ledger's number.
 #[test]
 fn counts_are_the_ledgers() {
     let machine = CpuView::new(3);

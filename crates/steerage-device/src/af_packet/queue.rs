@@ -272,7 +272,6 @@ impl Queue {
         }
     }
 
-    /// Reads the number of dropped frames and the interface's state from the kernel.
     fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         self.looked = out.now();
         let counted = self.socket.statistics().map_err(|e| self.error("read the socket's statistics", e))?;

@@ -56,7 +56,6 @@ pub struct AfPacketOutput {
     pub offloads: bool,
 }
 
-/// Parses `af_packet:IFACE,qdisc=bypass`, or an interface's bare name.
 impl FromStr for AfPacketOutput {
     type Err = SpecError;
 

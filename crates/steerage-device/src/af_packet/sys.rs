@@ -42,7 +42,6 @@ const ETHTOOL_GGRO: u32 = 0x2b;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 const IFF_UP: u16 = 1;
 
-/// The kernel's counts since they were last read.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Statistics {

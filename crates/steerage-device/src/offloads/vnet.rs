@@ -8,7 +8,6 @@
 
 /// The checksum from `csum_start` on must be completed.
 const NEEDS_CSUM: u8 = 1;
-/// The packet needs no segmentation.
 const GSO_NONE: u8 = 0;
 const GSO_ECN: u8 = 0x80;
 

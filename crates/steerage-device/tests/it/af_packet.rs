@@ -484,7 +484,6 @@ fn what_cannot_be_listened_to_is_said_in_a_line() {
     }
 }
 
-/// An interface that is down can be opened, and a hint says that it is down.
 #[test]
 fn notes_tell_what_is_of_interest() {
     let Some(net) = Net::new() else { return };

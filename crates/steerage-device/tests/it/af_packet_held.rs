@@ -11,7 +11,6 @@ use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
 use steerage_fixtures::HANG;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 
-/// Enough flows for both CPUs to get some.
 const FLOWS: usize = 64;
 /// The number of datagrams per burst. A burst fills half of one of the ring's four blocks.
 const BURST: u32 = 100;

@@ -96,7 +96,6 @@ fn wait_for_polls(net: &Net, kind: &str, handle: &Handle) {
     }
 }
 
-/// A frame of a protocol that no host uses.
 fn probe() -> Vec<u8> {
     let mut frame = ethernet(0x88b5);
     frame.resize(60, 0);
@@ -359,7 +358,6 @@ fn hashes_that_are_not_wanted_are_replaced() {
     assert_ne!(ledger.queues[0].hash, "device");
 }
 
-/// The number of frames with unreadable memory that the device delivers.
 const HIDDEN: usize = 60;
 const HIDDEN_BYTES: usize = 64;
 

@@ -16,7 +16,6 @@ use steerage_fixtures::{is_installed, until};
 
 const BYTES: usize = 20_000_000;
 
-/// Joins a TUN or TAP of one namespace to one of the other namespace.
 fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
     let mut builder = Builder::new().virtual_cpus(2).check_order(true);
     for (nth, spec) in specs.into_iter().enumerate() {
@@ -28,7 +27,6 @@ fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
     builder.build(|_| Wire(1)).unwrap().start().unwrap()
 }
 
-/// A TCP counter of the namespace's kernel, from the file `snmp` or `netstat`.
 fn tcp_count(namespaces: &Namespaces, nth: usize, file: &str, name: &str) -> u64 {
     namespaces.within(nth, || {
         let text = std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
@@ -100,7 +98,6 @@ fn super_frames_are_cut_where_they_must_be_and_packets_are_merged_where_they_can
     assert!(left < ledger.outputs[0].packets, "{left}");
 }
 
-/// TCP's counters show every packet that arrives out of order.
 #[test]
 fn order_is_kept_while_masks_change() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -178,7 +175,6 @@ fn a_transfer_between_tuns_survives_changing_features() {
     }
 }
 
-/// Passes packets between two veth pairs with packet sockets.
 #[test]
 fn packet_sockets_pass_super_frames_on_while_features_change() {
     if !is_installed("ethtool", "ethtool") {

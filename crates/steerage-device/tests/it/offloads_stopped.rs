@@ -29,7 +29,6 @@ type Signals = (Sender<()>, Receiver<()>);
 /// By the sender's port: the CPU, the number of the last message, and the number of messages.
 type Seen = Arc<Mutex<BTreeMap<u16, (CpuId, u32, u32)>>>;
 
-/// Records each message, and stops when it receives a message of zeros.
 struct Stops {
     cpu: CpuId,
     seen: Seen,

@@ -25,14 +25,12 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// The payload of all datagrams but the last of a super-frame, in bytes.
 const DATAGRAM_BYTES: usize = 200;
 
-/// The number of datagrams in each super-frame of a run.
 const DATAGRAMS: [usize; 7] = [40, 200, 150, 40, 129, 128, 129];
 
 /// The number of frames that a kernel receives if it accepts 128 datagrams in one super-frame,
 /// or 64.
 const FRAMES: [u64; 2] = [1 + 200 + 150 + 1 + 129 + 1 + 129, 1 + 200 + 150 + 1 + 129 + 128 + 129];
 
-/// The lines of the log that all tests of this process write.
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 struct Log;
@@ -139,7 +137,6 @@ fn payloads() -> Vec<Vec<u8>> {
     DATAGRAMS.iter().enumerate().map(|(nth, datagrams)| payload(nth, *datagrams)).collect()
 }
 
-/// The super-frames, with headers from `from` to `to` after `link`.
 fn frames(link: &[u8], from: SocketAddr, to: SocketAddr) -> Vec<Vec<u8>> {
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (from.ip(), to.ip()) else { panic!("IPv4 only") };
     let frame = |payload: Vec<u8>| {

@@ -46,7 +46,6 @@ impl Ground {
         self.place(Directory::holding(&self.at(path)))
     }
 
-    /// Like `holding`, but for a relative path in this working directory.
     fn holding_from(&self, working: &str, path: &str) -> Result<String, String> {
         let fd = rustix::fs::openat(CWD, self.at(working), LOOK, Mode::empty()).unwrap();
         let start = Directory { fd, path: PathBuf::from(".") };

@@ -27,7 +27,6 @@ const ENDED: c_int = 128 + libc::SIGSYS;
 /// memory. The library does not require them, so opening them fails with "permission denied".
 const ASKED_BY_LIBC: [&[u8]; 3] = [b"/proc/sys/vm/overcommit_memory", b"/sys/devices/system/cpu/online", b"/proc/stat"];
 
-/// The kernel's description of a SIGSYS: `siginfo_t` with its member `_sigsys`.
 #[repr(C)]
 struct SysInfo {
     signo: c_int,

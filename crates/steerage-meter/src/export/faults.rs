@@ -25,7 +25,6 @@ const BATCHES: [u64; 4] = [0, 100, 300, 600];
 
 const FORMATS: [FlowFormat; 4] = [FlowFormat::Csv, FlowFormat::JsonLines, FlowFormat::Ipfix, FlowFormat::Parquet];
 
-/// The number of records in a message: enough for several writes.
 const RECORDS: u64 = 60;
 
 #[derive(Clone, Copy, Debug)]
@@ -191,7 +190,6 @@ fn count_ipfix(mut bytes: &[u8], is_whole: bool) -> usize {
     flows
 }
 
-/// The formats of this build, each with its possible destinations.
 fn cases() -> impl Iterator<Item = (To, FlowFormat)> {
     FORMATS.into_iter().filter(|format| format.is_built()).flat_map(|format| {
         let to = [To::File, To::Rotated, To::Stdout].into_iter();

@@ -27,7 +27,6 @@ const LONG_TEXT: u8 = 255;
 /// The bit in an element's number that marks an enterprise's element.
 const OF_ENTERPRISE: u16 = 0x8000;
 
-/// The exporter's statistics about itself since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Statistics {
     pub(in super::super) messages: u64,

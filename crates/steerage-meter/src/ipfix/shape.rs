@@ -94,7 +94,6 @@ pub(super) const OPTIONS_FROM: u16 = TEMPLATES_FROM + Shape::ALL as u16;
 
 type Direction = (Traffic, u16, TcpDirection);
 
-/// A record as it is written: with both directions, or with one of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'a> {
     record: &'a FlowRecord,
@@ -112,7 +111,6 @@ impl<'a> View<'a> {
         Self { record, turned: flow.is_turned(), forth, back: Some(back) }
     }
 
-    /// One view for each direction that has packets.
     pub(super) fn each(record: &'a FlowRecord) -> impl Iterator<Item = Self> {
         let both = Self::both(record);
         let forth = Self { back: None, ..both };

@@ -33,7 +33,6 @@ pub(super) struct Way {
     open: Open,
     /// Whether the kernel accepts several datagrams at a time, as far as is known.
     takes_trains: bool,
-    /// The last error that prevented a message from being sent.
     error: Option<io::Error>,
 }
 
@@ -168,7 +167,6 @@ impl Way {
         matches!(self.open, Open::Udp(_))
     }
 
-    /// Takes the last error that prevented a message from being sent.
     pub(super) fn take_error(&mut self) -> Option<io::Error> {
         self.error.take()
     }

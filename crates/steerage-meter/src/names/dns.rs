@@ -9,7 +9,6 @@ const HEADER_LEN: usize = 12;
 const RECORDS_MAX: u16 = 32;
 /// The maximum number of labels in a name: 127 labels of one byte each, in 255 bytes.
 const LABELS_MAX: usize = 127;
-/// The header bits: response flag, opcode, and response code.
 const RESPONSE: u16 = 0x8000;
 const OPCODE: u16 = 0x7800;
 const RCODE: u16 = 0x000f;

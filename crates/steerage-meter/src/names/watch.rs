@@ -17,7 +17,6 @@ pub(in super::super) struct Payload<'a> {
 pub(super) struct Watch {
     names: Option<Arc<FlowNames>>,
     query: Option<u16>,
-    /// The number of segments per direction that may still be read.
     left: [u8; 2],
     begun: [Option<Box<Begun>>; 2],
 }

@@ -52,7 +52,6 @@ fn number(text: &str) -> u32 {
     text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u32::from_str_radix(hex, 16)).expect("a number")
 }
 
-/// A frame as tshark describes it: its layers, and its fields by occurrence.
 struct Told<'a> {
     layers: Vec<&'a str>,
     fields: &'a [String],
@@ -206,7 +205,6 @@ fn flows_are_those_of_tshark() {
     }
 }
 
-/// The records as text in sorted order, for comparisons.
 fn rows(records: &[FlowRecord]) -> Vec<String> {
     let mut rows: Vec<String> = records.iter().map(|record| serde_json::to_string(record).expect("JSON")).collect();
     rows.sort();

@@ -152,7 +152,6 @@ impl Connection {
         self.segment(1 - side, self.next[1 - side], ACK, 0, 1000 + random.below(100) as u16);
     }
 
-    /// Closes the connection, and returns the side that closed it.
     fn close(&mut self, random: &mut Random) -> Option<ClosedBy> {
         let side = random.below(2) as usize;
         self.wait(60_000);

@@ -49,7 +49,6 @@ impl NeighbourProbes {
         Ok(Self { sockets: sockets.collect::<io::Result<_>>()?, last: HashMap::new() })
     }
 
-    /// Sends a datagram to each neighbour that got none recently.
     pub(super) fn send(&mut self, neighbours: &[(u16, IpAddr)], now: Instant) {
         self.last.retain(|_, last| now.duration_since(*last) < EVERY);
         for neighbour in neighbours {

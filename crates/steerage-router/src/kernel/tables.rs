@@ -49,7 +49,6 @@ const SILENT_CHECKS: u8 = 5;
 struct KnownNeighbour {
     neighbour: Arc<Neighbour>,
     stale: bool,
-    /// The number of checks since the kernel last resolved the neighbour or failed to.
     checks: u8,
 }
 

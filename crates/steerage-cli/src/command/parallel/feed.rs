@@ -18,7 +18,6 @@ use crate::error::{EndingError, Error, JobsError};
 pub(super) struct Feed {
     pub(super) via: Via,
     pub(super) stdin: Stdio,
-    /// The file, pipe or interface that the job's command names.
     pub(super) place: OsString,
     /// The descriptor that `place` names. The job takes it over.
     pub(super) inherited: Option<Inherited>,

@@ -58,7 +58,6 @@ pub(super) struct Job {
 pub(super) struct Ended {
     pub(super) status: ExitStatus,
     pub(super) at: Instant,
-    /// The CPU time of the process, and of the children that it waited for.
     pub(super) cpu: Duration,
 }
 
@@ -67,7 +66,6 @@ pub(super) struct Watched {
     /// The number of bytes that the job has read, and the time when it last read any.
     pub(super) read: u64,
     pub(super) since: Option<Instant>,
-    /// How long the job's pipe was empty, and how long it was open.
     pub(super) waited: Duration,
     pub(super) fed: Duration,
     /// Whether a message has named the job because it reads nothing.

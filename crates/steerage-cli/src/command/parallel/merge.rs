@@ -187,7 +187,6 @@ struct Sink {
 struct Order {
     turn: usize,
     ended: Vec<bool>,
-    /// The stored output of each job, starting with the job after `turn`.
     kept: VecDeque<File>,
 }
 

@@ -84,7 +84,6 @@ impl Serialize for Lost {
 }
 
 impl JobSummary {
-    /// The result of `job`, whose packets are those of output `nth`.
     pub(super) fn of(
         job: &Job,
         (snapshot, nth, lost): (&Snapshot, usize, Lost),
@@ -197,7 +196,6 @@ impl Summary {
     }
 }
 
-/// Says whether splitting was worthwhile.
 fn verdict(jobs: usize, (waited, fed): (f64, f64), cpu: f64, seconds: f64) -> String {
     let used = if seconds > 0.0 { cpu / seconds } else { 0.0 };
     let waiting = if fed > 0.0 { waited / fed } else { 0.0 };

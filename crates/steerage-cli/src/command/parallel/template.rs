@@ -28,7 +28,6 @@ pub(super) struct Template {
     pub(super) via: Via,
 }
 
-/// The command has more than one of `{fifo}`, `{file}` and `{tap}`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SeveralWays;
 

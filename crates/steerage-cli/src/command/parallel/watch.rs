@@ -105,7 +105,6 @@ impl Jobs {
         self.end_streams();
     }
 
-    /// Makes each job's stream end after its last packet.
     pub(super) fn end_streams(&self) {
         self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).for_each(|stream| stream.end());
     }

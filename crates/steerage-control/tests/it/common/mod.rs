@@ -70,7 +70,6 @@ pub(crate) trait Way {
     }
 }
 
-/// Uses the tree directly, as the instance's own user.
 #[derive(Clone)]
 pub(crate) struct Direct(pub(crate) Arc<Tree>);
 

@@ -75,7 +75,6 @@ impl Shape {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Filled {
     pub(in crate::af_packet) frames: u32,
-    /// The offset of the first frame's header in the block.
     pub(in crate::af_packet) first: usize,
     pub(in crate::af_packet) used: usize,
 }
@@ -98,7 +97,6 @@ struct Header {
     padding: u16,
 }
 
-/// The kernel's description of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Frame {
     pub(in crate::af_packet) at: usize,
@@ -135,7 +133,6 @@ impl View {
         }
     }
 
-    /// Address space that takes no memory and cannot be accessed.
     fn reserve(bytes: usize) -> io::Result<Self> {
         Self::new(bytes, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
     }
@@ -195,7 +192,6 @@ impl Drop for Spare {
 #[derive(Debug)]
 pub(in crate::af_packet) struct Memory {
     shape: Shape,
-    /// The mapping for block status and for all other data from the kernel.
     status: View,
     /// The places from which frames are lent. They live as long as the region through which frames
     /// are read.

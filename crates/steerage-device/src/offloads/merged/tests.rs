@@ -23,7 +23,6 @@ enum Kernel {
 
 #[derive(Debug, Default)]
 struct Written {
-    /// The accepted frames, and how often a super-frame was tried.
     frames: Vec<Vec<u8>>,
     tried: usize,
 }

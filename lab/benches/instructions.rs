@@ -53,7 +53,7 @@ impl Platform for Stepping {
     }
 }
 
-/// The first CPU receives. If it is the only CPU, it also handles the packets.
+/// The first CPU receives. A single CPU also handles the packets.
 type Cpus<H> = Vec<Softnet<H, Stepping>>;
 
 fn stepped<H: Handler>(instance: Result<Instance<H>, BuildError>) -> Cpus<H> {
@@ -92,8 +92,9 @@ fn single(targets: usize) -> Cpus<ReadsHeaders> {
 
 /// The limit of instructions per packet: the counted number, and 5 % for later compilers. If you
 /// lower the number, lower the limit too. A poll takes about 250 instructions, because an instance
-/// checks only rings in use. They matter with lists of one packet, and with 16 idle workers. Mixed
-/// traffic takes more instructions than code with branches, which could not be predicted.
+/// checks only rings in use. These instructions matter with lists of one packet, and with 16 idle
+/// workers. Mixed traffic takes more instructions than code with branches, which could not be
+/// predicted.
 fn at_most(each: u64) -> LibraryBenchmarkConfig {
     let limit = (EventKind::Ir, each * PACKETS);
     let mut config = LibraryBenchmarkConfig::default();

@@ -147,8 +147,8 @@ impl Flows {
 }
 
 /// Reads a capture of this form and counts the packets and bytes of each IPv4 flow, both directions
-/// together. It uses one thread, and has no timeouts, records and fragments. Returns the numbers of
-/// packets and flows.
+/// together. The function uses one thread, and has no timeouts, records and fragments. Returns the
+/// numbers of packets and flows.
 pub fn count_by_flow(file: &[u8]) -> (u64, u64) {
     let mut flows = Flows { places: vec![Flow::default(); 1 << 16], known: 0 };
     let (mut rest, mut packets) = (file.get(HEAD_BYTES..).unwrap_or_default(), 0);

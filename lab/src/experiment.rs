@@ -22,8 +22,8 @@ pub struct Settings {
     pub measured: Duration,
     /// The length of a warm-up if the policy finds its CPUs by load.
     pub warm_up: Duration,
-    /// The time for which requests and responses are measured. It is longer, because connecting
-    /// takes time, and the CPUs are shared.
+    /// The time for which requests and responses are measured: longer than other measurements,
+    /// because connecting takes time, and the CPUs are shared.
     pub rr_measured: Duration,
     /// The number of connections with requests and responses.
     pub connections: usize,
@@ -149,8 +149,9 @@ pub struct Experiment {
     pub(crate) skipped: Vec<String>,
     pub(crate) rounds: usize,
     pub(crate) cpus: Vec<usize>,
-    /// The number of CPUs, from the first on, whose distance is measured around each run. This is
-    /// the highest number that any case uses, so that near and far mean the same for all cases.
+    /// The number of CPUs, from the first on, whose distance is measured around each run. The value
+    /// is the highest number of CPUs that any case uses, so that near and far mean the same for all
+    /// cases.
     pub(crate) probed_cpus: usize,
     takes: Duration,
 }

@@ -33,7 +33,7 @@ pub struct FrameOptions {
     pub mix: Mix,
     /// Whether the device provides a hash.
     pub device_hash: bool,
-    /// The maximum number of frames per poll. They form one list.
+    /// The maximum number of frames per poll, which form one list.
     pub list: usize,
     /// The number of flows, at most 2^24, because each flow has its own address.
     pub flows: u32,

@@ -1,5 +1,5 @@
-//! A device with a ring of posted pages, like a network card. Its metadata can be allocated when
-//! the page is posted, as drivers did before `build_skb`.
+//! A device with a ring of posted pages, like a network card. The metadata of a packet can be
+//! allocated when the page is posted, as drivers did before `build_skb`.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Answers packets as a host with its own addresses, after steering. The host answers ARP,
-//! neighbour discovery, ICMP echo, UDP echo and TCP echo. It also answers TCP requests of a fixed
-//! length with responses of another fixed length.
+//! neighbour discovery, ICMP echo, UDP echo and TCP echo. The host also answers TCP requests of a
+//! fixed length with responses of another fixed length.
 //!
 //! lab/notes/respond.md describes the answered packets and the answers. This file has the path of a
 //! packet. The other files are:
@@ -106,9 +106,9 @@ impl Responding {
         all
     }
 
-    /// Creates a handler for one CPU. Its instance must have
+    /// Creates a handler for one CPU. Its instance must steer by the flow hash, with
     /// [`originated_max`](steerage::Builder::originated_max) set to some hundreds. Its device must
-    /// be both the input and the first output. The instance must steer by the flow hash.
+    /// be both the input and the first output.
     pub fn handler(self: &Arc<Self>) -> Respond {
         let counts = Arc::default();
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counts));

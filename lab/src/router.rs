@@ -13,7 +13,7 @@ use steerage_router::{Forwarding, Hop, Interface, Neighbour, Neighbours, Routes,
 use crate::error::LabError;
 
 const FRAME_BYTES: usize = 64;
-/// The number of networks, each with 256 addresses. They are reached through `ROUTERS` next
+/// The number of networks, each with 256 addresses, which are reached through `ROUTERS` next
 /// routers.
 const ROUTES: u32 = 1000;
 const ROUTERS: u8 = 16;
@@ -24,7 +24,7 @@ struct Packets {
     rng: Rng,
 }
 
-/// A packet from 10.0.x.x to 100.x.x.x. Its checksum is correct because the identification
+/// A packet from 10.0.x.x to 100.x.x.x, whose checksum is correct because the identification
 /// compensates for both addresses.
 const PACKET: [u8; FRAME_BYTES] = {
     let mut frame = [0; FRAME_BYTES];

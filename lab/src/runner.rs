@@ -53,7 +53,7 @@ struct Skipped<'a> {
     skipped: &'a str,
 }
 
-/// The processor, its CPUs, the kernel and the version. They must be equal if runs are pooled.
+/// The processor, its CPUs, the kernel and the version, which must be equal if runs are pooled.
 fn machine() -> &'static str {
     static MACHINE: OnceLock<String> = OnceLock::new();
     MACHINE.get_or_init(|| {

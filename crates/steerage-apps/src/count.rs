@@ -36,7 +36,7 @@ pub struct Counted {
     /// one frame. The ledger's delivered count is higher only if a handler panicked, because its
     /// replacement starts at zero.
     pub packets: u64,
-    /// The bytes of the frames as they were handled. They are fewer than on the wire if the capture
+    /// The bytes of the frames as they were handled: fewer than on the wire if the capture
     /// truncated frames.
     pub bytes: u64,
     /// The number of packets on the wire that the frames stand for.

@@ -48,7 +48,7 @@ impl SplitOptions {
         Self { jobs: jobs.clamp(1, OUTPUTS_MAX), together, hasher, layers, handed_on: Arc::default() }
     }
 
-    /// The count of packets that were sent to jobs. It can be read during the run.
+    /// The count of packets that were sent to jobs, which can be read during the run.
     pub fn handed_on(&self) -> Arc<HandedOn> {
         Arc::clone(&self.handed_on)
     }

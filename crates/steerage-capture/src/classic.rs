@@ -110,8 +110,8 @@ impl Classic {
 
     pub(super) fn walk(&self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         walk.link = Some(self.link);
-        // The byte order is a constant here, so a read is a load and at most a swap, without a
-        // branch. The same holds for the filter.
+        // The byte order and the filter are constants here, so a read is a load and at most a swap,
+        // without a branch.
         match (self.big_endian, filters) {
             (true, None) => self.records(walk, All, u32::from_be_bytes),
             (false, None) => self.records(walk, All, u32::from_le_bytes),

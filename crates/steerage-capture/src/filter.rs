@@ -24,8 +24,8 @@ pub(crate) use for_files::FileFilters;
 pub(crate) use kinds::FrameKind;
 pub use run::FrameFilter;
 
-/// The longest text of a filter, in bytes. It exceeds the kernel's longest program as numbers: 4096
-/// lines of at most 28 bytes. It is below the longest argument of a program, which is 128 KiB.
+/// The longest text of a filter, in bytes: above the kernel's longest program as numbers (4096
+/// lines of at most 28 bytes), and below the longest argument of a program (128 KiB).
 const TEXT_BYTES_MAX: usize = 120 << 10;
 
 /// The longest program: the kernel's `BPF_MAXINSNS`, include/uapi/linux/bpf_common.h.
@@ -91,7 +91,7 @@ impl Filter {
     /// - `@FILE`: a file that contains an expression or numbers.
     ///
     /// # Errors
-    /// [`FilterError`]. Its method [`is_mistake`](FilterError::is_mistake) distinguishes mistakes
+    /// [`FilterError`], whose method [`is_mistake`](FilterError::is_mistake) distinguishes mistakes
     /// in the filter from other errors.
     ///
     /// ```
@@ -212,7 +212,7 @@ pub enum FilterError {
     /// tcpdump did not run to its end.
     #[error("cannot {operation} to compile the filter: {cause}; give the numbers that `tcpdump -ddd` prints instead")]
     Tcpdump {
-        /// The operation that failed. It completes "cannot ...".
+        /// The operation that failed, which completes "cannot ...".
         operation: &'static str,
         /// Why the operation failed.
         #[source]

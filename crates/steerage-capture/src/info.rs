@@ -51,7 +51,8 @@ impl CaptureInfo {
         self.filtered.load(Ordering::Relaxed)
     }
 
-    /// The number of packets with a timestamp outside the years 1970 to 2554. They have no time.
+    /// The number of packets with a timestamp outside the years 1970 to 2554. Such packets have no
+    /// time.
     pub fn bad_times(&self) -> u64 {
         self.bad_times.load(Ordering::Relaxed)
     }

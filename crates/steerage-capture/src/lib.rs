@@ -8,8 +8,8 @@
 //! [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire, link type and
 //! interface replaces the header of each record in place. A record that crosses the end of a piece
 //! is moved to the block of the next piece, or completed in the same block. A block is filled again
-//! when all of its frames have returned. Until then, a poll delivers nothing, but nothing is lost:
-//! the device [can wait](steerage::device::Capabilities::can_wait).
+//! when all of its frames have returned. While all blocks are lent, a poll delivers nothing, but
+//! nothing is lost: the device [can wait](steerage::device::Capabilities::can_wait).
 //!
 //! Packets of up to [`PACKET_BYTES_MAX`] bytes are read completely. A pcapng file may have any
 //! number of sections in either byte order. Each section may have up to [`INTERFACES_MAX`]
@@ -83,23 +83,23 @@ use window::{Filled, Window};
 
 use crate::filter::{FileFilters, FilterError};
 
-/// The number of bytes of a file that are read at a time. The size is so large that the system call
-/// costs almost nothing per packet. It is so small that other CPUs have work in the meantime: the
-/// kernel copies for about 10 us, and a full backlog of cheap work is done in 20 us.
+/// The number of bytes of a file that are read at a time: so many that the system call costs almost
+/// nothing per packet, and so few that other CPUs have work in the meantime. The kernel copies for
+/// about 10 us, and a full backlog of cheap work is done in 20 us.
 pub const READ_BYTES: usize = 64 << 10;
 
 /// The number of bytes that are unpacked at a time. At 300 MB/s this takes 200 us, which is how
 /// long a poll may delay other work.
 pub const UNPACK_BYTES: usize = 64 << 10;
 
-/// The number of compressed bytes that are read at a time. They unpack to about [`UNPACK_BYTES`].
+/// The number of compressed bytes that are read at a time, which unpack to about [`UNPACK_BYTES`].
 const PACKED_BYTES: usize = 32 << 10;
 
 /// The size in bytes of the blocks that frames are lent from. The longest record fits after a
 /// piece.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// The number of blocks. They hold full backlogs of common frames, 8 MiB in total.
+/// The number of blocks, which hold full backlogs of common frames, 8 MiB in total.
 pub const BLOCKS: usize = 8;
 
 /// The longest packet in bytes: the maximum of tcpdump and Wireshark (`MAXIMUM_SNAPLEN`).
@@ -223,7 +223,7 @@ impl Capture {
         Ok(capture)
     }
 
-    /// A capture from any reader. The reader must not block. If it has no data yet, it returns
+    /// A capture from any reader. The reader must not block. A reader without data returns
     /// [`io::ErrorKind::WouldBlock`], and is called again at once. If the data is not a capture,
     /// the poll reports that.
     pub fn from_reader(name: impl Into<String>, reader: impl io::Read + Send + 'static) -> Self {
@@ -233,8 +233,8 @@ impl Capture {
     }
 
     /// Starts again with another reader, in the existing memory, as if nothing had been read. All
-    /// frames must have returned. This is for fuzzing, which would otherwise spend more time on
-    /// allocation than on reading a small file.
+    /// frames must have returned. Fuzzing needs this method, because it would otherwise spend more
+    /// time on allocation than on reading a small file.
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));

@@ -22,7 +22,7 @@ const FORMAT: StreamFormat = StreamFormat::PcapNanos;
 /// An output that writes packets to a FIFO, as pcap with nanoseconds. Creates the FIFO if it does
 /// not exist.
 ///
-/// This function waits for a reader. It calls `waits` repeatedly with the number of earlier calls,
+/// This function waits for a reader: it calls `waits` repeatedly with the number of earlier calls,
 /// and fails when `waits` returns false.
 ///
 /// # Errors
@@ -81,13 +81,14 @@ pub enum Waiting {
 }
 
 /// An output that listens at `address`, such as `127.0.0.1:57012`, and sends packets to the first
-/// client, as pcap with nanoseconds. This is PCAP over IP, which Wireshark, Zeek and Arkime read.
+/// client, as pcap with nanoseconds. Wireshark, Zeek and Arkime read this protocol, which is called
+/// PCAP over IP.
 ///
 /// Clients of this machine must belong to this process's user or to root. All other local clients
 /// are disconnected. If other machines can reach the address, the first of their clients that
 /// connects receives the traffic.
 ///
-/// This function waits for a client. It calls `waits` for each [`Waiting`], repeatedly while there
+/// This function waits for a client: it calls `waits` for each [`Waiting`], repeatedly while there
 /// is no client, and fails when `waits` returns false.
 ///
 /// # Errors

@@ -40,7 +40,7 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
 }
 
 /// Like [`create`], but while a FIFO has no reader, this function calls `waits` repeatedly with the
-/// number of earlier calls. It fails when `waits` returns false.
+/// number of earlier calls. The function fails when `waits` returns false.
 ///
 /// # Errors
 /// As for [`create`], or if `waits` returns false.
@@ -111,8 +111,8 @@ impl SavedFile {
         Self { writer, format, interfaces: Mutex::default(), epoch: now(), unwrap: None, seen: None }
     }
 
-    /// Makes this file one of several streams with the same `seen`. It writes the parts of packets
-    /// that `unwrap` finds.
+    /// Makes this file one of several streams with the same `seen`. The stream has the parts of
+    /// packets that `unwrap` finds.
     pub(super) fn part_of(self, seen: Arc<LinksSeen>, unwrap: Option<Unwrap>) -> Self {
         Self { seen: Some(seen), unwrap, ..self }
     }

@@ -35,17 +35,17 @@ pub(super) enum Got {
 pub(super) enum Input {
     /// A file. Reading it never waits.
     File(File),
-    /// A pipe. It may have no data at times.
+    /// A pipe, which may have no data at times.
     Pipe(Pipe),
-    /// A reader. It returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
+    /// A reader, which returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
     Reader(Box<dyn Read + Send>),
 }
 
 /// A pipe, FIFO or socket, and the epoll instance for waiting.
 pub(super) struct Pipe {
     file: File,
-    /// Contains the pipe only while the pipe has no data. It must not report events while the queue
-    /// does not want to read.
+    /// Contains the pipe only while the pipe has no data, because the pipe must not report events
+    /// while the queue does not want to read.
     waker: Arc<Epoll>,
     waits: bool,
 }

@@ -1,4 +1,4 @@
-//! Capture streams as outputs. They pass packets to another program through an open pipe, FIFO or
+//! Capture streams as outputs, which pass packets to another program through an open pipe, FIFO or
 //! socket.
 
 use std::fs::File;
@@ -42,8 +42,8 @@ impl StreamOptions {
         self
     }
 
-    /// Makes inputs that can wait do so, however long the stream's reader takes nothing. Otherwise
-    /// they wait for [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
+    /// Makes inputs that can wait do so, however long the stream's reader takes nothing. Without
+    /// this option, inputs wait for [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
     #[must_use]
     pub fn patient(mut self) -> Self {
         self.patient = true;
@@ -133,8 +133,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The number of bytes written so far, and the number of those that are unread in the pipe. The
-    /// latter is 0 if the stream is not a pipe.
+    /// The number of bytes written so far, and the number of those that are unread in the pipe (0
+    /// if the stream is not a pipe).
     pub fn written(&self) -> (u64, usize) {
         self.file.writer.written()
     }
@@ -146,8 +146,8 @@ impl Stream {
 
     /// Ends the stream before the instance ends. The packets sent so far are written and read, and
     /// then the reader sees the end. Call this method when no more packets are sent. A stream
-    /// without packets becomes a capture without packets. Its link type is that of the other
-    /// streams, or else Ethernet.
+    /// without packets becomes a capture without packets. The link type of an empty capture is that
+    /// of the other streams, or else Ethernet.
     pub fn end(&self) {
         self.file.begin(self.file.seen.as_ref().and_then(|seen| seen.first()).unwrap_or(LinkType::ETHERNET));
         self.file.writer.end_input();

@@ -98,7 +98,8 @@ pub(super) enum Found {
     Other { bytes: usize },
 }
 
-/// This case is impossible, because the walks check their spans. It is an error instead of a panic.
+/// The walks check their spans, so this case is impossible. The function returns an error instead
+/// of causing a panic.
 #[cold]
 fn no_place() -> Stop {
     Stop::Wrong(Wrong::new("a packet lies outside of what was read".to_owned(), "report this as a fault"))
@@ -111,7 +112,7 @@ pub(super) enum Stop {
     Full,
     /// The record has at least `needs` bytes, but fewer are available.
     Short { needs: usize },
-    /// The next `bytes` bytes contain nothing relevant. They need not be in memory at once.
+    /// The next `bytes` bytes contain nothing relevant, and need not be in memory at once.
     Skip { bytes: u64 },
     /// The next frame's link type differs from that of earlier frames in this poll.
     OtherLink,

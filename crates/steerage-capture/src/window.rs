@@ -22,7 +22,7 @@ pub(super) struct Window {
     at: usize,
     end: usize,
     offset: u64,
-    /// Bytes on their way to another block. They begin a record that is not complete yet.
+    /// Bytes on their way to another block, which begin a record that is not complete yet.
     carry: Vec<u8>,
     /// How many bytes to skip before the next record.
     skip: u64,

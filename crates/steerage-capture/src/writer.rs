@@ -271,7 +271,7 @@ impl Writer {
         Arc::default()
     }
 
-    /// Records that a CPU sends no more packets. If it is the last CPU and nothing was appended,
+    /// Records that a CPU sends no more packets. If the last CPU leaves and nothing was appended,
     /// `head` makes the file a capture without packets. The head is written here, because a run
     /// without packets does not wait for the thread.
     pub(super) fn leave(&self, lane: &Lane, head: &[u8]) {

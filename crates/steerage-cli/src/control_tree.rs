@@ -1,7 +1,7 @@
 //! The control tree of a run.
 //!
-//! The run binds its socket and mounts its tree while it has privileges. Both are served while it
-//! runs, and removed at its end.
+//! The run binds its socket and mounts its tree while it has privileges. The socket and the tree
+//! are served while the run lasts, and removed at its end.
 
 use std::cell::RefCell;
 use std::io::{self, Write};

@@ -12,7 +12,7 @@ use crate::report::flows::short;
 use crate::terminal;
 use crate::units::bits_a_second;
 
-/// A flow whose counts have not changed for this long has a rate of 0. Its meter publishes them
+/// A flow whose counts have not changed for this long has a rate of 0. A meter publishes its counts
 /// several times per second.
 const QUIET_AFTER: Duration = Duration::from_secs(3);
 
@@ -81,7 +81,7 @@ impl LiveFlow {
         }
     }
 
-    /// A flow that is new in this update. Its rate is the average since its first packet.
+    /// A flow that is new in this update, whose rate is the average since its first packet.
     fn new(record: FlowRecord, now: Instant) -> Self {
         let seconds = record.last().since(record.first()).as_secs_f64().max(1.0);
         let rates = [record.bytes() as f64 / seconds, Self::packets(&record) as f64 / seconds];

@@ -17,8 +17,9 @@ use crate::error::Error;
 pub(crate) struct Metrics(RefCell<Option<Listener>>);
 
 impl Metrics {
-    /// Binds the listener, if the command line requests metrics. This happens before the devices
-    /// are opened, so that a port in use is reported at once, and before privileges are dropped.
+    /// Binds the listener, if the command line requests metrics. The listener is bound before the
+    /// devices are opened, so that a port in use is reported at once, and before privileges are
+    /// dropped.
     pub(crate) fn prepare(args: &RunArgs) -> Result<Self, Error> {
         let listener = args.metrics.metrics.map(Listener::bind).transpose().map_err(Error::Metrics)?;
         let listener = listener.map(|listener| listener.answering_to(&args.metrics.metrics_host));

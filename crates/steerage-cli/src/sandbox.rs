@@ -141,8 +141,8 @@ impl<'a> Needs<'a> {
         if command.packet_groups().is_some() { needs.reads_machine() } else { needs }
     }
 
-    /// Allows the command to create files during the run. Their names may contain parts for the
-    /// time (`%H`).
+    /// Allows the command to create files during the run. The names of these files may contain
+    /// parts for the time (`%H`).
     pub(crate) fn written_files(self, names: &[&'a Path]) -> Self {
         Self { written: names.to_vec(), ..self }
     }

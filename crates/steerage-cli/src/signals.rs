@@ -5,7 +5,7 @@
 //!
 //! - While a run opens its files and devices, INT, TERM and HUP keep their default actions, because
 //!   no cleanup is necessary yet. USR1 is stored for later.
-//! - From [`EarlySignals::hold`] on, the signals are blocked in all threads. They wait until the
+//! - From [`EarlySignals::hold`] on, the signals are blocked in all threads, and wait until the
 //!   thread of [`HeldSignals::listen`] reads them.
 //! - That thread does nothing else, so it can always end the process at the second INT.
 
@@ -62,7 +62,7 @@ pub(crate) struct HeldSignals(RefCell<Option<(SignalFd, EarlySignals)>>);
 pub(crate) fn install() -> Result<EarlySignals, Error> {
     let report = Arc::new(AtomicBool::new(false));
     flag::register(SIGUSR1, Arc::clone(&report)).map_err(catch_failed)?;
-    // The parent process may have blocked signals. They must be able to end the program.
+    // The parent process may have blocked signals, which must be able to end the program.
     of_runs().thread_unblock().map_err(|error| catch_failed(error.into()))?;
     Ok(EarlySignals { report })
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::quota::{Party, Quota, QuotaFull};
 
-/// Limits on the connections of a server. They also determine which connection is closed when a
-/// limit is reached.
+/// Limits on the connections of a server, and the choice of the connection that is closed at a
+/// limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing {
     pub(crate) quota: Quota,
@@ -52,8 +52,8 @@ impl<C> Clients<C> {
     }
 
     /// Takes a new client of `party` at time `now`, and returns its number. If no connection is
-    /// free, another client may be disconnected according to [`Sharing`]. Its connection is
-    /// returned too.
+    /// free, another client may be disconnected according to [`Sharing`]. The connection of that
+    /// client is also returned.
     pub(crate) fn admit(&mut self, party: Party, now: Instant, connection: C) -> Result<(u64, Option<C>), QuotaFull> {
         let quota = self.sharing.quota;
         let others = |but: Option<u64>| {

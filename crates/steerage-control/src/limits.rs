@@ -24,7 +24,7 @@ pub const SETTLE_LOOK_MAX: Duration = Duration::from_millis(1);
 /// The number of changes in the history: several screens full.
 pub const EVENTS_MAX: usize = 256;
 
-/// The longest request of a client, in bytes. It has room for a path and for the longest value with
+/// The longest request of a client in bytes, with room for a path and for the longest value with
 /// escapes.
 pub const REQUEST_BYTES_MAX: usize = 8 * WRITE_BYTES_MAX;
 
@@ -36,8 +36,8 @@ pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// scripts, so the limit leaves room for many more.
 pub const CLIENTS_MAX: usize = 64;
 
-/// The number of connections that are reserved for root. The same number is reserved for root and
-/// the instance's user.
+/// The number of connections that only root can use. As many further connections are for root and
+/// the instance's user only.
 pub const CLIENTS_RESERVED: usize = 8;
 
 /// The number of connections that any other user may have.
@@ -65,8 +65,8 @@ pub const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// read.
 pub const OPEN_FILES_MAX: usize = 1024;
 
-/// The number of open files that are reserved for root. The same number is reserved for root and
-/// the instance's user.
+/// The number of open files that are reserved for root, and the number for root and the instance's
+/// user.
 pub const OPEN_FILES_RESERVED: usize = 128;
 
 /// The number of open files that any other user may have. `cat` of all files opens only one file at

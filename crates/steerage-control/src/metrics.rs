@@ -93,7 +93,7 @@ impl Metric {
         Self { name, help, kind: MetricKind::Counter, samples: vec![(None, value)] }
     }
 
-    /// A metric with several values that only increase. Each has its own value of the label
+    /// A metric with several values that only increase. Each value has its own value of the label
     /// `label`.
     pub fn counters(
         name: &'static str,

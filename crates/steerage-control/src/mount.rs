@@ -45,7 +45,7 @@ const KIND: &str = "fuse.steerage";
 /// The kernel checks the modes of files, and the tree checks the user of each write.
 const OPTIONS: &str = "auto_unmount,default_permissions,nosuid,nodev,noexec,noatime,subtype=steerage";
 
-/// How long the kernel may cache names and modes. They never change, except for the names of
+/// How long the kernel may cache names and modes, which never change, except for the names of
 /// devices' directories.
 const TTL: Duration = Duration::from_secs(3600);
 
@@ -140,7 +140,7 @@ impl Mounted {
     /// `user_allow_other`, and otherwise only for itself. A mount that a killed instance left there
     /// is unmounted first.
     ///
-    /// `fusermount3` runs until the tree is unmounted. It is then a zombie until this process ends
+    /// `fusermount3` runs until the tree is unmounted, and is then a zombie until this process ends
     /// or waits for it.
     ///
     /// # Errors
@@ -190,8 +190,8 @@ impl Mounted {
     pub fn serve(self, tree: Arc<Tree>) -> io::Result<ServedFiles> {
         let (writes, waiting) = mpsc::sync_channel::<Write>(WAITING_WRITES_MAX);
         let for_writes = Arc::clone(&tree);
-        // A write waits until its change takes effect. It has its own thread, so that reads do not
-        // wait.
+        // A write waits until its change takes effect. Writes have their own thread, so that reads
+        // do not wait.
         thread::Builder::new().name("control/write".to_owned()).spawn(move || {
             for write in waiting {
                 match for_writes.write(write.to, &write.value, write.uid) {

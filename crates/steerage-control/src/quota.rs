@@ -32,8 +32,8 @@ impl Party {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     pub(crate) all: usize,
-    /// The number of slots that are reserved for root. The same number is reserved for root and the
-    /// owner.
+    /// The number of slots that only root can use. As many further slots are for root and the owner
+    /// only.
     pub(crate) reserved: usize,
     pub(crate) per_party: usize,
     /// The instance's user. `None` if the parties are hosts.

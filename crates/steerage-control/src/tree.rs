@@ -77,7 +77,7 @@ enum What {
 #[derive(Debug)]
 enum Name {
     Fixed(String),
-    /// The name of a device's directory. It is computed, because an interface may be renamed.
+    /// The name of a device's directory, which is computed because an interface may be renamed.
     Device(usize),
 }
 
@@ -286,8 +286,8 @@ impl Tree {
             let message = format!("{path} is changed by root and by user {} only", self.uid);
             return Err(AttributeError::new(ErrorCode::NotPermitted, message));
         }
-        // Bytes that are not UTF-8 are not digits either. They are replaced, so that the text
-        // before the end of the line stays readable.
+        // Bytes that are not UTF-8 are not digits either, and are replaced so that the text before
+        // the end of the line stays readable.
         let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
         // Only one change happens at a time: a change is recorded before the next one begins.
         let _turn = locked(&self.writer);

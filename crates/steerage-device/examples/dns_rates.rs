@@ -91,7 +91,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A frame between these two ports. Its DNS message has these flags and asks for this name.
+    /// A frame between these two ports, whose DNS message has these flags and asks for this name.
     fn frame(ports: (u16, u16), flags: u8, name: &[u8]) -> Vec<u8> {
         let message = [&[0, 1, flags, 0, 0, 1, 0, 0, 0, 0, 0, 0], name, &[0, 1, 0, 1]].concat();
         let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
@@ -129,7 +129,7 @@ mod tests {
         let name = b"\x01a\x01b\0";
         let from_server = frame((53, 4000), 0x81, name);
         let response_to_53 = frame((53, 53), 0x81, name);
-        // An ICMP error: port unreachable. It quotes the packet to port 53, and belongs to that
+        // An ICMP error (port unreachable), which quotes the packet to port 53 and belongs to that
         // packet's flow.
         let mut error = Vec::new();
         let icmp =

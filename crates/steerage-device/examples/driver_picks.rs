@@ -1,5 +1,5 @@
 //! A device that chooses the buckets of its packets, as the driver of a smart network card could.
-//! It knows the tenant of each packet, and keeps each tenant's packets together: `cargo run
+//! The device knows the tenant of each packet, and keeps each tenant's packets together: `cargo run
 //! --release -p steerage-device --example driver_picks`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 

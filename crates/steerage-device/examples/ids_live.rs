@@ -69,7 +69,7 @@ pub(crate) struct Flow {
     alerted: bool,
 }
 
-/// The flows of one bucket. They move with the bucket to another CPU.
+/// The flows of one bucket, which move with the bucket to another CPU.
 pub(crate) type Flows = HashMap<FlowKey, Flow>;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -46,8 +46,8 @@ fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     }
 }
 
-/// The destination connection id of a packet. Its position is the same in all versions of QUIC (RFC
-/// 8999, 5).
+/// The destination connection id of a packet, whose position is the same in all versions of QUIC
+/// (RFC 8999, 5).
 fn destination_cid(packet: &[u8]) -> Option<&[u8]> {
     match packet {
         [first, rest @ ..] if first & LONG_HEADER == 0 => rest.get(..CID_BYTES),

@@ -1,5 +1,5 @@
-//! Passes packets between two TUNs, each in its own network namespace. This is a minimal tunnel
-//! without encryption.
+//! Passes packets between two TUNs, each in its own network namespace. The program is a minimal
+//! tunnel without encryption.
 //!
 //! ```text
 //! ip netns add a; ip netns add b

@@ -111,7 +111,7 @@ mod tests {
         let tunnel = Tunnel::bind().unwrap();
         let to = tunnel.0.local_addr().unwrap();
         let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        // These datagrams fit into the socket's buffer. They belong to one flow, so all of them
+        // These datagrams fit into the socket's buffer. All of them belong to one flow, so they
         // arrive on one CPU.
         for _ in 0..50 {
             sender.send_to(&[0x45; 40], to).unwrap();

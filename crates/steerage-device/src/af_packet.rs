@@ -46,7 +46,7 @@ pub use spec::Named;
 /// per second.
 pub const BUFFER_DEFAULT: usize = 32 << 20;
 
-/// The minimum size of a ring. It has just enough blocks to rescue a block while the kernel fills
+/// The minimum size of a ring, with just enough blocks to rescue a block while the kernel fills
 /// others.
 pub const BUFFER_MIN: usize = BLOCKS_MIN * BLOCK_BYTES_MIN;
 
@@ -381,7 +381,7 @@ pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     Ok(names)
 }
 
-/// The ring size of each of `count` interfaces. They share the default size.
+/// The ring size of each of `count` interfaces, which share the default size.
 pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
     if buffer == BUFFER_DEFAULT { (buffer / count.max(1)).max(BUFFER_MIN) } else { buffer }
 }

@@ -44,7 +44,8 @@ pub(crate) enum HashedBy {
     /// The kernel, with a random key. All fragments of a datagram have the same hash, since the
     /// kernel does not hash the ports of any fragment.
     Kernel,
-    /// The card. Its key may be random or not, and it may hash a first fragment by its ports.
+    /// The card. The card's key may be random or not, and the card may hash a first fragment by its
+    /// ports.
     Card { random_key: bool },
     /// Unknown, because the interface is stacked on other interfaces.
     Unknown,

@@ -70,8 +70,8 @@ impl fmt::Debug for Drain {
 }
 
 impl Drain {
-    /// Wraps `inputs`. Their queues end when no queue has any more frames and `downstream` agrees.
-    /// Names, kinds and modes stay the same.
+    /// Wraps `inputs`. The queues of the inputs end when no queue has any more frames and
+    /// `downstream` agrees. Names, kinds and modes stay the same.
     ///
     /// If `end_now` becomes true, the wrapped devices are not polled any more.
     pub fn over(inputs: Vec<Input>, end_now: &Arc<AtomicBool>, downstream: Box<dyn Downstream>) -> Vec<Input> {

@@ -133,8 +133,8 @@ fn could_be_a_file(name: &str) -> Result<(), OpenError> {
     Err(OpenError::Device(error.advise("`ls` shows the files here, `ip link` the interfaces")))
 }
 
-/// Whether the device that `spec` names supports a filter. This is the case if it listens to an
-/// interface or reads a capture file. The function opens nothing.
+/// Whether the device that `spec` names supports a filter, because it listens to an interface or
+/// reads a capture file. The function opens nothing.
 ///
 /// ```
 /// assert!(steerage_device::takes_filter("evening.pcap"));

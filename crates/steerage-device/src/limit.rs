@@ -33,9 +33,9 @@ struct Allowance {
 }
 
 impl Limit {
-    /// Limits `input`. Its queues end after they have delivered `packets` frames together, or
-    /// earlier if there are fewer. Lost frames do not count. The input's name, kind and mode stay
-    /// the same.
+    /// Limits `input`. The queues of `input` end after they have delivered `packets` frames
+    /// together, or earlier if there are fewer. Lost frames do not count. The input's name, kind
+    /// and mode stay the same.
     ///
     /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) sees the end at its next poll.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
@@ -43,7 +43,7 @@ impl Limit {
         Self::with(&Self::allowance(packets), input)
     }
 
-    /// Limits several devices. All of them end after they have delivered `packets` frames together.
+    /// Limits several devices, which end after they have delivered `packets` frames together.
     pub fn over(inputs: Vec<Input>, packets: u64) -> Vec<Input> {
         let allowance = Self::allowance(packets);
         inputs.into_iter().map(|input| Self::with(&allowance, input)).collect()

@@ -13,7 +13,7 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// The highest rate in frames per second: one frame per nanosecond.
 pub const RATE_MAX: u64 = 1_000_000_000;
 
-/// One queue of a rate-limited device. It has a share of the rate.
+/// One queue of a rate-limited device, with a share of the rate.
 ///
 /// ```
 /// use steerage_device::rate::Rate;

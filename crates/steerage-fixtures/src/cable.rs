@@ -1,5 +1,5 @@
-//! Two network namespaces that are joined by a veth pair. They are created for one test and deleted
-//! after it.
+//! Two network namespaces that are joined by a veth pair, created for one test and deleted after
+//! it.
 
 use std::fs;
 
@@ -59,7 +59,7 @@ impl Net {
         Some(net)
     }
 
-    /// Runs `ip` with these arguments. It must succeed.
+    /// Runs `ip` with these arguments, which must succeed.
     pub fn must(&self, args: &str) {
         assert!(ip(args), "ip {args}");
     }

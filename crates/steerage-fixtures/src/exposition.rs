@@ -1,7 +1,7 @@
 //! A strict reader of Prometheus' text format 0.0.4,
-//! <https://prometheus.io/docs/instrumenting/exposition_formats/>. It checks steerage's output even
-//! if promtool is missing. It is stricter than the format: each metric must be described before its
-//! samples, and all of its samples must be consecutive.
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/>. The reader checks steerage's
+//! output even if promtool is missing. The reader is stricter than the format: each metric must be
+//! described before its samples, and all of its samples must be consecutive.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;

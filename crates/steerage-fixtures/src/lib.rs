@@ -48,8 +48,8 @@ pub fn skip(why: &str) {
     let _ = writeln!(io::stderr(), "skipped: {why}");
 }
 
-/// Whether a program of this Debian package is on the path. If it is not, the caller skips its
-/// test, which is a failure in CI.
+/// Whether a program of this Debian package is on the path. If the program is missing, the caller
+/// skips its test, which is a failure in CI.
 pub fn is_installed(program: &str, package: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     let there = env::split_paths(&folders).any(|folder| folder.join(program).is_file());
@@ -59,11 +59,11 @@ pub fn is_installed(program: &str, package: &str) -> bool {
     there
 }
 
-/// The user `nobody` by its number in Debian. It is a user other than root.
+/// The user `nobody`, by its number in Debian: a user other than root.
 pub const NOBODY: u32 = 65534;
 
-/// Whether this process runs as root. If it does not, the caller skips its test, which is a failure
-/// in CI.
+/// Whether this process runs as root. Otherwise the caller skips its test, which is a failure in
+/// CI.
 pub fn is_root() -> bool {
     let root = fs::metadata("/proc/self").expect("proc is mounted").uid() == 0;
     if !root {

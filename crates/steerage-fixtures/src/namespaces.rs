@@ -18,7 +18,7 @@ use crate::{HANG, skip};
 
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// Namespaces that are not joined yet. They have only the IPv6 addresses that a test adds.
+/// Namespaces that are not joined yet, with only the IPv6 addresses that a test adds.
 #[derive(Debug)]
 pub struct Namespaces(Vec<String>);
 
@@ -38,7 +38,7 @@ impl Namespaces {
         Some(namespaces)
     }
 
-    /// Runs `ip` with these arguments in one of the namespaces. It must succeed.
+    /// Runs `ip` with these arguments in one of the namespaces, which must succeed.
     pub fn must(&self, nth: usize, args: &str) {
         assert!(ip(&format!("-n {} {args}", self.0[nth])), "ip {args}");
     }
@@ -55,8 +55,8 @@ impl Namespaces {
 
     /// Creates the interface `NAME.ID` for frames with this VLAN's tag, and sets it up. Returns
     /// `None` and prints the reason to standard error if this kernel does not support VLAN
-    /// interfaces. That is no failure in CI either, because the gate cannot install a kernel. With
-    /// `STEERAGE_VLANS` in the environment, it is a failure.
+    /// interfaces. Missing support is no failure in CI, because the gate cannot install a kernel.
+    /// With `STEERAGE_VLANS` in the environment, missing support is a failure.
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
         let name = format!("{cable}.{id}");
         if !ip(&format!("-n {} link add link {cable} name {name} type vlan id {id}", self.0[nth])) {
@@ -271,8 +271,8 @@ pub fn any(of: IpAddr) -> IpAddr {
     if of.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-/// Sends a message from one namespace to an address in another. Its datagrams must arrive unchanged
-/// and in order.
+/// Sends a message from one namespace to an address in another. The message's datagrams must arrive
+/// unchanged and in order.
 pub fn datagrams_in_one_piece(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr) {
     let receiver = namespaces.within(to, || UdpSocket::bind((address, 0)).unwrap());
     receiver.set_read_timeout(Some(HANG)).unwrap();

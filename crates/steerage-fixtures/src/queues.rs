@@ -6,8 +6,7 @@ use steerage::{
     device::{Polled, RxQueue},
 };
 
-/// The maximum number of polls until a device ends. This is far more than any test's input
-/// requires.
+/// The maximum number of polls until a device ends: far more than any test's input requires.
 pub const POLLS_MAX: usize = 1_000_000;
 
 /// All frames of a queue that can wait, until it ends or fails.

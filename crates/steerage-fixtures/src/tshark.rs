@@ -42,8 +42,8 @@ fn captures_in(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The capture with this name in that folder. If it does not exist, the result is `None`, and the
-/// reason is printed to standard error.
+/// The capture with this name in that folder. If the capture does not exist, the result is `None`,
+/// and the reason is printed to standard error.
 pub fn capture(name: &str) -> Option<PathBuf> {
     let path = folder().join(name);
     if !path.exists() {

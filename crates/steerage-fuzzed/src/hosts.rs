@@ -107,8 +107,8 @@ pub(crate) fn forward(bytes: &[u8]) {
 
 const SENT_MAX: usize = 256;
 
-/// The number of inputs after which a new host replaces the old one. Until then, connections of
-/// earlier inputs continue.
+/// The number of inputs after which a new host replaces the old one. Connections of earlier inputs
+/// continue until the host is replaced.
 const INPUTS_MAX: usize = 64;
 
 /// A host receives any frames, and time passes. Each frame has one outcome, and no answer is longer

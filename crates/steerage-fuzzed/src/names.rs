@@ -13,7 +13,7 @@ pub(crate) fn flow(bytes: &[u8]) {
         let length = usize::from(u16::from_le_bytes([*low, *high & 0x1f])).min(behind.len());
         let (data, next) = behind.split_at(length);
         let side = usize::from(high >> 7);
-        // Most packets are in order. Some are repeated, and some come after a gap.
+        // Most packets are in order. Some packets are repeated, and some come after a gap.
         let sequence = sequences[side].wrapping_add_signed(match jump {
             0..=0xdf => 0,
             _ => i32::from(*jump as i8) + 16,

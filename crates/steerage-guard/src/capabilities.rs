@@ -2,8 +2,8 @@
 //!
 //! Strangers write packets, so the code that handles packets should have no privileges. Opening an
 //! interface requires a capability, but receiving from it does not, and neither does the rest of a
-//! run. [`drop_all`] therefore drops all capabilities after opening. It also sets `no_new_privs`,
-//! which prevents the process from regaining capabilities.
+//! run. [`drop_all`] therefore drops all capabilities after opening. `drop_all` also sets
+//! `no_new_privs`, which prevents the process from regaining capabilities.
 //!
 //! Each thread has its own capabilities, and inherits those of the thread that starts it. Threads
 //! that run already keep their capabilities, so call `drop_all` while there is only one thread.

@@ -3,8 +3,8 @@
 //! of the new file.
 //!
 //! Therefore each file is created under a random name (`O_EXCL`, `O_NOFOLLOW`) and then renamed.
-//! Its directory is opened once, by the rules of [`path`](crate::path). A rename replaces a link
-//! instead of following it. An older file with that name is never written to.
+//! The directory of the file is opened once, by the rules of [`path`](crate::path). A rename
+//! replaces a link instead of following it. An older file with that name is never written to.
 //!
 //! The result depends on the existing entry with that name:
 //!

@@ -8,8 +8,8 @@
 //! | [`capabilities`] | drops the capabilities of a process once its devices are open |
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
 //!
-//! Architecture invariant: this crate knows nothing about packets, devices or commands. It removes
-//! access, and never grants any.
+//! Architecture invariant: this crate knows nothing about packets, devices or commands. This crate
+//! only removes access, and never grants any.
 #![deny(unsafe_code)]
 
 pub mod capabilities;

@@ -22,8 +22,8 @@
 //! - A directory in which a new file or directory is created may belong to any user: a new file
 //!   gets a random name, and a new directory is checked after it is created.
 //! - The working directory, at which a relative path begins, may belong to any user, because the
-//!   user chose it. If it is not ours, only plain directories may follow: no links, and no `..`
-//!   that leads out of the working directory.
+//!   user chose it. If the working directory is not ours, only plain directories may follow: no
+//!   links, and no `..` that leads out of the working directory.
 //!
 //! Architecture invariant: only this module walks along a path for writing.
 
@@ -184,7 +184,7 @@ impl Access {
     }
 }
 
-/// An open directory. Its operations take single names, and never follow a link.
+/// An open directory, whose operations take single names and never follow a link.
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
@@ -247,8 +247,8 @@ impl Directory {
     }
 
     /// Like [`open_for_new_files`](Self::open_for_new_files), but creates each missing directory of
-    /// the path. The first missing directory may be created in any user's directory. It is reused
-    /// later if it is still a directory of this user.
+    /// the path. The first missing directory may be created in any user's directory. The directory
+    /// is reused later if it is still a directory of this user.
     ///
     /// # Errors
     /// As for [`open_for_new_files`](Self::open_for_new_files), or if a directory cannot be

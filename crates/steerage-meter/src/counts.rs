@@ -27,7 +27,7 @@ pub struct FlowCounts {
     pub waiting: u64,
 }
 
-/// The counts that one meter publishes when a record ends. They have cache lines of their own,
+/// The counts that one meter publishes when a record ends. The counts have their own cache lines,
 /// because only this meter writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]

@@ -1,4 +1,4 @@
-//! A flow in the table. It takes two cache lines, and a third line for TCP.
+//! A flow in the table, which takes two cache lines, and a third line for TCP.
 
 use steerage::BucketId;
 use steerage::flow::{HeaderKind, Tunnel};
@@ -75,8 +75,8 @@ pub struct Traffic {
     /// The bytes on the wire with all headers, but without the Ethernet checksum. Bytes that the
     /// capture cut off are included.
     pub bytes: u64,
-    /// The bytes according to the innermost IP header, from that header on. This is IPFIX's octet
-    /// count. 0 if there is no IP header.
+    /// The bytes according to the innermost IP header, from that header on (IPFIX's octet count). 0
+    /// if there is no IP header.
     pub ip_bytes: u64,
 }
 
@@ -153,7 +153,7 @@ impl Flow {
         }
     }
 
-    /// The content of a free slot. Its key is one that no packet has.
+    /// The content of a free slot, whose key no packet has.
     pub(super) fn vacant() -> Self {
         let nobody = Directed { key: Key::VACANT, turned: false };
         Self::begin(&Seen::of(nobody), BucketId { group: 0, bucket: 0 })

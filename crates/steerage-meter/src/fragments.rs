@@ -50,7 +50,7 @@ impl Datagram {
 
 type Set = [Option<Datagram>; FRAGMENT_WAYS];
 
-/// The incomplete datagrams on a CPU. Their maximum number is the one that steering uses for each
+/// The incomplete datagrams on a CPU, whose maximum number is the one that steering uses for each
 /// queue.
 #[derive(Debug)]
 pub(super) struct Datagrams {
@@ -70,8 +70,8 @@ impl Datagrams {
         if self.sets.is_empty() {
             self.sets = vec![[None; FRAGMENT_WAYS]; FRAGMENT_SETS];
         }
-        // The mark is a hash of the datagram's name. It is hashed again with random seeds, so that
-        // attackers cannot fill a chosen set.
+        // The mark is a hash of the datagram's name, which is hashed again with random seeds, so
+        // that attackers cannot fill a chosen set.
         let hash = Key::other().key.marked(name).hash(&self.seeds);
         &mut self.sets[hash as usize % FRAGMENT_SETS]
     }

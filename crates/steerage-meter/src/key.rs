@@ -14,7 +14,7 @@ pub(super) enum Kind {
     Link,
     /// MAC addresses and the first and last label of MPLS without IP.
     Mpls,
-    /// Frames of unsupported link types. All of them form one flow.
+    /// Frames of unsupported link types, which form one flow.
     Other,
 }
 
@@ -29,9 +29,9 @@ impl Kind {
 /// port of the second, 8 bits for the protocol. After them come the kind (8 bits) and the mark (16
 /// bits).
 ///
-/// The mark is 0, except for flows that steering distinguishes by more than their endpoints. Their
-/// mark is a hash of the additional data. Two such flows between the same endpoints may be on two
-/// CPUs, so they must stay two flows if both are on one CPU.
+/// The mark is 0, except for flows that steering distinguishes by more than their endpoints. The
+/// mark of such a flow is a hash of the additional data. Two such flows between the same endpoints
+/// may be on two CPUs, so they must stay two flows if both are on one CPU.
 ///
 /// Both addresses of IPv4 are in one word, the first in the upper half, and the other words are 0.
 /// Therefore most lookups use only two words.
@@ -52,13 +52,13 @@ pub(super) struct Directed {
     pub(super) turned: bool,
 }
 
-/// Start values for hashes. They are random in each run, so that attackers cannot choose flows that
-/// collide in the table.
+/// Start values for hashes, which are random in each run, so that attackers cannot choose flows
+/// that collide in the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seeds([u64; 4]);
 
 impl Seeds {
-    /// The seeds of marks. They are the same in every run, because marks are only compared.
+    /// The seeds of marks, which are the same in every run, because marks are only compared.
     const MARKS: Self =
         Self([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89]);
 
@@ -73,7 +73,7 @@ const MARK_BITS: u64 = 0xffff;
 const KIND_SHIFT: u32 = 16;
 const KIND_BITS: u64 = 0xff << KIND_SHIFT;
 
-/// The fraction of the golden ratio in 64 bits. It is odd, and its one bits are spread evenly
+/// The fraction of the golden ratio in 64 bits, which is odd, and whose one bits are spread evenly
 /// (Knuth, volume 3, 6.4).
 pub(super) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 

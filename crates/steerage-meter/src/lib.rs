@@ -137,11 +137,11 @@ pub struct MeterOptions {
     pub top: usize,
     /// The layers that define the flow of a packet in a tunnel. Steering must use the same layers.
     pub layers: Layers,
-    /// The wall time at which the path's clock began. It gives a time to packets without a device
-    /// timestamp.
+    /// The wall time at which the path's clock began, which gives a time to packets without a
+    /// device timestamp.
     pub epoch: WallTime,
-    /// Whether the packet source can wait. If it cannot, flows also time out while no packets
-    /// arrive.
+    /// Whether the packet source can wait. If the source cannot wait, flows also time out while no
+    /// packets arrive.
     pub can_wait: bool,
     /// The sampling rate: the meter counts all packets of one flow in this many. 1 for all flows.
     /// The selection is random, and the same on all CPUs.

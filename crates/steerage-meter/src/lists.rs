@@ -18,8 +18,8 @@ struct Ends {
     last: u32,
 }
 
-/// Doubly linked lists. Their nodes are separate from the flows, so that a change of a neighbour
-/// does not touch a flow.
+/// Doubly linked lists. The nodes of a list are separate from the flows, so that a change of a
+/// neighbour does not touch a flow.
 #[derive(Debug)]
 pub(super) struct Lists {
     nodes: HugeVec<Node>,

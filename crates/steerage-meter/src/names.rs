@@ -2,8 +2,9 @@
 //! connection.
 //!
 //! Only the beginning of each direction is read: at most [`LOOKS_MAX`] segments with data. At most
-//! [`STREAM_MAX`] bytes are kept until the rest of a message arrives. After that, a packet of the
-//! flow costs one table lookup. `docs/meter.md` lists the names that are found.
+//! [`STREAM_MAX`] bytes are kept until the rest of a message arrives. When a direction needs no
+//! more reading, a packet of the flow costs one table lookup. `docs/meter.md` lists the names that
+//! are found.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -39,8 +40,8 @@ pub(super) const LOOKS_MAX: u8 = 8;
 /// ClientHello with a post-quantum key has 1,800 bytes.
 pub(super) const STREAM_MAX: usize = 4096;
 
-/// The maximum number of flows per CPU that wait for the rest of a message. Their buffers take at
-/// most 8 MiB, because each direction has its own.
+/// The maximum number of flows per CPU that wait for the rest of a message. The buffers of these
+/// flows take at most 8 MiB, because each direction has its own.
 const WAITING_MAX: usize = 1024;
 
 /// The maximum length of a name as text, in bytes. A DNS name without unprintable bytes always

@@ -55,8 +55,9 @@ fn be128<const N: usize>(bytes: &[u8; N], at: usize) -> u128 {
 
 /// Reads a plain packet. Returns `None` if the packet is not plain.
 ///
-/// A plain packet has Ethernet with at most one tag, or no link header. It has IP without options,
-/// extensions and fragments, and TCP or UDP with a complete header and without a tunnel.
+/// A plain packet has Ethernet with at most one tag, or no link header. A plain packet has IP
+/// without options, extensions and fragments, and TCP or UDP with a complete header and without a
+/// tunnel.
 ///
 /// The function fills `seen` in place, word by word. If `seen` were copied in wider pieces than it
 /// was written in, each copy would wait for the writes (measured: a third of the whole cost of a

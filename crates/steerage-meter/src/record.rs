@@ -18,7 +18,8 @@ use super::tcp::TcpHealth;
 /// The record of a flow that has ended, or of the part between two active timeouts. Both directions
 /// are in one record (RFC 5103).
 ///
-/// Its serialization is a flat row, for both CSV and JSON. `docs/meter.md` lists the columns.
+/// The serialization of a record is a flat row, for both CSV and JSON. `docs/meter.md` lists the
+/// columns.
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
     flow: Flow,

@@ -236,8 +236,8 @@ impl TcpState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpHealth {
-    /// Microseconds from the SYN to the acknowledgement that completes the handshake. This is the
-    /// end-to-end round-trip time as seen by the meter. `None` if the meter did not see the
+    /// Microseconds from the SYN to the acknowledgement that completes the handshake. The value is
+    /// the end-to-end round-trip time as seen by the meter. `None` if the meter did not see the
     /// handshake.
     pub handshake_us: Option<u32>,
     /// Counts of segments from the source to the destination.

@@ -35,8 +35,8 @@ impl Timeouts {
 
 /// The packet clock, in nanoseconds since 1970.
 ///
-/// A packet's time is its device timestamp. If it has none, its time is that of the path's clock.
-/// Between packets, the packet clock advances with the path's clock.
+/// A packet's time is its device timestamp. The time of a packet without a device timestamp is that
+/// of the path's clock. Between packets, the packet clock advances with the path's clock.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// The wall time at which the path's clock began.

@@ -121,8 +121,7 @@ pub struct MeterReport {
     pub(super) names: Names,
     pub(super) now: u64,
     pub(super) timeouts: Timeouts,
-    /// The packet bytes that were handled. They are fewer than on the wire if the capture truncated
-    /// packets.
+    /// The packet bytes that were handled: fewer than on the wire if the capture truncated packets.
     pub handled_bytes: u64,
 }
 
@@ -195,8 +194,8 @@ impl OpenFlows {
 }
 
 impl Metered {
-    /// Combines the reports of all CPUs. Open flows count too. They are also returned, so that the
-    /// caller can write their records.
+    /// Combines the reports of all CPUs. Open flows count too, and are returned so that the caller
+    /// can write their records.
     ///
     /// `top` is the number of records with the most bytes to return, as in
     /// [`MeterOptions::top`](super::MeterOptions::top). The result is exact: each of these records

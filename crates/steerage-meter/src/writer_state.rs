@@ -1,5 +1,5 @@
-//! The state that is shared by the meters, the writer thread and the end of the run. It decides how
-//! long the end of a run waits for a reader of the records.
+//! The state that is shared by the meters, the writer thread and the end of the run. This state
+//! determines how long the end of a run waits for a reader of the records.
 //!
 //! A reader may pause for any length of time, as a pager does. A source that can wait then waits,
 //! and so does the end of a run that ends by itself. After a request to stop, a reader that takes
@@ -52,8 +52,8 @@ pub(super) enum WriterEnd {
 #[derive(Debug)]
 pub(super) struct WriterState {
     name: String,
-    /// The queue that the writer reads. It is dropped when the writer ends, so that no meter waits
-    /// for the writer.
+    /// The queue that the writer reads. The queue is dropped when the writer ends, so that no meter
+    /// waits for the writer.
     messages: Mutex<Option<Receiver<Message>>>,
     ended: Sender<WriterEnd>,
     ledger: Arc<RecordLedger>,
@@ -196,10 +196,10 @@ impl WriterState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct OutputCounts {
-    /// Records that were written or sent: the kernel has accepted all of their bytes. Those of a
-    /// Parquet file count when the file is complete.
+    /// Records that were written or sent, which means that the kernel has accepted all of their
+    /// bytes. Records of a Parquet file count when the file is complete.
     pub written: u64,
-    /// Records that found no room in the output's queue, or could not be written or sent.
+    /// Records that did not fit into the output's queue, or could not be written or sent.
     pub lost: u64,
     /// Messages that were sent to a collector.
     pub messages: u64,
@@ -208,7 +208,7 @@ pub struct OutputCounts {
     /// Connections to a collector that replaced one that broke, or that followed a failed attempt.
     pub connections: u64,
     /// How often the collector's host reported that no program listens there. The records of a
-    /// refused datagram count as written. The collector can see from the sequence numbers how many
+    /// refused datagram count as written. The sequence numbers show the collector how many records
     /// it missed.
     pub refusals: u64,
 }
@@ -228,7 +228,8 @@ impl FlowOutput {
         self.0.counts()
     }
 
-    /// Notes a request to stop. From now on, a reader that takes nothing for a second is given up.
+    /// Requests the writer to stop. From now on, a reader that takes nothing for a second is
+    /// abandoned.
     pub fn hurry(&self) {
         if self.0.hurried.swap(true, Ordering::Relaxed) {
             return;

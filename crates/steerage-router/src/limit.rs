@@ -11,7 +11,7 @@ pub const ICMP_ERRORS_BURST: u64 = 50;
 
 const NANOS_EACH: u64 = 1_000_000_000 / ICMP_ERRORS_PER_SECOND;
 
-/// A token bucket. Its fill level is in nanoseconds, and each error costs [`NANOS_EACH`].
+/// A token bucket, whose fill level is in nanoseconds. Each error costs [`NANOS_EACH`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     nanos: u64,

@@ -334,7 +334,7 @@ fn there_are_no_errors_about_errors_and_not_too_many() {
     let came = through(0, LinkType::ETHERNET, vec![v4([192, 0, 2, 1], 1, 50); 5000]);
     let Forwarded { icmp_sent, icmp_suppressed, .. } = came.counts;
     assert_eq!((came.counts.get(Fate::TtlExpired), icmp_sent + icmp_suppressed), (5000, 5000));
-    // The number of ICMP errors depends on how long the test took. It is at least the burst.
+    // The number of ICMP errors is at least the burst, and depends on how long the test took.
     assert!(icmp_sent >= ICMP_ERRORS_BURST && came.out.len() as u64 == icmp_sent, "{icmp_sent}");
 }
 

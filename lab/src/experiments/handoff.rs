@@ -16,7 +16,7 @@ use crate::runs::{CpuPair, ReadsHeaders, none_lost, run, run_alone};
 
 const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];
 
-/// Estimates of the time per packet and per list, in nanoseconds. They only determine the number of
+/// Estimates of the time per packet and per list in nanoseconds, which only determine the number of
 /// frames.
 const NANOS: f64 = 60.0;
 const NANOS_A_LIST: f64 = 250.0;

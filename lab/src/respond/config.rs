@@ -50,8 +50,8 @@ const MTU_MIN: usize = 1280;
 pub enum Service {
     /// All bytes are sent back.
     Echo,
-    /// Each `request` bytes are answered with `response` bytes, which repeat the values 0 to 250.
-    /// This is netperf's TCP_RR.
+    /// Each `request` bytes are answered with `response` bytes, which repeat the values 0 to 250,
+    /// as in netperf's TCP_RR.
     RequestResponse {
         /// At least 1.
         request: usize,
@@ -79,7 +79,7 @@ pub struct Config {
     pub(super) verifies: bool,
 }
 
-/// The error for an invalid configuration. Its text is one line.
+/// The error for an invalid configuration, whose text is one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 
@@ -93,8 +93,8 @@ impl std::error::Error for ConfigError {}
 
 impl Config {
     /// A responder for `addresses` with the link address `mac`, on a link that carries IP packets
-    /// of up to `mtu` bytes. It serves echo at port [`ECHO_PORT`] unless [`echo`](Self::echo) sets
-    /// other ports.
+    /// of up to `mtu` bytes. The responder serves echo at port [`ECHO_PORT`] unless
+    /// [`echo`](Self::echo) sets other ports.
     ///
     /// # Errors
     /// If there is no address, or more than [`ADDRESSES_MAX`], or if an address occurs twice or

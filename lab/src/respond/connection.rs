@@ -100,7 +100,7 @@ impl Connection {
         socket.set_congestion_control(CongestionControl::Reno);
         let ours = config.addresses[usize::from(key.local)];
         let end = IpListenEndpoint { addr: Some(ours.into()), port: key.local_port };
-        // This cannot fail: the socket is new, and the port is not zero.
+        // Listening cannot fail: the socket is new, and the port is not zero.
         socket.listen(end).ok()?;
         let mut sockets = SocketSet::new(vec![SocketStorage::EMPTY]);
         let socket = sockets.add(socket);

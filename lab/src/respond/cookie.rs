@@ -37,7 +37,7 @@ pub(super) struct Cookies(RandomState);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read {
-    /// The segment is the first one of a connection. Its peer accepts segments of this size.
+    /// The segment is the first one of a connection, whose peer accepts segments of this size.
     First { mss: u16 },
     /// The segment is a later one of a connection whose first segment has not arrived.
     Later,

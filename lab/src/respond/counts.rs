@@ -18,8 +18,8 @@ pub enum Fate {
     Syn,
     /// A segment of a connection.
     Tcp,
-    /// A TCP segment that was answered by a reset. It belongs to no connection, or its port has no
-    /// service, or its connection was [refused](Responded::refused).
+    /// A TCP segment that was answered by a reset: no connection exists, the port has no service,
+    /// or the connection was [refused](Responded::refused).
     Reset,
     /// A later segment of a connection whose first segment has not arrived. The peer will send it
     /// again.

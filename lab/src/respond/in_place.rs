@@ -157,8 +157,8 @@ pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<F
     Ok(Fate::UdpEcho)
 }
 
-/// Converts an echo request. An echo has the length of its request. If that exceeds the link's MTU,
-/// the echo would have to be fragmented.
+/// Converts an echo request. An echo has the length of its request. An echo that exceeds the link's
+/// MTU would have to be fragmented.
 fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], Fate> {
     if ip.end - ip.at > config.mtu {
         return Err(Fate::Fragment);

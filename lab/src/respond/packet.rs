@@ -32,8 +32,7 @@ pub(super) enum Held {
     Ip(Ip),
 }
 
-/// An IP packet in a frame. Its header is complete and has no options, and the packet is for this
-/// host.
+/// An IP packet for this host in a frame, with a complete header without options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ip {
     pub(super) at: usize,

@@ -298,7 +298,7 @@ fn a_connection_from_beginning_to_end() {
     let out = answers_of(
         &responding,
         vec![
-            // The second segment arrives first. It is dropped, and the peer sends it again.
+            // The second segment arrives first, is dropped, and is sent again by the peer.
             segment(1000, 7, 506, &[ACK], cookie + 1, b"world"),
             segment(1000, 7, 501, &[ACK], cookie + 1, b"hello"),
             segment(1000, 7, 506, &[ACK], cookie + 6, b"world"),

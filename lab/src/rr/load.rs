@@ -121,7 +121,7 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
         measured.broken += tally.broken;
         measured.lost += tally.lost;
         measured.first_error = measured.first_error.or(tally.first_error);
-        // The longest of the threads' times. They differ by the time until a thread notices the
+        // The longest of the threads' times, which differ by the time until a thread notices the
         // end.
         if tally.elapsed > measured.elapsed {
             measured.elapsed = tally.elapsed;

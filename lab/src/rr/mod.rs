@@ -175,8 +175,8 @@ impl Trial {
     }
 }
 
-/// `steerage-lab respond` in its own process. It ends when its standard input ends: when this value
-/// is dropped, and also if this process dies.
+/// `steerage-lab respond` in its own process, which ends when its standard input ends: when this
+/// value is dropped, and also if this process dies.
 struct Respond {
     child: Child,
     /// Reads the process's standard error to the end, so that the process never blocks.

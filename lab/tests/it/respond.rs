@@ -1,4 +1,4 @@
-//! Tests of the responder. Its peer is the kernel of another network namespace.
+//! Tests of the responder, whose peer is the kernel of another network namespace.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};

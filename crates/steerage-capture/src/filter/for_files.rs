@@ -7,7 +7,7 @@ use super::{Filter, FilterError, FrameFilter, numbers, tcpdump, written};
 
 #[derive(Debug)]
 pub(crate) enum FileFilters {
-    /// A program that the user compiled. It is for one link type: that of the first frame.
+    /// A program that the user compiled for one link type: that of the first frame.
     Numbers { filter: FrameFilter, link: Option<LinkType> },
     /// The programs that tcpdump compiled for each kind, or its error for that kind.
     Compiled(Vec<(FrameKind, Result<FrameFilter, String>)>),

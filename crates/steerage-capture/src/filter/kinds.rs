@@ -5,8 +5,8 @@ use steerage::LinkType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameKind {
     pub(crate) link: LinkType,
-    /// The byte order of the file. It matters if the link header has the byte order of the machine
-    /// that wrote it.
+    /// The byte order of the file, which matters if the link header has the byte order of the
+    /// machine that wrote it.
     pub(crate) big_endian: bool,
 }
 

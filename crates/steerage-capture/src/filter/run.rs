@@ -16,7 +16,7 @@ const KERNEL_ONLY: u32 = 0xffe0_0000;
 
 /// A filter for frames in memory, such as those of a capture file.
 ///
-/// The work of a filter is bounded. It has at most [`INSTRUCTIONS_MAX`](super::INSTRUCTIONS_MAX)
+/// The work of a filter is bounded: it has at most [`INSTRUCTIONS_MAX`](super::INSTRUCTIONS_MAX)
 /// instructions, and runs each at most once, because all jumps go forward. A filter allocates
 /// nothing and reads nothing but the frame.
 ///
@@ -313,8 +313,8 @@ mod tests {
         program.parse::<Filter>().unwrap().for_frames().unwrap().run(frame, wire_len)
     }
 
-    /// The expected results come from `bpf_filter` of libpcap 1.10. It ran each program on `frame`,
-    /// with a length on the wire of 100.
+    /// The expected results come from `bpf_filter` of libpcap 1.10, which ran each program on
+    /// `frame`, with a length on the wire of 100.
     #[test]
     fn operations_are_those_of_libpcap() {
         let frame = [1, 2, 3, 4, 5, 6, 7, 8];

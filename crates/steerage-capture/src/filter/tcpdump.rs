@@ -36,9 +36,9 @@ const AT_A_TIME: usize = 8;
 
 const READING: &str = "reading from file ";
 
-/// The only word of the language that depends on the interface. It matches VLAN tags, which the
+/// The only word of the language that depends on the interface. `vlan` matches VLAN tags, which the
 /// kernel removes from live frames, but which are part of a file's frames. Compiled without the
-/// interface, it matches no live frame.
+/// interface, `vlan` matches no live frame.
 const NEEDS_INTERFACE: &str = "vlan";
 
 pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Filter, FilterError> {

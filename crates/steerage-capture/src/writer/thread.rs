@@ -24,8 +24,8 @@ pub(super) struct Writing {
     written: u64,
     /// The pipe, if its reader is watched.
     pipe: Option<Room>,
-    /// Chunks that were written to the pipe and may be unread. Each has the number of bytes written
-    /// up to its end.
+    /// Chunks that were written to the pipe and may be unread, each with the number of bytes
+    /// written up to its end.
     unread: VecDeque<(u64, Chunk)>,
 }
 

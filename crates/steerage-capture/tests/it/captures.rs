@@ -136,7 +136,7 @@ fn the_link_type_is_that_of_the_file() {
     fs::remove_file(path).unwrap();
 }
 
-/// Records over several pieces. Their lengths put every kind of record across the end of a piece.
+/// Records over several pieces, whose lengths put every kind of record across the end of a piece.
 #[test]
 fn records_across_stretches() {
     let mut chance = Chance(7);

@@ -161,8 +161,8 @@ fn large_windows_are_read_and_dictionaries_named() {
     assert!(error.contains("it was packed with dictionary ") && !error.contains("damaged"), "{error}");
 }
 
-/// The file has 3 MiB of incompressible data twice, so the second half refers back by 3 MiB. That
-/// is further than the window in the header that the decoder sees.
+/// The file has 3 MiB of incompressible data twice, so the second half refers back by 3 MiB,
+/// further than the window in the header that the decoder sees.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {

@@ -1,5 +1,5 @@
-//! Capture outputs that accept nothing for a while, or forever. They lose only their own packets,
-//! count them promptly, and delay nothing else.
+//! Capture outputs that accept nothing for a while, or forever. Such outputs lose only their own
+//! packets, count them promptly, and delay nothing else.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -35,7 +35,7 @@ fn target(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stuck-{name}"))
 }
 
-/// A FIFO and its reader. The reader reads nothing until the test allows it. Then it reads to the
+/// A FIFO and its reader. The reader reads nothing until the test allows it, and then reads to the
 /// end and returns the bytes.
 fn fifo(name: &str) -> (PathBuf, mpsc::Sender<()>, thread::JoinHandle<Vec<u8>>) {
     let path = target(name);

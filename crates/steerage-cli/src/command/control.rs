@@ -48,8 +48,8 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
     }
 }
 
-/// The paths of all attributes below a directory, one per line. Its own attributes come before
-/// those of its subdirectories.
+/// The paths of all attributes below a directory, one per line. The directory's own attributes come
+/// before those of its subdirectories.
 fn below(client: &mut Client, directory: &str, depth: usize) -> Result<String, ClientError> {
     let depth = depth.checked_sub(1).ok_or(ClientError::Nonsense)?;
     let (mut paths, mut deeper) = (String::new(), String::new());

@@ -1,5 +1,6 @@
-//! The process that `parallel` starts for a job that reads a file. It becomes the job's program
-//! when the file is complete. At that time, `parallel` is in its sandbox and cannot start programs.
+//! The process that `parallel` starts for a job that reads a file. The process becomes the job's
+//! program when the file is complete, because `parallel` is then in its sandbox and cannot start
+//! programs.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;

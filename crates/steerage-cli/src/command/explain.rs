@@ -77,8 +77,8 @@ struct Seen {
     error: Option<Error>,
 }
 
-/// Runs the traffic through the path on one CPU, so that packets are numbered in order. They are
-/// hashed as on many CPUs, with the fragment table.
+/// Runs the traffic through the path on one CPU, so that packets are numbered in order. The packets
+/// are hashed as on many CPUs, with the fragment table.
 fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bool) -> Result<Seen, Error> {
     let layers = args.hash.layers();
     let wanted = args.packet;

@@ -63,7 +63,7 @@ impl Programs {
         Ok(output)
     }
 
-    /// Waits until all programs have ended. Their input has already ended.
+    /// Waits until all programs have ended. The input of the programs has already ended.
     fn wait(self) -> Result<(), Error> {
         let mut wrong = Vec::new();
         for (spec, mut child) in self.0 {

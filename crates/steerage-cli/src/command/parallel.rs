@@ -269,7 +269,7 @@ fn start_jobs(
         jobs.streams.extend(feed.stream.clone());
         let mut job = Job::new(number, words, feed, written);
         // A job that reads a file starts when the file is complete. The sandbox allows no new
-        // processes by then, so the process is created now and waits. The other jobs start now,
+        // processes by then, so the process is created now and waits. All other jobs start now,
         // which closes their ends of the pipes in this process.
         match template.via {
             Via::File => job.prepare(count)?,

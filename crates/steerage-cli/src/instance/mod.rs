@@ -43,9 +43,9 @@ pub(crate) use hash::{hasher, hashing, random_key};
 /// Opens the devices, drops the privileges that are no longer needed, and builds an instance with
 /// the devices.
 ///
-/// `maker` returns the function that creates each CPU's handler. Its argument says whether all
-/// devices can wait, as files can. `maker` may also start threads that write the files of `needs`.
-/// The result also has the services of the run.
+/// `maker` returns the function that creates each CPU's handler. The argument of `maker` says
+/// whether all devices can wait, as files can. `maker` may also start threads that write the files
+/// of `needs`. The result also has the services of the run.
 pub(crate) fn receiving<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,

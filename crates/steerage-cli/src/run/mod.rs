@@ -52,7 +52,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
     // Signals are handled before the start, so that every signal ends the run in good order.
     let (asked, outputs, on_stop) = (events_in.clone(), options.flow_outputs.clone(), options.on_stop.clone());
     options.signals.listen(move |what| {
-        // This also matters after the run, while the program waits for a reader of the flows.
+        // The stop also matters after the run, while the program waits for a reader of the flows.
         if what == SignalRequest::Stop {
             outputs.iter().for_each(FlowOutput::hurry);
             if let Some(hook) = &on_stop {

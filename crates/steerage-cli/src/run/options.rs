@@ -46,16 +46,15 @@ pub(crate) struct RunOptions {
     pub(crate) verbose: bool,
     pub(crate) meters: Option<Metering>,
     pub(crate) keys: Option<Keys>,
-    /// The outputs of `meter`. Their threads end soon if the user stops the run.
+    /// The outputs of `meter`, whose threads end soon if the user stops the run.
     pub(crate) flow_outputs: Vec<FlowOutput>,
     pub(crate) sample: Option<u32>,
     pub(crate) stopper: Stopper,
     pub(crate) on_stop: Option<StopHook>,
 }
 
-/// A function that is called when a run should stop. It may also be called after the run is over,
-/// until the program ends. It returns true if the run should stop now. Otherwise the run ends by
-/// itself.
+/// A function that is called when a run should stop, or after the run until the program ends. The
+/// function returns true if the run should stop now. Otherwise the run ends by itself.
 #[derive(Clone)]
 pub(crate) struct StopHook(Arc<dyn Fn(EndedBy) -> bool + Send + Sync>);
 

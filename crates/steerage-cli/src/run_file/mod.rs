@@ -51,7 +51,8 @@ pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRu
 }
 
 fn commands(cli: &Command) -> Vec<&str> {
-    // Their positional arguments are devices, and for some commands also the command of the jobs.
+    // The positional arguments of these commands are devices, and for some commands also the
+    // command of the jobs.
     let receives = |command: &&Command| {
         let positionals: Vec<&str> = command.get_positionals().map(|arg| arg.get_id().as_str()).collect();
         positionals == [DEVICES] || positionals == [DEVICES, JOB]

@@ -1,5 +1,5 @@
-//! The thread that serves all clients. It keeps the state of each client, so that no client waits
-//! for another.
+//! The thread that serves all clients. The thread keeps the state of each client, so that no client
+//! waits for another.
 
 use std::cell::OnceCell;
 use std::io::{self, ErrorKind, Read, Write};
@@ -27,8 +27,7 @@ const SILENT_MAX: Duration = Duration::from_secs(1);
 /// default queue (std requests 128), so that a flood does not fill that queue meanwhile.
 const ACCEPTED_A_TURN: usize = 256;
 
-/// How long a client may take from connecting to the end of its reply. This is Prometheus' default
-/// timeout.
+/// How long a client may take from connecting to the end of its reply: Prometheus' default timeout.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long no client is accepted after the kernel has refused one because no file descriptor is

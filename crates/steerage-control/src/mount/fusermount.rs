@@ -64,8 +64,8 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
         let output = child.wait_with_output()?;
         return Err(Failure::Refused(last_line(&output.stderr)));
     };
-    // `fusermount3` runs until it has unmounted. After that, it is a zombie until this process
-    // ends, because the sandbox of a run does not allow waiting for a process.
+    // `fusermount3` runs until it has unmounted, and is then a zombie until this process ends. The
+    // sandbox of a run does not allow waiting for a process.
     let copy = rustix::io::fcntl_dupfd_cloexec(&socket, fuse.as_raw_fd().saturating_add(1)).map_err(io::Error::from)?;
     socket.set_read_timeout(Some(UNMOUNT_MAX))?;
     Ok((fuse, Watched { socket, _copy: copy }))

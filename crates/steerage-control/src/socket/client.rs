@@ -131,8 +131,8 @@ impl Client {
     }
 
     fn ask(&mut self, request: &Value, key: &str, within: Duration) -> Result<Value, ClientError> {
-        // An instance with too many clients sends an error and closes the connection. That error
-        // can be read even if the request cannot be sent.
+        // An instance with too many clients sends an error and closes the connection. The client
+        // can read that error even if its request cannot be sent.
         let sent = self.stream.get_mut().write_all(format!("{request}\n").as_bytes());
         let line = match (sent, self.line(within)) {
             (_, Ok(line)) if !line.is_empty() => line,

@@ -1,5 +1,5 @@
 //! Numbers that can be set: sysctls of `/proc/sys/net/core`, switches like ethtool's private flags,
-//! and each queue's numbers. All are parsed like `proc_dointvec_minmax` does (Linux,
+//! and each queue's numbers. All numbers are parsed like in `proc_dointvec_minmax` (Linux,
 //! kernel/sysctl.c).
 
 use std::time::{Duration, Instant};

@@ -122,7 +122,7 @@ fn a_directory_that_others_can_change_is_refused() {
     assert!(public.join("taken.sock").exists());
 }
 
-/// A search removes this user's dead sockets in directories that this user trusts. It finds no
+/// A search removes this user's dead sockets in directories that this user trusts, and finds no
 /// sockets of other users.
 #[test]
 fn a_search_trusts_and_removes_nothing_of_mallorys() {

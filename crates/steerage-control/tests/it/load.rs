@@ -105,7 +105,8 @@ fn files_are_written_under_load_while_a_reader_hangs() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// A handler that hangs. Its source waits for it, so no move can end before the handler returns.
+/// A handler that hangs. The source waits for the handler, so no move can end before the handler
+/// returns.
 struct Hangs(Arc<AtomicBool>);
 
 impl Handler for Hangs {

@@ -50,7 +50,7 @@ fn rows(text: &str) -> Vec<Row> {
     text.lines().map(row).collect()
 }
 
-/// How much the counts have grown. The other columns keep their current values.
+/// How much the counts have grown. Columns that are not counts keep their current values.
 fn since(before: &Row, now: &Row) -> Row {
     let mut moved = *now;
     for at in [PROCESSED, DROPPED, TIME_SQUEEZE, RECEIVED_RPS, FLOW_LIMIT_COUNT] {
@@ -69,7 +69,7 @@ fn kernels(cpu: usize) -> Row {
     *rows.iter().find(|row| row[CPU] == cpu as u64).expect("a row for each CPU")
 }
 
-/// A setting of the kernel that all namespaces share. Its old value is restored at the end.
+/// A setting of the kernel that all namespaces share. The old value is restored at the end.
 struct Setting {
     path: &'static str,
     before: String,
@@ -93,7 +93,7 @@ impl Drop for Setting {
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Namespace 0 sends datagrams of 64 KiB to namespace 1, a router. The router forwards them to
-/// namespace 0 over a link with the smallest MTU. It cuts each datagram into more than a thousand
+/// namespace 0 over a link with the smallest MTU, and cuts each datagram into more than a thousand
 /// fragments, all in one softirq.
 fn router() -> Option<Namespaces> {
     let allowed = fs::exists(BACKLOG).unwrap_or(false) && rustix::process::geteuid().is_root();

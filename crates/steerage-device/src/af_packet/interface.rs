@@ -17,7 +17,7 @@ const ARPHRD_IPGRE: u16 = 778;
 const ARPHRD_IP6GRE: u16 = 823;
 const ARPHRD_NONE: u16 = 0xfffe;
 
-/// An Ethernet header and two VLAN tags. They precede the bytes that the MTU counts.
+/// An Ethernet header and two VLAN tags, which precede the bytes that the MTU counts.
 const LINK_BYTES: usize = 14 + 2 * 4;
 
 /// An interface, as it was when it was read.

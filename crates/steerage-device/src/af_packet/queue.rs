@@ -398,8 +398,8 @@ impl RxQueue for Queue {
     }
 
     fn stop(&mut self) -> bool {
-        // From now on the kernel puts no frame into the ring. It shows the frames already there
-        // when the block's timeout expires.
+        // From now on the kernel puts no frame into the ring. The kernel shows the frames already
+        // there when the block's timeout expires.
         self.stopping = self.socket.attach(&program::NOTHING).is_ok();
         self.stopping
     }
@@ -407,8 +407,8 @@ impl RxQueue for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // The socket exists as long as its memory is mapped, so make it accept nothing. If that
-        // fails, the socket only costs time.
+        // The socket exists as long as its memory is mapped, so make it accept nothing. A socket
+        // that still accepts frames only costs time.
         let _ = self.socket.attach(&program::NOTHING);
         if self.promiscuous {
             let _ = self.socket.promiscuous(self.interface.index, false);

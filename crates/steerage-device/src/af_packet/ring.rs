@@ -39,7 +39,7 @@ pub(super) struct Current {
     pub(super) frames: u32,
     pub(super) at: usize,
     pub(super) used: usize,
-    /// The place from which the block's frames are lent. If there is none, the frames must be
+    /// The place from which the block's frames are lent. If there is no place, the frames must be
     /// copied.
     pub(super) place: Option<usize>,
 }

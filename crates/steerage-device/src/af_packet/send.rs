@@ -47,9 +47,9 @@ const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } e
 pub struct AfPacketOutput {
     /// The interface's name.
     pub interface: String,
-    /// Whether packets bypass the queueing discipline. This is cheaper, but packets are dropped at
-    /// once if the driver's ring is full. Nothing is shaped, and packet sockets (tcpdump) do not
-    /// see the packets.
+    /// Whether packets bypass the queueing discipline. Bypassing the discipline is cheaper, but
+    /// packets are dropped at once if the driver's ring is full. Nothing is shaped, and packet
+    /// sockets (tcpdump) do not see the packets.
     pub qdisc_bypass: bool,
     /// Whether super-frames are sent whole, and consecutive packets of a batch are merged into
     /// super-frames. Otherwise super-frames are cut.
@@ -215,7 +215,7 @@ impl Send {
         Ok(match error.raw_os_error() {
             // The socket's send buffer is full.
             Some(libc::EAGAIN) => Attempt::NoRoom,
-            // The queueing discipline or the driver dropped the packet. It may accept the next
+            // The queueing discipline or the driver dropped the packet, but may accept the next
             // packet.
             Some(libc::ENOBUFS | libc::ENOMEM) => Attempt::Is(Outcome::Full),
             Some(libc::ENETDOWN) => Attempt::Is(Outcome::Refused),

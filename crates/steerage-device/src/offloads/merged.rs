@@ -27,15 +27,15 @@ pub(crate) type Packets<'p> = [Option<OutgoingPacket<'p>>; HANDLE_BUDGET];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Sent,
-    /// The kernel does not accept such a frame. If it is a super-frame, the kernel may accept its
-    /// packets.
+    /// The kernel does not accept such a frame. If the frame is a super-frame, the kernel may
+    /// accept its packets.
     Unfit,
-    /// The frame is longer than the kernel accepts. If it is a super-frame, its packets may be
-    /// short enough.
+    /// The frame is longer than the kernel accepts. If the frame is a super-frame, its packets may
+    /// be short enough.
     TooLong,
     /// The output does not accept packets of this link type.
     LinkType,
-    /// The packet is incomplete, because the capture truncated it. It is not sent.
+    /// The packet is incomplete, because the capture truncated it, and is not sent.
     Cut,
     /// The kernel accepts no frames, because the interface is down or gone.
     Refused,

@@ -1,6 +1,6 @@
 //! The header that may precede each packet (`IFF_VNET_HDR`): the header of the virtio network
-//! device (virtio 1.2, chapter 5.1.6), in little-endian order. It describes the work that the
-//! sender left to the device: checksums and segmentation.
+//! device (virtio 1.2, chapter 5.1.6), in little-endian order. The header describes the work that
+//! the sender left to the device: checksums and segmentation.
 //!
 //! This module handles headers of devices without super-frames. For a caller's file descriptor, the
 //! kernel is configured to leave no work to the reader. Packets that were queued earlier may have
@@ -19,9 +19,9 @@ pub(crate) const HEADER_BYTES_MAX: usize = 64;
 /// TCP segments in one packet (`VIRTIO_NET_HDR_GSO_TCPV4`, `_TCPV6`).
 const GSO_TCP: [u8; 2] = [1, 4];
 
-/// Like [`finish`], but accepts merged TCP segments. They form one long segment, which is completed
-/// like a single segment. Merged datagrams are refused, because they would become one different
-/// datagram.
+/// Like [`finish`], but accepts merged TCP segments. Merged segments form one long segment, which
+/// is completed like a single segment. Merged datagrams are refused, because they would become one
+/// different datagram.
 #[must_use]
 pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) -> bool {
     let mut header = *header;

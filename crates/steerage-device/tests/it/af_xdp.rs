@@ -111,8 +111,8 @@ fn frames_come_in_order_in_every_mode() {
     }
 }
 
-/// While handlers keep all pages, the kernel has none. Frames that arrive are lost and counted.
-/// After that, receiving continues.
+/// While handlers keep all pages, the kernel has none. Frames that arrive then are lost and
+/// counted. When the pages return, receiving continues.
 #[test]
 fn without_pages_frames_are_lost_and_counted() {
     let Some(net) = Net::new() else { return };

@@ -195,8 +195,8 @@ fn jumbo_frames_leave_in_order_and_whole() {
     ordered(&net, 60..=9014, 50_000, None);
 }
 
-/// Frames in several pages are sent from these pages. If that needs more descriptors than a frame
-/// may have, the frames are copied first.
+/// Frames in several pages are sent from these pages. A frame that needs too many descriptors is
+/// copied first.
 #[test]
 fn frames_in_several_pages_leave_in_order_and_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };

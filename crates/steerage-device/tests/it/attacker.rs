@@ -105,8 +105,8 @@ impl RxQueue for Around {
     }
 }
 
-/// If the outer device could swap the blocks, the inner device would see no lent frame. It would
-/// then let the kernel overwrite memory that handlers are reading.
+/// If the outer device could swap the blocks, the inner device would see no lent frame. The inner
+/// device would then let the kernel overwrite memory that handlers are reading.
 #[test]
 fn a_device_around_another_one_does_not_get_at_its_blocks() {
     let Some(net) = Net::new() else { return };

@@ -29,7 +29,7 @@ struct Got {
 
 type Log = Arc<Mutex<Vec<Got>>>;
 
-/// A handler that records each packet. It only requires that each direction of a flow stays
+/// A handler that records each packet, and only requires that each direction of a flow stays
 /// together.
 struct Notes {
     log: Log,

@@ -1,4 +1,4 @@
-//! Super-frames between two kernels. They are received whole, steered as one packet, and then sent
+//! Super-frames between two kernels, which are received whole, steered as one packet, and then sent
 //! whole, cut, or merged.
 
 use std::sync::atomic::{AtomicBool, Ordering};

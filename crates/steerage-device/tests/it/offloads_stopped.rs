@@ -48,8 +48,8 @@ impl Handler for Stops {
             if number == 0 {
                 let (stops, go_on) = self.signals.lock().unwrap().take().expect("a CPU stops once");
                 stops.send(()).unwrap();
-                // This wait also ends if the test fails. It has no timeout, because the messages of
-                // other CPUs take long on a busy machine.
+                // This wait also ends if the test fails. The wait has no timeout, because the
+                // messages of other CPUs take long on a busy machine.
                 let _ = go_on.recv();
                 continue;
             }
@@ -156,7 +156,7 @@ fn a_stopped_cpu_leaves_an_interface_to_the_others() {
     namespaces.veth((1, "near"), (0, "left"));
     namespaces.address(0, 1, "left");
     namespaces.address(1, 2, "near");
-    // Nothing reads from this socket. It only prevents the kernel from replying.
+    // Nothing reads from this socket, which only prevents the kernel from replying.
     let unread = namespaces.within(1, || UdpSocket::bind("10.210.0.2:0").unwrap());
     let input = namespaces.within(1, || {
         let options = AfPacketOptions::new("near").direction(Direction::In).offloads(true);

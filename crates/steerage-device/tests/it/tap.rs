@@ -156,7 +156,7 @@ fn what_the_kernel_drops_is_counted() {
         tester.stop();
         tester.lost()
     };
-    // The drops are not read yet. They are read at the end.
+    // The drops are read only at the end.
     assert_eq!(poll_until(Polled::Drained, Timestamp::ZERO), 0);
     let dropped = namespaces.counted(0, "slow", 11);
     assert_eq!(poll_until(Polled::Ended, Timestamp::ZERO), dropped);

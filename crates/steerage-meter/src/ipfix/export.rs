@@ -19,8 +19,7 @@ use super::collector::Collector;
 use super::message::{Encoder, Statistics};
 use super::transport::{Sent, Train, Way};
 
-/// How long records wait for a new connection. This is longer than the restart of a collector
-/// takes.
+/// How long records wait for a new connection: longer than the restart of a collector takes.
 const DOWN_MAX: Duration = Duration::from_secs(10);
 
 /// The longest sleep, so that the thread soon notices a request to stop.

@@ -36,8 +36,8 @@ pub(super) struct Way {
     error: Option<io::Error>,
 }
 
-/// Messages that are sent with one system call. All have the length of the first message, except
-/// the last message, which may be shorter. The kernel cuts the train into datagrams
+/// Messages that are sent with one system call. All messages have the length of the first message,
+/// except the last message, which may be shorter. The kernel cuts the train into datagrams
 /// (`UDP_SEGMENT`), which costs less than a system call for each.
 #[derive(Debug, Default)]
 pub(super) struct Train {
@@ -262,7 +262,7 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
                 Sent::No
             }
         },
-        // EIO: before Linux 6.11, the interface must support checksum offload. The other errors
+        // EIO: before Linux 6.11, the interface must support checksum offload. The further errors
         // mean that datagrams are too long or too many, or that the kernel does not know the
         // option.
         Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP) if train.messages > 1 => {

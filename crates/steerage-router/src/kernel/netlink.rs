@@ -38,8 +38,8 @@ const READS_MAX: usize = 4096;
 /// The timeout for a reply. The kernel replies at once, even under load, or never.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The maximum number of dumps if changes interrupt them. After that, the reported changes must
-/// suffice.
+/// The maximum number of dumps if changes interrupt them. After the last dump, the reported changes
+/// must suffice.
 const DUMPS_MAX: usize = 3;
 
 pub(super) type Each<'a> = &'a mut dyn FnMut(RouteNetlinkMessage, u16);

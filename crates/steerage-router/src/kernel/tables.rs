@@ -41,8 +41,8 @@ struct LinkState {
 }
 
 /// The number of checks (one per second) during which a neighbour counts as silent after the kernel
-/// has failed to resolve it. After that, the neighbour is unknown. The first packet to it then
-/// starts a new resolution and causes no ICMP error, as in the kernel.
+/// has failed to resolve it. After these checks, the neighbour is unknown. The first packet to it
+/// then starts a new resolution and causes no ICMP error, as in the kernel.
 const SILENT_CHECKS: u8 = 5;
 
 #[derive(Debug)]

@@ -88,7 +88,8 @@ impl Jobs {
         started
     }
 
-    /// Declares that no further job will be started, even if some were not. Their processes end.
+    /// Declares that no further job will be started. The processes of jobs that were not started
+    /// end.
     pub(super) fn complete(&self) {
         self.lock().iter_mut().for_each(Job::give_up_start);
         self.complete.store(true, Ordering::Relaxed);

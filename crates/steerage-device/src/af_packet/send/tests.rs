@@ -75,7 +75,8 @@ fn what_is_none_for_the_interface_is_refused() {
 }
 
 /// Sends through an interface that takes IP packets without a link header. Packets written into the
-/// TUN `far` arrive at its other end. That TUN has no offloads, so the kernel cuts super-frames.
+/// TUN `far` arrive at its other end. The TUN `far` has no offloads, so the kernel cuts
+/// super-frames.
 #[test]
 fn packets_without_a_link_header() {
     for (near, far) in [("tun:near0", "far0"), ("tun:near0,offload=on", "af_packet:far0,offload=on")] {
@@ -101,8 +102,8 @@ fn packets_without_a_link_header() {
     }
 }
 
-/// A queueing discipline with a low rate drops packets. They count as "no room", and the device
-/// does not fail.
+/// A queueing discipline with a low rate drops packets. These packets count as "no room", and the
+/// device does not fail.
 #[test]
 fn what_finds_no_room_is_counted() {
     let Some(namespaces) = cable() else { return };

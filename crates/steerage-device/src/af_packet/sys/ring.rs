@@ -193,10 +193,10 @@ impl Drop for Spare {
 pub(in crate::af_packet) struct Memory {
     shape: Shape,
     status: View,
-    /// The places from which frames are lent. They live as long as the region through which frames
+    /// The places from which frames are lent, which live as long as the region through which frames
     /// are read.
     lent: Arc<View>,
-    /// The claim to the lent blocks. It never leaves this struct.
+    /// The claim to the lent blocks, which never leaves this struct.
     claim: Option<Claim>,
     spare: Option<Spare>,
 }

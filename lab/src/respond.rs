@@ -206,7 +206,6 @@ fn send_all(
 enum Then {
     Transmit,
     Discard,
-    /// The packet is left unchanged.
     Leave,
 }
 

@@ -46,7 +46,6 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A case that did not run, or did not run to its end.
 #[derive(Serialize)]
 struct Skipped<'a> {
     experiment: &'a str,

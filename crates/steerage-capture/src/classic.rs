@@ -33,14 +33,12 @@ const VERSION_MINOR_MAX: u16 = 4;
 /// The bits of the link type in its field. The higher bits are about frame check sequences.
 const LINK_TYPE_MASK: u32 = 0xffff;
 
-/// Whether a file that begins with these bytes has this format.
 pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     MAGICS.contains(&u32::from_be_bytes(bytes)) || MAGICS.contains(&u32::from_le_bytes(bytes))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
-    /// The captured length first.
     InOrder,
     /// Either order, as in files of some writers of version 2.3. The captured length is the smaller
     /// one, because it cannot exceed the original length.

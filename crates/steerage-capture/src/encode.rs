@@ -63,7 +63,6 @@ pub(super) struct Whole {
     pub(super) len: usize,
 }
 
-/// The fields of a packet that are written besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketHead {
     pub(super) interface: (u32, Interface),
@@ -115,7 +114,6 @@ impl StreamFormat {
         if self.takes_several_links() { section() } else { Vec::new() }
     }
 
-    /// The bytes before the first packet of an interface.
     pub(super) fn interface_head(self, interface: Interface) -> Vec<u8> {
         match self {
             Self::Pcap => pcap_head(MAGIC_MICROSECONDS, interface.link),

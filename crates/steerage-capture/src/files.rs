@@ -44,7 +44,6 @@ pub(super) struct Open {
 
 pub(super) struct Known {
     pub(super) bytes: Option<u64>,
-    /// The link type of the first file, unless it is a pipe.
     pub(super) link: Option<LinkType>,
     /// The format that can hold all files, if no file is a pipe.
     pub(super) format: Option<StreamFormat>,
@@ -189,7 +188,6 @@ fn failed(path: &Path, cause: io::Error) -> DeviceError {
     DeviceError::new(name(path), "open the capture", cause)
 }
 
-/// The error for a source that could not be read or unpacked.
 pub(super) fn unreadable(name: &str, source: &Source, error: io::Error) -> DeviceError {
     let offset = source.offset();
     if !source.is_packed() {

@@ -178,7 +178,6 @@ enum Format {
 }
 
 impl Format {
-    /// The link type of all frames in the file, if the format allows only one.
     fn link(&self) -> Option<LinkType> {
         match self {
             Self::Classic(classic) => Some(classic.link()),

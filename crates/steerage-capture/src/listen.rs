@@ -140,7 +140,6 @@ pub fn listen(address: &str, mut waits: impl FnMut(Waiting) -> bool) -> Result<O
 
 enum Allowed {
     Yes,
-    /// The client belongs to this user.
     No(Option<u32>),
 }
 

@@ -59,7 +59,6 @@ struct Interface {
     /// The snap length in bytes. 0 means no limit.
     snap_bytes: u32,
     clock: Clock,
-    /// Whether all times are whole microseconds.
     has_microseconds: bool,
 }
 
@@ -67,7 +66,6 @@ struct Packet {
     at: usize,
     len: usize,
     header: FrameHeader,
-    /// Whether the block has a time that cannot be represented.
     bad_time: bool,
 }
 

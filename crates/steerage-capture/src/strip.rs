@@ -71,7 +71,6 @@ fn below(frame: &[u8], ethernet: Option<usize>, at: usize, ethertype: [u8; 2]) -
 mod tests {
     use super::*;
 
-    /// An IPv4 header without options, for this protocol and payload length.
     fn ipv4(protocol: u8, payload: usize) -> Vec<u8> {
         let len = (20 + payload) as u16;
         let mut header = vec![0x45, 0, 0, 0, 0, 1, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];

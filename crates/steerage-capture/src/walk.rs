@@ -9,7 +9,6 @@ use steerage::{
 
 #[derive(Debug)]
 pub(super) struct Walk<'a> {
-    /// The remaining bytes of the block, up to the end of the window.
     pub(super) lending: Lending<'a>,
     /// The position in `lending`. All earlier bytes are done.
     pub(super) at: usize,
@@ -17,7 +16,6 @@ pub(super) struct Walk<'a> {
     pub(super) room: usize,
     /// Frames with later times are not due yet. In nanoseconds since 1970.
     pub(super) until: u64,
-    /// The link type of the frames delivered in this poll, if there are any.
     pub(super) link: Option<LinkType>,
     pub(super) met: Met,
 }
@@ -45,7 +43,6 @@ impl Met {
 }
 
 impl Walk<'_> {
-    /// The bytes that the walk has not reached yet.
     #[inline(always)]
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         self.lending.bytes().get_mut(self.at..).unwrap_or_default()
@@ -94,7 +91,6 @@ impl Sieve for All {
 pub(super) enum Found {
     /// A packet, followed by this many bytes to skip.
     Packet { spot: Spot, behind: usize },
-    /// This many bytes to skip.
     Other { bytes: usize },
 }
 
@@ -116,11 +112,9 @@ pub(super) enum Stop {
     Skip { bytes: u64 },
     /// The next frame's link type differs from that of earlier frames in this poll.
     OtherLink,
-    /// The next frame is not due before this time.
     NotYet { nanos: u64 },
     /// The filter removed as many frames as one poll may check.
     Filtered,
-    /// The next bytes are not a record.
     Wrong(Wrong),
 }
 

@@ -24,7 +24,6 @@ pub(super) struct Window {
     offset: u64,
     /// Bytes on their way to another block, which begin a record that is not complete yet.
     carry: Vec<u8>,
-    /// How many bytes to skip before the next record.
     skip: u64,
     ended: bool,
 }
@@ -40,7 +39,6 @@ const CARRY_BYTES: usize = READ_BYTES / 4;
 pub(super) enum Filled {
     /// The window has more bytes, or the file has ended.
     Read,
-    /// The input has no data yet.
     Later,
     /// Frames of all blocks are still lent, so nothing has changed.
     FramesOut,
@@ -77,7 +75,6 @@ impl Window {
         self.at = at;
     }
 
-    /// Skips `bytes` bytes, in the window and after it.
     pub(super) fn skip(&mut self, bytes: u64) {
         let here = bytes.min(self.len() as u64);
         self.walked_to(self.at + here as usize);

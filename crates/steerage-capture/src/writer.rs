@@ -74,7 +74,6 @@ struct Sent {
     lane: Arc<Lane>,
     source: TxSource,
     packets: u64,
-    /// The bytes of the packets, without the bytes that the file format adds.
     bytes: u64,
     end: usize,
     len: usize,
@@ -105,9 +104,7 @@ pub(super) struct Entry<'a> {
 struct Buffer {
     waiting: VecDeque<Chunk>,
     spare: Vec<Chunk>,
-    /// The number of bytes in `waiting`.
     bytes: usize,
-    /// Whether to write now, even if there is little data.
     hurry: bool,
     /// The writer sleeps until this many bytes wait.
     wakes_at: Option<usize>,
@@ -116,7 +113,6 @@ struct Buffer {
     /// Whether bytes other than packets were appended: the head of a file whose packets have one
     /// link type.
     begun: bool,
-    /// The error that ended the writing, if any.
     failed: Option<StreamFailure>,
 }
 
@@ -223,13 +219,11 @@ impl Writer {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of bytes written so far, and the number of those that are in the pipe.
     pub(super) fn written(&self) -> (u64, usize) {
         let unread = self.file().as_deref().filter(|_| self.options.watched).map_or(0, pipe::unread);
         (self.written.load(Ordering::Relaxed), unread)
     }
 
-    /// The number of bytes that wait to be written, as of the last batch.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -324,12 +318,10 @@ impl Writer {
         }
     }
 
-    /// The share of the buffer that each CPU has, in bytes.
     fn share(&self) -> usize {
         (self.options.buffer_bytes / self.lanes.load(Ordering::Relaxed).max(1)).max(SHARE_MIN)
     }
 
-    /// Whether the buffer accepts another batch of that CPU.
     pub(super) fn takes(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share()
     }
@@ -462,7 +454,6 @@ impl Entry<'_> {
         &mut self.buffer.last_chunk().bytes
     }
 
-    /// Counts an appended packet with this many captured bytes.
     #[inline]
     pub(super) fn count(&mut self, bytes: u64) {
         self.packets += 1;

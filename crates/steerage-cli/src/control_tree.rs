@@ -53,7 +53,6 @@ impl ControlTree {
         Ok(Self(RefCell::new(Some(prepared))))
     }
 
-    /// Adds the control tree's needs after its preparation: it removes the socket at the end.
     pub(crate) fn needs<'a>(&self, needs: Needs<'a>) -> Needs<'a> {
         let prepared = self.0.borrow();
         let Some(prepared) = prepared.as_ref() else { return needs };

@@ -104,7 +104,6 @@ impl LiveTable {
         Some(bar(capture.bytes_read(), capture.bytes_total().filter(|total| *total > 0)?))
     }
 
-    /// The text for the remaining time and bytes, as far as they are known.
     fn progress(&self, elapsed: Duration, received: u64) -> String {
         let read = self.ends.capture.as_ref().map(|capture| (capture.bytes_read(), capture.bytes_total()));
         let by_files = read.and_then(|(read, total)| rest(elapsed, read, total?));
@@ -147,7 +146,6 @@ impl LiveTable {
         self.due = None;
     }
 
-    /// The escape sequences that move to the first line of the table and erase from there.
     fn erasure(&self) -> String {
         if self.lines == 0 { String::new() } else { format!("\r\x1b[{}A\x1b[J", self.lines) }
     }

@@ -32,7 +32,6 @@ impl Metrics {
         Ok(Self(RefCell::new(listener)))
     }
 
-    /// Serves metrics until the returned server is dropped.
     pub(crate) fn serve(&self, handle: Handle, more: Option<More>) -> Result<Option<Server>, Error> {
         let Some(listener) = self.0.take() else { return Ok(None) };
         let source = Source { handle, version: env!("CARGO_PKG_VERSION"), more };

@@ -151,7 +151,6 @@ impl<'a> Needs<'a> {
         &self.written
     }
 
-    /// Allows connections to other hosts if `connects` is true.
     pub(crate) fn connects(self, connects: bool) -> Self {
         let groups = [Group::Internet, Group::SendTo];
         let sandbox = if connects { self.sandbox.calls(&groups) } else { self.sandbox };
@@ -174,7 +173,6 @@ impl<'a> Needs<'a> {
         Self { sandbox: self.sandbox.uses_device("/dev/tty"), ..self }
     }
 
-    /// Allows restoring the modes of the terminal at the end, if `restores` is true.
     pub(crate) fn restores_terminal(self, restores: bool) -> Self {
         let sandbox = if restores { self.sandbox.calls(&[Group::Terminal]) } else { self.sandbox };
         Self { sandbox, ..self }
@@ -196,7 +194,6 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Confinement {
     packet_groups: Vec<Group>,
-    /// The sandbox, or `None` with `--no-sandbox`.
     sandbox: Option<Sandbox>,
 }
 

@@ -49,7 +49,6 @@ pub(crate) enum SignalRequest {
 
 #[derive(Debug)]
 pub(crate) struct EarlySignals {
-    /// Whether USR1 arrived.
     report: Arc<AtomicBool>,
 }
 

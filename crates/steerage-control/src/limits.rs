@@ -65,8 +65,8 @@ pub const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// read.
 pub const OPEN_FILES_MAX: usize = 1024;
 
-/// The number of open files that are reserved for root, and the number for root and the instance's
-/// user.
+/// The number of open files that only root can have. As many further open files are for root and
+/// the instance's user only.
 pub const OPEN_FILES_RESERVED: usize = 128;
 
 /// The number of open files that any other user may have. `cat` of all files opens only one file at

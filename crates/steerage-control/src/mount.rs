@@ -242,7 +242,6 @@ fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     Ok(process.map(|process| (process.to_owned(), path)))
 }
 
-/// Whether a process with this id exists, even if it belongs to another user.
 fn is_alive(process: &str) -> bool {
     let process = process.parse().ok().and_then(Pid::from_raw);
     process.is_some_and(|process| test_kill_process(process) != Err(rustix::io::Errno::SRCH))

@@ -11,7 +11,6 @@ const IPV6_HOST_PREFIX: u32 = 64;
 /// The party that takes a slot. All slots of one client count for the same party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Party {
-    /// A user of this machine.
     User(u32),
     /// A host, which is identified by its IPv4 address or its IPv6 prefix.
     Host(IpAddr),
@@ -64,7 +63,6 @@ impl Quota {
         }
     }
 
-    /// Whether `party` may have a slot, if the parties in `taken` have one slot each.
     pub(crate) fn admit(&self, party: Party, taken: impl Iterator<Item = Party>) -> Result<(), QuotaFull> {
         let (mut all, mut own) = (0, 0);
         for other in taken {

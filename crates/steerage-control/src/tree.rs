@@ -93,9 +93,7 @@ enum Attribute {
     Mask(usize, Form),
     Buckets(usize),
     BucketLoad(usize),
-    /// The CPU that polls a queue.
     PolledBy(usize),
-    /// The source of a queue's flow hash.
     HashSource(usize),
     Statistic(usize, Statistic),
     /// One of the kernel's own files for a network interface, by the file's name.

@@ -11,7 +11,6 @@ use steerage::{Batch, Builder, Cpu, Handler, Packet, Timestamp, flow::protocol::
 const NAMES_MAX: usize = 10_000;
 type Queries = HashMap<Vec<u8>, u64>;
 
-/// The queries on one CPU since its last tick, and the channel to the printing thread.
 struct DnsRates(Queries, mpsc::Sender<Queries>);
 
 impl Handler for DnsRates {

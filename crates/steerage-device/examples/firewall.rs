@@ -23,7 +23,6 @@ impl Shared {
     }
 }
 
-/// Sends packets from input 0 to the first output, and packets from input 1 to the second.
 pub(crate) struct Firewall(Arc<Shared>, u64, Arc<Rules>, [TxId; 2]);
 
 impl Firewall {

@@ -28,7 +28,6 @@ impl Handler for ToAsync {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Runs one CPU until every queue has ended.
 async fn serve<H: Handler>(part: CpuPart<H>) -> io::Result<H::Report> {
     let mut softnet = part.enter_machine();
     // SAFETY: the file descriptor is owned, so it stays open while the runtime uses it.

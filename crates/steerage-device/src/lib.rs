@@ -117,7 +117,6 @@ fn take(named: af_xdp::Named<'_>, options: AfXdpOptions) -> Result<af_xdp::AfXdp
     named.apply(options).map_err(OpenError::Spec)?.open().map_err(OpenError::Device)
 }
 
-/// Checks whether a name that is not a device could be a file.
 fn could_be_a_file(name: &str) -> Result<(), OpenError> {
     if Named::read_any(name).is_some() {
         let cause = io::Error::new(io::ErrorKind::InvalidInput, "it stands for several devices");

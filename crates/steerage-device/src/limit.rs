@@ -25,7 +25,6 @@ pub struct Limit {
 
 #[derive(Debug)]
 struct Allowance {
-    /// Frames that are not reserved for a poll yet.
     free: AtomicU64,
     /// Frames that were not delivered yet, at least `free`. The difference is reserved for current
     /// polls.

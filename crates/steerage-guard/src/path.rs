@@ -481,7 +481,6 @@ pub fn open_descriptor(number: RawFd) -> Result<File, PathError> {
     }
 }
 
-/// What to do if a directory on the path does not exist.
 #[derive(Clone, Copy, Debug)]
 enum Missing {
     Fails,

@@ -36,7 +36,6 @@ pub(super) struct Published {
     // them.
     ended: AtomicU64,
     evicted: AtomicU64,
-    /// The flows with the most bytes at the last scan of the flow table.
     largest: Mutex<Vec<FlowRecord>>,
 }
 

@@ -117,7 +117,6 @@ pub(super) struct Flow {
     pub(super) first: u64,
     tcp_flags: [u16; 2],
     vlans: [u16; 2],
-    /// The traffic that the first and the second endpoint sent.
     traffic: [Traffic; 2],
     tunnel_id: u32,
     pub(super) hash: u32,

@@ -125,7 +125,6 @@ impl Index {
         }
     }
 
-    /// Adds a slot that is not in the index yet.
     pub(super) fn insert(&mut self, hash: u32, place: u32) {
         if 2 * (self.len + 1) > LINE * self.lines.len() {
             self.grow();

@@ -48,7 +48,6 @@ pub(super) struct Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Directed {
     pub(super) key: Key,
-    /// Whether the sender of the packet is the second endpoint.
     pub(super) turned: bool,
 }
 

@@ -83,7 +83,6 @@ fn columns(to: &mut impl Columns) {
     to.text("http_host", |row, text| some(row.http_host, text));
 }
 
-/// Receives the columns of a row in order.
 trait Columns {
     fn time(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> WallTime);
     /// A count, which each row has.
@@ -215,7 +214,6 @@ struct Column {
 enum Values {
     Int32(Vec<i32>),
     Int64(Vec<i64>),
-    /// All texts one after another, and the end of each text.
     Text(Vec<u8>, Vec<u32>),
 }
 

@@ -18,7 +18,6 @@ const BUFFER_BYTES: usize = if cfg!(test) { 4 << 10 } else { 64 << 10 };
 pub(super) struct RecordWriter {
     disk: Disk,
     bytes: Vec<u8>,
-    /// The end of each part in `bytes`, and the records of this part.
     ends: VecDeque<(usize, Volume)>,
     unwritten: Unwritten,
     records: u64,

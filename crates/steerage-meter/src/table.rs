@@ -82,7 +82,6 @@ impl Table {
         self.flows.get_mut(place as usize)
     }
 
-    /// Prefetches the memory that [`candidate`](Self::candidate) reads.
     #[inline(always)]
     pub(super) fn prefetch_candidate(&self, hash: u32) {
         self.index.prefetch(hash);
@@ -143,7 +142,6 @@ impl Table {
         self.take_out(place)
     }
 
-    /// Removes a flow without freeing its slot.
     fn take_out(&mut self, place: u32) -> Flow {
         let flow = std::mem::replace(&mut self.flows[place as usize], Flow::vacant());
         self.index.remove(flow.hash, place);

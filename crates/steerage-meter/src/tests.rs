@@ -92,7 +92,6 @@ struct World {
     limit: Arc<FlowLimit>,
     seeds: Seeds,
     at: [usize; BUCKETS as usize],
-    /// The current flows, each with its number of packets and the time of its last packet.
     open: BTreeMap<u32, (u64, u64)>,
     /// The packets in ended records by flow, first according to the tables, then according to the
     /// model.

@@ -47,7 +47,6 @@ impl Top {
         Self { most, heap: BinaryHeap::with_capacity(most) }
     }
 
-    /// Whether a record with this many bytes may be among the top records.
     pub(super) fn has_place_for(&self, bytes: u64) -> bool {
         self.most > 0 && (self.heap.len() < self.most || self.heap.peek().is_some_and(|least| bytes >= least.0.bytes()))
     }

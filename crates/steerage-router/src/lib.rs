@@ -184,7 +184,6 @@ struct Way {
 
 #[derive(Clone, Copy)]
 struct Ip {
-    /// The number of bytes of link header before the IP packet.
     at: usize,
     len: usize,
     is_v4: bool,

@@ -126,12 +126,10 @@ struct Came2 {
     shared: Arc<Forwarding>,
 }
 
-/// Runs frames through the handler as if they arrived on this interface.
 fn through(interface: u16, link: LinkType, frames: Vec<Vec<u8>>) -> Came2 {
     lying(None, interface, link, frames)
 }
 
-/// Like [`through`], with frames in several pages if `first` is given.
 fn lying(first: Option<usize>, interface: u16, link: LinkType, frames: Vec<Vec<u8>>) -> Came2 {
     let shared = Forwarding::new(vec![interface]).unwrap();
     shared.show(table());

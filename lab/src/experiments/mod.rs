@@ -10,7 +10,6 @@ mod rps;
 use crate::experiment::{Experiment, Settings};
 use crate::rr;
 
-/// The name on the command line, and the function that plans the parts of the experiment.
 type Named = (&'static str, fn(&Settings) -> Vec<Experiment>);
 
 /// All experiments, in the order in which they run.

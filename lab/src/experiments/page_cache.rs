@@ -35,7 +35,6 @@ const MANY_QUEUES: [u32; 3] = [8, 32, 64];
 const NANOS: f64 = 12.0;
 const FRAME_NANOS: f64 = 120.0;
 
-/// The default size of a cache, in pages.
 const CACHE_PAGES: usize = LPC_PAGES_PER_CPU;
 
 const CACHES: [(&str, usize); 2] = [("cache on", CACHE_PAGES), ("cache off", 0)];
@@ -44,7 +43,6 @@ const CACHE_SIZES: [usize; 5] = [0, 64, 256, 1024, CACHE_PAGES];
 
 const LPC_PAGES: [(&str, usize); 3] = [("cache on", LPC_PAGES_PER_CPU), ("1024 pages", 1024), ("cache off", 0)];
 
-/// The series that is run a second time.
 const CONTROL: &str = "control, off as well";
 
 type Queue = (PageLoop, Consumer);
@@ -189,7 +187,6 @@ impl Shape {
         sent
     }
 
-    /// Runs each queue in turn until this many pages have returned.
     fn go_round(&self, queues: &mut [Queue], pages: usize) -> Result<Round, LabError> {
         if self.comes_home == ComesHome::Steadily {
             for queue in &mut *queues {

@@ -178,7 +178,6 @@ impl Connection {
         self.socket().state() == State::Closed
     }
 
-    /// Whether the connection only waits for segments that may still be in flight.
     pub(super) fn lingers(&mut self) -> bool {
         matches!(self.socket().state(), State::TimeWait | State::Closed)
     }

@@ -28,7 +28,6 @@ const OVERRIDE: u8 = 0x20;
 /// The TCP option for the maximum segment size.
 const MSS_OPTION_BYTES: usize = 4;
 
-/// Resizes the packet to `len` bytes, and returns its bytes for writing.
 fn resized<'p>(packet: &'p mut Packet<'_>, len: usize) -> Result<&'p mut [u8], NoRoom> {
     let is = packet.data().len();
     if is > len {

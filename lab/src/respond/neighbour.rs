@@ -39,9 +39,7 @@ pub(super) enum Broken {
     MulticastTarget,
     /// An option has the length 0, or ends after the packet.
     OptionLength,
-    /// A probe was not sent to a solicited-node multicast address.
     ProbeDestination,
-    /// A probe contains the sender's link address.
     ProbeSource,
 }
 

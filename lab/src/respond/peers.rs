@@ -47,7 +47,6 @@ impl Default for Connections {
 }
 
 impl Connections {
-    /// The peer of a connection: an IPv4 address, or the prefix of an IPv6 address.
     pub(super) fn peer(&self, key: &Key) -> Peer {
         let address = match key.peer() {
             IpAddr::V4(_) => &key.remote[..],
@@ -56,7 +55,6 @@ impl Connections {
         Peer(self.hasher.hash_one(address) as usize & (PEER_COUNTS - 1))
     }
 
-    /// Counts one more connection of `peer`, unless there are too many already.
     pub(super) fn open(&self, config: &Config, peer: Peer) -> bool {
         // `Relaxed` here and below: these are counts, and no other memory depends on them.
         let of_peer = &self.of_peers[peer.0];
@@ -76,7 +74,6 @@ impl Connections {
         has_room
     }
 
-    /// Whether there are too many connections already, in total or of `peer`.
     pub(super) fn are_full(&self, config: &Config, peer: Peer) -> bool {
         self.open.load(Ordering::Relaxed) >= config.connections_most() as u64
             || self.of_peers[peer.0].load(Ordering::Relaxed) as usize >= config.per_peer_most()

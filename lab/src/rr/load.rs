@@ -200,7 +200,6 @@ struct Connection {
 
 struct Share {
     epoll: std::os::fd::OwnedFd,
-    /// Each connection, or `None` after it broke.
     connections: Vec<Option<Connection>>,
     piece: Vec<u8>,
 }

@@ -39,7 +39,6 @@ const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Serving {
-    /// The kernel's stack, with rps_cpus or without.
     Kernel { steers: bool },
     /// `respond` with a device, on one CPU or on all CPUs.
     Respond { xdp: bool, steers: bool },

@@ -18,7 +18,6 @@ const PIECE_BYTES: usize = 64 << 10;
 pub(super) struct Server {
     listener: TcpListener,
     epoll: std::os::fd::OwnedFd,
-    /// The connections, each with the number of missing bytes of its request.
     connections: Vec<Option<(TcpStream, usize)>>,
     request: usize,
     response: Vec<u8>,

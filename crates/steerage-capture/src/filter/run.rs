@@ -41,7 +41,6 @@ pub struct FrameFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Load(Size, u32),
-    /// Loads from the constant offset plus X.
     LoadBeyond(Size, u32),
     LoadConstant(u32),
     LoadLength,

@@ -22,7 +22,6 @@ pub(super) struct Writing {
     can_be_cut: bool,
     /// The bytes of complete chunks, plus those that were in the file before.
     written: u64,
-    /// The pipe, if its reader is watched.
     pipe: Option<Room>,
     /// Chunks that were written to the pipe and may be unread, each with the number of bytes
     /// written up to its end.
@@ -30,7 +29,6 @@ pub(super) struct Writing {
 }
 
 struct Stopped {
-    /// The number of bytes written before the position, and the number of batches.
     at: usize,
     settled: usize,
     cause: io::Error,

@@ -25,13 +25,11 @@ fn fifo(name: &str) -> PathBuf {
     path
 }
 
-/// Whether the descriptor that the queue waits on reports data.
 fn rings(tester: &QueueTester) -> bool {
     let fd = tester.queue().wait_on().expect("a pipe is waited on");
     poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 1
 }
 
-/// Polls until the queue returns something other than `More`.
 fn poll_dry(tester: &mut QueueTester, now: Timestamp, all: &mut Vec<Vec<u8>>) -> Polled {
     for _ in 0..POLLS_MAX {
         let (polled, frames) = tester.poll(now, 64).unwrap();

@@ -30,7 +30,6 @@ struct ForwardDevice {
     /// Whether the kernel also receives the interface's packets.
     shared: bool,
     ethernet: bool,
-    /// Whether the interface is a TUN that delivers super-frames.
     whole: bool,
 }
 

@@ -21,7 +21,6 @@ use outputs::{Outputs, Writers};
 /// table shows those of them that have the highest rates.
 const LIVE_FLOWS: usize = 200;
 
-/// Meters flows until the end, writes and exports them if requested, and reports.
 pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let flows = &args.flows;
     let outputs = Outputs::of(args)?;

@@ -222,7 +222,6 @@ impl Downstream for ToJobs {
     }
 }
 
-/// The number of bytes that may wait for each job.
 fn buffer(jobs: usize) -> usize {
     (BUFFERS_BYTES / jobs).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
 }

@@ -22,7 +22,6 @@ pub(super) struct CpuSelection {
     rps_option: &'static str,
 }
 
-/// A mask for one queue: `eth1/rx-0=f`.
 pub(super) struct QueueMask {
     pub(super) name: String,
     pub(super) mask: CpuMask,
@@ -144,7 +143,6 @@ impl CpuSelection {
     }
 }
 
-/// Splits the name of a queue into its device's name and its own: `eth1/rx-0`, `rx-0`.
 fn of_device(queue: &str) -> (Option<&str>, &str) {
     queue.rsplit_once('/').map_or((None, queue), |(device, rx)| (Some(device), rx))
 }

@@ -55,7 +55,6 @@ fn af_packet_options(interface: &str, args: &RunArgs) -> Result<AfPacketOptions,
     })
 }
 
-/// The options for an interface whose packets AF_XDP takes from the kernel.
 fn af_xdp_options(interface: &str, args: &RunArgs) -> AfXdpOptions {
     let hash = args.steering.hash.of_interfaces(args.live.outer_flows);
     let options = AfXdpOptions::new(interface).replace(args.live.replace).device_hash(hash);

@@ -35,7 +35,6 @@ const KEY_LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(crate) struct FinishedRun<R> {
-    /// The report, without the parts that only the command knows.
     pub(crate) report: Report,
     pub(crate) outcome: Outcome<R>,
 }

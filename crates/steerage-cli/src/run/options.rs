@@ -33,7 +33,6 @@ pub(crate) struct RunOptions {
     pub(crate) printer: Printer,
     pub(crate) interval: Option<Duration>,
     pub(crate) note: Option<&'static str>,
-    /// Whether to draw the live table, if standard error is a terminal.
     pub(crate) live_table: bool,
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     pub(crate) control: ControlTree,

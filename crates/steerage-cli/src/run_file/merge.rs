@@ -15,7 +15,6 @@ use crate::usage;
 #[derive(Debug)]
 pub(crate) struct LoadedRun {
     pub(crate) cli: Cli,
-    /// The arguments of the parsed command line, without the program's name.
     pub(crate) arguments: Vec<String>,
     pub(crate) origins: Vec<Origin>,
     path: String,
@@ -109,7 +108,6 @@ impl Overridden {
         source == Some(ValueSource::CommandLine)
     }
 
-    /// Whether the command line has this option, or an option that conflicts with it.
     fn has(&self, option: &GivenOption) -> bool {
         let id = option.id.as_str();
         let excluded =
@@ -118,7 +116,6 @@ impl Overridden {
     }
 }
 
-/// The mistake, with the key instead of the option's name on the command line.
 fn message(error: &clap::Error, key: &str) -> String {
     let source = std::error::Error::source(error);
     match (error.get(ContextKind::InvalidValue), source) {

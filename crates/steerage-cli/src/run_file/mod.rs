@@ -40,7 +40,6 @@ pub(crate) fn load(path: &Path, more: &[String]) -> Result<LoadedRun, Error> {
     parse(path, &read::text(path)?, more)
 }
 
-/// Like [`load`], for a file whose text has already been read.
 pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRun, Error> {
     let file = read::keys(path, text)?;
     let mut cli = args::program();
@@ -71,7 +70,6 @@ fn find_command<'a>(cli: &'a Command, file: &read::Keys<'_>) -> Result<&'a Comma
     command.ok_or_else(|| file.error(Some(key.line), format!("{COMMAND}: write {listed}")))
 }
 
-/// The known name that is most similar to a wrong name, if any is similar enough.
 fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     const NEAR: f64 = 0.7;
     let near = known.map(|name| (strsim::jaro(wrong, name), name)).filter(|(nearness, _)| *nearness > NEAR);

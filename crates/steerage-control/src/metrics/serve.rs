@@ -119,7 +119,6 @@ struct Ready {
     clients: Vec<u64>,
 }
 
-/// Waits for a client, for the stop signal, or until `time` has passed.
 fn wait(
     listener: &TcpListener,
     stopped: &UnixStream,

@@ -27,7 +27,6 @@ const SOCKET_VARIABLE: (&str, &str) = ("_FUSE_COMMFD", "0");
 #[derive(Debug)]
 pub(super) enum Failure {
     NotInstalled,
-    /// `fusermount3` could not be started, or its output could not be read.
     Io(io::Error),
     /// `fusermount3` refused. The string is its last line.
     Refused(String),
@@ -39,7 +38,6 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Our end of the socket that `fusermount3` watches while the tree is mounted.
 #[derive(Debug)]
 pub(super) struct Watched {
     socket: UnixStream,

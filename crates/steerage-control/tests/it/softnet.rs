@@ -192,7 +192,6 @@ fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     median
 }
 
-/// Frames of one flow, one frame per poll, until none are left.
 struct OneByOne {
     left: usize,
 }

@@ -67,7 +67,6 @@ pub(super) struct Queue {
     freezes: u64,
     link: Link,
     looked: Timestamp,
-    /// Whether frames have arrived since the queue last read the events.
     came: bool,
     stopping: bool,
     /// The time of the stop, and whether the queue no longer waits for CPUs because the stop has

@@ -46,13 +46,11 @@ pub(super) struct Current {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
-    /// A block of the ring.
     Block,
     /// A copy of this many bytes. The copy is unused if no frame of the place is lent.
     Copy(usize),
 }
 
-/// A block that was delivered and not returned to the kernel yet.
 #[derive(Clone, Copy, Debug)]
 struct Out {
     block: usize,

@@ -237,7 +237,6 @@ impl Send {
 
 enum Attempt {
     Is(Outcome),
-    /// There is no room for this packet, nor for the next packets.
     NoRoom,
 }
 

@@ -47,7 +47,6 @@ const IFF_UP: u16 = 1;
 pub(super) struct Statistics {
     /// Frames that passed the filter, including frames that did not fit into the ring.
     pub(super) packets: u32,
-    /// Frames that did not fit into the ring.
     pub(super) drops: u32,
     pub(super) freezes: u32,
 }

@@ -39,7 +39,6 @@ impl Whole {
         self.most(kind).is_none_or(|most| packets <= most.load(Ordering::Relaxed))
     }
 
-    /// Whether it is worthwhile to merge packets.
     pub(crate) fn merges(&self) -> bool {
         self.takes(OffloadKind::Tcp, 2) || self.takes(OffloadKind::Udp, 2)
     }

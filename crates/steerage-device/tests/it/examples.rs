@@ -121,7 +121,6 @@ fn what_the_driver_picks_stays_together() {
     assert!(outcome.reports.iter().all(|(_, tenants)| !tenants.is_empty()), "a CPU had no tenant");
 }
 
-/// Stops a run at the end of its test, even if the test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {

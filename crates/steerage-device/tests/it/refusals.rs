@@ -79,7 +79,6 @@ fn refusals(device: &str) -> Vec<String> {
     lines.iter().filter(is_ours).cloned().collect()
 }
 
-/// Delivers the given super-frames in order.
 #[derive(Debug)]
 struct Given {
     frames: VecDeque<Vec<u8>>,

@@ -29,9 +29,7 @@ pub(crate) enum How {
     Read,
     /// Write to the file, or create, write, rename and remove files below the directory.
     Write,
-    /// Read, write and control the device.
     Device,
-    /// Remove a file from the directory.
     RemoveFile,
 }
 

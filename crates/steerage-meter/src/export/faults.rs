@@ -38,7 +38,6 @@ enum To {
 struct Outcome {
     operations: u64,
     error: Option<String>,
-    /// Whether some records were written and others were not.
     is_partial: bool,
 }
 
@@ -153,7 +152,6 @@ fn count_parquet(_: Vec<u8>) -> usize {
 
 const OPTIONS: u16 = 33_024;
 
-/// Counts the flow records in messages whose templates have elements of fixed lengths.
 fn count_ipfix(mut bytes: &[u8], is_whole: bool) -> usize {
     let word = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let (mut lengths, mut flows) = (BTreeMap::new(), 0);

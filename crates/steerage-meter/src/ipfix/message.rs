@@ -93,7 +93,6 @@ impl Encoder {
         self.sequence = sequence;
     }
 
-    /// Whether the current message contains templates that the collector does not know.
     pub(in super::super) fn has_templates(&self) -> bool {
         !self.fresh.is_empty() || (self.has_options && !self.knows_options)
     }
@@ -104,7 +103,6 @@ impl Encoder {
         self.knows_options = false;
     }
 
-    /// Begins a session on a new connection, with sequence number 0.
     pub(in super::super) fn begin_session(&mut self) {
         self.forget_templates();
         self.sequence = 0;

@@ -99,7 +99,6 @@ pub(super) struct View<'a> {
     record: &'a FlowRecord,
     turned: bool,
     forth: Direction,
-    /// The reverse direction, if the record has both.
     back: Option<Direction>,
 }
 
@@ -123,13 +122,11 @@ impl<'a> View<'a> {
     }
 }
 
-/// Receives the elements of a record in order.
 pub(super) trait Fields {
     fn put<const N: usize>(&mut self, element: Element, value: [u8; N]);
     fn put_text(&mut self, element: Element, value: &str);
 }
 
-/// Passes each element of a record with this shape to `to`, in the order of the template.
 #[inline]
 pub(super) fn fields(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     let View { record, forth, .. } = view;

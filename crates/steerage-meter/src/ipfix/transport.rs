@@ -31,7 +31,6 @@ const TRAIN_BYTES: usize = 65_535 - UDP_OVER_IPV6;
 pub(super) struct Way {
     addresses: Vec<SocketAddr>,
     open: Open,
-    /// Whether the kernel accepts several datagrams at a time, as far as is known.
     takes_trains: bool,
     error: Option<io::Error>,
 }
@@ -100,7 +99,6 @@ pub(super) enum Sent {
     /// The message was sent. The collector's host had refused an earlier message, so no program was
     /// listening then.
     AfterRefusal,
-    /// The message is too long for the network.
     TooLong,
     /// The kernel does not accept several datagrams at a time, so no message was sent.
     NotTogether,

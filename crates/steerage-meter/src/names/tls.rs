@@ -110,7 +110,6 @@ pub(super) mod tests {
         [&length[4 - N..], bytes].concat()
     }
 
-    /// Builds a ClientHello in records of at most `record` bytes.
     pub(in super::super) fn hello(sni: &str, alpn: &[&str], record: usize) -> Vec<u8> {
         let name = sized::<2>(&sized::<2>(&[&[HOST_NAME], &sized::<2>(sni.as_bytes())[..]].concat()));
         let list: Vec<u8> = alpn.iter().flat_map(|protocol| sized::<1>(protocol.as_bytes())).collect();

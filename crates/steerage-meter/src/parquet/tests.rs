@@ -64,7 +64,6 @@ fn expected(records: &[FlowRecord]) -> Vec<Vec<String>> {
     rows.map(Result::unwrap).zip(records).map(row).collect()
 }
 
-/// An encoder and a file whose ledger is not checked.
 fn file() -> (Scratch, RecordWriter) {
     let (scratch, (_, messages)) = (Scratch::new(), mpsc::sync_channel(1));
     let state = WriterState::new("test".to_owned(), messages, mpsc::channel().0);

@@ -124,7 +124,6 @@ fn wrong(option: &'static str, name: &str, what: &str) -> Error {
     CommandLineError::FlowsName { option, name: name.to_owned(), what: what.to_owned() }.into()
 }
 
-/// Parses the name of a file for flows, or of standard output, and determines the format.
 fn file(option: &'static str, name: &str, args: &MeterArgs) -> Result<(FlowsTo, FlowFormat), Error> {
     let wrong = |what: &str| wrong(option, name, what);
     if name == STDOUT {

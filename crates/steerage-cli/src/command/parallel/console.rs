@@ -21,7 +21,6 @@ pub(super) struct Console {
 }
 
 impl Console {
-    /// If `quiet` is set, no progress is shown.
     pub(super) fn new(quiet: bool) -> Self {
         let redraws = !quiet && terminal::can_redraw();
         Self { redraws, shares_screen: redraws && io::stdout().is_terminal(), drawn: Mutex::new(false) }

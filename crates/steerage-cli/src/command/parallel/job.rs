@@ -63,7 +63,6 @@ pub(super) struct Ended {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Watched {
-    /// The number of bytes that the job has read, and the time when it last read any.
     pub(super) read: u64,
     pub(super) since: Option<Instant>,
     pub(super) waited: Duration,
@@ -101,7 +100,6 @@ impl Job {
         Ok(())
     }
 
-    /// Starts a process that becomes the program after [`start`](Self::start) is called.
     pub(super) fn prepare(&mut self, jobs: usize) -> Result<(), Error> {
         let Some(outputs) = self.outputs.take() else { return Ok(()) };
         let program = self.program();
@@ -114,7 +112,6 @@ impl Job {
         Ok(())
     }
 
-    /// Ends the process if it has not become the program yet.
     pub(super) fn give_up_start(&mut self) {
         self.gate = None;
     }

@@ -9,12 +9,10 @@ const LINE_BYTES_MAX: usize = 1 << 20;
 pub(super) struct Lines {
     rest: Vec<u8>,
     tag: Vec<u8>,
-    /// Whether a part of the current line has been passed on already.
     within: bool,
     last: Vec<u8>,
 }
 
-/// The number of bytes of the last line that are kept.
 const LAST_BYTES_MAX: usize = 300;
 
 impl Lines {

@@ -34,7 +34,6 @@ pub(super) enum From {
 
 #[derive(Debug)]
 pub(super) struct Source {
-    /// The job's index, counted from 0.
     pub(super) job: usize,
     pub(super) from: From,
     pub(super) pipe: File,
@@ -58,9 +57,7 @@ pub(super) struct Heard {
 /// The reason for which merging ended before the jobs did.
 #[derive(Debug)]
 pub(super) enum Stopped {
-    /// Standard output has no reader any more.
     NobodyReads,
-    /// Standard output cannot be written.
     Failed(io::Error),
     /// The output of later jobs cannot be stored in a file.
     NotKept(io::Error),
@@ -77,7 +74,6 @@ pub(super) struct Merge<'a> {
     console: &'a Console,
     last_lines: LastLines,
     bytes: Vec<u8>,
-    /// Whether a job has filled its pipe quickly since the last read.
     in_a_hurry: bool,
 }
 

@@ -20,7 +20,6 @@ const PAID_FROM: f64 = 1.2;
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     pub(super) jobs: Vec<JobSummary>,
-    /// Packets received, packets that the jobs read, and packets that they did not read.
     pub(super) packets: u64,
     pub(super) delivered: u64,
     pub(super) lost: u64,
@@ -76,7 +75,6 @@ impl Lost {
     }
 }
 
-/// Writes all reasons, including those that did not occur.
 impl Serialize for Lost {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(DropReason::OF_OUTPUTS.map(|reason| (reason.name(), self.0.get(reason))))

@@ -49,7 +49,6 @@ pub(super) struct Jobs {
     pub(super) can_wait: bool,
     pub(super) seen: Arc<LinksSeen>,
     pub(super) last_lines: LastLines,
-    /// Whether all jobs ended while the input continued.
     outlived: AtomicBool,
 }
 

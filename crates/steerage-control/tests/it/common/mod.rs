@@ -64,7 +64,6 @@ impl Drop for Instance {
 pub(crate) trait Way {
     fn read(&mut self, path: &str) -> Result<String, String>;
     fn write(&mut self, path: &str, value: &[u8]) -> Result<(), String>;
-    /// Whether an empty value can be written in this way, and has an effect.
     fn writes_nothing(&self) -> bool {
         true
     }

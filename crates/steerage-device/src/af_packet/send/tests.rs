@@ -13,7 +13,6 @@ use steerage_fixtures::until;
 use super::super::sys::Socket;
 use crate::{open, output};
 
-/// Opens `input` in namespace 0, and sends its packets through `to` there.
 fn sending(namespaces: &Namespaces, input: &str, to: &str) -> Running<()> {
     namespaces.within(0, || {
         let builder = Builder::new().virtual_cpus(2).check_order(true);

@@ -47,9 +47,7 @@ pub(in crate::af_packet) struct Shape {
     /// A power of two, and a multiple of the page size.
     pub(in crate::af_packet) block_bytes: usize,
     pub(in crate::af_packet) timeout_millis: u32,
-    /// Whether the kernel records its hash of each frame's flow.
     pub(in crate::af_packet) hash: bool,
-    /// Whether a `virtio_net_hdr` precedes each frame.
     pub(in crate::af_packet) offloads: bool,
 }
 

@@ -46,7 +46,6 @@ impl Socket {
             .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
     }
 
-    /// Sends packets to the driver without the queueing discipline.
     pub(crate) fn bypass_qdisc(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)
     }

@@ -14,7 +14,6 @@ use super::*;
 enum Kernel {
     TakesAll,
     RefusesSuperFrames,
-    /// The kernel accepts this many frames.
     Full(usize),
     Down,
     /// The kernel refuses frames with this payload, whether they are super-frames or not.

@@ -16,7 +16,7 @@ use crate::runs::CpuPair;
 pub struct Settings {
     /// The CPUs to use, at least one. The first one receives.
     pub cpus: Vec<usize>,
-    /// The number of runs of each case. `None`: the experiment's own number.
+    /// The number of runs of each case. `None` selects the experiment's own number.
     pub rounds: Option<usize>,
     /// The approximate time for which each run is measured.
     pub measured: Duration,

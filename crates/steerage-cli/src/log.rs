@@ -14,6 +14,6 @@ pub(crate) fn start(verbose: u8) {
     };
     let subscriber =
         tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false).finish();
-    // This fails only if there is a subscriber already, and nothing else sets one.
+    // Setting the subscriber fails only if there is one already, and nothing else sets one.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }

@@ -134,7 +134,7 @@ mod tests {
         // A source that tries one port repeatedly, and a server that answers many clients.
         assert_eq!(alerts((0..40).map(|_| syn(source, 80, 1, false)).collect()), []);
         assert_eq!(alerts((0..40).map(|port| syn(source, port, 1, true)).collect()), []);
-        // The same number of ports, but tried by two sources.
+        // Two sources try as many ports together as one scanner.
         assert_eq!(alerts((0..38).map(|nth| syn([10, 0, 0, nth as u8 % 2], nth, 1, false)).collect()), []);
     }
 

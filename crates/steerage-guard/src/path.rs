@@ -13,9 +13,9 @@
 //!
 //! - Every directory on the path must be ours, or a sticky directory of root or of the user, such
 //!   as `/tmp`, where another user cannot replace a directory of ours. A group may be able to write
-//!   to a directory, such as `/var/log` of some distributions. From there, only a plain directory
-//!   of root or of the user may follow. The group can exchange that directory only for another
-//!   directory of root or of the user that exists there already.
+//!   to a directory, such as `/var/log` of some distributions. From such a directory, only a plain
+//!   directory of root or of the user may follow. The group can exchange that directory only for
+//!   another directory of root or of the user that exists there already.
 //! - A link is followed if root or the user owns it, and the directory that contains it is ours. A
 //!   sticky directory is not enough, because another user can move a link of root there. The names
 //!   of the link's target are checked in the same way.

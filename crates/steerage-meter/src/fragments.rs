@@ -159,8 +159,8 @@ mod tests {
         assert_ne!(later, without());
         assert_eq!(later.key.flow_key(later.turned), without().key.flow_key(without().turned));
         assert_eq!(datagrams.follow(&fragment(7, 0, true), with_ports(), BUCKET, NOW), later);
-        // Fragments of another datagram belong to another flow. So does the rest of this datagram
-        // after its timeout.
+        // Fragments of another datagram belong to another flow, and so do late fragments of this
+        // datagram.
         assert_ne!(datagrams.follow(&fragment(8, 8, true), without(), BUCKET, NOW), later);
         assert_eq!(datagrams.follow(&fragment(9, 0, true), with_ports(), BUCKET, NOW), with_ports());
         let old = NOW + nanos(FRAGMENT_TIME);

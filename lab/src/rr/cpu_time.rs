@@ -11,7 +11,8 @@ const TICK: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuTime {
     process: Duration,
-    /// The time in which CPUs were not idle, summed over all CPUs. `None` if it cannot be read.
+    /// The time in which CPUs were not idle, summed over all CPUs. `None` if /proc/stat cannot be
+    /// read.
     machine: Option<Duration>,
 }
 

@@ -171,7 +171,8 @@ impl FrameFilter {
         self.try_run(frame, wire_len).unwrap_or(0)
     }
 
-    /// Runs the program. `None` if it loads bytes past the end of the frame, or divides by 0.
+    /// Runs the program. `None` if the program loads bytes past the end of the frame, or divides
+    /// by 0.
     fn try_run(&self, frame: &[u8], wire_len: u32) -> Option<u32> {
         let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; MEMORY_WORDS]);
         let mut rest = self.operations.iter();

@@ -142,7 +142,7 @@ fn each_link_type_of_a_file_has_its_own_program() {
     let piped = Capture::from_reader("pipe", Cursor::new(bytes.clone())).filtered("ip6").unwrap();
     let passed: Vec<_> = drain_with_links(Box::new(piped)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!(passed, wanted);
-    // A program in numbers is for one link type.
+    // A filter of numbers is a program for one link type.
     let numbers = "4, 40 0 0 12, 21 0 1 34525, 6 0 0 262144, 6 0 0 0";
     let (frames, end, _) = drain(Box::new(Capture::open(&path).unwrap().filtered(numbers).unwrap()));
     let end = end.unwrap_err().to_string();

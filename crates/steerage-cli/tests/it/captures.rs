@@ -47,7 +47,7 @@ fn afs_is_601_packets_in_order() {
     assert!(head.contains("  ethernet  601 packets  512,276 bytes  129.4 s recorded  read in "), "{head}");
 }
 
-/// The packets and bytes that capinfos counts. `None` if it cannot read the file.
+/// The packets and bytes that capinfos counts. `None` if capinfos cannot read the file.
 fn of_capinfos(capture: &Path) -> Option<(u64, u64)> {
     let output = Command::new("capinfos").args(["-T", "-M", "-r", "-c", "-d"]).arg(capture).output().ok()?;
     let line = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -408,7 +408,7 @@ fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
 fn assert_ended(ran: &Ran, what: &str) {
     match ran.code {
         Some(0) => {}
-        // The second is the status of `parallel` for errors that are not those of a job.
+        // The code 255 is the status of `parallel` for errors that no job caused.
         Some(1 | 255) => assert!(ran.complaint().len() > 30, "{what}"),
         _ => panic!("{what}: {ran:?}"),
     }

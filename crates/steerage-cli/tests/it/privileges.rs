@@ -182,7 +182,7 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
             let start = Instant::now();
             let mut opened = None;
             if args[0] == "check" {
-                // This succeeds once the command has opened the file to read it.
+                // Opening the FIFO succeeds after the command has opened it for reading.
                 while opened.is_none() {
                     opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(fifo).ok();
                     assert!(start.elapsed() < HANG && child.try_wait().unwrap().is_none(), "{args:?}");
@@ -331,7 +331,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     fs::write(&capture, pcap::<[u8; 0]>([])).unwrap();
     chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
-    // This keeps the FIFO open and silent, so the run waits there.
+    // The open handle keeps the FIFO open and silent, so the run waits there.
     let kept = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let run =
         Started::new(&["count", fifo.to_str().unwrap(), capture.to_str().unwrap(), "--json", "--virtual-cpus", "2"]);

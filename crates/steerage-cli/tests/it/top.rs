@@ -156,7 +156,7 @@ impl OnTerminal {
 
 impl Drop for OnTerminal {
     fn drop(&mut self) {
-        // This does nothing if the process has ended and was waited for.
+        // `kill` does nothing if the process has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -91,7 +91,7 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let mut all = locked(&self.all);
         all.ended = true;
-        // This wakes the thread that waits for clients.
+        // The shutdown wakes the thread that waits for clients.
         let _ = rustix::net::shutdown(&self.listening.listener, rustix::net::Shutdown::Both);
         all.clients.drain().for_each(cut);
     }

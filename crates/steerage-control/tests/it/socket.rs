@@ -62,7 +62,7 @@ fn others_may_ask_and_not_tell() {
     let instance = Instance::quiet(2);
     let socket = BySocket::new(&instance.tree);
     let ask = || {
-        // This changes the user of this thread only.
+        // The system call changes the user of this thread only.
         let nobody = rustix::process::Uid::from_raw(NOBODY);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         let mut client = Client::connect(&socket.path).unwrap();

@@ -120,7 +120,7 @@ fn router() -> Option<Namespaces> {
     net.within(1, || fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
     // The sender allows routers to fragment.
     net.within(0, || fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1").unwrap());
-    // This resolves the link addresses, so that no later packet needs to.
+    // A first datagram resolves the link addresses, so that no later packet needs to.
     net.within(0, || send(64));
     Some(net)
 }
@@ -155,7 +155,7 @@ fn kernels_rx_dropped(net: &Namespaces) -> u64 {
 
 fn steer_to(net: &Namespaces, cpu: usize) {
     net.within(0, || {
-        // This runs on a separate thread, so that only that thread sees the mount.
+        // The mount runs on a separate thread, so that only that thread sees it.
         let mask = format!("{:x}", 1_u64 << cpu);
         in_own_sysfs(|sys| fs::write(format!("{sys}/class/net/near1/queues/rx-0/rps_cpus"), &mask).unwrap());
     });
@@ -171,9 +171,9 @@ fn in_own_sysfs(with: impl FnOnce(&str)) {
     unmount(directory, UnmountFlags::DETACH).unwrap();
 }
 
-/// How the kernel's row of `cpu` changes in one burst. The burst runs on that same CPU, so the CPU
-/// processes no packet before the burst is over. The result is the median of five bursts, because
-/// other programs may use the network meanwhile.
+/// The change of the kernel's row for `cpu` in one burst. The burst runs on that same CPU, so the
+/// CPU processes no packet before the burst is over. The result is the median of five bursts,
+/// because other programs may use the network meanwhile.
 fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     let once = || {
         // Each burst has a new flow limit without a history.

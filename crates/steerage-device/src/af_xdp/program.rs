@@ -75,7 +75,7 @@ pub(super) struct Maps {
     pub(super) hash_function: Option<u32>,
 }
 
-/// The program. `None` if it is too long.
+/// The instructions of the program. `None` if the program is too long.
 pub(super) fn program(take: &Take, maps: Maps) -> Option<Vec<Instruction>> {
     let mut asm = Assembler::default();
     let decide = asm.label();

@@ -43,8 +43,8 @@ fn queues(net: &Net, options: &AfPacketOptions) -> Vec<Box<dyn RxQueue>> {
     net.near(|| options.open().unwrap()).input.queues
 }
 
-/// Brings `near0` up again, and waits until the other end sends. Before that, the kernel drops sent
-/// frames.
+/// Brings `near0` up again, and waits until the other end sends. The kernel drops frames that are
+/// sent earlier.
 fn bring_up(net: &Net) {
     net.must(&format!("-n {} link set near0 up", net.near));
     until("the cable carries", || {

@@ -86,11 +86,7 @@ impl Train {
 enum Open {
     Udp(UdpSocket),
     Tcp(TcpStream),
-    Down {
-        since: Instant,
-        retry_at: Instant,
-        wait: Duration,
-    },
+    Down { since: Instant, retry_at: Instant, wait: Duration },
 }
 
 #[derive(Debug)]

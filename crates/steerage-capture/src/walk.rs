@@ -90,13 +90,9 @@ impl Sieve for All {
 
 pub(super) enum Found {
     /// A packet, followed by this many bytes to skip.
-    Packet {
-        spot: Spot,
-        behind: usize,
-    },
-    Other {
-        bytes: usize,
-    },
+    Packet { spot: Spot, behind: usize },
+    /// This many bytes to skip.
+    Other { bytes: usize },
 }
 
 /// The walks check their spans, so this case is impossible. The function returns an error instead
@@ -112,20 +108,16 @@ pub(super) enum Stop {
     /// The walk delivered as many frames as there was room for.
     Full,
     /// The record has at least `needs` bytes, but fewer are available.
-    Short {
-        needs: usize,
-    },
+    Short { needs: usize },
     /// The next `bytes` bytes contain nothing relevant, and need not be in memory at once.
-    Skip {
-        bytes: u64,
-    },
+    Skip { bytes: u64 },
     /// The next frame's link type differs from that of earlier frames in this poll.
     OtherLink,
-    NotYet {
-        nanos: u64,
-    },
+    /// The next frame is not due before this time.
+    NotYet { nanos: u64 },
     /// The filter removed as many frames as one poll may check.
     Filtered,
+    /// The next bytes are not a record.
     Wrong(Wrong),
 }
 

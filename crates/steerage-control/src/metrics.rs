@@ -33,6 +33,7 @@ pub use families::names;
 /// ports 9100 to 9999, which are all taken.
 pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_777);
 
+/// The instance and the values that the metrics come from.
 pub struct Source {
     /// The instance whose ledger is served.
     pub handle: Handle,

@@ -310,7 +310,7 @@ impl Tree {
     }
 
     /// The changes whose number is above `number`, the oldest first. Only the newest
-    /// [`EVENTS_MAX`](crate::limits::EVENTS_MAX) changes are kept.
+    /// [`EVENTS_MAX`](crate::EVENTS_MAX) changes are kept.
     pub fn events_since(&self, number: u64) -> Vec<Event> {
         locked(&self.history).since(number)
     }

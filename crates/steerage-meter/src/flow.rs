@@ -69,8 +69,10 @@ impl Seen {
     }
 }
 
+/// The amount of traffic in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
+    /// The number of packets.
     pub packets: u64,
     /// The bytes on the wire with all headers, but without the Ethernet checksum. Bytes that the
     /// capture cut off are included.

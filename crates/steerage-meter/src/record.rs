@@ -149,6 +149,7 @@ impl FlowRecord {
         }
     }
 
+    /// The bytes of both directions together.
     pub fn bytes(&self) -> u64 {
         self.flow.bytes()
     }

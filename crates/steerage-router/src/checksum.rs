@@ -7,6 +7,7 @@ pub fn sum(bytes: &[u8], sum: u64) -> u64 {
     sum + words.sum::<u64>() + last.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
+/// The checksum for `sum`.
 pub fn finish(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);

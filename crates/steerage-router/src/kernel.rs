@@ -60,6 +60,7 @@ pub enum KernelError {
     Route(#[from] RouteError),
 }
 
+/// An interface of the router.
 #[derive(Clone, Debug)]
 pub struct RouterInterface {
     /// The name, such as `eth0`.

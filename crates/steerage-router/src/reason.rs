@@ -52,6 +52,7 @@ pub enum Fate {
 }
 
 impl Fate {
+    /// All fates, in order.
     pub const ALL: [Self; 18] = [
         Self::Forwarded,
         Self::Local,

@@ -39,14 +39,10 @@ const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Serving {
-    Kernel {
-        steers: bool,
-    },
+    /// The kernel's stack, with rps_cpus or without.
+    Kernel { steers: bool },
     /// `respond` with a device, on one CPU or on all CPUs.
-    Respond {
-        xdp: bool,
-        steers: bool,
-    },
+    Respond { xdp: bool, steers: bool },
 }
 
 const WAYS: [(&str, Serving); 6] = [

@@ -86,7 +86,12 @@ impl Train {
 enum Open {
     Udp(UdpSocket),
     Tcp(TcpStream),
-    Down { since: Instant, retry_at: Instant, wait: Duration },
+    /// TCP without a connection.
+    Down {
+        since: Instant,
+        retry_at: Instant,
+        wait: Duration,
+    },
 }
 
 #[derive(Debug)]

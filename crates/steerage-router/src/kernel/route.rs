@@ -25,6 +25,7 @@ pub struct Route {
     pub next_hop: NextHop,
 }
 
+/// The action of a [`Route`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextHop {
     /// Packets leave by an interface. At least one of `gateway` and `device` is set.

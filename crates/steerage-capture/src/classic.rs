@@ -83,7 +83,7 @@ impl Classic {
             return Err(Wrong::new(text, "rewrite it with `editcap -F pcap`"));
         }
         let link = LinkType((header.network.0 as u32 & LINK_TYPE_MASK) as u16);
-        // Use the magic number itself. In a big-endian file, it reads as written.
+        // Use the magic number itself. The magic number of a big-endian file reads as written.
         let big_endian = head.first_chunk().is_some_and(|magic| MAGICS.contains(&u32::from_be_bytes(*magic)));
         let lengths = Lengths::of_version(minor);
         Ok(Self {

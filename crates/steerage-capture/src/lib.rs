@@ -113,8 +113,8 @@ pub const COPY_BYTES_MAX: usize = 9_728;
 /// other options.
 pub const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX;
 
-/// The maximum number of interfaces in one section of a pcapng file. A frame's header has no larger
-/// number.
+/// The maximum number of interfaces in one section of a pcapng file: the limit of the interface
+/// number in a frame header.
 pub const INTERFACES_MAX: usize = 65_536;
 
 const _: () = assert!(BLOCK_BYTES >= 2 * RECORD_BYTES_MAX, "a record carried to another block leaves room to read");

@@ -1,5 +1,5 @@
-//! Early and late metadata, on one CPU as published and on two CPUs, and small frames copied out of
-//! the ring's pages.
+//! Compares early with late metadata, on one CPU as published and on two CPUs. Also copies small
+//! frames out of the ring's pages.
 
 use std::time::Duration;
 

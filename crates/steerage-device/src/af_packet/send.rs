@@ -94,7 +94,7 @@ impl AfPacketOutput {
     }
 
     setters! {
-        /// Whether packets bypass the queueing discipline: see the field. Default: no.
+        /// Whether packets bypass the queueing discipline. Default: no.
         qdisc_bypass: bool;
         /// Whether [super-frames](steerage::Packet::offload) are sent whole, and consecutive
         /// packets of a flow within a batch leave as one. If the interface cannot cut super-frames,

@@ -200,7 +200,7 @@ fn without_a_fault_all_records_are_written() {
     for (to, format) in cases() {
         let Outcome { operations, error, .. } = run(to, format, Fault::None);
         assert_eq!(error, None);
-        // Creating and renaming a file would be two operations.
+        // Creating and renaming the file take two operations, so the run also wrote to it.
         assert!(operations > 4, "{to:?} {format:?}: {operations}");
     }
 }

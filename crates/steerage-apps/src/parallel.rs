@@ -80,7 +80,6 @@ impl HandedOn {
 ///
 /// The instance needs [hashes at arrival](steerage::Builder::always_hash), which keep fragments
 /// together. The instance must also have exactly one CPU, unless [`Together::Flow`] is enough.
-/// [`SplitOptions`] has an example.
 #[derive(Debug)]
 pub struct Split {
     jobs: usize,

@@ -1,9 +1,9 @@
 //! The CPU time that one packet of a capture file costs in three cases: a bare loop that reads and
 //! walks the file, polling only, and polling with steering and counting.
 //!
-//! `cargo bench -p steerage-lab --bench capture [-- ROUNDS [FILE]]`. Without a FILE, the
-//! benchmark creates one of 2,000,000 frames of 60 bytes. In both cases the file is in the page
-//! cache when the measurement starts. The cases run in turn, A B C A B C ...
+//! `cargo bench -p steerage-lab --bench capture [-- ROUNDS [FILE]]`. Without a FILE, the benchmark
+//! creates one of 2,000,000 frames of 60 bytes. The file is in the page cache when the measurement
+//! starts. The cases run in turn, A B C A B C ...
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::fs::{self, File};
@@ -21,7 +21,6 @@ use steerage_lab::placement::pin;
 const FRAMES: u32 = 2_000_000;
 const FLOWS: u32 = 65_536;
 
-/// The number of bytes that the bare loop reads at a time.
 const READ_BYTES: usize = 256 << 10;
 
 /// The minimum work: read(2), and a step from record to record of a little-endian pcap.
@@ -72,7 +71,6 @@ fn counted(path: &Path) -> u64 {
     handle.snapshot().delivered()
 }
 
-/// The name of a case, and the function that reads all packets of a file and counts them.
 type Case = (&'static str, fn(&Path) -> u64);
 
 fn main() {

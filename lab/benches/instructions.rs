@@ -1,10 +1,11 @@
-//! Counts instructions per packet, and checks that they do not become more. The noise of the machine does not
-//! change them.
+//! Counts instructions per packet, and checks that the counts do not increase. Unlike times, counts
+//! do not depend on the noise of the machine.
 //!
-//! `cargo bench -p steerage-lab --bench instructions`, with valgrind and, by `cargo install gungraun-runner --version 0.18.2
-//! --locked`, the runner. All CPUs of an instance are stepped in turn by one thread, on a clock that goes on by itself, so each run
-//! is the same. Instructions of receiver and workers together, for [`PACKETS`] packets of 64 bytes in 65,536 flows; and for as many from a
-//! capture, counted and metered.
+//! `cargo bench -p steerage-lab --bench instructions` needs valgrind and the runner (`cargo install
+//! gungraun-runner --version 0.18.2 --locked`). One thread steps all CPUs of an instance in turn,
+//! on a clock that advances by itself, so each run is the same. The result is the number of
+//! instructions of receiver and workers for [`PACKETS`] packets of 64 bytes in 65,536 flows. The
+//! same number of packets from a capture is counted and metered.
 #![allow(missing_docs, unused_qualifications, reason = "in what the macros make")]
 
 use std::cell::Cell;
@@ -28,13 +29,12 @@ use steerage_lab::frames::{FLOWS, FrameOptions, Mix};
 use steerage_lab::runs::ReadsHeaders;
 use steerage_meter::{Meter, MeterOptions, Metering};
 
-/// Enough that beginning and ending do not count.
+/// Enough packets that the start and the end of a run do not matter.
 const PACKETS: u64 = 64_000;
 
-/// The clock advances by this much each time that it is read.
 const TICK: Duration = Duration::from_nanos(50);
 
-/// One thread steps all CPUs. They never sleep.
+/// One thread steps all CPUs, which never sleep.
 #[derive(Clone, Default)]
 struct Stepping(Rc<Cell<Timestamp>>);
 
@@ -53,7 +53,7 @@ impl Platform for Stepping {
     }
 }
 
-/// The first receives; without others it handles as well.
+/// The first CPU receives. A single CPU also handles the packets.
 type Cpus<H> = Vec<Softnet<H, Stepping>>;
 
 fn stepped<H: Handler>(instance: Result<Instance<H>, BuildError>) -> Cpus<H> {
@@ -62,7 +62,6 @@ fn stepped<H: Handler>(instance: Result<Instance<H>, BuildError>) -> Cpus<H> {
     parts.into_iter().map(|part| part.enter(clock.clone())).collect()
 }
 
-/// Until all have finished.
 fn run<H: Handler>(mut cpus: Cpus<H>) -> Cpus<H> {
     let mut finished = 0;
     while finished < cpus.len() {
@@ -78,26 +77,24 @@ fn cpus(frames: FrameOptions, targets: usize) -> Cpus<ReadsHeaders> {
     stepped(builder.input_on(frames.input(), &[CpuId(0)], None).build(|_| ReadsHeaders::default()))
 }
 
-/// A device that provides the hash.
 fn device_hash(targets: usize) -> Cpus<ReadsHeaders> {
     let mix = Mix::Uniform;
     cpus(FrameOptions { mix, device_hash: true, list: POLL_BUDGET, flows: FLOWS, frames: PACKETS }, targets)
 }
 
-/// Key and keyed hash from the headers.
 fn our_hash(targets: usize, mix: Mix) -> Cpus<ReadsHeaders> {
     cpus(FrameOptions { mix, device_hash: false, list: POLL_BUDGET, flows: FLOWS, frames: PACKETS }, targets)
 }
 
-/// Lists of one packet.
 fn single(targets: usize) -> Cpus<ReadsHeaders> {
     cpus(FrameOptions { mix: Mix::Uniform, device_hash: true, list: 1, flows: FLOWS, frames: PACKETS }, targets)
 }
 
-/// The limit of instructions per packet: the number that was counted, and 5 % for later compilers. If you
-/// lower the number, lower the limit too. A poll takes about 250 instructions so that an instance looks only
-/// at rings in use. They show if a list has one packet, and if 16 workers are stepped that have nothing to
-/// do. Mixed traffic takes more instructions than with branches, but its branches cannot be predicted.
+/// The limit of instructions per packet: the counted number, and 5 % for later compilers. If you
+/// lower the number, lower the limit too. A poll takes about 250 instructions, because an instance
+/// checks only rings in use. These instructions matter with lists of one packet, and with 16 idle
+/// workers. Mixed traffic takes more instructions than code with branches, which could not be
+/// predicted.
 fn at_most(each: u64) -> LibraryBenchmarkConfig {
     let limit = (EventKind::Ir, each * PACKETS);
     let mut config = LibraryBenchmarkConfig::default();
@@ -117,7 +114,6 @@ fn packets(cpus: Cpus<ReadsHeaders>) -> Cpus<ReadsHeaders> {
     run(cpus)
 }
 
-/// A capture in memory of 1,024 flows, on one CPU.
 fn captured<H: Handler>(make: impl Fn() -> H + Send + Sync + 'static) -> Cpus<H> {
     let input = Capture::from_reader("bench", Cursor::new(capture(PACKETS as u32, 1024))).into_input();
     stepped(Builder::new().virtual_cpus(1).input(input).build(move |_| make()))

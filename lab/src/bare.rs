@@ -1,10 +1,10 @@
-//! The floor of the receive path: one CPU writes frames into pages and hands them to another CPU,
-//! with nothing around it.
+//! The minimum cost of the receive path: one CPU writes frames into pages and hands them to another
+//! CPU, with nothing else.
 //!
-//! There is no pool, no ledger, no limit, no move and no sleep. Pages and slots are used in order,
-//! by one writer and one reader, in batches of [`BATCH`]. Two positions hand them over: the
+//! There is no pool, no ledger, no limit, no move and no sleep. One writer and one reader use pages
+//! and slots in order, in batches of [`BATCH`]. The hand-over consists of two positions: the
 //! writer's `written` and the reader's `read`. Benchmarks compare the receive path with this loop,
-//! and nothing else uses it.
+//! and nothing else uses the loop.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crossbeam_utils::CachePadded;
 
 use steerage_mem::{Region, RegionError};
 
-/// How many frames are handed over at a time.
+/// The number of frames in one hand-over.
 pub const BATCH: usize = 32;
 
 /// The length of a frame.
@@ -57,7 +57,6 @@ impl Shared {
         &self.slots[(position % PAGES) as usize]
     }
 
-    /// The frame in the page with this index, which is below [`PAGES`].
     #[inline(always)]
     fn frame(&self, index: u64) -> *mut [u8; FRAME_BYTES] {
         self.region.base().as_ptr().wrapping_add(index as usize * PAGE_BYTES).cast()
@@ -69,7 +68,7 @@ impl Shared {
 pub struct BareWriter {
     shared: Arc<Shared>,
     written: u64,
-    /// The last position of the reader that this end has seen.
+    /// The reader's position when this end last read it.
     read: u64,
     prefetches: bool,
 }
@@ -81,14 +80,15 @@ pub struct BareReader {
     read: u64,
 }
 
-/// Makes both ends. If the writer `prefetches`, it fetches the pages of the next batch while it writes a batch.
+/// Creates both ends. If the writer `prefetches`, it fetches the pages of the next batch while it
+/// writes a batch.
 ///
 /// # Errors
 /// [`RegionError`] if there is no memory.
 pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
     let (region, mut pages) = Region::map(PAGES as usize, PAGE_BYTES)?;
-    // Memory that was never touched has no physical pages yet. The tokens are dropped here, so no
-    // other code can reach the pages.
+    // Memory that was never touched has no physical pages yet. The tokens are dropped here, so that
+    // no other code can access the pages.
     pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
     let slots: Box<[UnsafeCell<Slot>]> = (0..PAGES).map(|_| UnsafeCell::default()).collect();
     let shared = Arc::new(Shared {
@@ -101,7 +101,8 @@ pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
 }
 
 impl BareWriter {
-    /// Writes a batch, and returns whether there was room for it. `write` writes a frame and returns its hash.
+    /// Writes a batch. Returns true if there was room for it. `write` writes a frame and returns
+    /// its hash.
     #[inline(always)]
     pub fn write(&mut self, mut write: impl FnMut(&mut [u8; FRAME_BYTES]) -> u32) -> bool {
         let Self { shared, written, read, prefetches } = self;
@@ -158,7 +159,6 @@ impl BareReader {
     }
 }
 
-/// Fetches a cache line for reading.
 #[inline(always)]
 fn prefetch_read(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

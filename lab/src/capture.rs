@@ -1,4 +1,4 @@
-//! A capture in memory that is read again and again, and the least that a meter of it can do.
+//! A capture in memory that is read repeatedly, and the minimum work of a flow meter.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -9,11 +9,9 @@ use steerage::testing::SplitMix64;
 /// The length of each packet.
 pub const FRAME_BYTES: usize = 60;
 
-/// The lengths of the header of a classic capture and of each record's header.
 const HEAD_BYTES: usize = 24;
 const RECORD_BYTES: usize = 16;
 
-/// One packet per microsecond.
 const PACKETS_A_SECOND: u32 = 1_000_000;
 
 /// The flows of the packets in their order: random, so that no cache can predict them. `lab/peers/capture/generate.c` makes the same
@@ -23,7 +21,7 @@ fn flows_of_packets(packets: u32, flows: u32) -> impl Iterator<Item = u32> {
     (0..packets).map(move |_| (random.draw() % u64::from(flows)) as u32)
 }
 
-/// A classic capture of UDP over IPv4, of at most `flows` flows.
+/// A classic capture of UDP over IPv4, with at most `flows` flows.
 pub fn capture(packets: u32, flows: u32) -> Vec<u8> {
     let mut file = Vec::with_capacity(HEAD_BYTES + packets as usize * (RECORD_BYTES + FRAME_BYTES));
     let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
@@ -48,12 +46,13 @@ pub fn flows_in(packets: u32, flows: u32) -> u64 {
     seen.iter().filter(|seen| **seen).count() as u64
 }
 
-/// A [`capture`] without end: its packets come again and again, each time with later times.
+/// An endless [`capture`], whose packets are repeated with later times.
 #[derive(Debug)]
 pub struct RepeatedCapture {
     file: Arc<[u8]>,
     at: usize,
-    /// The seconds that are added to the times in the file, and how many more are added in the next repetition.
+    /// The seconds that are added to the times in the file, and the increase for the next
+    /// repetition.
     later: u32,
     lap: u32,
 }
@@ -104,7 +103,6 @@ struct Flow {
     bytes: u64,
 }
 
-/// A hash table of flows with open addressing. It doubles when it is half full.
 struct Flows {
     places: Vec<Flow>,
     known: usize,
@@ -126,8 +124,8 @@ impl Flows {
 
     fn find(&self, ends: [u64; 2]) -> usize {
         let mask = self.places.len() - 1;
-        // After only one multiplication, flows that follow each other form runs, which cost hundreds of probes in a half-full
-        // table.
+        // With only one multiplication, consecutive flows would form runs, which cost hundreds of
+        // probes in a half-full table.
         let mixed = (ends[0] ^ ends[1].rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let mut place = (mixed >> 32) as usize & mask;
@@ -147,8 +145,9 @@ impl Flows {
     }
 }
 
-/// Reads a capture of this form and counts the packets and bytes of each IPv4 flow, both directions together: in one thread, and
-/// without timeouts, records and fragments. Returns the numbers of packets and flows.
+/// Reads a capture of this form and counts the packets and bytes of each IPv4 flow, both directions
+/// together. The function uses one thread, and has no timeouts, records and fragments. Returns the
+/// numbers of packets and flows.
 pub fn count_by_flow(file: &[u8]) -> (u64, u64) {
     let mut flows = Flows { places: vec![Flow::default(); 1 << 16], known: 0 };
     let (mut rest, mut packets) = (file.get(HEAD_BYTES..).unwrap_or_default(), 0);
@@ -176,7 +175,6 @@ pub fn count_by_flow(file: &[u8]) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    /// Reading in pieces of any size gives the same bytes as reading everything at once.
     #[test]
     fn laps_follow_each_other() {
         let once = capture(2000, 7);

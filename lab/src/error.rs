@@ -19,10 +19,10 @@ pub enum LabError {
     /// The instance cannot be built.
     #[error("cannot set up a run: {0}")]
     Build(#[from] BuildError),
-    /// Something else that a run needs is missing.
+    /// A resource that a run needs is missing.
     #[error("cannot get {what}: {why}")]
     SetUp {
-        /// The missing thing.
+        /// The missing resource.
         what: &'static str,
         /// The reason.
         why: String,
@@ -38,11 +38,11 @@ pub enum LabError {
     /// A run had a wrong result, so its measurements mean nothing.
     #[error("{seen} {what} where {expected} have to be")]
     Wrong {
-        /// The things that were counted.
+        /// The counted objects.
         what: &'static str,
-        /// The count that was seen.
+        /// The observed count.
         seen: u64,
-        /// The count that was expected.
+        /// The expected count.
         expected: u64,
     },
     /// A thread of the run panicked.
@@ -57,7 +57,7 @@ pub enum LabError {
 }
 
 impl LabError {
-    /// An error about a missing thing, with the reason as text.
+    /// An error about a missing resource, with the reason as text.
     pub fn set_up(what: &'static str, why: impl fmt::Display) -> Self {
         Self::SetUp { what, why: why.to_string() }
     }

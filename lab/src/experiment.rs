@@ -1,4 +1,5 @@
-//! An experiment: its name, and the cases that run in turn. lab/experiments.json describes it for people.
+//! An experiment: its name, and the cases that run in turn. lab/experiments.json describes each
+//! experiment for readers.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,13 +16,14 @@ use crate::runs::CpuPair;
 pub struct Settings {
     /// The CPUs to use, at least one. The first one receives.
     pub cpus: Vec<usize>,
-    /// How many times each case runs. `None`: as many times as the experiment itself says.
+    /// The number of runs of each case. `None` selects the experiment's own number.
     pub rounds: Option<usize>,
     /// The approximate time for which each run is measured.
     pub measured: Duration,
     /// The length of a warm-up if the policy finds its CPUs by load.
     pub warm_up: Duration,
-    /// The time for which requests and responses are measured. It is longer: connecting comes first, and the CPUs are shared.
+    /// The time for which requests and responses are measured: longer than other measurements,
+    /// because connecting takes time, and the CPUs are shared.
     pub rr_measured: Duration,
     /// The number of connections with requests and responses.
     pub connections: usize,
@@ -29,32 +31,30 @@ pub struct Settings {
     pub ends_only: bool,
 }
 
-/// The shortest run. In a shorter one, most of the time is start and end.
+/// The shortest run. In a shorter run, the start and the end would take most of the time.
 pub const SECONDS_MIN: Duration = Duration::from_millis(1);
 
 /// The longest run. An experiment needs no more.
 pub const SECONDS_MAX: Duration = Duration::from_secs(3600);
 
-/// The default time for which each run is measured. It is long compared with the cost of starting a
-/// run, and short enough that all runs take minutes.
+/// The default time for which each run is measured: long compared with the start of a run, and so
+/// short that all runs take minutes.
 const MEASURED: Duration = Duration::from_millis(500);
 
-/// The default warm-up. By then the `balance` policy has finished its trials of CPUs.
+/// The default warm-up, after which the `balance` policy has finished its trials of CPUs.
 const WARM_UP: Duration = Duration::from_millis(1000);
 
-/// The divisor of the warm-up for policies that have no trials to wait for.
+/// The divisor of the warm-up for policies without trials.
 const FIXED_WARM_UP: u32 = 5;
 
-/// The number of connections of the published experiment.
 const CONNECTIONS: usize = 500;
 
-/// The number of connections that show that requests are answered.
 const CONNECTIONS_QUICK: usize = 16;
 
-/// The fewest frames of a run: a few full rings.
+/// The minimum number of frames in a run: a few full rings.
 const FRAMES_MIN: f64 = 20_000.0;
 
-/// The fewest frames of a run that is too short for figures.
+/// The minimum number of frames in a smoke test.
 const FRAMES_MIN_QUICK: f64 = 2_000.0;
 
 impl Settings {
@@ -71,12 +71,12 @@ impl Settings {
         }
     }
 
-    /// The warm-up of a run. `balances` says whether CPUs join and leave during the run.
+    /// The warm-up of a run. `balances` means that CPUs join and leave during the run.
     pub(crate) fn warm_up_of(&self, balances: bool) -> Duration {
         if balances { self.warm_up } else { self.warm_up / FIXED_WARM_UP }
     }
 
-    /// Settings for a smoke test: one round of short runs at as few points as show all series. The
+    /// Settings for a smoke test: one round of short runs, at as few points as show all series. The
     /// runs are too short for good measurements.
     pub fn quick(cpus: Vec<usize>) -> Self {
         let short = Duration::from_millis(5);
@@ -93,14 +93,14 @@ impl Settings {
         }
     }
 
-    /// The number of frames in a run if each takes `nanos_each`.
+    /// The number of frames in a run if each frame takes `nanos_each`.
     pub fn frames(&self, nanos_each: f64) -> u64 {
         let least = if self.ends_only { FRAMES_MIN_QUICK } else { FRAMES_MIN };
         (self.measured.as_nanos() as f64 / nanos_each).max(least) as u64
     }
 
-    /// The CPUs of a run on two CPUs. If there is only one CPU, both are the same, and the cases
-    /// that need two are skipped.
+    /// The CPUs of a run on two CPUs. If there is only one CPU, both are the same, and cases that
+    /// need two CPUs are skipped.
     pub fn pair(&self) -> CpuPair {
         let (first, second) = (self.cpus.first(), self.cpus.get(1));
         let receive = first.copied().unwrap_or_default();
@@ -108,8 +108,8 @@ impl Settings {
     }
 }
 
-/// The CPUs of `list`, or all that this process may use. The first one receives, and the others follow in the order in which
-/// steerage would add them.
+/// The CPUs of `list`, or all CPUs that this process may use. The first CPU receives. The other
+/// CPUs follow in the order in which steerage would add them.
 ///
 /// # Errors
 /// If the list cannot be read, or names a CPU that this process may not use.
@@ -133,34 +133,31 @@ pub fn cpus(list: Option<&str>) -> Result<Vec<usize>, LabError> {
 
 type Run = Box<dyn FnMut() -> Result<Measurement, LabError> + Send>;
 
-/// A case: a function that runs in turn with those of the other cases.
 pub(crate) struct Case {
     pub(crate) series: String,
     pub(crate) x: Option<f64>,
-    /// About how long a run takes.
     pub(crate) takes: Duration,
     pub(crate) run: Run,
 }
 
 /// An experiment that is ready to run.
 pub struct Experiment {
-    /// As in lab/experiments.json.
+    /// The name in lab/experiments.json.
     pub(crate) name: &'static str,
     pub(crate) cases: Vec<Case>,
     /// The cases that cannot run here, each with its reason.
     pub(crate) skipped: Vec<String>,
-    /// How many times each case runs.
     pub(crate) rounds: usize,
-    /// All CPUs that the cases may use.
     pub(crate) cpus: Vec<usize>,
-    /// The number of CPUs, from the first on, whose distance is measured around each run. This is
-    /// the highest number that any case uses, so that near and far mean the same for all cases.
+    /// The number of CPUs, from the first on, whose distance is measured around each run. The value
+    /// is the highest number of CPUs that any case uses, so that near and far mean the same for all
+    /// cases.
     pub(crate) probed_cpus: usize,
     takes: Duration,
 }
 
 impl Experiment {
-    /// An experiment without cases. Each case will run `rounds` times by default.
+    /// Creates an experiment without cases. Each case runs `rounds` times by default.
     pub fn new(name: &'static str, rounds: usize, settings: &Settings) -> Self {
         Self {
             name,
@@ -173,12 +170,12 @@ impl Experiment {
         }
     }
 
-    /// Sets how long a run takes, for the cases that are added from now on.
+    /// Sets the duration of a run for the cases that are added from now on.
     pub fn takes(&mut self, time: Duration) {
         self.takes = time;
     }
 
-    /// Adds a case that needs this many CPUs. If there are fewer, the case is skipped.
+    /// Adds a case that needs this many CPUs. If there are fewer CPUs, the case is skipped.
     pub fn case(
         &mut self,
         series: impl Into<String>,
@@ -201,7 +198,7 @@ impl Experiment {
         }
     }
 
-    /// About how long all runs take.
+    /// The approximate duration of all runs.
     pub fn estimate(&self) -> Duration {
         self.cases.iter().map(|case| case.takes).sum::<Duration>() * self.rounds as u32
     }

@@ -1,5 +1,4 @@
-//! A device that writes frames of 64 bytes: a template, with a few fields that differ between
-//! flows.
+//! A device that writes frames of 64 bytes from a template. Only a few fields differ between flows.
 
 use fastrand::Rng;
 use steerage::{
@@ -12,7 +11,7 @@ use steerage::{
 /// A frame's length.
 pub const FRAME_BYTES: usize = 64;
 
-/// The default number of flows: many for hardware.
+/// The default number of flows, which is large for hardware.
 pub const FLOWS: u32 = 65_536;
 
 /// Every run has the same frames.
@@ -23,8 +22,8 @@ const SEED: u64 = 1;
 pub enum Mix {
     /// Only UDP over IPv4.
     Uniform,
-    /// IPv4, IPv6, and IPv4 with a VLAN tag, TCP and UDP, at random, so that the parser's branches cannot
-    /// be predicted.
+    /// IPv4, IPv6, and IPv4 with a VLAN tag, TCP and UDP, at random, so that the parser's branches
+    /// cannot be predicted.
     Mixed,
 }
 
@@ -35,22 +34,21 @@ pub struct FrameOptions {
     pub mix: Mix,
     /// Whether the device provides a hash.
     pub device_hash: bool,
-    /// The maximum number of frames per poll. They are handed over as one list.
+    /// The maximum number of frames per poll, which form one list.
     pub list: usize,
-    /// The number of flows, at most 2^24: each has its own address.
+    /// The number of flows, at most 2^24, because each flow has its own address.
     pub flows: u32,
     /// The number of frames in all.
     pub frames: u64,
 }
 
 impl FrameOptions {
-    /// Makes the device.
+    /// Creates the device.
     pub fn input(self) -> Input {
         let queue = Frames { options: self, left: self.frames, writer: self.writer() };
         Input::new("bench", "bench", vec![Box::new(queue)])
     }
 
-    /// Makes the writer of the device's frames.
     pub(crate) fn writer(self) -> FrameWriter {
         FrameWriter { mix: self.mix, flows: self.flows, shapes: shapes(), rng: Rng::with_seed(SEED) }
     }
@@ -62,7 +60,6 @@ struct Frames {
     writer: FrameWriter,
 }
 
-/// Writes frames one after another.
 pub(crate) struct FrameWriter {
     mix: Mix,
     flows: u32,
@@ -103,7 +100,7 @@ const V6: [u16; 8] = [0xfd00, 0, 0, 0, 0, 0, 0, 1];
 const PROTOCOLS: [u8; 2] = [UDP, TCP];
 
 impl FrameWriter {
-    /// Writes a frame, and returns the hash that a device would provide.
+    /// Writes a frame. Returns the hash that a device would provide.
     #[inline(always)]
     pub(crate) fn write(&mut self, frame: &mut [u8; FRAME_BYTES]) -> u32 {
         let flow = self.write_flow(frame);

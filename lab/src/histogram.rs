@@ -1,10 +1,10 @@
 //! A histogram of times.
 
-/// The longest time that the histogram distinguishes: 2^40 ns, about 18 minutes. Longer times count
-/// as this.
+/// The longest time that the histogram distinguishes: 2^40 ns, about 18 minutes. Longer times are
+/// counted as this time.
 const NANOS_MAX: u64 = (1 << 40) - 1;
 
-/// Significant decimal digits of each time: a percentile is right to within 1 %.
+/// The significant decimal digits of each time: a percentile is exact to within 1 %.
 const DIGITS: u8 = 2;
 
 /// A histogram of times in nanoseconds. The mean and the longest time are exact.

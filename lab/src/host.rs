@@ -1,4 +1,5 @@
-//! `steerage-lab respond`: answers packets like a host, as the server of the request-response experiment.
+//! `steerage-lab respond`: answers packets like a host, as the server of the request-response
+//! experiment.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::IpAddr;
@@ -20,15 +21,16 @@ use crate::error::LabError;
 use crate::experiment::cpus;
 use crate::respond::{Config, End, Fate, Responding};
 
-/// How long a received packet may wait for others: the shortest time that the kernel's rings have.
+/// How long a received packet may wait for further packets: the shortest block timeout of the
+/// kernel's rings.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The most packets that a CPU originates per batch, apart from replies in place: each packet of a
-/// full batch may send a whole buffer of its connection.
+/// The maximum number of packets that a CPU originates per batch, apart from replies in place. Each
+/// packet of a full batch may send a whole buffer of its connection.
 const ORIGINATED: usize = HANDLE_BUDGET * 8;
 
-/// The first bytes of our link address on a TAP. The kernel's end has the interface's address. It is locally
-/// administered, and the rest comes from the host's IP address.
+/// The first bytes of our link address on a TAP. The kernel's end has the interface's address. Our
+/// address is locally administered, and its remaining bytes come from the host's IP address.
 const TAP_MAC: [u8; 2] = [0x02, 0x53];
 
 /// The options of `respond`.
@@ -63,7 +65,7 @@ pub struct HostArgs {
     pub seconds: Option<u64>,
 }
 
-/// Parses an address. The length of its network's prefix may follow it, as for `ip addr`.
+/// Parses an address, which may be followed by the prefix length of its network, as for `ip addr`.
 fn network(text: &str) -> Result<IpNet, &'static str> {
     let alone = || text.parse::<IpAddr>().map(IpNet::from);
     text.parse().or_else(|_| alone()).map_err(|_| "write an address, such as 10.0.0.2/24 or fd00::2")
@@ -78,7 +80,7 @@ fn exchange(text: &str) -> Result<(u16, usize, usize), &'static str> {
     if parts.next().is_none() && request > 0 { Ok((port, request, response)) } else { Err(wrong) }
 }
 
-/// Answers until standard input ends or the time is over, and prints what was counted as one JSON line.
+/// Answers until standard input ends or the time is over, and prints the counts as one JSON line.
 ///
 /// # Errors
 /// If the device cannot be opened, or the host cannot have the addresses.
@@ -108,7 +110,7 @@ pub fn run(args: &HostArgs) -> Result<(), LabError> {
     writeln!(io::stdout(), "{report}").map_err(LabError::Output)
 }
 
-/// The line on standard error that says that packets are answered from now on.
+/// The line on standard error after which packets are answered.
 pub const READY: &str = "ready";
 
 fn until_end(most: Option<Duration>) {
@@ -116,7 +118,7 @@ fn until_end(most: Option<Duration>) {
     thread::spawn(move || {
         let mut piece = [0; 64];
         while io::stdin().read(&mut piece).is_ok_and(|read| read > 0) {}
-        // If the time is over, no thread waits for this.
+        // If the time is over, no thread waits for this message.
         let _ = ended.send(());
     });
     let _ = match most {
@@ -125,7 +127,7 @@ fn until_end(most: Option<Duration>) {
     };
 }
 
-/// Opens the device. Returns also the name of the output that sends by it, and whether it is a TAP.
+/// Opens the device. Also returns the name of its output, and whether the device is a TAP.
 fn open(args: &HostArgs) -> Result<(Input, String, bool), LabError> {
     let failed = |error: steerage_device::OpenError| LabError::set_up("the device", error);
     let device = args.device.as_str();
@@ -190,7 +192,6 @@ fn config(args: &HostArgs, interface: &str, is_tap: bool) -> Result<Config, LabE
     args.rr.iter().try_fold(config, with).map_err(|error| wrong(&error))
 }
 
-/// The counts of packets by fate, and of connections by their end.
 fn counts(responding: &Responding) -> Value {
     let counts = responding.so_far();
     let fates = |is_served: bool| -> Value {

@@ -1,6 +1,6 @@
-//! The experiments of `steerage-lab`: what they run, and the devices and packet functions that they measure.
+//! The experiments of `steerage-lab`, with the devices and handlers that they measure.
 //!
-//! Modules import only modules further up in this table:
+//! A module imports only modules further up in this table:
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! A source of packets at a fixed rate or as many as the path takes, and a packet function with a
-//! given amount of work per packet.
+//! A source of packets with or without a fixed rate, and a handler with a fixed amount of work per
+//! packet.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -14,16 +14,18 @@ use steerage::{
 use crate::frames::{FLOWS, FRAME_BYTES, udp4};
 use crate::histogram::Histogram;
 
-/// The frames that the source holds while it is not polled, as a NIC's ring does.
+/// The number of frames that the source holds while it is not polled, as a network card's ring
+/// does.
 const DEVICE_RING: u64 = 4096;
 
-/// The bytes of a frame that hold the time at which it was due.
+/// The bytes of a frame that contain the time at which it was due.
 const STAMP: std::ops::Range<usize> = 42..50;
 
-/// UDP flows at a steady rate. Each frame holds the time at which it was due.
+/// UDP flows at a steady rate. Each frame contains the time at which it was due.
 #[derive(Debug)]
 pub struct Paced {
-    /// Nanoseconds between frames. With 0, the source delivers as many frames as the path asks for.
+    /// The nanoseconds between frames. With 0, the source delivers as many frames as the path
+    /// requests.
     gap: f64,
     next: f64,
     rng: Rng,
@@ -31,15 +33,14 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// A source of this many packets per second, whether the path takes them or not. Without a
-    /// rate, it delivers as many as the path takes.
+    /// A source of this many packets per second, independent of the path's speed. Without a rate,
+    /// the source delivers as many packets as the path takes.
     pub fn input(per_second: Option<f64>) -> Input {
         let gap = per_second.map_or(0.0, |rate| 1e9 / rate);
         let queue = Self { gap, next: 0.0, rng: Rng::with_seed(1), frame: udp4() };
         Input::new("paced", "bench", vec![Box::new(queue)])
     }
 
-    /// The number of frames that are due by now, at most the budget of one poll.
     fn due(&mut self, out: &mut Completions<'_>, budget: usize) -> usize {
         let now = out.now().as_nanos() as f64;
         if self.next == 0.0 {
@@ -87,8 +88,8 @@ pub fn spin(rounds: u64, seed: u64) -> u64 {
     (0..rounds).fold(seed | 1, |x, _| black_box(x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17)))
 }
 
-/// The number of rounds of [`spin`] that take this long. The length of a round is measured once, as
-/// the fastest of a few tries, since other programs disturb that one least.
+/// The number of rounds of [`spin`] that take this long. The length of a round is measured once.
+/// The fastest of a few tries counts, because other programs have disturbed it least.
 pub fn spin_rounds(time: Duration) -> u64 {
     const TIMES: usize = 5;
     const ROUNDS: u64 = 2_000_000;
@@ -104,7 +105,7 @@ pub fn spin_rounds(time: Duration) -> u64 {
     (time.as_nanos() as f64 / each) as u64
 }
 
-/// Spins for each packet. If asked to, it also records how long each packet had to wait.
+/// Spins for each packet. On request, it also records how long each packet had to wait.
 #[derive(Debug)]
 pub struct SpinHandler {
     rounds: u64,
@@ -113,7 +114,7 @@ pub struct SpinHandler {
 }
 
 impl SpinHandler {
-    /// A packet function of this many rounds of [`spin`] per packet.
+    /// A handler with this many rounds of [`spin`] per packet.
     pub fn new(rounds: u64, records_delays: bool) -> Self {
         Self { rounds, sum: 0, delays: records_delays.then(Histogram::new) }
     }

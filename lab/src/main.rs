@@ -20,8 +20,9 @@ use steerage_lab::{experiments, runner};
 
 /// Repeat the published experiments; print one JSON line for each run
 ///
-/// Cases run in turn, A B C A B C, so that drift of the machine affects all of them. `python3 lab/page.py` merges the lines of
-/// several runs, compares the series and draws them. Nothing else should run at the same time.
+/// Cases run in turn, A B C A B C, so that drift of the machine affects all of them. `python3
+/// lab/page.py` merges the lines of several runs, compares the series and draws them. Nothing else
+/// should run at the same time.
 #[derive(Debug, Parser)]
 #[command(name = "steerage-lab", args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 struct Arguments {

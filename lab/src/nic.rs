@@ -1,5 +1,5 @@
-//! A device with a ring of pages posted ahead, like a network card. Its metadata can be allocated
-//! as drivers did before `build_skb`: with the page, when the page is posted.
+//! A device with a ring of posted pages, like a network card. The metadata of a packet can be
+//! allocated when the page is posted, as drivers did before `build_skb`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub const RING: usize = 4096;
 /// The longest frame.
 pub const FRAME_BYTES_MAX: usize = 1514;
 
-/// When a packet's metadata is made.
+/// When a packet's metadata is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metadata {
     /// When the receiving CPU posts the page, in separate memory.
@@ -29,13 +29,12 @@ pub enum Metadata {
     Late,
 }
 
-/// Metadata as large as the part of an sk_buff that is cleared when it is allocated (Linux 6: up to
-/// its `tail`, 184 bytes), in cache lines of its own.
+/// Metadata as large as the part of an sk_buff that is cleared at its allocation (Linux 6: up to
+/// its `tail`, 184 bytes), in its own cache lines.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Allocated([AtomicU64; 24]);
 
-/// The metadata that a packet function reads.
 #[derive(Debug)]
 struct Built {
     len: u64,
@@ -49,7 +48,6 @@ struct Built {
 pub struct Slab(Box<[Allocated]>);
 
 impl Slab {
-    /// A slab for this many pages with consecutive numbers.
     fn new(pages: usize) -> Arc<Self> {
         Arc::new(Self((0..pages.next_power_of_two()).map(|_| Allocated::default()).collect()))
     }
@@ -66,21 +64,21 @@ pub struct NicOptions {
     pub frame_bytes: usize,
     /// The number of frames.
     pub frames: u64,
-    /// When metadata is made.
+    /// When metadata is created.
     pub metadata: Metadata,
-    /// The number of frames per second, whether there is a page for them or not. With `None`,
-    /// frames arrive as fast as they are taken.
+    /// The number of frames per second, independent of free pages. With `None`, frames arrive as
+    /// fast as they are taken.
     pub rate: Option<u64>,
-    /// The device shows frames only if at least this many have arrived, like cards that moderate
-    /// their interrupts.
+    /// The device shows frames only if at least this many have arrived, like cards with interrupt
+    /// moderation.
     pub at_once: usize,
 }
 
 impl NicOptions {
-    /// The device, and the function that creates the matching packet function.
+    /// The device, and the function that creates the matching handler.
     pub fn input(self) -> (Input, impl Fn() -> Reads + Send + Sync + 'static) {
-        // Covers all pages that an instance of two CPUs maps for this device. More entries do no
-        // harm.
+        // The slab covers all pages that an instance of two CPUs maps for this device. More entries
+        // do no harm.
         let slab = (self.metadata == Metadata::Early).then(|| Slab::new(4 * RING));
         let queue = Nic {
             options: self,
@@ -103,7 +101,6 @@ struct Nic {
     at: usize,
     sent: u64,
     lost: u64,
-    /// The time of the first frame.
     since: Option<Instant>,
 }
 
@@ -115,8 +112,8 @@ impl Nic {
         Some(page)
     }
 
-    /// The number of frames in the ring: frames that arrived minus frames that were taken or found
-    /// the ring full.
+    /// The number of frames in the ring: frames that arrived, minus frames that were taken or did
+    /// not fit into the ring.
     fn arrived(&mut self, out: &mut Completions<'_>) -> usize {
         let Some(rate) = self.options.rate else { return (self.options.frames - self.sent) as usize };
         let since = self.since.get_or_insert_with(Instant::now).elapsed();
@@ -129,7 +126,6 @@ impl Nic {
         if all_came || waiting >= self.options.at_once as u64 { (waiting - lost) as usize } else { 0 }
     }
 
-    /// Writes the whole frame, as the card does.
     fn write(&self, memory: &mut [u8]) {
         let frame = &mut memory[..self.options.frame_bytes];
         frame.fill(self.sent as u8);
@@ -150,8 +146,8 @@ impl RxQueue for Nic {
         let begins = self.ring.is_empty();
         while self.ring.len() < RING {
             let mut page = out.take_page().expect("as many pages as were asked for");
-            // Touch the memory first. Otherwise the first frames wait for the kernel to provide
-            // memory, which never happens on a network card.
+            // Touch the memory first. Otherwise the first frames would wait for the kernel to
+            // provide memory, which never happens on a network card.
             out.page_mut(&mut page).fill(0);
             self.ring.push(Self::post(slab.as_deref(), page));
         }
@@ -168,7 +164,7 @@ impl RxQueue for Nic {
                 let known = [len as u64, len as u64, 1, u64::from(number)];
                 words.iter().step_by(6).zip(known).for_each(|(word, known)| word.store(known, Relaxed));
             }
-            // With one target the hash chooses nothing, so it can carry the number of the metadata.
+            // With one target, the hash chooses nothing, so it can carry the index of the metadata.
             let posted = out.rx_finish(page, HEADROOM, Filled::whole(len).with_hash(Some(FlowHash(number))));
             let other = posted.number() != number;
             self.ring[self.at] = if other { Self::post(slab.as_deref(), posted) } else { Some(posted) };
@@ -228,7 +224,6 @@ mod tests {
     use super::*;
     use crate::runs::run_alone_at_rate;
 
-    /// Counts batches.
     struct Batches(u64);
 
     impl Handler for Batches {

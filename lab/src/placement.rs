@@ -1,5 +1,5 @@
-//! The current distance between two CPUs. On a virtual machine the distance changes over time, and
-//! with it the cost of sharing memory.
+//! The current distance between two CPUs. On a virtual machine, the distance and therefore the cost
+//! of sharing memory change over time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -10,7 +10,6 @@ use nix::unistd::Pid;
 
 use crate::error::LabError;
 
-/// The number of round trips of the cache line.
 const ROUNDS: u64 = 3_000;
 
 /// Pins the calling thread to a CPU.
@@ -23,7 +22,7 @@ pub fn pin(cpu: usize) -> Result<(), LabError> {
 }
 
 /// The distance of `cpus`: the median one-way time of a cache line, in nanoseconds, between the
-/// first CPU and the farthest of the others. 0 if there is only one CPU.
+/// first CPU and the farthest other CPU. 0 if there is only one CPU.
 ///
 /// # Errors
 /// If this process may not use one of the CPUs.
@@ -39,14 +38,13 @@ pub fn probe(cpus: &[usize]) -> Result<f64, LabError> {
 /// The shared state of the two threads, which pass a ball back and forth.
 struct Game {
     ball: Ball,
-    /// Set if one of the threads cannot take part.
     over: AtomicBool,
 }
 
 #[repr(align(128))]
 struct Ball(AtomicU64);
 
-/// The number of checks for the ball before a check for the end of the game, which reads another
+/// The number of checks for the ball between two checks for the end of the game, which read another
 /// cache line.
 const LOOKS: u32 = 4096;
 
@@ -62,7 +60,7 @@ fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
 }
 
 impl Game {
-    /// Waits for the ball, and returns whether it came. Acquire and release pair with the other
+    /// Waits for the ball. Returns true if it arrived. Acquire and release pair with the other
     /// side's operations. The game shares no data other than the ball.
     fn is_there(&self, number: u64) -> bool {
         loop {

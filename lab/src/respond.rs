@@ -1,9 +1,9 @@
-//! Answers packets as a host with its own addresses, behind the steering. It answers ARP, neighbour
-//! discovery, ICMP echo, UDP echo and TCP echo. It also answers TCP requests of one length with
-//! responses of another.
+//! Answers packets as a host with its own addresses, after steering. The host answers ARP,
+//! neighbour discovery, ICMP echo, UDP echo and TCP echo. The host also answers TCP requests of a
+//! fixed length with responses of another fixed length.
 //!
-//! lab/notes/respond.md describes the packets that are answered, and the answers. This file has the path
-//! of a packet. The other files are:
+//! lab/notes/respond.md describes the answered packets and the answers. This file has the path of a
+//! packet. The other files are:
 //!
 //! | file | contents |
 //! |---|---|
@@ -108,9 +108,9 @@ impl Responding {
         all
     }
 
-    /// Creates a packet function for one CPU. Its instance must have
+    /// Creates a handler for one CPU. Its instance must steer by the flow hash, with
     /// [`originated_max`](steerage::Builder::originated_max) set to some hundreds. Its device must
-    /// be both the input and the first output. It must steer by the flow hash.
+    /// be both the input and the first output.
     pub fn handler(self: &Arc<Self>) -> Respond {
         let counts = Arc::default();
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counts));
@@ -127,7 +127,7 @@ impl Responding {
     }
 }
 
-/// The packet function. [`Responding::handler`] creates it.
+/// The handler that answers packets. [`Responding::handler`] creates it.
 #[derive(Debug)]
 pub struct Respond {
     shared: Arc<Responding>,
@@ -189,7 +189,6 @@ impl Handler for Respond {
     }
 }
 
-/// Sends the replies of a connection as new packets, from the `nth` reply on.
 fn send_all(
     stack: &mut Stack,
     connection: &Connection,
@@ -206,11 +205,9 @@ fn send_all(
     Ok(())
 }
 
-/// The verdict on the received packet.
 enum Then {
     Transmit,
     Discard,
-    /// The packet is left as it is.
     Leave,
 }
 
@@ -257,7 +254,7 @@ impl Respond {
         }
         let key = ip.key(frame, local);
         if let Some(connection) = self.table.get(bucket, &key) {
-            // A connection that this side has ended makes room for a new one: RFC 9293, 3.6.1.
+            // A connection that this side has ended is replaced by a new one: RFC 9293, 3.6.1.
             if !(tcp.has(SYN) && tcp.has_none_of(ACK) && connection.lingers()) {
                 return self.receive(packet, ip, &tcp, (bucket, &key), cpu);
             }
@@ -322,7 +319,6 @@ impl Respond {
         Ok((fate, Then::Transmit))
     }
 
-    /// Handles a segment of an existing connection.
     fn receive(
         &mut self,
         packet: &mut Packet<'_>,
@@ -360,14 +356,14 @@ impl Respond {
         if next < replies {
             // Further replies to this connection in this batch must not overtake these packets.
             connection.behind = self.batch;
-            // Packets that find no room are lost, as on any wire, and TCP sends them again.
+            // Packets that do not fit are lost, as on any wire, and TCP sends them again.
             let _ = send_all(&mut self.stack, connection, config, cpu, next);
         }
         self.settle(bucket, key, cpu.now(), tcp.has(RST));
         Ok((Fate::Tcp, then))
     }
 
-    /// After work on a connection, removes it if it is over. Otherwise it schedules the next check.
+    /// After work on a connection, removes it if it is over. Otherwise schedules its next check.
     fn settle(&mut self, bucket: BucketId, key: &Key, now: Timestamp, was_reset: bool) {
         let Some(connection) = self.table.get(bucket, key) else { return };
         if connection.is_over() {

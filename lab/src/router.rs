@@ -1,5 +1,5 @@
 //! A router benchmark without device costs: a device that delivers packets for many networks, a
-//! routing table for these networks, and an output that costs nothing.
+//! routing table for these networks, and an output without cost.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use steerage_router::{Forwarding, Hop, Interface, Neighbour, Neighbours, Routes,
 use crate::error::LabError;
 
 const FRAME_BYTES: usize = 64;
-/// The number of networks, each with 256 addresses. They are reached through `ROUTERS` next
+/// The number of networks, each with 256 addresses, which are reached through `ROUTERS` next
 /// routers.
 const ROUTES: u32 = 1000;
 const ROUTERS: u8 = 16;
 
-/// UDP packets of 65,536 sources, each to a random address.
+/// UDP packets from 65,536 sources, each to a random address.
 struct Packets {
     left: u64,
     rng: Rng,
@@ -60,7 +60,7 @@ impl RxQueue for Packets {
     }
 }
 
-/// A card that sends at no cost: it only reads the first cache line of each packet.
+/// A card that sends without cost: it only reads the first cache line of each packet.
 struct Sink(u8);
 
 impl TxQueue for Sink {

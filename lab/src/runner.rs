@@ -1,4 +1,5 @@
-//! Runs an experiment: its cases in turn, A B C A B C ..., round after round. Prints a line for each run.
+//! Runs the cases of an experiment in turn, A B C A B C ..., round after round. Prints a line for
+//! each run.
 
 use std::fs;
 use std::io::{self, IsTerminal as _, Write};
@@ -13,7 +14,7 @@ use crate::experiment::{Case, Experiment};
 use crate::measurement::Measurement;
 use crate::placement::probe;
 
-/// The longest line of progress. A longer one would wrap, and could not be erased.
+/// The maximum length of a progress line. A longer line would wrap, and could not be erased.
 const PROGRESS_WIDTH: usize = 79;
 
 /// One run, as it is printed.
@@ -23,7 +24,8 @@ pub struct Line<'a> {
     series: &'a str,
     x: Option<f64>,
     round: usize,
-    /// The distance of the CPUs before and after the run: the one-way time of a cache line, in nanoseconds.
+    /// The distance of the CPUs before and after the run: the one-way time of a cache line, in
+    /// nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     apart_ns: Option<[f64; 2]>,
     values: &'a Measurement,
@@ -44,14 +46,13 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A case that did not run, or not to its end.
 #[derive(Serialize)]
 struct Skipped<'a> {
     experiment: &'a str,
     skipped: &'a str,
 }
 
-/// The processor, its CPUs, the kernel and the version: what must be the same where runs are pooled.
+/// The processor, its CPUs, the kernel and the version, which must be equal if runs are pooled.
 fn machine() -> &'static str {
     static MACHINE: OnceLock<String> = OnceLock::new();
     MACHINE.get_or_init(|| {
@@ -61,7 +62,7 @@ fn machine() -> &'static str {
             let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
             lines.find(|(name, _)| name.trim() == key).map_or("", |(_, value)| value.trim())
         };
-        // Only x86 names its processor.
+        // Only x86 reports the name of its processor.
         let name = Some(value("model name")).filter(|name| !name.is_empty()).unwrap_or(std::env::consts::ARCH);
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let virtual_machine = if value("flags").split(' ').any(|flag| flag == "hypervisor") { ", virtual" } else { "" };
@@ -72,7 +73,7 @@ fn machine() -> &'static str {
 /// Prints a line of JSON.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the line cannot be written.
 pub fn write_line(line: &impl Serialize, out: &mut impl Write) -> Result<(), LabError> {
     let text = serde_json::to_string(line).map_err(|error| LabError::Output(error.into()))?;
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(LabError::Output)
@@ -81,7 +82,7 @@ pub fn write_line(line: &impl Serialize, out: &mut impl Write) -> Result<(), Lab
 /// Runs experiments one after the other.
 ///
 /// # Errors
-/// If nothing could be measured or printed.
+/// If no run could be measured or printed.
 pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), LabError> {
     let mut later: Duration = planned.iter().map(Experiment::estimate).sum();
     let (mut measured, mut why) = (0, String::new());
@@ -94,8 +95,9 @@ pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), Lab
     if measured > 0 { Ok(()) } else { Err(LabError::Nothing(why)) }
 }
 
-/// Runs all cases. A case that fails is not run again. Each run has a thread of its own, and before and after it the distance
-/// of its CPUs is probed. Returns the number of runs, and why the first case that was skipped was skipped.
+/// Runs all cases. A case that fails is not run again. Each run has its own thread, and the
+/// distance of its CPUs is measured before and after it. Returns the number of runs, and the reason
+/// for which the first skipped case was skipped.
 fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
     let Experiment { name, mut cases, mut skipped, rounds, mut cpus, probed_cpus, .. } = experiment;
     cpus.truncate(probed_cpus);
@@ -129,7 +131,6 @@ fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<
     Ok((runs, skipped.into_iter().next().unwrap_or_default()))
 }
 
-/// Shows a line on a terminal in place of the one before.
 fn progress(text: &str) {
     if io::stderr().is_terminal() {
         let text: String = text.chars().take(PROGRESS_WIDTH).collect();
@@ -138,14 +139,13 @@ fn progress(text: &str) {
     }
 }
 
-/// How far the CPUs were apart before a run and after it.
 type Apart = Option<[f64; 2]>;
 
 fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(Apart, Measurement), LabError> {
     if cpus.len() < 2 {
         return run_on_new_thread(case).map(|measured| (None, measured));
     }
-    // Nothing has run since the probe after the last run, so that probe counts.
+    // Nothing has run since the measurement after the last run, so that measurement counts.
     let before = last.take().map_or_else(|| probe(cpus), Ok)?;
     let measured = run_on_new_thread(case)?;
     let after = probe(cpus)?;
@@ -176,7 +176,6 @@ mod tests {
         String::from_utf8(out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Series and round of each run.
     fn order(lines: &[Value]) -> Vec<(&str, u64)> {
         let runs = lines.iter().filter(|line| line["values"].is_object());
         runs.map(|line| (line["series"].as_str().unwrap(), line["round"].as_u64().unwrap())).collect()

@@ -1,4 +1,5 @@
-//! One run: either one CPU receives and another handles the packets of all targets, or one CPU does both.
+//! One run: either one CPU receives and another CPU handles the packets of all targets, or one CPU
+//! does both.
 
 use std::sync::mpsc;
 use std::thread;
@@ -16,7 +17,8 @@ use crate::frames::FrameOptions;
 use crate::measurement::Measurement;
 use crate::placement::pin;
 
-/// A packet function that only reads the header fields that a forwarder would read: the least that packet functions do.
+/// A handler that only reads the header fields that a forwarder would read: the minimum work of a
+/// handler.
 #[derive(Debug, Default)]
 pub struct ReadsHeaders(u64);
 
@@ -59,16 +61,17 @@ pub struct CpuPair {
 pub struct Times {
     /// The receiving CPU's time per packet, without the time in which all backlogs were full.
     pub receive: f64,
-    /// The worker's time per packet, without the time in which it was idle; `None` if the receiving CPU handles the packets.
+    /// The worker's time per packet, without its idle time. `None` if the receiving CPU handles the
+    /// packets.
     pub work: Option<f64>,
-    /// The time from the first packet to the last, per packet.
+    /// The time from the first packet to the last packet, per packet.
     pub whole: f64,
     /// The number of packets delivered.
     pub delivered: u64,
 }
 
 impl Times {
-    /// These times, if the run delivered all packets that were sent.
+    /// Returns these times, if the run delivered all packets that were sent.
     ///
     /// # Errors
     /// If packets were lost.
@@ -86,7 +89,8 @@ impl Times {
     }
 }
 
-/// Measures busy time. It reads the clock after each idle step and when work begins, but not between two steps of work.
+/// Measures busy time. The clock is read after each idle step and when work begins, but not between
+/// two steps of work.
 #[derive(Debug, Default)]
 pub struct Busy {
     time: Duration,
@@ -94,7 +98,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Runs `step`, which returns whether it did any work.
+    /// Runs `step`, which returns true if it did any work.
     #[inline(always)]
     pub fn during(&mut self, step: impl FnOnce() -> bool) {
         let before = if self.since.is_none() { Some(Instant::now()) } else { None };
@@ -112,8 +116,8 @@ impl Busy {
     }
 }
 
-/// Runs an input of `frames` frames once on two CPUs. One CPU serves all targets: the purpose is to see what many rings cost the
-/// receiver.
+/// Runs an input of `frames` frames once on two CPUs. One CPU serves all targets, because the
+/// purpose is to measure the receiver's cost of many rings.
 ///
 /// # Errors
 /// If the run cannot be set up.
@@ -144,7 +148,7 @@ where
     let worker = thread::spawn(move || {
         pin(on.work)?;
         let cpus = parts.into_iter().map(CpuPart::enter_machine).collect();
-        // If the receiver has failed, no thread waits for this.
+        // If the receiver has failed, no thread waits for this message.
         let _ = ready.send(());
         Ok(work(cpus))
     });
@@ -164,8 +168,8 @@ where
     Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole), delivered })
 }
 
-/// Hands frames from one CPU to the other by the [bare] loop, with the same work on both sides as in [`run`] with a device's hash.
-/// At the end of the last batch, up to 31 more frames than asked for have been handed over.
+/// Hands frames from one CPU to another by the [bare] loop, with the same work on both sides as in
+/// [`run`] with a device's hash. The last batch may add up to 31 frames.
 ///
 /// # Errors
 /// If the run cannot be set up.
@@ -234,7 +238,8 @@ fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
     time
 }
 
-/// Runs an input of `frames` frames once on one CPU, which receives and handles them. Also returns the packet function's report.
+/// Runs an input of `frames` frames once on one CPU, which receives and handles them. Also returns
+/// the handler's report.
 ///
 /// # Errors
 /// If the run cannot be set up, or a packet is lost.
@@ -253,7 +258,7 @@ where
     Ok((times.of_all(frames)?, report))
 }
 
-/// Like [`run_alone`], for an input that may lose frames because they come at a rate.
+/// Like [`run_alone`], for an input that may lose frames because they arrive at a fixed rate.
 ///
 /// # Errors
 /// If the run cannot be set up.
@@ -287,7 +292,7 @@ where
 /// Checks that all packets arrived.
 ///
 /// # Errors
-/// If some did not.
+/// If packets were lost.
 pub fn none_lost(delivered: u64, sent: u64) -> Result<(), LabError> {
     if delivered == sent { Ok(()) } else { Err(LabError::Lost { delivered, sent }) }
 }

@@ -1,4 +1,5 @@
-//! Analyzes traffic: which buckets its packets fall into, which flows are the largest, and what hides flows.
+//! Analyzes traffic: the buckets of its packets, its largest flows, and reasons for which flows are
+//! not visible.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::AddAssign;
@@ -33,17 +34,18 @@ impl AddAssign for Volume {
 
 /// A flow: all packets with the same key. Steering never separates these packets.
 ///
-/// A flow is one direction of a conversation or both, depending on [`Analysis::affinity`].
+/// Depending on [`Analysis::affinity`], a flow is one direction or both directions of a
+/// conversation.
 #[derive(Clone, Copy, Debug)]
 pub struct AnalyzedFlow {
-    /// The flow of the first packet, in the direction in which that packet was sent.
+    /// The flow of the first packet, in that packet's direction.
     pub flow: FlowKey,
-    /// The key that is hashed for each packet of the flow. For most flows it is made from `flow`. A
-    /// datagram has a key of its own if its first fragment did not arrive first.
+    /// The key that is hashed for each packet of the flow. For most flows, this key is made from
+    /// `flow`. A datagram has its own key if a later fragment arrived before its first fragment.
     pub key: FlowKey,
-    /// The number and bytes of the flow's packets.
+    /// The number of packets, and their bytes.
     pub weight: Volume,
-    /// The hash by which the first packet was steered.
+    /// The hash that steered the first packet.
     pub hash: FlowHash,
     /// Whether packets of both directions arrived.
     pub is_two_way: bool,
@@ -51,16 +53,16 @@ pub struct AnalyzedFlow {
     pub in_tunnel: bool,
 }
 
-/// Everything that is known about one packet.
+/// Details of one packet.
 #[derive(Clone, Debug)]
 pub struct PacketDetail {
-    /// The packet's bytes, as far as they were captured.
+    /// The captured bytes of the packet.
     pub data: Vec<u8>,
     /// The packet's length on the wire, in bytes.
     pub wire_len: usize,
     /// The type of the packet's first header.
     pub link: LinkType,
-    /// The hash by which the packet was steered.
+    /// The hash that steered the packet.
     pub hash: FlowHash,
     /// The packet's flow, in the form of [`AnalyzedFlow::flow`].
     pub flow: FlowKey,
@@ -71,7 +73,7 @@ pub struct PacketDetail {
 /// The result of [`Analyze`].
 #[derive(Debug)]
 pub struct Analysis {
-    /// The packets that steering keeps together. This defines what a flow is.
+    /// The packets that steering keeps together, which defines a flow.
     pub affinity: Affinity,
     /// All traffic.
     pub all: Volume,
@@ -81,9 +83,9 @@ pub struct Analysis {
     pub flows: Vec<AnalyzedFlow>,
     /// The number of packets of flows beyond [`ANALYSIS_FLOWS_MAX`].
     pub beyond: u64,
-    /// Packets in tunnels, by the kind of the innermost tunnel.
+    /// Packets in tunnels, by the type of the innermost tunnel.
     pub tunnels: HashMap<HeaderKind, Volume>,
-    /// The number of flows by the outermost headers of those packets.
+    /// The number of distinct flows according to the outermost headers of tunnelled packets.
     pub outer_flows: usize,
     /// The number of fragments.
     pub fragments: u64,
@@ -95,11 +97,11 @@ pub struct Analysis {
 
 /// Analyzes the headers and the hash of every packet.
 ///
-/// The handler numbers packets in the order of arrival, so the instance must have one CPU. It must
-/// also have [hashes at arrival](steerage::Builder::always_hash).
+/// The handler numbers packets in the order of arrival, so the instance must have exactly one CPU.
+/// The instance must also have [hashes at arrival](steerage::Builder::always_hash).
 ///
-/// `BOTH` selects the flows to analyze: those of handlers that keep both directions together, or
-/// those of handlers that keep only each direction together ([`Affinity`]).
+/// `BOTH` selects the flows to analyze: the flows of handlers that keep both directions together,
+/// or of handlers that keep each direction together ([`Affinity`]).
 ///
 /// ```
 /// use steerage::flow::{FlowHasher, HashKey, Layers};
@@ -122,11 +124,9 @@ pub struct Analysis {
 pub struct Analyze<const BOTH: bool> {
     layers: Layers,
     hasher: FlowHasher,
-    /// The number of the packet to keep a copy of, counted from 1.
+    /// The number of the packet that is copied, counted from 1.
     wanted: u64,
-    /// Steering keys, one set per queue.
     keys: Vec<SteeringKeys>,
-    /// The flows by the key that is hashed.
     flows: HashMap<FlowKey, AnalyzedFlow>,
     outer: HashSet<FlowKey>,
     unparsed: HashMap<End, u64>,
@@ -140,8 +140,8 @@ impl<const BOTH: bool> std::fmt::Debug for Analyze<BOTH> {
 }
 
 impl<const BOTH: bool> Analyze<BOTH> {
-    /// Creates an analysis for an instance with this hash and these layers. It keeps a copy of
-    /// packet number `wanted`, counted from 1.
+    /// Creates an analysis for an instance with this hasher and these layers. The analysis keeps a
+    /// copy of packet number `wanted`, counted from 1.
     pub fn new(hasher: FlowHasher, layers: Layers, wanted: u64) -> Self {
         let found = Analysis {
             affinity: Self::AFFINITY,
@@ -189,7 +189,7 @@ impl<const BOTH: bool> Analyze<BOTH> {
         self.count(AnalyzedFlow { flow, key, weight, hash, is_two_way: false, in_tunnel });
     }
 
-    /// Counts a packet. The caller passes the flow as it would be if this packet were its only one.
+    /// Counts a packet. The caller describes the packet as a flow of one packet.
     fn count(&mut self, new: AnalyzedFlow) {
         let full = self.flows.len() >= ANALYSIS_FLOWS_MAX;
         let Some(known) = self.flows.get_mut(&new.key) else {
@@ -205,14 +205,13 @@ impl<const BOTH: bool> Analyze<BOTH> {
     }
 }
 
-/// The flow as the report shows it. A datagram with a key of its own is shown by addresses and
-/// protocol, because its ports were unknown when its first fragment arrived.
+/// The flow as the report shows it. A datagram with its own key is shown by addresses and protocol,
+/// because its ports were unknown when its first bytes arrived.
 fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
     let is_custom = || matches!(key.flow.parts(), FlowParts::Bytes { .. });
     if headers.key.protocol().is_some() && is_custom() { headers.key.without_ports() } else { key.flow }
 }
 
-/// The reason in the words of the report.
 fn why_unparsed(end: End) -> String {
     match end {
         End::UnknownEtherType(ethertype::ARP) => "ARP".to_owned(),

@@ -4,12 +4,12 @@ use std::ops::AddAssign;
 
 use steerage::{Batch, Cpu, Handler};
 
-/// Counts the packets and bytes that arrive on its CPU.
+/// Counts the packets and bytes that arrive on a CPU.
 ///
-/// The handler reads only a packet's length and none of its bytes, so a run with it shows the cost
-/// of the path itself. A sum does not depend on which packets stay together. The handler still
-/// keeps both directions of a flow on one CPU, so that a run shows how steering would spread the
-/// packets for handlers that need this. `steerage count` accepts the hash of an interface instead.
+/// The handler reads a packet's length but none of its bytes, so a run shows the cost of the path
+/// itself. Counts do not depend on which packets stay together. The handler still keeps both
+/// directions of a flow on one CPU, so that a run shows how steering spreads packets for handlers
+/// that need both. `steerage count` accepts the hash of an interface instead.
 ///
 /// ```
 /// use steerage::{Builder, Input};
@@ -29,17 +29,17 @@ pub struct Count {
     counted: Counted,
 }
 
-/// The counts of one [`Count`]. Add the counts of all handlers to get the total.
+/// The counts of one [`Count`]. The sum over all handlers is the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Frames handled. A [super-frame](steerage::Packet::offload) counts as one frame. This is less
-    /// than the ledger's delivered count only if a handler panicked, because its replacement starts
-    /// from zero.
+    /// The number of frames that were handled. A [super-frame](steerage::Packet::offload) counts as
+    /// one frame. The ledger's delivered count is higher only if a handler panicked, because its
+    /// replacement starts at zero.
     pub packets: u64,
-    /// Bytes of the frames as they were handled. If a capture cut the frames, these are fewer than
-    /// the bytes on the wire.
+    /// The bytes of the frames as they were handled: fewer than on the wire if the capture
+    /// truncated frames.
     pub bytes: u64,
-    /// The packets on the wire that the frames stand for.
+    /// The number of packets on the wire that the frames stand for.
     pub wire_packets: u64,
     /// The bytes of the packets on the wire, including the headers of each packet.
     pub wire_bytes: u64,

@@ -1,9 +1,9 @@
-//! Spreads flows over several outputs. Each output gets whole flows in order, with both directions
-//! and all fragments.
+//! Spreads flows over several outputs. Each output receives whole flows in order, with both
+//! directions and all fragments.
 
 use steerage::{Batch, Cpu, Handler, TxId, limits::OUTPUTS_MAX};
 
-/// The packet function of a fanout. It needs [hashes at arrival](steerage::Builder::always_hash),
+/// The handler of a fanout. The instance needs [hashes at arrival](steerage::Builder::always_hash),
 /// which keep fragments together.
 ///
 /// ```
@@ -26,7 +26,7 @@ pub struct Fanout {
 }
 
 impl Fanout {
-    /// Spreads flows over the first `outputs` outputs of the instance, at least one.
+    /// Spreads flows over the first `outputs` outputs of the instance, which must be at least 1.
     pub fn over(outputs: usize) -> Self {
         Self { outputs: outputs.clamp(1, OUTPUTS_MAX) }
     }
@@ -38,8 +38,8 @@ impl Handler for Fanout {
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         for packet in batch.iter_mut() {
-            // The output depends only on the hash. If the flow moves to another CPU, its output
-            // stays.
+            // The output depends only on the hash, so a flow that moves to another CPU keeps its
+            // output.
             let output = (u64::from(packet.flow_hash().0) * self.outputs as u64) >> 32;
             packet.transmit(TxId(output as u8));
         }

@@ -1,7 +1,7 @@
-//! Packet functions: what a handler can do with packets after steering.
+//! Handlers, which process packets after steering.
 //!
-//! Each function is in one file and uses only the public interface of [`steerage`], so each is also
-//! an example of a handler.
+//! Each handler is in one file and uses only the public interface of [`steerage`], so that it also
+//! serves as an example.
 //!
 //! | function | what it does |
 //! |---|---|

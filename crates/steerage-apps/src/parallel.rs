@@ -1,4 +1,5 @@
-//! Splits traffic among jobs. Jobs are programs that run side by side, and each gets whole flows.
+//! Splits traffic among jobs. Jobs are programs that run in parallel, and each job receives whole
+//! flows.
 
 mod together;
 
@@ -41,18 +42,18 @@ pub struct SplitOptions {
 }
 
 impl SplitOptions {
-    /// Splits traffic over the first `jobs` outputs of the instance, at least one. `hasher` and
-    /// `layers` must be those of the instance.
+    /// Splits traffic over the first `jobs` outputs of the instance, which must be at least 1.
+    /// `hasher` and `layers` must be those of the instance.
     pub fn new(jobs: usize, together: Together, hasher: FlowHasher, layers: Layers) -> Self {
         Self { jobs: jobs.clamp(1, OUTPUTS_MAX), together, hasher, layers, handed_on: Arc::default() }
     }
 
-    /// The count of packets that were handed on, which can be read during the run.
+    /// The count of packets that were sent to jobs, which can be read during the run.
     pub fn handed_on(&self) -> Arc<HandedOn> {
         Arc::clone(&self.handed_on)
     }
 
-    /// Creates the packet function of a CPU.
+    /// Creates the handler of a CPU.
     pub fn split(&self) -> Split {
         let hasher = self.hasher.clone();
         let keys = SteeringKeys::new(hasher.clone(), Affinity::OneDirection);
@@ -61,33 +62,31 @@ impl SplitOptions {
     }
 }
 
-/// The count of packets that were handed on to jobs.
+/// The count of packets that were sent to jobs.
 #[derive(Debug, Default)]
 pub struct HandedOn {
-    // Relaxed: this is a count, and no other memory depends on it.
     packets: AtomicU64,
 }
 
 impl HandedOn {
-    /// The number of packets that were handed on.
+    /// The number of packets that were sent to jobs.
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
     }
 }
 
-/// The packet function. It sends each packet to the output of its job. The output has the number of
-/// the job.
+/// The handler that sends each packet to the output of its job. Jobs and outputs have the same
+/// numbers.
 ///
-/// It needs [hashes at arrival](steerage::Builder::always_hash), which keep fragments together. It
-/// also needs an instance with one CPU, unless [`Together::Flow`] is enough. [`SplitOptions`] has
-/// an example.
+/// The instance needs [hashes at arrival](steerage::Builder::always_hash), which keep fragments
+/// together. The instance must also have exactly one CPU, unless [`Together::Flow`] is enough.
 #[derive(Debug)]
 pub struct Split {
     jobs: usize,
     together: Together,
     layers: Layers,
     hasher: FlowHasher,
-    /// Keeps fragments with their flow if the job does not depend on the flow's own hash.
+    /// Keeps fragments with their flow if the job does not depend on the hash of the flow.
     keys: SteeringKeys,
     handed_on: Arc<HandedOn>,
 }

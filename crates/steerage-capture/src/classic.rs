@@ -1,5 +1,5 @@
-//! The classic format: a file header, then records. Each record has a fixed header and the packet's
-//! bytes.
+//! The classic format: a file header, and then records. Each record has a fixed header and the
+//! packet's bytes.
 //!
 //! <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-04.html>
 
@@ -15,7 +15,6 @@ use super::walk::{All, Found, Sieve, Stop, Walk, Wrong};
 use super::{CUT, DAMAGED, PACKET_BYTES_MAX};
 use crate::filter::FileFilters;
 
-/// The size of the file header.
 pub(super) const HEADER_BYTES: usize = 24;
 
 /// The size of a record's header: seconds, fraction, captured length and original length, 4 bytes
@@ -26,25 +25,23 @@ const RECORD_HEADER_BYTES: usize = FrameHeader::BYTES;
 /// the bytes reversed.
 const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
-/// The supported versions: 2.4, used since 1998, and older ones, whose records have the same size.
+/// The supported versions: 2.4, used since 1998, and older versions, whose records have the same
+/// size.
 const VERSION_MAJOR: u16 = 2;
 const VERSION_MINOR_MAX: u16 = 4;
 
 /// The bits of the link type in its field. The higher bits are about frame check sequences.
 const LINK_TYPE_MASK: u32 = 0xffff;
 
-/// Whether a file that begins with these bytes has this format.
 pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     MAGICS.contains(&u32::from_be_bytes(bytes)) || MAGICS.contains(&u32::from_le_bytes(bytes))
 }
 
-/// The order of the two lengths in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
-    /// The captured length first.
     InOrder,
-    /// Either order. The captured length is the smaller one, as it cannot exceed the original
-    /// length. (Some writers of version 2.3.)
+    /// Either order, as in files of some writers of version 2.3. The captured length is the smaller
+    /// one, because it cannot exceed the original length.
     Either,
     /// The original length first, up to version 2.2.
     Swapped,
@@ -59,14 +56,12 @@ impl Lengths {
         }
     }
 
-    /// Returns the captured and the original length.
     #[cold]
     fn of_old_version(self, first: u32, second: u32) -> (u32, u32) {
         if self == Self::Swapped || first > second { (second, first) } else { (first, second) }
     }
 }
 
-/// A walk over the records.
 #[derive(Debug)]
 pub(super) struct Classic {
     big_endian: bool,
@@ -77,7 +72,6 @@ pub(super) struct Classic {
 }
 
 impl Classic {
-    /// Reads the file header.
     pub(super) fn new(head: &[u8]) -> Result<Self, Wrong> {
         let Ok((_, header)) = parse_pcap_header(head) else {
             let text = format!("the file ends {} bytes into its header of {HEADER_BYTES}", head.len());
@@ -89,7 +83,7 @@ impl Classic {
             return Err(Wrong::new(text, "rewrite it with `editcap -F pcap`"));
         }
         let link = LinkType((header.network.0 as u32 & LINK_TYPE_MASK) as u16);
-        // Use the magic number itself. In a big-endian file, it reads as written.
+        // Use the magic number itself. The magic number of a big-endian file reads as written.
         let big_endian = head.first_chunk().is_some_and(|magic| MAGICS.contains(&u32::from_be_bytes(*magic)));
         let lengths = Lengths::of_version(minor);
         Ok(Self {
@@ -100,12 +94,10 @@ impl Classic {
         })
     }
 
-    /// Whether the file's times are in nanoseconds.
     pub(super) fn has_nanos(&self) -> bool {
         self.nanos_a_fraction == 1
     }
 
-    /// The link type of all packets in the file.
     pub(super) fn link(&self) -> LinkType {
         self.link
     }
@@ -114,11 +106,10 @@ impl Classic {
         self.big_endian
     }
 
-    /// Hands over the available packets that are wanted, while there is room.
     pub(super) fn walk(&self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         walk.link = Some(self.link);
-        // The byte order is a constant here, so reading takes a load and at most a swap, without a
-        // branch. Likewise for the filter.
+        // The byte order and the filter are constants here, so a read is a load and at most a swap,
+        // without a branch.
         match (self.big_endian, filters) {
             (true, None) => self.records(walk, All, u32::from_be_bytes),
             (false, None) => self.records(walk, All, u32::from_le_bytes),

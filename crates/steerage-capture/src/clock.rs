@@ -1,21 +1,20 @@
-//! The clock of a pcapng interface: the unit and offset of its timestamps (`if_tsresol` and `if_tsoffset`).
+//! The clock of a pcapng interface: the unit and offset of its timestamps (`if_tsresol` and
+//! `if_tsoffset`).
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// The default resolution: microseconds.
 const MICROSECONDS: u8 = 6;
 
-/// The bit of `if_tsresol` that says that the rest is a power of 2, not of 10.
+/// The bit of `if_tsresol` that marks the other bits as a power of 2, instead of 10.
 const POWER_OF_TWO: u8 = 0x80;
 
-/// Converts an interface's ticks to nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
     unit: Unit,
     offset_nanos: i128,
 }
 
-/// The length of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     /// A tick has this many nanoseconds.

@@ -1,5 +1,5 @@
-//! The files of a capture, read one after the other. All are checked before the first is read, and
-//! each is opened when its turn comes.
+//! The files of a capture, read in order. All files are checked before the first is read, and each
+//! file is opened when its turn comes.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -23,14 +23,12 @@ use super::walk::Wrong;
 use super::{CUT, DAMAGED, Format, GIVE, classic, recognise};
 use crate::filter::FrameKind;
 
-/// The name of standard input in messages.
 const STANDARD_INPUT_NAME: &str = "standard input";
 
 /// How many bytes are read to find a file's format. Usually, they describe all interfaces of a
 /// pcapng file.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// The files that have not been read yet.
 #[derive(Debug)]
 pub(super) struct Files {
     to_come: VecDeque<PathBuf>,
@@ -39,30 +37,25 @@ pub(super) struct Files {
     opener: Option<Helper>,
 }
 
-/// An open file.
 #[derive(Debug)]
 pub(super) struct Open {
-    /// The name of the file in messages.
     pub(super) name: String,
     pub(super) source: Source,
 }
 
-/// The facts about the files that are known before reading.
 pub(super) struct Known {
     pub(super) bytes: Option<u64>,
-    /// The link type of the first file, unless it is a pipe.
     pub(super) link: Option<LinkType>,
-    /// The format that can hold all files, if none is a pipe.
+    /// The format that can hold all files, if no file is a pipe.
     pub(super) format: Option<StreamFormat>,
     pub(super) kinds: Kinds,
 }
 
-/// The kinds of frames in the files.
 #[derive(Debug)]
 pub(super) struct Kinds {
     pub(super) known: Vec<FrameKind>,
-    /// Whether other kinds are possible. That is the case for a pipe, and for interfaces that a
-    /// pcapng file describes later.
+    /// Whether other kinds are possible, as for a pipe, and for interfaces that a pcapng file
+    /// describes later.
     pub(super) others: bool,
 }
 
@@ -97,7 +90,7 @@ impl Files {
         Ok((files, known))
     }
 
-    /// No files, because the input comes from elsewhere.
+    /// Creates an empty list, because the input is a reader.
     pub(super) fn none() -> Self {
         Self { to_come: VecDeque::new(), shared: Arc::default(), opener: None }
     }
@@ -115,7 +108,6 @@ impl Files {
         Ok(())
     }
 
-    /// Opens the next file.
     pub(super) fn next(&mut self, info: &Arc<CaptureInfo>) -> Option<Result<Open, DeviceError>> {
         let path = self.to_come.pop_front()?;
         Some(self.open(&path).map(|input| Open { name: name(&path), source: self.source(input, info) }))
@@ -135,14 +127,14 @@ impl Files {
             None => open(path),
         };
         let file = file.map_err(|e| failed(path, e))?;
-        // `File::metadata` makes a system call that could also take a path, and packet threads may not make it.
+        // `File::metadata` makes a system call that could also take a path, which packet threads
+        // may not make.
         let stat = fstat(&file).map_err(|e| failed(path, e.into()))?;
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
         Ok(if is_file { Input::File(file) } else { Input::Pipe(Pipe::new(file, self.shared.waker.clone())) })
     }
 }
 
-/// The name of a file in messages.
 pub(super) fn name(path: &Path) -> String {
     if path.as_os_str() == STANDARD_INPUT { STANDARD_INPUT_NAME.to_owned() } else { path.display().to_string() }
 }
@@ -171,7 +163,6 @@ fn size(path: &Path) -> Result<Option<u64>, DeviceError> {
     Ok(Some(kind.len()))
 }
 
-/// Reads enough of a file to find its format, and the kinds of frames in it.
 fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFormat), DeviceError> {
     let mut file = open(path).map_err(|e| failed(path, e))?;
     let mut stored = Vec::new();
@@ -205,7 +196,6 @@ fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFo
             let format = Format::Classic(classic);
             Ok((format.link(), format.written()))
         }
-        // An empty file.
         Ok(None) => Ok((None, StreamFormat::Pcap)),
         Err(wrong) => Err(wrong.into_error(&name(path), 0, compression.is_some())),
     }

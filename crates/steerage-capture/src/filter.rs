@@ -1,11 +1,11 @@
 //! Filters: programs of classic BPF, as tcpdump compiles them from its expressions. For live
-//! interfaces they run in the kernel, and for frames of capture files in this crate
+//! interfaces, filters run in the kernel. For frames of capture files, they run in this crate
 //! ([`FrameFilter`]).
 //!
 //! This crate has no compiler. The language is libpcap's, and a second compiler with small
-//! differences would let wrong packets through unnoticed. So tcpdump compiles the expression,
-//! either now or earlier: the numbers that `tcpdump -ddd` prints are a filter too. In both cases
-//! this crate checks the program by the kernel's rules before it uses it.
+//! differences would let wrong packets pass unnoticed. Therefore tcpdump compiles the expression,
+//! either now or earlier: the numbers that `tcpdump -ddd` prints are also accepted as a filter. In
+//! both cases, this crate checks the program by the kernel's rules before it uses the program.
 
 mod check;
 mod for_files;
@@ -24,15 +24,14 @@ pub(crate) use for_files::FileFilters;
 pub(crate) use kinds::FrameKind;
 pub use run::FrameFilter;
 
-/// The longest text of a filter, in bytes. It is longer than the kernel's longest program as
-/// numbers: 4096 lines of at most 28 bytes. It is shorter than the longest argument of a program,
-/// which has 128 KiB.
+/// The longest text of a filter, in bytes: above the kernel's longest program as numbers (4096
+/// lines of at most 28 bytes), and below the longest argument of a program (128 KiB).
 const TEXT_BYTES_MAX: usize = 120 << 10;
 
 /// The longest program: the kernel's `BPF_MAXINSNS`, include/uapi/linux/bpf_common.h.
 pub const INSTRUCTIONS_MAX: usize = 4096;
 
-/// How many characters of an invalid text an error shows.
+/// The maximum number of characters of an invalid text in an error.
 const SHOWN_CHARS_MAX: usize = 64;
 
 /// One instruction of classic BPF, with the layout of the kernel's `struct sock_filter`.
@@ -82,17 +81,17 @@ impl Filter {
         Ok(Self { instructions })
     }
 
-    /// Makes a filter from the text of a user, for frames that begin with a header of type `link`:
+    /// Compiles the text of a user, for frames that begin with a header of type `link`:
     ///
     /// - `not port 22`: an expression of tcpdump (pcap-filter(7)). The `tcpdump` in the `PATH`
-    ///   compiles it, for `interface` if it is given and may be opened. Only then does `vlan` find
-    ///   the tags, because the kernel removes them from frames before the filter runs.
-    /// - The numbers that `tcpdump -ddd` prints, on separate lines or with commas between them. No
-    ///   program is run.
-    /// - `@FILE`: a file that contains one of these.
+    ///   compiles it, for `interface` if it is given and may be opened. Only with an interface does
+    ///   `vlan` find the tags, because the kernel removes them from frames before the filter runs.
+    /// - The numbers that `tcpdump -ddd` prints, separated by line breaks or commas. No program is
+    ///   run.
+    /// - `@FILE`: a file that contains an expression or numbers.
     ///
     /// # Errors
-    /// [`FilterError`]. Its method [`is_mistake`](FilterError::is_mistake) distinguishes mistakes
+    /// [`FilterError`], whose method [`is_mistake`](FilterError::is_mistake) distinguishes mistakes
     /// in the filter from other errors.
     ///
     /// ```
@@ -109,8 +108,8 @@ impl Filter {
         if numbers::looks_like(&text) { text.parse() } else { tcpdump::compile(&text, interface, link) }
     }
 
-    /// Like [`compile`](Self::compile), but for an interface of this machine and its link type.
-    /// A device that listens to an interface calls it.
+    /// Like [`compile`](Self::compile), but for an interface of this machine and its link type. A
+    /// device that listens to an interface calls this function.
     ///
     /// # Errors
     /// As for [`compile`](Self::compile). A missing interface is not an error yet.
@@ -119,8 +118,8 @@ impl Filter {
     }
 }
 
-/// The types of interfaces whose frames begin with an Ethernet header: `ARPHRD_ETHER` and `ARPHRD_LOOPBACK`,
-/// linux/if_arp.h.
+/// The types of interfaces whose frames begin with an Ethernet header: `ARPHRD_ETHER` and
+/// `ARPHRD_LOOPBACK`, linux/if_arp.h.
 const ETHERNET: [u32; 2] = [1, 772];
 
 /// The link type of an interface: Ethernet, or raw IP (tunnels). Interfaces with other headers
@@ -133,7 +132,7 @@ fn link_type_of(interface: &str) -> LinkType {
     }
 }
 
-/// The text of the filter. For `@FILE`, it is the content of that file.
+/// The text of the filter. For `@FILE`, this is the content of that file.
 fn written(text: &str) -> Result<Cow<'_, str>, FilterError> {
     let text = match text.trim_start().strip_prefix('@') {
         Some(path) => read(path).map_err(|cause| FilterError::File { path: path.to_owned(), cause })?.into(),
@@ -146,14 +145,14 @@ fn written(text: &str) -> Result<Cow<'_, str>, FilterError> {
     Ok(text)
 }
 
-/// Reads a file that may be anything. It reads no more bytes than a filter may have.
+/// Reads any file, but at most as many bytes as a filter may have.
 fn read(path: &str) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(TEXT_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// Why there is no filter. The message is one line that says what to do.
+/// The reason for which there is no filter. The message is one line that says what to do.
 ///
 /// ```
 /// use steerage::LinkType;
@@ -165,7 +164,7 @@ fn read(path: &str) -> io::Result<String> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterError {
-    /// The numbers are not a program. The text says why.
+    /// The numbers are not a program. The text is the reason.
     #[error("the filter is not what `tcpdump -ddd` prints: {0}")]
     Numbers(String),
     /// The kernel would refuse the program.
@@ -187,7 +186,6 @@ pub enum FilterError {
     /// Frames of this link type are not filtered.
     #[error("frames of link type {} are not filtered: leave the filter out", .0.0)]
     Link(LinkType),
-    /// The program uses information that only the kernel has.
     #[error(
         "instruction {at} of the filter asks for what only the kernel knows of a packet: for capture files, compile it \
          with tcpdump -r FILE -ddd"
@@ -214,7 +212,7 @@ pub enum FilterError {
     /// tcpdump did not run to its end.
     #[error("cannot {operation} to compile the filter: {cause}; give the numbers that `tcpdump -ddd` prints instead")]
     Tcpdump {
-        /// The operation that failed. It completes "cannot ...".
+        /// The operation that failed, which completes "cannot ...".
         operation: &'static str,
         /// Why the operation failed.
         #[source]
@@ -223,13 +221,12 @@ pub enum FilterError {
 }
 
 impl FilterError {
-    /// Whether the error is a mistake in the filter, not something that is missing.
+    /// Whether the error is a mistake in the filter, and not a missing resource.
     pub fn is_mistake(&self) -> bool {
         matches!(self, Self::Numbers(_) | Self::Program { .. } | Self::Expression { .. } | Self::KernelOnly { .. })
     }
 }
 
-/// The beginning of an untrusted text, on one line.
 fn shown(text: &str, chars_max: usize) -> String {
     let mut shown: String = text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(chars_max).is_some() {

@@ -9,8 +9,8 @@ use steerage::{LinkType, WallTime};
 use super::encode::StreamFormat;
 use super::walk::Met;
 
-/// Information about a capture device so far. The queue updates it once per poll or less often, and
-/// any thread can read it.
+/// Information about a capture device so far. The queue updates it at most once per poll, and any
+/// thread can read it.
 #[derive(Debug)]
 pub struct CaptureInfo {
     // Relaxed throughout: each field is a separate number, and no other memory depends on it. The
@@ -41,7 +41,7 @@ impl CaptureInfo {
         }
     }
 
-    /// The number of packets handed over.
+    /// The number of delivered packets.
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
     }
@@ -51,14 +51,15 @@ impl CaptureInfo {
         self.filtered.load(Ordering::Relaxed)
     }
 
-    /// The number of packets with a time stamp outside the years 1970 to 2554. They have no time.
+    /// The number of packets with a timestamp outside the years 1970 to 2554. Such packets have no
+    /// time.
     pub fn bad_times(&self) -> u64 {
         self.bad_times.load(Ordering::Relaxed)
     }
 
     /// The times of the earliest and the latest packet. `None` if no packet has a time.
     pub fn times(&self) -> Option<(WallTime, WallTime)> {
-        // The queue writes `earliest` first. So after the first packet, no reader sees `latest`
+        // The queue writes `earliest` first, so after the first packet, no reader sees `latest`
         // without `earliest`.
         let latest = self.latest.load(Ordering::Relaxed);
         let earliest = self.earliest.load(Ordering::Relaxed);
@@ -86,8 +87,8 @@ impl CaptureInfo {
         self.bytes_total
     }
 
-    /// The format that can hold the packets of all files. If the files have a common format, it is
-    /// that one. `None` if the format is unknown before reading, as for a pipe.
+    /// The format that can hold the packets of all files: their common format, if they have one.
+    /// `None` if the format is unknown before reading, as for a pipe.
     pub fn format(&self) -> Option<StreamFormat> {
         self.format
     }
@@ -100,7 +101,6 @@ impl CaptureInfo {
         self.filtered.store(self.filtered() + packets, Ordering::Relaxed);
     }
 
-    /// Adds the results of a walk.
     pub(super) fn add(&self, met: &Met) {
         self.packets.store(self.packets() + met.packets, Ordering::Relaxed);
         self.bad_times.store(self.bad_times() + met.bad_times, Ordering::Relaxed);

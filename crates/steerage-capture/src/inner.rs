@@ -1,10 +1,10 @@
-//! The part of each packet that a stream passes on, and the link types that it met.
+//! The part of each packet that a stream passes on, and the link types that occurred.
 
 use std::sync::OnceLock;
 
 use steerage::LinkType;
 
-/// The most bytes that can be put in front of an inner frame: an Ethernet header.
+/// The maximum number of bytes before an inner frame: an Ethernet header.
 const FRONT_BYTES_MAX: usize = 14;
 
 /// The part of a tunnelled packet that is passed on.
@@ -26,12 +26,13 @@ pub struct Inner {
 }
 
 impl Inner {
-    /// A packet without its first `from` bytes. The rest begins with a header of type `link`.
+    /// A packet without its first `from` bytes. The remaining bytes begin with a header of type
+    /// `link`.
     pub fn new(link: LinkType, from: usize) -> Self {
         Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
     }
 
-    /// Adds these bytes in front of the packet, at most 14. `None` if there are more.
+    /// Adds these bytes before the packet, at most 14. `None` if there are more.
     #[must_use]
     pub fn with_front(mut self, front: &[u8]) -> Option<Self> {
         self.front.get_mut(..front.len())?.copy_from_slice(front);
@@ -65,7 +66,8 @@ pub struct LinksSeen {
 }
 
 impl LinksSeen {
-    /// For streams whose packets should have the link type `expected`, if that is known.
+    /// Creates a record for streams whose packets should have the link type `expected`, if that is
+    /// known.
     pub fn new(expected: Option<LinkType>) -> Self {
         let seen = Self::default();
         if let Some(link) = expected {
@@ -84,7 +86,7 @@ impl LinksSeen {
         self.other.get().copied()
     }
 
-    /// Notes a link type. Returns whether it is the link type of the first packet.
+    /// Records a link type. Returns true if it is the link type of the first packet.
     pub(super) fn see(&self, link: LinkType) -> bool {
         let is_first = *self.first.get_or_init(|| link) == link;
         if !is_first {

@@ -1,15 +1,15 @@
-//! Capture files: pcap in both byte orders, with micro- and nanoseconds, and pcapng. They are read
-//! from files, pipes and standard input, either plain or compressed with gzip or zstd.
+//! Capture files: pcap in both byte orders, with micro- and nanoseconds, and pcapng. The sources
+//! are files, pipes and standard input, either plain or compressed with gzip or zstd.
 //! docs/captures.md is the user's guide.
 //!
 //! A file is read in pieces of [`READ_BYTES`] into [`BLOCKS`] blocks, and its frames are lent from
-//! there without a copy. (Mapping the file is no faster, see docs/performance.md. It would also
-//! kill the process if another process truncated the file.) The header of each record is replaced
-//! in place by a [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire, link
-//! type and interface. A record that crosses the end of a piece is moved to the block of the next
-//! piece, or read to its end in the same block. A block is filled again when all of its frames have
-//! returned. Until then a poll delivers nothing, but nothing is lost: the device [can
-//! wait](steerage::device::Capabilities::can_wait).
+//! there without a copy. (Mapping the file is no faster, see docs/performance.md, and would kill
+//! the process if another process truncated the file.) A
+//! [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire, link type and
+//! interface replaces the header of each record in place. A record that crosses the end of a piece
+//! is moved to the block of the next piece, or completed in the same block. A block is filled again
+//! when all of its frames have returned. While all blocks are lent, a poll delivers nothing, but
+//! nothing is lost: the device [can wait](steerage::device::Capabilities::can_wait).
 //!
 //! A thread unpacks compressed input into a pipe, and the queue reads the pipe. So a poll never
 //! unpacks, whatever is in the file.
@@ -23,7 +23,7 @@
 //! Packets of all link types are delivered, but each poll delivers only one link type.
 //!
 //! Every value in the file is checked before use. If a file is truncated or invalid, its packets up
-//! to that place are delivered, and then an error with the offset.
+//! to that position are delivered, followed by an error with the offset.
 
 #![forbid(unsafe_code)]
 
@@ -86,30 +86,31 @@ use window::{Filled, Window};
 
 use crate::filter::{FileFilters, FilterError};
 
-/// How many bytes of a file are read at a time. The size is large enough that the system call costs
-/// almost nothing per packet. It is small enough that other CPUs have work in the meantime: the
-/// kernel copies for about 10 us, and a full backlog of cheap work is done in 20 us.
+/// The number of bytes of a file that are read at a time: so many that the system call costs almost
+/// nothing per packet, and so few that other CPUs have work in the meantime. The kernel copies for
+/// about 10 us, and a full backlog of cheap work is done in 20 us.
 pub const READ_BYTES: usize = 64 << 10;
 
 /// The size of the blocks that frames are lent from, in bytes. The longest record fits after a
 /// piece.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// The number of blocks. They hold full backlogs of common frames, 8 MiB in total.
+/// The number of blocks, which hold full backlogs of common frames, 8 MiB in total.
 pub const BLOCKS: usize = 8;
 
-/// The longest packet in bytes. It is the maximum of tcpdump and Wireshark (`MAXIMUM_SNAPLEN`).
+/// The longest packet in bytes: the maximum of tcpdump and Wireshark (`MAXIMUM_SNAPLEN`).
 pub const PACKET_BYTES_MAX: usize = 262_144;
 
-/// The longest packet that a handler can keep or write to, in bytes. Jumbo frames fit with room to
-/// spare. Every page has this length.
+/// The longest packet in bytes that a handler can keep or write to. Jumbo frames fit. Every page
+/// has this length.
 pub const COPY_BYTES_MAX: usize = 9_728;
 
-/// The longest record that is kept in memory, in bytes: a packet, its header, and as much again for
-/// comments and other options.
+/// The longest record in memory, in bytes: a packet, its header, and the same size for comments and
+/// other options.
 pub const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX;
 
-/// The most interfaces in one section of a pcapng file. A frame's header has no larger number.
+/// The maximum number of interfaces in one section of a pcapng file: the limit of the interface
+/// number in a frame header.
 pub const INTERFACES_MAX: usize = 65_536;
 
 const _: () = assert!(BLOCK_BYTES >= 2 * RECORD_BYTES_MAX, "a record carried to another block leaves room to read");
@@ -129,10 +130,10 @@ pub fn open(path: impl AsRef<Path>) -> Result<Input, DeviceError> {
     Capture::open(path).map(Capture::into_input)
 }
 
-/// Open capture files. One queue hands over one file after the other.
+/// Open capture files. One queue delivers the files in order.
 ///
-/// There is one queue for all files, not one per file, so that the packets of a flow stay in order.
-/// In a rotated capture, flows continue from file to file.
+/// All files share one queue, so that the packets of a flow stay in order. In a rotated capture,
+/// flows continue from file to file.
 ///
 /// ```no_run
 /// use steerage_capture::Capture;
@@ -146,23 +147,21 @@ pub fn open(path: impl AsRef<Path>) -> Result<Input, DeviceError> {
 /// ```
 #[derive(Debug)]
 pub struct Capture {
-    /// The name of the device.
     name: String,
     files: Files,
-    /// The name of the current file in messages.
     file: String,
     source: Source,
     window: Window,
-    /// The claim to the blocks, after they were given away.
+    /// The claim to the blocks, after the device was opened.
     claim: Option<Claim>,
-    /// `None` until enough of the file has been read.
+    /// The format. `None` until enough of the file has been read.
     format: Option<Format>,
     /// The link type of the frames in the last poll.
     link: LinkType,
-    /// The link type that was noted last.
+    /// The link type that was recorded last.
     noted: Option<LinkType>,
     paced: Option<Paced>,
-    /// The kinds of frames that the files are known to hold.
+    /// The kinds of frames that the files are known to contain.
     kinds: Kinds,
     filters: Option<FileFilters>,
     info: Arc<CaptureInfo>,
@@ -175,7 +174,6 @@ enum Format {
 }
 
 impl Format {
-    /// The link type of all frames in the file, if the format has only one.
     fn link(&self) -> Option<LinkType> {
         match self {
             Self::Classic(classic) => Some(classic.link()),
@@ -197,12 +195,12 @@ impl Capture {
     /// Opens a file and reads its first bytes to find its format.
     ///
     /// # Errors
-    /// As [`open`].
+    /// As for [`open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DeviceError> {
         Self::open_all(&[path])
     }
 
-    /// Opens files that are read one after the other, and checks each of them.
+    /// Opens files that are read in order, and checks each of them.
     ///
     /// # Errors
     /// As for [`open`]. An empty list is an error too.
@@ -220,7 +218,7 @@ impl Capture {
         Ok(capture)
     }
 
-    /// A capture from any reader. The reader must not block. If it has no data yet, it returns
+    /// A capture from any reader. The reader must not block. A reader without data returns
     /// [`io::ErrorKind::WouldBlock`], and is called again at once. If the data is not a capture,
     /// the poll reports that.
     pub fn from_reader(name: impl Into<String>, reader: impl io::Read + Send + 'static) -> Self {
@@ -230,8 +228,8 @@ impl Capture {
     }
 
     /// Starts again with another reader, in the existing memory, as if nothing had been read. All
-    /// frames must have returned. This is for fuzzing, which would otherwise spend more time on
-    /// allocation than on reading a small file.
+    /// frames must have returned. Fuzzing needs this method, because it would otherwise spend more
+    /// time on allocation than on reading a small file.
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
@@ -258,10 +256,10 @@ impl Capture {
         }
     }
 
-    /// Replays the capture at a pace. Each packet is handed over as long after its file's first
-    /// packet as it was recorded, scaled by the factor of `pace`. The device can still wait:
-    /// packets that could not be handed over in time follow at once. Each file begins when the
-    /// previous one has ended. Packets without a time are due at once.
+    /// Replays the capture at a pace. The delay of each packet after its file's first packet is the
+    /// recorded delay, scaled by the factor of `pace`. The device can still wait: late packets
+    /// follow at once. Each file begins when the previous file has ended. Packets without a time
+    /// are due at once.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { paced: Some(Paced::new(pace)), ..self }
@@ -270,14 +268,14 @@ impl Capture {
     /// Removes the frames that do not match `text`, which is a tcpdump expression or the numbers
     /// that `tcpdump -ddd` prints. [`Filter::compile`](crate::filter::Filter::compile) has the
     /// details. The remaining frames are those that `tcpdump -r FILE` would show.
-    /// [`CaptureInfo::filtered`] counts the others. They do not count as received.
+    /// [`CaptureInfo::filtered`] counts the removed frames, which do not count as received.
     ///
-    /// `tcpdump` compiles an expression for each link type in the files, as a child process. So
-    /// call this before you [drop privileges](https://docs.rs/steerage-guard) and before you start threads.
-    /// Numbers are a program for one link type.
+    /// `tcpdump` compiles an expression for each link type in the files, as a child process. Call
+    /// this method before you [drop privileges](https://docs.rs/steerage-guard) and before you
+    /// start threads. Numbers are a program for one link type.
     ///
     /// # Errors
-    /// [`FilterError`] if the text is not a filter for these files, or there is no `tcpdump` to compile it.
+    /// [`FilterError`] if the text is not a filter for these files, or if `tcpdump` is missing.
     ///
     /// ```no_run
     /// use steerage_capture::Capture;
@@ -300,12 +298,11 @@ impl Capture {
         Input::new(self.name.clone(), "capture", vec![Box::new(self)])
     }
 
-    /// Hands over the frames in the window, up to `room`.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> Result<Stop, DeviceError> {
         let link = (!out.is_empty()).then_some(self.link);
         let now = out.now();
         let (until, room) = match &self.paced {
-            // Hand over one packet first, because its time determines when the others are due.
+            // Deliver one packet first, because its time determines when later packets are due.
             Some(paced) => (paced.until(now), if paced.has_begun() { room } else { 1 }),
             None => (u64::MAX, room),
         };
@@ -386,7 +383,6 @@ impl Capture {
 }
 
 impl Capture {
-    /// Hands over frames, all of the same link type.
     fn read(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         // Read at most one piece per poll, so that the time of one read limits the time of a poll.
         let mut may_read = true;
@@ -459,8 +455,8 @@ impl RxQueue for Capture {
     }
 }
 
-/// Recognises the format by the first bytes of the file. Also returns the length of the file's
-/// header. `None` if it needs more bytes. With `whole`, there are no more.
+/// Determines the format from the first bytes of the file. Also returns the length of the file's
+/// header. `None` if more bytes are needed. `whole` means that the file has no more bytes.
 fn recognise(head: &[u8], whole: bool) -> Result<Option<(Format, usize)>, Wrong> {
     let Some(magic) = head.first_chunk::<4>() else {
         let text = if head.is_empty() { "the file is empty".to_owned() } else { begins_with(head) };
@@ -483,7 +479,6 @@ fn begins_with(bytes: &[u8]) -> String {
     format!("it begins with {}, as neither pcap nor pcapng does", hex.join(" "))
 }
 
-/// The name of a device for several files.
 fn name_of(paths: &[PathBuf]) -> String {
     match paths {
         [a, b, rest @ ..] if !rest.is_empty() => {
@@ -493,7 +488,6 @@ fn name_of(paths: &[PathBuf]) -> String {
     }
 }
 
-/// The examples of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

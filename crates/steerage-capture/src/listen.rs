@@ -1,5 +1,5 @@
-//! Capture streams to a reader that comes later: the reader of a FIFO, or a client that connects by
-//! TCP (PCAP over IP).
+//! Capture streams to a reader that connects later: the reader of a FIFO, or a TCP client (PCAP
+//! over IP).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,7 +15,6 @@ use super::encode::StreamFormat;
 use super::peer_user;
 use super::stream::{StreamOptions, stream};
 
-/// The pause between two looks for a reader.
 const READER_LOOK: Duration = Duration::from_millis(20);
 
 const FORMAT: StreamFormat = StreamFormat::PcapNanos;
@@ -23,12 +22,12 @@ const FORMAT: StreamFormat = StreamFormat::PcapNanos;
 /// An output that writes packets to a FIFO, as pcap with nanoseconds. Creates the FIFO if it does
 /// not exist.
 ///
-/// This function waits for a reader. It calls `waits` repeatedly with the number of earlier calls,
-/// and gives up when `waits` returns false.
+/// This function waits for a reader: it calls `waits` repeatedly with the number of earlier calls,
+/// and fails when `waits` returns false.
 ///
 /// # Errors
-/// [`DeviceError`] if the FIFO cannot be created, if the path is something else, or if `waits`
-/// returns false.
+/// [`DeviceError`] if the FIFO cannot be created, if the path is not a FIFO, or if `waits` returns
+/// false.
 ///
 /// ```no_run
 /// let output = steerage_capture::fifo("packets", |asked| asked < 10)?;
@@ -64,35 +63,37 @@ pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Resul
 pub enum Waiting {
     /// There is no reader yet.
     Looked {
-        /// The number of earlier looks.
+        /// The number of earlier checks.
         before: u64,
     },
-    /// The output listens at an address that other machines may reach. Whoever connects first reads
-    /// the traffic.
+    /// The output listens at an address that other machines may reach. The first client that
+    /// connects receives the traffic.
     OpenToOthers(SocketAddr),
-    /// A client of this machine was refused: it belongs to another user, who is not root.
+    /// A client of this machine was refused because it belongs to another user, who is not root.
     Refused {
         /// The address of the client.
         client: SocketAddr,
-        /// The user of the client. `None` if it has closed its socket already.
+        /// The user of the client. `None` if the client has closed its socket already.
         uid: Option<u32>,
-        /// The number of clients that were refused, with this one.
+        /// The number of refused clients, including this one.
         count: u64,
     },
 }
 
 /// An output that listens at `address`, such as `127.0.0.1:57012`, and sends packets to the first
-/// client, as pcap with nanoseconds. This is PCAP over IP, which Wireshark, Zeek and Arkime read.
+/// client, as pcap with nanoseconds. Wireshark, Zeek and Arkime read this protocol, which is called
+/// PCAP over IP.
 ///
-/// Clients of this machine must belong to this process's user or to root. Others are disconnected.
-/// If other machines reach the address, any of their clients that connects first reads the traffic.
+/// Clients of this machine must belong to this process's user or to root. All other local clients
+/// are disconnected. If other machines can reach the address, the first of their clients that
+/// connects receives the traffic.
 ///
-/// This function waits for a client. It calls `waits` for each [`Waiting`], repeatedly while there
-/// is no client, and gives up when `waits` returns false.
+/// This function waits for a client: it calls `waits` for each [`Waiting`], repeatedly while there
+/// is no client, and fails when `waits` returns false.
 ///
 /// # Errors
-/// [`DeviceError`] if it cannot listen at the address, if the kernel does not say to whom a client
-/// belongs, or if `waits` returns false.
+/// [`DeviceError`] if it cannot listen at the address, if the kernel does not report the user of a
+/// client, or if `waits` returns false.
 ///
 /// ```no_run
 /// use steerage_capture::{Waiting, listen};
@@ -130,25 +131,24 @@ pub fn listen(address: &str, mut waits: impl FnMut(Waiting) -> bool) -> Result<O
                 thread::sleep(READER_LOOK);
                 before += 1;
             }
-            // The client has gone already.
+            // The client has disconnected already.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(failed(error)),
         }
     }
 }
 
-/// Whether a client may read.
 enum Allowed {
     Yes,
-    /// The client belongs to this user.
     No(Option<u32>),
 }
 
-/// Other users of this machine may not read what this user captures.
+/// Checks the user of a client, because other users of this machine may not read what this user
+/// captures.
 fn allowed(connection: &TcpStream, client: SocketAddr) -> io::Result<Allowed> {
     Ok(match peer_user::of(client, connection.local_addr()?)? {
         Some(uid) if uid == 0 || uid == geteuid().as_raw() => Allowed::Yes,
-        // A client of another machine.
+        // The client is on another machine.
         None if !client.ip().to_canonical().is_loopback() => Allowed::Yes,
         uid => Allowed::No(uid),
     })

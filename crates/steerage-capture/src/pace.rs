@@ -6,7 +6,7 @@ use steerage::Timestamp;
 
 const MILLIONTHS: u64 = 1_000_000;
 
-/// The highest factor. With a higher one, there is nothing to wait for.
+/// The highest factor. With a higher factor, there would be nothing to wait for.
 const FACTOR_MAX: f64 = 1e6;
 
 /// The speed of a replay, as a multiple of the recorded speed.
@@ -50,12 +50,10 @@ impl FromStr for Pace {
     }
 }
 
-/// The state of a file that is replayed at a pace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Paced {
     pace: Pace,
-    /// The time at which the file's first packet was handed over, and the time at which it was
-    /// recorded.
+    /// The time at which the file's first packet was delivered, and its recorded time.
     start: Option<(Timestamp, u64)>,
 }
 
@@ -64,22 +62,19 @@ impl Paced {
         Self { pace, start: None }
     }
 
-    /// Makes the first packet of the next file due at once.
     pub(super) fn begin_file(&mut self) {
         self.start = None;
     }
 
-    /// Whether the first packet has been handed over.
     pub(super) fn has_begun(&self) -> bool {
         self.start.is_some()
     }
 
-    /// Notes that the first packet with a time is handed over now.
     pub(super) fn begin(&mut self, now: Timestamp, nanos: u64) {
         self.start = Some((now, nanos));
     }
 
-    /// The recorded time up to which packets are due by `now`.
+    /// The recorded time up to which packets are due at `now`.
     pub(super) fn until(&self, now: Timestamp) -> u64 {
         let Some((start, first)) = self.start else { return u64::MAX };
         let elapsed = u128::from(now.as_nanos().saturating_sub(start.as_nanos()));

@@ -1,4 +1,4 @@
-//! pcapng: blocks, each with its type, and with its length before and after the contents.
+//! pcapng: blocks with a type, and with their length before and after the contents.
 //!
 //! <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng-02.html>
 //!
@@ -25,14 +25,14 @@ use crate::filter::{FileFilters, FrameKind};
 /// The plain packet block. Enhanced packet blocks made it obsolete, but old files still have it.
 const PB_MAGIC: u32 = 2;
 
-/// The shortest block: type and length at the start, and the length again at the end.
+/// The minimum size of a block: type and length at the start, and the length again at the end.
 const BLOCK_BYTES_MIN: usize = 12;
 const TRAILER_BYTES: usize = 4;
 
 /// The sizes of the headers before a packet. An enhanced block has type, length, interface, time
 /// (8), captured length and original length. A simple block has type, length and original length.
-/// The [`FrameHeader`] replaces the end of that. For a simple packet it also replaces the length at
-/// the end of the previous block, which always exists.
+/// The [`FrameHeader`] replaces the end of this header. For a simple packet, it also replaces the
+/// length at the end of the previous block, which always exists.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);
@@ -46,14 +46,10 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     u32::from_be_bytes(bytes) == SHB_MAGIC
 }
 
-/// A walk over the blocks.
 #[derive(Debug, Default)]
 pub(super) struct Pcapng {
-    /// The byte order of the section.
     big_endian: bool,
-    /// Whether a section has begun.
     in_section: bool,
-    /// The interfaces of the section.
     interfaces: Vec<Interface>,
 }
 
@@ -63,21 +59,18 @@ struct Interface {
     /// The snap length in bytes. 0 means no limit.
     snap_bytes: u32,
     clock: Clock,
-    /// Whether all times are whole microseconds.
     has_microseconds: bool,
 }
 
-/// A packet in a block: its position in the block, and its properties.
 struct Packet {
     at: usize,
     len: usize,
     header: FrameHeader,
-    /// Whether the block has a time that cannot be represented.
     bad_time: bool,
 }
 
 impl Pcapng {
-    /// Hands over the available packets that are wanted, while there is room and they have the same
+    /// Delivers the available packets that are wanted, while there is room and they have the same
     /// link type.
     pub(super) fn walk(&mut self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         match filters {
@@ -151,7 +144,7 @@ impl Pcapng {
         kinds
     }
 
-    /// The first block of `rest`. It is complete, and its lengths are checked.
+    /// The first block of `rest`. The block is complete, and its lengths are checked.
     fn block<'a>(&self, rest: &'a [u8]) -> Result<&'a [u8], Stop> {
         let Some(head) = rest.first_chunk::<BLOCK_BYTES_MIN>() else {
             return Err(Stop::Short { needs: BLOCK_BYTES_MIN });
@@ -238,7 +231,7 @@ impl Pcapng {
         if self.interfaces.len() == INTERFACES_MAX {
             return Err(damaged(format!("there are more than {INTERFACES_MAX} interfaces")));
         }
-        // The file has 16 bits for it.
+        // The field has 16 bits in the file.
         let link = LinkType(interface.linktype.0 as u16);
         let value = |code| interface.options.iter().find(|option| option.code == code).map(|option| &*option.value);
         let resolution = value(OptionCode::IfTsresol).and_then(|value| value.first().copied());
@@ -293,7 +286,7 @@ fn shorter_than_its_header(block: &[u8]) -> Wrong {
     damaged(format!("a packet's block has {} bytes, fewer than its header", block.len()))
 }
 
-/// Whether blocks of this type are read. All others are skipped.
+/// Whether blocks of this type are read. All other blocks are skipped.
 fn is_read(kind: u32) -> bool {
     matches!(kind, SHB_MAGIC | IDB_MAGIC) || is_packet(kind)
 }

@@ -12,11 +12,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
 /// The sizes to try for a pipe, largest first. Without privileges, the pipes of a user may take 64
-/// MiB in total. After that, each new pipe gets only a page.
+/// MiB in total. Beyond that, each new pipe gets only a page.
 const SIZES: [usize; 3] = [1 << 20, 256 << 10, 64 << 10];
 
 /// The part of a full pipe that must be free before the next write: a quarter. A reader takes 4 KiB
-/// at a time, and waking the writer for each of these takes longer than copying them.
+/// at a time, and waking the writer for each read takes longer than copying the data.
 const ROOM_PART: usize = 4;
 
 /// The initial, the shortest and the longest time between two checks of a pipe's free space.
@@ -26,13 +26,11 @@ const NAP_MAX: Duration = Duration::from_millis(8);
 /// After this many checks, any free space is enough.
 const NAPS_MAX: usize = 20;
 
-/// The time between two checks of a pipe that must become empty: the first checks are fast, and
-/// later ones slow.
+/// The time between two checks of a pipe that must become empty: short at first, and longer later.
 const LOOK_FAST: Duration = Duration::from_millis(1);
 const LOOK_SLOW: Duration = Duration::from_millis(10);
 const LOOKS_FAST: u32 = 100;
 
-/// Whether the file is a pipe or a FIFO.
 pub(super) fn is_pipe(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
@@ -55,12 +53,10 @@ pub(super) fn enlarge(pipe: &File) -> io::Result<usize> {
     Ok(fcntl_getpipe_size(pipe)?)
 }
 
-/// How many bytes were written but not read.
 pub(super) fn unread(pipe: &File) -> usize {
     rustix::io::ioctl_fionread(pipe).unwrap_or(0) as usize
 }
 
-/// Waits for free space in a pipe, for as long as its reader probably needs.
 #[derive(Debug)]
 pub(super) struct Room {
     size: usize,
@@ -68,12 +64,10 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// For a pipe of that size.
     pub(super) fn new(size: usize) -> Self {
         Self { size, nap: NAP }
     }
 
-    /// The size of the pipe in bytes.
     pub(super) fn size(&self) -> usize {
         self.size
     }
@@ -86,7 +80,7 @@ impl Room {
             let room = self.size.saturating_sub(unread(pipe));
             if room >= self.size / ROOM_PART {
                 self.nap = match naps {
-                    // The reader had almost emptied the pipe, so check earlier next time.
+                    // The reader had almost emptied the pipe, so the next check comes earlier.
                     0 if room > self.size / ROOM_PART * 3 => (self.nap / 2).max(NAP_MIN),
                     0 | 1 => self.nap,
                     _ => (self.nap * 2).min(NAP_MAX),
@@ -105,7 +99,7 @@ impl Room {
 }
 
 /// Waits until everything was read, no process has the other end, or `is_over` returns true.
-/// Returns how many bytes are unread.
+/// Returns the number of unread bytes.
 pub(super) fn wait_until_read(pipe: &File, is_over: impl Fn() -> bool) -> usize {
     let mut looks = 0;
     loop {
@@ -118,7 +112,6 @@ pub(super) fn wait_until_read(pipe: &File, is_over: impl Fn() -> bool) -> usize 
     }
 }
 
-/// Whether a process has the other end of the pipe.
 fn has_reader(pipe: &File) -> bool {
     let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
     match poll(&mut fds, PollTimeout::ZERO) {

@@ -1,9 +1,9 @@
-//! Capture files as outputs, with times in nanoseconds: pcap if the name ends in `.pcap`, and otherwise pcapng. A
-//! [stream](super::stream) may ask for another format.
+//! Capture files as outputs, with times in nanoseconds: pcap if the name ends in `.pcap`, and
+//! otherwise pcapng. A [stream](super::stream) may use another format.
 //!
-//! A thread per file does the writing ([`writer`](super::writer)). CPUs pass their packets to it a
-//! batch at a time. So the packets are in the file in the order in which they were sent, no matter
-//! which CPU has a flow.
+//! A thread per file does the writing ([`writer`](super::writer)). CPUs pass their packets to this
+//! thread one batch at a time. The packets are therefore in the file in the order in which they
+//! were sent, whichever CPU has a flow.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -23,7 +23,6 @@ use super::encode::{Interface, PacketHead, StreamFormat};
 use super::inner::{LinksSeen, Unwrap};
 use super::writer::{BUFFER_BYTES, Entry, Lane, Writer, WriterOptions};
 
-/// The pause between two attempts to open a FIFO that has no reader yet.
 const READER_LOOK: Duration = Duration::from_millis(20);
 
 /// Creates a capture file as an output, and replaces an existing one. If the path is a FIFO, this
@@ -41,10 +40,10 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
 }
 
 /// Like [`create`], but while a FIFO has no reader, this function calls `waits` repeatedly with the
-/// number of earlier calls. It gives up when `waits` returns false.
+/// number of earlier calls. The function fails when `waits` returns false.
 ///
 /// # Errors
-/// As for [`create`]. Also, if `waits` returns false.
+/// As for [`create`], or if `waits` returns false.
 ///
 /// ```no_run
 /// // Waits ten times for a reader.
@@ -75,10 +74,8 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
     Ok(output(name, "pcap", Arc::new(shared), file, written))
 }
 
-/// The output whose queues write to `file`. The file already contains `written` bytes.
 pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, file: File, written: u64) -> Output {
-    // The thread starts with the first queue, so it starts after the program has dropped its
-    // privileges.
+    // The thread starts with the first queue, after the program has dropped its privileges.
     let mut unwritten = Some(file);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();
@@ -96,19 +93,16 @@ fn now() -> WallTime {
     WallTime::from_nanos(since_1970.as_nanos() as u64)
 }
 
-/// A file that all CPUs write to.
 #[derive(Debug)]
 pub(super) struct SavedFile {
     pub(super) writer: Arc<Writer>,
     format: StreamFormat,
-    /// The interfaces of the file, by their numbers. The lock is taken when a CPU meets an
-    /// interface that is new to it.
+    /// The interfaces of the file, by number. A CPU takes the lock when an interface is new to it.
     interfaces: Mutex<Vec<Interface>>,
     /// The wall time at which the path's clock started.
     epoch: WallTime,
     /// Finds the part of each packet to write, if that is not the whole packet.
     unwrap: Option<Unwrap>,
-    /// For one of several streams: the link types that all of them have met.
     pub(super) seen: Option<Arc<LinksSeen>>,
 }
 
@@ -117,14 +111,14 @@ impl SavedFile {
         Self { writer, format, interfaces: Mutex::default(), epoch: now(), unwrap: None, seen: None }
     }
 
-    /// Makes this file one of several streams with the same `seen`. It writes the parts of packets
-    /// that `unwrap` finds.
+    /// Makes this file one of several streams with the same `seen`. The stream has the parts of
+    /// packets that `unwrap` finds.
     pub(super) fn part_of(self, seen: Arc<LinksSeen>, unwrap: Option<Unwrap>) -> Self {
         Self { seen: Some(seen), unwrap, ..self }
     }
 
     /// The number of an interface. The interface is written to the file before its first packet.
-    /// `None` if the format does not allow this link type in addition.
+    /// `None` if the format does not allow a further link type.
     pub(super) fn number_of(&self, interface: Interface) -> Option<u32> {
         if self.seen.as_ref().is_some_and(|seen| !seen.see(interface.link) && !self.format.takes_several_links()) {
             return None;
@@ -141,7 +135,7 @@ impl SavedFile {
         Some(interfaces.len() as u32 - 1)
     }
 
-    /// Writes the head for `link` if the file has none yet, so that programs can read it even
+    /// Writes the head for `link` if the file has none yet, so that programs can read the file even
     /// without packets.
     pub(super) fn begin(&self, link: LinkType) {
         if self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
@@ -150,15 +144,14 @@ impl SavedFile {
     }
 }
 
-/// The sending side of one CPU.
 #[derive(Debug)]
 struct Save {
     file: Arc<SavedFile>,
     lane: Arc<Lane>,
     /// The file's interfaces that this CPU knows. `None` for link types that are refused.
     interfaces: Vec<(Interface, Option<u32>)>,
-    /// An error in a batch of which the file has some packets already. The next flush returns it,
-    /// because an error from `send` means that no packet of the batch was taken.
+    /// An error in a batch of which the file has some packets already. The next flush returns the
+    /// error, because an error from `send` means that no packet of the batch was taken.
     failed: Option<DeviceError>,
 }
 
@@ -215,7 +208,7 @@ impl TxQueue for Save {
             if let (None, Some(_), false) = (&entry, number, failed) {
                 match file.writer.begin(lane, source) {
                     Ok(begun) => entry = Some(begun),
-                    // The end of a reader is not an error of the run. The code that started the
+                    // A reader that ends is not an error of the run. The code that started the
                     // reader reports it.
                     Err(_) if file.seen.is_some() => failed = true,
                     Err(cause) => error = Some(cause),
@@ -278,7 +271,6 @@ impl Drop for Save {
     }
 }
 
-/// The parts of a packet without its first `from` bytes.
 fn parts_behind(segments: Segments<'_>, from: usize) -> impl Iterator<Item = &[u8]> {
     let mut skipped = 0;
     segments.map(move |part| {

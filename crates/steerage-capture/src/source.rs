@@ -32,9 +32,9 @@ pub(super) enum Got {
 pub(super) enum Input {
     /// A file. Reading it never waits.
     File(File),
-    /// A pipe. It may have no data at times.
+    /// A pipe, which may have no data at times.
     Pipe(Pipe),
-    /// A reader. It returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
+    /// A reader, which returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
     Reader(Box<dyn Read + Send>),
 }
 
@@ -53,8 +53,8 @@ impl Pipe {
         Self { file, waker, waits: false }
     }
 
-    /// Reads the available data. The file may be shared with other processes. So this polls the
-    /// file first instead of making it non-blocking.
+    /// Reads the available data. Other processes may share the file, so this polls the file first
+    /// instead of making it non-blocking.
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
         self.leave_waker()?;
         let mut events = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];

@@ -1,4 +1,4 @@
-//! Capture streams as outputs. They pass packets to another program through an open pipe, FIFO or
+//! Capture streams as outputs, which pass packets to another program through an open pipe, FIFO or
 //! socket.
 
 use std::fs::File;
@@ -34,16 +34,16 @@ impl StreamOptions {
         Self { format, buffer_bytes: 4 << 20, patient: false, unwrap: None, seen: Arc::default() }
     }
 
-    /// Sets how many bytes may wait to be written, at least 1 MiB. If packets of a live input find
-    /// no room, they are lost for this stream.
+    /// Sets how many bytes may wait to be written, at least 1 MiB. Packets of a live input that do
+    /// not fit are lost for this stream.
     #[must_use]
     pub fn buffer(mut self, bytes: usize) -> Self {
         self.buffer_bytes = bytes.max(BUFFER_MIN);
         self
     }
 
-    /// Makes inputs that can wait do so, no matter how long the stream's reader takes nothing.
-    /// Otherwise they wait for [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
+    /// Makes inputs that can wait do so, however long the stream's reader takes nothing. Without
+    /// this option, inputs wait for [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
     #[must_use]
     pub fn patient(mut self) -> Self {
         self.patient = true;
@@ -57,7 +57,7 @@ impl StreamOptions {
         self
     }
 
-    /// Records the link types in `seen`, which several streams share. If the format takes only one
+    /// Records the link types in `seen`, which several streams share. If the format allows only one
     /// link type, packets are refused if their link type differs from the first one.
     #[must_use]
     pub fn links(mut self, seen: &Arc<LinksSeen>) -> Self {
@@ -68,9 +68,9 @@ impl StreamOptions {
 
 /// Writes packets as a capture to `to`, which is a pipe, a FIFO, a socket or a file.
 ///
-/// The stream has the input's time stamps. A packet without one gets the time at which its batch
-/// was handled. A pipe is made as large as this user is allowed to, and its packets count as sent
-/// once they were read. If the reader ends, that is not an error of the run. Packets that it did
+/// The stream has the input's timestamps. A packet without a timestamp gets the time at which its
+/// batch was handled. A pipe is made as large as this user is allowed to, and its packets count as
+/// sent after they were read. A reader that ends is not an error of the run. Packets that it did
 /// not read count as lost (`tx_lost`), and all further packets as refused (`tx_refused`).
 ///
 /// # Errors
@@ -127,16 +127,14 @@ pub fn stream(
 }
 
 /// A view of a stream while it is written.
-///
-/// [`stream()`] creates it.
 #[derive(Clone, Debug)]
 pub struct Stream {
     file: Arc<SavedFile>,
 }
 
 impl Stream {
-    /// The number of bytes written so far, and how many of them are unread in the pipe. The latter
-    /// is 0 if it is not a pipe.
+    /// The number of bytes written so far, and the number of those that are unread in the pipe (0
+    /// if the stream is not a pipe).
     pub fn written(&self) -> (u64, usize) {
         self.file.writer.written()
     }
@@ -147,9 +145,9 @@ impl Stream {
     }
 
     /// Ends the stream before the instance ends. The packets sent so far are written and read, and
-    /// then the reader sees the end. Call it when no more packets are sent. A stream without
-    /// packets becomes a capture without packets. Its link type is that of the other streams, or
-    /// else Ethernet.
+    /// then the reader sees the end. Call this method when no more packets are sent. A stream
+    /// without packets becomes a capture without packets. The link type of an empty capture is that
+    /// of the other streams, or else Ethernet.
     pub fn end(&self) {
         self.file.begin(self.file.seen.as_ref().and_then(|seen| seen.first()).unwrap_or(LinkType::ETHERNET));
         self.file.writer.end_input();
@@ -165,14 +163,14 @@ impl Stream {
         self.file.writer.input_has_ended()
     }
 
-    /// Gives up the packets that were not read yet: they count as lost, and later ones as refused.
-    /// Call it when the program that should read the pipe is gone, but another process may still
-    /// have the pipe open.
+    /// Abandons the packets that were not read yet: they count as lost, and later packets as
+    /// refused. Call this method when the program that reads the pipe is gone, but another process
+    /// may still have the pipe open.
     pub fn abandon(&self) {
         self.file.writer.abandon();
     }
 
-    /// Why the stream could not be written to its end.
+    /// The reason for which the stream could not be written to its end.
     pub fn failure(&self) -> Option<StreamFailure> {
         self.file.writer.failure()
     }

@@ -1,5 +1,5 @@
-//! Takes packets out of tunnels, for programs that cannot read tunnels and for traffic that a cloud
-//! mirrors.
+//! Removes tunnel headers from packets, for programs that cannot read tunnels and for traffic that
+//! a cloud mirrors.
 
 use steerage::LinkType;
 use steerage::flow::wire::{ethernet, ethertype};
@@ -9,7 +9,7 @@ use super::inner::Inner;
 
 /// Finds the innermost frame of a packet in tunnels: VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS.
 /// `None` if there is no tunnel, or if the type of its contents is unknown. If the innermost packet
-/// is an IP packet within an Ethernet frame, the result keeps that frame's addresses in front.
+/// is an IP packet within an Ethernet frame, the result keeps that frame's addresses.
 ///
 /// A later fragment of a tunnel's packet has no inner headers, so it is not changed.
 ///
@@ -26,7 +26,7 @@ use super::inner::Inner;
 /// ```
 pub fn strip_tunnels(frame: &[u8], link: LinkType) -> Option<Inner> {
     let found = dissect(frame, link, Layers::Inner);
-    // An ICMP error quotes a packet that was sent elsewhere, so ignore the quoted headers.
+    // An ICMP error quotes a packet that was sent elsewhere, so the quoted headers are ignored.
     let quotes = |header: &Header| matches!(header.kind, HeaderKind::Icmp | HeaderKind::Icmp6);
     let (mut ethernet, mut in_tunnel, mut inner) = (None, false, None);
     for header in found.headers().take_while(|header| !quotes(header)) {

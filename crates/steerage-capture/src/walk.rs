@@ -1,4 +1,4 @@
-//! The common parts of the readers of both formats.
+//! Code that the readers of both formats share.
 
 use std::io;
 
@@ -7,27 +7,22 @@ use steerage::{
     device::{Lending, Spot},
 };
 
-/// The position of a walk over records, and its results so far.
 #[derive(Debug)]
 pub(super) struct Walk<'a> {
-    /// The rest of the block, up to the end of the window.
     pub(super) lending: Lending<'a>,
-    /// The position in `lending`. Everything before it is done.
+    /// The position in `lending`. All earlier bytes are done.
     pub(super) at: usize,
-    /// The most frames to hand over.
+    /// The maximum number of frames to deliver.
     pub(super) room: usize,
     /// Frames with later times are not due yet. In nanoseconds since 1970.
     pub(super) until: u64,
-    /// The link type of the frames handed over in this poll, if any were.
     pub(super) link: Option<LinkType>,
     pub(super) met: Met,
 }
 
-/// The results of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Met {
     pub(super) packets: u64,
-    /// Packets that the filter removed.
     pub(super) filtered: u64,
     /// Packets whose time stamp is out of range, so that they have no time.
     pub(super) bad_times: u64,
@@ -39,7 +34,6 @@ pub(super) struct Met {
 impl Met {
     pub(super) const NOTHING: Self = Self { packets: 0, filtered: 0, bad_times: 0, earliest: u64::MAX, latest: 0 };
 
-    /// Counts a packet with a time.
     #[inline(always)]
     pub(super) fn packet_at(&mut self, nanos: u64) {
         self.packets += 1;
@@ -49,14 +43,13 @@ impl Met {
 }
 
 impl Walk<'_> {
-    /// The bytes that the walk has not reached yet.
     #[inline(always)]
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         self.lending.bytes().get_mut(self.at..).unwrap_or_default()
     }
 
-    /// Hands over consecutive frames while there is room. `next` returns what the remaining bytes
-    /// begin with, or why there are no more frames.
+    /// Delivers consecutive frames while there is room. `next` returns what the remaining bytes
+    /// begin with, or the reason for which there are no more frames.
     #[inline(always)]
     pub(super) fn push_each(&mut self, mut next: impl FnMut(&mut [u8]) -> Result<Found, Stop>) -> Stop {
         let mut at = self.at;
@@ -73,21 +66,19 @@ impl Walk<'_> {
     }
 }
 
-/// Decides which frames are handed over.
+/// Decides which frames are delivered.
 pub(super) trait Sieve {
-    /// How many bytes of the frame are wanted. `None` if the filter removes the frame.
+    /// The number of wanted bytes of the frame. `None` if the filter removes the frame.
     ///
     /// # Errors
     /// [`Stop`] if the frame cannot be filtered, or if the walk has removed as many frames as it
     /// may.
     fn wanted(&mut self, frame: &[u8], link: LinkType, wire_len: u32) -> Result<Option<usize>, Stop>;
 
-    /// Notes that the following frames belong to a section in this byte order.
     #[inline(always)]
     fn section(&mut self, _big_endian: bool) {}
 }
 
-/// Accepts all frames uncut.
 pub(super) struct All;
 
 impl Sieve for All {
@@ -97,7 +88,6 @@ impl Sieve for All {
     }
 }
 
-/// The first item in the bytes of a walk.
 pub(super) enum Found {
     /// A packet, followed by this many bytes to skip.
     Packet { spot: Spot, behind: usize },
@@ -105,32 +95,32 @@ pub(super) enum Found {
     Other { bytes: usize },
 }
 
-/// This case is impossible, because the walks check their spans. It is an error instead of a panic.
+/// The walks check their spans, so this case is impossible. The function returns an error instead
+/// of causing a panic.
 #[cold]
 fn no_place() -> Stop {
     Stop::Wrong(Wrong::new("a packet lies outside of what was read".to_owned(), "report this as a fault"))
 }
 
-/// Why a walk ended.
+/// The reason for which a walk ended.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The walk handed over as many frames as there was room for.
+    /// The walk delivered as many frames as there was room for.
     Full,
     /// The record has at least `needs` bytes, but fewer are available.
     Short { needs: usize },
-    /// The next `bytes` bytes contain nothing of interest. They need not be in memory at once.
+    /// The next `bytes` bytes contain nothing relevant, and need not be in memory at once.
     Skip { bytes: u64 },
-    /// The next frame's link type differs from the earlier frames' in this poll.
+    /// The next frame's link type differs from that of earlier frames in this poll.
     OtherLink,
     /// The next frame is not due before this time.
     NotYet { nanos: u64 },
-    /// The filter removed as many frames as one poll may look at.
+    /// The filter removed as many frames as one poll may check.
     Filtered,
     /// The next bytes are not a record.
     Wrong(Wrong),
 }
 
-/// An error in a file, and advice for it.
 #[derive(Debug)]
 pub(super) struct Wrong {
     text: String,
@@ -142,7 +132,7 @@ impl Wrong {
         Self { text, advice }
     }
 
-    /// With `packed`, the offset refers to the unpacked bytes and not to the file.
+    /// If `packed` is set, the offset refers to the unpacked bytes and not to the file.
     pub(super) fn into_error(self, device: &str, offset: u64, packed: bool) -> DeviceError {
         let cause = io::Error::new(io::ErrorKind::InvalidData, self.text);
         let operation = if packed { "read the capture, unpacked," } else { "read the capture" };

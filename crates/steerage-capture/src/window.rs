@@ -1,5 +1,5 @@
-//! The memory window through which a capture is read. It moves through one block record by record,
-//! and then into the next block.
+//! The memory window through which a capture is read. The window moves through one block record by
+//! record, and then into the next block.
 
 use std::io;
 
@@ -8,8 +8,8 @@ use steerage::device::{Blocks, Claim, FrameHeader};
 use super::source::{Got, Source};
 use super::{READ_BYTES, RECORD_BYTES_MAX};
 
-/// The smallest offset for bytes that are carried to another block. A frame header must fit in
-/// front of the first packet.
+/// The smallest offset for bytes that are carried to another block. A frame header must fit before
+/// the first packet.
 const LEAD_BYTES: usize = FrameHeader::BYTES;
 
 /// The kernel copies fastest to the start of a page.
@@ -18,36 +18,29 @@ const ALIGNMENT: usize = 4096;
 /// The part of the file that is in memory and has not been walked yet.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The block that contains the window. The next two fields are the window's start and end in
-    /// the block.
     block: usize,
     at: usize,
     end: usize,
-    /// The offset of `at` in the unpacked file.
     offset: u64,
-    /// Bytes on their way to another block. They begin a record that is not complete yet.
+    /// Bytes on their way to another block, which begin a record that is not complete yet.
     carry: Vec<u8>,
-    /// How many bytes to skip before the next record.
     skip: u64,
-    /// Whether the file has ended.
     ended: bool,
 }
 
 /// At the end of a block, a smaller read than this is not worth the system call.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// If more than this of a record has been read and the rest fits into the block, it is read there.
-/// Carrying it would cost a copy.
+/// If more than this of a record has been read and the remaining bytes fit into the block, the
+/// record is completed there. Carrying it would cost a copy.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
-/// The outcome of [`Window::fill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filled {
-    /// There is more in the window, or the file has ended.
+    /// The window has more bytes, or the file has ended.
     Read,
-    /// There is nothing to read yet.
     Later,
-    /// Frames of all blocks are still out, so nothing has changed.
+    /// Frames of all blocks are still lent, so nothing has changed.
     FramesOut,
 }
 
@@ -57,36 +50,31 @@ impl Window {
         Self { block: 0, at: LEAD_BYTES, end: LEAD_BYTES, offset: 0, carry, skip: 0, ended: false }
     }
 
-    /// Resets the window to its initial state.
     pub(super) fn begin_anew(&mut self) {
         let carry = std::mem::take(&mut self.carry);
         *self = Self { block: 0, at: LEAD_BYTES, end: LEAD_BYTES, offset: 0, carry, skip: 0, ended: false };
     }
 
-    /// Begins the next file.
     pub(super) fn begin_file(&mut self) {
         (self.at, self.offset, self.skip, self.ended) = (self.end, 0, 0, false);
     }
 
-    /// The block, and the window's start and end in it.
     #[inline]
     pub(super) fn place(&self) -> (usize, usize, usize) {
         (self.block, self.at, self.end)
     }
 
-    /// The number of bytes in the window.
     pub(super) fn len(&self) -> usize {
         self.end - self.at
     }
 
-    /// Moves the start of the window to `at`, because everything before it is done.
+    /// Moves the start of the window to `at`, because all earlier bytes are done.
     pub(super) fn walked_to(&mut self, at: usize) {
         let at = at.clamp(self.at, self.end);
         self.offset += (at - self.at) as u64;
         self.at = at;
     }
 
-    /// Skips `bytes` bytes, in the window and after it.
     pub(super) fn skip(&mut self, bytes: u64) {
         let here = bytes.min(self.len() as u64);
         self.walked_to(self.at + here as usize);
@@ -98,12 +86,10 @@ impl Window {
         self.skip > 0
     }
 
-    /// The offset of the window's start in the unpacked file.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Whether the file has ended.
     pub(super) fn ended(&self) -> bool {
         self.ended
     }
@@ -112,7 +98,8 @@ impl Window {
     ///
     /// If frames return quickly, the window alternates between two blocks, one piece each, which
     /// stay in the CPU's cache. If frames return late, or a pipe delivers small pieces, the window
-    /// fills a block before it moves to the next. That way the blocks hold the most frames.
+    /// fills a block before it moves to the next block. In this way, the blocks hold the maximum
+    /// number of frames.
     pub(super) fn fill(
         &mut self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -144,7 +131,6 @@ impl Window {
         Ok(Filled::Read)
     }
 
-    /// Copies the window's bytes to another block.
     fn carry_to(&mut self, block: usize, (blocks, claim): (&mut Blocks, &Claim)) {
         self.carry.clear();
         self.carry.extend_from_slice(blocks.readable(claim, self.block).get(self.at..self.end).unwrap_or_default());

@@ -1,14 +1,15 @@
 //! The thread that writes one capture file or FIFO. CPUs put their packets into a bounded buffer,
 //! and never write or wait.
 //!
-//! The buffer is a list of chunks, in the order in which packets were sent, no matter which CPU
-//! sent them. A CPU appends a batch at a time. It takes a lock for that, which is never held during
-//! a write. Each CPU has a share of the buffer. If the share is full, the CPU loses its packets for
-//! this output only (`tx_full`).
+//! The buffer is a list of chunks, in the order in which packets were sent, whichever CPU sent
+//! them. A CPU appends one batch at a time, under a lock that is never held during a write. Each
+//! CPU has a share of the buffer. If the share is full, the CPU loses its packets for this output
+//! only (`tx_full`).
 //!
-//! Packets count as sent once they are written, or once they are read if the file is a watched
-//! pipe. If the output fails, or its reader takes nothing until the run gives up, a file is cut
-//! after its last complete packet. Packets that were not written count as lost (`tx_lost`).
+//! Packets count as sent after they are written, or after they are read if the file is a watched
+//! pipe. If the output fails, or its reader takes nothing until the run no longer waits, a file is
+//! truncated after its last complete packet. Packets that were not written count as lost
+//! (`tx_lost`).
 
 #[cfg(test)]
 mod faults;
@@ -32,55 +33,48 @@ use super::encode::StreamFormat;
 use super::pipe;
 use thread::Writing;
 
-/// How many bytes of all CPUs may wait to be written. At 10 Gbit/s, this covers a disk that does
-/// not respond for 25 ms.
+/// The maximum number of bytes of all CPUs that wait to be written. At 10 Gbit/s, the buffer covers
+/// a disk that does not respond for 25 ms.
 pub(super) const BUFFER_BYTES: usize = 32 << 20;
 
 /// The smallest share of a CPU: two batches of full Ethernet frames.
 const SHARE_MIN: usize = 256 << 10;
 
-/// How many bytes are written at a time, if there are enough. A system call then costs almost
-/// nothing per packet.
+/// The number of bytes per write, if there are enough. A system call then costs almost nothing per
+/// packet.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// The room of a chunk for a batch of full Ethernet frames. A chunk is enlarged if a batch needs
-/// more.
+/// The size of a chunk: a batch of full Ethernet frames. A chunk is enlarged if a batch needs more.
 const BATCH_BYTES: usize = 100 << 10;
 
 /// How long fewer than [`WRITE_BYTES`] bytes wait for more.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// Options for writing a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriterOptions {
     pub(super) format: StreamFormat,
-    /// How many bytes of all CPUs may wait to be written.
     pub(super) buffer_bytes: usize,
     /// Whether inputs that can wait do so without a limit if the reader takes nothing.
     pub(super) patient: bool,
-    /// Whether the file is a pipe whose reader is watched. Packets then count as sent once they are
-    /// read.
+    /// Whether the file is a pipe whose reader is watched. Packets then count as sent after they
+    /// are read.
     pub(super) watched: bool,
 }
 
-/// The part of the buffer that one CPU uses.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     account: OnceLock<TxAccount>,
-    /// In bytes. Relaxed: only this CPU adds, so it never reads a value that is too small, and the
-    /// value does not publish other memory.
+    /// The size in bytes. `Relaxed`: only this CPU adds, so it never reads a value that is too
+    /// small, and the value does not publish other memory.
     held: AtomicUsize,
 }
 
-/// The packets of one batch in a chunk.
 #[derive(Debug)]
 struct Sent {
     lane: Arc<Lane>,
     source: TxSource,
     packets: u64,
-    /// The bytes of the packets, without the bytes that the file format adds.
     bytes: u64,
-    /// The end of the packets in the chunk. The next field is their length there.
     end: usize,
     len: usize,
 }
@@ -101,7 +95,6 @@ pub(super) struct Entry<'a> {
     lane: &'a Arc<Lane>,
     source: TxSource,
     buffer: MutexGuard<'a, Buffer>,
-    /// The start of the batch in the last chunk.
     start: usize,
     packets: u64,
     bytes: u64,
@@ -110,24 +103,20 @@ pub(super) struct Entry<'a> {
 #[derive(Debug, Default)]
 struct Buffer {
     waiting: VecDeque<Chunk>,
-    /// Empty chunks for reuse.
     spare: Vec<Chunk>,
-    /// The number of bytes in `waiting`.
     bytes: usize,
-    /// Whether to write now, even if there is little.
     hurry: bool,
-    /// The writer sleeps until there are this many bytes.
+    /// The writer sleeps until this many bytes wait.
     wakes_at: Option<usize>,
     /// The number of CPUs that may still send packets.
     senders: usize,
     /// Whether bytes other than packets were appended: the head of a file whose packets have one
     /// link type.
     begun: bool,
-    /// The error that ended the writing, if any.
     failed: Option<StreamFailure>,
 }
 
-/// Why a stream was not written, or not read, to its end.
+/// The reason for which a stream was not written, or not read, to its end.
 ///
 /// ```
 /// use steerage_capture::StreamFailure;
@@ -139,12 +128,11 @@ struct Buffer {
 pub enum StreamFailure {
     /// No process reads the stream any more.
     ReaderGone,
-    /// The kernel did not take the data. The text says why.
+    /// The kernel did not accept the data. The text is the reason.
     Write(String),
 }
 
 impl StreamFailure {
-    /// The error for packets that come later.
     pub(super) fn cause(&self) -> io::Error {
         match self {
             Self::ReaderGone => rustix::io::Errno::PIPE.into(),
@@ -162,31 +150,30 @@ impl fmt::Display for StreamFailure {
     }
 }
 
-/// The part that the CPUs and the writer share.
 #[derive(Debug)]
 pub(super) struct Writer {
     name: String,
     options: WriterOptions,
     /// The file. `None` before the start and after the end.
     file: Mutex<Option<Arc<File>>>,
-    /// The number of bytes written, including those that are not packets. Relaxed, like the three
-    /// below: they publish no other memory.
+    /// The number of bytes written, including those that are not packets. `Relaxed`, like the three
+    /// fields below: they publish no other memory.
     written: AtomicU64,
     /// The number of bytes that wait, without the chunk that is being written.
     waiting: AtomicUsize,
-    /// Whether the thread has finished.
     ended: AtomicBool,
-    /// Whether no more packets will come, although CPUs could still send some.
+    /// Whether no more packets will arrive, although CPUs could still send some.
     input_ended: AtomicBool,
-    /// Whether nobody will read any more, although a process may still have the pipe's other end.
+    /// Whether the stream has no reader any more, although a process may still have the pipe's
+    /// other end.
     abandoned: AtomicBool,
     buffer: Mutex<Buffer>,
     wake: Condvar,
     /// The number of CPUs that share the buffer.
     lanes: AtomicUsize,
     start: Instant,
-    /// Since when the writer has tried to write without success, in milliseconds after `start`. 0
-    /// if it does not try. Relaxed: it is only a time, and publishes no other memory.
+    /// The time since which the writer has tried to write without success, in milliseconds after
+    /// `start`. 0 if it does not try. `Relaxed`: it is only a time, and publishes no other memory.
     stuck_since: AtomicU64,
 }
 
@@ -232,13 +219,11 @@ impl Writer {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of bytes written so far, and how many of them are in the pipe.
     pub(super) fn written(&self) -> (u64, usize) {
         let unread = self.file().as_deref().filter(|_| self.options.watched).map_or(0, pipe::unread);
         (self.written.load(Ordering::Relaxed), unread)
     }
 
-    /// The number of bytes that wait to be written, as of the last batch.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -256,17 +241,15 @@ impl Writer {
         self.wake_writer(&mut buffer);
     }
 
-    /// Why the output failed, if it did.
     pub(super) fn failure(&self) -> Option<StreamFailure> {
         self.lock().failed.clone()
     }
 
-    /// Whether the input was ended before the end of the run.
     pub(super) fn input_has_ended(&self) -> bool {
         self.input_ended.load(Ordering::Relaxed)
     }
 
-    /// Gives up packets that were not read yet, as if no process had the other end of the pipe.
+    /// Abandons packets that were not read yet, as if no process had the other end of the pipe.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.flush();
@@ -276,16 +259,15 @@ impl Writer {
         self.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Creates a lane for a CPU.
     pub(super) fn lane(&self) -> Arc<Lane> {
         self.lock().senders += 1;
         self.lanes.fetch_add(1, Ordering::Relaxed);
         Arc::default()
     }
 
-    /// Notes that a CPU sends no more. If it is the last one and nothing was appended, `head` makes
-    /// the file a capture without packets. It is written here, because a run without packets does not
-    /// wait for the thread.
+    /// Records that a CPU sends no more packets. If the last CPU leaves and nothing was appended,
+    /// `head` makes the file a capture without packets. The head is written here, because a run
+    /// without packets does not wait for the thread.
     pub(super) fn leave(&self, lane: &Lane, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
@@ -303,14 +285,13 @@ impl Writer {
         self.wake_writer(&mut buffer);
     }
 
-    /// Appends bytes that do not belong to a packet.
     pub(super) fn append(&self, bytes: &[u8]) {
         let mut buffer = self.lock();
         buffer.begun = true;
         buffer.append(bytes);
     }
 
-    /// Starts to append a batch. If the output has failed, the error says why.
+    /// Starts to append a batch. If the output has failed, returns the reason.
     pub(super) fn begin<'a>(&'a self, lane: &'a Arc<Lane>, source: TxSource) -> Result<Entry<'a>, DeviceError> {
         let mut buffer = self.lock();
         if self.input_ended.load(Ordering::Relaxed) {
@@ -323,7 +304,6 @@ impl Writer {
         Ok(Entry { writer: self, lane, source, buffer, start, packets: 0, bytes: 0 })
     }
 
-    /// Has the waiting bytes written now.
     pub(super) fn flush(&self) {
         let mut buffer = self.lock();
         if buffer.bytes > 0 && !buffer.hurry {
@@ -338,18 +318,16 @@ impl Writer {
         }
     }
 
-    /// The share of the buffer that each CPU has, in bytes.
     fn share(&self) -> usize {
         (self.options.buffer_bytes / self.lanes.load(Ordering::Relaxed).max(1)).max(SHARE_MIN)
     }
 
-    /// Whether the buffer takes another batch of that CPU.
     pub(super) fn takes(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share()
     }
 
     /// Whether there is room for two batches. Also true if the output is stuck, because inputs
-    /// should not wait for it then.
+    /// should not wait for a stuck output.
     pub(super) fn has_room(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share() / 2 || self.is_stuck()
     }
@@ -388,7 +366,7 @@ impl Writer {
         buffer.spare.extend(used);
         let mut lingered = false;
         loop {
-            // Relaxed: changed only under the lock of the buffer.
+            // `Relaxed`: only changed under the lock of the buffer.
             let over = buffer.senders == 0 || self.input_ended.load(Ordering::Relaxed);
             if buffer.bytes >= WRITE_BYTES || ((buffer.hurry || lingered || over) && buffer.bytes > 0) {
                 buffer.wakes_at = None;
@@ -413,8 +391,8 @@ impl Writer {
         }
     }
 
-    /// Ends the writing early. The waiting packets are lost, and no more are taken. `chunk` was
-    /// being written.
+    /// Ends the writing early. The waiting packets are lost, and no more packets are accepted.
+    /// `chunk` was being written.
     fn fail(&self, chunk: Option<&Chunk>, cause: io::Error) {
         let error = self.error(cause);
         tracing::error!(device = %self.name, "{error}");
@@ -439,15 +417,12 @@ impl Writer {
 }
 
 impl Lane {
-    /// Sets the account for the outcomes of this CPU's packets.
     pub(super) fn set_account(&self, account: TxAccount) {
-        // The account is set only once.
         let _ = self.account.set(account);
     }
 }
 
 impl Buffer {
-    /// Appends bytes that do not belong to a packet.
     fn append(&mut self, bytes: &[u8]) {
         let chunk = self.chunk_for(bytes.len());
         chunk.bytes.extend_from_slice(bytes);
@@ -455,7 +430,7 @@ impl Buffer {
         self.bytes += bytes.len();
     }
 
-    /// The last chunk. It has room for this many bytes.
+    /// The last chunk, which has room for this many bytes.
     fn chunk_for(&mut self, bytes: usize) -> &mut Chunk {
         let fits = self.waiting.back().is_some_and(|chunk| chunk.bytes.len() + bytes <= WRITE_BYTES);
         if !fits {
@@ -474,13 +449,11 @@ impl Buffer {
 }
 
 impl Entry<'_> {
-    /// The bytes to which the encoded packet is appended.
     #[inline]
     pub(super) fn blocks(&mut self) -> &mut Vec<u8> {
         &mut self.buffer.last_chunk().bytes
     }
 
-    /// Counts an appended packet with this many captured bytes.
     #[inline]
     pub(super) fn count(&mut self, bytes: u64) {
         self.packets += 1;
@@ -507,20 +480,17 @@ impl Drop for Entry<'_> {
 }
 
 impl Chunk {
-    /// Removes the chunk's bytes from the CPUs' shares.
     fn let_go(&self) {
         for sent in &self.sent {
             sent.lane.held.fetch_sub(sent.len, Ordering::Relaxed);
         }
     }
 
-    /// Whether the run no longer waits for the output.
     fn is_over(&self) -> bool {
         self.sent.first().and_then(|sent| sent.lane.account.get()).is_some_and(TxAccount::is_over)
     }
 
-    /// Finds the last complete packet or head within the first `at` bytes, and returns the position
-    /// after it.
+    /// The position after the last complete packet or head within the first `at` bytes.
     fn whole(&self, at: usize, format: StreamFormat) -> usize {
         let head = self.heads.iter().copied().filter(|end| *end <= at).max().unwrap_or(0);
         let of_batch = |sent: &Sent| sent.start() + format.whole(&self.bytes[sent.start()..at.min(sent.end)]).len;
@@ -537,7 +507,6 @@ impl Chunk {
 }
 
 impl Sent {
-    /// The start of the packets in the chunk.
     fn start(&self) -> usize {
         self.end - self.len
     }

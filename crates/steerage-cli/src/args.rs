@@ -1,10 +1,11 @@
 //! The command line: its commands and options, with the texts of `--help`.
 //!
-//! Each command has a file with its own options. The options that all commands which receive packets share are in
-//! [`RunArgs`], which such a command flattens into its own. `values` holds the parsers that several options use.
+//! Each command has a file with its own options. Commands that receive packets share the options in
+//! [`RunArgs`], which they flatten into their own. `values` has parsers that several options use.
 //!
-//! A doc comment on a field is that option's help, so it is written for the program's users.
-//! [`program`] adds what clap cannot derive: the groups of commands, and a short help for `-h`.
+//! A doc comment on a field is the help of that option, so its readers are the program's users.
+//! [`program`] adds the parts that clap cannot derive: the groups of commands, and a short help for
+//! `-h`.
 
 mod control;
 mod count;
@@ -144,7 +145,6 @@ pub(crate) enum Command {
     ExecWhenReady(ExecWhenReadyArgs),
 }
 
-/// The commands by purpose, as the program's help lists them.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Look at traffic", &["count", "meter", "explain"]),
     ("Steer packets", &["parallel", "fanout", "forward", "send"]),
@@ -152,13 +152,11 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Help", &["help", "man", "completions"]),
 ];
 
-/// The short help has this many examples.
 const SHORT_EXAMPLES: usize = 3;
 
-/// Help is not wider than this, also on a wide terminal: longer lines are hard to read.
+/// The maximum width of help, also on a wide terminal: longer lines are hard to read.
 const HELP_WIDTH: usize = 100;
 
-/// The definition of the command line.
 pub(crate) fn program() -> clap::Command {
     let mut program = Cli::command().max_term_width(HELP_WIDTH);
     let names: Vec<String> = program.get_subcommands().map(|command| command.get_name().to_owned()).collect();
@@ -179,12 +177,10 @@ pub(crate) fn program() -> clap::Command {
     program.help_template(template)
 }
 
-/// Parses the command line.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, clap::Error> {
     program().try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches))
 }
 
-/// The lists of commands in the program's help.
 fn groups(program: &clap::Command) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {
@@ -203,7 +199,7 @@ fn with_short_help(command: clap::Command) -> clap::Command {
     let Some(long) = command.get_after_help().map(ToString::to_string) else { return command };
     let examples = long.split_once("Examples:\n").map_or("", |(_, examples)| examples);
     let mut short = String::from("Examples:");
-    // An example is a line, and perhaps indented lines below it.
+    // An example is a line, possibly with indented lines below it.
     let mut shown = 0;
     for line in examples.lines() {
         shown += usize::from(line.starts_with("  steerage") || line.starts_with("  sudo") || shown == 0);
@@ -224,7 +220,6 @@ mod options_page;
 mod tests {
     use super::*;
 
-    /// The program, and all commands below it.
     fn all(command: &clap::Command) -> Vec<clap::Command> {
         std::iter::once(command.clone()).chain(command.get_subcommands().flat_map(all)).collect()
     }
@@ -245,7 +240,8 @@ mod tests {
         assert_eq!(listed, commands);
     }
 
-    /// clap wraps to the width of the terminal. A line without a space to break at, or an example, would be longer.
+    /// clap wraps to the width of the terminal. A line without a space to break at, or an example,
+    /// could still be longer.
     #[test]
     fn help_fits_80_columns() {
         let mut program = program().term_width(80);
@@ -259,7 +255,7 @@ mod tests {
         }
     }
 
-    /// The short help fits two screens of 24 lines.
+    /// The short help must fit two screens of 24 lines.
     #[test]
     fn the_short_help_is_short() {
         let mut program = program().term_width(80);

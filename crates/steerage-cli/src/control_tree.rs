@@ -1,7 +1,7 @@
 //! The control tree of a run.
 //!
-//! The run binds its socket and mounts its tree while it has privileges. It serves both once it runs, and they go away
-//! when it ends.
+//! The run binds its socket and mounts its tree while it has privileges. The socket and the tree
+//! are served while the run lasts, and removed at its end.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -18,10 +18,8 @@ use crate::instances::{self, USER_VARIABLE};
 use crate::sandbox::Needs;
 use crate::terminal::printable;
 
-/// The value of `--socket` for no socket.
 const NONE: &str = "none";
 
-/// The sockets and mounts of a control tree, until the run starts and serves them.
 #[derive(Debug, Default)]
 pub(crate) struct ControlTree(RefCell<Option<Prepared>>);
 
@@ -35,7 +33,6 @@ struct Prepared {
     queues_off: Vec<usize>,
 }
 
-/// A control tree that is being served, until this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct ServedTree {
     _socket: Option<Serving>,
@@ -43,19 +40,19 @@ pub(crate) struct ServedTree {
 }
 
 impl ControlTree {
-    /// Binds the socket and mounts the tree. Both may need privileges. `queues_off` are the queues with an empty mask.
+    /// Binds the socket and mounts the tree, which may both need privileges. `queues_off` are the
+    /// queues with an empty mask.
     pub(crate) fn prepare(args: &RunArgs, queues_off: Vec<usize>) -> Result<Self, Error> {
         let socket = listen(&args.control, args.report.quiet)?;
         let mounted = args.control.control.as_deref().map(Mounted::on).transpose().map_err(Error::Mount)?;
         let is_virtual = args.cpus.virtual_cpus.is_some();
         let nr_cpu_ids = args.cpus.virtual_cpus.unwrap_or_else(host_cpus::nr_cpu_ids);
-        // If the user names isolated CPUs with --cpus, masks may have them.
+        // If the user names isolated CPUs with --cpus, masks may include these CPUs.
         let isolated = if is_virtual || args.cpus.cpus.is_some() { CpuMask::new() } else { host_cpus::isolated_cpus() };
         let prepared = Prepared { socket, mounted, nr_cpu_ids, isolated, is_virtual, queues_off };
         Ok(Self(RefCell::new(Some(prepared))))
     }
 
-    /// Adds what the control tree needs after it is prepared: it removes the socket at the end.
     pub(crate) fn needs<'a>(&self, needs: Needs<'a>) -> Needs<'a> {
         let prepared = self.0.borrow();
         let Some(prepared) = prepared.as_ref() else { return needs };
@@ -63,7 +60,7 @@ impl ControlTree {
         directory.fold(needs, |needs, directory| needs.removes_in(directory.into()))
     }
 
-    /// Serves the tree. `report` makes the report as JSON, in the form for its audience.
+    /// Serves the tree. `report` creates the report as JSON, in the form for its audience.
     pub(crate) fn serve(
         &self,
         handle: Handle,
@@ -89,7 +86,8 @@ impl ControlTree {
     }
 }
 
-/// Binds the control socket. If the user did not ask for a socket and there can be none, the run continues without.
+/// Binds the control socket. If the user did not request a socket and none can be bound, the run
+/// continues without one.
 fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
     match args.socket.as_deref() {
         Some(NONE) => Ok(None),
@@ -102,7 +100,8 @@ fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
                 note_no_socket(&format!("{USER_VARIABLE} is not set"), quiet);
                 return Ok(None);
             };
-            // A search removes the sockets of processes that ended. `bind` reports any error of the directory.
+            // A search removes the sockets of processes that have ended. `bind` reports any error
+            // of the directory.
             path.parent().into_iter().for_each(|directory| drop(find(directory)));
             let listening = Listening::bind(&path);
             Ok(listening.inspect_err(|error| note_no_socket(&error.to_string(), quiet)).ok())
@@ -110,7 +109,8 @@ fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
     }
 }
 
-/// Notes on standard error why there is no socket: `steerage get` will not find this instance.
+/// Reports on standard error why there is no socket, because `steerage get` will not find this
+/// instance.
 fn note_no_socket(why: &str, quiet: bool) {
     if quiet {
         tracing::info!("no control socket: {why}");

@@ -1,4 +1,4 @@
-//! Every error of the program: one line that says what was tried and what to do, and the exit code.
+//! Every error of the program: its exit code, and one line that says what was tried and what to do.
 
 mod command_line;
 mod ending;
@@ -28,13 +28,12 @@ pub(crate) use ending::EndingError;
 pub(crate) use jobs::{JobsError, NOT_BY_JOBS};
 pub(crate) use search::{NoInstance, SearchError};
 
-/// Exit code: an error.
 const FAILED: u8 = 1;
 
-/// Why a command failed.
+/// The reason for which a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The arguments after a run file are wrong, or ask for help.
+    /// The arguments after a run file are wrong, or request help.
     #[error("{}", usage::message(.0))]
     Usage(clap::Error),
     #[error(transparent)]
@@ -91,7 +90,6 @@ pub(crate) enum Error {
     System { operation: &'static str, error: io::Error },
 }
 
-/// The library does not know the names of our options.
 fn build(error: &BuildError) -> String {
     match error {
         BuildError::Memory { needed, cap, queues, cpus, backlog } => format!(
@@ -123,7 +121,6 @@ fn page(path: &std::path::Path, error: &io::Error) -> String {
 }
 
 impl Error {
-    /// The options that the error may be about.
     pub(crate) fn options(&self) -> Vec<&'static str> {
         match self {
             Self::CommandLine(error) => error.options(),
@@ -137,7 +134,6 @@ impl Error {
         }
     }
 
-    /// The exit code.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::CommandLine(_) | Self::Usage(_) => WRONG_COMMAND_LINE,
@@ -160,7 +156,6 @@ impl From<OpenError> for Error {
     }
 }
 
-/// A mistake in a run file, with its line.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{path}{}: {message}", .line.map(|line| format!(":{line}")).unwrap_or_default())]
 pub(crate) struct RunFileError {

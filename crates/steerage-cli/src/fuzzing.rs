@@ -6,11 +6,10 @@ use crate::error::Error;
 use crate::terminal::printable;
 use crate::{run_file, usage};
 
-/// The command line arguments that a run file stands for, or the message that says what is wrong
-/// with the file.
+/// The command line arguments of a run file, or the message about a mistake in the file.
 ///
 /// # Errors
-/// If the file is wrong.
+/// If the file has a mistake.
 pub fn run_file(text: &str) -> Result<Vec<String>, String> {
     match run_file::parse(Path::new("run.toml"), text, &[]) {
         Ok(loaded) => Ok(loaded.arguments),

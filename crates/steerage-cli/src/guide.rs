@@ -1,7 +1,6 @@
-//! The pages of the guide. They are built into the program, since an installed program has no docs/
-//! directory.
+//! The pages of the guide, which are built into the program, because an installed program has no
+//! docs/ directory.
 
-/// The pages, each with its name and its text.
 macro_rules! pages {
     ($($name:literal)*) => {
         [$(($name, include_str!(concat!("../guide/", $name, ".md")))),*]
@@ -18,19 +17,15 @@ const PAGES: [(&str, &str); PAGE_COUNT] = pages! {
 
 const PAGE_COUNT: usize = 31;
 
-/// The text of a page.
 pub(crate) fn page(name: &str) -> Option<&'static str> {
     PAGES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// The names and titles of all pages.
 pub(crate) fn titles() -> impl Iterator<Item = (&'static str, &'static str)> {
     PAGES.iter().map(|(name, text)| (*name, text.lines().next().unwrap_or_default().trim_start_matches("# ")))
 }
 
-/// The page or command whose name is most similar to `words`.
 pub(crate) fn nearest(words: &[String]) -> Option<&'static str> {
-    /// clap's threshold for options.
     const NEAR: f64 = 0.7;
     let wanted = words.join("-");
     let near = PAGES.iter().map(|(name, _)| (strsim::jaro(&wanted, name), *name)).filter(|(near, _)| *near > NEAR);

@@ -1,5 +1,5 @@
-//! Advice for mistakes that users of tcpdump make out of habit: unknown options, filters without
-//! `-f`, no command.
+//! Advice for mistakes that tcpdump's users make out of habit: unknown options, filters without
+//! `-f`, or no command.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,7 +9,7 @@ use steerage_device::af_packet::is_interface;
 
 use crate::terminal::shell_word;
 
-/// The words that filters begin with, but devices do not.
+/// Words that begin filters, but not devices.
 const FILTER_WORDS: [&str; 24] = [
     "arp",
     "dst",
@@ -88,7 +88,7 @@ fn option(words: &[&str], wrong: &str) -> Option<String> {
     })
 }
 
-/// The option as it was written, and its value: `-ieth0`, `-i eth0`.
+/// The option as the user wrote it, and its value: `-ieth0`, `-i eth0`.
 fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str>) {
     let at = words.iter().position(|word| *word == wrong || word.starts_with(wrong) && wrong.len() == 2);
     let next = at.and_then(|at| words.get(at + 1)).copied().filter(|next| !next.starts_with('-') || *next == "-");
@@ -112,7 +112,6 @@ fn no_dashes(words: &[&str]) -> Option<String> {
     Some(format!("write -- before the command of the jobs: steerage parallel {input} -- {first} ..."))
 }
 
-/// A command without its interfaces.
 fn no_input(words: &[&str]) -> Option<String> {
     match words {
         ["forward"] => Some("name the interfaces to forward between: steerage forward eth1 eth2".to_owned()),
@@ -120,7 +119,6 @@ fn no_input(words: &[&str]) -> Option<String> {
     }
 }
 
-/// A command line that begins with a filter or an input.
 fn no_command(words: &[&str], wrong: &str) -> Option<String> {
     let from = words.iter().position(|word| *word == wrong)?;
     if is_filter(wrong) {
@@ -142,7 +140,6 @@ pub(crate) fn filter_among(inputs: &[String]) -> Option<String> {
     Some(inputs[from..].join(" "))
 }
 
-/// Whether the text is the start of a filter.
 fn is_filter(text: &str) -> bool {
     let word = text.trim_start_matches(['(', '!', ' ']).split([' ', '[', ')']).next().unwrap_or_default();
     FILTER_WORDS.contains(&word)

@@ -12,9 +12,8 @@ use steerage::{
 
 use crate::error::Error;
 
-/// The CPUs and caches of this machine. They are read once, at the first call, from a dozen files
-/// for each CPU. CPUs that go offline later do not show here; [`online_cpus`] reads the current
-/// state.
+/// The CPUs and caches of this machine. The first call reads them once, from a dozen files for each
+/// CPU. CPUs that go offline later still appear; [`online_cpus`] reads the current state.
 pub(crate) fn topology() -> &'static Topology {
     static TOPOLOGY: OnceLock<Topology> = OnceLock::new();
     TOPOLOGY.get_or_init(Topology::read)
@@ -28,7 +27,7 @@ pub(crate) fn nr_cpu_ids() -> usize {
     topology.nr_cpu_ids().or_else(highest).unwrap_or(CPUS_MAX)
 }
 
-/// The CPUs to work on if the command line names none.
+/// The CPUs to use if the command line names none.
 pub(crate) fn usable_cpus() -> Result<CpuMask, Error> {
     let cpus = topology().default_mask();
     if cpus.is_empty() {
@@ -38,18 +37,17 @@ pub(crate) fn usable_cpus() -> Result<CpuMask, Error> {
     Ok(cpus)
 }
 
-/// Returns an error if one of `cpus` is offline.
 pub(crate) fn require_online(cpus: &CpuMask) -> Result<(), Error> {
     let Some(online) = topology::online() else { return Ok(()) };
     let off: Option<CpuId> = cpus.iter().find(|cpu| !online.contains(*cpu));
     off.map_or(Ok(()), |cpu| Err(Error::Offline { cpu, online }))
 }
 
-/// Two CPUs are far from each other if a cache line takes at least this long between them. CPUs
-/// that share a cache took 15 to 60 ns, and other CPUs 80 to 200 ns (docs/performance.md).
+/// Two CPUs are far from each other if the transfer of a cache line between them takes at least
+/// this long. CPUs that share a cache took 15 to 60 ns, and other CPUs 80 to 200 ns
+/// (docs/performance.md).
 pub(crate) const FAR: Duration = Duration::from_nanos(100);
 
-/// The CPUs that are online now.
 pub(crate) fn online_cpus() -> CpuMask {
     topology::online().unwrap_or_else(|| (0..CPUS_MAX as u16).map(CpuId).collect())
 }

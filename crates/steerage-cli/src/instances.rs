@@ -9,17 +9,15 @@ use steerage_control::{Client, find};
 
 use crate::error::{NoInstance, SearchError};
 
-/// The directory for the sockets of root's instances.
 const ROOT_DIRECTORY: &str = "/run/steerage";
 
-/// The environment variable that names a user's directory for sockets: systemd sets it.
+/// The environment variable with a user's directory for sockets, which systemd sets.
 pub(crate) const USER_VARIABLE: &str = "XDG_RUNTIME_DIR";
 
-/// The environment variable that names another directory for sockets.
 const DIRECTORY_VARIABLE: &str = "STEERAGE_RUNTIME_DIR";
 
-/// The path of the socket of the instance called `name`. A name with a `/` is a path itself. Returns `None` if there is
-/// no directory for sockets.
+/// The path of the socket of the instance called `name`. A name with a `/` is itself a path.
+/// Returns `None` if there is no directory for sockets.
 pub(crate) fn path_of(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name));
@@ -27,7 +25,6 @@ pub(crate) fn path_of(name: &str) -> Option<PathBuf> {
     Some(runtime_directory()?.join(format!("{name}.sock")))
 }
 
-/// The directory in which this user's instances have their sockets.
 fn runtime_directory() -> Option<PathBuf> {
     if let Some(directory) = env::var_os(DIRECTORY_VARIABLE).filter(|directory| !directory.is_empty()) {
         return Some(directory.into());
@@ -39,17 +36,18 @@ fn runtime_directory() -> Option<PathBuf> {
     Some(PathBuf::from(directory).join("steerage"))
 }
 
-/// The control socket of a running instance.
 #[derive(Clone, Debug)]
 pub(crate) struct InstanceSocket {
     pub(crate) path: PathBuf,
-    /// Whether the socket was found in a directory. If the user named its path, any user's process may listen there.
+    /// Whether the socket was found in a directory. If the user named its path, any user's process
+    /// may listen there.
     was_found: bool,
 }
 
 impl InstanceSocket {
-    /// Connects to the instance. Refuses a process of another user, except root, unless the user named the socket's
-    /// path: another user could put a socket in our directory's place, to read our requests or to send false replies.
+    /// Connects to the instance. Refuses a process of another user, except root, unless the user
+    /// named the socket's path. Another user could replace our directory, to read our requests or
+    /// to send false replies.
     pub(crate) fn connect(&self) -> io::Result<Client> {
         let client = Client::connect(&self.path)?;
         let (uid, us) = (client.peer()?, geteuid().as_raw());
@@ -60,7 +58,6 @@ impl InstanceSocket {
     }
 }
 
-/// Connects to the instance called `to`, or to the only one.
 pub(crate) fn connect(to: Option<&str>) -> Result<Client, SearchError> {
     let socket = socket_of(to)?;
     socket.connect().map_err(|error| SearchError::Connect { path: socket.path, error })
@@ -99,7 +96,6 @@ fn instances() -> Result<Vec<PathBuf>, SearchError> {
     Ok(all)
 }
 
-/// Why the search found no instance.
 fn why_none() -> NoInstance {
     match runtime_directory() {
         None => NoInstance::NoDirectory,

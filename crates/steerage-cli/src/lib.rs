@@ -87,14 +87,15 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Usage(error)) => usage::answer(&error, &arguments),
         Err(error) => {
-            // An error means that standard error is closed. Then the exit code must be enough.
+            // An error means that standard error is closed, so only the exit code remains.
             let _ = writeln!(std::io::stderr(), "steerage: {}", printable(&error.to_string()));
             error.exit_code()
         }
     }
 }
 
-/// Whether the command line is for `parallel`, which has exit codes of its own: 1 to 101 count the jobs that failed.
+/// Whether the command line is for `parallel`, which has its own exit codes: 1 to 101 count the
+/// jobs that failed.
 fn names_parallel() -> bool {
     let is_option = |word: &std::ffi::OsString| word.as_encoded_bytes().starts_with(b"-");
     std::env::args_os().skip(1).find(|word| !is_option(word)).is_some_and(|word| word == "parallel")

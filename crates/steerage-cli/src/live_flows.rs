@@ -12,21 +12,19 @@ use crate::report::flows::short;
 use crate::terminal;
 use crate::units::bits_a_second;
 
-/// A flow whose counts have not changed for this long has a rate of 0. Its meter publishes them
+/// A flow whose counts have not changed for this long has a rate of 0. A meter publishes its counts
 /// several times per second.
 const QUIET_AFTER: Duration = Duration::from_secs(3);
 
-/// The most flows that are shown, even on a high terminal.
+/// The maximum number of flows in the table, even on a high terminal.
 const ROWS_MAX: usize = 40;
 
-/// The lines of a terminal that the flows leave free: headings, counts, keys, and the line of the
+/// The terminal lines that the flows leave free: headings, counts, keys, and the line of the
 /// cursor.
 const OTHER_LINES: usize = 5;
 
-/// The line that explains the keys.
 const KEYS: &str = "sort by: r rate  p packets  b bytes  d duration    q stops";
 
-/// The order of the flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Order {
     #[default]
@@ -36,14 +34,12 @@ enum Order {
     Duration,
 }
 
-/// The request of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Stop,
     Sort,
 }
 
-/// The flows of the last look, and their rates.
 #[derive(Debug, Default)]
 pub(crate) struct LiveFlows {
     flows: Vec<LiveFlow>,
@@ -53,7 +49,6 @@ pub(crate) struct LiveFlows {
 #[derive(Clone, Debug)]
 struct LiveFlow {
     record: FlowRecord,
-    /// When the counts changed last.
     changed: Instant,
     /// The rates of both directions together: bytes and packets per second.
     rates: [f64; 2],
@@ -73,7 +68,6 @@ impl LiveFlow {
         self.record.last().since(self.record.first())
     }
 
-    /// The same flow at a later look.
     fn later(&self, record: FlowRecord, now: Instant) -> Self {
         let bytes = record.bytes().saturating_sub(self.record.bytes());
         let packets = Self::packets(&record).saturating_sub(Self::packets(&self.record));
@@ -87,7 +81,7 @@ impl LiveFlow {
         }
     }
 
-    /// A flow that is new at this look. Its rate is the average since its first packet.
+    /// A flow that is new in this update, whose rate is the average since its first packet.
     fn new(record: FlowRecord, now: Instant) -> Self {
         let seconds = record.last().since(record.first()).as_secs_f64().max(1.0);
         let rates = [record.bytes() as f64 / seconds, Self::packets(&record) as f64 / seconds];
@@ -96,7 +90,6 @@ impl LiveFlow {
 }
 
 impl LiveFlows {
-    /// Takes the counts of the flows that are active now.
     pub(crate) fn look(&mut self, meters: &Metering, now: Instant) {
         let before = std::mem::take(&mut self.flows);
         let live = |record: FlowRecord| match before.iter().find(|flow| flow.is(&record)) {
@@ -117,12 +110,11 @@ impl LiveFlows {
         });
     }
 
-    /// Whether there is nothing to show. Meters that read a file publish no flows.
+    /// Whether there are no flows to show. Meters that read a file publish no flows.
     pub(crate) fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
 
-    /// Handles a key.
     pub(crate) fn key(&mut self, key: u8) -> Option<Asked> {
         self.order = match key {
             b'q' | b'Q' => return Some(Asked::Stop),
@@ -136,7 +128,6 @@ impl LiveFlows {
         Some(Asked::Sort)
     }
 
-    /// The table, for a terminal of this size.
     pub(crate) fn lines(&self, (width, height): (usize, usize)) -> Vec<String> {
         let shown = &self.flows[..self.flows.len().min(height.saturating_sub(OTHER_LINES).clamp(1, ROWS_MAX))];
         let of = |cell: &dyn Fn(&LiveFlow) -> String| shown.iter().map(cell).collect::<Vec<_>>();
@@ -160,16 +151,17 @@ impl LiveFlows {
     }
 }
 
-/// The keys of the terminal, one by one and without an echo. The terminal is restored when this is
-/// dropped.
+/// Reads the keys of the terminal, one by one and without echo. The terminal is restored when this
+/// value is dropped.
 #[derive(Debug)]
 pub(crate) struct Keys {
     before: Termios,
 }
 
 impl Keys {
-    /// Takes the keys, if standard input is a terminal and this process runs in its foreground. The
-    /// kernel would stop a process in the background. Call this before the sandbox is entered.
+    /// Starts reading keys, if standard input is a terminal and this process runs in its
+    /// foreground. The kernel would stop a process in the background. Call this before the sandbox
+    /// is entered.
     pub(crate) fn take() -> Option<Self> {
         let stdin = io::stdin();
         // A terminal of another session has no foreground for us, and stops no process of ours.
@@ -187,7 +179,6 @@ impl Keys {
         Some(Self { before })
     }
 
-    /// The keys that were pressed since the last call.
     pub(crate) fn pressed(&self) -> Vec<u8> {
         let mut keys = [0; 64];
         let read = rustix::io::read(io::stdin(), &mut keys).unwrap_or(0);

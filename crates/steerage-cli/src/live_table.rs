@@ -1,4 +1,4 @@
-//! The live table on a terminal. It shows the work of each CPU, or the flows for `meter`. It is
+//! The live table on a terminal: the work of each CPU, or the flows for `meter`. The table is
 //! redrawn every second, and disappears at the end.
 
 use std::fmt::Write as _;
@@ -14,24 +14,20 @@ use crate::live_flows::{Asked, LiveFlows};
 use crate::terminal;
 use crate::units::{counted, grouped, percent, rate, size, time};
 
-/// How often the table is drawn.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The most CPUs that are shown: the busiest ones. With its first and last line, the table fits a
-/// terminal of 24 lines.
+/// The maximum number of CPUs in the table: the busiest CPUs. With its first and last line, the
+/// table fits a terminal of 24 lines.
 const CPUS_SHOWN: usize = 16;
 
-/// The width of the bar of progress, without its ends.
+/// The width of the progress bar, without its ends.
 const BAR_WIDTH: usize = 76;
 
-/// The table, and what is on the screen.
 #[derive(Debug)]
 pub(crate) struct LiveTable {
-    /// When to draw next, or `None` for never.
+    /// The time of the next drawing, or `None` for never.
     due: Option<Instant>,
-    /// The number of lines that the table has on the screen.
     lines: usize,
-    /// The lines that were drawn last.
     table: Vec<String>,
     before: Counters,
     ends: RunEnds,
@@ -40,14 +36,13 @@ pub(crate) struct LiveTable {
     flows: Option<(Metering, LiveFlows)>,
 }
 
-/// The conditions that end a run. The time left is computed from them.
+/// The conditions that end a run, from which the remaining time is computed.
 #[derive(Clone, Debug)]
 pub(crate) struct RunEnds {
-    /// The capture files that are being read, if there are any.
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     /// The number of packets after which the run stops.
     pub(crate) packets: Option<u64>,
-    /// The time after which it stops.
+    /// The time after which the run stops.
     pub(crate) seconds: Option<Duration>,
 }
 
@@ -65,12 +60,10 @@ impl LiveTable {
         }
     }
 
-    /// When the table is drawn next.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Draws the table if it is due.
     pub(crate) fn draw_if_due(&mut self, now: Instant, snapshot: impl FnOnce() -> Snapshot) {
         if self.due.is_none_or(|due| due > now) {
             return;
@@ -97,7 +90,7 @@ impl LiveTable {
         self.draw();
     }
 
-    /// Handles a key. If it changes the order of the flows, they are drawn at once.
+    /// Handles a key. If the key changes the order of the flows, the table is redrawn at once.
     pub(crate) fn key(&mut self, key: u8) -> Option<Asked> {
         let asked = self.flows.as_mut().and_then(|(_, flows)| flows.key(key));
         if asked == Some(Asked::Sort) {
@@ -106,13 +99,11 @@ impl LiveTable {
         asked
     }
 
-    /// How much of the files has been read, as a bar.
     fn bar(&self) -> Option<String> {
         let capture = self.ends.capture.as_ref()?;
         Some(bar(capture.bytes_read(), capture.bytes_total().filter(|total| *total > 0)?))
     }
 
-    /// The text for the time and the bytes that are left, as far as they are known.
     fn progress(&self, elapsed: Duration, received: u64) -> String {
         let read = self.ends.capture.as_ref().map(|capture| (capture.bytes_read(), capture.bytes_total()));
         let by_files = read.and_then(|(read, total)| rest(elapsed, read, total?));
@@ -123,8 +114,8 @@ impl LiveTable {
 
     fn draw(&mut self) {
         let mut frame = self.erasure();
-        // Without wrapping, each line takes one row of the terminal, so moving up by the number of lines reaches the
-        // first.
+        // Without wrapping, each line takes one row of the terminal, so moving up by the number of
+        // lines reaches the first line.
         frame.push_str("\x1b[?7l");
         self.table.iter().for_each(|line| {
             let _ = writeln!(frame, "{line}");
@@ -134,7 +125,7 @@ impl LiveTable {
         show(&frame);
     }
 
-    /// Removes the table from the screen, so that something else can be written there.
+    /// Removes the table from the screen, so that another text can be written there.
     pub(crate) fn erase(&mut self) {
         if self.lines > 0 {
             show(&self.erasure());
@@ -142,31 +133,30 @@ impl LiveTable {
         }
     }
 
-    /// Draws the last table again. Without this, a run that reports every second would hardly show its table.
+    /// Draws the last table again. Without this, a run that reports every second would hardly show
+    /// its table.
     pub(crate) fn redraw(&mut self) {
         if self.due.is_some() && !self.table.is_empty() {
             self.draw();
         }
     }
 
-    /// Removes the table for good.
     pub(crate) fn end(&mut self) {
         self.erase();
         self.due = None;
     }
 
-    /// The escape sequences that move to the first line of the table and erase from there.
     fn erasure(&self) -> String {
         if self.lines == 0 { String::new() } else { format!("\r\x1b[{}A\x1b[J", self.lines) }
     }
 }
 
 fn show(frame: &str) {
-    // The run goes on if the terminal is closed.
+    // The run continues if the terminal is closed.
     let _ = io::stderr().lock().write_all(frame.as_bytes());
 }
 
-/// The counters at a point in time. Two of them make rates.
+/// The counters at a point in time. The difference of two gives rates.
 #[derive(Debug)]
 struct Counters {
     at: Instant,
@@ -186,7 +176,6 @@ impl Counters {
     }
 }
 
-/// One line of the table.
 struct Row {
     cpu: CpuId,
     packets: u64,
@@ -218,18 +207,18 @@ fn table(before: &Counters, now: &Counters, snapshot: &Snapshot) -> Vec<String> 
     lines
 }
 
-/// A bar such as `[=====>    ]`, in ASCII for terminals without UTF-8.
+/// A bar such as `[=====> ]`, in ASCII for terminals without UTF-8.
 fn bar(done: u64, all: u64) -> String {
     let filled = (BAR_WIDTH as f64 * done as f64 / all as f64).min(BAR_WIDTH as f64) as usize;
     format!("[{}{}]", "=".repeat(filled), " ".repeat(BAR_WIDTH - filled))
 }
 
-/// How long the rest takes at the rate so far, or `None` if nothing is done yet.
+/// The remaining time at the average rate so far. `None` if nothing is done yet.
 fn rest(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
     (done > 0).then(|| elapsed.mul_f64(all.saturating_sub(done) as f64 / done as f64))
 }
 
-/// The text for the part of the files that has been read, and for the time that is left, as far as
+/// The text for the part of the files that has been read, and for the remaining time, as far as
 /// these are known.
 fn progress(read: Option<(u64, Option<u64>)>, left: Option<Duration>) -> String {
     let read = match read {
@@ -244,7 +233,7 @@ fn progress(read: Option<(u64, Option<u64>)>, left: Option<Duration>) -> String 
     read + &left
 }
 
-/// The first line, the busiest CPUs in the order of their numbers, and the sum of the others.
+/// The first line, the busiest CPUs in the order of their numbers, and the sum of all other CPUs.
 fn lines(mut rows: Vec<Row>, time: Duration) -> Vec<String> {
     let all: u64 = rows.iter().map(|row| row.packets).sum();
     let columns = |cpu: &str, packets: u64, busy: f64, backlog: u64, drops: u64| {
@@ -299,7 +288,7 @@ mod tests {
     fn the_bar_fits_a_line() {
         assert_eq!(bar(0, 10).len(), 78);
         assert_eq!(bar(5, 10), format!("[{}{}]", "=".repeat(38), " ".repeat(38)));
-        // A file that grew.
+        // A file that has grown.
         assert_eq!(bar(20, 10), format!("[{}]", "=".repeat(76)));
     }
 
@@ -309,7 +298,7 @@ mod tests {
         let of_file = |read, total, elapsed| progress(Some((read, Some(total))), rest(elapsed, read, total));
         assert_eq!(of_file(gib, 4 * gib, seconds(30)), "; 25 % of 4.0 GiB read, 1:30 min left");
         assert_eq!(of_file(4 * gib, 4 * gib, seconds(30)), "; 100 % of 4.0 GiB read, 0.0 ms left");
-        // A file that grew, an unread file, and a pipe.
+        // A file that has grown, an unread file, and a pipe.
         assert_eq!(of_file(2 * gib, gib, seconds(1)), "; 100 % of 1.0 GiB read, 0.0 ms left");
         assert_eq!(of_file(0, gib, seconds(1)), "; 0 % of 1.0 GiB read");
         assert_eq!(progress(Some((3 << 20, None)), None), "; 3.0 MiB read");

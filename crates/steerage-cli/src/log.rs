@@ -2,9 +2,9 @@
 
 use tracing_subscriber::filter::LevelFilter;
 
-/// Shows traces up to the level that the number of `-v` sets. Without `-v` it shows none.
+/// Shows traces up to the level that the number of `-v` sets. Without `-v`, nothing is shown.
 ///
-/// Without `-v` it also shows no errors: a run that fails reports that in its one line.
+/// Without `-v`, errors are not shown either: a run that fails reports the failure in its one line.
 pub(crate) fn start(verbose: u8) {
     let level = match verbose {
         0 => return,
@@ -14,6 +14,6 @@ pub(crate) fn start(verbose: u8) {
     };
     let subscriber =
         tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false).finish();
-    // This fails only if there is a subscriber already, and nothing else sets one.
+    // Setting the subscriber fails only if there is one already, and nothing else sets one.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }

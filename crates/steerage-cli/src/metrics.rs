@@ -13,17 +13,17 @@ use steerage_router::{Fate, Forwarded, Forwarding};
 use crate::args::RunArgs;
 use crate::error::Error;
 
-/// The listener for metrics, until the run starts and serves them.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics(RefCell<Option<Listener>>);
 
 impl Metrics {
-    /// Binds the listener, if the command line asks for metrics. This comes before the devices are opened, so that a
-    /// port in use is reported at once, and before privileges are dropped.
+    /// Binds the listener, if the command line requests metrics. The listener is bound before the
+    /// devices are opened, so that a port in use is reported at once, and before privileges are
+    /// dropped.
     pub(crate) fn prepare(args: &RunArgs) -> Result<Self, Error> {
         let listener = args.metrics.metrics.map(Listener::bind).transpose().map_err(Error::Metrics)?;
         let listener = listener.map(|listener| listener.answering_to(&args.metrics.metrics_host));
-        // Only this line says which port the kernel chose.
+        // Only this line shows the port that the kernel chose.
         let asked = args.metrics.metrics.is_some_and(|address| address.port() == 0);
         if let Some(listener) = listener.as_ref().filter(|_| asked || !args.report.quiet) {
             // An error means that standard error is closed.
@@ -32,7 +32,6 @@ impl Metrics {
         Ok(Self(RefCell::new(listener)))
     }
 
-    /// Serves metrics until the returned server is dropped.
     pub(crate) fn serve(&self, handle: Handle, more: Option<More>) -> Result<Option<Server>, Error> {
         let Some(listener) = self.0.take() else { return Ok(None) };
         let source = Source { handle, version: env!("CARGO_PKG_VERSION"), more };
@@ -41,7 +40,6 @@ impl Metrics {
     }
 }
 
-/// The metrics of `meter`.
 pub(crate) fn of_flows(meters: Metering) -> More {
     Box::new(move || flows(&meters.so_far()))
 }
@@ -58,7 +56,6 @@ fn flows(counts: &FlowCounts) -> Vec<Metric> {
     ]
 }
 
-/// The metrics of capture files.
 pub(crate) fn of_capture(capture: Arc<CaptureInfo>) -> More {
     Box::new(move || captured(capture.filtered()))
 }
@@ -67,7 +64,6 @@ fn captured(filtered: u64) -> Vec<Metric> {
     vec![Metric::counter("filtered_packets", "Packets of capture files that the filter took out.", filtered)]
 }
 
-/// The metrics of `forward`.
 pub(crate) fn of_forwarding(forwarding: Arc<Forwarding>) -> More {
     Box::new(move || forwarded(&forwarding.so_far()))
 }
@@ -89,7 +85,6 @@ mod tests {
 
     use super::*;
 
-    /// docs/metrics.md names all metrics that are served, and no others.
     #[test]
     fn the_page_of_metrics_names_all_of_them() {
         let own = [captured(0), flows(&FlowCounts::default()), forwarded(&Forwarded::default())];

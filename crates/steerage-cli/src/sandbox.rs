@@ -1,5 +1,5 @@
-//! The sandbox of each command: the permissions that it keeps once it is set up. docs/privileges.md
-//! has the table.
+//! The sandbox of each command: the permissions that the command keeps after its setup.
+//! docs/privileges.md has the table.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -18,8 +18,8 @@ use steerage_guard::sandbox::{Group, InForce, Sandbox, Sockets, ThreadFilter};
 use crate::args::SandboxArgs;
 use crate::error::Error;
 
-/// The files and directories that a run may read to learn about the machine: CPUs that come and go,
-/// interfaces, memory, random numbers.
+/// The files and directories that a run may read to learn about the machine: CPUs that appear and
+/// disappear, interfaces, memory, random numbers.
 const MACHINE: [&str; 11] = [
     "/dev/urandom",
     "/sys/devices",
@@ -34,7 +34,6 @@ const MACHINE: [&str; 11] = [
     "/proc/meminfo",
 ];
 
-/// A command, to look up its permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SandboxProfile {
     Count,
@@ -79,7 +78,6 @@ impl SandboxProfile {
         format!("{self:?}").to_lowercase()
     }
 
-    /// The system calls that the process's threads may make.
     pub(crate) fn groups(self) -> &'static [Group] {
         use Group::{Clients, Files, Netlink, OpenSockets, Receive, Send, SendTo, Signal};
         use Group::{Terminal, Threads, UnixClient, Wait};
@@ -99,7 +97,7 @@ impl SandboxProfile {
     }
 
     /// The system calls that packet threads may make, or `None` if the command has no packet
-    /// threads. Devices add [what they need](groups_of_device).
+    /// threads. Devices add [further groups](groups_of_device).
     pub(crate) fn packet_groups(self) -> Option<&'static [Group]> {
         match self {
             Self::Count | Self::Meter | Self::Explain | Self::Send => Some(&[Group::Receive]),
@@ -109,32 +107,29 @@ impl SandboxProfile {
     }
 }
 
-/// The system calls that packet threads make for a device of this kind, besides receiving. An output writes to
-/// a file, a pipe or a TAP by calls that each thread may make.
+/// The system calls that packet threads make for a device of this type, besides receiving. An
+/// output writes to a file, a pipe or a TAP with calls that each thread may make.
 fn groups_of_device(kind: &str, direction: Direction) -> &'static [Group] {
     match (kind, direction) {
         ("af_xdp", Direction::In) => &[Group::XdpMaps],
         ("af_xdp", Direction::Out) => &[Group::XdpMaps, Group::Send],
         ("af_packet", Direction::Out) => &[Group::Send],
-        // Each datagram names its destination.
+        // Each datagram contains its destination.
         ("udp", Direction::Out) => &[Group::SendTo],
         _ => &[],
     }
 }
 
-/// Whether a run receives by a device, or sends by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     In,
     Out,
 }
 
-/// The permissions that a command still needs once it is set up.
 #[derive(Clone, Debug)]
 pub(crate) struct Needs<'a> {
     command: SandboxProfile,
     written: Vec<&'a Path>,
-    /// The system calls that packet threads may make for the run's devices.
     devices: Vec<Group>,
     sandbox: Sandbox,
 }
@@ -146,51 +141,43 @@ impl<'a> Needs<'a> {
         if command.packet_groups().is_some() { needs.reads_machine() } else { needs }
     }
 
-    /// Allows the command to create files during the run. Their names may contain parts for the
-    /// time (`%H`).
+    /// Allows the command to create files during the run. The names of these files may contain
+    /// parts for the time (`%H`).
     pub(crate) fn written_files(self, names: &[&'a Path]) -> Self {
         Self { written: names.to_vec(), ..self }
     }
 
-    /// The names of the files that the command creates.
     pub(crate) fn written(&self) -> &[&'a Path] {
         &self.written
     }
 
-    /// Allows connections to other hosts if `connects` is true.
     pub(crate) fn connects(self, connects: bool) -> Self {
         let groups = [Group::Internet, Group::SendTo];
         let sandbox = if connects { self.sandbox.calls(&groups) } else { self.sandbox };
         Self { sandbox, ..self }
     }
 
-    /// Allows reading about the machine: its CPUs, its interfaces and its memory.
     pub(crate) fn reads_machine(self) -> Self {
         MACHINE.iter().fold(self, Self::reads)
     }
 
-    /// Allows reading a file or a directory.
     pub(crate) fn reads(self, path: impl AsRef<Path>) -> Self {
         Self { sandbox: self.sandbox.reads(path), ..self }
     }
 
-    /// Allows removing a file of this directory at the end.
     pub(crate) fn removes_in(self, directory: OwnedFd) -> Self {
         Self { sandbox: self.sandbox.removes_in(directory), ..self }
     }
 
-    /// Allows reading the size and the keys of the terminal.
     pub(crate) fn uses_terminal(self) -> Self {
         Self { sandbox: self.sandbox.uses_device("/dev/tty"), ..self }
     }
 
-    /// Allows restoring the modes of the terminal at the end, if `restores` is true.
     pub(crate) fn restores_terminal(self, restores: bool) -> Self {
         let sandbox = if restores { self.sandbox.calls(&[Group::Terminal]) } else { self.sandbox };
         Self { sandbox, ..self }
     }
 
-    /// Allows receiving or sending by a device of this kind.
     pub(crate) fn device(mut self, kind: &str, direction: Direction) -> Self {
         let groups = groups_of_device(kind, direction);
         self.devices.extend(groups);
@@ -206,15 +193,13 @@ thread_local! {
 /// The sandbox of a command, which is entered in two steps.
 #[derive(Debug)]
 pub(crate) struct Confinement {
-    /// The system calls that packet threads may make.
     packet_groups: Vec<Group>,
-    /// The sandbox, or `None` with `--no-sandbox`.
     sandbox: Option<Sandbox>,
 }
 
 impl Confinement {
-    /// Restricts the files. Call this while there is one thread, and after everything that needs
-    /// more permissions is open.
+    /// Restricts the files. Call this while there is only one thread, and after everything that
+    /// needs more permissions is open.
     pub(crate) fn of_files(needs: Needs<'_>, args: &SandboxArgs) -> Result<Self, Error> {
         let mut packet_groups = needs.command.packet_groups().unwrap_or_default().to_vec();
         packet_groups.extend(&needs.devices);
@@ -222,10 +207,10 @@ impl Confinement {
             tracing::warn!("--no-sandbox: neither files nor system calls are restricted");
             return Ok(Self { packet_groups, sandbox: None });
         }
-        // rustix asks the kernel for its clock function before the first use of the clock. It keeps
-        // the answer, so this call makes it ask now.
+        // rustix requests the kernel's clock function before the first use of the clock, and keeps
+        // it. This call makes that request now.
         let _ = clock_gettime(ClockId::Monotonic);
-        // A directory that cannot be used is reported when the file is created.
+        // An unusable directory is reported when the file is created.
         let written = needs.written.iter().filter_map(|name| file::directory_of(name).ok());
         let sandbox = written.fold(needs.sandbox, Sandbox::writes);
         sandbox.restrict_files()?;
@@ -256,15 +241,16 @@ impl Confinement {
         Ok(ThreadFilter::new(&self.packet_groups, &sockets)?)
     }
 
-    /// Wraps the function that makes each CPU's handler. Call it when all devices are open. Each packet thread calls it before its
-    /// first packet, and enters its filter there.
+    /// Wraps the function that creates each CPU's handler. Call it when all devices are open. Each
+    /// packet thread calls the wrapped function before its first packet, and thereby enters its
+    /// filter.
     pub(crate) fn of_packet_threads<H: Handler>(
         &self,
         make: impl Fn(CpuId) -> H + Send + Sync + 'static,
     ) -> Result<impl Fn(CpuId) -> H + Send + Sync + 'static, Error> {
         let filter = self.sandbox.as_ref().map(|_| self.filter_of_packet_threads()).transpose()?;
         Ok(move |cpu| {
-            // After a panic, the thread makes a new handler, but already has its filter.
+            // After a panic, the thread creates a new handler, but already has its filter.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));
             if let Some(Err(error)) = enters.map(enter_packet_thread) {
                 // No packet is handled outside the sandbox. An error means that standard error is
@@ -277,30 +263,28 @@ impl Confinement {
     }
 }
 
-/// Drops all capabilities, and restricts files and system calls. This is for commands that handle
-/// no packets.
+/// Drops all capabilities, and restricts files and system calls. For commands that handle no
+/// packets.
 pub(crate) fn enter(needs: Needs<'_>, args: &SandboxArgs) -> Result<Option<InForce>, Error> {
     capabilities::drop_all()?;
     Confinement::of_files(needs, args)?.of_calls()
 }
 
-/// Like [`enter`], but keeps the capabilities in `needed` that the command cannot do without.
+/// Like [`enter`], but keeps the capabilities in `needed` that the command requires.
 pub(crate) fn enter_keeping(needs: Needs<'_>, needed: &Needed<'_>, args: &SandboxArgs) -> Result<Kept, Error> {
     let kept = capabilities::drop_except(needed)?;
     Confinement::of_files(needs, args)?.of_calls()?;
     Ok(kept)
 }
 
-/// Like [`enter_keeping`], for a command that writes `files`.
 pub(crate) fn enter_writing<'a>(needs: Needs<'a>, files: &[&'a Path], args: &SandboxArgs) -> Result<Kept, Error> {
     let needed = files.iter().copied().fold(Needed::default(), Needed::written_files);
     enter_keeping(needs.written_files(files), &needed, args)
 }
 
-/// Has other threads handle the signals that are sent to this process. A handler wakes another thread with a system call
-/// that packet threads may not make.
+/// Makes other threads handle the signals that are sent to this process. A signal handler wakes
+/// another thread with a system call that packet threads may not make.
 fn leave_signals_to_others() -> Result<(), Errno> {
-    /// What a fault of this thread causes.
     const OWN: [Signal; 7] = [
         Signal::SIGSYS,
         Signal::SIGSEGV,
@@ -320,14 +304,13 @@ fn enter_packet_thread(filter: &ThreadFilter) -> Result<(), String> {
     filter.enter().map_err(|error| Error::Sandbox(error).to_string())
 }
 
-/// Says in one line that a part of the sandbox is missing.
 fn warn(what: &str) {
     // An error means that standard error is closed.
     let _ = writeln!(io::stderr(), "steerage: {what}");
 }
 
-/// Makes panics report only their place. A backtrace needs the program's own file, which no thread
-/// may open any more.
+/// Makes panics report only their location. A backtrace needs the program's own file, which no
+/// thread may open any more.
 fn without_backtraces() {
     if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
         std::panic::set_hook(Box::new(|panic| {

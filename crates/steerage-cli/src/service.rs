@@ -1,4 +1,4 @@
-//! Reports to the service manager when a run has started, if the service manager started the
+//! Reports to the service manager that a run has started, if the service manager started the
 //! program. The protocol is that of sd_notify(3).
 
 use std::env;
@@ -8,7 +8,6 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The environment variable with the service manager's socket.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// The service manager, if it wants a message when the run has started.
@@ -16,7 +15,7 @@ const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 pub(crate) struct ServiceManager(Option<UnixDatagram>);
 
 impl ServiceManager {
-    /// Connects to the service manager. Call this before the sandbox is entered, since no socket
+    /// Connects to the service manager. Call this before the sandbox is entered, because no socket
     /// can be opened there.
     pub(crate) fn connect() -> Self {
         let name = env::var_os(SOCKET_VARIABLE);
@@ -26,7 +25,6 @@ impl ServiceManager {
         }))
     }
 
-    /// Reports that the run has started.
     pub(crate) fn ready(&self) {
         if let Some(Err(error)) = self.0.as_ref().map(|socket| socket.send(b"READY=1")) {
             tracing::warn!("the service manager does not know that the run has started: {error}");

@@ -1,11 +1,11 @@
-//! Turns signals into events for the loop of a run.
+//! Converts signals to events for the loop of a run.
 //!
-//! A handler runs only when its thread returns from the kernel. A thread that waits for a file system
-//! which does not answer never returns, but the default action of a signal ends it all the same. So:
+//! A signal handler runs only when its thread returns from the kernel. A thread that waits for a
+//! hung file system never returns, but the default action of a signal still ends it. Therefore:
 //!
-//! - While a run opens its files and devices, INT, TERM and HUP keep their default actions. Nothing
-//!   has to be cleaned up yet. USR1 is kept for later.
-//! - From [`EarlySignals::hold`] on, the signals are blocked in all threads. They wait until the
+//! - While a run opens its files and devices, INT, TERM and HUP keep their default actions, because
+//!   no cleanup is necessary yet. USR1 is stored for later.
+//! - From [`EarlySignals::hold`] on, the signals are blocked in all threads, and wait until the
 //!   thread of [`HeldSignals::listen`] reads them.
 //! - That thread does nothing else, so nothing can keep it from ending the process at the second INT, or at the first
 //!   signal once the run only waits for other programs ([`HeldSignals::end_now`]).
@@ -33,16 +33,13 @@ const ENDED_BY: i32 = 128;
 /// and it reads its changed run file.
 pub(crate) const HUNG_UP: u8 = (ENDED_BY + SIGHUP) as u8;
 
-/// Whether HUP ended the run.
 static GOT_HUP: AtomicBool = AtomicBool::new(false);
 
-/// Whether HUP ended the run.
 pub(crate) fn hung_up() -> bool {
-    // Relaxed: no other data depends on it.
+    // `Relaxed`: no other data depends on this flag.
     GOT_HUP.load(Ordering::Relaxed)
 }
 
-/// The request that a signal stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalRequest {
     /// INT, TERM or HUP: stop, and print the report.
@@ -51,10 +48,8 @@ pub(crate) enum SignalRequest {
     Report,
 }
 
-/// The signals of a run that opens its files and devices.
 #[derive(Debug)]
 pub(crate) struct EarlySignals {
-    /// Whether USR1 came.
     report: Arc<AtomicBool>,
 }
 
@@ -66,18 +61,19 @@ pub(crate) struct HeldSignals {
     ends_now: Arc<AtomicBool>,
 }
 
-/// Keeps USR1 for later. INT, TERM and HUP have their default actions until [`EarlySignals::hold`].
+/// Stores USR1 for later. INT, TERM and HUP have their default actions until
+/// [`EarlySignals::hold`].
 pub(crate) fn install() -> Result<EarlySignals, Error> {
     let report = Arc::new(AtomicBool::new(false));
     flag::register(SIGUSR1, Arc::clone(&report)).map_err(catch_failed)?;
-    // The parent process may have blocked signals. They must be able to end the program.
+    // The parent process may have blocked signals, which must be able to end the program.
     of_runs().thread_unblock().map_err(|error| catch_failed(error.into()))?;
     Ok(EarlySignals { report })
 }
 
 impl EarlySignals {
-    /// Blocks the signals in this thread, and in those that it starts from now on. Call this when
-    /// everything is open that may not answer. Threads that run already must have blocked the signals
+    /// Blocks the signals in this thread, and in threads that it starts from now on. Call this
+    /// after everything that may hang is open. Running threads must have blocked the signals
     /// themselves.
     pub(crate) fn hold(self) -> Result<HeldSignals, Error> {
         let signals = of_runs();
@@ -90,17 +86,16 @@ impl EarlySignals {
 impl HeldSignals {
     /// Starts a thread that calls `take` for each signal, until `take` returns false.
     ///
-    /// Once the program was asked to stop, it quits at the next INT. So even a write of a report to a
-    /// full pipe, or a file system that does not answer, cannot keep the program from ending.
+    /// After a request to stop, the program quits at the next INT. Even a write to a full pipe, or
+    /// a hung file system, therefore cannot keep the program from ending.
     pub(crate) fn listen(&self, take: impl Fn(SignalRequest) -> bool + Send + 'static) -> Result<(), Error> {
         let Some((held, early)) = self.held.take() else { return Ok(()) };
         let (requests, asked) = mpsc::channel();
-        // Relaxed: no other data depends on it.
+        // `Relaxed`: no other data depends on this flag.
         if early.report.load(Ordering::Relaxed) {
-            // The receiver is still here.
             let _ = requests.send(SignalRequest::Report);
         }
-        // `take` may start something that hangs, so it has a thread of its own.
+        // `take` may start something that hangs, so it has its own thread.
         start("requests", move || while asked.recv().is_ok_and(&take) {})?;
         let ends_now = Arc::clone(&self.ends_now);
         start("signals", move || read(&held, &requests, &ends_now))
@@ -134,7 +129,7 @@ fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>, ends_now: &A
             low_level::exit(ENDED_BY + signal);
         }
         if signal == SIGHUP {
-            // Relaxed: no other data depends on it.
+            // `Relaxed`: no other data depends on this flag.
             GOT_HUP.store(true, Ordering::Relaxed);
         }
         let request = if signal == SIGUSR1 { SignalRequest::Report } else { SignalRequest::Stop };
@@ -147,15 +142,16 @@ fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>, ends_now: &A
     }
 }
 
-/// The signals that a run listens to. If nohup started the program, the run goes on when its terminal
-/// is gone: HUP is ignored, and must not be blocked, since a blocked signal would be read.
+/// The signals that a run reads. If nohup started the program, HUP is ignored, so that the run
+/// continues when its terminal is gone. An ignored HUP must not be blocked, because a blocked
+/// signal would be read.
 fn of_runs() -> SigSet {
     let hup = (!is_ignored(SIGHUP)).then_some(Signal::SIGHUP);
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1].into_iter().chain(hup).collect()
 }
 
-/// Whether the parent process made this process ignore the signal. If the kernel does not say, the
-/// answer is no.
+/// Whether the parent process made this process ignore the signal. Returns false if the kernel does
+/// not report it.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());

@@ -9,12 +9,11 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().map(show).collect()
 }
 
-/// Like [`printable`], but keeps the line breaks.
 pub(crate) fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether standard error is a terminal on which a line can be drawn again in the same place.
+/// Whether standard error is a terminal on which a line can be redrawn in place.
 pub(crate) fn can_redraw() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
@@ -27,23 +26,20 @@ pub(crate) fn width() -> Option<usize> {
     of_terminal.or_else(of_environment).filter(|columns| *columns >= COLUMNS_MIN)
 }
 
-/// The columns and lines of the terminal on standard error.
 pub(crate) fn screen() -> (usize, usize) {
     let size = rustix::termios::tcgetwinsize(io::stderr()).ok().map(|size| (size.ws_col.into(), size.ws_row.into()));
     size.filter(|(columns, lines)| *columns >= COLUMNS_MIN && *lines > 0).unwrap_or((COLUMNS_DEFAULT, LINES_DEFAULT))
 }
 
-/// The height of a terminal whose height is unknown.
 const LINES_DEFAULT: usize = 24;
 
-/// The width of a terminal whose width is unknown.
 const COLUMNS_DEFAULT: usize = 80;
 
-/// The narrowest width that is believed. A terminal that reports less does not know its width.
+/// The minimum plausible width. A terminal that reports less does not know its width.
 const COLUMNS_MIN: usize = 40;
 
 /// Quotes `word` if necessary, so that a shell reads it as one word. Control characters become
-/// escapes: a terminal does not execute them, and a shell turns them back.
+/// escapes, which a terminal does not execute, and which a shell converts back.
 pub(crate) fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -54,8 +50,8 @@ pub(crate) fn shell_word(word: &str) -> String {
         for c in word.chars() {
             match c {
                 '\'' | '\\' => quoted.extend(['\\', c]),
-                // Always three octal digits, so that a digit that follows is not taken as part of
-                // the escape.
+                // Always three octal digits, so that a following digit does not belong to the
+                // escape.
                 c if c.is_control() => {
                     c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| quoted.push_str(&format!("\\{byte:03o}")));
                 }

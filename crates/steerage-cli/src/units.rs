@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// `12,345,678`.
+/// A number with separators: `12,345,678`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -21,7 +21,6 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
     format!("{} {}", grouped(number), plural(number, noun))
 }
 
-/// `flow` for 1, and `flows` for any other number.
 pub(crate) fn plural(number: u64, noun: &str) -> String {
     if number == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
@@ -55,7 +54,7 @@ pub(crate) fn bits_a_second(rate: f64) -> String {
     }
 }
 
-/// `0.4 ms`, `10.0 s`, `1:02:03`.
+/// A duration as text: `0.4 ms`, `10.0 s`, `1:02:03`.
 pub(crate) fn time(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -66,7 +65,7 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
-/// Like [`time`], but longer times stay in seconds, since users compare them with packet times:
+/// Like [`time`], but longer times stay in seconds, because users compare them with packet times:
 /// `129.4 s`.
 pub(crate) fn recorded(duration: Duration) -> String {
     match duration.as_secs() {
@@ -75,7 +74,7 @@ pub(crate) fn recorded(duration: Duration) -> String {
     }
 }
 
-/// `12.3 MiB`.
+/// A number of bytes as text: `12.3 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes as f64 {
         bytes if bytes >= 1024.0 * 1024.0 * 1023.95 => format!("{:.1} GiB", bytes / (1u64 << 30) as f64),
@@ -83,7 +82,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// `part` of `whole` in percent. It is 0 if `whole` is 0.
+/// `part` of `whole` in percent, or 0 if `whole` is 0.
 pub(crate) fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }

@@ -1,5 +1,5 @@
-//! Help and mistakes of the command line. Help is printed as clap makes it, and a mistake is
-//! printed in one line.
+//! Help and mistakes of the command line. clap creates the help, and a mistake is printed in one
+//! line.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -10,7 +10,6 @@ use clap::error::ErrorKind;
 use crate::habits;
 use crate::terminal::printable;
 
-/// Exit code: the command line is wrong.
 pub(crate) const WRONG_COMMAND_LINE: u8 = 2;
 
 /// Prints help, or the mistake in one line. Returns the exit code.
@@ -36,12 +35,10 @@ pub(crate) fn answer(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// The mistake in one line.
 pub(crate) fn message(error: &clap::Error) -> String {
     one_line(&error.render().to_string())
 }
 
-/// Joins clap's message and its tips to one line, and leaves out the usage that follows them.
 fn one_line(rendered: &str) -> String {
     let mut line = String::new();
     for paragraph in rendered.split("\n\n") {

@@ -1,4 +1,4 @@
-//! Measures who gets metrics while another client floods the server. Run it by hand:
+//! Measures who gets metrics while another client floods the server. Run this program by hand:
 //!
 //! ```text
 //! metrics_flood                                        on loopback: every kind of flood, one after the other
@@ -7,9 +7,9 @@
 //! metrics_flood ask ADDR:PORT FROM SECONDS PATH_MS     asks ten times a second, and prints how often that worked
 //! ```
 //!
-//! FROM is the client's address. PATH_MS is the time between the client's connection and its request, as a long path
-//! would make it. KIND is `silent`, `half` (of a request), `whole` or `deaf` (a whole request, and no
-//! read). To flood from another network namespace, start `flood` there.
+//! FROM is the client's address. PATH_MS is the time between the client's connection and its
+//! request, as a long path would make it. KIND is `silent`, `half` (of a request), `whole` or
+//! `deaf` (a whole request, and no read). `flood` can run in another network namespace.
 #![allow(clippy::print_stdout, reason = "the result of a measurement")]
 
 use std::collections::VecDeque;
@@ -26,13 +26,11 @@ use steerage_control::metrics::{Listener, Server, Source};
 
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// How many connections a flood holds at a time.
 const HELD: usize = 200;
 
 /// How long the quiet client waits for a page: Prometheus' default timeout.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The pause between two requests of the quiet client.
 const PAUSE: Duration = Duration::from_millis(100);
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -106,14 +104,14 @@ fn on_loopback() -> Outcome<()> {
 fn connect(at: SocketAddr, from: IpAddr) -> std::io::Result<TcpStream> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Many connections from one address need its ports again at once.
+    // Many connections from one address must reuse its ports at once.
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &SocketAddr::new(from, 0))?;
     rustix::net::connect(&socket, &at)?;
     Ok(socket.into())
 }
 
-/// Connects until the time or the flood is over. Returns how many connections were made.
+/// Connects until the time or the flood is over. Returns the number of connections.
 fn flood(at: SocketAddr, from: IpAddr, rate: u32, time: Duration, kind: &str, over: &AtomicBool) -> u64 {
     let start = Instant::now();
     let mut held = VecDeque::new();
@@ -143,7 +141,7 @@ fn flood(at: SocketAddr, from: IpAddr, rate: u32, time: Duration, kind: &str, ov
     made
 }
 
-/// Asks for metrics again and again. Returns the result as text.
+/// Requests metrics repeatedly. Returns the result as text.
 fn ask(at: SocketAddr, from: IpAddr, time: Duration, path: Duration) -> String {
     let start = Instant::now();
     let (mut asked, mut served, mut slowest) = (0, 0, Duration::ZERO);
@@ -165,7 +163,6 @@ fn ask(at: SocketAddr, from: IpAddr, time: Duration, path: Duration) -> String {
     format!("{served} of {asked} served, the slowest in {} ms", slowest.as_millis())
 }
 
-/// Whether the whole page has arrived.
 fn is_whole(answer: &str) -> bool {
     let Some((head, body)) = answer.split_once("\r\n\r\n") else { return false };
     head.starts_with("HTTP/1.1 200 ") && head.contains(&format!("Content-Length: {}\r\n", body.len()))

@@ -1,34 +1,35 @@
-//! The clients of a server: which client gets a place, and which client has to make way for it.
+//! The clients of a server: which new client gets a connection, and which old client is
+//! disconnected for it.
 //!
-//! The control socket and the metrics server share this. A party is a user there, and a host here.
+//! The control socket and the metrics server share this code. A party is a user for the control
+//! socket, and a host for the metrics server.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::quota::{Party, Quota, QuotaFull};
 
-/// Limits on the connections of a server, and which connection is closed when they are reached.
+/// Limits on the connections of a server, and the choice of the connection that is closed at a
+/// limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing {
-    /// The places.
     pub(crate) quota: Quota,
-    /// A client that has been silent for this long makes way for a new one.
+    /// A client that has been silent for this long is disconnected if a new client needs its
+    /// connection.
     pub(crate) silent: Duration,
-    /// What happens to a new client if no client has been silent for so long.
     pub(crate) otherwise: Otherwise,
 }
 
-/// What happens to a new client if there is no place, and no client has been silent for long enough.
+/// What happens to a new client if no connection is free and no client has been silent for long
+/// enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Otherwise {
-    /// The new client is refused.
     Refuse,
-    /// The oldest client of the party with the most clients makes way. So a party that floods
-    /// replaces its own clients.
+    /// The oldest client of the party with the most clients is disconnected, so that a party that
+    /// floods the server replaces its own clients.
     Replace,
 }
 
-/// Clients by number, the oldest first. `C` is the connection of a client.
 #[derive(Debug)]
 pub(crate) struct Clients<C> {
     sharing: Sharing,
@@ -39,7 +40,8 @@ pub(crate) struct Clients<C> {
 #[derive(Debug)]
 struct ConnectedClient<C> {
     party: Party,
-    /// When its last answer was sent, or when it connected. `None` while a request is being answered.
+    /// The time when its last reply was sent, or when it connected. `None` while a request is being
+    /// answered.
     idle_since: Option<Instant>,
     connection: C,
 }
@@ -49,8 +51,9 @@ impl<C> Clients<C> {
         Self { sharing, taken: BTreeMap::new(), next: 0 }
     }
 
-    /// Takes a new client of `party` at time `now`, and returns its number. If there is no free
-    /// place, another client may have to make way: [`Sharing`]. Its connection is returned too.
+    /// Takes a new client of `party` at time `now`, and returns its number. If no connection is
+    /// free, another client may be disconnected according to [`Sharing`]. The connection of that
+    /// client is also returned.
     pub(crate) fn admit(&mut self, party: Party, now: Instant, connection: C) -> Result<(u64, Option<C>), QuotaFull> {
         let quota = self.sharing.quota;
         let others = |but: Option<u64>| {
@@ -71,7 +74,6 @@ impl<C> Clients<C> {
         Ok((id, gone))
     }
 
-    /// The client that makes way for a new client of `party`.
     fn makes_way(&self, party: Party, full: QuotaFull, now: Instant) -> Option<u64> {
         let quota = self.sharing.quota;
         let may_go = |client: &ConnectedClient<C>| match full {
@@ -81,7 +83,7 @@ impl<C> Clients<C> {
         let mut of_party: HashMap<Party, usize> = HashMap::new();
         self.taken.values().for_each(|client| *of_party.entry(client.party).or_default() += 1);
         let clients = || self.taken.iter().filter(|(_, client)| may_go(client));
-        // Of the party with the most clients, the one whose time is the earliest.
+        // Of the party with the most clients, the client whose time is the earliest.
         let first = |candidates: &mut dyn Iterator<Item = (u64, Party, Option<Instant>)>| {
             candidates
                 .min_by_key(|(id, party, since)| (std::cmp::Reverse(of_party.get(party).copied()), *since, *id))
@@ -98,39 +100,33 @@ impl<C> Clients<C> {
         })
     }
 
-    /// Records that a client has sent a request. Returns `false` if the client has lost its place.
+    /// Records that a client has sent a request. Returns `false` if the client was disconnected.
     pub(crate) fn asks(&mut self, id: u64) -> bool {
         self.taken.get_mut(&id).map(|client| client.idle_since = None).is_some()
     }
 
-    /// Records that a client was answered at time `now`.
     pub(crate) fn answered(&mut self, id: u64, now: Instant) {
         if let Some(client) = self.taken.get_mut(&id) {
             client.idle_since.get_or_insert(now);
         }
     }
 
-    /// Removes a client that has gone.
     pub(crate) fn leaves(&mut self, id: u64) {
         self.taken.remove(&id);
     }
 
-    /// The connections with their numbers, the oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &C)> {
         self.taken.iter().map(|(id, client)| (*id, &client.connection))
     }
 
-    /// The connection of a client, unless it has lost its place.
     pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut C> {
         self.taken.get_mut(&id).map(|client| &mut client.connection)
     }
 
-    /// Removes the clients for which `stays` returns false.
     pub(crate) fn retain(&mut self, mut stays: impl FnMut(&C) -> bool) {
         self.taken.retain(|_, client| stays(&client.connection));
     }
 
-    /// Removes all clients.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = C> {
         std::mem::take(&mut self.taken).into_values().map(|client| client.connection)
     }
@@ -158,7 +154,7 @@ mod tests {
         let (first, _) = clients.admit(MALLORY, start, "first").unwrap();
         let later = start + Duration::from_secs(1);
         clients.admit(MALLORY, later, "second").unwrap();
-        // Other users' clients have been silent for longer, and keep their places.
+        // Clients of other users have been silent for longer, but keep their connections.
         clients.admit(OTHER, start, "other").unwrap();
         assert_eq!(clients.admit(MALLORY, later, "third"), Err(QuotaFull::Party));
         let scarce = start + CLIENT_IDLE_SCARCE;
@@ -208,7 +204,6 @@ mod tests {
         assert_eq!(clients.admit(MALLORY, start, "third").map(|(_, gone)| gone), Ok(None));
     }
 
-    /// Four places that hosts share, as the metrics server does.
     fn hosts() -> Clients<&'static str> {
         let quota = Quota { all: 4, reserved: 0, per_party: 4, owner: None };
         Clients::new(Sharing { quota, silent: Duration::from_secs(1), otherwise: Otherwise::Replace })
@@ -218,8 +213,8 @@ mod tests {
         Party::host([192, 0, 2, last].into())
     }
 
-    /// A host connects 440 times a second and says nothing. A client of another host keeps its place
-    /// for the second in which it has to ask.
+    /// A host connects 440 times per second and sends nothing. A client of another host keeps its
+    /// connection for the second in which it must send its request.
     #[test]
     fn a_host_that_floods_replaces_its_own_clients() {
         let start = Instant::now();
@@ -249,14 +244,13 @@ mod tests {
         for name in ["young", "younger"] {
             clients.admit(host(1), second, name).unwrap();
         }
-        // The client that is being answered is as old, and not silent.
+        // The client whose request is being answered is as old, but does not count as silent.
         assert_eq!(clients.admit(host(1), second, "new").unwrap().1, Some("silent"));
         assert_eq!(clients.admit(host(1), second, "newer").unwrap().1, Some("young"));
         clients.answered(asking, second);
         assert_eq!(clients.admit(host(3), second + Duration::from_secs(1), "last").unwrap().1, Some("younger"));
     }
 
-    /// The host with the most clients makes way first, also among silent clients.
     #[test]
     fn the_host_with_the_most_silent_clients_makes_way() {
         let start = Instant::now();
@@ -267,11 +261,11 @@ mod tests {
         }
         let later = start + Duration::from_secs(2);
         assert_eq!(clients.admit(host(3), later, "new").unwrap().1, Some("first"));
-        // Two hosts have one and two clients left. The oldest of the two goes.
+        // Two hosts have one client and two clients left. The older of the two clients is
+        // disconnected.
         assert_eq!(clients.admit(host(3), later, "newer").unwrap().1, Some("second"));
     }
 
-    /// A client that never reads its answer is not silent, and makes way nevertheless.
     #[test]
     fn clients_that_do_not_read_make_way() {
         let start = Instant::now();

@@ -4,7 +4,6 @@ use std::fmt;
 
 use steerage::CpuMask;
 
-/// Returns the CPUs that are online at the time of the call.
 type Online = Box<dyn Fn() -> CpuMask + Send + Sync>;
 
 /// The machine's CPUs, as a mask may name them.
@@ -20,30 +19,29 @@ impl CpuView {
         Self { nr_cpu_ids, isolated: CpuMask::new(), online: None }
     }
 
-    /// Sets the CPUs that are isolated from the kernel's own work (`isolcpus`, `nohz_full`). Masks leave them out.
+    /// Sets the CPUs that are isolated from the kernel's own work (`isolcpus`, `nohz_full`). Masks
+    /// exclude these CPUs.
     #[must_use]
     pub fn isolated(self, isolated: CpuMask) -> Self {
         Self { isolated, ..self }
     }
 
-    /// Sets the function that returns the online CPUs. It is called at each change of a mask.
+    /// Sets the function that returns the online CPUs, which is called at each change of a mask.
     #[must_use]
     pub fn online(self, online: impl Fn() -> CpuMask + Send + Sync + 'static) -> Self {
         Self { online: Some(Box::new(online)), ..self }
     }
 
-    /// The number of CPUs that a printed mask has digits for.
     pub(crate) fn nr_cpu_ids(&self) -> usize {
         self.nr_cpu_ids
     }
 
-    /// The mask without isolated CPUs, as the kernel stores it. `None` if that leaves no CPU.
+    /// The mask without isolated CPUs, as the kernel stores it. `None` if no CPU remains.
     pub(crate) fn without_isolated(&self, mask: &CpuMask) -> Option<CpuMask> {
         let left: CpuMask = mask.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         (mask.is_empty() || !left.is_empty()).then_some(left)
     }
 
-    /// The CPUs of the mask that are online.
     pub(crate) fn online_of(&self, mask: &CpuMask) -> CpuMask {
         self.online.as_ref().map_or_else(|| mask.clone(), |online| mask.and(&online()))
     }

@@ -8,11 +8,11 @@ use rustix::io::Errno;
 pub enum ErrorCode {
     /// `EPERM`: only root and the instance's own user may change values.
     NotPermitted,
-    /// `ENOENT`: there is no such attribute.
+    /// `ENOENT`: no such attribute exists.
     NoEntry,
     /// `EACCES`: the attribute is read-only.
     Access,
-    /// `EBUSY`: too many requests at a time, or a CPU is busy.
+    /// `EBUSY`: too many simultaneous requests, or a CPU is busy.
     Busy,
     /// `EISDIR`: the path names a directory.
     IsDirectory,
@@ -22,15 +22,15 @@ pub enum ErrorCode {
     Range,
     /// `EOVERFLOW`: the bitmap has more CPUs than the machine.
     Overflow,
-    /// `ETIMEDOUT`: the change was not in force in time, and was undone.
+    /// `ETIMEDOUT`: the change did not take effect in time, and was undone.
     TimedOut,
-    /// An error of the kernel's own files, with its number.
+    /// An error that the kernel returned for one of its own files, with its number.
     Kernel(i32),
 }
 
 impl ErrorCode {
-    /// The name of the error, such as `EINVAL`. It is `EIO` for kernel errors that have no name
-    /// here.
+    /// The name of the error, such as `EINVAL`. Kernel errors without a name in this table are
+    /// `EIO`.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotPermitted => "EPERM",
@@ -70,7 +70,7 @@ impl ErrorCode {
     }
 }
 
-/// Why an attribute could not be read or written, in one line.
+/// The reason for which an attribute could not be read or written, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct AttributeError {

@@ -2,12 +2,12 @@
 
 use crate::{metrics, socket, tree::Tree};
 
-/// The answer to one line from a client of the control socket. `uid` is the client's user.
+/// The reply to one line from a client of the control socket. `uid` is the client's user.
 pub fn answer(line: &[u8], uid: u32, tree: &Tree) -> String {
     socket::answer(line, uid, tree)
 }
 
-/// The answer to the head of an HTTP request, if it is complete.
+/// The reply to the head of an HTTP request. `None` if the head is incomplete.
 pub fn http(received: &[u8]) -> Option<Vec<u8>> {
     metrics::answer(received)
 }

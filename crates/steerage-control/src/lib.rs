@@ -1,5 +1,5 @@
-//! The control tree of a running instance. Attributes have paths, as in the kernel's /sys and
-//! /proc, so scripts and exporters that were written for RPS work with it.
+//! The control tree of a running instance. Attributes have paths as in the kernel's /sys and /proc,
+//! so that scripts and exporters written for RPS also work with steerage.
 //!
 //! | module | what |
 //! |---|---|
@@ -17,8 +17,8 @@
 //!
 //! A module imports only modules that are below it in this table.
 //!
-//! This crate reaches the data path only through a [`steerage::Handle`]. So a client that hangs blocks nothing but
-//! itself.
+//! This crate reaches the data path only through a [`steerage::Handle`], so that a hung client
+//! blocks only itself.
 #![forbid(unsafe_code)]
 
 mod audience;

@@ -1,14 +1,16 @@
-//! Metrics for Prometheus, served over HTTP: `GET /metrics` and nothing else.
+//! Serves metrics to Prometheus over HTTP: only `GET /metrics`.
 //!
-//! [`Listener::bind`] binds the socket, which may need a privilege. [`Listener::serve`] starts one thread, which serves
-//! clients until the returned [`Server`] is dropped. The thread reads the ledger for requests, and does not disturb
-//! the data path. It waits for no client: each has a limited buffer and limited time, and if there are too many, a
-//! client of the host that has the most makes way.
+//! [`Listener::bind`] binds the socket, which may need a privilege. [`Listener::serve`] starts one
+//! thread, which serves clients until the returned [`Server`] is dropped. For each request, the
+//! thread reads the ledger without disturbing the data path. The thread waits for no client: each
+//! client has a limited buffer and limited time. If there are too many clients, a client of the
+//! host with the most clients is disconnected.
 //!
-//! docs/metrics.md describes each metric. No metric exists per flow or per bucket, so their number depends only on
-//! queues and CPUs.
+//! docs/metrics.md describes each metric. No metric exists per flow or per bucket, so the number of
+//! metrics depends only on queues and CPUs.
 //!
-//! The server answers to addresses and to the names of its machine only. [`Listener::answering_to`] adds names.
+//! The server only answers requests to addresses and to the names of its machine.
+//! [`Listener::answering_to`] adds names.
 
 mod families;
 mod hosts;
@@ -27,21 +29,21 @@ use steerage::Handle;
 
 pub use families::names;
 
-/// The address at which metrics are served by default: this machine only. Ports 9100 to 9999, which
-/// Prometheus keeps a list of, are all taken.
+/// The default address for metrics: only this machine can connect. Prometheus keeps a list of the
+/// ports 9100 to 9999, which are all taken.
 pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_777);
 
-/// The instance and the values that the metrics are made from.
+/// The instance and the values that the metrics come from.
 pub struct Source {
     /// The instance whose ledger is served.
     pub handle: Handle,
     /// The program's version, for `steerage_build_info`.
     pub version: &'static str,
-    /// The packet function's own metrics, if it has any. The server calls this for each page.
+    /// The handler's own metrics, if it has any. The server calls this function for each page.
     pub more: Option<More>,
 }
 
-/// Returns a packet function's own metrics. Each call returns the same metrics, with new values.
+/// Returns a handler's own metrics. Each call returns the same metrics, with new values.
 pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 impl fmt::Debug for Source {
@@ -50,29 +52,30 @@ impl fmt::Debug for Source {
     }
 }
 
-/// A metric of a packet function.
+/// A metric of a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// The name, by Prometheus' [conventions](https://prometheus.io/docs/practices/naming/),
-    /// without the prefix `steerage_` and without a counter's suffix `_total`.
+    /// The name according to Prometheus'
+    /// [conventions](https://prometheus.io/docs/practices/naming/), without the prefix `steerage_`
+    /// and without a counter's suffix `_total`.
     ///
-    /// The ledger's metrics, which [`names`] lists, must not be used again: Prometheus refuses a
-    /// page that has a metric twice.
+    /// The ledger's metrics, which [`names`] lists, must not be repeated: Prometheus refuses a page
+    /// that contains a metric twice.
     pub name: &'static str,
     /// The help text of the metric, as a sentence.
     pub help: &'static str,
-    /// Whether the value can shrink.
+    /// Whether the value can decrease.
     pub kind: MetricKind,
-    /// The values. Each has a label, as name and value, if the metric has several.
+    /// The values. If the metric has several values, each has a label with a name and a value.
     pub samples: Vec<(Option<(&'static str, &'static str)>, u64)>,
 }
 
-/// Whether a metric's value can shrink.
+/// Whether a metric's value can decrease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// The value only grows.
+    /// The value only increases.
     Counter,
-    /// The value grows and shrinks.
+    /// The value increases and decreases.
     Gauge,
 }
 
@@ -86,12 +89,13 @@ impl MetricKind {
 }
 
 impl Metric {
-    /// A single value that only grows.
+    /// A metric with a single value that only increases.
     pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: MetricKind::Counter, samples: vec![(None, value)] }
     }
 
-    /// Several values that only grow. Each has its own value of the label `label`.
+    /// A metric with several values that only increase. Each value has its own value of the label
+    /// `label`.
     pub fn counters(
         name: &'static str,
         help: &'static str,
@@ -102,7 +106,7 @@ impl Metric {
         Self { name, help, kind: MetricKind::Counter, samples }
     }
 
-    /// A single value that grows and shrinks.
+    /// A metric with a single value that increases and decreases.
     pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: MetricKind::Gauge, samples: vec![(None, value)] }
     }
@@ -113,7 +117,7 @@ impl Metric {
     }
 }
 
-/// Why the server cannot listen at an address.
+/// The reason for which the server cannot listen at an address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve metrics at {address}: {error}; {}", advice(.error))]
 pub struct BindError {
@@ -130,7 +134,7 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// A socket that listens. Clients that connect wait until [`serve`](Self::serve) is called.
+/// A listening socket. Clients that connect wait until [`serve`](Self::serve) is called.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -152,16 +156,16 @@ impl Listener {
         bound.map_err(|error| BindError { address, error })
     }
 
-    /// Also answers requests whose header `Host` has one of these names. Other names than these,
-    /// `localhost` and the machine's own are refused, because DNS can lead anybody's name here.
-    /// Addresses are always accepted.
+    /// Also answers requests whose header `Host` has one of these names. Names other than these,
+    /// `localhost` and the machine's own are refused, because anyone can make a DNS name resolve to
+    /// this machine. Addresses are always accepted.
     #[must_use]
     pub fn answering_to(mut self, names: &[String]) -> Self {
         self.hosts = hosts::Hosts::with_own_name(names);
         self
     }
 
-    /// The address at which it listens, with the port that the kernel chose.
+    /// The address of the listening socket, with the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -178,7 +182,7 @@ impl Listener {
     }
 }
 
-/// A running metrics server. It stops when this is dropped.
+/// A running metrics server, which stops when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     stop: Option<UnixStream>,
@@ -187,7 +191,7 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The thread sees that this end of the pair is closed.
+        // The server's thread sees that this end of the pair is closed.
         self.stop = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -195,7 +199,6 @@ impl Drop for Server {
     }
 }
 
-/// Answers the head of an HTTP request, with a page of one metric.
 pub(crate) fn answer(received: &[u8]) -> Option<Vec<u8>> {
     http::answer(received, &hosts::Hosts::new(&[]), &|| "steerage_x 1\n")
 }

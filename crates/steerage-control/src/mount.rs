@@ -38,58 +38,57 @@ use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::{Entry, NodeId, Tree};
 use fusermount::{Failure, Watched};
 
-/// The name of the mount in /proc/mounts. A colon and the process number follow it.
+/// The source of the mount in /proc/mounts. A colon and the process id follow it.
 const SOURCE: &str = "steerage";
 const KIND: &str = "fuse.steerage";
 
 /// The kernel checks the modes of files, and the tree checks the user of each write.
 const OPTIONS: &str = "auto_unmount,default_permissions,nosuid,nodev,noexec,noatime,subtype=steerage";
 
-/// How long the kernel may cache names and modes. They never change, except for the name of a
-/// device's directory.
+/// How long the kernel may cache names and modes, which never change, except for the names of
+/// devices' directories.
 const TTL: Duration = Duration::from_secs(3600);
 
 /// A directory with a mounted tree that is not served yet. Readers wait until
-/// [`serve`](Self::serve) is called. The tree is unmounted when this is dropped, or when the process
-/// ends.
+/// [`serve`](Self::serve) is called. The tree is unmounted when this value is dropped, or when the
+/// process ends.
 #[derive(Debug)]
 pub struct Mounted {
-    // The fields are dropped in this order: the kernel must know that nobody serves the tree before
-    // `fusermount3` looks.
+    // The fields are dropped in this order: the kernel must know that no process serves the tree
+    // before `fusermount3` checks the mount.
     fuse: OwnedFd,
     mount: Mount,
 }
 
-/// A tree that is being served as files. It is unmounted when this is dropped, or when the process
-/// ends.
+/// A tree that is served as files. The tree is unmounted when this value is dropped, or when the
+/// process ends.
 #[derive(Debug)]
 pub struct ServedFiles {
     ending: Arc<AtomicBool>,
     _mount: Mount,
 }
 
-/// A mount of ours, until this is dropped.
 #[derive(Debug)]
 struct Mount {
     directory: PathBuf,
     watched: Watched,
 }
 
-/// Why a tree could not be mounted.
+/// The reason for which a tree could not be mounted.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MountError {
     /// The path is not a directory, or cannot be read.
     Directory(PathBuf, io::Error),
-    /// Another user can change the directory, or one on the way to it.
+    /// Another user can change the directory, or a directory on the path to it.
     Changeable(PathBuf, PathError),
-    /// The directory has files in it, which the mount would hide.
+    /// The directory contains files, which the mount would hide.
     NotEmpty(PathBuf),
-    /// The tree of another instance is mounted there. The string is its process number.
+    /// The tree of another instance is mounted there. The string is its process id.
     InUse(PathBuf, String),
     /// The program `fusermount3` is not installed.
     NotInstalled(PathBuf),
-    /// The program `fusermount3` did not mount. The string says why.
+    /// The program `fusermount3` did not mount the tree. The string has its reason.
     Refused(PathBuf, String),
 }
 
@@ -136,19 +135,20 @@ impl fmt::Display for MountError {
 impl error::Error for MountError {}
 
 impl Mounted {
-    /// Mounts on an empty directory, with the program `fusermount3` of the package fuse3. Root mounts
-    /// for all users. Another user mounts for all users if /etc/fuse.conf has `user_allow_other`, and
-    /// for itself otherwise. A mount that a killed instance left there is unmounted first.
+    /// Mounts on an empty directory, with the program `fusermount3` of the package fuse3. Root
+    /// mounts for all users. Another user mounts for all users if /etc/fuse.conf has
+    /// `user_allow_other`, and otherwise only for itself. A mount that a killed instance left there
+    /// is unmounted first.
     ///
-    /// The program stays until the tree is unmounted. It is then a zombie until this process ends or
-    /// waits for it.
+    /// `fusermount3` runs until the tree is unmounted, and is then a zombie until this process ends
+    /// or waits for it.
     ///
     /// # Errors
-    /// If the mount fails. Nothing is mounted then.
+    /// If the mount fails. The directory is then not mounted.
     pub fn on(directory: &Path) -> Result<Self, MountError> {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
         let failed = |failure| MountError::of(directory, failure);
-        // `fusermount3` goes by the path, which only root and this user may be able to change.
+        // `fusermount3` uses the path, so only root and this user may be able to change it.
         let strict = |path: &Path| Directory::open_strict(path).map_err(|error| MountError::of_path(directory, error));
         if let Some((process, path)) = instance_at(directory).map_err(wrong)? {
             if is_alive(&process) {
@@ -178,20 +178,20 @@ impl Mounted {
         Ok(Self { fuse, mount: Mount { directory: path, watched } })
     }
 
-    /// The directory on which the tree is mounted, without links.
+    /// The directory on which the tree is mounted, without symbolic links.
     pub fn directory(&self) -> &Path {
         &self.mount.directory
     }
 
-    /// Answers requests on threads of its own until the result is dropped.
+    /// Answers requests on separate threads until the returned value is dropped.
     ///
     /// # Errors
-    /// If no thread can be started, or if this kernel's FUSE has another protocol version.
+    /// If no thread can be started, or if the kernel's FUSE has another protocol version.
     pub fn serve(self, tree: Arc<Tree>) -> io::Result<ServedFiles> {
         let (writes, waiting) = mpsc::sync_channel::<Write>(WAITING_WRITES_MAX);
         let for_writes = Arc::clone(&tree);
-        // A write waits until its change is in force. It has a thread of its own so that reads do
-        // not wait.
+        // A write waits until its change takes effect. Writes have their own thread, so that reads
+        // do not wait.
         thread::Builder::new().name("control/write".to_owned()).spawn(move || {
             for write in waiting {
                 match for_writes.write(write.to, &write.value, write.uid) {
@@ -214,8 +214,8 @@ impl Mounted {
 
 impl Drop for ServedFiles {
     fn drop(&mut self) {
-        // Then `_mount` is dropped, and `fusermount3` opens the directory. Release: pairs with the
-        // load in `opendir`.
+        // Next, `_mount` is dropped, and `fusermount3` opens the directory. `Release` pairs with
+        // the load in `opendir`.
         self.ending.store(true, Ordering::Release);
     }
 }
@@ -231,8 +231,8 @@ impl Drop for Mount {
     }
 }
 
-/// The process whose tree is mounted on the directory, and the directory's path without links. This
-/// asks the kernel only: the process may be stopped, and then its file system does not answer.
+/// The process whose tree is mounted on the directory, and the directory's path without symbolic
+/// links. Only the kernel is asked, because a stopped process would not serve its file system.
 fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let path = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
@@ -242,13 +242,11 @@ fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     Ok(process.map(|process| (process.to_owned(), path)))
 }
 
-/// Whether there is a process with this number, which may be another user's.
 fn is_alive(process: &str) -> bool {
     let process = process.parse().ok().and_then(Pid::from_raw);
     process.is_some_and(|process| test_kill_process(process) != Err(rustix::io::Errno::SRCH))
 }
 
-/// A write that waits for its turn.
 struct Write {
     to: NodeId,
     value: Vec<u8>,
@@ -261,20 +259,16 @@ struct Files {
     tree: Arc<Tree>,
     mounted: SystemTime,
     writes: SyncSender<Write>,
-    /// Whether the tree should be unmounted.
     ending: Arc<AtomicBool>,
-    /// Limits how many files each user may have open.
     quota: Quota,
     open: Mutex<HashMap<u64, OpenFile>>,
     next: AtomicU64,
 }
 
-/// An open file.
 #[derive(Debug)]
 struct OpenFile {
-    /// The user that opened it.
     uid: u32,
-    /// The text of the last read from the start of the file. Further reads go on in this text, as
+    /// The text of the last read from the start of the file. Later reads continue in this text, as
     /// in /proc.
     text: Vec<u8>,
 }
@@ -299,7 +293,7 @@ impl Files {
         let kind = if entry.is_directory { FileType::Directory } else { FileType::RegularFile };
         FileAttr {
             ino: inode(entry.id),
-            // One page, whatever the length of the text is, as in sysfs.
+            // The size is one page, whatever the length of the text is, as in sysfs.
             size: if entry.is_directory { 0 } else { WRITE_BYTES_MAX as u64 },
             blocks: 0,
             atime: self.mounted,
@@ -322,7 +316,6 @@ impl Files {
     }
 }
 
-/// The top directory is inode 1.
 fn inode(id: NodeId) -> INodeNo {
     INodeNo(id.0 as u64 + 1)
 }
@@ -352,8 +345,8 @@ impl Filesystem for Files {
         }
     }
 
-    /// Ignores sizes and times: a shell's `>` truncates, and `touch` sets times. Modes and owners
-    /// cannot be changed.
+    /// Ignores sizes and times, because a shell's `>` truncates and `touch` sets times. Modes and
+    /// owners cannot be changed.
     fn setattr(
         &self,
         request: &Request,
@@ -381,7 +374,7 @@ impl Filesystem for Files {
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
         if writes && !self.tree.is_writable(node(inode)) {
-            // The kernel lets root pass whatever the mode is, so this check is for root.
+            // The kernel lets root access files of any mode, so this check is for root.
             return reply.error(Errno::EACCES);
         }
         let mut open = self.locked();
@@ -392,7 +385,7 @@ impl Filesystem for Files {
         }
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         open.insert(handle, OpenFile { uid: request.uid(), text: Vec::new() });
-        // The kernel passes on every read and write, whatever length the file seems to have.
+        // With direct I/O, the kernel passes on every read and write, whatever size the file has.
         reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
     }
 
@@ -408,8 +401,8 @@ impl Filesystem for Files {
         reply: ReplyData,
     ) {
         let is_new = |open: &HashMap<u64, OpenFile>| open.get(&handle.0).is_some_and(|file| file.text.is_empty());
-        // A read from the start makes the text anew. It does so without the lock, so that other
-        // reads go on.
+        // A read from the start creates the text anew, without the lock, so that other reads
+        // continue.
         let text = (offset == 0 || is_new(&self.locked())).then(|| self.tree.read(node(inode)));
         let mut open = self.locked();
         let Some(OpenFile { text: known, .. }) = open.get_mut(&handle.0) else { return reply.error(Errno::EBADF) };
@@ -435,7 +428,7 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        // Each write is one value of at most a page. The offset does not matter.
+        // Each write is one value of at most a page. The offset is ignored.
         let value = data[..data.len().min(WRITE_BYTES_MAX)].to_vec();
         let length = value.len() as u32;
         let write = Write { to: node(inode), value, length, uid: request.uid(), reply };
@@ -467,9 +460,9 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    /// At the end this fails, so that `fusermount3` finds a mount that nobody serves, and unmounts.
+    /// Fails after the end, so that `fusermount3` sees an unserved mount and unmounts it.
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // Acquire: pairs with the store when `ServedFiles` is dropped.
+        // `Acquire` pairs with the store in the drop of `ServedFiles`.
         if self.ending.load(Ordering::Acquire) {
             return reply.error(Errno::ENOTCONN);
         }
@@ -485,7 +478,8 @@ impl Filesystem for Files {
         let entries = self.tree.list(at).into_iter().map(|entry| (entry.id, entry.is_directory, entry.name));
         for (nth, (id, is_directory, name)) in here.into_iter().chain(entries).enumerate().skip(offset as usize) {
             let kind = if is_directory { FileType::Directory } else { FileType::RegularFile };
-            // `add` returns true when the buffer is full. The kernel then asks again from there.
+            // `add` returns true when the buffer is full. The kernel then continues from there with
+            // another request.
             if reply.add(inode(id), nth as u64 + 1, kind, name) {
                 break;
             }

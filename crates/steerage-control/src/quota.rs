@@ -1,24 +1,24 @@
-//! Quotas: a limited number of places is shared among parties, so that no party can take them all. The last places are
-//! reserved for root, those before them for root and the instance's owner. Every other party has a limit of its own.
+//! Quotas: parties share a limited number of slots, so that no party can take them all. The last
+//! slots are reserved for root, and the slots before them for root and the instance's owner. Every
+//! other party has its own limit.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The length of the prefix that one IPv6 host has for itself: it can use each of its addresses (RFC 4291, 2.5.4).
+/// The length of the IPv6 prefix that a single host controls: the host can use each address of the
+/// prefix (RFC 4291, 2.5.4).
 const IPV6_HOST_PREFIX: u32 = 64;
 
-/// The party that takes a place: whoever can take further places under the same name.
+/// The party that takes a slot. All slots of one client count for the same party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Party {
-    /// A user of this machine.
     User(u32),
     /// A host: its IPv4 address, its IPv6 prefix, or this machine by its loopback addresses.
     Host(IpAddr),
 }
 
 impl Party {
-    /// The host that has this address.
     pub(crate) fn host(address: IpAddr) -> Self {
-        // A socket for both families reports IPv4 clients by mapped addresses.
+        // A socket for both address families reports IPv4 clients with IPv4-mapped addresses.
         Self::Host(match address.to_canonical() {
             // Every user of this machine has all of 127.0.0.0/8, and ::1.
             address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -30,29 +30,25 @@ impl Party {
     }
 }
 
-/// The quota for one kind of place, such as connections or open files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
-    /// The number of places.
     pub(crate) all: usize,
-    /// How many are reserved for root. As many again are reserved for root and the owner.
+    /// The number of slots that only root can use. As many further slots are for root and the owner
+    /// only.
     pub(crate) reserved: usize,
-    /// The most that any other party may have.
     pub(crate) per_party: usize,
-    /// The instance's user. `None` if the parties are no users.
+    /// The instance's user. `None` if the parties are hosts.
     pub(crate) owner: Option<u32>,
 }
 
-/// Why there is no place for a party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuotaFull {
-    /// The party has reached its own limit.
     Party,
-    /// All places that this party may have are taken, also by others.
+    /// All slots that this party may use are taken, partly by other parties.
     All,
 }
 
-/// The rank of a party. A higher rank may take places that a lower rank may not.
+/// The rank of a party. A party may use slots that are reserved for lower ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Other,
@@ -69,7 +65,6 @@ impl Quota {
         }
     }
 
-    /// Whether there is a place for `party`, if the parties in `taken` have one place each.
     pub(crate) fn admit(&self, party: Party, taken: impl Iterator<Item = Party>) -> Result<(), QuotaFull> {
         let (mut all, mut own) = (0, 0);
         for other in taken {
@@ -99,8 +94,8 @@ mod tests {
     const OWNER: u32 = 1000;
     const PLACES: Quota = Quota { all: 20, reserved: 2, per_party: 6, owner: Some(OWNER) };
 
-    /// Admits a user until there is no place left. Returns how many times that worked, and why the
-    /// next attempt failed.
+    /// Admits a user until no slot is left. Returns the number of successes, and the reason for the
+    /// first failure.
     fn fill(taken: &mut Vec<Party>, uid: u32) -> (usize, QuotaFull) {
         let before = taken.len();
         let user = Party::User(uid);

@@ -1,4 +1,5 @@
-//! The tree over a Unix socket: a request is one line of JSON, and so is its reply. docs/control.md lists them.
+//! The tree over a Unix socket. A request is one line of JSON, and so is its reply. docs/control.md
+//! lists the requests.
 
 mod client;
 mod directory;
@@ -10,7 +11,6 @@ pub use client::{Client, ClientError};
 pub use listening::{Listening, SocketError, find};
 pub use serving::Serving;
 
-/// Answers one line of a client, with an empty report.
 pub(crate) fn answer(line: &[u8], uid: u32, tree: &crate::tree::Tree) -> String {
     let report: protocol::Report = Box::new(|_| "{}".to_owned());
     protocol::answer(line, uid, tree, &report)

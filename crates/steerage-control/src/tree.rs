@@ -1,8 +1,8 @@
-//! The tree: each path leads to a directory or an attribute.
+//! The tree of attributes: each path leads to a directory or an attribute.
 //!
-//! The tree gets its shape when it is created, since the devices and queues of an instance do not
-//! change. An attribute's value is computed when it is read. The name of a device's directory is
-//! also computed then, since an interface may be renamed.
+//! The tree's structure is fixed when the tree is created, because the devices and queues of an
+//! instance do not change. An attribute's value is computed when it is read. So is the name of a
+//! device's directory, because an interface may be renamed.
 
 mod buckets;
 mod devices;
@@ -31,18 +31,18 @@ use statistics::{QueueCount, Statistic};
 
 pub use devices::directory_names;
 
-/// The facts about an instance that its handle does not have.
+/// Properties of an instance that its handle does not provide.
 #[derive(Debug)]
 pub struct Options {
     /// The CPUs that masks may name.
     pub machine: CpuView,
     /// The user that may change values, besides root.
     pub uid: u32,
-    /// The queues whose masks are empty at the start, numbered over all inputs. Their packets are
-    /// not steered.
+    /// The queues whose masks are empty at the start, numbered over all inputs. Packets of these
+    /// queues are not steered.
     pub queues_off: Vec<usize>,
-    /// How long a write may wait until it is in force. Use [`SETTLE_MAX`](crate::SETTLE_MAX) unless
-    /// there is a reason not to.
+    /// How long a write may wait until it takes effect. Use [`SETTLE_MAX`](crate::SETTLE_MAX)
+    /// unless there is a reason for another value.
     pub settle_max: Duration,
 }
 
@@ -78,7 +78,7 @@ enum What {
 #[derive(Debug)]
 enum Name {
     Fixed(String),
-    /// The name of a device's directory. It is computed, since an interface may be renamed.
+    /// The name of a device's directory, which is computed because an interface may be renamed.
     Device(usize),
 }
 
@@ -89,21 +89,15 @@ struct Node {
     what: What,
 }
 
-/// A file of the tree, which can be read and perhaps written.
 #[derive(Clone, Debug)]
 enum Attribute {
-    /// A queue's mask.
     Mask(usize, Form),
-    /// A queue's buckets.
     Buckets(usize),
     BucketLoad(usize),
-    /// The CPU that polls a queue.
     PolledBy(usize),
-    /// The source of a queue's flow hash.
     HashSource(usize),
-    /// A device's count.
     Statistic(usize, Statistic),
-    /// A file that the kernel has for a network interface, by its name.
+    /// One of the kernel's own files for a network interface, by the file's name.
     Interface(usize, &'static str),
     /// A text that never changes.
     Fixed(Cow<'static, str>),
@@ -111,17 +105,13 @@ enum Attribute {
     Number(Number),
     /// The CPUs whose backlogs have a flow limit.
     FlowLimitCpus,
-    /// The policy that chooses the CPUs of the buckets.
     Policy,
-    /// The state of the steering groups.
     Steering,
-    /// A number of the ledger.
     Count(fn(&Snapshot) -> u64),
-    /// A number from a queue's part of the ledger.
     QueueCount(usize, QueueCount),
-    /// A count of a queue that its device reports, by its place in the list.
+    /// A count that the queue's device reports, by its position in the device's list.
     DeviceCount(usize, usize),
-    /// How much memory the local caches of these queues may use.
+    /// The memory that the local page caches of these queues may use.
     LpcBytes(Vec<usize>),
     History,
 }
@@ -143,12 +133,12 @@ pub struct Tree {
     devices: Vec<Device>,
     masks: Mutex<Masks>,
     history: Mutex<History>,
-    /// Held from the start to the end of a write, so that there is one change at a time.
+    /// Held during a write, so that there is only one change at a time.
     writer: Mutex<()>,
 }
 
 impl Tree {
-    /// The tree of the instance behind `handle`.
+    /// Creates the tree of the instance of `handle`.
     pub fn new(handle: Handle, options: Options) -> Self {
         let snapshot = handle.snapshot();
         let devices = devices::devices(&snapshot);
@@ -183,10 +173,10 @@ impl Tree {
         &self.handle
     }
 
-    /// The node at `path`. A `/` at the start or the end does not matter.
+    /// The node at `path`. A `/` at the start or the end is ignored.
     ///
     /// # Errors
-    /// `ENOENT` if nothing has this path.
+    /// `ENOENT` if the path does not exist.
     pub fn find(&self, path: &str) -> Result<NodeId, AttributeError> {
         let found = path
             .split('/')
@@ -210,12 +200,12 @@ impl Tree {
         self.nodes.get(of.0).map_or(NodeId::ROOT, |node| NodeId(node.parent))
     }
 
-    /// The entries of a directory, in the tree's own order. An attribute has none.
+    /// The entries of a directory, in the tree's own order. Empty for an attribute.
     pub fn list(&self, of: NodeId) -> Vec<Entry> {
         self.children(of).iter().filter_map(|at| self.entry(NodeId(*at))).collect()
     }
 
-    /// The entry of a node, or `None` if there is no such node.
+    /// The entry of a node, or `None` if the node does not exist.
     pub fn entry(&self, id: NodeId) -> Option<Entry> {
         let node = self.nodes.get(id.0)?;
         let (mode, is_directory) = match &node.what {
@@ -241,7 +231,7 @@ impl Tree {
     /// Returns an attribute's current value, with its newline.
     ///
     /// # Errors
-    /// `EISDIR` for a directory, `ENOENT` if there is no such node. An interface's own attributes
+    /// `EISDIR` for a directory, `ENOENT` if the node does not exist. An interface's own attributes
     /// fail with the kernel's error.
     pub fn read(&self, id: NodeId) -> Result<String, AttributeError> {
         Ok(match self.attribute(id)? {
@@ -279,8 +269,8 @@ impl Tree {
     }
 
     /// Writes `value` to an attribute on behalf of user `uid`. Only the first [`WRITE_BYTES_MAX`]
-    /// bytes count. When this returns, the change is in force for new packets. After an error, the
-    /// old value is in force.
+    /// bytes count. When this method returns, the change applies to all new packets. After an
+    /// error, the old value applies.
     ///
     /// # Errors
     /// Checks follow the kernel's order: `EACCES` if the attribute is read-only, then `EPERM` for
@@ -296,10 +286,10 @@ impl Tree {
             let message = format!("{path} is changed by root and by user {} only", self.uid);
             return Err(AttributeError::new(ErrorCode::NotPermitted, message));
         }
-        // Bytes that are not UTF-8 are no digits either. They are replaced, so that they do not
-        // hide the text before the end of the line.
+        // Bytes that are not UTF-8 are not digits either, and are replaced so that the text before
+        // the end of the line stays readable.
         let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
-        // One change at a time: each is recorded before the next begins.
+        // Only one change happens at a time: a change is recorded before the next one begins.
         let _turn = locked(&self.writer);
         let change = match attribute {
             Attribute::Mask(queue, form) => self.store_mask(queue, form, &text)?,
@@ -316,17 +306,18 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns whether an attribute can be written.
+    /// Whether an attribute can be written.
     pub fn is_writable(&self, id: NodeId) -> bool {
         self.attribute(id).is_ok_and(Attribute::is_writable)
     }
 
-    /// The changes whose number is above `number`, the oldest first, as far as they are remembered.
+    /// The changes whose number is above `number`, the oldest first. Only the newest
+    /// [`EVENTS_MAX`](crate::EVENTS_MAX) changes are kept.
     pub fn events_since(&self, number: u64) -> Vec<Event> {
         locked(&self.history).since(number)
     }
 
-    /// Returns whether the name of a node may change. Only the names of devices' directories do.
+    /// Whether the name of a node may change. Only devices' directories can change their names.
     pub(crate) fn may_be_renamed(&self, id: NodeId) -> bool {
         self.nodes.get(id.0).is_some_and(|node| matches!(node.name, Name::Device(_)))
     }
@@ -338,7 +329,6 @@ impl Tree {
         }
     }
 
-    /// The current names of the devices' directories.
     fn directories(&self) -> Vec<String> {
         devices::directories(&self.devices, &self.handle.snapshot())
     }
@@ -382,7 +372,6 @@ impl Tree {
     }
 }
 
-/// The effect of a write.
 struct Change {
     from: String,
     to: String,

@@ -1,4 +1,5 @@
-//! Counts packets and bytes on each CPU: `cargo run --release -p steerage-device --example counter -- capture.pcap`
+//! Counts packets and bytes on each CPU: `cargo run --release -p steerage-device --example
+//! counter -- capture.pcap`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::error::Error;

@@ -6,12 +6,11 @@ use std::{collections::HashMap, error::Error, mem::take, sync::mpsc, time::Durat
 
 use steerage::{Batch, Builder, Cpu, Handler, Packet, Timestamp, flow::protocol::UDP};
 
-/// The most names that a CPU counts separately per second, so that random names cannot fill the
-/// memory.
+/// The maximum number of names that a CPU counts separately per second, so that random names cannot
+/// fill the memory.
 const NAMES_MAX: usize = 10_000;
 type Queries = HashMap<Vec<u8>, u64>;
 
-/// The queries of one CPU since its last tick, and the channel to the thread that prints.
 struct DnsRates(Queries, mpsc::Sender<Queries>);
 
 impl Handler for DnsRates {
@@ -46,7 +45,8 @@ fn query<'p>(packet: &'p Packet<'_>) -> Option<&'p [u8]> {
     packet.data().get(packet.dissection().payload_offset.filter(|_| to.port() == 53)? as usize..)
 }
 
-/// Writes the name that a message asks for, in lower case and with a dot before each label. `None` if it is no query.
+/// Writes the queried name of a message, in lower case and with a dot before each label. `None` if
+/// the message is not a query.
 fn name<'t>(message: &[u8], text: &'t mut [u8; 256]) -> Option<&'t [u8]> {
     let mut at = 12;
     while let len @ 1..64 = usize::from(*message.get(at)?) {
@@ -55,12 +55,11 @@ fn name<'t>(message: &[u8], text: &'t mut [u8; 256]) -> Option<&'t [u8]> {
         at += 1 + len;
     }
     text.make_ascii_lowercase();
-    // The byte after the labels must be 0. Any other value is a pointer, and this first name of the
-    // message has no earlier name to point to.
+    // The byte after the labels must be 0. Any other value is a pointer, but no name precedes the
+    // first name of a message.
     (message[at] == 0 && at < 12 + 255 && message[2] < 0x80).then_some(&text[..at - 12])
 }
 
-/// Prints the ten names with most queries.
 fn print(parts: impl Iterator<Item = Queries>) {
     let mut sum = Queries::new();
     parts.flatten().for_each(|(name, count)| *sum.entry(name).or_default() += count);
@@ -91,8 +90,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A frame between these two ports, with a DNS message that has these flags and asks for this
-    /// name.
+    /// A frame between these two ports, whose DNS message has these flags and asks for this name.
     fn frame(ports: (u16, u16), flags: u8, name: &[u8]) -> Vec<u8> {
         let message = [&[0, 1, flags, 0, 0, 1, 0, 0, 0, 0, 0, 0], name, &[0, 1, 0, 1]].concat();
         let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
@@ -130,7 +128,8 @@ mod tests {
         let name = b"\x01a\x01b\0";
         let from_server = frame((53, 4000), 0x81, name);
         let response_to_53 = frame((53, 53), 0x81, name);
-        // An ICMP error: port unreachable. It quotes the packet to port 53, and its flow is that packet's.
+        // An ICMP error (port unreachable), which quotes the packet to port 53 and belongs to that
+        // packet's flow.
         let mut error = Vec::new();
         let icmp =
             PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64).icmpv4_raw(3, 3, [0; 4]);
@@ -149,7 +148,7 @@ mod tests {
         for cut in 0..whole.len() {
             assert_eq!(find(&whole[..cut]), None, "{cut}");
         }
-        // A pointer to itself, a pointer behind a label, and lengths that no label has.
+        // A pointer to itself, a pointer after a label, and lengths that no label has.
         for name in [&b"\xc0\x0c"[..], b"\x01a\xc0\x0c\0", b"\xff\xff", b"\x40", b"\x80\0"] {
             assert_eq!(find(&[&[0; 12], name, &[0; 99]].concat()), None, "{name:?}");
         }

@@ -1,5 +1,5 @@
-//! A device that chooses where its packets go, as a driver of a smart network card could. It knows
-//! which tenant a packet belongs to, and keeps the packets of each tenant together: `cargo run
+//! A device that chooses the buckets of its packets, as the driver of a smart network card could.
+//! The device knows the tenant of each packet, and keeps each tenant's packets together: `cargo run
 //! --release -p steerage-device --example driver_picks`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
@@ -21,8 +21,8 @@ pub(crate) struct Card {
 
 impl RxQueue for Card {
     fn capabilities(&self) -> Capabilities {
-        // Both directions of a flow belong to one tenant, so one bucket has all packets of the
-        // flow.
+        // Both directions of a flow belong to one tenant, so all packets of the flow are in one
+        // bucket.
         Capabilities::pages(64).can_wait().names_buckets(Affinity::BothDirections)
     }
 
@@ -44,7 +44,6 @@ impl RxQueue for Card {
     }
 }
 
-/// The tenants that this CPU has seen packets of.
 #[derive(Default)]
 pub(crate) struct Tenants(BTreeSet<u8>);
 

@@ -1,5 +1,5 @@
-//! A firewall between two TAPs. It reads its rules again every second:
-//! `cargo run --release -p steerage-device --example firewall -- inside outside rules.txt`
+//! A firewall between two TAPs, which reads its rules again every second: `cargo run --release -p
+//! steerage-device --example firewall -- inside outside rules.txt`
 #![expect(clippy::print_stderr, reason = "an example says what is wrong")]
 
 use std::collections::HashSet;
@@ -9,7 +9,7 @@ use std::{error::Error, fs, time::Duration};
 use steerage::{Batch, Builder, Cpu, Handler, TxId, flow::protocol::has_ports};
 use steerage_device::tap::{Layer, TapOptions};
 
-/// The ports that are blocked at either end of a flow. The file has one port per line.
+/// The blocked ports, for either end of a flow. The file has one port per line.
 pub(crate) type Rules = HashSet<u16>;
 
 /// The current rules, which any thread may replace. The number changes with each replacement.
@@ -23,7 +23,6 @@ impl Shared {
     }
 }
 
-/// Sends packets from input 0 to the first output, and packets from input 1 to the second.
 pub(crate) struct Firewall(Arc<Shared>, u64, Arc<Rules>, [TxId; 2]);
 
 impl Firewall {

@@ -1,8 +1,8 @@
-//! State that moves with its bucket: a table of flows on each CPU, while the mask changes under load.
+//! State that moves with its bucket: a flow table on each CPU, while the mask changes under load.
 //!
 //! Each packet of synthetic traffic carries its number within its flow. The table expects the
-//! numbers in order. It would see a gap if the state of a flow was lost or left behind, or if two
-//! packets of a flow changed places.
+//! numbers in order. A gap would mean that the state of a flow was lost or left on another CPU, or
+//! that two packets of a flow were reordered.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::collections::HashMap;
@@ -13,22 +13,18 @@ use std::time::Duration;
 use steerage::{Batch, BucketId, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Snapshot};
 use steerage_device::synthetic::parse_payload;
 
-/// The state of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) packets: u64,
-    /// The number that the next packet should have.
     next: u64,
-    /// How many packets had a different number.
     pub(crate) gaps: u64,
-    /// How often the flow moved to another CPU.
     pub(crate) moves: u64,
 }
 
 pub(crate) type Flows = HashMap<u32, Flow>;
 
-/// The flows of one CPU, grouped by bucket. Giving a bucket away takes one look-up, no matter how
-/// many flows it has.
+/// The flows of one CPU, grouped by bucket. Passing on a bucket takes one lookup, however many
+/// flows it has.
 #[derive(Debug, Default)]
 struct FlowTable(HashMap<BucketId, Flows>);
 
@@ -60,7 +56,6 @@ impl Handler for FlowTable {
     }
 }
 
-/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) flows: Flows,

@@ -1,5 +1,5 @@
-//! Finds port scans, and stops after a few: `cargo run --release -p steerage-device --example ids
-//! -- capture.pcap`
+//! Finds port scans, and stops after ten: `cargo run --release -p steerage-device --example ids --
+//! capture.pcap`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::{collections::HashMap, error::Error, net::IpAddr, net::SocketAddr, time::Duration};
@@ -13,7 +13,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// The run stops when a CPU has found this many scans.
 const ALERTS_MAX: usize = 10;
 
-/// For each source of a bucket, the time of its last attempt at each port.
+/// For each source in a bucket, the time of its last attempt at each port.
 type Sources = HashMap<IpAddr, HashMap<u16, WallTime>>;
 
 #[derive(Default)]
@@ -34,7 +34,7 @@ impl Handler for Ids {
             let ends = packet.flow_key().and_then(|flow| Some((flow.source()?.ip(), flow.destination()?.port())));
             let Some((source, port)) = ends.filter(|_| is_syn) else { continue };
             let sources = self.buckets.entry(packet.bucket()).or_default();
-            // Before the table grows, remove sources that have sent nothing for a long time.
+            // Before the table grows, remove sources that have been silent for a long time.
             if sources.len() == sources.capacity() {
                 sources.retain(|_, ports| ports.values().any(|tried| now.since(*tried) < WINDOW));
             }
@@ -98,7 +98,8 @@ mod tests {
         WallTime::from_nanos(seconds * 1_000_000_000)
     }
 
-    /// A SYN to this port, or the response to one, sent by the source at this time in seconds.
+    /// A SYN to this port, or the response to such a SYN, sent by the source at this time in
+    /// seconds.
     fn syn(source: [u8; 4], port: u16, time: u64, is_response: bool) -> Frame {
         let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(source, TARGET, 64).tcp(4000, port, 0, 1000).syn();
         let packet = if is_response { packet.ack(1) } else { packet };
@@ -130,10 +131,10 @@ mod tests {
         assert_eq!(alerts(attempts(3)), [(seconds(57), source.into()), (seconds(117), source.into())]);
         // 19 intervals are longer than the window.
         assert_eq!(alerts(attempts(4)), []);
-        // One port again and again, and a server that answers many clients.
+        // A source that tries one port repeatedly, and a server that answers many clients.
         assert_eq!(alerts((0..40).map(|_| syn(source, 80, 1, false)).collect()), []);
         assert_eq!(alerts((0..40).map(|port| syn(source, port, 1, true)).collect()), []);
-        // The same number of ports, but tried by two sources.
+        // Two sources try as many ports together as one scanner.
         assert_eq!(alerts((0..38).map(|nth| syn([10, 0, 0, nth as u8 % 2], nth, 1, false)).collect()), []);
     }
 
@@ -145,14 +146,14 @@ mod tests {
         assert!(outcome.reports[0].1.len() >= ALERTS_MAX);
     }
 
-    /// The test steps two CPUs. Each source has tried some ports when its bucket moves from one CPU
-    /// to the other.
+    /// The test steps two CPUs. Each source has tried some ports when its bucket moves to the other
+    /// CPU.
     #[test]
     fn a_scan_is_seen_although_its_bucket_moves() {
         let sources: Vec<[u8; 4]> = (0..ALERTS_MAX as u8 - 1).map(|source| [10, 0, 1, source]).collect();
         let ports =
             |ports: Range<u16>| ports.flat_map(|port| sources.iter().map(move |source| syn(*source, port, 1, false)));
-        // Enough other packets that the move ends before the second half of the ports.
+        // Enough further packets for the move to end before the second half of the ports.
         let between = (0..30_000).map(|port| syn([10, 0, 2, 1], port, 1, true));
         let frames = ports(0..PORTS as u16 / 2).chain(between).chain(ports(PORTS as u16 / 2..PORTS as u16));
         let (parts, handle) = instance(2, frames).split();

@@ -1,4 +1,5 @@
-//! Alerts on flows that match rules: `cargo run --release -p steerage-device --example ids_live -- rules.txt eth0`
+//! Alerts on flows that match rules: `cargo run --release -p steerage-device --example ids_live --
+//! rules.txt eth0`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ use steerage::flow::PacketClock;
 use steerage::{Batch, BucketId, Builder, Cpu, FlowKey, Handler, Input, Timestamp, WallTime};
 use steerage_device::{af_packet::AfPacketOptions, capture::CaptureOptions};
 
-/// A rule matches a flow to this port as soon as the client of the flow has sent this many packets.
+/// A rule matches a flow to this port as soon as the flow's client has sent this many packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     port: u16,
@@ -21,7 +22,8 @@ pub(crate) struct Rule {
     name: String,
 }
 
-/// Reads rules such as `23 1 telnet`: a port, a number of packets, and a name. A `#` begins a comment.
+/// Parses rules such as `23 1 telnet`: a port, a number of packets, and a name. A `#` begins a
+/// comment.
 pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let rule = |line: &str| {
@@ -32,11 +34,10 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Rule>, String> {
     lines.map(|line| rule(line).ok_or_else(|| format!("`{line}` is no rule: write such as `23 1 telnet`"))).collect()
 }
 
-/// The rules that all CPUs share.
 #[derive(Debug, Default)]
 pub(crate) struct SharedRules {
-    /// Release and Acquire: a CPU that sees a new version finds the rules of that version, or newer
-    /// ones, in the mutex.
+    /// `Release` and `Acquire`: a CPU that sees a new version finds the rules of that version, or
+    /// newer rules, in the mutex.
     version: AtomicU64,
     rules: Mutex<Arc<Vec<Rule>>>,
 }
@@ -48,7 +49,6 @@ impl SharedRules {
     }
 }
 
-/// A flow that matched a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Alert {
     time: WallTime,
@@ -59,20 +59,19 @@ pub(crate) struct Alert {
 /// A flow without packets for this long, measured in packet time, is removed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// At most this many alerts wait to be printed. If there are more, they are counted and dropped: a CPU must not wait.
+/// The maximum number of alerts that wait to be printed. Further alerts are counted and dropped,
+/// because a CPU must not wait.
 const ALERTS_MAX: usize = 1024;
 
-/// The state of a flow's client side.
 pub(crate) struct Flow {
     packets: u64,
     last: WallTime,
     alerted: bool,
 }
 
-/// The flows of one bucket. They move with the bucket to another CPU.
+/// The flows of one bucket, which move with the bucket to another CPU.
 pub(crate) type Flows = HashMap<FlowKey, Flow>;
 
-/// The totals of a CPU at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) alerts: u64,
@@ -80,7 +79,7 @@ pub(crate) struct Done {
     pub(crate) expired: u64,
 }
 
-/// The packet function. Each CPU has one.
+/// The handler. Each CPU has its own.
 pub(crate) struct Ids {
     shared: Arc<SharedRules>,
     version: u64,
@@ -97,8 +96,8 @@ impl Ids {
         Self { shared, version, rules, buckets, clock: PacketClock::default(), alerts, done: Done::default() }
     }
 
-    /// Takes the newest rules. If another thread is replacing them, the CPU does not wait and tries
-    /// again with its next batch.
+    /// Loads the newest rules. If another thread is replacing the rules, the CPU does not wait, and
+    /// tries again with its next batch.
     fn update_rules(&mut self) {
         let version = self.shared.version.load(Ordering::Acquire);
         if version == self.version {
@@ -165,12 +164,12 @@ impl Handler for Ids {
     }
 }
 
-/// How often the main thread looks for alerts and new rules, and after how many looks it prints a
-/// line of statistics.
+/// The interval at which the main thread checks for alerts and new rules, and the number of checks
+/// after which it prints statistics.
 const LOOK: Duration = Duration::from_millis(100);
 const STATISTICS_EVERY: u32 = 10;
 
-/// Runs until the input ends or `stop` is set. `say` gets the lines to print.
+/// Runs until the input ends or `stop` is set. Passes the lines to print to `say`.
 pub(crate) fn run(
     inputs: Vec<Input>,
     rules: &Path,
@@ -217,12 +216,12 @@ pub(crate) fn run(
         sum.alerts_lost += done.alerts_lost;
         sum.expired += done.expired;
     }
-    // The CPUs may have found more alerts between the last look and the end.
+    // The CPUs may have found more alerts between the last check and the end.
     alerts.try_iter().for_each(|alert| say(shown(alert)));
     Ok(sum)
 }
 
-/// The kernel passes only matching packets to the program.
+/// The kernel passes only packets that match this filter to the program.
 const FILTER: &str = "tcp or udp";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -276,7 +275,7 @@ mod tests {
         let found: Vec<Alert> = alerts.try_iter().collect();
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].rule.as_str(), found[0].time), ("telnet", WallTime::from_nanos(2_000_000_000)));
-        // An hour of packet time passes, so the flow counts as a new one.
+        // An hour of packet time passes, so the flow counts as a new flow.
         tester.handle([datagram(4001, 80, 3600)]);
         tester.advance(2 * SECOND);
         tester.handle([datagram(4000, 23, 3601)]);

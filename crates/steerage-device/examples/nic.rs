@@ -1,4 +1,5 @@
-//! A device with a ring of pages, as a network card has: `cargo run --release -p steerage-device --example nic`
+//! A device with a ring of pages, as a network card has one: `cargo run --release -p
+//! steerage-device --example nic`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::error::Error;
@@ -9,12 +10,10 @@ use steerage::{
     limits::HEADROOM,
 };
 
-/// How many pages the driver posts for the hardware to fill.
 const RING: usize = 256;
 /// The longest Ethernet frame without a VLAN tag.
 const FRAME_BYTES_MAX: usize = 1514;
 
-/// The hardware and its driver.
 struct Nic {
     frames_left: u32,
     ring: Vec<Page>,
@@ -39,8 +38,8 @@ impl RxQueue for Nic {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // Refill the ring until it is full. The first poll fills all of it, and later polls add
-        // pages that were not available before.
+        // Refill the ring. The first poll fills all of it, and later polls add pages that were not
+        // available before.
         while self.ring.len() < RING {
             let Some(page) = out.take_page() else { break };
             self.ring.push(page);
@@ -52,7 +51,8 @@ impl RxQueue for Nic {
                 self.ring.drain(..).for_each(|page| out.give_page(page));
                 return Ok(Polled::Ended);
             };
-            // The frame goes on to a CPU, and the page that comes back takes its place in the ring.
+            // The frame goes on to a CPU, and the page that `rx_finish` returns replaces its page
+            // in the ring.
             self.ring.push(out.rx_finish(page, HEADROOM, Filled::whole(len)));
             self.next = (self.next + 1) % self.ring.len();
         }
@@ -60,7 +60,6 @@ impl RxQueue for Nic {
     }
 }
 
-/// Counts frames and adds up their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Sums(pub(crate) u64, pub(crate) u64);
 

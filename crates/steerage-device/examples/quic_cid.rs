@@ -1,21 +1,21 @@
-//! A custom flow key: this example steers QUIC packets by connection id. A connection that changes
-//! its address stays on the CPU that has its state.
+//! Steers QUIC packets by connection id, with a custom flow key. A connection whose address changes
+//! stays on the CPU that has its state.
 //!
-//! Other traffic is steered by addresses and ports. With such a key, a connection would move to
-//! another CPU whenever a phone leaves its WLAN or a NAT forgets a mapping. QUIC instead puts a
+//! Other traffic is steered by addresses and ports. With that key, a QUIC connection would move to
+//! another CPU whenever a phone leaves its WLAN or a NAT forgets a mapping. QUIC therefore puts a
 //! connection id into each packet (RFC 9000, 5.1). A short header does not contain the length of
 //! the id, but the server that chose the id knows its length.
 //!
 //! The server cannot freely choose the CPU for two kinds of ids, and this example handles both:
 //!
 //! * The first packets of a client carry an id that the *client* chose. The server answers with an
-//!   id in the same *bucket*, which it finds by drawing ids until one falls into the bucket. So the
-//!   connection keeps its CPU, even if the bucket moves meanwhile.
-//! * A client that changes its address on purpose switches to another id, so that nobody can link
-//!   the two addresses (9.5). The server issued those ids earlier, and they are in the same bucket
-//!   too. The hash has a secret key, so an observer learns nothing from them.
+//!   id in the same *bucket*: it draws random ids until one is in the bucket. So the connection
+//!   keeps its CPU, even if the bucket moves meanwhile.
+//! * A client that changes its address on purpose switches to another id, so that observers cannot
+//!   link the two addresses (9.5). The server issued those ids earlier, and they are in the same
+//!   bucket too. The hash has a secret key, so an observer learns nothing from the ids.
 //!
-//! The example makes its own packets in a small [`RxQueue`]. Run it without arguments.
+//! The example creates its own packets in a small [`RxQueue`]. Run it without arguments.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,14 +29,13 @@ use steerage::{
     flow::{FlowHasher, HashKey, bucket_of},
 };
 
-/// The length of the connection ids that this server issues.
 const CID_BYTES: usize = 8;
 
 const QUIC_PORT: u16 = 443;
 
 // ---- the flow key
 
-/// QUIC packets to this server are keyed by connection id. All other packets get `None`, and are
+/// The key of QUIC packets to this server is their connection id. Other packets get `None`, and are
 /// keyed by flow.
 fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     match SlicedPacket::from_ethernet(frame).ok()?.transport? {
@@ -47,8 +46,8 @@ fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     }
 }
 
-/// The destination connection id of a packet. It is at the same place in all versions of QUIC (RFC
-/// 8999, 5).
+/// The destination connection id of a packet, whose position is the same in all versions of QUIC
+/// (RFC 8999, 5).
 fn destination_cid(packet: &[u8]) -> Option<&[u8]> {
     match packet {
         [first, rest @ ..] if first & LONG_HEADER == 0 => rest.get(..CID_BYTES),
@@ -59,9 +58,8 @@ fn destination_cid(packet: &[u8]) -> Option<&[u8]> {
 
 const LONG_HEADER: u8 = 0x80;
 
-// ---- the server: which connections it sees
+// ---- the server, which sees connections
 
-/// Counts, for each connection, the packets that came to this CPU.
 #[derive(Debug, Default)]
 struct Server(BTreeMap<u32, u64>);
 
@@ -82,7 +80,6 @@ impl Handler for Server {
     }
 }
 
-/// Draws random connection ids.
 struct Issuer {
     hasher: FlowHasher,
     /// Good enough for an example. The ids of a real server must be unpredictable.
@@ -125,15 +122,15 @@ fn traffic(connections: u32, issuer: &mut Issuer) -> Vec<Vec<u8>> {
 
         stages[0].push(frame(home, 40_000, &initial(&chosen_by_client), connection));
         stages[1].push(frame(home, 40_000, &short(&first), connection));
-        // A NAT gave the client another port. The client does not notice, so the id stays the same.
+        // A NAT gave the client another port. The client does not know this, so the id stays the
+        // same.
         stages[2].push(frame(home, 50_000, &short(&first), connection));
-        // The client moved to another network and knows it, so it uses the next id.
+        // The client moved to another network and knows this, so it uses its next id.
         stages[3].push(frame(abroad, 40_000, &short(&second), connection));
     }
     stages.concat()
 }
 
-/// An Initial packet's header, up to its two connection ids.
 fn initial(destination: &[u8]) -> Vec<u8> {
     const FIXED_BIT: u8 = 0x40;
     let mut header = vec![LONG_HEADER | FIXED_BIT, 0, 0, 0, 1, destination.len() as u8];
@@ -146,8 +143,8 @@ fn short(destination: &[u8; CID_BYTES]) -> Vec<u8> {
     [&[0x40], &destination[..]].concat()
 }
 
-/// Builds a frame. It ends with the connection's number in clear text, so that the server can check
-/// the steering. A real server could not see that number.
+/// Builds a frame that ends with the connection's number in clear text, so that the server can
+/// check the steering. A real server could not see that number.
 fn frame(source: [u8; 4], port: u16, header: &[u8], connection: u32) -> Vec<u8> {
     let packet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
         .ipv4(source, [192, 0, 2, 1], 64)
@@ -158,7 +155,7 @@ fn frame(source: [u8; 4], port: u16, header: &[u8], connection: u32) -> Vec<u8> 
     frame
 }
 
-// ---- the device: hands over the frames of a list
+// ---- the device, which delivers the frames of a list
 
 struct Frames(vec::IntoIter<Vec<u8>>);
 
@@ -182,17 +179,13 @@ impl RxQueue for Frames {
 
 // ---- running it
 
-/// The result of a run, as the server saw it.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// The connections whose packets came to more than one CPU.
     pub(crate) scattered: BTreeSet<u32>,
-    /// How many connections each CPU saw.
     pub(crate) by_cpu: Vec<(CpuId, usize)>,
     pub(crate) snapshot: Snapshot,
 }
 
-/// Steers the same packets twice: by connection id, and by addresses and ports.
 pub(crate) fn run(cpus: usize, connections: u32) -> Result<(Seen, Seen), Box<dyn Error>> {
     // A real key must be random and secret. A client that knows the key can send everything to one
     // CPU.

@@ -8,7 +8,7 @@ use steerage::threads::{Armed, CpuPart, Stepped};
 use steerage::{Batch, Builder, Cpu, Handler, Snapshot, packet::Kept};
 use tokio::{io::unix::AsyncFd, runtime, signal, sync::mpsc, task, time::timeout};
 
-/// Sends packets to async code, and discards those that the async code has no room for.
+/// Sends packets to async code, and drops packets that do not fit into its channel.
 struct ToAsync(mpsc::Sender<Kept>);
 
 impl Handler for ToAsync {
@@ -17,7 +17,7 @@ impl Handler for ToAsync {
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         for packet in batch.iter_mut() {
-            // Reserve the place first, so that no packet is kept only to be dropped.
+            // Reserve room in the channel first, so that no packet is kept only to be dropped.
             match self.0.try_reserve() {
                 Ok(place) => drop(packet.keep().map(|kept| place.send(kept))),
                 Err(_) => packet.discard(),
@@ -28,7 +28,6 @@ impl Handler for ToAsync {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Runs one CPU until every queue has ended.
 async fn serve<H: Handler>(part: CpuPart<H>) -> io::Result<H::Report> {
     let mut softnet = part.enter_machine();
     // SAFETY: the file descriptor is owned, so it stays open while the runtime uses it.
@@ -45,7 +44,8 @@ async fn serve<H: Handler>(part: CpuPart<H>) -> io::Result<H::Report> {
     Ok(softnet.finish())
 }
 
-/// Runs until the device or `stop` has ended. Returns the number of packets that async code received, and the ledger.
+/// Runs until the device or `stop` has ended. Returns the number of packets that async code
+/// received, and the ledger.
 fn run<S: Future + Send + 'static>(device: &str, cpus: usize, stop: S) -> Result<(u64, Snapshot), Box<dyn Error>> {
     let runtime = || runtime::Builder::new_current_thread().enable_all().build();
     let (sender, mut receiver) = mpsc::channel(512);
@@ -55,7 +55,7 @@ fn run<S: Future + Send + 'static>(device: &str, cpus: usize, stop: S) -> Result
     let threads: Vec<_> = parts.into_iter().map(serve).collect();
     let (policy, running, mut packets) = (handle.clone(), handle.clone(), 0);
     runtime()?.block_on(async {
-        // Without this task, no further CPU ever joins. The task ends with this runtime.
+        // This task starts further CPUs, and ends with this runtime.
         task::spawn(async move {
             while let Some(next) = policy.control(policy.now()) {
                 tokio::time::sleep(next.since(policy.now())).await;

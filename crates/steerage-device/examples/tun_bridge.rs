@@ -1,5 +1,5 @@
-//! Passes packets between two TUNs, each in its own network namespace. This is the smallest tunnel,
-//! without encryption.
+//! Passes packets between two TUNs, each in its own network namespace. The program is a minimal
+//! tunnel without encryption.
 //!
 //! ```text
 //! ip netns add a; ip netns add b
@@ -10,10 +10,10 @@
 //!
 //! With `on`, super-frames pass in one piece. With `off`, the kernel cuts them first.
 //!
-//! Each packet is handled by the CPU that receives it, and each TUN has a CPU of its own. A function that
-//! does as little as this one gains nothing on another CPU, and super-frames stay in the cache of one. With
-//! `steered` as a further argument, packets are spread by the default policy, as a tunnel that encrypts them
-//! needs it. The program ends when its standard input does.
+//! Each packet is handled by the CPU that receives it, and each TUN has its own CPU. Such a small
+//! handler gains nothing on another CPU, and super-frames stay in the cache of one CPU. With
+//! `steered` as a further argument, the default policy spreads packets, which helps a tunnel that
+//! encrypts. The program ends when its standard input ends.
 #![expect(clippy::print_stdout, reason = "an example shows what it counted")]
 
 use std::fs::File;
@@ -42,7 +42,7 @@ impl Handler for Bridge {
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn open(namespace: &str, interface: &str, offloads: bool) -> Result<Tap, Failure> {
-    // Use a separate thread, because each thread has its own network namespace.
+    // A separate thread is necessary, because each thread has its own network namespace.
     let open = || -> Result<Tap, Failure> {
         setns(File::open(format!("/run/netns/{namespace}"))?, CloneFlags::CLONE_NEWNET)?;
         Ok(TapOptions::new(Layer::Tun, interface).offloads(offloads).open()?)
@@ -59,7 +59,7 @@ fn main() -> Result<(), Failure> {
     let (near, far) = (open(near, near_tun, offloads == "on")?, open(far, far_tun, offloads == "on")?);
     let mut builder = Builder::new().input(near.input()?).input(far.input()?);
     if steered.is_empty() {
-        // As in the kernel, an empty mask means no steering.
+        // As in the kernel, an empty mask disables steering.
         builder = builder.rps_cpus(CpuMask::default());
     }
     let builder = builder.output(near.output()).output(far.output());

@@ -1,4 +1,5 @@
-//! A UDP socket as a device, over the loopback interface: `cargo run --release -p steerage-device --example udp_device`
+//! A UDP socket as a device, over the loopback interface: `cargo run --release -p steerage-device
+//! --example udp_device`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -50,7 +51,6 @@ impl RxQueue for Tunnel {
     }
 }
 
-/// Counts packets, and stops the run when a CPU has counted the given number.
 pub(crate) struct Count(u64, u64);
 
 impl Handler for Count {
@@ -86,8 +86,8 @@ mod tests {
 
     use super::*;
 
-    /// An empty socket makes no packet, even if it is polled often. A datagram of zero bytes makes
-    /// one.
+    /// An empty socket produces no packet, even if it is polled often. A datagram of zero bytes
+    /// produces one.
     #[test]
     fn each_datagram_makes_one_packet_unless_it_is_too_long() {
         let tunnel = Tunnel::bind().unwrap();
@@ -111,7 +111,8 @@ mod tests {
         let tunnel = Tunnel::bind().unwrap();
         let to = tunnel.0.local_addr().unwrap();
         let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        // These fit into the socket's buffer. They belong to one flow, so they all go to one CPU.
+        // These datagrams fit into the socket's buffer. All of them belong to one flow, so they
+        // arrive on one CPU.
         for _ in 0..50 {
             sender.send_to(&[0x45; 40], to).unwrap();
         }

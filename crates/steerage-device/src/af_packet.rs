@@ -2,18 +2,18 @@
 //! docs/interfaces.md is the user's guide.
 //!
 //! Each queue is a socket with a TPACKET_V3 ring. The kernel copies each frame into a block of the
-//! ring, and hands over the block when it is full or its time is over. The queue lends the frames
-//! from the ring without a copy, each with a [`FrameHeader`](steerage::device::FrameHeader) in
-//! front of it. Several sockets share an interface with PACKET_FANOUT. Frames that the kernel drops
-//! because the ring is full are counted as [lost](steerage::device::Completions::lost).
+//! ring, and passes on the block when it is full or its timeout expires. The queue lends the frames
+//! from the ring without a copy, each after a [`FrameHeader`](steerage::device::FrameHeader). With
+//! PACKET_FANOUT, several sockets share an interface. Frames that the kernel drops because the ring
+//! is full are counted as [lost](steerage::device::Completions::lost).
 //!
-//! The kernel fills the blocks of a ring in turn, and stops at the first that was not given back. A
-//! block that stays out too long is replaced by a copy, so that no handler can stop the ring: see
-//! `af_packet/ring.rs`.
+//! The kernel fills the blocks of a ring in turn, and stops at the first block that was not
+//! returned. If a block is not returned for too long, a copy replaces it, so that no handler can
+//! stop the ring: see `af_packet/ring.rs`.
 //!
-//! Each socket is set up in libpcap's order, so that no unwanted frame gets in. It starts without a
-//! protocol. Then come its ring, a filter that accepts nothing, the interface, the fanout group,
-//! and at last the real filter.
+//! Each socket is set up in libpcap's order, so that no unwanted frame gets in: a socket without a
+//! protocol, its ring, a filter that accepts nothing, the interface, the fanout group, and finally
+//! the real filter.
 
 mod interface;
 mod program;
@@ -42,31 +42,32 @@ use sys::{Memory, Shape, Socket};
 pub use send::AfPacketOutput;
 pub use spec::Named;
 
-/// The default size of a ring in bytes. It has room for 0.2 s of small frames at a million per
-/// second.
+/// The default size of a ring in bytes. The ring has room for 0.2 s of small frames at a million
+/// per second.
 pub const BUFFER_DEFAULT: usize = 32 << 20;
 
-/// The smallest ring. It has just enough blocks that a block can be rescued while others are filled.
+/// The minimum size of a ring, with just enough blocks to rescue a block while the kernel fills
+/// others.
 pub const BUFFER_MIN: usize = BLOCKS_MIN * BLOCK_BYTES_MIN;
 
-/// The largest ring. The kernel counts its bytes in 32 bits, and never swaps it out.
+/// The maximum size of a ring. The kernel counts its bytes in 32 bits, and never swaps the ring
+/// out.
 pub const BUFFER_MAX: usize = 2 << 30;
 
-/// The default for how long the kernel may hold back a block that is not full. For counting and
-/// metering, 10 ms is short enough, and a hundred wake-ups per second cost little. Users who need
-/// less delay can set 1 ms.
+/// The default block timeout, after which the kernel passes on a block that is not full. For
+/// counting and metering, 10 ms is short enough, and a hundred wake-ups per second cost little.
+/// Users who need less delay can set 1 ms.
 pub const BLOCK_TIMEOUT_DEFAULT: Duration = Duration::from_millis(10);
 
-/// The longest time that a block may be held back. With a longer one, a user would think that no
-/// frames arrive.
+/// The longest block timeout. With a longer timeout, a user would think that no frames arrive.
 pub const BLOCK_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
-/// The most sockets per interface. The kernel allows this many in a fanout group by default
+/// The maximum number of sockets per interface: the kernel's default for a fanout group
 /// (`PACKET_FANOUT_MAX`).
 pub const QUEUES_MAX: usize = 256;
 
-/// The longest frame in bytes. It is tcpdump's maximum, and longer than the frames that receive
-/// offload makes.
+/// The longest frame in bytes: tcpdump's maximum, which exceeds the frames that receive offload
+/// creates.
 pub const SNAPLEN_MAX: usize = 262_144;
 
 /// The size of a block if the ring has room for [`BLOCKS`] such blocks. A frame of [`SNAPLEN_MAX`]
@@ -74,21 +75,21 @@ pub const SNAPLEN_MAX: usize = 262_144;
 const BLOCK_BYTES_MAX: usize = 512 << 10;
 /// The smallest block. Frames merged by receive offload are up to 64 KiB long.
 const BLOCK_BYTES_MIN: usize = 128 << 10;
-/// How many blocks a ring has if its size permits. This many can be out, or wait for their time to
-/// end, before the ring is full.
+/// The number of blocks in a ring, if its size permits. The ring is full when this many blocks are
+/// lent or wait for their timeout.
 const BLOCKS: usize = 64;
 const BLOCKS_MIN: usize = 4;
-/// How many units a full block counts for where the memory that a CPU holds is limited (see
-/// [`Blocks::shared`](steerage::device::Blocks::shared)). A block whose time ended early counts for less.
-/// With the default ring, a unit is 64 KiB, the size of a super-frame.
+/// The units that a full block counts for in the limit on lent memory per CPU (see
+/// [`Blocks::shared`](steerage::device::Blocks::shared)). A block whose timeout expired early
+/// counts for less. With the default ring, a unit is 64 KiB, the size of a super-frame.
 const BLOCK_UNITS: usize = 8;
 
-/// How many bytes a socket may have in flight, as the kernel counts them. That is about 1800 frames
-/// of 1500 bytes, more than a card's ring holds. The kernel's default is enough for 90.
+/// The bytes that a socket may have in flight, as the kernel counts them: about 1800 frames of 1500
+/// bytes, more than a card's ring holds. The kernel's default is enough for 90 frames.
 const SEND_BUFFER: i32 = 4 << 20;
 
-/// Room that the kernel leaves before each frame, in bytes. The frame header and a VLAN tag that is
-/// put back fit into it, so neither overwrites what the kernel wrote.
+/// The bytes that the kernel leaves free before each frame. The frame header and a reinserted VLAN
+/// tag fit into this space, so that neither overwrites the kernel's data.
 const RESERVE_BYTES: u32 = 8;
 
 const _: () = assert!(BLOCK_BYTES_MAX >= SNAPLEN_MAX + 4096 && BLOCK_BYTES_MIN >= (64 << 10) + 4096);
@@ -103,8 +104,8 @@ pub enum Direction {
     In,
     /// Frames that this machine sends through the interface.
     Out,
-    /// Both directions. On the loopback interface, each frame goes out and comes in, so only
-    /// incoming frames count.
+    /// Both directions. On the loopback interface, each frame is sent and received, so only
+    /// received frames count.
     #[default]
     InOut,
 }
@@ -125,27 +126,27 @@ pub struct AfPacketOptions {
     pub interface: String,
     /// The number of sockets that share the interface's frames by flow. Each socket is a queue.
     pub queues: usize,
-    /// The ring of each socket, in bytes.
+    /// The size of each socket's ring, in bytes.
     pub buffer: usize,
-    /// How long the kernel may hold frames back until they fill a block, in whole milliseconds.
+    /// The block timeout, in whole milliseconds.
     pub block_timeout: Duration,
     /// Whether frames for other machines are wanted too.
     pub promiscuous: bool,
     /// The direction of the wanted frames.
     pub direction: Direction,
-    /// How many bytes of each frame are wanted. `None` means all.
+    /// The length to which each frame is cut. `None` if frames are not cut.
     pub snaplen: Option<usize>,
-    /// The filter that the kernel applies. `None` means that everything passes.
+    /// The filter that the kernel applies. `None` if all frames pass.
     pub filter: Option<Filter>,
-    /// Whether the kernel should hash each frame's flow. See docs/interfaces.md for packets that
-    /// this hash does not keep together.
+    /// Whether the kernel hashes each frame's flow. docs/interfaces.md lists packets that this hash
+    /// does not keep together.
     pub device_hash: DeviceHash,
     /// Whether to compute checksums that were left to a card that does not exist. Programs that
-    /// send packets on need this. Merged datagrams cannot be split, so with this option they are
+    /// forward packets need this. Merged datagrams cannot be split, so with this option they are
     /// dropped and counted as lost.
     pub finish_checksums: bool,
-    /// Whether super-frames stay in one piece and are marked as such. The sender then completes
-    /// their checksums.
+    /// Whether super-frames stay whole and are marked as such. The sender then completes their
+    /// checksums.
     pub offloads: bool,
 }
 
@@ -155,12 +156,12 @@ pub struct AfPacketOptions {
 pub struct AfPacket {
     /// The device.
     pub input: Input,
-    /// Notes for the user, one line each.
+    /// Hints for the user, one line each.
     pub notes: Vec<String>,
 }
 
 impl AfPacketOptions {
-    /// Listens to `interface`, with the default of each option.
+    /// Listens to `interface`, with default options.
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
@@ -180,10 +181,11 @@ impl AfPacketOptions {
     setters! {
         /// How many sockets share the frames by flow, 1 to [`QUEUES_MAX`]. Default: 1.
         queues: usize;
-        /// The size of each socket's ring in bytes, [`BUFFER_MIN`] to [`BUFFER_MAX`]. Default: [`BUFFER_DEFAULT`].
+        /// The size of each socket's ring in bytes, [`BUFFER_MIN`] to [`BUFFER_MAX`]. Default:
+        /// [`BUFFER_DEFAULT`].
         buffer: usize;
-        /// How long the kernel may hold frames back until they fill a block, in whole milliseconds.
-        /// At most [`BLOCK_TIMEOUT_MAX`]. Default: [`BLOCK_TIMEOUT_DEFAULT`].
+        /// The block timeout, in whole milliseconds: at most [`BLOCK_TIMEOUT_MAX`]. Default:
+        /// [`BLOCK_TIMEOUT_DEFAULT`].
         block_timeout: Duration;
         /// Whether frames for other machines are received too. Default: yes.
         promiscuous: bool;
@@ -191,30 +193,30 @@ impl AfPacketOptions {
         direction: Direction;
         /// Cuts each frame to this many bytes, 1 to [`SNAPLEN_MAX`]. Default: frames are not cut.
         snaplen: usize => Some;
-        /// Has the kernel drop frames that do not match the filter. Default: everything is
-        /// received. If you have the filter's text, use [`filtered`](Self::filtered).
+        /// Makes the kernel drop frames that do not match the filter. Default: no filter. For a
+        /// filter in text form, use [`filtered`](Self::filtered).
         filter: Filter => Some;
         /// Whether the kernel hashes each frame's flow. Default: no. [`DeviceHash::IfSafe`] does
-        /// not use the hash on interfaces whose card hashes, because their frames do not show which
-        /// of them are fragments.
+        /// not use the hash if the card computes it, because frames do not show whether they are
+        /// fragments.
         device_hash: DeviceHash;
-        /// Whether to compute checksums that were left to a network card. Programs that send
-        /// packets on need this. Default: no.
+        /// Whether to compute checksums that were left to a network card. Programs that forward
+        /// packets need this. Default: no.
         finish_checksums: bool;
-        /// Whether packets that were merged (GRO) or not cut yet (TSO, USO) are received as
-        /// [super-frames](steerage::Packet::offload) with unfinished checksums. This is for
-        /// programs that send packets on through interfaces. Default: no.
+        /// Whether merged packets (GRO) and packets that are not segmented yet (TSO, USO) are
+        /// received as [super-frames](steerage::Packet::offload) with unfinished checksums. Use
+        /// this option in programs that forward packets through interfaces. Default: no.
         offloads: bool;
     }
 
-    /// Has the kernel drop frames that do not match `text`, which is a tcpdump expression or the
+    /// Makes the kernel drop frames that do not match `text`, which is a tcpdump expression or the
     /// numbers that `tcpdump -ddd` prints. [`Filter::compile`] has the details.
     ///
-    /// For an expression, this function runs `tcpdump` as a child process. So call it before you
-    /// [drop privileges](https://docs.rs/steerage-guard) and before you start threads.
+    /// For an expression, this function runs `tcpdump` as a child process. Call the function before
+    /// you [drop privileges](https://docs.rs/steerage-guard) and before you start threads.
     ///
     /// # Errors
-    /// [`FilterError`] if the text is not a filter, or there is no `tcpdump` to compile it.
+    /// [`FilterError`] if the text is not a filter, or if `tcpdump` is missing.
     ///
     /// ```no_run
     /// use steerage_device::af_packet::AfPacketOptions;
@@ -227,7 +229,7 @@ impl AfPacketOptions {
         Ok(self.filter(filter))
     }
 
-    /// Starts to listen. Frames that arrive after this call are handed over from the first poll on.
+    /// Starts to listen. Frames that arrive after this call are delivered from the first poll on.
     ///
     /// # Errors
     /// [`DeviceError`] if the interface does not exist, its type is not supported, the process may
@@ -250,8 +252,8 @@ impl AfPacketOptions {
         let offloads = (self.finish_checksums || self.offloads) && !interface.cooked;
         let mut shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
         if self.offloads {
-            // Super-frames cannot be copied to pages. So CPUs hold a part of the ring at most, and there are places for all
-            // that they can hold beside the ring.
+            // Super-frames cannot be copied to pages. So CPUs hold a part of the ring at most, and
+            // there are enough places for all lent frames and for the ring.
             let units = BLOCK_UNITS * shape.blocks;
             (shape.units, shape.places) = (Some(units as u32), units + shape.blocks);
         }
@@ -299,7 +301,7 @@ impl AfPacketOptions {
         Ok(AfPacket { input, notes })
     }
 
-    /// Sets a socket up until it listens, but lets no frame through yet.
+    /// Sets a socket up until it listens, with a filter that still accepts nothing.
     fn listen(
         &self,
         socket: &Socket,
@@ -318,7 +320,7 @@ impl AfPacketOptions {
         socket.attach(&program::NOTHING).map_err(cannot("attach a filter"))?;
         if self.direction_on(interface) == Direction::In && self.queues == 1 {
             // Kernels before 4.20 do not have this option, and a fanout group ignores it. The
-            // filter excludes those frames too.
+            // filter excludes outgoing frames too.
             let _ = socket.ignore_outgoing();
         }
         socket.bind(interface.index).map_err(cannot("listen to the interface"))?;
@@ -332,7 +334,7 @@ impl AfPacketOptions {
     }
 
     /// The direction to listen to. On the loopback interface, a socket sees each frame twice: when
-    /// it goes out and when it comes in.
+    /// it is sent and when it is received.
     fn direction_on(&self, interface: &Interface) -> Direction {
         match self.direction {
             Direction::InOut if interface.loopback => Direction::In,
@@ -366,7 +368,8 @@ impl AfPacketOptions {
 
 const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 
-/// The names of the interfaces that `any` stands for. They are up, and steerage can listen to them.
+/// The names of the interfaces that `any` stands for: all that are up and that steerage can listen
+/// to.
 pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     let failed = |operation| move |cause| DeviceError::new("any", operation, cause);
     // Without the permission, say so once, and not for each interface.
@@ -379,7 +382,7 @@ pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     Ok(names)
 }
 
-/// The ring size of one of `count` interfaces. The default size is divided among them.
+/// The ring size of each of `count` interfaces, which share the default size.
 pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
     if buffer == BUFFER_DEFAULT { (buffer / count.max(1)).max(BUFFER_MIN) } else { buffer }
 }

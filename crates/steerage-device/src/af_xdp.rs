@@ -1,11 +1,12 @@
 //! Live interfaces with AF_XDP. The device takes packets away from the kernel, and is the fastest
 //! way to receive them. docs/af_xdp.md is the user's guide.
 //!
-//! steerage's XDP program runs for each frame that the driver receives. It sends wanted frames to
-//! the AF_XDP socket of their receive queue, and leaves all others to the kernel. Each receive
-//! queue has a socket. All sockets share one memory: the pages of the pool. Pages are posted in a
-//! queue's fill ring, the kernel fills them, and they return through the rx ring as completions. A
-//! frame that does not fit into one chunk arrives in several, and remains a chain of pages.
+//! steerage's XDP program runs for each frame that the driver receives. The program sends wanted
+//! frames to the AF_XDP socket of their receive queue, and leaves all other frames to the kernel.
+//! Each receive queue has a socket. All sockets share one memory: the pages of the pool. Pages are
+//! posted in a queue's fill ring, the kernel fills them, and they return through the rx ring as
+//! completions. A frame that does not fit into one chunk arrives in several chunks, and remains a
+//! chain of pages.
 //!
 //! The program is attached by a link, which the kernel removes when the process ends, however it
 //! ends. A program that was attached before is not replaced by default. Frames are taken from the
@@ -44,23 +45,23 @@ pub use send::AfXdpOutput;
 pub use spec::Named;
 pub use take::{TESTS_MAX, Take, TakeError};
 
-/// The default number of frames that each ring of a queue has room for. libbpf and libxdp use the
-/// same. It lasts for 2 ms at a million frames per second.
+/// The default number of frames that each ring of a queue has room for. libbpf and libxdp have the
+/// same default. Such a ring lasts for 2 ms at a million frames per second.
 pub const RING_DEFAULT: u32 = 2048;
 
-/// The shortest ring. It has room for one budget of frames in flight, and for as many in the
-/// kernel.
+/// The shortest ring. The ring has room for one budget of frames in flight, and for the same number
+/// in the kernel.
 pub const RING_MIN: u32 = 128;
 
 /// The longest ring. The pages of the rings are the memory that the kernel pins.
 pub const RING_MAX: u32 = 32_768;
 
-/// The longest time that one busy poll may wait for frames. With a longer one, the CPU would do
+/// The longest time that one busy poll may wait for frames. With a longer wait, the CPU would do
 /// nothing else.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
-/// The default number of pages that each CPU can send from, and of descriptors in its tx ring. It
-/// lasts for 1 ms at a million packets per second, like the ring of a card.
+/// The default number of pages that each CPU can send from, and of descriptors in its tx ring. Such
+/// a ring lasts for 1 ms at a million packets per second, like the ring of a card.
 pub const SEND_RING_DEFAULT: u32 = 1024;
 
 /// The bytes that the kernel keeps free before a frame (`XDP_PACKET_HEADROOM`).
@@ -77,16 +78,16 @@ pub enum Mode {
     /// Native if the driver supports XDP, otherwise skb.
     #[default]
     Auto,
-    /// In the driver, before the kernel processes the frame, and without a copy if the driver can
-    /// do that.
+    /// In the driver, before the kernel processes the frame, and without a copy if the driver
+    /// supports that.
     Native,
     /// Like [`Mode::Native`], but always with a copy.
     Copy,
-    /// After the driver. This is slower, but works everywhere.
+    /// After the driver. The skb mode is slower, but works with every driver.
     Skb,
 }
 
-/// The packets to take, the interface to take them from, and the options for that.
+/// The packets to take, the interface to take them from, and the options.
 ///
 /// ```no_run
 /// use steerage_device::af_xdp::AfXdpOptions;
@@ -107,7 +108,8 @@ pub struct AfXdpOptions {
     pub queues: Option<RangeInclusive<u32>>,
     /// Where and how the kernel takes frames.
     pub mode: Mode,
-    /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to [`RING_MAX`].
+    /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to
+    /// [`RING_MAX`].
     pub ring: u32,
     /// How long each poll lets the driver poll too. `None` means that the driver uses interrupts.
     pub busy_poll: Option<Duration>,
@@ -151,8 +153,8 @@ impl AfXdpOptions {
         queues: RangeInclusive<u32> => Some;
         /// Where and how the kernel takes frames. Default: [`Mode::Auto`].
         mode: Mode;
-        /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to [`RING_MAX`]. Default:
-        /// [`RING_DEFAULT`].
+        /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to
+        /// [`RING_MAX`]. Default: [`RING_DEFAULT`].
         ring: u32;
         /// Lets the driver poll in each poll, for this long, at most [`BUSY_POLL_MAX`]. Default:
         /// the driver uses interrupts.

@@ -1,10 +1,9 @@
-//! Decides whether to use an interface's own flow hash, and finds out which part of the system
-//! chose its key.
+//! Decides whether to use an interface's own flow hash, and determines where its key comes from.
 //!
-//! A network card that hashes packets uses a key that its driver sets. Most drivers take the
-//! kernel's random key (`netdev_rss_key`). Others have a published key, so anybody can compute
-//! which packets get the same hash. If the card does not hash, the kernel does, with its own random
-//! key.
+//! A network card that hashes packets uses a key that its driver sets. Most drivers use the
+//! kernel's random key (`netdev_rss_key`). Some drivers use a published key, so anybody can compute
+//! which packets get the same hash. If the card does not hash, the kernel hashes with its own
+//! random key.
 
 use std::fs;
 
@@ -30,35 +29,35 @@ pub enum DeviceHash {
     #[default]
     Never,
     /// The device's hash, if its key is random, and if either all fragments of a datagram get the
-    /// same hash or none has one. The device vouches for each direction of a flow separately
-    /// ([`Affinity::OneDirection`](steerage::Affinity::OneDirection)).
+    /// same hash or no fragment gets one. The device keeps together each direction of a flow
+    /// separately ([`Affinity::OneDirection`](steerage::Affinity::OneDirection)).
     IfSafe,
-    /// The device's hash, if it has one. The user vouches that it keeps the packets of a flow
-    /// together.
+    /// The device's hash, if it has one. The user guarantees that the hash keeps the packets of a
+    /// flow together.
     Always,
 }
 
-/// The values of the option after an interface's name.
 pub(crate) const DEVICE_HASHES: [(&str, DeviceHash); 3] =
     [("auto", DeviceHash::IfSafe), ("device", DeviceHash::Always), ("ours", DeviceHash::Never)];
 
-/// The part of the system that hashes an interface's packets, as far as that can be known.
+/// The part of the system that hashes an interface's packets, as far as steerage can determine it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashedBy {
     /// The kernel, with a random key. All fragments of a datagram have the same hash, since the
     /// kernel does not hash the ports of any fragment.
     Kernel,
-    /// The card. Its key may be random or not, and it may hash a first fragment by its ports.
+    /// The card. The card's key may be random or not, and the card may hash a first fragment by its
+    /// ports.
     Card { random_key: bool },
-    /// Unknown, because the interface is on top of others.
+    /// Unknown, because the interface is stacked on other interfaces.
     Unknown,
 }
 
-/// Drivers of interfaces that have no card below them, and do not hash.
+/// Drivers of interfaces that have no card, and that do not hash.
 const WITHOUT_CARD: [&str; 3] = ["veth", "tun", "dummy"];
 
-/// Finds the part of the system that hashes the packets of this interface, if the device's hash is
-/// `wanted`.
+/// Finds the part of the system that hashes the packets of this interface, if `wanted` requests the
+/// device's hash.
 pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {
     if wanted == DeviceHash::Never {
         return HashedBy::Unknown;
@@ -80,7 +79,7 @@ fn judge(driver: (&str, bool), hashes: Option<bool>, key: Option<&[u8]>, kernels
         ((name, false), _) if WITHOUT_CARD.contains(&name) => HashedBy::Kernel,
         ((_, true), Some(false)) => HashedBy::Kernel,
         ((_, true), Some(true)) => {
-            // The kernel's key is all zeros until the first driver asks for it.
+            // The kernel's key is all zeros until the first driver requests it.
             let is_drawn = kernels.iter().any(|byte| *byte != 0);
             let random_key = key.is_some_and(|key| !key.is_empty() && is_drawn && kernels.starts_with(key));
             HashedBy::Card { random_key }
@@ -94,7 +93,7 @@ fn key_of(text: &str) -> Vec<u8> {
     text.trim().split(':').map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect()
 }
 
-/// A note for a user who insists on a hash with a key that is not random.
+/// A warning for a user who insists on a hash with a key that is not random.
 pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
     (by == HashedBy::Card { random_key: false }).then(|| {
         format!(
@@ -108,7 +107,7 @@ pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The key that was published with the RSS specification. Many drivers have it.
+    /// The key that was published with the RSS specification. Many drivers use it.
     const PUBLISHED: &str = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:\
                              f2:0c:6a:42:b7:3b:be:ac:01:fa";
 
@@ -117,7 +116,7 @@ mod tests {
         let kernels: Vec<u8> = (1..=52).collect();
         let card = |key: Option<&[u8]>, kernels: &[u8]| judge(("mlx5_core", true), Some(true), key, kernels);
         let random = HashedBy::Card { random_key: true };
-        // Drivers take as much of the key as their cards need.
+        // Drivers use as much of the key as their cards need.
         assert_eq!([card(Some(&kernels), &kernels), card(Some(&kernels[..40]), &kernels)], [random; 2]);
         let known = HashedBy::Card { random_key: false };
         assert_eq!(card(Some(&key_of(PUBLISHED)), &kernels), known);
@@ -129,9 +128,9 @@ mod tests {
     #[test]
     fn who_hashes_depends_on_the_driver() {
         assert_eq!(judge(("veth", false), Some(false), None, &[]), HashedBy::Kernel);
-        // A card that does not hash, or whose hashing is off.
+        // A card that does not hash, or whose hashing is disabled.
         assert_eq!(judge(("virtio_net", true), Some(false), None, &[]), HashedBy::Kernel);
-        // The interfaces below these, and their hashing, cannot be seen.
+        // steerage cannot see which interfaces are below these interfaces, or whether they hash.
         for name in ["802.1Q VLAN Support", "bridge", "bonding", "macvlan", ""] {
             assert_eq!(judge((name, false), Some(false), None, &[]), HashedBy::Unknown, "{name}");
         }

@@ -1,4 +1,4 @@
-//! A wrapper around a device. It ends the input only when another part of the program has processed
+//! A wrapper around a device. The input ends only when another part of the program has processed
 //! all packets.
 
 use std::fmt;
@@ -13,24 +13,24 @@ use steerage::{
 
 use crate::wrapper::delegate_to_queue;
 
-/// How often a queue asks whether the input may end.
+/// The interval at which a queue checks whether the input may end.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The destination of the frames, for which an input waits. The polling CPUs call its methods,
 /// which must not block.
 pub trait Downstream: Send + Sync {
-    /// Whether the input may end after it has handed over this many frames. The queues ask every 2
-    /// ms when their frames have ended.
+    /// Whether the input may end after it has delivered this many frames. The queues check this
+    /// every 2 ms after their frames have ended.
     fn may_end(&self, handed_over: u64) -> bool;
 
-    /// How long the input should hand over nothing, because enough packets are waiting. The queues
-    /// ask before each poll.
+    /// How long the input should deliver nothing, because enough packets are waiting. The queues
+    /// check this before each poll.
     fn pause(&self) -> Option<Duration> {
         None
     }
 }
 
-/// One queue of a wrapped device. It ends later than the device does.
+/// One queue of a wrapped device. The queue ends later than the device does.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -53,14 +53,11 @@ pub trait Downstream: Send + Sync {
 pub struct Drain {
     queue: Box<dyn RxQueue>,
     shared: Arc<Shared>,
-    /// The result of the wrapped device, after it has ended.
     ended: Option<Result<(), DeviceError>>,
 }
 
-/// The part that all queues share.
 struct Shared {
     downstream: Box<dyn Downstream>,
-    // Relaxed: no other memory depends on these values.
     end_now: Arc<AtomicBool>,
     handed_over: AtomicU64,
     unfinished: AtomicUsize,
@@ -73,8 +70,8 @@ impl fmt::Debug for Drain {
 }
 
 impl Drain {
-    /// Wraps `inputs`. Their queues end when none of them has any more frames and `downstream`
-    /// agrees. Names, kinds and modes stay the same.
+    /// Wraps `inputs`. The queues of the inputs end when no queue has any more frames and
+    /// `downstream` agrees. Names, kinds and modes stay the same.
     ///
     /// If `end_now` becomes true, the wrapped devices are not polled any more.
     pub fn over(inputs: Vec<Input>, end_now: &Arc<AtomicBool>, downstream: Box<dyn Downstream>) -> Vec<Input> {

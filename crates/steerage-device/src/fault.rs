@@ -1,5 +1,5 @@
-//! A wrapper with the faults of a network. It loses, duplicates, reorders, corrupts and delays
-//! frames. With the same seed, a run can be repeated, as far as the device allows that.
+//! A wrapper with the faults of a network: it loses, duplicates, reorders, corrupts and delays
+//! frames. A run can be repeated with the same seed, as far as the device allows that.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use steerage::{
 use crate::options::setters;
 use crate::wrapper::delegate_to_queue;
 
-/// The most frames that a queue holds up at a time. If there are more, they pass.
+/// The maximum number of frames that a queue delays at a time. Further frames pass.
 pub const HELD_MAX: usize = 1024;
 
-/// How long a reordered frame waits at most for other frames to overtake it.
+/// The longest time that a reordered frame waits for later frames to overtake it.
 const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 
-/// How many of a thousand frames get each fault, and the seed.
+/// The number of frames per thousand that get each fault, and the seed.
 ///
 /// ```
 /// use steerage_device::fault::{Fault, Faults};
@@ -36,19 +36,19 @@ const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Faults {
-    /// The seed of the random numbers that decide about each frame.
+    /// The seed of the random numbers that decide the fault of each frame.
     pub seed: u64,
-    /// Frames that are lost.
+    /// Lost frames per thousand.
     pub lose: u32,
-    /// Frames that come twice.
+    /// Duplicated frames per thousand.
     pub duplicate: u32,
-    /// Frames with a flipped bit after their first 14 bytes.
+    /// Frames per thousand with a flipped bit after their first 14 bytes.
     pub corrupt: u32,
-    /// Frames that come after those of the next poll that has frames.
+    /// Frames per thousand that arrive after the frames of the next poll that has any.
     pub reorder: u32,
-    /// Frames that come later by `delay_time`.
+    /// Frames per thousand that are delayed by `delay_time`.
     pub delay: u32,
-    /// The delay: see `delay`.
+    /// The delay of delayed frames.
     pub delay_time: Duration,
 }
 
@@ -62,17 +62,18 @@ impl Faults {
     setters! {
         /// The seed of the random numbers.
         seed: u64;
-        /// How many of a thousand frames are lost.
+        /// The number of frames per thousand that are lost.
         lose: u32;
-        /// How many of a thousand frames come twice.
+        /// The number of frames per thousand that arrive twice.
         duplicate: u32;
-        /// How many of a thousand frames get a flipped bit after their first 14 bytes.
+        /// The number of frames per thousand that get a flipped bit after their first 14 bytes.
         corrupt: u32;
-        /// How many of a thousand frames come after those of the next poll that has frames.
+        /// The number of frames per thousand that arrive after the frames of the next poll that has
+        /// any.
         reorder: u32;
     }
 
-    /// Delays this many of a thousand frames by `time`.
+    /// Delays this many frames per thousand by `time`.
     #[must_use]
     pub fn delay(mut self, per_thousand: u32, time: Duration) -> Self {
         (self.delay, self.delay_time) = (per_thousand, time);
@@ -80,8 +81,7 @@ impl Faults {
     }
 }
 
-/// Counts the faults of each kind over all queues. Any thread can call [`read`](Self::read), which
-/// returns the counts so far.
+/// Counts the faults of each type over all queues. Any thread can call [`read`](Self::read).
 #[derive(Debug, Default)]
 pub struct FaultCounts {
     lost: AtomicU64,
@@ -94,7 +94,6 @@ pub struct FaultCounts {
 impl FaultCounts {
     /// The counts so far.
     pub fn read(&self) -> FaultTotals {
-        // Relaxed: these are only counts.
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         FaultTotals {
             lost: read(&self.lost),
@@ -106,27 +105,26 @@ impl FaultCounts {
     }
 }
 
-/// How many frames each fault has hit: see [`FaultCounts::read`].
+/// The number of frames that each fault has hit: see [`FaultCounts::read`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultTotals {
     /// Frames that were lost.
     pub lost: u64,
-    /// Frames that came twice.
+    /// Frames that were duplicated.
     pub duplicated: u64,
     /// Frames with a flipped bit.
     pub corrupted: u64,
-    /// Frames that came after those of the next poll.
+    /// Frames that arrived after those of the next poll.
     pub reordered: u64,
     /// Frames that were delayed.
     pub delayed: u64,
 }
 
-/// A frame that the wrapper holds up.
 #[derive(Debug)]
 struct Held {
     frame: Vec<u8>,
-    /// The frame is not released before this time, unless it only waits to be overtaken.
+    /// The frame is not delivered earlier, unless it only waits to be overtaken.
     due: Timestamp,
     until_overtaken: bool,
 }
@@ -137,12 +135,11 @@ pub struct Fault {
     faults: Faults,
     rng: Rng,
     held: VecDeque<Held>,
-    /// Copies to hand over in the current poll.
+    /// Copies to deliver in the current poll.
     now: Vec<Vec<u8>>,
     counts: Arc<FaultCounts>,
 }
 
-/// The fault of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Happens {
     Nothing,
@@ -155,7 +152,7 @@ enum Happens {
 
 impl Fault {
     /// Adds faults to each queue of `input`. Also returns the counts. The input's name, kind and
-    /// mode stay the same. The wrapper copies frames and allocates memory, so it is for tests only.
+    /// mode stay the same. The wrapper copies frames and allocates memory, so use it in tests only.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, faults: Faults) -> (Input, Arc<FaultCounts>) {
         let counts = Arc::new(FaultCounts::default());
@@ -168,7 +165,7 @@ impl Fault {
         (input, counts)
     }
 
-    /// Decides the fault of each new frame, from the `from`th on.
+    /// Decides the fault of each new frame, starting with frame number `from`.
     fn happen(&mut self, out: &mut Completions<'_>, from: usize) {
         let later = out.now();
         let Self { faults, rng, held, now, counts, .. } = self;
@@ -211,8 +208,8 @@ impl Fault {
         });
     }
 
-    /// Hands over the frames that are due, in the order in which they were held up, while there is
-    /// room.
+    /// Delivers the delayed frames that are due, in the order in which they were delayed, while
+    /// there is room.
     fn release(&mut self, out: &mut Completions<'_>, is_overtaken: bool, budget: usize) {
         let now = out.now();
         let mut at = 0;
@@ -251,10 +248,10 @@ impl RxQueue for Fault {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let from = out.len();
-        // A frame may come twice, so poll for at most half of the budget.
+        // A frame may arrive twice, so poll for at most half of the budget.
         let polled = self.queue.poll(out, budget.div_ceil(2))?;
         let came = out.len() > from;
-        // The new frames overtake those that were held up before, but not those that are held up
+        // The new frames overtake frames that were delayed before, but not those that are delayed
         // now.
         let before = self.held.len();
         self.happen(out, from);
@@ -265,7 +262,7 @@ impl RxQueue for Fault {
         self.release(out, came, budget);
         self.held.extend(later);
         match (polled, self.held.iter().map(|held| held.due).min()) {
-            // Hand over the held frames before the end.
+            // Deliver the delayed frames before the end.
             (Polled::Ended, Some(_)) => {
                 self.held.iter_mut().for_each(|held| held.due = Timestamp::ZERO);
                 Ok(Polled::More)
@@ -276,7 +273,8 @@ impl RxQueue for Fault {
     }
 }
 
-/// How often a queue that holds up frames polls its device. It does not sleep on the device then.
+/// The interval at which a queue with delayed frames polls its device, instead of sleeping on the
+/// device.
 const LOOK: Duration = Duration::from_micros(500);
 
 #[cfg(test)]
@@ -288,7 +286,6 @@ mod tests {
 
     const FRAMES: u64 = 20_000;
 
-    /// All frames that pass, and the counts of faults.
     fn through(faults: Faults) -> (Vec<Vec<u8>>, FaultTotals) {
         let options = SyntheticOptions::new().packets(FRAMES).flows(5000);
         let (mut input, counts) = Fault::new(options.open().unwrap(), faults);

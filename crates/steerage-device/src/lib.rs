@@ -14,14 +14,14 @@
 //! | [`limit`] | a wrapper that ends the input after a number of frames |
 //!
 //! [`open`] opens a device from the text of a user. A device has a [`steerage::device::RxQueue`]
-//! for each of its queues. [`steerage::testing::QueueTester`] tests them.
+//! for each of its queues. [`steerage::testing::QueueTester`] tests such queues.
 //!
 //! Architecture invariant: no device knows about CPUs, hashes or handlers, and no device has its
-//! own clock or thread. There are two exceptions. Each capture file or stream that is written has a
-//! thread, since writing may block. One more thread opens the files of a capture, so that no thread
-//! that handles packets has to open files.
-// The exceptions are the `sys` modules: one for the system calls of each device, and one for those
-// that devices share.
+//! own clock or thread, with two exceptions. Each capture file or stream that is written has a
+//! thread, because writing may block. Another thread opens the files of a capture, so that packet
+//! threads never open files.
+// The exceptions are the `sys` modules: one for the system calls of each device, and one for shared
+// system calls.
 #![deny(unsafe_code)]
 
 pub mod af_packet;
@@ -72,7 +72,8 @@ use udp::UdpOptions;
 /// - `af_xdp:NAME,option=value,...`: takes packets from an interface ([`af_xdp`]).
 /// - `tap:NAME` or `tun:NAME`: the other end of an interface ([`tap`]).
 /// - `udp:ADDR:PORT` or `udp:ADDR:PORT,option=value,...`: UDP sockets ([`udp`]).
-/// - Any other text: the path of a capture file ([`steerage_capture`]). `-` is a capture on standard input.
+/// - Any other text: the path of a capture file ([`steerage_capture`]). `-` is a capture on
+///   standard input.
 ///
 /// If a file has the name of a device or an interface, write `./synthetic` or `./eth0`. `any`
 /// stands for several devices, so only [`open_all`] accepts it.
@@ -116,7 +117,6 @@ fn take(named: af_xdp::Named<'_>, options: AfXdpOptions) -> Result<af_xdp::AfXdp
     named.apply(options).map_err(OpenError::Spec)?.open().map_err(OpenError::Device)
 }
 
-/// Checks whether a name that is not a device could be that of a file.
 fn could_be_a_file(name: &str) -> Result<(), OpenError> {
     if Named::read_any(name).is_some() {
         let cause = io::Error::new(io::ErrorKind::InvalidInput, "it stands for several devices");
@@ -132,7 +132,7 @@ fn could_be_a_file(name: &str) -> Result<(), OpenError> {
     Err(OpenError::Device(error.advise("`ls` shows the files here, `ip link` the interfaces")))
 }
 
-/// Whether the device that `spec` names can have a filter. It can if it listens to an interface or
+/// Whether the device that `spec` names supports a filter, because it listens to an interface or
 /// reads a capture file. The function opens nothing.
 ///
 /// ```
@@ -146,8 +146,8 @@ pub fn takes_filter(spec: &str) -> bool {
 /// Checks `spec` without opening the device.
 ///
 /// # Errors
-/// [`OpenError::Spec`] for a mistake in the text. A correct text does not mean that the device can
-/// be opened.
+/// [`OpenError::Spec`] for a mistake in the text. A device with a correct text may still fail to
+/// open.
 ///
 /// ```
 /// use steerage_device::check;
@@ -187,7 +187,7 @@ pub struct Opened {
     pub inputs: Vec<Input>,
     /// Information about the capture files, if there are any.
     pub capture: Option<Arc<CaptureInfo>>,
-    /// Notes for the user, one line each.
+    /// Hints for the user, one line each.
     pub notes: Vec<String>,
 }
 
@@ -199,25 +199,24 @@ impl Opened {
     }
 }
 
-/// Opens each of `specs` like [`open`]. `any` stands for all interfaces that are up now. Each of
-/// them becomes a separate device with its own link type. All capture files become one device with
-/// one queue, which hands them over one after the other, in the given order and with the options in
-/// `files`.
+/// Opens each of `specs` like [`open`]. `any` stands for all interfaces that are up now, and each
+/// becomes a separate device with its own link type. All capture files become one device with one
+/// queue, which delivers them in the given order and with the options in `files`.
 ///
 /// # Errors
-/// As for [`open`]. Also the errors of the filter in `files`.
+/// As for [`open`], and the errors of the filter in `files`.
 pub fn open_all(specs: &[impl AsRef<str>], files: &CaptureOptions) -> Result<Opened, OpenError> {
     open_all_with(specs, files, |interface| Ok(AfPacketOptions::new(interface)))
 }
 
 /// Like [`open_all`], but `live` returns the options for each interface to listen to, given the
-/// interface's name. The options in the text override them.
+/// interface's name. Options in the text override these options.
 ///
-/// `live` is called for all interfaces before any device is opened. So it may compile filters,
+/// `live` is called for all interfaces before any device is opened, so that it may compile filters,
 /// which runs child processes.
 ///
 /// # Errors
-/// As for [`open`]. Also the errors of `live`.
+/// As for [`open`], and the errors of `live`.
 ///
 /// ```no_run
 /// use steerage_device::af_packet::AfPacketOptions;
@@ -242,7 +241,7 @@ pub fn open_all_with(
 /// `af_xdp:NAME,option=value,...`, given the interface's name.
 ///
 /// # Errors
-/// As for [`open`]. Also the errors of `live`.
+/// As for [`open`], and the errors of `live`.
 pub fn open_all_taking(
     specs: &[impl AsRef<str>],
     files: &CaptureOptions,
@@ -302,9 +301,7 @@ pub fn open_all_taking(
     Ok(opened)
 }
 
-/// The device that one spec names.
 enum Plan<'a> {
-    /// A device that the text describes completely.
     Spec(&'a str),
     Take(AfXdpOptions),
     Listen(AfPacketOptions),
@@ -312,7 +309,6 @@ enum Plan<'a> {
     Files,
 }
 
-/// Compiles and runs the code in the guides.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/functions.md")]
@@ -322,7 +318,7 @@ enum Plan<'a> {
 #[doc = include_str!("../../../docs/privileges.md")]
 struct Guides;
 
-/// Why a device could not be opened.
+/// The reason for which a device could not be opened.
 ///
 /// ```
 /// use steerage_device::{OpenError, open};
@@ -339,7 +335,7 @@ pub enum OpenError {
     /// The device could not be opened.
     #[error(transparent)]
     Device(DeviceError),
-    /// The device cannot have this filter.
+    /// The device does not support this filter.
     #[error(transparent)]
     Filter(#[from] FilterError),
 }
@@ -360,7 +356,6 @@ impl fmt::Debug for OpenError {
     }
 }
 
-/// The examples of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -10,7 +10,7 @@ use steerage::{
 
 use crate::wrapper::delegate_to_queue;
 
-/// One queue of a limited device. All queues share one allowance.
+/// One queue of a limited device. All queues share one frame limit.
 ///
 /// ```
 /// use steerage_device::limit::Limit;
@@ -23,20 +23,18 @@ pub struct Limit {
     allowance: Arc<Allowance>,
 }
 
-/// How many more frames are allowed.
 #[derive(Debug)]
 struct Allowance {
-    /// Frames that are not promised to a poll yet.
     free: AtomicU64,
-    /// Frames that were not handed over yet. This is never less than `free`. The difference is
-    /// promised to current polls.
+    /// Frames that were not delivered yet, at least `free`. The difference is reserved for current
+    /// polls.
     left: AtomicU64,
 }
 
 impl Limit {
-    /// Limits `input`. All of its queues end once they have handed over `packets` frames together,
-    /// or earlier if there are fewer. Lost frames do not count. The input's name, kind and mode
-    /// stay the same.
+    /// Limits `input`. The queues of `input` end after they have delivered `packets` frames
+    /// together, or earlier if there are fewer. Lost frames do not count. The input's name, kind
+    /// and mode stay the same.
     ///
     /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) sees the end at its next poll.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
@@ -44,8 +42,7 @@ impl Limit {
         Self::with(&Self::allowance(packets), input)
     }
 
-    /// Limits several devices. All of them end once they have handed over `packets` frames
-    /// together.
+    /// Limits several devices, which end after they have delivered `packets` frames together.
     pub fn over(inputs: Vec<Input>, packets: u64) -> Vec<Input> {
         let allowance = Self::allowance(packets);
         inputs.into_iter().map(|input| Self::with(&allowance, input)).collect()
@@ -62,16 +59,15 @@ impl Limit {
 }
 
 impl Allowance {
-    /// Promises up to `wanted` frames.
     fn take(&self, wanted: u64) -> u64 {
-        // Relaxed, here and below: these are only counts, and no other memory depends on them.
+        // `Relaxed` here and below: these are only counts, and no other memory depends on them.
         let taken = |free| Some(free - wanted.min(free));
         let free = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
         free.map_or(0, |free| free.min(wanted))
     }
 
-    /// Settles a promise of `taken` frames, from which the poll has used `used`. Returns how many
-    /// frames are left.
+    /// Ends a reservation of `taken` frames, of which the poll has used `used`. Returns how many
+    /// frames remain.
     fn settle(&self, taken: u64, used: u64) -> u64 {
         self.free.fetch_add(taken - used, Ordering::Relaxed);
         self.left.fetch_sub(used, Ordering::Relaxed) - used
@@ -84,8 +80,8 @@ impl RxQueue for Limit {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let taken = self.allowance.take(budget as u64);
         if taken == 0 {
-            // The poll of another queue may give back frames that it was promised. Until that poll
-            // is over, this queue cannot end.
+            // The poll of another queue may return reserved frames. Until that poll is over, this
+            // queue cannot end.
             let over = self.allowance.left.load(Ordering::Relaxed) == 0;
             return Ok(if over { Polled::Ended } else { Polled::More });
         }

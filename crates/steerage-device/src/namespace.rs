@@ -1,14 +1,14 @@
-//! The network namespace of a thread. The meaning of an interface's name depends on it.
+//! The network namespace of a thread, which determines the meaning of an interface's name.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// A network namespace, identified by the numbers of a device and a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Namespace(u64, u64);
 
 impl Namespace {
-    /// The namespace of this thread. If /proc does not show it, assume that there is only one.
+    /// The namespace of this thread. If /proc does not show it, all threads count as being in the
+    /// same namespace.
     pub(crate) fn here() -> Self {
         fs::metadata("/proc/thread-self/ns/net").map_or(Self(0, 0), |file| Self(file.dev(), file.ino()))
     }

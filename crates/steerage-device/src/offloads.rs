@@ -1,5 +1,5 @@
-//! Code that all devices with super-frames share. A super-frame is a packet of up to 64 KiB that stands for
-//! many packets.
+//! Code that all devices with super-frames share. A super-frame is a packet of up to 64 KiB that
+//! stands for many packets.
 //!
 //! | file | what it holds |
 //! |---|---|

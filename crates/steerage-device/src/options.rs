@@ -4,10 +4,11 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// How many characters of an invalid text an error shows at most.
+/// The maximum number of characters of an invalid text in an error.
 const SHOWN_CHARS_MAX: usize = 64;
 
-/// A mistake in a device's options. Its text names the option, its value and what is allowed, in one line.
+/// A mistake in a device's options. The message names the option, its value and what is allowed, in
+/// one line.
 ///
 /// ```
 /// use steerage_device::synthetic::SyntheticOptions;
@@ -25,7 +26,6 @@ pub struct SpecError {
 }
 
 impl SpecError {
-    /// An error of `device`, because its `option` has an invalid value.
     pub(crate) fn of(device: &'static str, option: &str, value: impl Display, wrong: impl Into<String>) -> Self {
         Self { device, option: shown(option), value: shown(&value.to_string()), wrong: wrong.into() }
     }
@@ -74,7 +74,6 @@ pub(crate) fn read<'a>(device: &'static str, list: &'a str) -> Result<Vec<(&'a s
     Ok(read)
 }
 
-/// Parses a number from `least` to `most`.
 pub(crate) fn within<T: FromStr + PartialOrd + Display>(
     device: &'static str,
     option: &str,
@@ -87,7 +86,6 @@ pub(crate) fn within<T: FromStr + PartialOrd + Display>(
     number.ok_or_else(|| SpecError::of(device, option, value, wrong))
 }
 
-/// Parses one of these names.
 pub(crate) fn one_of<T: Copy>(
     device: &'static str,
     option: &str,
@@ -103,7 +101,6 @@ pub(crate) fn one_of<T: Copy>(
     }
 }
 
-/// The error for an option that does not exist.
 pub(crate) fn unknown(device: &'static str, option: &str, value: &str, known: &[&str]) -> SpecError {
     SpecError::of(device, option, value, format!("does not exist: there are {}", known.join(", ")))
 }

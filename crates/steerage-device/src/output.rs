@@ -12,21 +12,16 @@ use crate::tap::{self, TapOptions};
 use crate::udp::{self, UdpOptions};
 use steerage_capture::Waiting;
 
-/// The prefix of an output to a capture file.
 const PCAP: &str = "pcap:";
 
-/// The prefix of an output to a FIFO. The next one is for an output to the first client that
-/// connects by TCP.
 const FIFO: &str = "fifo:";
 const TCP_LISTEN: &str = "tcp-listen:";
 
-/// The list of outputs, for errors.
 const KINDS: &str = "write pcap:FILE, fifo:PATH, tcp-listen:ADDR, tap:NAME, tun:NAME, udp:ADDR:PORT, af_xdp:IFACE, or the name of an interface";
 
-/// The most outputs that one spec may expand to.
 const EXPANDED_MAX: usize = steerage::limits::OUTPUTS_MAX;
 
-/// Why an output could not be opened.
+/// The reason for which an output could not be opened.
 ///
 /// ```
 /// use steerage_device::output::{OutputError, expand};
@@ -41,7 +36,7 @@ pub enum OutputError {
     Spec {
         /// The text as the user wrote it.
         spec: String,
-        /// The mistake, and what to write instead.
+        /// The mistake, and the correct syntax.
         wrong: &'static str,
     },
     /// An option of the output has a mistake.
@@ -53,8 +48,8 @@ pub enum OutputError {
 }
 
 /// The outputs that `spec` stands for: `pcap:FILE`, `fifo:PATH`, `tcp-listen:ADDR`, `tap:NAME`,
-/// `tun:NAME`, `udp:ADDR:PORT`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's bare name. A range in braces
-/// stands for one output per number, as in `pcap:part{0..3}.pcapng`.
+/// `tun:NAME`, `udp:ADDR:PORT`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's bare name. A
+/// range in braces stands for one output per number, as in `pcap:part{0..3}.pcapng`.
 ///
 /// # Errors
 /// [`OutputError::Spec`] if `spec` is not an output, or has braces without numbers.
@@ -120,13 +115,15 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
     open_when_read(spec, cpus, |_, _| true)
 }
 
-/// Like [`open_for`], but reports if it waits for the reader of a FIFO or for a TCP client.
+/// Like [`open_for`], but calls `waits` while it waits for the reader of a FIFO or for a TCP
+/// client.
 ///
-/// While there is no reader, the function calls `waits` repeatedly. The arguments are the path of
-/// the FIFO or the listening address, and what happened. `waits` returns whether to continue waiting.
+/// The function calls `waits` repeatedly until there is a reader. The arguments are the path of the
+/// FIFO or the listening address, and the current state. `waits` returns whether to continue
+/// waiting.
 ///
 /// # Errors
-/// As for [`open`]. Also, if `waits` returns false.
+/// As for [`open`], or if `waits` returns false.
 pub fn open_when_read(
     spec: &str,
     cpus: usize,

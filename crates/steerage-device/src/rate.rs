@@ -1,4 +1,5 @@
-//! A wrapper around a device that can wait. It limits the rate in frames per second.
+//! A wrapper that limits the rate of a device in frames per second. The device must be able to
+//! wait.
 
 use steerage::{
     DeviceError, Input, Timestamp,
@@ -12,7 +13,7 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// The highest rate in frames per second: one frame per nanosecond.
 pub const RATE_MAX: u64 = 1_000_000_000;
 
-/// One queue of a rate-limited device. It has a share of the rate.
+/// One queue of a rate-limited device, with a share of the rate.
 ///
 /// ```
 /// use steerage_device::rate::Rate;
@@ -42,14 +43,12 @@ impl Rate {
         input.wrap_queues(rated)
     }
 
-    /// How many frames are due by then. The first is due at once.
     fn due(&mut self, now: Timestamp) -> u64 {
         let start = *self.start.get_or_insert(now);
         let elapsed = now.since(start).as_nanos();
         u64::try_from(elapsed * u128::from(self.per_second) / NANOS_PER_SECOND).unwrap_or(u64::MAX).saturating_add(1)
     }
 
-    /// When the next frame becomes due.
     fn next(&self) -> Timestamp {
         let after = (u128::from(self.handed_over) * NANOS_PER_SECOND).div_ceil(u128::from(self.per_second));
         let start = self.start.unwrap_or_default().as_nanos();
@@ -95,7 +94,6 @@ mod tests {
     fn a_second_holds_the_rate() {
         let mut queue = queue(100_000, 1000);
         let mut count = 0;
-        // Poll every 0.1 ms for ten seconds.
         for tick in 0..100_000 {
             let (_, frames) = queue.poll(Timestamp::from_nanos(77 + tick * S / 10_000), 64).unwrap();
             count += frames.len();
@@ -116,7 +114,7 @@ mod tests {
         assert_eq!((polled, frames.len()), (Polled::More, 64));
         let (polled, frames) = queue.poll(Timestamp::from_nanos(start + S), 64).unwrap();
         assert_eq!((polled, frames.len()), (Polled::NotBefore(Timestamp::from_nanos(start + S + S / 100)), 36));
-        // A device without more frames ends, no matter how late it is.
+        // A device without more frames ends, however late the poll is.
         let late = Timestamp::from_nanos(start + 100 * S);
         let mut left = 0;
         loop {

@@ -1,5 +1,5 @@
-//! A device that generates its packets. They are valid Ethernet frames, and each has a number that
-//! reveals losses and reordering later in the path.
+//! A device that generates its packets. They are valid Ethernet frames, and each frame has a number
+//! that reveals losses and reordering later in the path.
 //!
 //! ```text
 //! synthetic
@@ -34,15 +34,16 @@
 //! Each flow has its own source address in 10.0.0.0/8 or 2001:db8:0:1::/104, permuted by the seed,
 //! and a source port between 32768 and 65535. All flows go to port 9 (discard) of 198.18.0.1 or
 //! 2001:db8:0:2::1. Flow `f` is in queue `f % queues`, and has kind number `f / queues % kinds`.
-//! TCP flows are in the middle of sending: every segment continues the previous one.
+//! Every TCP segment continues the sequence numbers of the flow's previous segment.
 //!
 //! # Timing
 //!
 //! Without `rate` the device [can wait](steerage::device::Capabilities::can_wait): it generates the
-//! frames that a poll asks for. With `rate` it is live: frames become due by the path's clock, and
-//! fill a ring of [`RING`] descriptors per queue. Frames that find the ring full are lost and
-//! counted, as in a network card. They take no number, so a gap in a flow's numbers is a loss later
-//! in the path. Queues share packets and rate in proportion to the weights of their flows.
+//! frames that a poll requests. With `rate` it is live: frames become due by the path's clock, and
+//! fill a ring of [`RING`] descriptors per queue. Frames that do not fit into the ring are lost and
+//! counted, as in a network card. Lost frames have no number, so a gap in a flow's numbers is a
+//! loss later in the path. Queues share packets and rate in proportion to the weights of their
+//! flows.
 //!
 //! # Memory
 //!
@@ -168,14 +169,16 @@ impl SyntheticOptions {
     setters! {
         /// The number of flows, 1 to [`FLOWS_MAX`]. Default: 65536.
         flows: u32;
-        /// The bytes of a frame, without its checksum, [`SIZE_MIN`] to [`SIZE_MAX`]. Default: [`SIZE_MIN`].
+        /// The bytes of a frame, without its checksum, [`SIZE_MIN`] to [`SIZE_MAX`]. Default:
+        /// [`SIZE_MIN`].
         size: usize;
         /// The exponent of the flows' weights, 0 to [`ZIPF_MAX`]. Default: 0, which gives all flows
         /// the same weight.
         zipf: f64;
         /// Ends after this many frames over all queues. Default: no end.
         packets: u64 => Some;
-        /// The rate in frames per second over all queues, 1 to [`RATE_MAX`]. Default: as fast as they are taken.
+        /// The rate in frames per second over all queues, 1 to [`RATE_MAX`]. Default: as fast as
+        /// they are taken.
         rate: u64 => Some;
         /// The seed of the random numbers. Default: 1.
         seed: u64;
@@ -221,7 +224,6 @@ impl Share {
     const BITS: u32 = 32;
     const WHOLE: u64 = 1 << Self::BITS;
 
-    /// This share of `total` things.
     fn of(self, total: u64) -> u64 {
         let up_to = |bound: u64| ((u128::from(total) * u128::from(bound)) >> Self::BITS) as u64;
         up_to(self.to) - up_to(self.from)

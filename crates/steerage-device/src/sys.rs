@@ -1,4 +1,4 @@
-//! System calls that several devices share. They are requests about an interface: see netdevice(7).
+//! System calls that several devices share, such as requests for an interface: see netdevice(7).
 
 use std::ffi::{c_int, c_ulong};
 use std::io;
@@ -21,7 +21,8 @@ const KEY_BYTES_MAX: usize = 256;
 /// The longest name of an interface, with its terminating zero.
 pub(crate) const NAME_BYTES: usize = libc::IFNAMSIZ;
 
-/// `struct ifreq` of linux/if.h: the name of an interface, and a value that the kernel reads or writes.
+/// `struct ifreq` of linux/if.h: the name of an interface, and a value that the kernel reads or
+/// writes.
 #[repr(C, align(8))]
 pub(crate) struct InterfaceRequest {
     name: [u8; NAME_BYTES],
@@ -56,19 +57,16 @@ impl InterfaceRequest {
     }
 }
 
-/// Sends a request about an interface to the kernel, which may write its answer into the request.
 pub(crate) fn ask(fd: BorrowedFd<'_>, operation: c_ulong, request: &mut InterfaceRequest) -> io::Result<()> {
     // SAFETY: `request` is as large as any `ifreq` and holds no pointer. The operations used here
     // read and write no more than that.
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), operation as _, std::ptr::from_mut(request)) })
 }
 
-/// Turns the result of a system call that returns only success or failure into a `Result`.
 pub(crate) fn checked(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Opens a socket.
 pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
     // SAFETY: takes numbers only.
     let fd = unsafe { libc::socket(family, kind, protocol) };

@@ -12,9 +12,9 @@
 //! share it. [`Tap`] provides both. Within a process and network namespace, [`open`](crate::open)
 //! and [`output::open`](crate::output::open) share the interfaces that they open by name.
 //!
-//! By default, the device asks for no offloads. The kernel then completes checksums and segments
+//! By default, the device requests no offloads. The kernel then completes checksums and segments
 //! packets before it delivers them, so that they look as on a wire. With [`TapOptions::offloads`],
-//! the kernel hands over super-frames uncut, and accepts them: `offloads/lent.rs` receives them, and
+//! the kernel delivers and accepts uncut super-frames: `offloads/lent.rs` receives them, and
 //! `offloads/merged.rs` merges and cuts.
 
 mod drops;
@@ -52,7 +52,7 @@ use crate::options::setters;
 
 pub use spec::is_spec;
 
-/// The most queues of an interface. It is the kernel's `MAX_TAP_QUEUES`.
+/// The maximum number of queues of an interface: the kernel's `MAX_TAP_QUEUES`.
 pub const QUEUES_MAX: usize = 256;
 
 /// The smallest MTU. Every IPv4 host must accept it (RFC 791), and it is the kernel's minimum.
@@ -114,7 +114,7 @@ impl Layer {
     }
 }
 
-/// The interface to open, and the options for it.
+/// The interface to open, and the options.
 ///
 /// ```no_run
 /// use steerage_device::tap::{Layer, TapOptions};
@@ -135,7 +135,7 @@ pub struct TapOptions {
     /// The longest packet, without an Ethernet header. `None` leaves it unchanged, and a new
     /// interface has 1500.
     pub mtu: Option<usize>,
-    /// Whether super-frames come and go in one piece. The last sender then completes checksums.
+    /// Whether super-frames are received and sent whole. The last sender then completes checksums.
     pub offloads: bool,
 }
 
@@ -143,7 +143,6 @@ pub struct TapOptions {
 #[derive(Clone, Debug)]
 pub struct Tap(Arc<Shared>);
 
-/// The part that the queues of an interface share.
 #[derive(Debug)]
 struct Shared {
     name: String,

@@ -1,15 +1,15 @@
 //! UDP sockets, for tunnels and overlays. docs/tunnels.md is the user's guide.
 //!
-//! A packet of this device is an IP packet. The device makes its IP and UDP headers from the
-//! peer's address and the address that the datagram was sent to, and reads them of the packets that
-//! it sends. The kernel merges the datagrams of a flow (`UDP_GRO`): they are one
+//! A packet of this device is an IP packet. The device creates its IP and UDP headers from the
+//! addresses of a received datagram, and reads the addresses of a sent datagram from these headers.
+//! The kernel merges the datagrams of a flow (`UDP_GRO`) into one
 //! [super-frame](steerage::Packet::offload), which is steered as one packet. Packets to one
 //! destination that leave in the same batch are one message (`UDP_SEGMENT`), and all messages of a
 //! batch are one system call.
 //!
-//! Each queue is a socket. Several of them share the address (`SO_REUSEPORT`), and the kernel
-//! spreads flows over them. Within a process and network namespace, the same address as an input
-//! and as an output is the same sockets.
+//! Each queue is a socket. Several sockets share the address (`SO_REUSEPORT`), and the kernel
+//! spreads flows over them. If an input and an output of a process have the same address in the
+//! same network namespace, they share their sockets.
 
 mod headers;
 mod queue;
@@ -36,7 +36,8 @@ use crate::sys::socket;
 
 pub use spec::is_spec;
 
-/// The most sockets of an address. There is no limit in the kernel; more than CPUs are of no use.
+/// The maximum number of sockets per address. The kernel has no limit, but more sockets than CPUs
+/// are of no use.
 pub const QUEUES_MAX: usize = 256;
 
 /// The smallest MTU. Every IPv4 host must accept it (RFC 791).
@@ -54,10 +55,10 @@ pub const BUFFER_MAX: usize = 1 << 30;
 /// CAP_NET_ADMIN.
 const BUFFER: usize = 8 << 20;
 
-/// The most errors that are read at once.
+/// The maximum number of errors that are read at once.
 const ERRORS_MAX: usize = 64;
 
-/// The most lines about path MTUs in the log. Peers can cause them.
+/// The maximum number of log lines about path MTUs, because peers can cause them.
 const MTU_LINES_MAX: u64 = 16;
 
 /// The address to bind sockets to, and their options.
@@ -121,7 +122,7 @@ const COUNTS: &[&str] = &[
 const TRUNCATED: usize = 5;
 const DROPS: usize = 6;
 /// The first queue shows these counts and the following ones for all sockets. Any thread adds to
-/// them, so they are right in the report, even if the queue has ended.
+/// these counts, so they are right in the report, even if the queue has ended.
 const ICMP_ERRORS: usize = 7;
 const TOO_LONG: usize = 8;
 const PATH_MTU: usize = 9;
@@ -142,11 +143,11 @@ impl UdpOptions {
         /// The size of the kernel's buffer for each socket in bytes. Default: 8 MiB.
         receive_buffer: usize;
         /// The longest packet, with its headers, that is not merged and that handlers can write to
-        /// or keep. Longer ones can be read. Default: 1500.
+        /// or keep. Longer packets can be read. Default: 1500.
         mtu: usize;
         /// Whether the kernel follows the MTU of the path, and refuses longer packets, which are
-        /// counted as `too_long`. Otherwise it fragments them. Default: yes, because fragments have
-        /// no ports to steer by, and a lost fragment loses the packet.
+        /// counted as `too_long`. Otherwise the kernel fragments longer packets. Default: yes,
+        /// because fragments have no ports to steer by, and a lost fragment loses the packet.
         pmtu: bool;
     }
 
@@ -294,8 +295,8 @@ impl Shared {
         DeviceError::new(self.name(), operation, cause)
     }
 
-    /// Takes what routers and peers reported from the error queue of a socket. While there is
-    /// something in it, the socket is always ready.
+    /// Reads the reports of routers and peers from a socket's error queue. The socket is ready as
+    /// long as its error queue has an entry.
     #[cold]
     fn take_errors(&self, nth: usize) {
         use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! Wrappers: devices around a device.
 
 /// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`.
-/// All wrappers use this macro, so a new method of the trait must be added here only.
+/// All wrappers use this macro, so a new method of the trait must be added only here.
 macro_rules! delegate_to_queue {
     () => {
         fn capabilities(&self) -> steerage::device::Capabilities {

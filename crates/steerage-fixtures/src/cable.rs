@@ -1,5 +1,5 @@
-//! Two network namespaces that are joined by a cable. They are created for one test and deleted
-//! after it.
+//! Two network namespaces that are joined by a veth pair, created for one test and deleted after
+//! it.
 
 use std::fs;
 
@@ -14,9 +14,9 @@ pub const FAR: &str = "10.209.0.2";
 const NEAR_MAC: &str = "02:00:00:00:00:01";
 const FAR_MAC: &str = "02:00:00:00:00:02";
 
-/// Two namespaces. `near0` in the namespace `near` and `far0` in the namespace `far` are the ends
-/// of a veth. It carries only packets of the test: there is no IPv6, and each end knows the other's
-/// MAC address.
+/// Two namespaces with a veth pair: `near0` in the namespace `near` and `far0` in the namespace
+/// `far`. Only packets of the test pass: there is no IPv6, and each end knows the other's MAC
+/// address.
 #[derive(Debug)]
 pub struct Net {
     /// The name of the near namespace.
@@ -26,13 +26,14 @@ pub struct Net {
 }
 
 impl Net {
-    /// Creates the namespaces. Returns `None`, with the reason on standard error, if this process
-    /// may not create them. In CI, that is a failure.
+    /// Creates the namespaces. Returns `None` and prints the reason to standard error if this
+    /// process may not create them. In CI, that is a failure.
     pub fn new() -> Option<Self> {
         Self::with("")
     }
 
-    /// Like [`new`](Self::new), with more arguments to `ip link add` for both ends: `mtu 9000`, `numrxqueues 4`.
+    /// Like [`new`](Self::new), with further arguments to `ip link add` for both ends: `mtu 9000`,
+    /// `numrxqueues 4`.
     pub fn with(wishes: &str) -> Option<Self> {
         let net = Self { near: fresh_name(), far: fresh_name() };
         if !ip(&format!("netns add {}", net.near)) || !ip(&format!("netns add {}", net.far)) {
@@ -58,7 +59,7 @@ impl Net {
         Some(net)
     }
 
-    /// Runs `ip` with these arguments. It must succeed.
+    /// Runs `ip` with these arguments, which must succeed.
     pub fn must(&self, args: &str) {
         assert!(ip(args), "ip {args}");
     }
@@ -73,7 +74,7 @@ impl Net {
         within(&self.far, body)
     }
 
-    /// How many packets the far end has received, according to its kernel.
+    /// The number of packets that the far end has received, according to its kernel.
     pub fn arrived(&self) -> u64 {
         self.far(|| counted_here("far0", 1))
     }

@@ -1,7 +1,7 @@
 //! A strict reader of Prometheus' text format 0.0.4,
-//! <https://prometheus.io/docs/instrumenting/exposition_formats/>. It checks steerage's output even
-//! if promtool is absent. It is stricter than the format: every metric must be described before its
-//! samples, and all of its samples must be together.
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/>. The reader checks steerage's
+//! output even if promtool is missing. The reader is stricter than the format: each metric must be
+//! described before its samples, and all of its samples must be consecutive.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::skip;
 
-/// A page that was read. A series is the name and the labels of a sample, as they are written.
+/// A parsed page. A series is the name and the labels of a sample, as they are written.
 #[derive(Debug)]
 pub struct Page {
     /// The value of each series.
@@ -69,7 +69,6 @@ fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Parses `name{label="value",...} 1`.
 fn sample(line: &str) -> (String, f64) {
     let name_end = line.find(['{', ' ']).unwrap_or_else(|| panic!("no value: {line}"));
     let (name, mut rest) = line.split_at(name_end);
@@ -106,7 +105,7 @@ fn closing_quote(text: &str) -> Option<usize> {
     })
 }
 
-/// Checks that `promtool check metrics` finds no error. Skips if there is no promtool, which is a
+/// Checks that `promtool check metrics` finds no error. Skips if promtool is missing, which is a
 /// failure in CI.
 pub fn check_with_promtool(text: &str) {
     let mut command = Command::new("promtool");

@@ -1,4 +1,4 @@
-//! Handlers that do very little.
+//! Handlers with little work.
 
 use steerage::{Batch, Cpu, Handler, Running, Snapshot, TxId};
 
@@ -33,7 +33,7 @@ impl Handler for SendAll {
 }
 
 /// Joins two interfaces. Packets of the first receive queues, as many as the field says, go to the
-/// second output. All others go to the first output.
+/// second output. Packets of all further queues go to the first output.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire(pub usize);
 

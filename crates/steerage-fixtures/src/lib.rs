@@ -26,7 +26,6 @@ use steerage::Snapshot;
 /// The longest time that a test waits for a condition. Only a hang takes this long.
 pub const HANG: Duration = Duration::from_secs(120);
 
-/// How long [`until`] sleeps between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Waits until `done` returns true. Panics after [`HANG`].
@@ -43,14 +42,14 @@ pub fn in_ci() -> bool {
     env::var_os("CI").is_some()
 }
 
-/// Writes to standard error why a test skips. In CI, this is a failure.
+/// Prints the reason for which a test skips to standard error. In CI, this is a failure.
 pub fn skip(why: &str) {
     assert!(!in_ci(), "a test would skip, and CI is set: {why}");
     let _ = writeln!(io::stderr(), "skipped: {why}");
 }
 
-/// Whether a program of this Debian package is on the path. If not, the caller skips its test, which is a
-/// failure in CI.
+/// Whether a program of this Debian package is on the path. If the program is missing, the caller
+/// skips its test, which is a failure in CI.
 pub fn is_installed(program: &str, package: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     let there = env::split_paths(&folders).any(|folder| folder.join(program).is_file());
@@ -60,10 +59,11 @@ pub fn is_installed(program: &str, package: &str) -> bool {
     there
 }
 
-/// The user `nobody` by its number in Debian. It is a user other than root.
+/// The user `nobody`, by its number in Debian: a user other than root.
 pub const NOBODY: u32 = 65534;
 
-/// Whether this process runs as root. If not, the caller skips its test, which is a failure in CI.
+/// Whether this process runs as root. Otherwise the caller skips its test, which is a failure in
+/// CI.
 pub fn is_root() -> bool {
     let root = fs::metadata("/proc/self").expect("proc is mounted").uid() == 0;
     if !root {
@@ -72,8 +72,8 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Hides panics whose message contains "planted" from the output. All other panics are shown. It
-/// affects the whole process.
+/// Hides panics whose message contains "planted" from the output. All further panics are shown. The
+/// change affects the whole process.
 pub fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -86,15 +86,15 @@ pub fn quiet_panics() {
     });
 }
 
-/// Names the one test that a child process runs: see [`in_own_process`].
+/// The environment variable with the test that a child process runs: see [`in_own_process`].
 const OWN_PROCESS: &str = "STEERAGE_TEST_IN_OWN_PROCESS";
 
-/// Runs the test with this name (`module::test`) in a child process, and returns false when the
-/// test has passed there. In the child, the function returns true. The caller then runs the test,
-/// and no other test runs in its process.
+/// Runs the test with this name (`module::test`) in a child process, and returns false after the
+/// test has passed there. In the child process, the function returns true. The caller then runs the
+/// test, and no other test runs in its process.
 ///
-/// This is for tests that measure or change a property of the whole process, such as its memory or
-/// its threads.
+/// Use this function for tests that measure or change a property of the whole process, such as its
+/// memory or its threads.
 pub fn in_own_process(test: &str) -> bool {
     if env::var(OWN_PROCESS).is_ok_and(|name| name == test) {
         return true;

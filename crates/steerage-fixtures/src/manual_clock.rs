@@ -1,4 +1,4 @@
-//! A clock that a test sets. It is for CPUs that the test steps.
+//! A clock that a test sets, for CPUs that the test steps.
 
 use std::cell::Cell;
 use std::io;

@@ -19,16 +19,14 @@ use steerage::flow::wire::{icmp, icmp6, ipv4, put};
 
 use crate::{HANG, skip};
 
-/// How long to wait for an answer before the next attempt.
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// Namespaces that are not joined yet. They have no IPv6 addresses except those that a test gives
-/// them.
+/// Namespaces that are not joined yet, with only the IPv6 addresses that a test adds.
 #[derive(Debug)]
 pub struct Namespaces(Vec<String>);
 
 impl Namespaces {
-    /// Creates `count` namespaces. Returns `None`, with the reason on standard error, if this
+    /// Creates `count` namespaces. Returns `None` and prints the reason to standard error if this
     /// process may not create them. In CI, that is a failure.
     pub fn new(count: usize) -> Option<Self> {
         let namespaces = Self((0..count).map(|_| fresh_name()).collect());
@@ -43,25 +41,25 @@ impl Namespaces {
         Some(namespaces)
     }
 
-    /// Runs `ip` with these arguments in one of the namespaces. It must succeed.
+    /// Runs `ip` with these arguments in one of the namespaces, which must succeed.
     pub fn must(&self, nth: usize, args: &str) {
         assert!(ip(&format!("-n {} {args}", self.0[nth])), "ip {args}");
     }
 
-    /// Joins two of the namespaces with a cable, and sets both ends up.
+    /// Joins two of the namespaces with a veth pair, and sets both ends up.
     pub fn veth(&self, (one, name): (usize, &str), (other, peer): (usize, &str)) {
         self.must(one, &format!("link add {name} type veth peer name {peer} netns {}", self.0[other]));
         for (nth, name) in [(one, name), (other, peer)] {
-            // Without link-local addresses, the kernel sends only packets that the test asked for.
+            // Without link-local addresses, the kernel sends only packets that the test requested.
             self.must(nth, &format!("link set dev {name} addrgenmode none"));
             self.must(nth, &format!("link set dev {name} up"));
         }
     }
 
-    /// Creates the interface `NAME.ID` for the frames of a cable that have this VLAN's tag, and sets it up.
-    /// Returns `None`, with the reason on standard error, if this kernel has no such interfaces. That is no
-    /// failure in CI either: the kernel is not a program that the gate could install. With `STEERAGE_VLANS` in
-    /// the environment, it is one.
+    /// Creates the interface `NAME.ID` for frames with this VLAN's tag, and sets it up. Returns
+    /// `None` and prints the reason to standard error if this kernel does not support VLAN
+    /// interfaces. Missing support is no failure in CI, because the gate cannot install a kernel.
+    /// With `STEERAGE_VLANS` in the environment, missing support is a failure.
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
         let name = format!("{cable}.{id}");
         if !ip(&format!("-n {} link add link {cable} name {name} type vlan id {id}", self.0[nth])) {
@@ -74,13 +72,13 @@ impl Namespaces {
         Some(name)
     }
 
-    /// Gives an interface 10.210.0.`host` and fd00:210::`host`.
+    /// Assigns 10.210.0.`host` and fd00:210::`host` to an interface.
     pub fn address(&self, nth: usize, host: usize, device: &str) {
         self.must(nth, &format!("addr add 10.210.0.{host}/24 dev {device}"));
         self.must(nth, &format!("addr add fd00:210::{host}/64 dev {device} nodad"));
     }
 
-    /// How many packets an interface has received, according to its kernel.
+    /// The number of packets that an interface has received, according to its kernel.
     pub fn received_by(&self, nth: usize, device: &str) -> u64 {
         self.counted(nth, device, 1)
     }
@@ -97,7 +95,8 @@ impl Namespaces {
         assert!(set.status.success(), "ethtool -K {device} {features}: {set:?}");
     }
 
-    /// How many packets the kernels of all namespaces have dropped because of their checksums.
+    /// The number of packets that the kernels of all namespaces have dropped because of their
+    /// checksums.
     pub fn checksum_errors(&self) -> u64 {
         (0..self.0.len()).map(|nth| self.within(nth, checksum_errors_here)).sum()
     }
@@ -116,20 +115,18 @@ impl Drop for Namespaces {
     }
 }
 
-/// A name for a namespace. No other test on this machine uses it.
+/// A namespace name that no other test on this machine uses.
 pub(crate) fn fresh_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("st-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Runs `ip` and returns whether it succeeded. Its errors go to standard error.
 pub(crate) fn ip(args: &str) -> bool {
     // A namespace may already be gone when it is deleted.
     let stderr = if args.starts_with("netns del") { Stdio::null() } else { Stdio::inherit() };
     Command::new("ip").args(args.split_whitespace()).stderr(stderr).status().is_ok_and(|status| status.success())
 }
 
-/// Runs `body` in a namespace, on a separate thread, and returns its result.
 pub(crate) fn within<R: Send>(namespace: &str, body: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| {
         let run = || {
@@ -140,7 +137,7 @@ pub(crate) fn within<R: Send>(namespace: &str, body: impl FnOnce() -> R + Send) 
     })
 }
 
-/// A number in the interface's row of the file `dev`, see proc_pid_net(5), in the namespace of this
+/// A number in the interface's row of the file `dev` (proc_pid_net(5)), in the namespace of this
 /// thread.
 pub(crate) fn counted_here(device: &str, column: usize) -> u64 {
     let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
@@ -148,7 +145,7 @@ pub(crate) fn counted_here(device: &str, column: usize) -> u64 {
     row.unwrap().split_whitespace().nth(column).unwrap().parse().unwrap()
 }
 
-/// The numbers with the name `InCsumErrors`, or with one that ends so, of the files `snmp` and `snmp6`.
+/// The numbers whose name is or ends with `InCsumErrors`, in the files `snmp` and `snmp6`.
 fn checksum_errors_here() -> u64 {
     let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
     let (v4, v6) = (read("snmp"), read("snmp6"));
@@ -167,8 +164,8 @@ fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Sends `ask` until an answer comes for which `is_answer` returns true. If no such answer comes in
-/// time, it sends `ask` again.
+/// Sends `ask` until a reply arrives for which `is_answer` returns true. If no such reply arrives
+/// in time, sends `ask` again.
 fn asked(socket: &UdpSocket, to: SocketAddr, ask: &[u8], mut is_answer: impl FnMut(&[u8]) -> bool) {
     socket.set_read_timeout(Some(ANSWER)).unwrap();
     let (start, mut answer) = (Instant::now(), [0; 65536]);
@@ -190,7 +187,7 @@ fn asked(socket: &UdpSocket, to: SocketAddr, ask: &[u8], mut is_answer: impl FnM
     }
 }
 
-/// Pings `to` from this namespace, with `bytes` of payload, until it answers.
+/// Pings `to` from this namespace, with `bytes` of payload, until it replies.
 pub fn ping(to: IpAddr, bytes: usize) {
     let (family, protocol, ask, answer) = match to {
         IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp, icmp::ECHO, icmp::ECHO_REPLY),
@@ -210,8 +207,8 @@ pub fn ping(to: IpAddr, bytes: usize) {
     asked(&socket, SocketAddr::new(to, 0), &echo, is_ours);
 }
 
-/// Sends `count` datagrams of `bytes` bytes from this namespace to `to`, and waits until each has
-/// come back.
+/// Sends `count` datagrams of `bytes` bytes from this namespace to `to`, and waits until each
+/// datagram has returned.
 pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).unwrap();
@@ -223,7 +220,7 @@ pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
 }
 
 /// A socket with a thread that returns datagrams to their sender until this value is dropped. The
-/// second field is the address.
+/// second field is its address.
 #[derive(Debug)]
 pub struct Echo(Option<(UdpSocket, thread::JoinHandle<()>)>, pub SocketAddr);
 
@@ -262,7 +259,8 @@ pub const DATAGRAM_BYTES: usize = 1000;
 /// The number of datagrams of a message.
 pub const DATAGRAMS: usize = MESSAGE_BYTES.div_ceil(DATAGRAM_BYTES);
 
-/// A socket at any port of `address`, whose messages the kernel cuts into datagrams of `bytes` bytes.
+/// A socket at any port of `address`, whose messages the kernel cuts into datagrams of `bytes`
+/// bytes.
 pub fn cutting_socket(address: IpAddr, bytes: usize) -> UdpSocket {
     let socket = UdpSocket::bind((address, 0)).unwrap();
     setsockopt(&socket, sockopt::UdpGsoSegment, &(bytes as i32)).unwrap();
@@ -274,8 +272,8 @@ pub fn any(of: IpAddr) -> IpAddr {
     if of.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-/// Sends a message from one namespace to an address in another. Its datagrams must arrive unchanged and
-/// in order.
+/// Sends a message from one namespace to an address in another. The message's datagrams must arrive
+/// unchanged and in order.
 pub fn datagrams_in_one_piece(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr) {
     let receiver = namespaces.within(to, || UdpSocket::bind((address, 0)).unwrap());
     receiver.set_read_timeout(Some(HANG)).unwrap();
@@ -294,8 +292,9 @@ pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: Ip
     tcp_transfer_in_steps(namespaces, (from, to), address, (bytes, 1), |_| {});
 }
 
-/// Like [`tcp_transfer`], but calls `step` with its number, from 1 on, for each of `steps` equal parts
-/// that arrived, while the transfer goes on. The receiver waits if two parts are ahead of it.
+/// Like [`tcp_transfer`], but divides the transfer into `steps` equal parts. When a part has
+/// arrived, calls `step` with its number, counted from 1, while the transfer continues. The
+/// receiver waits if it is two parts ahead of `step`.
 pub fn tcp_transfer_in_steps(
     namespaces: &Namespaces,
     (from, to): (usize, usize),

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// An empty directory in the folder for temporary files. It is removed when this value is dropped.
+/// An empty directory in the folder for temporary files. The directory is removed when this value
+/// is dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Creates a directory that everybody may read, and only this user may write to.
+    /// Creates a directory that all users may read, and only this user may write to.
     pub fn new() -> Self {
         Self::with_mode(0o755)
     }

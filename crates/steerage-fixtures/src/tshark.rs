@@ -7,7 +7,6 @@ use std::process::Command;
 
 use crate::skip;
 
-/// Options that make tshark dissect each frame separately.
 const BY_ITSELF: [&str; 6] =
     ["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE", "-o", "tcp.desegment_tcp_streams:FALSE"];
 
@@ -20,8 +19,8 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures")
 }
 
-/// The captures in that folder. If there is no such folder, the list is empty, and the reason is on
-/// standard error.
+/// The captures in that folder. If the folder does not exist, the list is empty, and the reason is
+/// printed to standard error.
 pub fn captures() -> Vec<PathBuf> {
     captures_in(&folder())
 }
@@ -43,8 +42,8 @@ fn captures_in(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The capture with this name in that folder. `None`, with the reason on standard error, if it does
-/// not exist.
+/// The capture with this name in that folder. If the capture does not exist, the result is `None`,
+/// and the reason is printed to standard error.
 pub fn capture(name: &str) -> Option<PathBuf> {
     let path = folder().join(name);
     if !path.exists() {
@@ -54,18 +53,18 @@ pub fn capture(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The output of one of Wireshark's tools. `None` if the tool is absent, which is a failure in CI.
+/// The output of one of Wireshark's tools. `None` if the tool is missing, which is a failure in CI.
 pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool).args(arguments).arg(file).output() else {
         skip(&format!("{tool} is absent: install the package tshark"));
         return None;
     };
-    // If a capture is cut, the tools print its complete part and then fail.
+    // If a capture is truncated, the tools print its complete part and then fail.
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// These fields of each frame, with all occurrences of each. `None` if there is no tshark, which is
-/// a failure in CI.
+/// These fields of each frame, with all occurrences of each field. `None` if tshark is missing,
+/// which is a failure in CI.
 pub fn tshark(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &BY_ITSELF)
 }

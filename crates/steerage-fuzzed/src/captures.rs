@@ -9,19 +9,19 @@ use steerage::testing::{Headed, QueueTester};
 use steerage::{DeviceError, Timestamp};
 use steerage_capture::Capture;
 
-/// How many polls of a compressed capture are checked. It may unpack to a thousand times its size.
+/// The number of polls of a compressed capture that are checked. The capture may unpack to a
+/// thousand times its size.
 const PACKED_POLLS_MAX: usize = 64;
 
 const MAGICS: [u32; 4] = [0xa1b2_c3d4, 0xa1b2_3c4d, 0xd4c3_b2a1, 0x4d3c_b2a1];
 const GZIP: [u8; 3] = [0x1f, 0x8b, 8];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Any bytes after one of the four magic numbers of pcap.
 pub(crate) fn pcap(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let mut file = MAGICS[usize::from(choice & 3)].to_le_bytes().to_vec();
     if choice & 4 == 0 {
-        // Use a valid version. Invalid ones are left to the fuzzer.
+        // Use a valid version. The fuzzer itself finds invalid versions.
         file.extend(if choice & 2 == 0 { [2, 0, 4, 0] } else { [0, 2, 0, 4] });
     }
     file.extend(rest);
@@ -39,12 +39,10 @@ pub(crate) fn pcapng(bytes: &[u8]) {
     check(&file);
 }
 
-/// Any bytes after the magic number of gzip.
 pub(crate) fn gzip(bytes: &[u8]) {
     check_packed(&[&GZIP, bytes].concat());
 }
 
-/// Any bytes after the magic number of zstd.
 pub(crate) fn zstd(bytes: &[u8]) {
     check_packed(&[&ZSTD, bytes].concat());
 }
@@ -81,7 +79,7 @@ fn check_packed(bytes: &[u8]) {
         |(_, error): &(_, Option<String>)| error.as_ref().is_some_and(|error| error.contains("cannot unpack"));
     if is_unpacking(&read_whole) || is_unpacking(&in_pieces) {
         // Bytes that were unpacked in the same step as the damage are lost with it, and pieces make
-        // the steps smaller. So the reader may find an error of the capture format before it finds
+        // the steps smaller. The reader may therefore find an error of the capture format before
         // the damage.
         assert!(read_whole.1.is_some() && in_pieces.1.is_some(), "in pieces of {piece} one of them is sound");
         let (few, many) = if in_pieces.0.len() < read_whole.0.len() {
@@ -93,13 +91,14 @@ fn check_packed(bytes: &[u8]) {
         return;
     }
     assert!(in_pieces.0 == read_whole.0, "in pieces of {piece} it reads other frames");
-    // The error contains the position in the packed file, which depends on the size of the pieces.
+    // The error contains the position in the compressed file, which depends on the size of the
+    // pieces.
     let (one, other) = (in_pieces.1.map(without_numbers), read_whole.1.map(without_numbers));
     assert_eq!(one, other, "in pieces of {piece}");
 }
 
-/// How many bytes arrive at a time. Most inputs get large pieces, because each piece takes a poll.
-/// A quarter of the inputs get small ones.
+/// The number of bytes that arrive at a time. Most inputs get large pieces, because each piece
+/// takes a poll. A quarter of the inputs get small pieces.
 fn piece_of(bytes: &[u8]) -> usize {
     let len = bytes.len();
     if len.is_multiple_of(4) { 1 + len % 61 } else { 64 + len % 191 }

@@ -26,7 +26,7 @@ pub(crate) fn dissect(bytes: &[u8]) {
 }
 
 /// A byte that selects a link type, a `virtio_net_hdr`, and a frame. The packets of the frame are
-/// merged again and cut again.
+/// merged and cut again.
 pub(crate) fn offload(bytes: &[u8]) {
     let Some((link, rest)) = bytes.split_first() else { return };
     let link = if link & 1 == 0 { LinkType::ETHERNET } else { LinkType::RAW };
@@ -43,7 +43,6 @@ pub(crate) fn offload(bytes: &[u8]) {
             assert_eq!(longest, offload.packet_bytes_max(frame.len()) + offload.network_at());
             packets
         }
-        // Use any bytes as packets.
         _ => frame.chunks(usize::from(header[0]).max(1)).map(<[u8]>::to_vec).collect(),
     };
     let batch: Vec<_> = packets.iter().take(MERGED_MAX).map(|packet| Some((&packet[..], None))).collect();

@@ -19,8 +19,8 @@ const MTU: usize = 1500;
 /// An Ethernet header and a VLAN tag.
 const LINK_BYTES: usize = ethernet::BYTES + vlan::BYTES;
 
-/// How many frames of an input are checked. More frames would not find more, and an input of empty
-/// frames would have thousands.
+/// The number of frames of an input that are checked. More frames would not find more errors, and
+/// an input of empty frames would have thousands.
 const FRAMES_MAX: usize = 32;
 
 /// Splits the input into frames. Two bytes before each frame give its length and the time that
@@ -75,7 +75,7 @@ fn table() -> Table {
     Table { interfaces, routes: Arc::new(routes), neighbours: Arc::new(neighbours) }
 }
 
-/// A router receives any frames. Each has one outcome, and no sent frame is longer than the
+/// A router receives any frames. Each frame has one outcome, and no sent frame is longer than the
 /// interface allows.
 pub(crate) fn forward(bytes: &[u8]) {
     ROUTER.with_borrow_mut(|router| {
@@ -100,18 +100,17 @@ pub(crate) fn forward(bytes: &[u8]) {
             assert!(sent.iter().all(|frame| frame.bytes.len() <= MTU + LINK_BYTES));
             sent_in_all += sent.len();
         }
-        // The tester records the output. Start with a new router before there is too much of it.
+        // The tester records the output, so the router is replaced before there is too much output.
         if sent_in_all > SENT_MAX {
             *router = None;
         }
     });
 }
 
-/// How many frames a router may send until a new one replaces it.
 const SENT_MAX: usize = 256;
 
-/// After how many inputs a new host replaces the old one. Until then, connections of earlier inputs
-/// continue.
+/// The number of inputs after which a new host replaces the old one. Connections of earlier inputs
+/// continue until the host is replaced.
 const INPUTS_MAX: usize = 64;
 
 /// A host receives any frames, and time passes. Each frame has one outcome, and no answer is longer

@@ -1,8 +1,8 @@
 //! All parsers of untrusted bytes, as functions that take any bytes. Each function panics if it
 //! finds an error.
 //!
-//! A fuzzer calls them from `fuzz/`, with address sanitizer. The test `corpus` of this crate calls
-//! them with every file in `fuzz/corpus`.
+//! A fuzzer calls these functions from `fuzz/`, with address sanitizer. The test `corpus` of this
+//! crate calls them with every file in `fuzz/corpus`.
 #![forbid(unsafe_code)]
 
 mod captures;
@@ -37,7 +37,7 @@ pub const TARGETS: &[Target] = &[
 /// Calls the target with this name.
 ///
 /// # Panics
-/// If there is no such target, or if the target finds an error.
+/// If the target does not exist, or if it finds an error.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|(target, _)| *target == name);
     let (_, check) = target.unwrap_or_else(|| panic!("there is no target {name}"));

@@ -7,14 +7,12 @@ use std::path::{Path, PathBuf};
 
 use steerage_fuzzed::TARGETS;
 
-/// Archives are made of blocks of this size.
 const BLOCK: usize = 512;
 
 fn corpora() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus")
 }
 
-/// The files in a tar archive (POSIX ustar): their names and contents.
 fn files(archive: &[u8]) -> Vec<(String, &[u8])> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.iter().copied().take_while(|byte| *byte != 0).collect()).unwrap();
     let (mut rest, mut found) = (archive, Vec::new());

@@ -1,14 +1,14 @@
-//! Dropping the capabilities of a program once its devices are open.
+//! Drops the capabilities of a program after its devices are open.
 //!
 //! Strangers write packets, so the code that handles packets should have no privileges. Opening an
-//! interface requires a capability, but receiving from it and the rest of a run do not. So
-//! [`drop_all`] drops all capabilities after opening, and sets `no_new_privs`, which keeps them
-//! from coming back.
+//! interface requires a capability, but receiving from it does not, and neither does the rest of a
+//! run. [`drop_all`] therefore drops all capabilities after opening. `drop_all` also sets
+//! `no_new_privs`, which prevents the process from regaining capabilities.
 //!
-//! Each thread has its own capabilities, and inherits those of the thread that starts it. So call
-//! `drop_all` while there is only one thread: after opening the devices and outputs, and before
-//! building the instance, which starts a thread for each capture file that is written. Threads that
-//! run already keep their capabilities.
+//! Each thread has its own capabilities, and inherits those of the thread that starts it. Threads
+//! that run already keep their capabilities, so call `drop_all` while there is only one thread.
+//! Call it after opening the devices and outputs, and before building the instance, which starts a
+//! thread for each capture file that is written.
 //!
 //! ```no_run
 //! # use steerage::{Batch, Cpu, Handler};
@@ -33,14 +33,14 @@
 //! # Operations that fail afterwards
 //!
 //! - Opening or attaching to an interface (AF_PACKET, AF_XDP, TUN and TAP), also through
-//!   `steerage_device::open`. If an open interface goes away and comes back, receiving continues
+//!   `steerage_device::open`. If an open interface disappears and reappears, receiving continues
 //!   without any capability.
-//! - Building an instance with AF_XDP devices, unless the limit on locked memory is high enough,
-//!   because building pins its memory. Call [`drop_except`] with [`Needed::pinned_memory`] before,
-//!   and [`Kept::drop_start_up`] after.
-//! - Opening files that only root's access to all files allows. [`Needed::read_file`] and
-//!   [`Needed::written_files`] keep the capabilities for such files, if they are necessary. The
-//!   program can still open the files of its own user, and root still owns root's files.
+//! - Building an instance with AF_XDP devices, because building pins its memory, unless the limit
+//!   on locked memory is high enough. Call [`drop_except`] with [`Needed::pinned_memory`] before
+//!   building, and [`Kept::drop_start_up`] afterwards.
+//! - Opening files that only root's access to all files allows. If necessary, [`Needed::read_file`]
+//!   and [`Needed::written_files`] keep the capabilities for such files. The program can still open
+//!   the files of its own user, and root still owns root's files.
 //! - Gaining privileges by running a program that is setuid or has file capabilities.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -54,27 +54,26 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 use crate::file::directory_of;
 use crate::path::PathError;
 
-/// Allows reading any file and searching any directory.
 const READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
-/// Allows writing to any file and directory. Renaming in another user's sticky directory requires
-/// more, which is not kept.
+/// Allows writing to any file and directory. Renaming in another user's sticky directory requires a
+/// further capability, which is not kept.
 const WRITE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 /// Allows pinning any amount of memory. The pages of AF_XDP are pinned when they are mapped.
 const PIN: CapabilitySet = CapabilitySet::IPC_LOCK;
 
 /// Drops all capabilities of this thread and of the threads that it starts from now on, and sets
-/// `no_new_privs`. Threads that already run keep theirs.
+/// `no_new_privs`. Threads that run already keep their capabilities.
 ///
 /// # Errors
-/// [`PrivilegesError`] if the kernel refuses. Do not start the instance in that case, since it
-/// would have privileges.
+/// [`PrivilegesError`] if the kernel refuses. Do not start the instance in that case, because the
+/// instance would have privileges.
 pub fn drop_all() -> Result<(), PrivilegesError> {
     forbid_new()?;
     set(CapabilitySet::empty(), CapabilitySet::empty())
 }
 
-/// Like [`drop_all`], but keeps the capabilities that `needed` requires. It keeps a capability only
-/// if this thread has it and cannot do without it.
+/// Like [`drop_all`], but keeps a capability if `needed` requires it, this thread has it, and the
+/// files are not accessible without it.
 ///
 /// After this call, start the thread that writes files, and build the instance. Then call
 /// [`Kept::drop_start_up`] before you start the instance.
@@ -107,7 +106,7 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     Ok(Kept { _private: () })
 }
 
-/// The operations that a run still needs after its devices are open. By default there are none.
+/// The operations that a run still needs after its devices are open. The default is none.
 #[derive(Clone, Debug, Default)]
 pub struct Needed<'a> {
     read: Vec<&'a Path>,
@@ -116,17 +115,17 @@ pub struct Needed<'a> {
 }
 
 impl<'a> Needed<'a> {
-    /// A file that is opened later, such as a later capture file. The capability to read it is kept
-    /// until [`Kept::drop_start_up`]. The thread that opens captures starts before that, when the
-    /// instance is built, and keeps the capability to the end.
+    /// Declares a file that is opened later, such as a later capture file. The capability to read
+    /// it is kept until [`Kept::drop_start_up`]. The thread that opens captures starts earlier,
+    /// when the instance is built, and keeps the capability to the end.
     #[must_use]
     pub fn read_file(mut self, path: &'a Path) -> Self {
         self.read.push(path);
         self
     }
 
-    /// The name of files that are created during the run. It may contain parts for the time (`%H`),
-    /// which are ignored here. The capability to write these files is kept until
+    /// Declares the name of files that are created during the run. The name may contain parts for
+    /// the time (`%H`), which are ignored here. The capability to write these files is kept until
     /// [`Kept::drop_start_up`], for a thread that handles no packets.
     #[must_use]
     pub fn written_files(mut self, name: &'a Path) -> Self {
@@ -134,8 +133,8 @@ impl<'a> Needed<'a> {
         self
     }
 
-    /// Whether memory is pinned before [`Kept::drop_start_up`]. This is the case for an instance
-    /// with an AF_XDP device, because building it pins the memory.
+    /// Whether memory is pinned before [`Kept::drop_start_up`]. Set this for an instance with an
+    /// AF_XDP device, because building the instance pins its memory.
     #[must_use]
     pub fn pinned_memory(mut self, pins: bool) -> Self {
         self.pins = pins;
@@ -151,8 +150,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Drops all capabilities of this thread. Call it when the instance is built. By then, the
-    /// threads that open and write files run, and memory is pinned.
+    /// Drops all capabilities of this thread. Call this method after the instance is built. By
+    /// then, the threads that open and write files run, and memory is pinned.
     ///
     /// # Errors
     /// As for [`drop_all`].
@@ -161,7 +160,7 @@ impl Kept {
     }
 }
 
-/// Privileges could not be dropped. The message is one line.
+/// The error if privileges could not be dropped. The message is one line.
 #[derive(Debug)]
 pub struct PrivilegesError {
     operation: &'static str,
@@ -194,7 +193,7 @@ fn set(permitted: CapabilitySet, effective: CapabilitySet) -> Result<(), Privile
 }
 
 /// Whether this process may create files of this name with its effective capabilities. A path that
-/// is refused for another reason than a missing permission counts as accessible, because no
+/// is refused for a reason other than a missing permission counts as accessible, because no
 /// capability would help.
 fn may_create(name: &Path) -> bool {
     match directory_of(name) {
@@ -204,8 +203,6 @@ fn may_create(name: &Path) -> bool {
     }
 }
 
-/// Whether this process may access the file with its effective capabilities. A file that does not
-/// exist counts as accessible.
 fn may(at: BorrowedFd<'_>, path: &Path, how: Access) -> bool {
     !matches!(accessat(at, path, how, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
 }
@@ -218,7 +215,6 @@ mod tests {
 
     use super::*;
 
-    /// A user other than root.
     const SOMEBODY: u32 = 65534;
 
     #[test]
@@ -251,7 +247,7 @@ mod tests {
         });
         let may = may.join().unwrap();
         fs::remove_dir_all(&root).unwrap();
-        // The last file is created in x itself, which root may write to only with a capability.
+        // The last file is created in `x` itself, which root may write to only with a capability.
         assert_eq!(may, [false, true, true, false]);
     }
 }

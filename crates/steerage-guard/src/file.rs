@@ -1,9 +1,9 @@
 //! Creates the files of steerage. The program often runs as root, and often writes to directories
-//! that other users may write to, such as `/tmp`. Another user can put a link there under the name
+//! that other users can change, such as `/tmp`. There, another user can plant a link under the name
 //! of the new file.
 //!
-//! So every file is a new one. It is created under a random name (`O_EXCL`, `O_NOFOLLOW`) in a
-//! directory that is opened once, by the rule of [`path`](crate::path), and then renamed. A rename
+//! Therefore each file is created under a random name (`O_EXCL`, `O_NOFOLLOW`) and then renamed.
+//! The directory of the file is opened once, by the rules of [`path`](crate::path). A rename
 //! replaces a link instead of following it. An older file with that name is never written to.
 //!
 //! The result depends on the existing entry with that name:
@@ -15,7 +15,7 @@
 //! - A character device: [`open`] writes to it if only root and the user can change its directory.
 //! - A name of an open descriptor, such as `/dev/stdout`: [`open`] writes to what is open.
 //!
-//! Architecture invariant: this module creates every file of steerage.
+//! Architecture invariant: only this module creates files.
 mod unnamed;
 
 use std::ffi::{OsStr, OsString};
@@ -51,20 +51,19 @@ impl Readers {
     }
 }
 
-/// The mode of directories whose names contain the time, before the umask is applied.
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// The end of a file's temporary name, until the file is complete.
+/// The end of a file's temporary name, which the file has until it is complete.
 const PART: &str = ".part";
 
-/// How many bytes of a name are kept in front of the random part. File systems allow 255 bytes.
+/// How many bytes of a name are kept before the random part. File systems allow 255 bytes.
 const NAME_BYTES: usize = 200;
 
-/// How many random names are tried. A name is taken only if 64 random bits coincide, or if another
-/// user guessed it.
+/// How many random names are tried. A random name exists already only if 64 random bits coincide,
+/// or if another user guessed it.
 const TRIES: usize = 8;
 
-/// A new file that does not have its final name yet. It is removed unless it is
+/// A new file without its final name. The file is removed when this value is dropped, unless it was
 /// [finished](Self::finish) or [kept](Self::kept).
 #[derive(Debug)]
 pub struct NewFile {
@@ -79,8 +78,8 @@ impl NewFile {
     /// Creates a file that will get this name.
     ///
     /// # Errors
-    /// If the directory does not exist or is not writable, or if the name belongs to an entry that
-    /// is neither a file nor a link.
+    /// If the directory does not exist or is not writable, or if an entry with that name is neither
+    /// a file nor a link.
     pub fn create(path: &Path, readers: Readers) -> io::Result<Self> {
         Self::create_at(Directory::holding(path)?, readers)
     }
@@ -88,7 +87,7 @@ impl NewFile {
     /// Like [`create`](Self::create), but creates each missing directory of the path.
     ///
     /// # Errors
-    /// As for [`create`](Self::create). Also, if a directory cannot be created.
+    /// As for [`create`](Self::create), or if a directory cannot be created.
     pub fn create_with_directories(path: &Path, readers: Readers) -> io::Result<Self> {
         Self::create_at(Directory::holding_created(path, DIRECTORY_MODE)?, readers)
     }
@@ -122,7 +121,7 @@ impl NewFile {
         &self.file
     }
 
-    /// From now on the file stays, even if it is never finished, because its contents may be of
+    /// Keeps the file from now on, even if it is never finished, because its contents may be of
     /// value.
     #[must_use]
     pub fn kept(mut self) -> Self {
@@ -130,17 +129,17 @@ impl NewFile {
         self
     }
 
-    /// The temporary name of the file, until it is finished.
+    /// The temporary name of the file, which it has until it is finished.
     pub fn part(&self) -> &OsStr {
         &self.part
     }
 
-    /// Gives the file its name. An older entry with that name is replaced, and a link is not
-    /// followed.
+    /// Renames the file to its final name. An older entry with that name is replaced, and a link is
+    /// not followed.
     ///
     /// # Errors
-    /// If the old entry cannot be replaced. The file then stays under its temporary name
-    /// ([`part`](Self::part)), because its contents may be worth keeping.
+    /// If the old entry cannot be replaced. The file then keeps its temporary name
+    /// ([`part`](Self::part)), because its contents may be of value.
     pub fn finish(mut self) -> io::Result<File> {
         self.stays = true;
         self.directory.rename(&self.part, &self.name)?;
@@ -151,7 +150,7 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.stays {
-            // There is nowhere to report this error, and a leftover file does no harm.
+            // This error cannot be reported anywhere, and a leftover file does no harm.
             let _ = self.directory.remove_file(&self.part);
         }
     }
@@ -166,11 +165,11 @@ pub enum Opened {
     Special(File),
 }
 
-/// Opens a file that is read while it is written, such as a capture. A new file has its name at
-/// once. If the path is a FIFO or a character device, the data goes there.
+/// Opens a file that is read while it is written, such as a capture. A new file has its final name
+/// at once. If the path is a FIFO or a character device, the data is written there.
 ///
 /// # Errors
-/// As for [`NewFile::create`]. Also `ENXIO` ([`has_no_reader`]) for a FIFO without a reader.
+/// As for [`NewFile::create`], or `ENXIO` ([`has_no_reader`]) for a FIFO without a reader.
 pub fn open(path: &Path, readers: Readers) -> io::Result<Opened> {
     match Place::find(path)? {
         Place::New { directory, name } => {
@@ -180,11 +179,9 @@ pub fn open(path: &Path, readers: Readers) -> io::Result<Opened> {
     }
 }
 
-/// Gives an empty new file its name, or removes the file if that fails.
 fn finish_or_remove(new: NewFile) -> io::Result<File> {
     let (directory, part) = (new.directory.try_clone()?, new.part.clone());
     new.finish().inspect_err(|_| {
-        // There is nowhere to report this error, and a leftover file does no harm.
         let _ = directory.remove_file(&part);
     })
 }
@@ -194,11 +191,12 @@ pub fn has_no_reader(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error())
 }
 
-/// Writes a complete file. It gets its name when it is complete, and until then an older file with
-/// that name stays. If the path is a FIFO or a character device, the data goes there.
+/// Writes a complete file. The file gets its final name when it is complete, and an older file with
+/// that name stays until then. If the path is a FIFO or a character device, the data is written
+/// there.
 ///
 /// # Errors
-/// As for [`open`]. Also, if the file cannot be written.
+/// As for [`open`], or if the file cannot be written.
 pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     match Place::find(path)? {
         Place::New { directory, name } => {
@@ -214,10 +212,10 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Creates a FIFO, unless there is one.
+/// Creates a FIFO, unless a FIFO with this path exists.
 ///
 /// # Errors
-/// As for [`Directory::holding`]. Also, if the name belongs to something else.
+/// As for [`Directory::holding`], or if the path exists and is not a FIFO.
 pub fn create_fifo(path: &Path, readers: Readers) -> io::Result<()> {
     let (directory, name) = Directory::holding(path)?;
     match directory.create_fifo(&name, readers.mode(&directory)?).map_err(io::Error::from) {
@@ -238,7 +236,6 @@ pub fn probe(name: &Path) -> io::Result<()> {
     NewFile::create_in(directory_of(name)?, OsString::from(".steerage"), Readers::Group).map(drop)
 }
 
-/// The place where data is written.
 enum Place {
     New {
         directory: Directory,
@@ -261,7 +258,7 @@ impl Place {
     }
 }
 
-/// Whether a new file may take the name: it is free, or belongs to a file or a link.
+/// Whether a new file may take the name: the name is free, or belongs to a file or a link.
 fn may_be_replaced(directory: &Directory, name: &OsStr) -> Result<bool, PathError> {
     let there = match directory.stat(name) {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
@@ -280,8 +277,8 @@ pub fn parent_of(path: &Path) -> &Path {
 }
 
 /// The existing directory in which files of this name are created. The name may contain parts for
-/// the time (`%H`). If a directory has such a part, the result is the directory that contains the
-/// first of them.
+/// the time (`%H`). If the name of a directory contains such a part, the result is the parent of
+/// the first such directory.
 ///
 /// # Errors
 /// As for [`Directory::holding`].
@@ -296,8 +293,7 @@ pub fn directory_of(name: &Path) -> Result<Directory, PathError> {
 }
 
 fn random_name(name: &OsStr) -> OsString {
-    // The keys of the standard library's hash are random numbers from the system, different in each
-    // call.
+    // The keys of the standard library's hash are random numbers, which differ in each call.
     let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
     let name = name.to_string_lossy();
     let end = (0..=name.len().min(NAME_BYTES)).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);

@@ -1,4 +1,5 @@
-//! Keeps a program that handles packets from doing harm, and keeps other users away from its files.
+//! Protects a machine from a program that handles packets, and the program's files from other
+//! users.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -8,8 +9,8 @@
 //! | [`capabilities`] | drops the capabilities of a process once its devices are open |
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
 //!
-//! Architecture invariant: this crate knows nothing about packets, devices or commands. It
-//! restricts, and never grants.
+//! Architecture invariant: this crate knows nothing about packets, devices or commands. This crate
+//! only removes access, and never grants any.
 #![deny(unsafe_code)]
 
 pub mod capabilities;
@@ -18,7 +19,6 @@ pub mod path;
 pub mod program;
 pub mod sandbox;
 
-/// The examples of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,9 +1,10 @@
-//! Walks a path to the directory in which something is written.
+//! Walks a path to the directory in which the program writes.
 //!
 //! The program often runs as root, and users name paths that other users can change. If the kernel
-//! resolved such a path, another user could plant a link and choose where root writes. So a path is
-//! walked one name at a time, each name in the open directory before it (`O_PATH`, `O_NOFOLLOW`).
-//! The result is an open directory. Everything later goes by its descriptor and never by its path.
+//! resolved such a path, another user could plant a link and thereby choose where root writes.
+//! Therefore a path is walked one name at a time, and each name is opened in the directory that was
+//! opened before (`O_PATH`, `O_NOFOLLOW`). The result is an open directory, and all later
+//! operations use its descriptor and never its path.
 //!
 //! # The rule
 //!
@@ -11,11 +12,11 @@
 //! may write to it only if the group is private to the user. Its file system must not be run by
 //! another user (FUSE), because such a file system can report any owner.
 //!
-//! - Every directory on the way must be ours. A sticky directory of root or of the user, such as
-//!   `/tmp`, will do as well, because another user cannot replace a directory of ours there. From a
-//!   directory that a group may write to, such as `/var/log` of some distributions, only a plain
-//!   directory of root or of the user may follow: the group can exchange it for nothing but another
-//!   directory of root or of the user that is already beside it.
+//! - Every directory on the path must be ours, or a sticky directory of root or of the user, such
+//!   as `/tmp`, where another user cannot replace a directory of ours. A group may be able to write
+//!   to a directory, such as `/var/log` of some distributions. From such a directory, only a plain
+//!   directory of root or of the user may follow. The group can exchange that directory only for
+//!   another directory of root or of the user that exists there already.
 //! - A link is followed if root or the user owns it, and the directory that contains it is ours. A
 //!   sticky directory is not enough, because another user can move a link of root there. The names
 //!   of the link's target are checked in the same way.
@@ -26,7 +27,7 @@
 //!   chose it. If it is not ours, only plain directories may follow: no links, and no `..` that
 //!   leads out of it.
 //!
-//! Architecture invariant: this is the only walk along a path for writing.
+//! Architecture invariant: only this module walks along a path for writing.
 
 mod groups;
 mod mounts;
@@ -45,10 +46,10 @@ use rustix::process::geteuid;
 
 use groups::is_private;
 
-/// How many links are followed on one way: the kernel's limit.
+/// The maximum number of links that are followed in one path: the kernel's limit.
 const LINKS_MAX: usize = 40;
 
-/// Opens a directory, or whatever has the name, without access to its contents.
+/// Opens a directory or any other entry, without access to its contents.
 const LOOK: OFlags = OFlags::from_bits_retain(OFlags::PATH.bits() | OFlags::NOFOLLOW.bits() | OFlags::CLOEXEC.bits());
 
 /// A FIFO without a reader returns an error instead of waiting, and a terminal does not become the
@@ -57,7 +58,8 @@ const SPECIAL: OFlags = OFlags::from_bits_retain(
     OFlags::WRONLY.bits() | OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits(),
 );
 
-/// Why a path cannot be used for writing. The message is one line and does not repeat the path.
+/// The reason for which a path cannot be used for writing. The message is one line and does not
+/// repeat the path.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PathError {
@@ -66,14 +68,14 @@ pub enum PathError {
     Changeable {
         /// The directory.
         directory: PathBuf,
-        /// Who can change it.
+        /// The user, group or public that can change the directory.
         by: Who,
     },
     /// `{by} can change the link {link}: name the directory that it leads to`
     Link {
         /// The link.
         link: PathBuf,
-        /// Who can change it.
+        /// The user, group or public that can change the link.
         by: Who,
     },
     /// `{by} runs the file system of {directory} and can read what is written there: name another directory`
@@ -90,7 +92,7 @@ pub enum PathError {
         /// The owner of the FIFO.
         owner: u32,
     },
-    /// The kernel refused an operation on the way.
+    /// The kernel refused an operation on the path.
     System(io::Error),
 }
 
@@ -150,7 +152,7 @@ impl From<PathError> for io::Error {
     }
 }
 
-/// Who, other than root and the effective user, can change a directory or a link.
+/// A party, other than root and the effective user, that can change a directory or a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The user with this number.
@@ -171,14 +173,12 @@ impl fmt::Display for Who {
     }
 }
 
-/// Who can change what a directory contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
-    /// Only root and the effective user.
     Ours,
-    /// Others can add names, but cannot touch those of root and of the effective user.
+    /// Other users can add names, but cannot change names of root and of the effective user.
     Sticky(Who),
-    /// Others too.
+    /// Other users can change the directory.
     Others(Who),
 }
 
@@ -202,11 +202,11 @@ impl Access {
     }
 }
 
-/// An open directory. Its operations take single names, and never follow a link.
+/// An open directory, whose operations take single names and never follow a link.
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
-    /// The path by which it was reached, for messages.
+    /// The path that led to the directory, for messages.
     path: PathBuf,
     /// Whether another user owns it, or a directory on the way to it.
     of_others: bool,
@@ -219,18 +219,18 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// Opens a directory that is ours, or sticky and owned by root or the user: in `/tmp`, another
-    /// user cannot touch what this user creates.
+    /// Opens a directory that is ours, or that is sticky and belongs to root or the user. In a
+    /// sticky directory such as `/tmp`, other users cannot change what this user creates.
     ///
     /// # Errors
-    /// If another user can change it or a directory on the way, or if it does not exist.
+    /// If another user can change the directory or a directory on the path to it, or if the
+    /// directory does not exist.
     pub fn open(path: &Path) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::Fails)?.not_of_others()
     }
 
-    /// Opens a directory for a program that resolves the path again. So the directory must be ours,
-    /// and so must every directory from the root on, even if the path begins at the working
-    /// directory.
+    /// Opens a directory for a program that resolves the path again. The directory must therefore
+    /// be ours, and so must every directory from the root on, even if the path is relative.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -249,41 +249,41 @@ impl Directory {
         }
     }
 
-    /// Like [`open`](Self::open), but creates the last directory of the path if it is missing.
+    /// Like [`open`](Self::open), but creates the last directory of the path if it does not exist.
     ///
     /// # Errors
-    /// As for [`open`](Self::open). Also, if the directory cannot be created.
+    /// As for [`open`](Self::open), or if the directory cannot be created.
     pub fn open_or_create(path: &Path, mode: u32) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::LastIsCreated(mode))?.not_of_others()
     }
 
-    /// Opens a directory in which only new files are created. It may be anybody's, while those on
-    /// the way to it may not.
+    /// Opens a directory in which only new files are created. The directory may belong to any user,
+    /// but no other user may be able to change the directories on the path to it.
     ///
     /// # Errors
-    /// If another user can change a directory on the way, or if the directory does not exist.
+    /// If another user can change a directory on the path, or if the directory does not exist.
     pub fn open_for_new_files(path: &Path) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::Fails)
     }
 
     /// Like [`open_for_new_files`](Self::open_for_new_files), but creates each missing directory of
-    /// the path. The first of them may be created in anybody's directory, and is used again later
-    /// if it is still a directory of this user.
+    /// the path. The first missing directory may be created in any user's directory. The directory
+    /// is reused later if it is still a directory of this user.
     ///
     /// # Errors
-    /// As for [`open_for_new_files`](Self::open_for_new_files). Also, if a directory cannot be
+    /// As for [`open_for_new_files`](Self::open_for_new_files), or if a directory cannot be
     /// created.
     pub fn create_all(path: &Path, mode: u32) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::IsCreated(mode))
     }
 
-    /// The directory in which a file with this path is created, and the name of the file in it. If
-    /// the last name is a link that may be followed, they are those of its target. The directory
-    /// may be anybody's.
+    /// The directory in which a file with this path is created, and the file's name in it. If the
+    /// last name is a link that may be followed, the result is the directory and name of its
+    /// target. The directory may belong to any user.
     ///
     /// # Errors
-    /// If another user can change a directory on the way, if a directory does not exist, if the
-    /// path has no last name, or if it names a descriptor ([`PathError::Descriptor`]).
+    /// If another user can change a directory on the path, if a directory does not exist, if the
+    /// path has no last name, or if the path names a descriptor ([`PathError::Descriptor`]).
     pub fn holding(path: &Path) -> Result<(Self, OsString), PathError> {
         Walk::begin(path)?.reach_holder(Missing::Fails)
     }
@@ -292,12 +292,12 @@ impl Directory {
     /// [`create_all`](Self::create_all) does.
     ///
     /// # Errors
-    /// As for [`holding`](Self::holding). Also, if a directory cannot be created.
+    /// As for [`holding`](Self::holding), or if a directory cannot be created.
     pub fn holding_created(path: &Path, mode: u32) -> Result<(Self, OsString), PathError> {
         Walk::begin(path)?.reach_holder(Missing::IsCreated(mode))
     }
 
-    /// Whether only root and the effective user can change what the directory contains.
+    /// Whether only root and the effective user can change the contents of the directory.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -310,8 +310,8 @@ impl Directory {
         &self.path
     }
 
-    /// A path to the directory that leads through its descriptor, for interfaces that need a path.
-    /// It works in this process only, and as long as the directory is open.
+    /// A path through the directory's descriptor, for interfaces that need a path. The path works
+    /// only in this process, and only while the directory is open.
     pub fn through(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
@@ -325,10 +325,10 @@ impl Directory {
         self.open_own(name)
     }
 
-    /// Opens a directory that this user created in this one.
+    /// Opens a subdirectory that this user created.
     ///
     /// # Errors
-    /// If the name is not a directory, or if others than root and this user can change it.
+    /// If the name is not a directory, or if users other than root and this user can change it.
     pub fn open_own(&self, name: &OsStr) -> Result<Self, PathError> {
         let fd = rustix::fs::openat(&self.fd, single(name)?, LOOK | OFlags::DIRECTORY, Mode::empty())?;
         let owner = rustix::fs::fstat(&fd)?.st_uid;
@@ -341,7 +341,7 @@ impl Directory {
         Err(PathError::Changeable { directory: directory.path, by })
     }
 
-    /// Creates a file for reading and writing. It fails if the name exists.
+    /// Creates a file for reading and writing.
     ///
     /// # Errors
     /// If the name exists, if another user runs the file system, or if the kernel refuses.
@@ -361,11 +361,11 @@ impl Directory {
 
     /// Opens the FIFO or character device with that name for writing, without waiting for a reader.
     /// A FIFO must belong to root or to the user, because its owner can read what is written. A
-    /// device must be in a directory of ours.
+    /// device must be in a directory that is ours.
     ///
     /// # Errors
-    /// If it is something else, if it or the directory is another user's, or if the kernel refuses:
-    /// `ENXIO` says that nobody reads the FIFO.
+    /// If the entry is neither a FIFO nor a character device, if the entry or the directory is
+    /// another user's, or if the kernel refuses. `ENXIO` means that no process reads the FIFO.
     pub fn open_special(&self, name: &OsStr) -> Result<File, PathError> {
         let how = SPECIAL | OFlags::NOFOLLOW;
         let trusted = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
@@ -379,7 +379,7 @@ impl Directory {
             },
             _ => Err(PathError::System(io::Error::other("that is neither a file nor a FIFO"))),
         };
-        // Opening a device may change it, so the entry is checked before, and again afterwards.
+        // Opening a device may change its state, so the entry is checked before and after.
         trusted(&self.stat(name)?)?;
         let file = rustix::fs::openat(&self.fd, single(name)?, how, Mode::empty())?;
         trusted(&rustix::fs::fstat(&file)?)?;
@@ -389,13 +389,14 @@ impl Directory {
     /// The metadata of the entry with that name. A link is not followed.
     ///
     /// # Errors
-    /// If there is none, or if the kernel refuses.
+    /// If no entry has the name, or if the kernel refuses.
     pub fn stat(&self, name: &OsStr) -> Result<Stat, PathError> {
         Ok(rustix::fs::statat(&self.fd, single(name)?, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// The names in the directory with the kinds of the entries, in no order. The kind is unknown on
-    /// some file systems. Only the directory is read: an entry may be a mount that does not answer.
+    /// The names in the directory with the types of the entries, in no order. Some file systems do
+    /// not report types. Only the directory is read, because an entry may be a mount that does not
+    /// answer.
     ///
     /// # Errors
     /// If the directory may not be read.
@@ -432,7 +433,7 @@ impl Directory {
     /// Removes a file, a link or a socket.
     ///
     /// # Errors
-    /// If there is none, or if the kernel refuses.
+    /// If no entry has the name, or if the kernel refuses.
     pub fn remove_file(&self, name: &OsStr) -> Result<(), PathError> {
         Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::empty())?)
     }
@@ -440,7 +441,7 @@ impl Directory {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// If there is none, if it is not empty, or if the kernel refuses.
+    /// If no directory has the name, if the directory is not empty, or if the kernel refuses.
     pub fn remove_dir(&self, name: &OsStr) -> Result<(), PathError> {
         Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::REMOVEDIR)?)
     }
@@ -489,22 +490,23 @@ impl From<Directory> for OwnedFd {
 }
 
 /// Opens a descriptor that a path names ([`PathError::Descriptor`]) for writing. The user's shell
-/// opened it, so its file is the one that the user chose. A file is written to at the position of
-/// standard input, output or error, and at its end for any other descriptor. A FIFO or a character device is opened again, without waiting for a reader, so that
-/// other processes with the same descriptor are not affected.
+/// opened the descriptor, so the user chose its file. Writes to a file begin at the current
+/// position of standard input, output or error, and at the file's end for any other descriptor. A
+/// FIFO or a character device is opened again without waiting for a reader, so that other processes
+/// with the same descriptor are not affected.
 ///
 /// # Errors
-/// If the descriptor is not open, or is neither of these.
+/// If the descriptor is not open, or is not a file, a FIFO or a character device.
 pub fn open_descriptor(number: RawFd) -> Result<File, PathError> {
     let through = format!("/proc/self/fd/{number}");
-    // The kernel goes directly to the open file.
+    // The kernel resolves this path directly to the open file.
     let file = rustix::fs::openat(CWD, &through, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
         FileType::RegularFile => match number {
             0 => Ok(fcntl_dupfd_cloexec(io::stdin(), 0)?.into()),
             1 => Ok(fcntl_dupfd_cloexec(io::stdout(), 0)?.into()),
             2 => Ok(fcntl_dupfd_cloexec(io::stderr(), 0)?.into()),
-            // Safe code can duplicate no other descriptor by its number.
+            // Safe code cannot duplicate any other descriptor by its number.
             _ => {
                 let how = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
                 Ok(rustix::fs::openat(CWD, &through, how, Mode::empty())?.into())
@@ -517,7 +519,6 @@ pub fn open_descriptor(number: RawFd) -> Result<File, PathError> {
     }
 }
 
-/// What happens if a directory on the way is missing.
 #[derive(Clone, Copy, Debug)]
 enum Missing {
     Fails,
@@ -526,7 +527,6 @@ enum Missing {
 }
 
 impl Missing {
-    /// The mode in which a missing directory is created.
     fn mode(self, is_last: bool) -> Option<u32> {
         match self {
             Self::IsCreated(mode) => Some(mode),
@@ -536,19 +536,18 @@ impl Missing {
     }
 }
 
-/// A walk along a path.
 #[derive(Debug)]
 struct Walk {
-    /// The open directories from the first to the current one. `..` returns to the one before, even
-    /// if another user has moved the current one meanwhile.
+    /// The open directories from the first to the current one. `..` returns to the previous
+    /// directory, even if another user has moved the current directory meanwhile.
     at: Vec<Directory>,
-    /// The names that are left, the last first.
     left: Vec<OsString>,
-    /// How many links were followed.
     links: usize,
-    /// Who can change the working directory, if the walk is in it or below it and it is not ours.
+    /// The party that can change the working directory, if the walk is in or below the working
+    /// directory, and the working directory is not ours.
     chosen: Option<Who>,
-    /// Whether the path will be resolved again, so that no group may exchange a directory on it.
+    /// Whether a program will resolve the path again, so that no group may exchange a directory on
+    /// it.
     strict: bool,
 }
 
@@ -564,7 +563,6 @@ impl Walk {
         Self::begin_in(Directory { fd, path: PathBuf::from("."), of_others: false }, path)
     }
 
-    /// Begins in a directory that the user chose.
     fn begin_in(start: Directory, path: &Path) -> Result<Self, PathError> {
         let chosen = match start.access()? {
             Access::Ours => None,
@@ -573,7 +571,6 @@ impl Walk {
         Ok(Self { at: vec![start], left: names(path), links: 0, chosen, strict: false })
     }
 
-    /// Walks to the directory that all names lead to.
     fn reach_end(mut self, missing: Missing) -> Result<Directory, PathError> {
         while let Some(name) = self.left.pop() {
             self.step(&name, missing)?;
@@ -581,7 +578,6 @@ impl Walk {
         self.at.pop().ok_or_else(|| Errno::NOENT.into())
     }
 
-    /// Walks to the directory that contains the last name.
     fn reach_holder(mut self, missing: Missing) -> Result<(Directory, OsString), PathError> {
         loop {
             if let Some(number) = self.descriptor() {
@@ -608,7 +604,7 @@ impl Walk {
         self.at.last().ok_or_else(|| Errno::NOENT.into())
     }
 
-    /// The descriptor of this process that the names left stand for, as in `/proc/self/fd/1`.
+    /// The descriptor of this process that the remaining names refer to, as in `/proc/self/fd/1`.
     fn descriptor(&self) -> Option<RawFd> {
         let [root] = &self.at[..] else { return None };
         let [number, fd, process, proc] = &self.left[..] else { return None };
@@ -618,7 +614,6 @@ impl Walk {
         (root.path == Path::new("/") && proc == "proc" && fd == "fd" && is_own).then(|| digits.parse().ok())?
     }
 
-    /// Goes on to one name.
     fn step(&mut self, name: &OsStr, missing: Missing) -> Result<(), PathError> {
         if name == ".." {
             return self.step_up();
@@ -630,7 +625,8 @@ impl Walk {
         let next = match (rustix::fs::openat(here, name, LOOK, Mode::empty()), mode, access) {
             (Err(Errno::NOENT), Some(mode), _) => {
                 match rustix::fs::mkdirat(here, name, Mode::from_raw_mode(mode)) {
-                    // Another process of this user may have created it at the same moment.
+                    // Another process of this user may have created the directory at the same
+                    // moment.
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -639,7 +635,7 @@ impl Walk {
                 return Ok(());
             }
             (Ok(_), Some(_), Some(Access::Others(by))) => {
-                // An earlier run or file may have created it.
+                // An earlier run or file may have created the directory.
                 let created = here.open_own(name).map_err(|_| changeable(by))?;
                 self.at.push(created);
                 return Ok(());
@@ -676,7 +672,6 @@ impl Walk {
         }
     }
 
-    /// Goes on to the directory above.
     fn step_up(&mut self) -> Result<(), PathError> {
         if self.at.len() > 1 {
             self.at.pop();
@@ -695,13 +690,12 @@ impl Walk {
         Ok(())
     }
 
-    /// Whether this is a link that nobody but root and the user can have made or put there.
+    /// Whether this is a link that only root and the user could have created or moved here.
     fn may_follow(&self, next: &Stat) -> Result<bool, PathError> {
         let is_link = FileType::from_raw_mode(next.st_mode) == FileType::Symlink;
         Ok(is_link && is_trusted(next.st_uid) && self.chosen.is_none() && self.here()?.is_ours()?)
     }
 
-    /// Goes on to the target of the very link whose owner was checked.
     fn follow(&mut self, link: BorrowedFd<'_>) -> Result<(), PathError> {
         self.links += 1;
         if self.links > LINKS_MAX {
@@ -722,7 +716,6 @@ fn root() -> Result<Directory, PathError> {
     Ok(Directory { fd, path: PathBuf::from("/"), of_others: false })
 }
 
-/// The names in a path, the last first.
 fn names(path: &Path) -> Vec<OsString> {
     let name = |part: Component<'_>| {
         matches!(part, Component::Normal(_) | Component::ParentDir).then(|| part.as_os_str().to_owned())
@@ -730,14 +723,14 @@ fn names(path: &Path) -> Vec<OsString> {
     path.components().rev().filter_map(name).collect()
 }
 
-/// The name, unless the kernel would resolve it as a path.
+/// Returns the name, unless the kernel would resolve it as a path.
 fn single(name: &OsStr) -> Result<&OsStr, PathError> {
     let is_single = !name.as_bytes().contains(&b'/') && !["", ".", ".."].iter().any(|special| name == *special);
     if is_single { Ok(name) } else { Err(Errno::INVAL.into()) }
 }
 
-/// Whether a user's entries can be trusted: they are our own or root's, and root can do everything
-/// anyway.
+/// Whether a user's entries can be trusted: the effective user's and root's, because root can do
+/// everything anyway.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }

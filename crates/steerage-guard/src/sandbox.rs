@@ -1,4 +1,4 @@
-//! Restricts a process to the actions that it still needs.
+//! Restricts a process to the operations that it still needs.
 //!
 //! | file | purpose |
 //! |---|---|
@@ -12,10 +12,10 @@
 //!
 //! If a process violates the filter, the kernel ends it with SIGSYS, and one line on standard error
 //! names the thread and the system call. A file that Landlock does not allow cannot be opened. The
-//! program gets "permission denied", and reports it like any other error.
+//! program gets "permission denied", and reports this error like any other error.
 //!
-//! If the kernel has no Landlock, or no seccomp for this architecture, [`InForce`] says so, and
-//! nothing else changes.
+//! If the kernel has no Landlock, or no seccomp for this architecture, [`InForce`] reports that,
+//! and the other restrictions still apply.
 mod calls;
 mod children;
 mod files;
@@ -40,8 +40,9 @@ use files::{Enforced, How, Object, Reach};
 pub use program::Answer;
 pub use sockets::Sockets;
 
-/// The actions that a process still needs. Everything else is denied once [`restrict_files`](Self::restrict_files) and
-/// [`restrict_calls`](Self::restrict_calls) have been called.
+/// The operations that a process still needs. All other operations are denied after
+/// [`restrict_files`](Self::restrict_files) and [`restrict_calls`](Self::restrict_calls) have been
+/// called.
 ///
 /// ```no_run
 /// use std::path::Path;
@@ -62,8 +63,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// A process that computes and uses files that are already open ([`Group::Run`]), and does
-    /// nothing else.
+    /// Allows only computing and using files that are already open ([`Group::Run`]).
     pub fn new() -> Self {
         Self::default()
     }
@@ -81,8 +81,8 @@ impl Sandbox {
         self.path(path.as_ref().to_owned(), How::Read)
     }
 
-    /// Allows creating, writing, renaming and removing files below a directory. It is an open
-    /// directory, because its path may lead elsewhere by now.
+    /// Allows creating, writing, renaming and removing files below a directory. The directory is
+    /// passed open, because its path may have changed meanwhile.
     #[must_use]
     pub fn writes(self, directory: impl Into<OwnedFd>) -> Self {
         self.open(directory.into(), How::Write)
@@ -111,9 +111,9 @@ impl Sandbox {
         self
     }
 
-    /// Restricts the files of this thread and of the threads that it starts from now on. Call it
-    /// while there is only one thread, and after everything is open. Programs that are started
-    /// later are restricted too.
+    /// Restricts the files of this thread, of the threads that it starts from now on, and of
+    /// programs that they start. Call this method while there is only one thread, and after
+    /// everything is open.
     ///
     /// # Errors
     /// If the kernel has Landlock and refuses the rules.
@@ -124,7 +124,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Restricts the system calls of all threads of this process, permanently. From now on, a
+    /// Permanently restricts the system calls of all threads of this process. From now on, a
     /// violation ends the process.
     ///
     /// # Errors
@@ -143,8 +143,8 @@ impl Sandbox {
     }
 }
 
-/// A filter for a thread that does less than its process. It is compiled in advance, so that a
-/// thread can enter it at once.
+/// A filter for a thread that needs less than its process. The filter is compiled in advance, so
+/// that a thread can enter it at once.
 #[derive(Clone, Debug)]
 pub struct ThreadFilter(Option<Programs>);
 
@@ -170,8 +170,8 @@ impl ThreadFilter {
         arch.map(programs).transpose().map(Self)
     }
 
-    /// What the filter says about a system call, by its number. A kernel that cannot restrict system calls
-    /// allows all.
+    /// Whether the filter allows a system call, by its number. If the kernel cannot restrict system
+    /// calls, all are allowed.
     ///
     /// ```
     /// use steerage_guard::sandbox::{Answer, Sockets, ThreadFilter};
@@ -185,8 +185,6 @@ impl ThreadFilter {
     }
 
     /// Whether the filter allows a system call with these arguments.
-    ///
-    /// [`answer`](Self::answer) has an example.
     pub fn allows(&self, number: u32, arguments: &[u64; 6]) -> bool {
         self.0.as_ref().is_none_or(|programs| program::allows(&programs.allow, number, arguments))
     }
@@ -203,7 +201,7 @@ impl ThreadFilter {
     }
 }
 
-/// The restrictions that are in force.
+/// The restrictions that are in effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InForce {
     landlock: Enforced,
@@ -216,9 +214,8 @@ impl InForce {
         self.seccomp
     }
 
-    /// The error if the kernel refused Landlock, although it was not built or started without it. The user
-    /// may be able to change that: it happens in a container whose seccomp profile denies the system
-    /// call.
+    /// The error if the kernel has Landlock but refused it. The user may be able to change that,
+    /// for example if a container's seccomp profile denies the system call.
     pub fn landlock_refused(&self) -> Option<io::Error> {
         match self.landlock {
             Enforced::Refused(error) => Some(io::Error::from_raw_os_error(error)),
@@ -226,7 +223,7 @@ impl InForce {
         }
     }
 
-    /// How much of Landlock the kernel enforces: `full`, `part` or `none`.
+    /// The extent to which the kernel enforces Landlock: `full`, `part` or `none`.
     pub fn landlock(&self) -> &'static str {
         match self.landlock {
             Enforced::All => "full",
@@ -248,7 +245,7 @@ impl fmt::Display for InForce {
     }
 }
 
-/// The sandbox could not be entered. The message is one line.
+/// The error if the sandbox could not be entered. The message is one line.
 #[derive(Debug)]
 pub struct SandboxError {
     what: &'static str,

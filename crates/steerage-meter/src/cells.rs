@@ -1,40 +1,39 @@
 //! Writes CSV whose cells no spreadsheet takes for a formula.
 //!
-//! A spreadsheet evaluates a cell that begins with `=`, `+`, `-` or `@`, also after a tab or a line break. Names come
-//! from packets, so anybody can choose them. Such a first character is written as `\DDD`, three decimal digits, as it is
-//! in DNS zone files (RFC 1035, 5.1), and as [`names`](super::names) writes characters that are not printable. Readers
-//! undo both in one step, because a backslash in a name is written like that too. Spreadsheets of some countries begin a
-//! cell after each semicolon, so what follows one counts as a first character.
+//! A spreadsheet evaluates a cell that begins with `=`, `+`, `-` or `@`, also after a tab or a line
+//! break. Names come from packets, so anybody can choose them. Such a first character is written as
+//! `\DDD`, three decimal digits, as it is in DNS zone files (RFC 1035, 5.1), and as
+//! [`names`](super::names) writes unprintable characters. A backslash in a name is written as
+//! `\DDD` too, so that readers undo all escapes in one step. Spreadsheets of some countries begin a
+//! cell after each semicolon, so a character after a semicolon counts as a first character.
 
 use std::io::{self, Write};
 
-/// A writer for CSV. It changes text of cells, and nothing else. No column has negative numbers, so a cell that begins
-/// with `-` is text.
+/// A CSV writer that changes only the text of cells. No column has negative numbers, so a cell that
+/// begins with `-` is text.
 #[derive(Debug)]
 pub(super) struct Cells<W> {
     to: W,
     is_quoted: bool,
-    /// Whether the next byte begins the text of a cell.
     at_start: bool,
 }
 
 impl<W: Write> Cells<W> {
-    /// Writes to `to`, which is at the beginning of a line.
+    /// `to` must be at the beginning of a line.
     pub(super) fn new(to: W) -> Self {
         Self { to, is_quoted: false, at_start: true }
     }
 
-    /// The writer below.
     pub(super) fn text(&self) -> &W {
         &self.to
     }
 
-    /// Whether a byte of text is written as `\DDD`. Notes where the next byte is.
+    /// Whether a byte of text is written as `\DDD`. Also records the position of the next byte.
     fn is_escaped(&mut self, byte: u8) -> bool {
         let at_start = std::mem::replace(&mut self.at_start, false);
         match byte {
             b'"' => {
-                // An opening quote is no part of the text.
+                // An opening quote does not belong to the text.
                 self.at_start = at_start && !self.is_quoted;
                 self.is_quoted = !self.is_quoted;
                 false
@@ -76,7 +75,6 @@ impl<W: Write> Write for Cells<W> {
 mod tests {
     use super::*;
 
-    /// The first characters that spreadsheets evaluate or skip.
     const FIRST: [&str; 7] = ["=", "+", "-", "@", "\t", "\r", "\n"];
 
     fn written(rows: &[Vec<String>]) -> Vec<u8> {
@@ -93,14 +91,13 @@ mod tests {
         csv.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect()
     }
 
-    /// Replaces every `\DDD`, as docs/meter.md says.
+    /// Replaces every `\DDD` with its character, as docs/meter.md describes.
     fn undone(text: &str) -> String {
         let mut parts = text.split('\\');
         let first = parts.next().unwrap_or_default().to_owned();
         parts.fold(first, |text, part| text + &char::from(part[..3].parse::<u8>().unwrap()).to_string() + &part[3..])
     }
 
-    /// Every text in every column of a row, alone and with characters that CSV itself quotes.
     #[test]
     fn no_cell_of_any_column_begins_a_formula() {
         let header = super::super::file::header().unwrap();
@@ -134,7 +131,6 @@ mod tests {
         assert_eq!(written(&rows), plain.into_inner().unwrap());
     }
 
-    /// The pieces in which bytes arrive make no difference.
     #[test]
     fn bytes_may_come_one_by_one() {
         let text = b"=1,\"=\"\"2\",-\n\"@;\",;+\n";

@@ -8,13 +8,13 @@ use super::record::FlowRecord;
 use super::totals::Totals;
 use super::writer_state::OutputCounts;
 
-/// The counts of the meters of all CPUs so far.
+/// The counts of all CPUs' meters so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowCounts {
     /// Current flows.
     pub active: u64,
-    /// Records so far: the records of flows that ended or were cut, and one for each current flow.
+    /// Records so far: those of flows that ended or were cut, plus one for each current flow.
     pub total: u64,
     /// The records in `total` whose flow was evicted to make room for another flow.
     pub evicted: u64,
@@ -22,32 +22,31 @@ pub struct FlowCounts {
     pub written: u64,
     /// Records that could not be written or sent, summed over all outputs.
     pub lost: u64,
-    /// Records of flows that ended or were cut, and that are neither written nor lost so far,
-    /// summed over all outputs.
+    /// Records of flows that ended or were cut, but are neither written nor lost yet, summed over
+    /// all outputs.
     pub waiting: u64,
 }
 
-/// The counts that one meter has published. Only that meter writes them, when a record ends. They
-/// have cache lines of their own.
+/// The counts that one meter publishes when a record ends. The counts have their own cache lines,
+/// because only this meter writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Published {
-    // Relaxed throughout: these are independent counts, and no other memory depends on them.
+    // `Relaxed` suffices for these counters: they are independent, and no other memory depends on
+    // them.
     ended: AtomicU64,
     evicted: AtomicU64,
-    /// The flows with the most bytes, as of the last check of all flows.
     largest: Mutex<Vec<FlowRecord>>,
 }
 
 impl Published {
-    /// Publishes the totals.
     pub(super) fn publish(&self, totals: &Totals) {
         self.ended.store(totals.total, Ordering::Relaxed);
         self.evicted.store(totals.evicted, Ordering::Relaxed);
     }
 
-    /// Publishes the flows with the most bytes. If another thread is reading them, they stay as
-    /// they are until the next time.
+    /// Publishes the flows with the most bytes. If another thread is reading the previous list,
+    /// that list stays until the next call.
     pub(super) fn publish_largest(&self, flows: Vec<FlowRecord>) {
         if let Ok(mut published) = self.largest.try_lock() {
             *published = flows;
@@ -55,14 +54,12 @@ impl Published {
     }
 }
 
-/// The counts that all meters have published.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AllPublished(Arc<Mutex<Vec<Arc<Published>>>>);
 
 impl AllPublished {
-    /// Adds the counts of one more meter. A meter that is gone by now has panicked, and the new
-    /// meter replaces it. The counts of the old meter are in no report, so they are dropped here
-    /// too.
+    /// Adds the counts of a new meter. Only a meter that has panicked is gone by now, and the new
+    /// meter replaces it. No report includes the old meter's counts, so they are dropped here too.
     pub(super) fn one_more(&self) -> Arc<Published> {
         let published = Arc::new(Published::default());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +68,6 @@ impl AllPublished {
         published
     }
 
-    /// The flows with the most bytes on all CPUs, at most `most`.
     pub(super) fn largest(&self, most: usize) -> Vec<FlowRecord> {
         let mut flows = Vec::new();
         for published in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -82,9 +78,9 @@ impl AllPublished {
         flows
     }
 
-    /// The sum of all counts, and the number of flows that have slots. The counts are not read at
-    /// the same moment, so one count may include a flow that another does not include yet.
-    /// The counts of outputs were read before this call.
+    /// The sum of all meters' counts, and the number of flows that have slots. The counts are read
+    /// at different moments, so a flow may be included in one count and not yet in another. The
+    /// caller must read the counts of the outputs before this call.
     pub(super) fn sum(&self, limit: &FlowLimit, outputs: &[OutputCounts]) -> FlowCounts {
         let (written, lost) = (outputs.iter().map(|of| of.written).sum(), outputs.iter().map(|of| of.lost).sum());
         let mut counts = FlowCounts { active: limit.taken() as u64, written, lost, ..FlowCounts::default() };

@@ -1,4 +1,4 @@
-//! The operations on a file or on standard output that can fail. Tests make each of them fail.
+//! File operations that can fail, on a file or on standard output. Tests make each of them fail.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -10,24 +10,22 @@ use steerage_guard::file::{NewFile, Readers, parent_of};
 
 use super::writer_state::WriterState;
 
-/// The maximum size of one write to a pipe. Small writes show the progress when a slow reader takes
-/// some bytes. A pipe takes this size completely or not at all (PIPE_BUF).
+/// The maximum size of one write to a pipe. A pipe takes this size completely or not at all
+/// (PIPE_BUF). Small writes show progress even if the reader is slow.
 const PIECE_BYTES: usize = 4096;
 
-/// A file that gets its name when it is complete, or standard output.
 pub(super) struct Disk {
     file: File,
-    /// The new file, until it has its name. `None` for standard output.
+    /// The new file, until it gets its final name. `None` for standard output.
     new: Option<NewFile>,
-    /// The temporary name.
     part: PathBuf,
-    /// For standard output, the state that records the progress.
+    /// The state that records progress. `None` for a regular file.
     watched: Option<Arc<WriterState>>,
 }
 
 impl Disk {
-    /// Creates a file under a temporary name. With `dated`, missing directories are created,
-    /// because their names are times.
+    /// Creates a file under a temporary name. If `dated` is set, the path contains a time, so
+    /// missing directories are created.
     pub(super) fn create(path: &Path, dated: bool) -> io::Result<Self> {
         fault::before()?;
         let new = if dated {
@@ -39,18 +37,17 @@ impl Disk {
         Ok(Self { file, new: Some(new), part, watched: None })
     }
 
-    /// Standard output. It is written to directly: the standard library would keep the last bytes
-    /// in a buffer and report that they are written.
+    /// Standard output without a buffer: the standard library would keep the last bytes in its
+    /// buffer and report them as written.
     pub(super) fn stdout(state: &Arc<WriterState>) -> io::Result<Self> {
         Ok(Self::special(io::stdout().as_fd().try_clone_to_owned()?.into(), state))
     }
 
-    /// A file, a pipe or a device that gets no name.
     pub(super) fn special(file: File, state: &Arc<WriterState>) -> Self {
         Self { file, new: None, part: PathBuf::new(), watched: Some(Arc::clone(state)) }
     }
 
-    /// Writes some of the bytes, and returns how many the kernel has accepted.
+    /// Writes some bytes, and returns how many the kernel has accepted.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let most = if self.watched.is_some() { PIECE_BYTES } else { usize::MAX };
         let length = fault::before_write(bytes.len().min(most))?;
@@ -61,7 +58,8 @@ impl Disk {
         written
     }
 
-    /// Removes the last `excess` bytes that were written. A pipe or a device keeps them.
+    /// Removes the last `excess` bytes that were written. A pipe or a device cannot remove written
+    /// bytes.
     pub(super) fn cut(&mut self, excess: usize) -> io::Result<()> {
         fault::before_cut(excess)?;
         let metadata = self.file.metadata()?;
@@ -76,17 +74,17 @@ impl Disk {
         self.file.seek(SeekFrom::Start(end - excess as u64)).map(drop)
     }
 
-    /// From now on the file stays, even if it never gets its name.
+    /// Keeps the file from now on, even if it never gets its final name.
     pub(super) fn keep(&mut self) {
         self.new = self.new.take().map(NewFile::kept);
     }
 
-    /// The temporary name. The file has it until it is finished.
+    /// The temporary name, which the file has until it is finished.
     pub(super) fn part(&self) -> &Path {
         &self.part
     }
 
-    /// Gives the file its name. If that fails, the file stays under its temporary name.
+    /// Renames the file to its final name. If the rename fails, the file keeps its temporary name.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         let Some(new) = self.new.take().map(NewFile::kept) else { return Ok(()) };
         fault::before()?;
@@ -96,7 +94,7 @@ impl Disk {
 
 #[cfg(not(test))]
 mod fault {
-    //! In the program, no operation is made to fail.
+    //! The program itself plans no faults.
 
     use std::io;
 
@@ -118,26 +116,23 @@ mod fault {
 
 #[cfg(test)]
 pub(super) mod fault {
-    //! Makes operations of the test's thread fail.
+    //! Makes file operations of the test's thread fail.
 
     use std::cell::Cell;
     use std::io;
 
     use nix::errno::Errno;
 
-    /// What happens to the operations of a thread.
     #[derive(Clone, Copy, Debug)]
     pub(in super::super) enum Fault {
-        /// None fails.
         None,
         /// The operation with this number, counted from 1, fails.
         Once(u64, Errno),
-        /// This operation and all later ones fail.
         From(u64, Errno),
-        /// If this operation is a write, it takes a part of its bytes, and the operation after it
-        /// fails.
+        /// If the operation with this number is a write, it writes only a part of its bytes, and
+        /// the next operation fails.
         Short(u64, Errno),
-        /// The same, and all operations after it fail.
+        /// Like `Short`, but all later operations fail too.
         ShortFrom(u64, Errno),
         /// The disk has room for this many bytes.
         Room(usize),
@@ -148,13 +143,12 @@ pub(super) mod fault {
         static DONE: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Plans a fault, and counts operations from 1 again.
+    /// Plans a fault, and restarts the count of operations at 1.
     pub(in super::super) fn plan(fault: Fault) {
         FAULT.set(fault);
         DONE.set(0);
     }
 
-    /// The number of operations since the plan.
     pub(in super::super) fn operations() -> u64 {
         DONE.get()
     }

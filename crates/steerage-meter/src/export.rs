@@ -1,5 +1,5 @@
-//! Hands records over from the CPUs to threads that write them. Each output has a bounded queue and
-//! a thread.
+//! Passes records from the packet CPUs to writer threads. Each output has a bounded queue and a
+//! thread.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -22,31 +22,30 @@ use super::record_ledger::{Unwritten, Volume};
 use super::timeouts::nanos;
 use super::writer_state::{Ended, FlowOutput, Message, OutputCounts, WriterEnd, WriterState};
 
-/// The number of records that are handed over together. They take 64 KiB at most, and the cost of a
-/// hand-over per record is negligible.
+/// The number of records in one message to a writer. A message takes at most 64 KiB, and its cost
+/// per record is negligible.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
-/// The maximum number of hand-overs that wait for a writer: 4096 records. At a million records per
+/// The maximum number of messages that wait for a writer: 4096 records. At a million records per
 /// second, the writer may pause for 4 ms.
 const WAITING_MAX: usize = 16;
 
-/// The maximum number of hand-overs that wait for a collector: 65,536 records, 16 MiB at most. A
+/// The maximum number of messages that wait for a collector: 65,536 records, at most 16 MiB. A
 /// collector that restarts is away for about a second.
 const WAITING_FOR_COLLECTOR_MAX: usize = 256;
 
 const _: () = assert!(size_of::<FlowRecord>() <= 256);
 
-/// The maximum number of periods whose files are open at the same time. If there are more, the
-/// oldest file is completed, because each open file needs a file descriptor.
+/// The maximum number of periods with open files, because each open file needs a file descriptor.
+/// Beyond this limit, the oldest file is completed first.
 const OPEN_MAX: usize = 128;
 
-/// The outputs that a meter hands its records to.
+/// The outputs that receive a meter's records.
 #[derive(Clone, Debug)]
 pub struct Exporter {
     outlets: Vec<Outlet>,
 }
 
-/// The sending side of one output's queue.
 #[derive(Clone, Debug)]
 struct Outlet {
     to: SyncSender<Message>,
@@ -55,24 +54,24 @@ struct Outlet {
 }
 
 impl Exporter {
-    /// Combines the outputs of both exporters. Each record goes to all of them.
+    /// Combines two exporters, so that each record goes to the outputs of both.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.outlets.extend(other.outlets);
         self
     }
 
-    /// Notes for all outputs that one flow of `sample` is metered.
+    /// Records for all outputs that one flow of `sample` is metered.
     pub(super) fn tell_sample(&self, sample: u32) {
         self.outlets.iter().for_each(|outlet| outlet.shared.set_sample(sample));
     }
 
-    /// The counts of each output.
     pub(super) fn counts(&self) -> impl Iterator<Item = OutputCounts> {
         self.outlets.iter().map(|outlet| outlet.shared.counts())
     }
 
-    /// Hands records over. If a queue is full and its source cannot wait, the records are lost.
+    /// Sends records to all outputs. If a queue is full and the packet source cannot wait, the
+    /// records are lost.
     pub(super) fn send(&self, records: Vec<FlowRecord>, now: u64) {
         let (volume, records) = (Volume::of(&records), Arc::new(records));
         self.outlets.iter().for_each(|outlet| outlet.send(&records, volume, now));
@@ -83,8 +82,8 @@ impl Outlet {
     fn send(&self, records: &Arc<Vec<FlowRecord>>, volume: Volume, now: u64) {
         let (records, unwritten) = (Arc::clone(records), self.shared.ledger().take(volume));
         let message = Message::Ended(Ended { records, now, unwritten });
-        // A message that is not taken is dropped, and its records count as lost. If a source waits,
-        // this happens only after the writer failed or was given up.
+        // If the queue takes no message, its records count as lost. A source that waits loses
+        // records only after its writer has failed or was abandoned.
         if self.waits {
             drop(self.to.send(message));
         } else {
@@ -119,8 +118,8 @@ pub struct FlowWriter {
 }
 
 impl FlowWriter {
-    /// Starts the thread. A file without a time in its name is created at once, so that errors show
-    /// early. The thread calls `on_failure` if it has to give up, so that the caller can stop the
+    /// Starts the thread. A file without a time in its name is created at once, so that errors
+    /// appear early. The thread calls `on_failure` if it fails, so that the caller can stop the
     /// meters.
     ///
     /// # Errors
@@ -140,11 +139,12 @@ impl FlowWriter {
         })
     }
 
-    /// Starts a thread that sends records to a collector. `ignored` returns how many packets were
+    /// Starts the thread that sends records to a collector. `ignored` returns how many packets were
     /// lost before the meters saw them, and the thread reports this number to the collector.
     ///
     /// # Errors
-    /// If `must_arrive` is set and the collector does not answer. Otherwise the thread tries again.
+    /// If `must_arrive` is set and the collector does not answer. Without `must_arrive`, the thread
+    /// connects again later.
     pub fn export(
         collector: OpenCollector,
         must_arrive: bool,
@@ -157,7 +157,6 @@ impl FlowWriter {
         })
     }
 
-    /// Starts a thread that runs the function which `make` returns.
     fn spawn<W: FnOnce() -> Result<(), ExportError> + Send + 'static>(
         name: String,
         waiting_max: usize,
@@ -174,9 +173,10 @@ impl FlowWriter {
             if !matches!(result, Ok(Ok(()))) {
                 on_failure();
             }
-            // This comes last: if a meter finds the queue closed, `on_failure` was already called.
+            // The queue closes only after `on_failure` was called, so a meter that finds it closed
+            // knows that the writer has failed.
             of_thread.end(WriterEnd::Itself(match result {
-                // A closed pipe is no error: its reader needs no more records.
+                // A closed pipe is not an error: its reader needs no more records.
                 Ok(Err(error)) if error.is_closed_pipe() => Ok(Ok(())),
                 other => other,
             }));
@@ -186,28 +186,28 @@ impl FlowWriter {
         Ok(Self { to: sender, shared, ended })
     }
 
-    /// The output's state for other threads: its counts, and a way to stop its writer.
+    /// The output's state for other threads: its counts, and the means to stop its writer.
     pub fn output(&self) -> FlowOutput {
         FlowOutput(Arc::clone(&self.shared))
     }
 
-    /// Creates an exporter for the meters. With `waits`, the exporter stops its CPU while the
-    /// writer is behind, so that a source that can wait loses no records. Otherwise records that
-    /// find no room are lost and counted.
+    /// Creates an exporter for the meters. If `waits` is set, a CPU waits until the writer has
+    /// room, so that a source that can wait loses no records. Otherwise, records that do not fit
+    /// into the queue are lost and counted.
     pub fn exporter(&self, waits: bool) -> Exporter {
         Exporter { outlets: vec![Outlet { to: self.to.clone(), shared: Arc::clone(&self.shared), waits }] }
     }
 
-    /// Writes the `rest` as well, and ends the thread. If the reader of the output takes nothing,
-    /// this waits until the writer is [hurried](FlowOutput::hurry).
+    /// Writes the records in `rest` as well, and ends the thread. If the reader of the output takes
+    /// nothing, this function waits until the writer is [hurried](FlowOutput::hurry).
     ///
     /// # Errors
-    /// If anything could not be written.
+    /// If any record could not be written.
     pub fn finish(self, rest: impl Into<Arc<Vec<FlowRecord>>>) -> Result<(), ExportError> {
         let records = rest.into();
         let now = records.iter().map(|record| record.last().as_nanos()).max().unwrap_or(0);
         let unwritten = self.shared.ledger().take(Volume::of(&records));
-        // If sending fails, the records are lost, and `ended` has the reason.
+        // If this message cannot be sent, the records are lost, and `ended` has the reason.
         let _ = self.to.send(Message::Ended(Ended { records, now, unwritten }));
         let _ = self.to.send(Message::End);
         match self.ended.recv() {
@@ -223,31 +223,29 @@ impl FlowWriter {
     }
 }
 
-/// Starts a thread that gets no signal: the kernel delivers them to other threads. This one may be in a
-/// write that never returns, and a signal that it gets would be stuck with it. A new thread has the mask
-/// of the thread that starts it, so there is no time in which it could get one.
+/// Starts a thread that receives no signals, so that the kernel delivers them to other threads. A
+/// writer thread may be in a write that never returns, and would never handle its signal. The
+/// signals are blocked before the thread starts, because a new thread inherits the mask of its
+/// creator.
 fn leaving_signals_to_others<T>(start: impl FnOnce() -> T) -> T {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1].into_iter().collect();
-    // Only an invalid set would be an error.
+    // Only an invalid set would cause an error.
     let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK);
     let started = start();
     let _ = before.map(|before| before.thread_set_mask());
     started
 }
 
-/// The outputs and open files of the writer thread.
 struct Sink {
     shared: Arc<WriterState>,
     to: FlowsTo,
     format: FlowFormat,
-    /// The files that are not complete, by the start of their period. Without rotation there is one
-    /// file, with the start 0.
+    /// The incomplete files, by the start of their period. Without rotation there is one file,
+    /// whose start is 0.
     open: BTreeMap<u64, FlowFile>,
-    /// The start of the first period whose file is not complete.
     from: u64,
-    /// The names that files have or will have.
     names: HashSet<PathBuf>,
-    /// The maximum number of rows that all open files together hold in memory.
+    /// The maximum number of rows in memory, summed over all open files.
     #[cfg(feature = "parquet")]
     rows_max: usize,
 }
@@ -272,8 +270,8 @@ impl Sink {
         Ok(sink)
     }
 
-    /// Writes records until no more follow. If that fails, the files that are not complete stay
-    /// under their temporary names, and the error names them.
+    /// Writes records until the queue ends. After a failure, incomplete files keep their temporary
+    /// names, and the error lists them.
     fn write_all(&mut self) -> Result<(), ExportError> {
         let result = self.write_records();
         let (open, sample) = (std::mem::take(&mut self.open), self.shared.sample());
@@ -298,7 +296,7 @@ impl Sink {
             return self.put(0, time, &records, &mut unwritten);
         };
         let (period, late) = (nanos(rotate.period).max(1), rotate.late());
-        // A record of an earlier period goes to the first file that is not complete.
+        // A record of a completed period goes to the first incomplete file.
         let start = |record: &FlowRecord, from: u64| {
             let last = record.last().as_nanos();
             from.max(last - last % period)
@@ -319,7 +317,6 @@ impl Sink {
         Ok(())
     }
 
-    /// Completes the file of the earliest period.
     fn finish_first(&mut self) -> Result<(), ExportError> {
         let Some(mut file) = self.open.first_entry() else { return Ok(()) };
         file.get_mut().finish(self.shared.sample())?;
@@ -327,8 +324,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes records to the file of a period. It writes them in chunks, so that the counts show
-    /// the progress.
+    /// Writes records to the file of a period, in chunks, so that the counts show the progress.
     fn put(
         &mut self,
         start: u64,
@@ -346,8 +342,8 @@ impl Sink {
         Ok(())
     }
 
-    /// If the open files together hold too many records in memory, writes those of the file that
-    /// holds the most.
+    /// If the open files hold too many rows in memory, writes the rows of the file that holds the
+    /// most.
     #[cfg(feature = "parquet")]
     fn bound_rows(&mut self) -> Result<(), ExportError> {
         let all: usize = self.open.values().map(FlowFile::rows).sum();
@@ -357,7 +353,6 @@ impl Sink {
         self.open.values_mut().max_by_key(|file| file.rows()).map_or(Ok(()), FlowFile::write_rows)
     }
 
-    /// The file of the period that begins at `start`, with `time` in its name.
     fn file(&mut self, start: u64, time: u64) -> Result<&mut FlowFile, ExportError> {
         let entry = match self.open.entry(start) {
             Entry::Occupied(file) => return Ok(file.into_mut()),
@@ -393,7 +388,6 @@ mod tests {
     use super::*;
 
     pub(super) const S: u64 = 1_000_000_000;
-    /// 2023-11-14 22:10:00 UTC.
     pub(super) const START: u64 = 1_699_999_800;
 
     pub(super) fn records(seconds: &[u64]) -> Vec<FlowRecord> {
@@ -434,7 +428,7 @@ mod tests {
             names.sort();
             names
         };
-        // Until a file is complete, random characters and `.part` follow its name.
+        // The name of an incomplete file ends with random characters and `.part`.
         let is_part = |part: &str, name: &str| {
             part.strip_prefix(name).is_some_and(|rest| rest.len() == 22 && rest.ends_with(".part"))
         };
@@ -443,12 +437,12 @@ mod tests {
         sink.write(ended(&shared, &[1, 299, 300, 2], 400)).unwrap();
         let [first, second] = <[String; 2]>::try_from(names()).unwrap();
         assert!(is_part(&first, "2210.jsonl") && is_part(&second, "2215.jsonl"), "{first} {second}");
-        // The first file is open for its period of 300 s and for `Rotation::late` after that.
+        // The first file is open for its period of 300 s and for `Rotation::late` afterwards.
         sink.write(ended(&shared, &[3], 721)).unwrap();
         assert_eq!(names(), [first, second.clone()]);
         sink.write(ended(&shared, &[4], 722)).unwrap();
         assert_eq!(names(), ["2210.jsonl", &second]);
-        // A record for a period whose file is complete goes to the first file that is open.
+        // The file for this record's period is complete, so the record goes to the first open file.
         sink.write(ended(&shared, &[5, 301], 722)).unwrap();
         end.send(Message::End).unwrap();
         sink.write_all().unwrap();

@@ -1,4 +1,4 @@
-//! A file of records. It gets its name when it is complete.
+//! A file of records, which gets its final name when it is complete.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,23 +23,20 @@ use super::record_ledger::{Unwritten, Volume};
 use super::record_writer::RecordWriter;
 use super::writer_state::WriterState;
 
-/// The observation domain of an IPFIX file, and the maximum size of its messages.
+/// The observation domain of an IPFIX file, and the maximum size of the file's messages.
 const DOMAIN: u32 = 1;
 const MESSAGE_BYTES: usize = 16 << 10;
 
-/// The name of standard output in messages.
 pub(super) const STDOUT: &str = "standard output";
 
 pub(super) struct FlowFile {
     out: RecordWriter,
     format: Format,
-    /// The final name. `None` for standard output.
     path: Option<PathBuf>,
-    /// Whether everything is written, and only the name is missing.
+    /// Whether all records are written, so that only the rename remains.
     has_ended: bool,
 }
 
-/// The format, with the state of its encoder.
 enum Format {
     Csv,
     JsonLines,
@@ -70,13 +67,12 @@ impl Format {
     }
 }
 
-/// Builds the error. A missing directory is an error, because a silently created directory would
-/// hide the flows if its name was mistyped.
+/// Builds the error. A missing directory is an error: if a mistyped directory were created, the
+/// user would not find the flows.
 fn cannot_write(path: &Path, cause: io::Error) -> ExportError {
     let kind = cause.kind();
     let advice = match (cause.get_ref().and_then(|inner| inner.downcast_ref::<PathError>()), kind) {
         (Some(PathError::Descriptor(_)), _) => "write - for standard output",
-        // The message contains the advice.
         (Some(_), _) => "",
         (None, io::ErrorKind::NotFound) => "make the directory with mkdir -p, or name another directory",
         (None, io::ErrorKind::StorageFull) => "make room on the disk, or name a file on another one",
@@ -91,8 +87,6 @@ impl FlowFile {
         make().map_err(|cause| ExportError::new("write flows to", STDOUT, cause))
     }
 
-    /// Creates the file under a temporary name. With `dated`, missing directories are created,
-    /// because their names are times.
     pub(super) fn create(
         path: PathBuf,
         dated: bool,
@@ -103,13 +97,12 @@ impl FlowFile {
         make().map_err(|cause| cannot_write(&path, cause))
     }
 
-    /// Checks whether files can be created in the directory of a name with times in it. The check
-    /// before the run prevents a failure during the run.
+    /// Checks before the run that files can be created in the directory of a dated name, so that
+    /// the run does not fail later.
     pub(super) fn check_directory(name: &str) -> Result<(), ExportError> {
         file::probe(Path::new(name)).map_err(|cause| cannot_write(Path::new(name), cause))
     }
 
-    /// A file with this name, or standard output.
     pub(super) fn new(
         disk: Disk,
         format: FlowFormat,
@@ -124,7 +117,7 @@ impl FlowFile {
         Ok(Self { out, format, path, has_ended: false })
     }
 
-    /// Writes records. `unwritten` has these records.
+    /// Writes records. `unwritten` must hold exactly these records.
     pub(super) fn write(&mut self, records: &[FlowRecord], unwritten: Unwritten) -> Result<(), ExportError> {
         self.out.take(unwritten);
         let result = match &mut self.format {
@@ -134,37 +127,36 @@ impl FlowFile {
             #[cfg(feature = "parquet")]
             Format::Parquet(parquet) => parquet.add(&mut self.out, records),
         };
-        // Standard output is flushed at once for the reader of a pipe.
+        // Standard output is flushed at once, so that the reader of a pipe receives the records.
         let flushed = result.and_then(|()| if self.path.is_none() { self.out.flush() } else { Ok(()) });
         flushed.map_err(|cause| self.error(cause))
     }
 
-    /// The number of records in memory. They are written together as a row group.
+    /// The number of rows in memory, which are written together as a row group.
     #[cfg(feature = "parquet")]
     pub(super) fn rows(&self) -> usize {
         if let Format::Parquet(parquet) = &self.format { parquet.rows() } else { 0 }
     }
 
-    /// Writes the records in memory.
     #[cfg(feature = "parquet")]
     pub(super) fn write_rows(&mut self) -> Result<(), ExportError> {
         let Format::Parquet(parquet) = &mut self.format else { return Ok(()) };
         parquet.end_group(&mut self.out).map_err(|cause| self.error(cause))
     }
 
-    /// Completes the file and gives it its name. `sample` says that one flow of so many was
-    /// metered.
+    /// Completes the file and renames it to its final name. `sample` means that one flow of this
+    /// many was metered.
     pub(super) fn finish(&mut self, sample: u32) -> Result<(), ExportError> {
         self.end(sample).map_err(|cause| self.error(cause))?;
         let Some(path) = &self.path else { return Ok(()) };
         self.out.finish().map_err(|cause| ExportError::new("give flows the name", path, cause))
     }
 
-    /// Ends a file after the output has failed. If the file has records, it is readable, and stays
-    /// under its temporary name, which is returned.
+    /// Ends a file after its output has failed. A file with records becomes readable and keeps its
+    /// temporary name, which is returned.
     pub(super) fn leave(mut self, sample: u32) -> Option<PathBuf> {
-        // Records that still cannot be written count as lost. If it was a row group of Parquet that
-        // could not be written, the second attempt writes what makes the earlier groups readable.
+        // Records that still cannot be written count as lost. If a row group of Parquet failed,
+        // this attempt writes the footer, which makes the earlier groups readable.
         if !self.has_ended && self.end(sample).is_err() {
             let _ = self.end(sample);
         }
@@ -172,7 +164,6 @@ impl FlowFile {
         is_kept.then(|| self.out.disk().part().to_owned())
     }
 
-    /// Writes what is left, and the end that the format requires.
     fn end(&mut self, sample: u32) -> io::Result<()> {
         match &mut self.format {
             Format::Csv | Format::JsonLines => {}
@@ -180,7 +171,8 @@ impl FlowFile {
                 encoder.encode_statistics(&Statistics { sample, ..*statistics }, SystemTime::now());
                 self.out.part(Volume::NONE, encoder.message())?;
             }
-            // The statistics would count messages that were not written.
+            // Statistics are not written, because they would count messages that are not in the
+            // file.
             Format::Ipfix { .. } => {}
             #[cfg(feature = "parquet")]
             Format::Parquet(parquet) => parquet.end(&mut self.out, sample)?,
@@ -217,7 +209,6 @@ fn as_json(out: &mut RecordWriter, records: &[FlowRecord]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes IPFIX messages one after the other (RFC 5655).
 fn as_ipfix(
     out: &mut RecordWriter,
     encoder: &mut Encoder,
@@ -236,7 +227,6 @@ fn as_ipfix(
     Ok(())
 }
 
-/// The header line: the names of a record's columns in CSV.
 pub(super) fn header() -> io::Result<Vec<u8>> {
     let flow = Flow::begin(&Seen::of(Key::other()), BucketId { group: 0, bucket: 0 });
     let mut csv = csv::Writer::from_writer(Vec::new());

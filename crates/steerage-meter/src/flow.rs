@@ -1,4 +1,4 @@
-//! A flow in the table: two cache lines, and a third one for TCP.
+//! A flow in the table, which takes two cache lines, and a third line for TCP.
 
 use steerage::BucketId;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
@@ -8,32 +8,25 @@ use super::key::{Directed, Key};
 use super::tcp::{Segment, TcpHealth, TcpState};
 use super::timeouts::Timeouts;
 
-/// The packet has no VLAN tag. VLAN ids have 12 bits.
+/// No VLAN tag: VLAN ids have only 12 bits.
 const NO_VLAN: u16 = u16::MAX;
 
 /// State: the second endpoint sent first.
 const TURNED: u8 = 1;
 /// State: TCP closed the connection, by a reset or by FIN from both sides.
 const CLOSED: u8 = 2;
-/// State: a packet arrived since `take_used` was last called.
 const USED: u8 = 4;
-/// State: the tunnel has an id.
 const HAS_TUNNEL_ID: u8 = 8;
 
-/// The facts about one packet that the meter needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) flow: Directed,
     pub(super) hash: u32,
-    /// Nanoseconds since 1970.
     pub(super) time: u64,
-    /// Length on the wire.
     pub(super) bytes: u32,
-    /// Length according to the innermost IP header.
     pub(super) ip_bytes: u32,
     pub(super) tcp_flags: u16,
     pub(super) segment: Segment,
-    /// ICMP type and code.
     pub(super) icmp: u16,
     pub(super) vlans: [u16; 2],
     pub(super) tunnel: Option<HeaderKind>,
@@ -41,7 +34,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// A packet with only its flow known.
+    /// A packet of which only the flow is known.
     #[inline(always)]
     pub(super) fn of(flow: Directed) -> Self {
         let (vlans, tunnel, tunnel_id) = ([NO_VLAN; 2], None, None);
@@ -60,8 +53,8 @@ impl Seen {
         }
     }
 
-    /// Sets all fields that headers provide for a packet without tags and tunnels, except the
-    /// segment.
+    /// Sets all fields that the headers of a packet without tags and tunnels provide, except the
+    /// TCP segment.
     #[inline(always)]
     pub(super) fn fill(&mut self, flow: Directed, ip_bytes: u32, tcp_flags: u16) {
         self.flow = flow;
@@ -82,11 +75,11 @@ impl Seen {
 pub struct Traffic {
     /// The number of packets.
     pub packets: u64,
-    /// The bytes on the wire with all headers and without the Ethernet checksum. Bytes that a
+    /// The bytes on the wire with all headers, but without the Ethernet checksum. Bytes that the
     /// capture cut off are included.
     pub bytes: u64,
-    /// The bytes from the innermost IP header on, according to that header: IPFIX's octets. 0 if
-    /// there is no IP header.
+    /// The bytes according to the innermost IP header, from that header on (IPFIX's octet count). 0
+    /// if there is no IP header.
     pub ip_bytes: u64,
 }
 
@@ -105,7 +98,8 @@ impl std::ops::AddAssign for Traffic {
 pub enum FlowEnd {
     /// No packet arrived for the inactive timeout.
     Idle = 1,
-    /// The flow lasted for the active timeout. If it goes on, it gets another record.
+    /// The flow lasted for the active timeout. If more packets follow, the flow gets another
+    /// record.
     Active = 2,
     /// TCP: a reset, or FIN from both sides.
     Finished = 3,
@@ -117,23 +111,20 @@ pub enum FlowEnd {
 }
 
 /// A flow. The first cache line has the fields that every packet compares and that timeouts depend
-/// on. The second line has the counters. Only TCP segments touch the third line.
+/// on. The second line has the counters. Only TCP segments use the third line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Flow {
     pub(super) key: Key,
     pub(super) last: u64,
     pub(super) first: u64,
-    /// All flags of each direction.
     tcp_flags: [u16; 2],
     vlans: [u16; 2],
-    /// The traffic that the first and the second endpoint sent.
     traffic: [Traffic; 2],
     tunnel_id: u32,
     pub(super) hash: u32,
-    /// The bucket that the flow moves with.
+    /// The bucket whose moves also move this flow to another CPU.
     pub(super) bucket: BucketId,
-    /// ICMP type and code of the first packet.
     icmp: u16,
     tunnel: Option<HeaderKind>,
     state: u8,
@@ -143,7 +134,8 @@ pub(super) struct Flow {
 const _: () = assert!(size_of::<Flow>() == 192, "three cache lines");
 
 impl Flow {
-    /// Creates a flow from its first packet. The caller must still add the packet.
+    /// Creates a flow from its first packet, without counting this packet. The caller must count it
+    /// with [`add`](Self::add).
     #[inline]
     pub(super) fn begin(seen: &Seen, bucket: BucketId) -> Self {
         Self {
@@ -163,25 +155,24 @@ impl Flow {
         }
     }
 
-    /// Creates the content of a free place. Its key is one that no packet has.
+    /// The content of a free slot, whose key no packet has.
     pub(super) fn vacant() -> Self {
         let nobody = Directed { key: Key::VACANT, turned: false };
         Self::begin(&Seen::of(nobody), BucketId { group: 0, bucket: 0 })
     }
 
-    /// Whether the place is free.
     pub(super) fn is_vacant(&self) -> bool {
         self.key == Key::VACANT
     }
 
     /// Whether the packet belongs to this flow. The comparison does not stop at the first
-    /// difference, because there is almost never one.
+    /// difference, because keys rarely differ.
     #[inline(always)]
     pub(super) fn is(&self, seen: &Seen) -> bool {
         self.key.is(&seen.flow.key)
     }
 
-    /// Adds a packet. Returns whether this packet closed the TCP connection.
+    /// Adds a packet. Returns true if this packet closed the TCP connection.
     #[inline(always)]
     pub(super) fn add(&mut self, seen: &Seen) -> bool {
         let side = usize::from(seen.flow.turned);
@@ -190,8 +181,8 @@ impl Flow {
         if seen.time >= self.last {
             self.last = seen.time;
         } else {
-            // Clocks of several interfaces may differ a little. An earlier time moves the start of
-            // the flow, and never its end.
+            // The clocks of several interfaces may differ a little. An earlier time moves the start
+            // of the flow, but never its end.
             self.first = self.first.min(seen.time);
         }
         self.state |= USED;
@@ -202,7 +193,7 @@ impl Flow {
     }
 
     /// Adds the packets and bytes that a super-frame stands for, except the one packet that was
-    /// already counted.
+    /// counted already.
     pub(super) fn add_more(&mut self, seen: &Seen, more: Traffic) {
         self.traffic[usize::from(seen.flow.turned)] += more;
     }
@@ -221,8 +212,8 @@ impl Flow {
         self.state & CLOSED != 0
     }
 
-    /// Returns the reason if the record ends before this packet of the flow. A time that lies
-    /// further back than the timeout means that another recording begins.
+    /// Returns a reason if the flow's record ends before this packet. A time that is earlier by
+    /// more than the timeout means that another recording begins.
     #[inline(always)]
     pub(super) fn ends_before(&self, seen: &Seen, timeouts: &Timeouts) -> Option<FlowEnd> {
         let pause = seen.time.abs_diff(self.last);
@@ -257,16 +248,16 @@ impl Flow {
         if self.is_closed() { FlowEnd::Finished } else { FlowEnd::Idle }
     }
 
-    /// The reason in a record that is written at the end of the run. The flow may have timed out
-    /// already without having been checked.
+    /// The end reason for a record that is written at the end of the run. The flow may have timed
+    /// out without a check.
     pub(super) fn reason_at_the_end(&self, now: u64, timeouts: &Timeouts) -> FlowEnd {
         let is_over = self.is_closed() || self.is_over(now, 0, timeouts);
         if is_over { self.reason_when_over() } else { FlowEnd::Forced }
     }
 
     /// Begins another record of the flow with this packet, and returns the old record. The caller
-    /// must still add the packet. If only the active timeout cut the record, the source stays the
-    /// same.
+    /// must count the packet with [`add`](Self::add). If only the active timeout ended the old
+    /// record, the source stays the same.
     pub(super) fn restart(&mut self, seen: &Seen, why: FlowEnd) -> Self {
         let mut next = Self::begin(seen, self.bucket);
         if why == FlowEnd::Active {
@@ -276,14 +267,13 @@ impl Flow {
         std::mem::replace(self, next)
     }
 
-    /// Whether a packet arrived since the last call.
+    /// Returns true if a packet arrived after the last call.
     pub(super) fn take_used(&mut self) -> bool {
         let used = self.state & USED != 0;
         self.state &= !USED;
         used
     }
 
-    /// Adds the counts that another CPU has of the same flow.
     pub(super) fn merge(&mut self, other: &Self) {
         if other.first < self.first {
             self.state = self.state & !TURNED | other.state & TURNED;
@@ -305,7 +295,7 @@ impl Flow {
         self.state & TURNED != 0
     }
 
-    /// The traffic of the source, which sent first, and of the other endpoint.
+    /// The traffic from the source (the endpoint that sent first), and from the other endpoint.
     pub(super) fn traffic(&self) -> (Traffic, Traffic) {
         let [one, other] = self.traffic;
         if self.is_turned() { (other, one) } else { (one, other) }
@@ -316,12 +306,11 @@ impl Flow {
         if self.is_turned() { (other, one) } else { (one, other) }
     }
 
-    /// Health values from the segments of a TCP flow.
     pub(super) fn health(&self) -> TcpHealth {
         self.tcp.health(self.is_turned())
     }
 
-    /// The ICMP type, with the ICMP code in the lower byte.
+    /// The ICMP type in the upper byte, and the ICMP code in the lower byte.
     pub(super) fn icmp(&self) -> u16 {
         self.icmp
     }
@@ -357,8 +346,8 @@ mod tests {
         Seen { time, tcp_flags: flags, bytes: 60, ip_bytes: 40, ..Seen::of(flow) }
     }
 
-    /// Adds packets to a flow and returns why `next` ends it. Each packet has a second, flags, and
-    /// whether it is a reply.
+    /// Adds packets to a flow and returns the reason for which `next` ends the record. Each packet
+    /// has a second, TCP flags, and whether it is a reply.
     fn end(packets: &[(u64, u16, bool)], next: (u64, u16)) -> Option<FlowEnd> {
         let packets: Vec<Seen> =
             packets.iter().map(|(second, flags, turned)| tcp(second * S, *flags, *turned)).collect();
@@ -376,9 +365,9 @@ mod tests {
         let long: Vec<_> = (0..7).map(|i| (50 * i, ACK, i % 2 == 1)).collect();
         assert_eq!(end(&long[..6], (299, ACK)), None);
         assert_eq!(end(&long[..6], (300, ACK)), Some(FlowEnd::Active));
-        // Both timeouts have passed. The pause is the reason.
+        // Both timeouts have passed, and the inactive timeout is the reason.
         assert_eq!(end(&long, (400, ACK)), Some(FlowEnd::Idle));
-        // A recording of the day before begins.
+        // The packet's time is a day earlier, so another recording begins.
         assert_eq!(end(&[(86_400, ACK, false)], (0, ACK)), Some(FlowEnd::Idle));
         assert_eq!(end(&[(86_400, ACK, false)], (86_399, ACK)), None);
     }
@@ -392,7 +381,8 @@ mod tests {
         assert_eq!(end(&closed, (1, SYN)), Some(FlowEnd::Finished));
         assert_eq!(end(&closed, (9, ACK)), Some(FlowEnd::Finished));
         assert_eq!(end(&[(0, RST, false)], (9, ACK)), Some(FlowEnd::Finished));
-        // One direction alone may go on for long. A retransmitted SYN opens no new connection.
+        // If only one side has sent FIN, the connection stays open. A retransmitted SYN opens no
+        // new connection.
         assert_eq!(end(&[(0, fin, false), (1, fin, false)], (40, ACK)), None);
         assert_eq!(end(&[(0, SYN, false)], (1, SYN)), None);
     }

@@ -1,9 +1,9 @@
-//! Datagrams that arrive in fragments, and the flow that each of them belongs to.
+//! Assigns fragmented datagrams to flows.
 //!
-//! Steering keeps a datagram together by the same rule, so the fragments of a datagram are always
-//! on the CPU of its flow. The fragment that arrives first decides. If it has the ports, the other
-//! fragments belong to its flow. Otherwise the datagram is a flow of its own, without ports, and
-//! its first fragment belongs to that flow too.
+//! Steering keeps a datagram together by the same rule, so all fragments of a datagram are on the
+//! CPU of its flow. The fragment that arrives first decides: if it has the ports, all fragments
+//! belong to its flow. Otherwise the datagram is a flow of its own, without ports, and its first
+//! fragment belongs to that flow too.
 
 use steerage::flow::Fragment;
 use steerage::{
@@ -20,9 +20,9 @@ struct Datagram {
     flow: Directed,
     bucket: BucketId,
     since: u64,
-    /// The number of its bytes that have arrived.
     bytes: u32,
-    /// The total number of its bytes, which the last fragment shows. `u32::MAX` until then.
+    /// The datagram's total number of bytes. `u32::MAX` until the last fragment arrives, which
+    /// contains this number.
     bytes_all: u32,
     first_came: bool,
 }
@@ -33,7 +33,7 @@ impl Datagram {
         Self { name, flow, bucket, since, bytes, bytes_all, first_came: false }
     }
 
-    /// Counts a fragment. Returns whether the datagram is complete.
+    /// Counts a fragment. Returns true if the datagram is complete.
     fn note(&mut self, fragment: &Fragment) -> bool {
         self.first_came |= fragment.offset == 0;
         self.bytes = self.bytes.saturating_add(fragment.bytes);
@@ -50,15 +50,14 @@ impl Datagram {
 
 type Set = [Option<Datagram>; FRAGMENT_WAYS];
 
-/// The incomplete datagrams on a CPU. Their limit is that of steering for one queue.
+/// The incomplete datagrams on a CPU, whose maximum number is the one that steering uses for each
+/// queue.
 #[derive(Debug)]
 pub(super) struct Datagrams {
-    /// Empty until the first fragment arrives.
     sets: Vec<Set>,
     seeds: Seeds,
 }
 
-/// Incomplete datagrams that move to another CPU.
 #[derive(Debug)]
 pub(super) struct DepartedDatagrams(Vec<Datagram>);
 
@@ -71,13 +70,13 @@ impl Datagrams {
         if self.sets.is_empty() {
             self.sets = vec![[None; FRAGMENT_WAYS]; FRAGMENT_SETS];
         }
-        // The mark is a hash of the datagram's name. Hashing it with the random seeds prevents
-        // attackers from aiming at a set.
+        // The mark is a hash of the datagram's name, which is hashed again with random seeds, so
+        // that attackers cannot fill a chosen set.
         let hash = Key::other().key.marked(name).hash(&self.seeds);
         &mut self.sets[hash as usize % FRAGMENT_SETS]
     }
 
-    /// The flow of a fragment. `flow` is the flow according to the fragment's own headers.
+    /// The flow of a fragment. `flow` has only the data of the fragment's own headers.
     pub(super) fn follow(&mut self, fragment: &Fragment, flow: Directed, bucket: BucketId, now: u64) -> Directed {
         let is_first = fragment.offset == 0;
         let alone = flow.without_ports();
@@ -86,11 +85,11 @@ impl Datagrams {
         let set = self.set(&fragment.datagram);
         let known = set.iter().position(|place| place.is_some_and(|known| known.name == fragment.datagram));
         let place = known.or_else(|| set.iter().position(|place| place.is_none_or(|known| known.is_old(now))));
-        // If the set is full, all fragments belong to the datagram's own flow, including the first
-        // fragment. Steering does the same.
+        // If the set is full, all fragments, including the first one, belong to a flow without
+        // ports. Steering does the same.
         let Some(place) = place.map(|place| &mut set[place]) else { return alone };
         let mut datagram = match *place {
-            // A second first fragment belongs to another datagram, because ids repeat.
+            // A second first fragment belongs to a new datagram, because datagram ids repeat.
             Some(datagram) if known.is_some() && !datagram.is_old(now) && !(is_first && datagram.first_came) => {
                 datagram
             }
@@ -101,7 +100,6 @@ impl Datagrams {
         datagram.flow
     }
 
-    /// Removes and returns the datagrams that move with a bucket.
     pub(super) fn depart(&mut self, bucket: BucketId) -> DepartedDatagrams {
         let places = self.sets.iter_mut().flatten();
         DepartedDatagrams(places.filter_map(|place| place.take_if(|known| known.bucket == bucket)).collect())
@@ -109,7 +107,7 @@ impl Datagrams {
 
     pub(super) fn arrive(&mut self, bucket: BucketId, departed: DepartedDatagrams) {
         for datagram in departed.0 {
-            // If the set is full, the later fragments of the datagram are a flow of their own.
+            // If the set is full, the later fragments of the datagram form a flow of their own.
             if let Some(place) = self.set(&datagram.name).iter_mut().find(|place| place.is_none()) {
                 *place = Some(Datagram { bucket, ..datagram });
             }
@@ -161,8 +159,8 @@ mod tests {
         assert_ne!(later, without());
         assert_eq!(later.key.flow_key(later.turned), without().key.flow_key(without().turned));
         assert_eq!(datagrams.follow(&fragment(7, 0, true), with_ports(), BUCKET, NOW), later);
-        // Another datagram is another flow. The rest of this datagram is another flow too, once its
-        // time is over.
+        // Fragments of another datagram belong to another flow, and so do late fragments of this
+        // datagram.
         assert_ne!(datagrams.follow(&fragment(8, 8, true), without(), BUCKET, NOW), later);
         assert_eq!(datagrams.follow(&fragment(9, 0, true), with_ports(), BUCKET, NOW), with_ports());
         let old = NOW + nanos(FRAGMENT_TIME);

@@ -1,14 +1,14 @@
-//! Entry points for fuzz targets, to parsers that are not public.
+//! Gives fuzz targets access to private parsers.
 
 use std::sync::Arc;
 
 use super::names::{FlowNames, LOOKS_MAX, Payload, TEXT_MAX, read_stream};
 
-/// The names in a flow whose packets have this data. Each packet has three parts: whether the
-/// second endpoint sent it, the sequence number if it is a TCP segment, and its bytes.
+/// The names in a flow with these packets. Each packet has three parts: whether the second endpoint
+/// sent it, the TCP sequence number, and its bytes.
 ///
 /// # Panics
-/// If the parsers exceeded their limits.
+/// If a parser exceeded its limits.
 pub fn names(packets: &[(bool, Option<u32>, &[u8])], is_dns: bool) -> Option<Arc<FlowNames>> {
     let payload = packets.iter().map(|&(turned, sequence, data)| (turned, Payload { data, sequence, is_whole: true }));
     let (names, looks) = read_stream(payload, is_dns);

@@ -1,24 +1,21 @@
-//! Maps a hash to the places in the table that may hold its flow. The index uses open addressing,
-//! with eight entries per cache line.
+//! Maps a hash to the slots of the flow table that may hold its flow. The index uses open
+//! addressing, with eight entries per cache line.
 
 use steerage::memory::HugeVec;
 
-/// The number of entries of the smallest index.
 const ENTRIES_MIN: usize = 1024;
 
-/// The number of entries of a cache line.
 const LINE: usize = 8;
 
-/// No place in the table.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// An index of places in the flow table by hash.
+/// An index of the flow table's slots by hash.
 ///
 /// The topmost bits of the hash select a line, so a doubled index is filled from front to back. A
-/// search compares all hashes of a line at once: how many comparisons a search takes cannot be
-/// predicted, and a wrong prediction costs more than all of them. If a line is full, its further
-/// entries are in the lines behind it. At most half of the entries are used, so few lines are full.
-/// A removal moves later entries up, so there are no tombstones.
+/// search compares all hashes of a line at once, because a branch for each hash would often be
+/// mispredicted. If a line is full, its further entries are in the next lines. At most half of the
+/// entries are used, so few lines are full. A removal moves later entries up, so there are no
+/// tombstones.
 #[derive(Debug)]
 pub(super) struct Index {
     lines: HugeVec<Line>,
@@ -27,12 +24,12 @@ pub(super) struct Index {
     len: usize,
 }
 
-/// A cache line of entries. Those in use come first.
+/// A cache line of entries. Used entries come first.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Line {
     hashes: [u32; LINE],
-    /// The places plus one, or 0 for an entry that is not used.
+    /// The slot numbers plus one. An unused entry is 0.
     places: [u32; LINE],
 }
 
@@ -41,7 +38,8 @@ impl Line {
         self.places[LINE - 1] != 0
     }
 
-    /// The place with the hash, plus one, or 0. If two have it, the result may be any number but 0.
+    /// The slot with the hash, plus one, or 0. If two entries have the hash, the result is any
+    /// number except 0.
     #[inline(always)]
     fn any_with(&self, hash: u32) -> u32 {
         let one = |(its, place): (&u32, &u32)| if *its == hash { *place } else { 0 };
@@ -51,7 +49,7 @@ impl Line {
 
 const _: () = assert!(size_of::<Line>() == 64);
 
-/// An entry of an index: its line, and its position there.
+/// The position of an index entry: its line, and its number in the line.
 type At = (usize, usize);
 
 impl Index {
@@ -64,7 +62,7 @@ impl Index {
         Self { lines: HugeVec::filled(empty, lines), shift: u32::BITS - lines.ilog2(), len: 0 }
     }
 
-    /// The line where a search for the hash begins.
+    /// The line at which a search for the hash begins.
     #[inline(always)]
     fn home(&self, hash: u32) -> usize {
         (hash >> self.shift) as usize
@@ -78,7 +76,7 @@ impl Index {
         if nth + 1 < LINE { (line, nth + 1) } else { (self.next(line), 0) }
     }
 
-    /// The hash and the place of an entry. `None` if it is not used.
+    /// The hash and the slot of an entry. `None` if the entry is unused.
     fn at(&self, (line, nth): At) -> Option<(u32, u32)> {
         let Line { hashes, places } = &self.lines[line];
         Some((hashes[nth], places[nth].checked_sub(1)?))
@@ -89,14 +87,14 @@ impl Index {
         (hashes[nth], places[nth]) = entry.map_or((0, 0), |(hash, place)| (hash, place + 1));
     }
 
-    /// Prefetches the line where a search for the hash begins.
+    /// Prefetches the line at which a search for the hash begins.
     #[inline(always)]
     pub(super) fn prefetch(&self, hash: u32) {
         self.lines.prefetch(self.home(hash));
     }
 
-    /// The place of a flow with the hash, or [`NONE`] if there is none. If several flows have the
-    /// hash, the result may be any place. So the caller has to compare the flow.
+    /// A slot whose flow may have the hash, or [`NONE`] if no flow has it. If several flows have
+    /// the hash, the result may be any slot, so the caller has to compare the flow.
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         let line = &self.lines[self.home(hash)];
@@ -106,13 +104,13 @@ impl Index {
         }
     }
 
-    /// The place of a flow with the hash for which `is_it` returns true.
+    /// The slot of the flow that has this hash and for which `is_it` returns true.
     #[inline(never)]
     pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = self.home(hash);
         loop {
             let line = &self.lines[at];
-            // Most searches are for new flows, whose hash no entry has.
+            // Most searches are for new flows, whose hash is in no entry.
             if line.any_with(hash) != 0 {
                 let mut entries = line.hashes.iter().zip(line.places);
                 let found = entries.find(|(its, place)| **its == hash && *place != 0 && is_it(place - 1));
@@ -127,7 +125,6 @@ impl Index {
         }
     }
 
-    /// Adds a place that is not in the index yet.
     pub(super) fn insert(&mut self, hash: u32, place: u32) {
         if 2 * (self.len + 1) > LINE * self.lines.len() {
             self.grow();
@@ -154,21 +151,19 @@ impl Index {
         *self = larger;
     }
 
-    /// Removes a place.
     pub(super) fn remove(&mut self, hash: u32, place: u32) {
         let mut hole = (self.home(hash), 0);
         loop {
             match self.at(hole) {
                 Some(entry) if entry == (hash, place) => break,
                 Some(_) => hole = self.behind(hole),
-                // The place is not in the index.
                 None => return,
             }
         }
         self.len -= 1;
         let mut at = self.behind(hole);
         while let Some(entry) = self.at(at) {
-            // An entry can move to the hole if the hole is not before the entry's home.
+            // An entry can move up to the hole if its home line is not after the hole.
             let distance = |(line, nth): At| (line.wrapping_sub(self.home(entry.0)) & (self.lines.len() - 1), nth);
             if distance(hole) < distance(at) {
                 self.set(hole, Some(entry));
@@ -192,8 +187,8 @@ mod tests {
     }
 
     proptest! {
-        /// Uses few hashes at the upper end, so that runs are long, wrap around and hold equal
-        /// hashes.
+        /// Uses few hashes at the upper end, so that runs of entries are long, wrap around and have
+        /// equal hashes.
         #[test]
         fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u32..48, 0u32..4), 0..400)) {
             let (mut index, mut model) = (Index::new(), BTreeMap::new());
@@ -223,7 +218,7 @@ mod tests {
         let hash = |place: u32| place.wrapping_mul(0x9e37_79b1);
         (0..100_000).for_each(|place| index.insert(hash(place), place));
         assert!((0..100_000).all(|place| index.find(hash(place), |at| at == place) == Some(place)));
-        // All hashes differ, so a candidate is the flow itself.
+        // All hashes differ, so a candidate is always the right flow.
         assert!((0..100_000).all(|place| index.candidate(hash(place)) == place));
         assert!((100_000..200_000).all(|place| index.candidate(hash(place)) == NONE));
         assert!((100_000..200_000).all(|place| index.find(hash(place), |at| at == place).is_none()));

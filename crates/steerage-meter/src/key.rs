@@ -1,10 +1,10 @@
-//! The key of a flow in the table: both directions have the same key, in five words.
+//! The key of a flow in the table. Both directions of a flow have the same key, in five 64-bit
+//! words.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
 use steerage::{FlowKey, flow::FlowParts};
 
-/// The kinds of flows. Each kind has its own number in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -14,7 +14,7 @@ pub(super) enum Kind {
     Link,
     /// MAC addresses and the first and last label of MPLS without IP.
     Mpls,
-    /// Frames of link types that are not read. All of them are one flow.
+    /// Frames of unsupported link types, which form one flow.
     Other,
 }
 
@@ -26,39 +26,38 @@ impl Kind {
 /// same endpoints.
 ///
 /// The fields of `rest`, from the top: 16 bits for the port of the first endpoint, 16 bits for the
-/// port of the second, 8 bits for the protocol. The kind (8 bits) and the mark (16 bits) follow.
+/// port of the second, 8 bits for the protocol. After them come the kind (8 bits) and the mark (16
+/// bits).
 ///
-/// The mark is 0, except for flows that are steered by more than their endpoints. For these the
-/// mark is made from the additional data. Two such flows between the same endpoints may be on two
-/// CPUs, so they must be two flows on one CPU as well.
+/// The mark is 0, except for flows that steering distinguishes by more than their endpoints. The
+/// mark of such a flow is a hash of the additional data. Two such flows between the same endpoints
+/// may be on two CPUs, so they must stay two flows if both are on one CPU.
 ///
 /// Both addresses of IPv4 are in one word, the first in the upper half, and the other words are 0.
-/// So lookups of most packets use two words.
+/// Therefore most lookups use only two words.
 ///
-/// This type is not [`FlowKey`] because it has room for the mark, is one word shorter, and is built
-/// directly in its place in the table.
+/// This type is not [`FlowKey`] because it has room for the mark, is one word shorter, and is
+/// written directly into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
-    /// Upper and lower half of the first address or MAC address, then of the second.
+    /// The upper and lower half of the first address or MAC address, then those of the second.
     ends: [u64; 4],
     rest: u64,
 }
 
-/// The flow of a packet and the packet's direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Directed {
     pub(super) key: Key,
-    /// Whether the packet's sender is the second endpoint.
     pub(super) turned: bool,
 }
 
-/// The start values of hashes. They are random in each run, so that attackers cannot aim flows at
-/// one place of the table.
+/// Start values for hashes, which are random in each run, so that attackers cannot choose flows
+/// that collide in the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seeds([u64; 4]);
 
 impl Seeds {
-    /// The seeds of marks. They are the same in every run, because marks are only compared.
+    /// The seeds of marks, which are the same in every run, because marks are only compared.
     const MARKS: Self =
         Self([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89]);
 
@@ -73,11 +72,11 @@ const MARK_BITS: u64 = 0xffff;
 const KIND_SHIFT: u32 = 16;
 const KIND_BITS: u64 = 0xff << KIND_SHIFT;
 
-/// The golden ratio's fraction, in 64 bits: odd, and its ones are spread evenly (Knuth, volume 3, 6.4).
+/// The fraction of the golden ratio in 64 bits, which is odd, and whose one bits are spread evenly
+/// (Knuth, volume 3, 6.4).
 pub(super) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Directed {
-    /// The flow between the same addresses with the same protocol and without ports.
     pub(super) fn without_ports(&self) -> Self {
         let (from, to) = self.key.addresses();
         let (from, to) = if self.turned { (to, from) } else { (from, to) };
@@ -99,26 +98,24 @@ impl Key {
             | mark as u64
     }
 
-    /// The key of an IPv4 packet from sender to receiver.
     #[inline(always)]
     pub(super) fn v4(from: (u32, u16), to: (u32, u16), protocol: u8) -> Directed {
         let both = |from, to, bits| u64::from(from) << bits | u64::from(to);
         Self::v4_of_words(both(from.0, to.0, 32), both(from.1.into(), to.1.into(), 16) as u32, protocol)
     }
 
-    /// Like [`v4`](Self::v4), from the words in a packet's headers: both addresses, and both ports.
-    /// The sender's are in the upper halves.
+    /// Like [`v4`](Self::v4), but from words of the packet's headers: both addresses, and both
+    /// ports. The sender's address and port are in the upper halves.
     #[inline(always)]
     pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
         let back = addresses.rotate_left(32);
         let turned = if addresses == back { ports > ports.rotate_left(16) } else { addresses > back };
-        // There is no branch here, because the direction of a packet is unpredictable.
+        // This code has no branch, because the direction of a packet is unpredictable.
         let ports = ports.rotate_left(16 * u32::from(turned));
         let rest = u64::from(ports) << 32 | Self::rest((0, 0), protocol, Kind::V4, 0);
         Directed { key: Self { ends: [addresses.min(back), 0, 0, 0], rest }, turned }
     }
 
-    /// The key of an IPv6 packet.
     #[inline(always)]
     pub(super) fn v6(from: (u128, u16), to: (u128, u16), protocol: u8) -> Directed {
         Self::ordered(from, to, protocol, Kind::V6)
@@ -134,7 +131,6 @@ impl Key {
         Directed { key: Self { ends: [a, b, c, d], rest }, turned }
     }
 
-    /// The key of a frame, from the dissector's key.
     pub(super) fn of(key: &FlowKey) -> Directed {
         match key.parts() {
             FlowParts::V4 { source: from, destination: to, protocol } => {
@@ -150,8 +146,9 @@ impl Key {
         }
     }
 
-    /// The key of an MPLS frame without IP, from the dissector's key: MAC addresses, then the
-    /// labels with four bytes each. Labels belong to one direction, so this key is never turned.
+    /// The key of an MPLS frame without IP, made from the dissector's key: MAC addresses, then
+    /// labels of four bytes each. Labels belong to one direction, so the endpoints are never
+    /// swapped.
     pub(super) fn mpls(key: &FlowKey) -> Directed {
         let FlowParts::Bytes { bytes, len: 20 } = key.parts() else { return Self::other() };
         let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -160,17 +157,17 @@ impl Key {
         Directed { key: Self { ends, rest }, turned: false }
     }
 
-    /// The key of free places. No packet has it, because frames that are not read have the mark 0.
+    /// The key of free slots. No packet has this key, because frames of unsupported link types have
+    /// the mark 0.
     pub(super) const VACANT: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 1) };
 
-    /// The key of frames that are not read.
     pub(super) fn other() -> Directed {
         let key = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 0) };
         Directed { key, turned: false }
     }
 
-    /// Whether the keys are equal. The comparison goes word by word, because keys are written in
-    /// words.
+    /// Whether both keys are equal. The comparison uses whole words, because keys are written in
+    /// whole words.
     #[inline(always)]
     pub(super) fn is(&self, other: &Self) -> bool {
         let differs = |nth: usize| self.ends[nth] ^ other.ends[nth];
@@ -193,12 +190,10 @@ impl Key {
         (self.rest >> 24) as u8
     }
 
-    /// The ports of the first and the second endpoint.
     pub(super) fn ports(&self) -> (u16, u16) {
         ((self.rest >> 48) as u16, (self.rest >> 32) as u16)
     }
 
-    /// The addresses or MAC addresses of the first and the second endpoint.
     pub(super) fn addresses(&self) -> (u128, u128) {
         let [a, b, c, d] = self.ends;
         if self.is_v4() {
@@ -208,8 +203,8 @@ impl Key {
         (address(a, b), address(c, d))
     }
 
-    /// The key in the form that steering and reports use. If `turned`, the second endpoint is the
-    /// source.
+    /// The key in the form that steering and reports use. If `turned` is set, the second endpoint
+    /// is the source.
     pub(super) fn flow_key(&self, turned: bool) -> FlowKey {
         let (addresses, ports) = (self.addresses(), self.ports());
         let ends = ((addresses.0, ports.0), (addresses.1, ports.1));
@@ -232,7 +227,6 @@ impl Key {
         }
     }
 
-    /// Returns this key with a mark made from `other`.
     #[must_use]
     pub(super) fn marked(self, other: &FlowKey) -> Self {
         let mark = match other.parts() {
@@ -243,21 +237,20 @@ impl Key {
             }
             _ => Self::of(other).key.hash(&Seeds::MARKS),
         };
-        // Never 0, because 0 means that there is no mark.
+        // The mark must not be 0, because 0 means that there is no mark.
         Self { rest: self.rest & !MARK_BITS | u64::from(mark as u16 | 1), ..self }
     }
 
-    /// Hashes by folded multiplication, like wyhash (Wang Yi) and foldhash (Orson Peters): the
-    /// product has 128 bits, and its halves are combined by XOR.
+    /// Hashes the key by folded multiplication, like wyhash (Wang Yi) and foldhash (Orson Peters):
+    /// the product has 128 bits, and its halves are combined by XOR.
     #[inline(always)]
     pub(super) fn hash(&self, seeds: &Seeds) -> u32 {
         if self.is_v4() { self.hash_of_two(seeds) } else { self.hash_of_all(seeds) }
     }
 
-    /// Hashes the two words that IPv4 uses.
     #[inline(always)]
     fn hash_of_two(&self, Seeds([s0, s1, ..]): &Seeds) -> u32 {
-        // The second fold is necessary. If keys differ only in a port, the first product leaves
+        // The second fold is necessary: if keys differ only in a port, the first product leaves
         // some of its upper bits unchanged.
         (fold(fold(self.ends[0] ^ s0, self.rest ^ s1), SPREAD) >> 32) as u32
     }
@@ -326,9 +319,9 @@ mod tests {
         }
     }
 
-    /// Flows that differ in few bits must not collide more often than random ones, for any seeds.
-    /// If 4096 random flows go to 16 Ki places, they fill 3,624 on average. The standard deviation
-    /// is 18.
+    /// Flows that differ in few bits must not collide more often than random flows do, for any
+    /// seeds. 4096 random flows in 16 Ki slots occupy 3,624 slots on average, with a standard
+    /// deviation of 18.
     #[test]
     fn hashes_spread() {
         for run in 0..200 {

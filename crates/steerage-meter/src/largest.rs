@@ -1,5 +1,5 @@
-//! Finds the current flows with the most bytes while the meter runs. It scans the table repeatedly,
-//! a part at a time.
+//! Finds the current flows with the most bytes while the meter runs. The search scans the flow
+//! table repeatedly, a part at a time.
 
 use super::counts::Published;
 use super::flow::FlowEnd;
@@ -19,7 +19,7 @@ impl Largest {
         Self { most, found: Top::new(most), next: 0 }
     }
 
-    /// Scans `looks` further places. At the end of the table, it publishes the result and starts
+    /// Scans the next `looks` slots. At the end of the table, publishes the result and starts
     /// again.
     pub(super) fn go_on(&mut self, table: &Table, looks: usize, published: &Published) {
         for _ in 0..looks {

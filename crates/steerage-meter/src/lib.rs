@@ -1,7 +1,7 @@
 //! Meters flows: the endpoints, times, traffic and end of each conversation.
 //!
 //! Each CPU has a table of the flows that are steered to it. `docs/meter.md` defines flows, their
-//! records and their times. The modules, in the order in which a packet meets them:
+//! records and their times. The modules, in the order in which a packet reaches them:
 //!
 //! | module | what it does |
 //! |---|---|
@@ -96,31 +96,32 @@ use totals::Totals;
 /// default.
 pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// The default inactive timeout: the longest pause of a flow. nfpcapd has the same default.
+/// The default inactive timeout: the longest pause between two packets of a flow. nfpcapd has the
+/// same default.
 pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The default limit for the number of flows. This many flows take 270 MB.
+/// The default limit for the number of flows, which take 270 MB together.
 pub const FLOWS_DEFAULT: usize = 1 << 20;
 
-/// The highest limit for the number of flows. They take 4 GB, and hashes of 32 bits still
+/// The highest limit for the number of flows. So many flows take 4 GB, and 32-bit hashes still
 /// distinguish them.
 pub const FLOWS_MAX: usize = 1 << 24;
 
-/// How many flows are checked for a timeout per packet. Each flow needs one check during its
-/// timeout and one at its end, so with two checks per packet flows end as fast as they begin.
+/// The number of timeout checks per packet. A flow needs one check during its timeout and one at
+/// its end, so two checks per packet end flows as fast as they begin.
 const LOOKS_PER_PACKET: usize = 2;
 
-/// How many flows are checked for a timeout per tick.
 const LOOKS_PER_TICK: usize = 16_384;
 
-/// While the meter counts this many packets, it fetches the flows of as many packets behind them. If
-/// it fetched all flows of a batch at once, the CPU would run out of line fill buffers, and would wait.
+/// The number of packets whose flows are prefetched while the meter counts the same number of
+/// earlier packets. Prefetching a whole batch at once would exhaust the CPU's line fill buffers.
 const FETCHED_AHEAD: usize = 16;
 
-/// How long a record waits for others before all are handed over, by the packets' time.
+/// How long a record waits, in packet time, before it is passed on together with later records.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
-/// How often the meter of a source that cannot wait ticks while no packets arrive.
+/// The interval between the meter's ticks while no packets arrive. Used only for a source that
+/// cannot wait.
 const TICK: Duration = Duration::from_millis(250);
 
 /// The options of a meter.
@@ -128,22 +129,22 @@ const TICK: Duration = Duration::from_millis(250);
 pub struct MeterOptions {
     /// The active timeout: how long a flow lasts before its record is cut.
     pub active: Duration,
-    /// The inactive timeout: the longest pause of a flow.
+    /// The inactive timeout: the longest pause between two packets of a flow.
     pub inactive: Duration,
     /// The maximum number of flows at the same time, on all CPUs together.
     pub flows_max: usize,
     /// The number of records with the most bytes that are kept for the report.
     pub top: usize,
-    /// The layers that define the flow of a packet in a tunnel. They must be those that the path
-    /// steers by.
+    /// The layers that define the flow of a packet in a tunnel. Steering must use the same layers.
     pub layers: Layers,
-    /// The wall time at which the path's clock began. The times of packets without a timestamp from
-    /// their device are counted from there.
+    /// The wall time at which the path's clock began, which gives a time to packets without a
+    /// device timestamp.
     pub epoch: WallTime,
-    /// Whether the source can wait. If it cannot, flows also end while no packets arrive.
+    /// Whether the packet source can wait. If the source cannot wait, flows also time out while no
+    /// packets arrive.
     pub can_wait: bool,
-    /// Meters one flow of this many, with all its packets. 1 for all flows. The selection is
-    /// random, and the same on all CPUs.
+    /// The sampling rate: the meter counts all packets of one flow in this many. 1 for all flows.
+    /// The selection is random, and the same on all CPUs.
     pub sample: u32,
     /// Whether to look for names in DNS, TLS and HTTP packets.
     pub names: bool,
@@ -165,7 +166,7 @@ impl Default for MeterOptions {
     }
 }
 
-/// The state that the meters of all CPUs share. It also creates the meters.
+/// The state that the meters of all CPUs share. This type also creates the meters.
 #[derive(Clone, Debug)]
 pub struct Metering {
     options: MeterOptions,
@@ -176,7 +177,7 @@ pub struct Metering {
 }
 
 impl Metering {
-    /// Creates the shared state of meters. The meters hand their records to `exporter`, if there is
+    /// Creates the shared state of meters. The meters pass their records to `exporter`, if there is
     /// one.
     ///
     /// ```
@@ -202,17 +203,19 @@ impl Metering {
         Self { options, seeds, limit, published: AllPublished::default(), exporter }
     }
 
-    /// The counts of current and past flows. After the meters are gone, these are the last counts
-    /// that they published. May be called from any thread.
+    /// The counts of current and past flows. After the run, these are the last counts that the
+    /// meters published. Any thread may call this function.
     pub fn so_far(&self) -> FlowCounts {
-        // The outputs come first: an output never has a record that its meter has not published.
+        // Read the outputs' counts first, so that no output shows a record that its meter has not
+        // published.
         let outputs: Vec<OutputCounts> = self.exporter.iter().flat_map(Exporter::counts).collect();
         self.published.sum(&self.limit, &outputs)
     }
 
-    /// The current flows with the most bytes, the largest first, at most [`MeterOptions::top`].
+    /// The current flows with the most bytes, the largest first: at most [`MeterOptions::top`]
+    /// flows.
     ///
-    /// The counts of each flow are those of its last check, at most some seconds ago. If the source
+    /// The counts of each flow are those of its last scan, at most some seconds ago. If the source
     /// can wait, the list is empty.
     pub fn largest_so_far(&self) -> Vec<FlowRecord> {
         self.published.largest(self.options.top)
@@ -245,12 +248,12 @@ impl Metering {
     }
 }
 
-/// The packet function. It meters the flows of one CPU.
+/// The handler that meters the flows of one CPU.
 pub struct Meter {
     layers: Layers,
     can_wait: bool,
-    /// A flow is metered if its hash with swapped halves is at most this. The halves are swapped
-    /// because the table is sorted by the upper half.
+    /// A flow is metered if its hash with swapped halves is at most this value. The halves are
+    /// swapped because the flow table is sorted by the upper half.
     sample_max: u32,
     seeds: Seeds,
     timeouts: Timeouts,
@@ -258,16 +261,14 @@ pub struct Meter {
     table: Table,
     datagrams: Datagrams,
     names: Names,
-    /// The packets of the current batch, and the places in the table where their flows may be.
+    /// The packets of the current batch, and the candidate slots of their flows.
     batch: Box<[Seen; HANDLE_BUDGET]>,
     places: [u32; HANDLE_BUDGET],
     totals: Totals,
-    /// A copy of the totals that other threads can read.
     published: Arc<Published>,
     largest: Largest,
     exporter: Option<Exporter>,
-    /// Records that wait for others to be handed over together, and the time since which the first
-    /// one waits.
+    /// Ended records that are passed on together, and the time since which the first of them waits.
     ended: Vec<FlowRecord>,
     ended_since: u64,
     handled_bytes: u64,
@@ -290,8 +291,8 @@ pub struct MovedFlows {
 }
 
 impl Meter {
-    /// Reads the headers of the whole batch, and prefetches their entries of the index, so that many
-    /// cache lines load at the same time. The work is done in steps that need few registers each.
+    /// Reads the headers of the whole batch and prefetches the index entries, so that many cache
+    /// lines load at the same time. Each step of the work needs few registers.
     #[inline(never)]
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
         let count = batch.len().min(HANDLE_BUDGET);
@@ -318,7 +319,6 @@ impl Meter {
         count
     }
 
-    /// Looks up where the flows of these packets of the batch may be, and prefetches the flows.
     #[inline(always)]
     fn look_up(&mut self, packets: Range<usize>) {
         for (seen, place) in self.batch[packets.clone()].iter().zip(&mut self.places[packets]) {
@@ -327,8 +327,8 @@ impl Meter {
         }
     }
 
-    /// Reads the packets of any kind at these positions. Returns whether the last packet of the
-    /// batch has a time.
+    /// Reads packets of any kind at these positions. Returns true if the last packet of the batch
+    /// has a timestamp.
     #[inline(never)]
     fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: Positions, path: Timestamp) -> bool {
         let mut timed = true;
@@ -341,7 +341,7 @@ impl Meter {
             if read::plain(data, link, self.layers, seen).is_none() {
                 let found = read::dissect(data, link, self.layers);
                 *seen = read::dissected(data, wire_len, &found);
-                // The inner datagram comes first, in the order in which steering reads them.
+                // The inner datagram comes first, as in steering.
                 for fragment in found.fragments.iter().rev().flatten() {
                     let now = time.map_or(self.clock.now(), WallTime::as_nanos);
                     seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), now);
@@ -356,7 +356,7 @@ impl Meter {
         timed
     }
 
-    /// Counts the packets that `look_ahead` read. It reads a packet again only if a flow begins,
+    /// Counts the packets that `look_ahead` read. A packet is read again only if it begins a flow,
     /// because each read rebuilds the packet's metadata (measured: a quarter of the cost of
     /// counting).
     #[inline(never)]
@@ -392,8 +392,8 @@ impl Meter {
         }
     }
 
-    /// Completes the counts of super-frames, which were counted as one packet each. Adds the other
-    /// packets that they stand for, and their headers.
+    /// Completes the counts of super-frames, each of which was counted as one packet. Adds the
+    /// remaining packets of each super-frame and their headers.
     #[cold]
     #[inline(never)]
     fn count_super_frames(&mut self, batch: &mut Batch<'_>, count: usize) {
@@ -416,14 +416,13 @@ impl Meter {
         }
     }
 
-    /// Counts the packets that `look_ahead` read, and looks for names in each of them.
     #[cold]
     #[inline(never)]
     fn count_with_names(&mut self, batch: &mut Batch<'_>, count: usize) {
         self.look_up(0..count);
         for (nth, packet) in batch.iter_mut().enumerate().take(count) {
             if self.batch[nth].hash.rotate_left(u32::BITS / 2) <= self.sample_max {
-                // `count_slowly` is right for every packet, whether it begins a flow or not.
+                // `count_slowly` handles every packet, whether it begins a flow or not.
                 self.count_slowly(&packet, nth);
                 self.names.look(&self.batch[nth], &packet.received(), self.layers);
             }
@@ -490,7 +489,6 @@ impl Meter {
         }
     }
 
-    /// Ends flows that timed out. `looks` bounds the number of flows that are checked.
     fn expire(&mut self, looks: usize) {
         for _ in 0..looks {
             match self.table.look(self.clock.now()) {
@@ -560,7 +558,6 @@ impl Handler for Meter {
     }
 }
 
-/// The examples of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! Lists of places in the table. Each place is in at most one list of a kind, and leaves it without a
+//! Lists of table slots. A slot is in at most one list of each kind, and leaves the list without a
 //! search.
 
 use steerage::memory::HugeVec;
@@ -18,8 +18,8 @@ struct Ends {
     last: u32,
 }
 
-/// Doubly linked lists. Their nodes are separate from the flows, so that changes of neighbours do
-/// not touch a flow.
+/// Doubly linked lists. The nodes of a list are separate from the flows, so that a change of a
+/// neighbour does not touch a flow.
 #[derive(Debug)]
 pub(super) struct Lists {
     nodes: HugeVec<Node>,
@@ -27,14 +27,12 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// Creates `lists` empty lists with room for `places` places.
     pub(super) fn new(lists: usize, places: usize) -> Self {
         let mut all = Self { nodes: HugeVec::with_capacity(places), ends: Vec::new() };
         all.extend_to(lists);
         all
     }
 
-    /// Makes sure that there are at least `lists` lists.
     pub(super) fn extend_to(&mut self, lists: usize) {
         if self.ends.len() < lists {
             self.ends.resize(lists, Ends { first: NONE, last: NONE });
@@ -45,13 +43,13 @@ impl Lists {
         self.ends.len()
     }
 
-    /// The place that has been in the list for the longest time.
+    /// The slot that has been in the list for the longest time.
     #[inline]
     pub(super) fn first(&self, list: usize) -> Option<u32> {
         self.ends.get(list).map(|ends| ends.first).filter(|first| *first != NONE)
     }
 
-    /// Appends a place to a list. The place must not be in any list.
+    /// Appends a slot to a list. The slot must not be in any list.
     pub(super) fn push(&mut self, list: usize, place: u32) {
         let at = place as usize;
         while self.nodes.len() <= at {
@@ -65,7 +63,6 @@ impl Lists {
         }
     }
 
-    /// Removes a place from its list.
     pub(super) fn remove(&mut self, place: u32) {
         let Node { before, after, list } = self.nodes[place as usize];
         let ends = &mut self.ends[list as usize];

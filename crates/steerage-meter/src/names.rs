@@ -1,9 +1,10 @@
 //! Finds names in packets: the DNS query and response of a flow, and the host of a TLS or HTTP
 //! connection.
 //!
-//! It reads only the beginning of each direction: at most [`LOOKS_MAX`] segments with data. At most
-//! [`STREAM_MAX`] bytes wait for the rest of a message. After that, a packet of the flow costs one
-//! table lookup. `docs/meter.md` lists the names that are found.
+//! Only the beginning of each direction is read: at most [`LOOKS_MAX`] segments with data. At most
+//! [`STREAM_MAX`] bytes are kept until the rest of a message arrives. When a direction needs no
+//! more reading, a packet of the flow costs one table lookup. `docs/meter.md` lists the names that
+//! are found.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -35,26 +36,25 @@ pub(super) use watch::{Payload, read_stream};
 /// The maximum number of segments that are read per direction.
 pub(super) const LOOKS_MAX: u8 = 8;
 
-/// The maximum number of bytes per direction that are kept until the rest of a message arrives. A
-/// TLS ClientHello with a post-quantum key has 1,800 bytes.
+/// The maximum number of bytes kept per direction until the rest of a message arrives. A TLS
+/// ClientHello with a post-quantum key has 1,800 bytes.
 pub(super) const STREAM_MAX: usize = 4096;
 
-/// The maximum number of flows per CPU that wait for the rest of a message. They take
-/// 8 MiB at most, because each direction has a buffer of its own.
+/// The maximum number of flows per CPU that wait for the rest of a message. The buffers of these
+/// flows take at most 8 MiB, because each direction has its own.
 const WAITING_MAX: usize = 1024;
 
-/// The maximum length of a name as text, in bytes. A DNS name fits, unless it has bytes that are
-/// not printable.
+/// The maximum length of a name as text, in bytes. A DNS name without unprintable bytes always
+/// fits.
 pub(super) const TEXT_MAX: usize = 255;
 
-/// The port of DNS.
 const DNS_PORT: u16 = 53;
 
 /// The names in a flow's packets: its DNS query and response, and the host of its TLS or HTTP
 /// connection.
 ///
-/// Bytes that are not printable, spaces, commas and backslashes are written as `\DDD`. A text ends
-/// after 255 bytes.
+/// Unprintable bytes, spaces, commas and backslashes are written as `\DDD`. A text ends after 255
+/// bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowNames {
@@ -74,7 +74,6 @@ pub struct FlowNames {
     pub http_host: Option<Box<str>>,
 }
 
-/// The key of a flow, with its hash in this run.
 #[derive(Clone, Copy, Debug)]
 struct Hashed {
     hash: u32,
@@ -95,7 +94,7 @@ impl Hash for Hashed {
     }
 }
 
-/// Spreads a hash over 64 bits. The hash is already unpredictable for attackers.
+/// Spreads a 32-bit hash over 64 bits. Attackers cannot predict the hash.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spread(u64);
 
@@ -113,16 +112,13 @@ impl Hasher for Spread {
     }
 }
 
-/// The names and unfinished messages of one CPU's flows.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     is_on: bool,
     flows: HashMap<Hashed, Watch, BuildHasherDefault<Spread>>,
-    /// The number of flows that wait for the rest of a message.
     waiting: usize,
 }
 
-/// The names and unfinished messages of flows that move to another CPU.
 #[derive(Debug)]
 pub(super) struct DepartedNames(Vec<(Hashed, Watch)>);
 
@@ -135,7 +131,6 @@ impl Names {
         self.is_on
     }
 
-    /// Looks for names in a packet of a flow that is in the table.
     pub(super) fn look(&mut self, seen: &Seen, packet: &Received<'_>, layers: Layers) {
         let (protocol, ports) = (seen.flow.key.protocol(), seen.flow.key.ports());
         let is_dns = ports.0 == DNS_PORT || ports.1 == DNS_PORT;
@@ -156,7 +151,8 @@ impl Names {
         self.waiting = self.waiting + usize::from(watch.waits()) - usize::from(waited);
     }
 
-    /// Returns the names of a flow whose record ends. If the flow goes on, its names stay here too.
+    /// Returns the names of a flow whose record ends. If the flow continues, its names are also
+    /// kept here.
     pub(super) fn end(&mut self, key: &Key, hash: u32, why: FlowEnd) -> Option<Arc<FlowNames>> {
         let flow = Hashed { hash, key: *key };
         if why == FlowEnd::Active {
@@ -167,12 +163,10 @@ impl Names {
         watch.names()
     }
 
-    /// The names of a flow.
     pub(super) fn get(&self, key: &Key, hash: u32) -> Option<Arc<FlowNames>> {
         self.flows.get(&Hashed { hash, key: *key })?.names()
     }
 
-    /// Removes and returns the state of flows that move to another CPU.
     pub(super) fn depart<'a>(&mut self, flows: impl Iterator<Item = (&'a Key, u32)>) -> DepartedNames {
         if !self.is_on {
             return DepartedNames(Vec::new());
@@ -183,7 +177,6 @@ impl Names {
         DepartedNames(departed)
     }
 
-    /// Adds the state of flows that another CPU had.
     pub(super) fn arrive(&mut self, departed: DepartedNames) {
         for (flow, watch) in departed.0 {
             self.waiting += usize::from(watch.waits());
@@ -194,8 +187,8 @@ impl Names {
     }
 }
 
-/// The data of a segment or datagram. `None` if the packet has none, or if it is quoted in an ICMP
-/// error.
+/// The data of a segment or datagram. `None` if the packet has no data, or if an ICMP error quotes
+/// the packet.
 fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Payload<'p>> {
     let data: &'p [u8] = packet.data;
     let link: LinkType = packet.link;
@@ -204,7 +197,7 @@ fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Pay
     if seen.segment.is_there {
         let header = usize::from(transport.get(12)? >> 4) * 4;
         let data = transport.get(header..)?;
-        // There may be padding after the packet.
+        // The frame may have padding after the packet.
         let bytes = seen.segment.bytes as usize;
         let data = &data[..data.len().min(bytes)];
         Some(Payload { data, sequence: Some(seen.segment.sequence), is_whole: data.len() == bytes })

@@ -1,4 +1,4 @@
-//! The destination and format of records, and the error if writing fails.
+//! The destination and format of records, and the error of a failed write.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::timeouts::{LATE_MAX, nanos};
 /// The format of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowFormat {
-    /// RFC 4180, with a header line. Lines end with a line feed only.
+    /// CSV (RFC 4180) with a header line. Lines end with a line feed only.
     Csv,
     /// One JSON object per line.
     JsonLines,
@@ -21,8 +21,8 @@ pub enum FlowFormat {
 }
 
 impl FlowFormat {
-    /// The format that belongs to a file name: `.csv`, `.ipfix` or `.parquet`, and `.jsonl`,
-    /// `.ndjson` or `.json` for JSON lines.
+    /// The format for a file name: `.csv`, `.ipfix` or `.parquet`, and `.jsonl`, `.ndjson` or
+    /// `.json` for JSON lines.
     pub fn of_name(name: &str) -> Option<Self> {
         let (_, suffix) = name.rsplit_once('.')?;
         match suffix {
@@ -34,7 +34,7 @@ impl FlowFormat {
         }
     }
 
-    /// Whether this build can write the format.
+    /// Whether this build supports the format.
     pub fn is_built(self) -> bool {
         self != Self::Parquet || cfg!(feature = "parquet")
     }
@@ -47,33 +47,32 @@ pub enum FlowsTo {
     Stdout,
     /// A file, or a sequence of files.
     Files {
-        /// The name of the file or files.
+        /// The file name, or the pattern of names with times.
         name: FilePattern,
         /// With rotation, there is one file per period.
         rotate: Option<Rotation>,
     },
 }
 
-/// Rotation: one file per period. Each record is in the file of the period that has the flow's last
-/// packet.
+/// Rotation: one file per period. A record goes to the file of the period in which the flow's last
+/// packet arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation {
-    /// The length of a period. Periods begin at multiples of it since 1970.
+    /// The length of a period. Periods begin at multiples of this length since 1970.
     pub period: Duration,
     /// The inactive timeout of the meters. A flow may end up to this time, and a little more, after
-    /// the period of its last packet. The file is complete after that.
+    /// the period of its last packet. The file is completed later than that.
     pub inactive: Duration,
 }
 
 impl Rotation {
-    /// How long a file stays open after its period: twice the timeout, and another period. Flows
-    /// are not checked at the moment when they time out, and one CPU may be ahead of another.
+    /// How long a file stays open after its period: twice the inactive timeout, and another period.
+    /// Flows are not checked exactly when they time out, and one CPU may be ahead of another.
     pub(super) fn late(&self) -> u64 {
         nanos(self.inactive.saturating_add(LATE_MAX).saturating_mul(2)).saturating_add(nanos(self.period))
     }
 }
 
-/// The error for records that could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot {operation} {}: {cause}{}{}{advice}",
@@ -87,11 +86,11 @@ pub struct ExportError {
     #[source]
     cause: io::Error,
     advice: &'static str,
-    /// The files that have the records which were written.
+    /// The files that contain the written records.
     parts: Vec<PathBuf>,
 }
 
-/// Says which files have the records that were written.
+/// The part of the message that names the files with the written records.
 fn written(parts: &[PathBuf]) -> String {
     let and = match parts {
         [] => return String::new(),
@@ -108,12 +107,10 @@ impl ExportError {
         Self { operation, path, cause, advice, parts }
     }
 
-    /// The error with other advice.
     pub(super) fn with_advice(self, advice: &'static str) -> Self {
         Self { advice, ..self }
     }
 
-    /// The error with the files that have the records which were written.
     pub(super) fn with_parts(self, parts: Vec<PathBuf>) -> Self {
         Self { parts, ..self }
     }

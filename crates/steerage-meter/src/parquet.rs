@@ -1,7 +1,8 @@
 //! Writes records as Parquet: typed columns in row groups of bounded size.
 //!
 //! [`columns`] lists each column together with its value. Both the schema and the values come from
-//! it, so they always agree. `docs/meter.md` says how DuckDB, polars and pyarrow read the types.
+//! this list, so they always agree. `docs/meter.md` says how DuckDB, polars and pyarrow read the
+//! types.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -22,27 +23,22 @@ use super::record_ledger::Volume;
 use super::record_writer::RecordWriter;
 use super::row::Row;
 
-/// The maximum number of rows per group. DuckDB's own groups have the same size, and each group can
-/// be read by its own thread.
+/// The maximum number of rows per group. DuckDB's own groups have the same size, and a reader can
+/// use one thread per group.
 pub(super) const ROWS_MAX: usize = 122_880;
 
-/// The maximum number of rows that all open files together hold in memory: two groups, 50 MB.
+/// The maximum number of rows in memory for all open files together: two groups, 50 MB.
 pub(super) const ROWS_OF_ALL_MAX: usize = 2 * ROWS_MAX;
 
-/// The first bytes of a file.
 const MAGIC: &[u8] = b"PAR1";
 
-/// The program that the file names as its writer.
 const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"));
 
-/// The metadata key for the sampling of flows.
 const SAMPLE: &str = "steerage.sample";
 
-/// The definition levels of an absent and of a present value.
 const ABSENT: i16 = 0;
 const PRESENT: i16 = 1;
 
-/// Lists the columns of a row, with the value of each.
 fn columns(to: &mut impl Columns) {
     to.time("first", |row| row.first);
     to.time("last", |row| row.last);
@@ -87,23 +83,21 @@ fn columns(to: &mut impl Columns) {
     to.text("http_host", |row, text| some(row.http_host, text));
 }
 
-/// Receives the columns of a row, one after the other.
 trait Columns {
-    /// A time in UTC.
     fn time(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> WallTime);
-    /// A count. Each row has one.
+    /// A count, which each row has.
     fn count(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> u64);
-    /// A number. Some rows have none.
+    /// A number, which some rows do not have.
     fn number<N: Number>(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> Option<N>);
-    /// A text. Each row has one, and `of` appends it to the vector.
+    /// A text, which each row has. `of` appends the text to the vector.
     fn word(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>));
-    /// A text. Some rows have none. `of` appends the text to the vector, and returns whether there
-    /// is one.
+    /// A text, which some rows do not have. `of` appends the text to the vector, and returns true
+    /// if there is one.
     fn text(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool);
 }
 
-/// An unsigned number of up to 32 bits. Parquet stores each in 32 bits, and notes the number of
-/// bits in the type.
+/// An unsigned number of up to 32 bits. Parquet stores each number in 32 bits, and the column's
+/// type contains the number of bits.
 trait Number: Copy {
     const BITS: i8;
     fn to_u32(self) -> u32;
@@ -138,7 +132,6 @@ fn address(address: &Address, text: &mut Vec<u8>) -> bool {
                 decimal(octet, text);
             }
         }
-        // Writing to memory does not fail.
         Address::Ip(address) => drop(write!(text, "{address}")),
         Address::Station(station) => station.iter().enumerate().for_each(|(nth, byte)| {
             drop(write!(text, "{}{byte:02x}", if nth == 0 { "" } else { ":" }));
@@ -148,8 +141,8 @@ fn address(address: &Address, text: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends a decimal number. This takes a quarter of the time of `write!`, and each row has two
-/// addresses.
+/// Appends a decimal number. This function takes a quarter of the time of `write!`, and each row
+/// has two addresses.
 fn decimal(octet: u8, text: &mut Vec<u8>) {
     if octet >= 100 {
         text.push(b'0' + octet / 100);
@@ -160,11 +153,9 @@ fn decimal(octet: u8, text: &mut Vec<u8>) {
     text.push(b'0' + octet % 10);
 }
 
-/// Builds the schema.
 #[derive(Default)]
 struct Schema {
     fields: Vec<Arc<Type>>,
-    /// The reason if the schema could not be built.
     error: Option<ParquetError>,
 }
 
@@ -212,11 +203,10 @@ impl Columns for Schema {
     }
 }
 
-/// The values of a column in the open group.
 #[derive(Debug)]
 struct Column {
     values: Values,
-    /// For each row, whether it has a value. Empty if each row has one.
+    /// The definition level of each row. Empty if each row has a value.
     levels: Vec<i16>,
 }
 
@@ -224,7 +214,6 @@ struct Column {
 enum Values {
     Int32(Vec<i32>),
     Int64(Vec<i64>),
-    /// All texts, and the end of each.
     Text(Vec<u8>, Vec<u32>),
 }
 
@@ -238,7 +227,6 @@ impl Column {
         Self { values, levels: Vec::new() }
     }
 
-    /// Writes and removes the values.
     fn write(&mut self, to: &mut SerializedColumnWriter<'_>) -> Result<(), ParquetError> {
         let levels = (!self.levels.is_empty()).then_some(&self.levels[..]);
         match &mut self.values {
@@ -268,7 +256,6 @@ impl Column {
     }
 }
 
-/// Adds rows to the columns.
 struct Adding<'a> {
     rows: &'a [Row<'a>],
     columns: std::slice::IterMut<'a, Column>,
@@ -319,21 +306,20 @@ impl Columns for Adding<'_> {
 
 /// Encodes a Parquet file.
 ///
-/// A file is unreadable without the footer, which describes the groups. So the rows are written
-/// when the footer is, and the footer has the groups that are completely in the file.
+/// A file is unreadable without its footer, which describes the groups. Rows therefore count as
+/// written when the footer is written, and the footer lists only groups that are completely in the
+/// file.
 pub(super) struct Parquet {
-    /// The writer writes to memory. Each complete group is copied from there to the file.
+    /// Writes to memory. Each complete group is copied from there to the file.
     writer: SerializedFileWriter<Vec<u8>>,
     columns: Vec<Column>,
-    /// The number of rows in the open group.
     rows: usize,
-    /// The records in the open group, and in the groups that are in the file.
+    /// The volume of the records in the open group, and of those in groups that are in the file.
     open: Volume,
     complete: Volume,
-    /// The number of groups in the file.
     groups: usize,
-    /// Whether a group could not be written. No other can follow, because the positions of groups
-    /// are in the footer.
+    /// Whether a group could not be written. No further group can follow, because the footer
+    /// contains the positions of groups.
     has_failed: bool,
 }
 
@@ -358,12 +344,10 @@ impl Parquet {
         Ok(Self { writer: writer.map_err(broken)?, columns, rows: 0, open, complete, groups: 0, has_failed: false })
     }
 
-    /// The number of rows in memory.
     pub(super) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Adds records. Complete groups are written.
     pub(super) fn add(&mut self, out: &mut RecordWriter, mut records: &[FlowRecord]) -> io::Result<()> {
         while !records.is_empty() {
             let (now, later) = records.split_at(records.len().min(ROWS_MAX - self.rows));
@@ -379,7 +363,6 @@ impl Parquet {
         Ok(())
     }
 
-    /// Writes the open group.
     pub(super) fn end_group(&mut self, out: &mut RecordWriter) -> io::Result<()> {
         let open = std::mem::take(&mut self.open);
         if std::mem::take(&mut self.rows) == 0 || self.has_failed {
@@ -412,11 +395,11 @@ impl Parquet {
         group.close().map(drop)
     }
 
-    /// Writes the remaining rows and the footer. `sample` says that one flow of so many was
-    /// metered. If a group could not be written, the footer describes those before it.
+    /// Writes the remaining rows and the footer. `sample` means that one flow of this many was
+    /// metered. If a group could not be written, the footer describes only the groups before it.
     pub(super) fn end(&mut self, out: &mut RecordWriter, sample: u32) -> io::Result<()> {
         self.end_group(out)?;
-        // The first group begins with these bytes. A file without a group needs them too.
+        // The first group begins with these bytes. A file without groups needs them too.
         let start = if self.groups == 0 { MAGIC } else { &[] };
         let footer = self.footer(sample).map_err(broken)?;
         out.part(self.complete, &[start, &footer].concat())

@@ -39,14 +39,13 @@ impl FilePattern {
         self.0.replace("%%", "").contains('%')
     }
 
-    /// The text of the pattern.
+    /// The pattern as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// The file name for a time.
     pub fn at(&self, time: WallTime) -> String {
-        // `parse` has checked the pattern.
         Self::fill(&self.0, time).unwrap_or_default()
     }
 

@@ -1,7 +1,7 @@
-//! Reads from a packet what the meter needs.
+//! Reads the data that the meter needs from a packet.
 //!
-//! Plain packets, which are nearly all, have a fast path without loops. The dissector reads
-//! everything else. It also reads plain packets with the same result, and the tests compare both.
+//! Plain packets (nearly all packets) have a fast path without loops. The dissector reads all other
+//! packets. Tests check that both give the same result for plain packets.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -20,18 +20,19 @@ const IPV4_TYPE: [u8; 2] = ethertype::IPV4.to_be_bytes();
 
 /// Reads a plain packet. Returns `None` if the packet is not plain.
 ///
-/// A plain packet has Ethernet with at most one tag, or no link header. It has IP without options,
-/// extensions and fragments, and TCP or UDP with a complete header and without a tunnel.
+/// A plain packet has Ethernet with at most one tag, or no link header. A plain packet has IP
+/// without options, extensions and fragments, and TCP or UDP with a complete header and without a
+/// tunnel.
 ///
-/// The function fills `seen` in place, word by word. If `seen` was copied in wider pieces than it
-/// was written in, each copy would have to wait for the writes (measured: a third of the whole cost
-/// of a packet).
+/// The function fills `seen` in place, word by word. If `seen` were copied in wider pieces than it
+/// was written in, each copy would wait for the writes (measured: a third of the whole cost of a
+/// packet).
 #[inline(always)]
 pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
     if link == LinkType::ETHERNET { plain_ethernet(frame, layers, seen) } else { plain_raw(frame, link, layers, seen) }
 }
 
-/// Like [`plain`], for Ethernet. The most common case comes first and alone, because the other
+/// Like [`plain`], for Ethernet. The most common case is a separate function, because the rarer
 /// cases would use its registers.
 #[inline(always)]
 pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
@@ -44,7 +45,7 @@ pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> O
     }
 }
 
-/// Like [`plain`], for links without a header.
+/// Like [`plain`], for link types without a link header.
 #[inline(never)]
 fn plain_raw(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
     match frame.first()? >> 4 {
@@ -111,8 +112,8 @@ fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     Some(())
 }
 
-/// The TCP flags, with the segment in `segment`. For UDP, the flags are 0, and there is no segment.
-/// Returns `None` for other protocols and for tunnels. `stated` is the length of the packet
+/// The TCP flags. Stores the TCP segment in `segment`. For UDP, the flags are 0, and no segment is
+/// stored. Returns `None` for further protocols and for tunnels. `stated` is the packet's length
 /// according to its header.
 #[inline(always)]
 fn transport(
@@ -138,7 +139,6 @@ fn transport(
     }
 }
 
-/// A TCP segment of `bytes` bytes including its header.
 #[inline(always)]
 fn segment(header: &[u8; tcp::BYTES], bytes: u32) -> Segment {
     Segment {
@@ -150,8 +150,8 @@ fn segment(header: &[u8; tcp::BYTES], bytes: u32) -> Segment {
     }
 }
 
-/// The TCP segment in any frame. `None` if the packet is a fragment or quoted, because its header
-/// then does not show enough.
+/// The TCP segment in any frame. `None` for a fragment or a quoted packet, whose header has too
+/// little information.
 fn segment_of(frame: &[u8], found: &Dissection, ip_bytes: u32) -> Option<Segment> {
     let ip = found.ip.filter(|ip| ip.protocol == protocol::TCP && !found.is_quoted && found.fragment().is_none())?;
     let at = found.transport_offset?;
@@ -159,12 +159,12 @@ fn segment_of(frame: &[u8], found: &Dissection, ip_bytes: u32) -> Option<Segment
     Some(segment(header, (ip.offset + ip_bytes).saturating_sub(at)))
 }
 
-/// Builds the facts about any frame from its dissection. `wire_len` is the frame's length on the
-/// wire. The caller must still look up fragments.
+/// Extracts the meter's data from the dissection of a frame. `wire_len` is the frame's length on
+/// the wire. The caller must assign fragments to their flows.
 pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Seen {
     let flow = flow_of(frame, found);
     let ip_bytes = found.ip.map_or(0, |ip| {
-        // If the IP header has no length, the packet ends with the frame.
+        // If the IP header has no length, the packet ends at the end of the frame.
         ip.stated_bytes.unwrap_or_else(|| (wire_len as u32).saturating_sub(ip.offset))
     });
     let segment = segment_of(frame, found, ip_bytes).unwrap_or_default();
@@ -178,8 +178,8 @@ pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Se
     seen
 }
 
-/// The flow of a frame. An ICMP error belongs to a flow from its sender to its receiver, and errors
-/// about different flows are different flows.
+/// The flow of a frame. An ICMP error belongs to a flow from its sender to its receiver. Errors
+/// about different flows belong to different flows.
 fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
     if !found.is_flow {
         let is_mpls = found.tunnel.is_some_and(|tunnel| tunnel.kind == HeaderKind::Mpls);
@@ -202,7 +202,6 @@ fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
     }
 }
 
-/// The flow between the addresses of the IP header at `at`.
 fn carrier(frame: &[u8], at: usize, version: u8, protocol: u8) -> Option<FlowKey> {
     let packet = frame.get(at..)?;
     Some(match version {
@@ -219,7 +218,6 @@ fn carrier(frame: &[u8], at: usize, version: u8, protocol: u8) -> Option<FlowKey
     })
 }
 
-/// Dissects a frame.
 pub(super) fn dissect(frame: &[u8], link: LinkType, layers: Layers) -> Dissection {
     flow::dissect(frame, link, layers)
 }
@@ -238,14 +236,14 @@ mod tests {
     }
 
     fn plainly(frame: &[u8], link: LinkType, layers: Layers) -> Option<Seen> {
-        // Old values in `seen` must not show up in the result.
+        // Old values in `seen` must not appear in the result.
         let flow = Key::v6((1, 2), (3, 4), 5);
         let mut seen = Seen { vlans: [7; 2], tunnel: Some(HeaderKind::Gre), tunnel_id: Some(6), ..Seen::of(flow) };
         plain(frame, link, layers, &mut seen).map(|()| seen)
     }
 
-    /// An Ethernet frame with UDP over IPv4 to this port. The payload looks like a tunnel header
-    /// with a packet.
+    /// A UDP packet over IPv4 and Ethernet to this port. The payload resembles a tunnel header with
+    /// a packet.
     fn udp4(port: u16) -> Vec<u8> {
         let mut payload = [0; 158];
         (payload[0], payload[8], payload[22]) = (0x08, ipv4::PLAIN, ipv4::PLAIN);
@@ -274,7 +272,6 @@ mod tests {
         }
     }
 
-    /// Frames that are mostly plain, with a random byte changed and of random length.
     fn frames() -> impl Strategy<Value = Vec<u8>> {
         let kinds = (any::<[bool; 3]>(), any::<[u8; 80]>());
         let frame = kinds.prop_map(|([tagged, six, tcp], random)| {

@@ -18,7 +18,8 @@ use super::tcp::TcpHealth;
 /// The record of a flow that has ended, or of the part between two active timeouts. Both directions
 /// are in one record (RFC 5103).
 ///
-/// Its serialization is a flat row, for both CSV and JSON. `docs/meter.md` lists the columns.
+/// The serialization of a record is a flat row, for both CSV and JSON. `docs/meter.md` lists the
+/// columns.
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
     flow: Flow,
@@ -31,7 +32,6 @@ impl FlowRecord {
         Self { flow, end, names: None }
     }
 
-    /// Adds names to the record.
     pub(super) fn with_names(self, names: Option<Arc<FlowNames>>) -> Self {
         Self { names, ..self }
     }
@@ -66,8 +66,8 @@ impl FlowRecord {
         WallTime::from_nanos(self.flow.last)
     }
 
-    /// All TCP flags of the source, and all TCP flags of the destination. The lower 8 bits are as
-    /// in RFC 9293, and bit 8 is as in RFC 9768. `None` if the flow is not TCP.
+    /// All TCP flags of the source, and all TCP flags of the destination. RFC 9293 defines the
+    /// lower 8 bits, and RFC 9768 defines bit 8. `None` if the flow is not TCP.
     pub fn tcp_flags(&self) -> Option<(u16, u16)> {
         (self.protocol() == Some(protocol::TCP)).then(|| self.flow.tcp_flags())
     }
@@ -93,8 +93,8 @@ impl FlowRecord {
         self.flow.tunnel()
     }
 
-    /// The names in the flow's packets, if [names are enabled](super::MeterOptions::names) and were
-    /// found.
+    /// The names in the flow's packets. `None` if [names are not
+    /// enabled](super::MeterOptions::names) or no packet contained a name.
     pub fn names(&self) -> Option<&FlowNames> {
         self.names.as_deref()
     }
@@ -109,14 +109,14 @@ impl FlowRecord {
         matches!(self.flow.key.kind(), Kind::V4 | Kind::V6).then(|| self.flow.key.protocol())
     }
 
-    /// The kind of the flow: the name of its protocol, or for example `protocol-99`. Frames without
-    /// IP are `link` or `mpls`, and frames that could not be read are `other`.
+    /// The kind of the flow: the name of its protocol, or a text such as `protocol-99`. Frames
+    /// without IP are `link` or `mpls`, and frames that could not be read are `other`.
     pub fn kind(&self) -> Cow<'static, str> {
         Class::of(&self.flow.key).name()
     }
 
-    /// The source as text: `10.0.0.1:80`, `[fd00::1]:80`, the address alone if there is no port, or
-    /// a MAC address. `-` if the frame was not read. ICMP has no ports.
+    /// The source as text: `10.0.0.1:80`, `[fd00::1]:80`, an address without a port, or a MAC
+    /// address. ICMP flows have no ports. `-` if the frame could not be read.
     pub fn source(&self) -> String {
         let [(address, port), _] = self.endpoints();
         self.end_of(&address, port)
@@ -128,7 +128,6 @@ impl FlowRecord {
         self.end_of(&address, port)
     }
 
-    /// The source and the destination, each with its port.
     pub(super) fn endpoints(&self) -> [(Address, Option<u16>); 2] {
         let (low, high) = self.flow.key.addresses();
         let (from, to) = if self.flow.is_turned() { (high, low) } else { (low, high) };
@@ -156,14 +155,13 @@ impl FlowRecord {
     }
 
     /// Orders records with the most bytes first. Records with equal bytes are ordered by start time
-    /// and key, so that the order is unique.
+    /// and key, so that the order is unambiguous.
     pub(super) fn rank(&self, other: &Self) -> Ordering {
         let by = |record: &Self| (record.flow.first, record.flow.key, record.flow.last);
         other.bytes().cmp(&self.bytes()).then_with(|| by(self).cmp(&by(other)))
     }
 }
 
-/// The class under which a flow is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     Ip(u8),
@@ -195,7 +193,6 @@ impl Class {
     }
 }
 
-/// The number of records per class.
 #[derive(Clone, Debug)]
 pub(super) struct Classes {
     ip: [u64; 256],
@@ -219,7 +216,6 @@ impl Classes {
         self.others.iter_mut().zip(more.others).for_each(|(count, more)| *count += more);
     }
 
-    /// The classes with records, the most frequent first.
     pub(super) fn by_frequency(&self) -> Vec<(Cow<'static, str>, u64)> {
         let ip = (0..=u8::MAX).map(|protocol| (Class::Ip(protocol), self.ip[usize::from(protocol)]));
         let others = [Class::Link, Class::Mpls, Class::Other].into_iter().zip(self.others);
@@ -230,7 +226,6 @@ impl Classes {
 }
 
 impl FlowEnd {
-    /// The word for the reason in files.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -248,7 +243,6 @@ impl fmt::Display for FlowEnd {
     }
 }
 
-/// The address of an endpoint.
 pub(super) enum Address {
     Ip(IpAddr),
     Station([u8; 6]),

@@ -1,9 +1,8 @@
-//! Counts what becomes of the records that an output gets. Each record is either unwritten,
-//! written or lost.
+//! Counts the fate of each record of an output: unwritten, written or lost.
 //!
 //! An output gets records only as [`Unwritten`], from [`RecordLedger::take`]. Records leave an
-//! `Unwritten` only by [`Unwritten::written`]. If it is dropped, its records count as lost, no
-//! matter whether a queue was full, a write failed or a thread panicked. So no path through an
+//! `Unwritten` only by [`Unwritten::written`]. If an `Unwritten` is dropped, its records count as
+//! lost, whether a queue was full, a write failed or a thread panicked. So no path through an
 //! output can forget a record or count it twice.
 
 use std::sync::Arc;
@@ -11,11 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::record::FlowRecord;
 
-/// This bit of [`RecordLedger::written`] says that the ledger is closed. The count in the other
-/// bits cannot reach it.
+/// The bit of [`RecordLedger::written`] that marks the ledger as closed. The count in the other
+/// bits never reaches this bit.
 const CLOSED: u64 = 1 << 63;
 
-/// A number of records, with their packets and IP bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Volume {
     pub(super) records: u64,
@@ -42,7 +40,7 @@ impl Volume {
         self.bytes += more.bytes;
     }
 
-    /// Subtracts `part`, and returns what was subtracted: never more than there is.
+    /// Subtracts `part`, but at most the available volume. Returns the subtracted volume.
     fn remove(&mut self, part: Self) -> Self {
         let Self { records, packets, bytes } = *self;
         let part = Self {
@@ -58,34 +56,31 @@ impl Volume {
 /// The counts of one output.
 ///
 /// Additions are `Release` and loads are `Acquire`. A meter publishes the number of its ended
-/// records before it hands them over. So whoever loads these counts first and the meters' counts
-/// afterwards never sees a record here that the meters do not count yet.
+/// records before it passes them on. So a thread that loads these counts first, and the meters'
+/// counts afterwards, never sees a record here that the meters do not count yet.
 #[derive(Debug, Default)]
 pub(super) struct RecordLedger {
-    /// Records that the output was given.
     taken: AtomicU64,
-    /// Records that were written, and [`CLOSED`].
+    /// Records that were written, and the bit [`CLOSED`].
     written: AtomicU64,
     lost: AtomicU64,
-    // Relaxed: they go into statistics only, and publish no other memory.
+    // `Relaxed`: these counters are only used for statistics, and publish no other memory.
     lost_packets: AtomicU64,
     lost_bytes: AtomicU64,
 }
 
 impl RecordLedger {
-    /// Takes records over from a meter.
     pub(super) fn take(self: &Arc<Self>, volume: Volume) -> Unwritten {
         self.taken.fetch_add(volume.records, Ordering::Release);
         Unwritten { ledger: Arc::clone(self), volume }
     }
 
-    /// Closes the ledger: from now on, all records that are not written count as lost, even while a
-    /// thread that is stuck in a write still holds them.
+    /// Closes the ledger. From now on, all unwritten records count as lost, even if a thread that
+    /// is stuck in a write still holds them.
     pub(super) fn close(&self) {
         self.written.fetch_or(CLOSED, Ordering::Release);
     }
 
-    /// The numbers of written and of lost records.
     pub(super) fn counts(&self) -> (u64, u64) {
         let written = self.written.load(Ordering::Acquire);
         if written & CLOSED == 0 {
@@ -95,14 +90,13 @@ impl RecordLedger {
         (written, self.taken.load(Ordering::Acquire) - written)
     }
 
-    /// The packets and bytes of the lost records.
     pub(super) fn lost_traffic(&self) -> (u64, u64) {
         (self.lost_packets.load(Ordering::Relaxed), self.lost_bytes.load(Ordering::Relaxed))
     }
 }
 
-/// Records that an output has, and has not written yet. They count as lost if this value is
-/// dropped.
+/// Records that an output has received and has not written yet. If this value is dropped, the
+/// records count as lost.
 #[derive(Debug)]
 #[must_use = "records count as lost if this is dropped"]
 pub(super) struct Unwritten {
@@ -111,21 +105,18 @@ pub(super) struct Unwritten {
 }
 
 impl Unwritten {
-    /// Separates a part of the records.
     pub(super) fn split(&mut self, part: Volume) -> Self {
         Self { ledger: Arc::clone(&self.ledger), volume: self.volume.remove(part) }
     }
 
-    /// Adds other records of the same output.
     pub(super) fn add(&mut self, mut more: Self) {
         self.volume.add(std::mem::take(&mut more.volume));
     }
 
-    /// Counts a part of the records as written. If the ledger is closed, they stay lost.
+    /// Counts a part of the records as written. If the ledger is closed, these records stay lost.
     pub(super) fn written(&mut self, part: Volume) {
         let part = self.volume.remove(part);
         let add = |written: u64| (written & CLOSED == 0).then(|| written + part.records);
-        // An error means that the ledger is closed.
         let _ = self.ledger.written.fetch_update(Ordering::Release, Ordering::Relaxed, add);
     }
 }
@@ -159,7 +150,7 @@ mod tests {
         all.add(some.split(of(1)));
         drop(some);
         assert_eq!((ledger.counts(), ledger.lost_traffic()), ((2, 3), (9, 300)));
-        // More than there is cannot be written.
+        // No more records can be written than there are.
         all.written(of(100));
         drop(all);
         assert_eq!(ledger.counts(), (7, 3));
@@ -173,7 +164,7 @@ mod tests {
         drop(refused);
         ledger.close();
         assert_eq!(ledger.counts(), (1, 6));
-        // The thread goes on after all.
+        // The stuck thread continues after all.
         stuck.written(of(4));
         drop(ledger.take(of(3)));
         assert_eq!(ledger.counts(), (1, 9));

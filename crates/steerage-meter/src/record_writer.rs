@@ -1,4 +1,4 @@
-//! Writes encoded records, and counts those that the kernel has accepted.
+//! Writes encoded records, and counts the records that the kernel has accepted.
 
 use std::collections::VecDeque;
 use std::io;
@@ -6,49 +6,43 @@ use std::io;
 use super::disk::Disk;
 use super::record_ledger::{Unwritten, Volume};
 
-/// How many bytes are written at a time. A system call then costs almost nothing per record. Tests
-/// write more often, so that few records are enough for several writes.
+/// The number of bytes per write, so that a system call costs almost nothing per record. Tests
+/// write in smaller pieces, so that few records need several writes.
 const BUFFER_BYTES: usize = if cfg!(test) { 4 << 10 } else { 64 << 10 };
 
-/// Bytes for a file or standard output, in parts that may not be divided: a row, a message, or a
-/// group of rows.
+/// Writes bytes to a file or standard output in indivisible parts: a row, a message, or a group of
+/// rows.
 ///
 /// The records of a part count as written when the kernel has accepted its last byte. If a write
-/// fails, the file is cut back to the end of the last complete part.
+/// fails, the file is truncated to the end of the last complete part.
 pub(super) struct RecordWriter {
     disk: Disk,
-    /// The bytes that are not written yet, in complete parts.
     bytes: Vec<u8>,
-    /// The end of each part in `bytes`, and the records that are written with it.
     ends: VecDeque<(usize, Volume)>,
     unwritten: Unwritten,
-    /// The records that were written.
     records: u64,
     has_failed: bool,
-    /// Whether the file may end within a part, so that nothing can follow.
+    /// Whether the file may end within a part, so that no further part may follow.
     is_damaged: bool,
 }
 
 impl RecordWriter {
-    /// `unwritten` says which output the records belong to.
     pub(super) fn new(disk: Disk, unwritten: Unwritten) -> Self {
         let (bytes, ends) = (Vec::with_capacity(BUFFER_BYTES), VecDeque::new());
         Self { disk, bytes, ends, unwritten, records: 0, has_failed: false, is_damaged: false }
     }
 
-    /// Takes over records that are going to be encoded.
     pub(super) fn take(&mut self, records: Unwritten) {
         self.unwritten.add(records);
     }
 
-    /// Appends a part, and writes if there are enough bytes. `records` are written with this part.
+    /// Appends a part with its records, and writes if there are enough bytes.
     pub(super) fn part(&mut self, records: Volume, bytes: &[u8]) -> io::Result<()> {
         self.bytes.extend_from_slice(bytes);
         self.ends.push_back((self.bytes.len(), records));
         if self.bytes.len() >= BUFFER_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Writes everything.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let (mut at, mut whole) = (0, 0);
         let result = loop {
@@ -83,7 +77,6 @@ impl RecordWriter {
         }
     }
 
-    /// Cuts off `excess` bytes of an incomplete part.
     fn fail(&mut self, excess: usize, cause: io::Error) -> io::Error {
         self.has_failed = true;
         let cut = if excess > 0 { self.disk.cut(excess) } else { Ok(()) };
@@ -97,12 +90,10 @@ impl RecordWriter {
         }
     }
 
-    /// Whether a write has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed
     }
 
-    /// The number of records that were written.
     pub(super) fn records(&self) -> u64 {
         self.records
     }
@@ -111,7 +102,6 @@ impl RecordWriter {
         &self.disk
     }
 
-    /// Gives the file its name.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         self.disk.finish()
     }

@@ -1,4 +1,4 @@
-//! The columns of a record, with the values that files show.
+//! The columns of a record, with the values that output files show.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,6 @@ use super::key::Kind;
 use super::record::{Address, FlowRecord};
 use super::tcp::ClosedBy;
 
-/// The columns of a record and their values.
 #[derive(Serialize)]
 pub(super) struct Row<'a> {
     #[serde(serialize_with = "rfc3339")]

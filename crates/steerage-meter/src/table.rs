@@ -19,14 +19,15 @@ use super::lists::Lists;
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
 use super::wheel::Wheel;
 
-/// The maximum number of flows that are checked to find one to evict. A flow with a packet since
-/// its last check is skipped once, as in the CLOCK algorithm (Corbato, 1968).
+/// The maximum number of checks to find a flow to evict. A flow that received a packet since its
+/// last check is skipped once, as in the CLOCK algorithm (Corbato, 1968).
 const EVICTION_LOOKS: usize = 32;
 
 pub(super) struct Table {
     index: Index,
     flows: HugeVec<Flow>,
-    /// Free places. The one of the flow that ended last comes first, because it is in the cache.
+    /// Free slots. The slot of the flow that ended last comes first, because it is still in the
+    /// cache.
     free: Vec<u32>,
     len: usize,
     wheel: Wheel,
@@ -35,7 +36,6 @@ pub(super) struct Table {
     timeouts: Timeouts,
 }
 
-/// The flows of a bucket that moves to another CPU.
 #[derive(Debug)]
 pub(super) struct Departed {
     pub(super) flows: Vec<Flow>,
@@ -65,13 +65,13 @@ impl Table {
         self.len
     }
 
-    /// The place where a flow with the hash probably is, or [`NONE`](super::index::NONE).
+    /// The slot that probably holds the flow with this hash, or [`NONE`](super::index::NONE).
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         self.index.candidate(hash)
     }
 
-    /// The flow at a place. It may be vacant, or another flow than the caller expects.
+    /// The flow in a slot. The slot may be vacant, or hold another flow than the caller expects.
     #[inline(always)]
     pub(super) fn at(&self, place: u32) -> Option<&Flow> {
         self.flows.get(place as usize)
@@ -82,13 +82,11 @@ impl Table {
         self.flows.get_mut(place as usize)
     }
 
-    /// Prefetches the memory that [`candidate`](Self::candidate) reads.
     #[inline(always)]
     pub(super) fn prefetch_candidate(&self, hash: u32) {
         self.index.prefetch(hash);
     }
 
-    /// Prefetches the flow at a place.
     #[inline(always)]
     pub(super) fn prefetch(&self, place: u32) {
         self.flows.prefetch(place as usize);
@@ -98,20 +96,19 @@ impl Table {
         self.index.find(hash, |place| self.at(place).is_some_and(|flow| flow.key == *key))
     }
 
-    /// Takes a slot for one more flow. If none is free, evicts and returns the flow that has been
-    /// idle for the longest time.
+    /// Takes a slot for one more flow. If no slot is free, evicts and returns the flow that has
+    /// been idle for the longest time.
     pub(super) fn make_room(&mut self) -> Option<Flow> {
         if self.slots.take() {
             return None;
         }
         let evicted = self.longest_idle()?;
-        // The new flow takes over the slot of the evicted one.
         Some(self.take_out(evicted))
     }
 
-    /// If all CPUs together have too many flows, removes and returns the flow of this table that
-    /// has been idle for the longest time, unless it is the last one. The caller repeats this until
-    /// it returns `None`.
+    /// If all CPUs together exceed the limit, removes and returns the flow of this table that has
+    /// been idle for the longest time. The last flow of a table always stays. The caller repeats
+    /// the call until it returns `None`.
     pub(super) fn shed(&mut self) -> Option<Flow> {
         if !self.slots.is_surplus() || self.len <= 1 {
             return None;
@@ -120,8 +117,8 @@ impl Table {
         Some(self.remove(idle))
     }
 
-    /// Adds a flow that is not in the table. The caller must have called
-    /// [`make_room`](Self::make_room) first.
+    /// Adds a flow that is not in the table. The caller must call [`make_room`](Self::make_room)
+    /// first.
     pub(super) fn insert(&mut self, flow: Flow) {
         let place = self.free.pop().unwrap_or_else(|| self.new_place());
         self.index.insert(flow.hash, place);
@@ -140,13 +137,11 @@ impl Table {
         self.flows.len() as u32 - 1
     }
 
-    /// Removes a flow and returns its slot.
     pub(super) fn remove(&mut self, place: u32) -> Flow {
         self.slots.give();
         self.take_out(place)
     }
 
-    /// Removes a flow. Its slot stays taken.
     fn take_out(&mut self, place: u32) -> Flow {
         let flow = std::mem::replace(&mut self.flows[place as usize], Flow::vacant());
         self.index.remove(flow.hash, place);
@@ -161,7 +156,6 @@ impl Table {
         flow.last.saturating_add(flow.timeout(&self.timeouts)).saturating_add(nanos(LATE_MAX))
     }
 
-    /// Schedules a flow anew after its timeout has changed.
     pub(super) fn reschedule(&mut self, place: u32) {
         if let Some(end) = self.at(place).map(|flow| self.end_of(flow)) {
             self.wheel.remove(place);
@@ -169,8 +163,8 @@ impl Table {
         }
     }
 
-    /// Checks one flow that may have timed out. Returns `None` if no flow needs a check. Otherwise
-    /// it returns the flow if it has timed out, after removing it.
+    /// Checks one flow that may have timed out. Returns `None` if no flow is due. Otherwise,
+    /// returns the flow if it has timed out and was removed.
     pub(super) fn look(&mut self, now: u64) -> Option<Option<Flow>> {
         let place = self.wheel.due(now)?;
         let flow = *self.at(place)?;
@@ -193,7 +187,6 @@ impl Table {
         self.wheel.next()
     }
 
-    /// Removes all flows of a bucket for another CPU.
     pub(super) fn depart(&mut self, bucket: BucketId) -> Option<Departed> {
         let list = list_of(bucket);
         self.buckets.first(list)?;
@@ -205,7 +198,7 @@ impl Table {
         Some(Departed { flows, slots })
     }
 
-    /// Adds the flows of a bucket from another CPU. If a flow is already here, both are merged.
+    /// Adds the flows of a bucket from another CPU. A flow that both CPUs have is merged.
     pub(super) fn arrive(&mut self, bucket: BucketId, departed: Departed) {
         self.slots.absorb(departed.slots);
         for mut flow in departed.flows {
@@ -220,7 +213,6 @@ impl Table {
         }
     }
 
-    /// All flows, with vacant ones among them.
     pub(super) fn into_flows(self) -> HugeVec<Flow> {
         self.flows
     }

@@ -1,47 +1,44 @@
-//! TCP health: measures how well a connection works by the headers of its segments.
+//! TCP health: derives the quality of a connection from the headers of its segments.
 //!
 //! The rules are those of Wireshark's analysis of sequence numbers, so that tests can compare the
-//! counts with tshark. The analysis uses 64 bytes per flow, so it does not read selective
+//! counts with tshark. The analysis has 64 bytes per flow, so it ignores selective
 //! acknowledgements. `docs/meter.md` defines the counts.
 
 use serde::Serialize;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 
-/// The limit that distinguishes out-of-order segments from retransmissions, in nanoseconds, if the
-/// round-trip time is unknown. A segment that arrives within this time after the highest one was
-/// overtaken. A later one is a retransmission. The value is Wireshark's.
+/// The limit in nanoseconds that distinguishes out-of-order segments from retransmissions if the
+/// round-trip time is unknown. A segment that arrives within this time after the highest segment is
+/// out of order. A later segment is a retransmission. The value is Wireshark's.
 const OVERTAKEN_MAX: u64 = 3_000_000;
 
-/// The TCP header fields of a packet that the analysis needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Segment {
     /// Whether the packet has a TCP header. Fragments and truncated headers count as packets
-    /// without one, because too little is known of them.
+    /// without a TCP header.
     pub(super) is_there: bool,
     pub(super) sequence: u32,
     pub(super) acknowledged: u32,
     pub(super) window: u16,
-    /// The number of data bytes.
     pub(super) bytes: u32,
 }
 
-/// The state of a connection. Each pair has the values of the first and the second endpoint, as the
-/// senders.
+/// The state of a connection. Each pair has the values of the first endpoint and of the second
+/// endpoint as senders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
     /// The time of the segment with the highest sequence number.
     highest_at: [u64; 2],
-    /// The sequence number after the highest one.
+    /// The sequence number after the highest received one.
     next: [u32; 2],
-    /// The last acknowledgement number.
     acknowledged: [u32; 2],
     retransmitted: [u32; 2],
     out_of_order: [u32; 2],
     zero_windows: [u16; 2],
     window: [u16; 2],
-    /// Microseconds from the SYN to the acknowledgement that completes the handshake, plus one. 0
-    /// if unknown.
+    /// The time in microseconds, plus one, from the SYN to the acknowledgement that completes the
+    /// handshake. 0 if unknown.
     handshake: u32,
     resets: [u8; 2],
     bits: [u8; 2],
@@ -49,29 +46,27 @@ pub(super) struct TcpState {
 
 const _: () = assert!(size_of::<TcpState>() == 64, "a cache line");
 
-/// The state bits of a side.
 mod bit {
     /// A segment was seen, so `next` is known.
     pub(super) const KNOWN: u8 = 1;
-    /// The last segment was a duplicate acknowledgement. For `DUPLICATES`, at least the last two
-    /// were.
+    /// The last segment was a duplicate acknowledgement. `DUPLICATES` means that at least the last
+    /// two segments were duplicates.
     pub(super) const DUPLICATE: u8 = 2;
     pub(super) const DUPLICATES: u8 = 4;
-    /// The side sent a SYN without ACK, and only SYNs since. For `ANSWERED`, the other side has
-    /// replied to it.
+    /// The side has sent only SYNs without ACK so far. `ANSWERED` means that the other side has
+    /// replied to them.
     pub(super) const OPENS: u8 = 8;
     pub(super) const ANSWERED: u8 = 16;
     /// The side was the first to send FIN or RST.
     pub(super) const CLOSES: u8 = 32;
 }
 
-/// Whether `a` comes before `b`, for sequence numbers that wrap around (RFC 9293, section 3.4).
+/// Whether `a` precedes `b`, for sequence numbers that wrap around (RFC 9293, section 3.4).
 fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
 impl TcpState {
-    /// Adds a segment to the state.
     pub(super) fn note(&mut self, side: usize, segment: &Segment, flags: u16, time: u64) {
         let other = 1 - side;
         let Segment { sequence, acknowledged, window, bytes, .. } = *segment;
@@ -121,7 +116,7 @@ impl TcpState {
         self.bits[side] & bit::KNOWN != 0
     }
 
-    /// Handles an acknowledgement. If it is the first one after an answered SYN, it completes the
+    /// Handles an acknowledgement. The first acknowledgement after an answered SYN completes the
     /// handshake.
     fn note_acknowledgement(&mut self, side: usize, time: u64) {
         if self.bits[side] & bit::ANSWERED != 0 && self.handshake == 0 {
@@ -135,7 +130,7 @@ impl TcpState {
     fn note_opening(&mut self, side: usize, flags: u16, time: u64) {
         let other = 1 - side;
         match flags & (SYN | ACK | RST) {
-            // If the SYN is repeated, the time counts from the last one.
+            // If the SYN is repeated, the handshake time starts at the last SYN.
             SYN => {
                 self.bits[side] = self.bits[side] & !bit::ANSWERED | bit::OPENS;
                 self.highest_at[side] = time;
@@ -145,7 +140,7 @@ impl TcpState {
         }
     }
 
-    /// Counts a segment with an old sequence number as overtaken or as a retransmission.
+    /// Counts a segment with an old sequence number as out of order or as a retransmission.
     fn note_again(&mut self, side: usize, segment: &Segment, time: u64) {
         let other = 1 - side;
         // The segment after a window probe repeats the probe's byte and adds more.
@@ -176,7 +171,7 @@ impl TcpState {
         self.handshake.checked_sub(1)
     }
 
-    /// The initial state for the next record of the same connection: this state without its counts.
+    /// This state without its counts, for the next record of the same connection.
     pub(super) fn restarted(&self) -> Self {
         let bits = self.bits.map(|bits| bits & !bit::CLOSES);
         let (none, no_windows) = ([0; 2], [0; 2]);
@@ -191,7 +186,6 @@ impl TcpState {
         }
     }
 
-    /// Adds the state that another CPU has of the same connection.
     pub(super) fn merge(&mut self, other: &Self) {
         let later = self.highest_at.iter().max() >= other.highest_at.iter().max();
         let (known, counted) = if later { (*self, other) } else { (*other, &*self) };
@@ -202,7 +196,7 @@ impl TcpState {
             both.zero_windows[side] = both.zero_windows[side].saturating_add(counted.zero_windows[side]);
             both.resets[side] = both.resets[side].saturating_add(counted.resets[side]);
         }
-        // Both events happen only once, so one of the two states has each.
+        // Each of these events happens only once, so only one of the two states has it.
         both.handshake = both.handshake.max(counted.handshake);
         if (both.bits[0] | both.bits[1]) & bit::CLOSES == 0 {
             (0..2).for_each(|side| both.bits[side] |= counted.bits[side] & bit::CLOSES);
@@ -210,7 +204,7 @@ impl TcpState {
         *self = both;
     }
 
-    /// The health for a record. If `turned`, the second endpoint is the source.
+    /// The health for a record. If `turned` is set, the second endpoint is the source.
     pub(super) fn health(&self, turned: bool) -> TcpHealth {
         let (source, destination) = if turned { (1, 0) } else { (0, 1) };
         let direction = |side: usize| TcpDirection {
@@ -237,8 +231,8 @@ impl TcpState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpHealth {
-    /// Microseconds from the SYN to the acknowledgement that completes the handshake. This is the
-    /// end-to-end round-trip time as seen by the meter. `None` if the meter did not see the
+    /// Microseconds from the SYN to the acknowledgement that completes the handshake. The value is
+    /// the end-to-end round-trip time as seen by the meter. `None` if the meter did not see the
     /// handshake.
     pub handshake_us: Option<u32>,
     /// Counts of segments from the source to the destination.
@@ -255,11 +249,11 @@ pub struct TcpHealth {
 pub struct TcpDirection {
     /// Retransmitted segments.
     pub retransmitted: u32,
-    /// Segments that arrived out of order, because others overtook them.
+    /// Segments that arrived out of order, after segments with higher sequence numbers.
     pub out_of_order: u32,
-    /// Segments that advertised a window of zero. 65,535 stands for that many or more.
+    /// Segments that advertised a window of zero. The count stops at 65,535.
     pub zero_windows: u16,
-    /// Segments with RST. 255 stands for that many or more.
+    /// Segments with RST. The count stops at 255.
     pub resets: u8,
 }
 
@@ -269,13 +263,12 @@ pub struct TcpDirection {
 pub enum ClosedBy {
     /// The endpoint that sent first.
     Source,
-    /// The other endpoint.
+    /// The endpoint that did not send first.
     Destination,
 }
 
 #[cfg(feature = "parquet")]
 impl ClosedBy {
-    /// The word for the side in files.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Source => "source",

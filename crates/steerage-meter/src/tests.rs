@@ -1,4 +1,5 @@
-//! Compares tables with a plain map. Flows begin, go on, end, move, and are evicted.
+//! Compares the flow tables with a plain map while flows begin, continue, end, move and are
+//! evicted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,6 @@ const S: u64 = 1_000_000_000;
 const START: u64 = 1_700_000_000 * S;
 const TABLES: usize = 3;
 const BUCKETS: u32 = 4;
-/// A number of checks that finds all flows that have timed out.
 const ALL_LOOKS: usize = 1000;
 
 fn timeouts() -> Timeouts {
@@ -35,7 +35,7 @@ fn seen(flow: u32, time: u64, seeds: &Seeds) -> Seen {
     Seen { time, bytes: 60, ip_bytes: 40, hash: flow.key.hash(seeds), ..Seen::of(flow) }
 }
 
-/// Flow 1 has one packet, flow 2 has two, and so on. Then a flow is removed.
+/// Flow 1 has one packet, flow 2 has two packets, and so on. Then a flow is removed.
 #[test]
 fn the_largest_are_found_a_part_of_the_table_at_a_time() {
     const FLOWS: u32 = 100;
@@ -54,14 +54,14 @@ fn the_largest_are_found_a_part_of_the_table_at_a_time() {
     table.remove(table.find(&gone.flow.key, gone.hash).unwrap());
     let (mut largest, one) = (Largest::new(5), published.one_more());
     let packets = || published.largest(3).iter().map(|flow| flow.forth().packets).collect::<Vec<_>>();
-    // Nothing is published before all places were scanned.
+    // The result is published only after all slots were scanned.
     for _ in 0..10 {
         assert!(packets().is_empty());
         largest.go_on(&table, 10, &one);
     }
     largest.go_on(&table, 10, &one);
     assert_eq!(packets(), [99, 98, 97]);
-    // A removed flow is not in the next result.
+    // The next result does not contain the removed flow.
     let next = seen(99, START, &seeds);
     table.remove(table.find(&next.flow.key, next.hash).unwrap());
     largest.go_on(&table, 1000, &one);
@@ -72,11 +72,9 @@ fn the_largest_are_found_a_part_of_the_table_at_a_time() {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A packet of this flow arrives.
     Packet(u32),
     /// This many seconds pass.
     Pass(u64),
-    /// This bucket moves to this table.
     Move(u32, usize),
 }
 
@@ -89,16 +87,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..400)
 }
 
-/// The tables of several CPUs, and a map as the model.
 struct World {
     tables: Vec<Table>,
     limit: Arc<FlowLimit>,
     seeds: Seeds,
-    /// The table of each bucket.
     at: [usize; BUCKETS as usize],
-    /// The current flows, with their number of packets and the time of the last one.
     open: BTreeMap<u32, (u64, u64)>,
-    /// Packets in ended records by flow, according to the tables and according to the model.
+    /// The packets in ended records by flow, first according to the tables, then according to the
+    /// model.
     ended: [BTreeMap<u32, u64>; 2],
     now: u64,
 }
@@ -163,8 +159,8 @@ impl World {
         }
     }
 
-    /// Checks that no flow of the same table was idle for longer, up to the span of one place of
-    /// the wheel.
+    /// Checks that no flow of the same table was idle for longer, up to the span of one slot of the
+    /// wheel.
     fn evicted(&mut self, flow: &Flow) {
         let (one, other) = flow.key.addresses();
         let id = one.min(other) as u32;
@@ -192,8 +188,8 @@ impl World {
             }
             assert!(self.tables[at].look(self.now).is_none(), "looking comes to an end");
         }
-        // Flows that timed out longer ago than one place of the wheel are gone, and flows that have
-        // not timed out are there.
+        // Flows that timed out more than one slot of the wheel ago must be gone. Flows that have
+        // not timed out must still be in the tables.
         let over: Vec<u32> =
             self.open.iter().filter(|(_, (_, last))| self.now - last >= 61 * S).map(|(id, _)| *id).collect();
         for id in over {
@@ -250,13 +246,13 @@ proptest! {
             flows.insert(one.min(other) as u32, flow.traffic().0.packets);
         }
         prop_assert_eq!(flows, left);
-        // All slots are free again.
         let mut heir = super::flow_limit::FlowSlots::none(&world.limit);
         prop_assert!((0..flows_max).all(|_| heir.take()) && !heir.take());
     }
 }
 
-/// A flow in use is not evicted, even if many flows with one packet each arrive at the same time.
+/// A flow that receives packets is not evicted, even if many flows with one packet each arrive at
+/// the same time.
 #[test]
 fn who_is_in_use_is_not_evicted() {
     let mut world = World::new(16);
@@ -269,7 +265,7 @@ fn who_is_in_use_is_not_evicted() {
     assert_eq!(world.open.len(), 16);
 }
 
-/// If two CPUs have parts of a flow, the parts are merged where they meet.
+/// If two CPUs have parts of a flow, the parts are merged when they meet on one CPU.
 #[test]
 fn flows_merge_on_arrival() {
     let mut world = World::new(10);
@@ -286,7 +282,6 @@ fn flows_merge_on_arrival() {
     let place = world.tables[1].find(&seen.flow.key, seen.hash).expect("it is there");
     let flow = *world.tables[1].at(place).expect("it is there");
     assert_eq!((flow.traffic().0.packets, flow.reason_at_the_end(START, &timeouts())), (2, FlowEnd::Forced));
-    // The merged flow holds one slot.
     let mut heir = super::flow_limit::FlowSlots::none(&world.limit);
     assert!((0..9).all(|_| heir.take()) && !heir.take());
 }

@@ -1,17 +1,17 @@
-//! The timeouts of flows, and the clock of the packets.
+//! The timeouts of flows, and the packet clock.
 
 use std::time::Duration;
 
 use steerage::Timestamp;
 
 /// How long a closed TCP flow stays in the table for its last acknowledgement and for
-/// retransmissions. This is longer than most round trips and than the first retransmission timeout
-/// (RFC 6298 starts with 1 s).
+/// retransmissions. The value exceeds most round-trip times and the first retransmission timeout (1
+/// s in RFC 6298).
 pub const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a flow stays in the table after its timeout. Packets of several interfaces may arrive
-/// slightly out of the order of their timestamps, and must still find their flow. This time does
-/// not change the records, because the packets' own timestamps decide where records are cut.
+/// slightly out of timestamp order, and must still find their flow. The records do not change,
+/// because the packets' own timestamps decide at which time a record ends.
 pub const LATE_MAX: Duration = Duration::from_secs(1);
 
 /// The timeouts in nanoseconds.
@@ -19,7 +19,6 @@ pub const LATE_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Timeouts {
     pub(super) active: u64,
     pub(super) inactive: u64,
-    /// The timeout after TCP closed the connection.
     pub(super) closed: u64,
 }
 
@@ -34,23 +33,20 @@ impl Timeouts {
     }
 }
 
-/// The time according to the packets, in nanoseconds since 1970.
+/// The packet clock, in nanoseconds since 1970.
 ///
-/// If a packet has a timestamp from its device, that is its time. Otherwise its time is that of the
-/// path's clock. Between packets, the clock advances with the path's clock.
+/// A packet's time is its device timestamp. The time of a packet without a device timestamp is that
+/// of the path's clock. Between packets, the packet clock advances with the path's clock.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// The wall time at which the path's clock began.
     epoch: u64,
     now: u64,
-    /// The path's clock at the time `now`.
     noted: Timestamp,
-    /// Whether packets have timestamps.
     timed: bool,
-    /// Whether any packet has arrived.
     began: bool,
-    /// The furthest that a packet's time may go back. A time before that belongs to another
-    /// recording.
+    /// The furthest that a packet's time may go back. A packet with an earlier time belongs to
+    /// another recording.
     back_max: u64,
 }
 
@@ -59,18 +55,16 @@ impl Clock {
         Self { epoch, now: epoch, noted: Timestamp::ZERO, timed: false, began: false, back_max }
     }
 
-    /// The time of a packet.
     #[inline(always)]
     pub(super) fn of_packet(&self, time: Option<u64>, path: Timestamp) -> u64 {
         match time {
             Some(time) => time,
-            // Other packets have timestamps, so the last one is the best estimate.
+            // Other packets have timestamps, so the time of the last one is the best estimate.
             None if self.timed => self.now,
             None => self.epoch + path.as_nanos(),
         }
     }
 
-    /// Sets the clock by the last packet of a batch.
     #[inline]
     pub(super) fn note(&mut self, time: u64, timed: bool, path: Timestamp) {
         let first = timed && !self.timed;
@@ -82,7 +76,6 @@ impl Clock {
         self.began = true;
     }
 
-    /// The current time of the clock.
     pub(super) fn now(&self) -> u64 {
         self.now
     }
@@ -92,7 +85,6 @@ impl Clock {
         if self.began { self.now } else { 0 }
     }
 
-    /// Advances the clock to the path's clock.
     pub(super) fn advance(&mut self, path: Timestamp) {
         self.now = self.now.saturating_add(nanos(path.since(self.noted)));
         self.noted = path;
@@ -121,13 +113,14 @@ mod tests {
     #[test]
     fn with_times_it_is_the_recording() {
         let mut clock = Clock::new(1000 * S, 60 * S);
-        // The packets were recorded before the run. The first time counts although it is earlier.
+        // The packets were recorded before the run. The first time sets the clock, although it is
+        // earlier than the clock.
         clock.note(990 * S, true, at(1));
         assert_eq!(clock.now(), 990 * S);
         assert_eq!((clock.of_packet(Some(7), at(9)), clock.of_packet(None, at(9))), (7, 990 * S));
         clock.note(989 * S, true, at(1));
         assert_eq!(clock.now(), 990 * S);
-        // The next file was recorded the day before.
+        // The next capture file was recorded a day earlier.
         clock.note(100 * S, true, at(2));
         assert_eq!(clock.now(), 100 * S);
         clock.advance(at(4));

@@ -11,8 +11,8 @@ use super::names::Names;
 use super::record::{Class, Classes, FlowRecord};
 use super::timeouts::Timeouts;
 
-/// The records with the most bytes among those that were offered, at most `most`. The one with the
-/// fewest bytes is at the top of the heap.
+/// The records with the most bytes, at most `most`. The record with the fewest bytes is at the top
+/// of the heap.
 #[derive(Clone, Debug)]
 pub(super) struct Top {
     most: usize,
@@ -47,7 +47,6 @@ impl Top {
         Self { most, heap: BinaryHeap::with_capacity(most) }
     }
 
-    /// Whether a record with this many bytes may be one of them.
     pub(super) fn has_place_for(&self, bytes: u64) -> bool {
         self.most > 0 && (self.heap.len() < self.most || self.heap.peek().is_some_and(|least| bytes >= least.0.bytes()))
     }
@@ -69,7 +68,6 @@ impl Top {
     }
 }
 
-/// One CPU's counts of records that have ended.
 #[derive(Clone, Debug)]
 pub(super) struct Totals {
     pub(super) total: u64,
@@ -91,7 +89,7 @@ impl Totals {
         self.top.offer(record);
     }
 
-    /// Adds a flow that is still open. Its record is only made if it may be one of the top records.
+    /// Adds a flow that is still open. Builds its record only if it may be among the top records.
     fn add_open(&mut self, flow: &Flow, record: impl FnOnce() -> FlowRecord) {
         self.count(flow);
         if self.top.has_place_for(flow.bytes()) {
@@ -120,11 +118,9 @@ pub struct MeterReport {
     pub(super) totals: Totals,
     pub(super) open: HugeVec<Flow>,
     pub(super) names: Names,
-    /// The time according to the packets.
     pub(super) now: u64,
     pub(super) timeouts: Timeouts,
-    /// The bytes of the packets as they were handled. They are fewer than on the wire if a capture
-    /// cut the packets.
+    /// The packet bytes that were handled: fewer than on the wire if the capture truncated packets.
     pub handled_bytes: u64,
 }
 
@@ -147,7 +143,7 @@ pub struct Metered {
 #[derive(Debug)]
 pub struct OpenFlows {
     tables: Vec<HugeVec<Flow>>,
-    /// The names of these flows, one entry per CPU. Empty if names are not enabled.
+    /// The names of these flows, with one entry per CPU. Empty if names are not enabled.
     names: Vec<Names>,
     /// The time at the end, and the timeouts of flows.
     end: Option<(u64, Timeouts)>,
@@ -171,9 +167,9 @@ impl OpenFlows {
         flows.into_iter().map(|flow| self.record(flow)).collect()
     }
 
-    /// Merges flows that are in several parts. Queues with different masks, a CPU that was declared
-    /// dead, and fragments that arrived before the first of their datagram can split a flow. Only
-    /// flows with equal hashes are compared.
+    /// Merges flows that are in several parts. Three things can split a flow: queues with different
+    /// masks, a CPU that was declared dead, and fragments that arrived before the first fragment of
+    /// their datagram. Only flows with equal hashes are compared.
     fn merge(&mut self) {
         let places = self.tables.iter().enumerate().flat_map(|(table, flows)| {
             let taken = flows.iter().enumerate().filter(|(_, flow)| !flow.is_vacant());
@@ -197,8 +193,8 @@ impl OpenFlows {
 }
 
 impl Metered {
-    /// Combines the reports of all CPUs. Flows that are still open count too. They are also
-    /// returned, so that the caller can write them.
+    /// Combines the reports of all CPUs. Open flows count too, and are returned so that the caller
+    /// can write their records.
     ///
     /// `top` is the number of records with the most bytes to return, as in
     /// [`MeterOptions::top`](super::MeterOptions::top). The result is exact: each of these records
@@ -208,7 +204,7 @@ impl Metered {
         let mut open = OpenFlows { tables: Vec::new(), names: Vec::new(), end: None };
         for report in reports {
             totals.add_all(report.totals);
-            // The CPU with the last packet determines the time of the end.
+            // The CPU with the last packet determines the end time.
             let (now, timeouts) = open.end.unwrap_or((report.now, report.timeouts));
             open.end = Some((now.max(report.now), timeouts));
             if report.names.is_on() {
@@ -243,7 +239,6 @@ mod tests {
     use crate::flow::Seen;
     use crate::key::Key;
 
-    /// Flow `n` with one packet at this second.
     fn flow(n: u32, second: u64, hash: u32) -> Flow {
         let time = second * 1_000_000_000;
         let seen = Seen { time, hash, bytes: 100, ..Seen::of(Key::v4((n, 1), (9, 9), 17)) };
@@ -254,7 +249,7 @@ mod tests {
 
     fn report(flows: &[Flow]) -> MeterReport {
         let mut open = HugeVec::with_capacity(flows.len() + 2);
-        // Vacant places do not count as flows.
+        // Vacant slots do not count as flows.
         [&[Flow::vacant()], flows, &[Flow::vacant()]].concat().into_iter().for_each(|flow| open.push(flow));
         let timeouts = Timeouts::new(Duration::from_secs(300), Duration::from_secs(60));
         MeterReport { totals: Totals::new(10), open, names: Names::new(false), now: 0, timeouts, handled_bytes: 0 }
@@ -262,7 +257,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_flow_on_several_cpus_are_one_record() {
-        // The third flow shares its hash with another flow. The fourth is on one CPU only.
+        // The third flow shares its hash with another flow. The fourth flow is on one CPU only.
         let cpus = [
             report(&[flow(1, 5, 1), flow(2, 1, 2), flow(4, 9, 4)]),
             report(&[flow(3, 3, 2), flow(2, 2, 2), flow(1, 4, 1)]),

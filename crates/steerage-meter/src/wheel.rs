@@ -1,13 +1,14 @@
 //! Schedules the checks of flows with a timing wheel (Varghese and Lauck, 1987) that packets do not
 //! touch.
 //!
-//! A flow is put in the place where its timeout ends if no further packet arrives. When the wheel
-//! reaches this place, the flow is checked. It has either timed out, or it goes to the place where
-//! its timeout ends now. So a flow needs one check per timeout, however many packets it has.
+//! A flow is put into the slot of the wheel at which its timeout ends if no further packet arrives.
+//! When the wheel reaches this slot, the flow is checked. Either the flow has timed out, or it
+//! moves to the slot at which its timeout ends now. So a flow needs one check per timeout, however
+//! many packets it has.
 
 use super::lists::Lists;
 
-/// The number of places of the wheel. A timeout takes at most half of them, so a flow is found late
+/// The number of slots of the wheel. A timeout takes at most half of them, so a flow is found late
 /// by at most a thirtieth of its timeout.
 const PLACES: u64 = 64;
 const PLACES_OF_A_TIMEOUT: u64 = 30;
@@ -15,14 +16,13 @@ const PLACES_OF_A_TIMEOUT: u64 = 30;
 #[derive(Debug)]
 pub(super) struct Wheel {
     lists: Lists,
-    /// The duration of a place, in nanoseconds.
+    /// The duration of a slot, in nanoseconds.
     span: u64,
-    /// The first place that has not passed, counted from 1970.
+    /// The first slot that has not passed, counted from 1970.
     cursor: u64,
 }
 
 impl Wheel {
-    /// Creates a wheel for timeouts of at most `timeout` nanoseconds and for `flows_max` flows.
     pub(super) fn new(timeout: u64, flows_max: usize) -> Self {
         Self { lists: Lists::new(PLACES as usize, flows_max), span: timeout / PLACES_OF_A_TIMEOUT + 1, cursor: 0 }
     }
@@ -31,7 +31,7 @@ impl Wheel {
         (place % PLACES) as usize
     }
 
-    /// Schedules the check of a flow for when `end` has passed. If that is more than one round of
+    /// Schedules the check of a flow for the time after `end`. If `end` is more than one round of
     /// the wheel away, the check comes too early.
     pub(super) fn put(&mut self, flow: u32, end: u64) {
         let place = (end / self.span + 1).clamp(self.cursor, self.cursor + PLACES - 1);
@@ -46,7 +46,7 @@ impl Wheel {
     /// [moved](Self::later) or [removed](Self::remove).
     pub(super) fn due(&mut self, now: u64) -> Option<u32> {
         let target = now / self.span;
-        // A jump of more than one round covers all places. If the clock was set back, the wheel
+        // A jump of more than one round covers all slots. If the clock was set back, the wheel
         // restarts at the new time.
         if target < self.cursor.saturating_sub(PLACES) || target > self.cursor + PLACES {
             self.cursor = target.saturating_sub(PLACES - 1);
@@ -60,15 +60,13 @@ impl Wheel {
         None
     }
 
-    /// Moves a flow to a later check.
     pub(super) fn later(&mut self, flow: u32, end: u64) {
         self.lists.remove(flow);
-        // Not in the current place again, so that a loop over all due flows ends.
+        // The flow never goes to the current slot again, so that a loop over all due flows ends.
         let place = (end / self.span + 1).clamp(self.cursor + 1, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
     }
 
-    /// The flow whose check comes next, regardless of the time.
     pub(super) fn next(&self) -> Option<u32> {
         (self.cursor..self.cursor + PLACES).find_map(|place| self.lists.first(Self::list(place)))
     }
@@ -80,7 +78,6 @@ mod tests {
 
     const TIMEOUT: u64 = 60_000_000_000;
 
-    /// Removes all flows whose check is due.
     fn take(wheel: &mut Wheel, now: u64) -> Vec<u32> {
         std::iter::from_fn(|| {
             let flow = wheel.due(now)?;
@@ -104,7 +101,7 @@ mod tests {
                 assert!(start + u64::from(flow) * TIMEOUT / 100 < now, "not before");
                 seen += 1;
             }
-            // A flow is found at most one place too late.
+            // A flow is found at most one slot too late.
             assert!(u64::from(seen) + 100 / PLACES_OF_A_TIMEOUT + 1 >= step.min(100), "{seen} by {step}");
         }
         assert_eq!(seen, 100);
@@ -118,7 +115,7 @@ mod tests {
         (0..10).for_each(|flow| wheel.put(flow, 100 * day + TIMEOUT));
         assert_eq!(take(&mut wheel, 101 * day).len(), 10);
         (0..10).for_each(|flow| wheel.put(flow, 101 * day + TIMEOUT));
-        // The clock is set back by a day. The flows are checked within a round.
+        // The clock is set back by a day. All flows are checked within a round of the wheel.
         assert_eq!(take(&mut wheel, day).len() + take(&mut wheel, day + 3 * TIMEOUT).len(), 10);
     }
 

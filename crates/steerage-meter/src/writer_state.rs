@@ -1,10 +1,10 @@
-//! The state that the meters, the thread that writes their records, and the end of the run share.
-//! It decides how long the end of a run waits for a reader of the records.
+//! The state that is shared by the meters, the writer thread and the end of the run. This state
+//! determines how long the end of a run waits for a reader of the records.
 //!
-//! A reader may pause for any length of time, like a pager does. A source that can wait then waits,
+//! A reader may pause for any length of time, as a pager does. A source that can wait then waits,
 //! and so does the end of a run that ends by itself. After a request to stop, a reader that takes
-//! nothing for a second is given up: [`LOOKS`] checks, one every [`LOOK`]. The thread is stuck in
-//! its write, which cannot be interrupted, so the run ends without it.
+//! nothing for a second is abandoned: [`LOOKS`] checks, one every [`LOOK`]. The writer thread is
+//! then stuck in a write that cannot be interrupted, so the run ends without it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender};
@@ -19,53 +19,47 @@ use super::output::ExportError;
 use super::record::FlowRecord;
 use super::record_ledger::{RecordLedger, Unwritten};
 
-/// The interval between two checks.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The writer is given up after this many checks in a row without progress. They take half of the
-/// time that a stop gives to packets in flight. So a CPU that waits for the writer still ends in
-/// time.
+/// The writer is abandoned after this many checks in a row without progress. The checks take half
+/// of the time that a stop allows for packets in flight, so a CPU that waits for the writer still
+/// ends in time.
 const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 
-/// A message to the writer.
 #[derive(Debug)]
 pub(super) enum Message {
     Ended(Ended),
-    /// No more records follow.
     End,
 }
 
-/// Records that ended.
 #[derive(Debug)]
 pub(super) struct Ended {
     /// Several writers can share the records.
     pub(super) records: Arc<Vec<FlowRecord>>,
-    /// The time at which they were handed over, in nanoseconds since 1970.
+    /// The time at which the meter sent the records, in nanoseconds since 1970.
     pub(super) now: u64,
-    /// The same records in this output's ledger.
     pub(super) unwritten: Unwritten,
 }
 
-/// How the writer ended.
 #[derive(Debug)]
 pub(super) enum WriterEnd {
-    /// By itself: with a result, or with a panic.
+    /// The writer ended by itself: with a result, or with a panic.
     Itself(thread::Result<Result<(), ExportError>>),
-    /// It was given up because its reader took nothing.
+    /// The writer was abandoned because its reader took nothing.
     GivenUp,
 }
 
-/// The state that meters, writer and the end of the run share.
 #[derive(Debug)]
 pub(super) struct WriterState {
-    /// The name of the output in messages.
     name: String,
-    /// The queue that the writer reads. It is dropped when the writer ends, so that no meter waits for the writer.
+    /// The queue that the writer reads. The queue is dropped when the writer ends, so that no meter
+    /// waits for the writer.
     messages: Mutex<Option<Receiver<Message>>>,
     ended: Sender<WriterEnd>,
     ledger: Arc<RecordLedger>,
-    // Relaxed throughout: these are counters, and no other memory depends on them.
-    /// The counts of an export: messages, their bytes, connections, and datagrams that the collector's host refused.
+    // `Relaxed` throughout: these are counters, and no other memory depends on them.
+    /// The counts of an export: messages, their bytes, connections, and datagrams that the
+    /// collector's host refused.
     messages_sent: AtomicU64,
     message_bytes: AtomicU64,
     connections: AtomicU64,
@@ -73,7 +67,6 @@ pub(super) struct WriterState {
     /// Increases whenever the reader has taken something.
     taken: AtomicU64,
     hurried: AtomicBool,
-    /// One flow of this many is metered.
     sample: AtomicU32,
 }
 
@@ -107,7 +100,7 @@ impl WriterState {
         self.sample.load(Ordering::Relaxed)
     }
 
-    /// For the writer: waits for the next message. Fails if there will be none.
+    /// For the writer: waits for the next message. Fails if the queue is closed.
     pub(super) fn next(&self) -> Result<Message, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let message = messages.as_ref().ok_or(RecvError)?.recv();
@@ -115,7 +108,7 @@ impl WriterState {
         message
     }
 
-    /// For the writer: waits for the next message until `time`. `None` if there was none.
+    /// For the writer: waits for the next message until `time`. `None` if no message arrived.
     pub(super) fn next_until(&self, time: Instant) -> Result<Option<Message>, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = time.saturating_duration_since(Instant::now());
@@ -128,11 +121,10 @@ impl WriterState {
         Ok(message)
     }
 
-    /// For the writer: reports its end. Meters can hand over nothing from now on, and
+    /// For the writer: reports its end. From now on, meters cannot send it anything, and
     /// `FlowWriter::finish` gets the result.
     pub(super) fn end(&self, ended: WriterEnd) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // If the receiver is gone, the result is unused.
         let _ = self.ended.send(ended);
     }
 
@@ -174,7 +166,8 @@ impl WriterState {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the writer ends, or gives it up if the reader has taken nothing for too long.
+    /// Waits until the writer ends, or abandons the writer if the reader has taken nothing for too
+    /// long.
     fn watch(&self) {
         let (mut seen, mut looks) = (None, 0);
         loop {
@@ -191,7 +184,7 @@ impl WriterState {
                         return;
                     }
                 }
-                // While the writer waits for messages, it holds the lock, and the reader has
+                // The writer holds the lock while it waits for messages. The reader then has
                 // nothing to take.
                 _ => (seen, looks) = (Some(taken), 0),
             }
@@ -204,10 +197,10 @@ impl WriterState {
 #[serde(default)]
 #[non_exhaustive]
 pub struct OutputCounts {
-    /// Records that were written or sent: the kernel has accepted all of their bytes. Those of a
-    /// Parquet file count when the file is complete.
+    /// Records that were written or sent, which means that the kernel has accepted all of their
+    /// bytes. Records of a Parquet file count when the file is complete.
     pub written: u64,
-    /// Records that found no room in the output's queue, or could not be written or sent.
+    /// Records that did not fit into the output's queue, or could not be written or sent.
     pub lost: u64,
     /// Messages that were sent to a collector.
     pub messages: u64,
@@ -216,7 +209,7 @@ pub struct OutputCounts {
     /// Connections to a collector that replaced one that broke, or that followed a failed attempt.
     pub connections: u64,
     /// How often the collector's host reported that no program listens there. The records of a
-    /// refused datagram count as written. The collector can see from the sequence numbers how many
+    /// refused datagram count as written. The sequence numbers show the collector how many records
     /// it missed.
     pub refusals: u64,
 }
@@ -236,7 +229,8 @@ impl FlowOutput {
         self.0.counts()
     }
 
-    /// Notes a request to stop. From now on, a reader that takes nothing for a second is given up.
+    /// Requests the writer to stop. From now on, a reader that takes nothing for a second is
+    /// abandoned.
     pub fn hurry(&self) {
         if self.0.hurried.swap(true, Ordering::Relaxed) {
             return;

@@ -1,4 +1,5 @@
-//! Addresses, and which of them a packet may come from and go to. `forward` and the host of lab/ share these rules.
+//! Rules for the addresses that a packet may come from and go to. `forward` and the TCP host of
+//! lab/ share these rules.
 //!
 //! The rules are those of RFC 1122 (3.2.1.3) for hosts, RFC 1812 (4.2.2.11, 5.3.7) for routers, and
 //! RFC 4291 (2.5.2, 2.5.3, 2.5.5.2, 2.7) for IPv6.
@@ -12,8 +13,8 @@ pub type Mac = [u8; 6];
 
 /// Whether a host on a link can have the address.
 ///
-/// These ranges belong to no host: 0/8 ("this network") and 127/8 (loopback). Nor do 224/4
-/// (multicast) and 240/4 (reserved, with the limited broadcast address).
+/// No host has an address in 0/8 ("this network"), 127/8 (loopback), 224/4 (multicast) or 240/4
+/// (reserved, including the limited broadcast address).
 #[inline]
 pub fn is_of_a_host_v4(address: Ipv4Addr) -> bool {
     !matches!(address.octets()[0], 0 | 127 | 224..)
@@ -21,7 +22,7 @@ pub fn is_of_a_host_v4(address: Ipv4Addr) -> bool {
 
 /// Whether a host on a link can have the address.
 ///
-/// Unspecified, loopback, multicast and IPv4-mapped addresses belong to no host.
+/// No host has an unspecified, loopback, multicast or IPv4-mapped address.
 #[inline]
 pub fn is_of_a_host_v6(address: Ipv6Addr) -> bool {
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.to_ipv4_mapped().is_some())
@@ -35,14 +36,13 @@ pub fn is_of_a_host(address: IpAddr) -> bool {
     }
 }
 
-/// Whether a packet may have the source address, if the link has these broadcast addresses.
+/// Whether a packet may have this source address on a link with these broadcast addresses.
 #[inline]
 pub fn is_source_v4(address: Ipv4Addr, broadcasts: &[Ipv4Addr]) -> bool {
     is_of_a_host_v4(address) && !broadcasts.contains(&address)
 }
 
-/// The address that means every host of the network. Networks of one or two addresses have no
-/// broadcast address (RFC 3021).
+/// The network's broadcast address. Networks of one or two addresses have none (RFC 3021).
 ///
 /// ```
 /// use steerage_router::broadcast_of;

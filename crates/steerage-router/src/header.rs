@@ -9,11 +9,10 @@ use steerage::flow::wire::{be16, icmp, icmp6, ipv4, ipv6, protocol};
 use super::reason::Fate;
 use crate::addresses::{is_of_a_host_v4, is_of_a_host_v6, is_source_v4};
 
-/// The maximum number of extension headers that are skipped to see whether a packet is an ICMPv6
-/// error. More make no sense under RFC 8200, 4.1.
+/// The maximum number of extension headers that are skipped to find an ICMPv6 error. RFC 8200, 4.1,
+/// gives no reason to have more.
 const EXTENSIONS_MAX: usize = 8;
 
-/// The fields of an IPv4 packet that forwarding needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct V4 {
     pub(super) destination: Ipv4Addr,
@@ -27,7 +26,7 @@ pub(super) struct V4 {
 /// Reads the header at the front of `packet`, and refuses a packet that must not be forwarded.
 ///
 /// `bytes` is the length of the packet including its bytes in further pages. `broadcasts` are the
-/// broadcast addresses of the link that the packet arrived on.
+/// broadcast addresses of the incoming link.
 #[inline]
 pub(super) fn v4(packet: &[u8], bytes: usize, broadcasts: &[Ipv4Addr]) -> Result<V4, Fate> {
     let header: &[u8; ipv4::BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
@@ -51,17 +50,14 @@ pub(super) fn v4(packet: &[u8], bytes: usize, broadcasts: &[Ipv4Addr]) -> Result
     Ok(V4 { destination, len, ttl: header[8], link_local })
 }
 
-/// The fields of an IPv6 packet that forwarding needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct V6 {
     pub(super) destination: Ipv6Addr,
     pub(super) len: usize,
     pub(super) hop_limit: u8,
-    /// As in [`V4`].
     pub(super) link_local: bool,
 }
 
-/// Like [`v4`], for an IPv6 packet.
 #[inline]
 pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
     let header: &[u8; ipv6::BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
@@ -85,8 +81,8 @@ pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
     Ok(V6 { destination, len, hop_limit: header[7], link_local })
 }
 
-/// Whether an ICMP error may be sent about the IPv4 packet. No errors are sent about ICMP errors,
-/// nor about fragments other than the first (RFC 1812, 4.3.2.7).
+/// Whether an ICMP error may be sent about the IPv4 packet. No error is sent about an ICMP error,
+/// or about a fragment other than the first (RFC 1812, 4.3.2.7).
 pub(super) fn may_answer_v4(packet: &[u8]) -> bool {
     let Some(header) = packet.first_chunk::<{ ipv4::BYTES }>() else { return false };
     let is_later = be16(header, 6) & ipv4::OFFSET != 0;
@@ -96,7 +92,7 @@ pub(super) fn may_answer_v4(packet: &[u8]) -> bool {
     !is_later && !is_error
 }
 
-/// Like [`may_answer_v4`], for an IPv6 packet (RFC 4443, 2.4 e).
+/// Like [`may_answer_v4`], but by the rules of RFC 4443, 2.4 e.
 pub(super) fn may_answer_v6(packet: &[u8]) -> bool {
     use protocol::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};
     let (Some(&first), mut at) = (packet.get(ipv6::PROTOCOL_AT), ipv6::BYTES) else { return false };

@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6 errors, written in place of the packets that they report: RFC 792, 1191, 1812
+//! ICMP and ICMPv6 errors, which overwrite the packets that they report: RFC 792, 1191, 1812
 //! (4.3), 4443.
 
 use std::net::IpAddr;
@@ -9,7 +9,8 @@ use steerage::{NoRoom, Packet};
 
 /// Every host must accept this many bytes, so no error is longer: RFC 1812, 4.3.2.3.
 const IPV4_ERROR_BYTES_MAX: usize = 576;
-/// Every link must carry this many bytes, so no error is longer: RFC 4443, 2.4 c.
+/// The maximum length of an ICMPv6 error, because every link must carry this many bytes: RFC 4443,
+/// 2.4 c.
 const IPV6_ERROR_BYTES_MAX: usize = 1280;
 /// Internetwork control: RFC 1812, 4.3.2.5.
 const PRECEDENCE: u8 = 0xc0;
@@ -21,12 +22,11 @@ pub(super) enum Problem {
     NoRoute,
     HostUnreachable,
     Prohibited,
-    /// The packet is longer than this many bytes, which is the MTU of the next hop.
+    /// The packet exceeds the MTU of the next hop, which is this number of bytes.
     TooBig(usize),
 }
 
 impl Problem {
-    /// The type, the code, and the second half of the ICMP header.
     fn v4(self) -> (u8, u8, u32) {
         match self {
             Self::TimeExceeded => (icmp::TIME_EXCEEDED, 0, 0),
@@ -48,7 +48,7 @@ impl Problem {
     }
 }
 
-/// Replaces the packet by an error from `source` to the packet's sender.
+/// Replaces the packet by an ICMP error from `source` to the packet's sender.
 ///
 /// The packet begins with `link` bytes of Ethernet header, or with none if `link` is 0. The next
 /// `len` bytes are an IP packet of the version that `source` has.

@@ -1,5 +1,5 @@
-//! The kernel's routes and neighbours, as a [`Table`](crate::Table) of the router that follows their changes.
-//! Routes of the user may replace the kernel's routes.
+//! The kernel's routes and neighbours, copied into a [`Table`](crate::Table) that follows their
+//! changes. Routes of the user may replace the kernel's routes.
 //!
 //! | file | content |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `neighbour_probes` | makes the kernel look for neighbours |
 //! | `route` | the user's routes, as `ip route` writes them |
 //!
-//! This file has the thread that keeps the forwarding table up to date. That thread handles no
+//! This file has the thread that keeps the forwarding table up to date. The thread handles no
 //! packets.
 
 mod neighbour_probes;
@@ -30,29 +30,30 @@ use tables::{KernelTables, Member};
 
 pub use route::{NextHop, Route, RouteError};
 
-/// How often the thread checks which neighbours are in use. The kernel marks a neighbour stale after 15 s or more.
+/// The interval at which the thread checks which neighbours are in use. The kernel marks a
+/// neighbour as stale after 15 s or more.
 const FRESHEN: Duration = Duration::from_secs(1);
 
-/// After making a table, the thread rests for this many times as long. Otherwise a million flapping
-/// routes would keep a CPU busy with tables that are replaced at once.
+/// After building a table, the thread pauses for this many times the build time. Otherwise a
+/// million flapping routes would keep a CPU busy with tables that are replaced at once.
 const REST: u32 = 9;
 
-/// The shortest time between two reads of all the kernel's tables.
+/// The shortest time between two dumps of all kernel tables.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Why the router cannot follow the kernel's tables.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// The kernel refused a socket, its tables or a thread.
+    /// The kernel refused a socket, a dump of its tables, or a thread.
     #[error("cannot {operation}: {error}")]
     System {
-        /// What was tried, such as "open a netlink socket".
+        /// The operation that failed, such as "open a netlink socket".
         operation: &'static str,
         /// The kernel's reason.
         #[source]
         error: io::Error,
     },
-    /// A route of the user does not fit the interfaces.
+    /// A route of the user does not match the interfaces.
     #[error(transparent)]
     Route(#[from] RouteError),
 }
@@ -60,11 +61,11 @@ pub enum KernelError {
 /// An interface of the router.
 #[derive(Clone, Debug)]
 pub struct RouterInterface {
-    /// Its name, such as `eth0`.
+    /// The name, such as `eth0`.
     pub name: String,
-    /// Its index, as `if_nametoindex(3)` returns it.
+    /// The index, as `if_nametoindex(3)` returns it.
     pub index: u32,
-    /// Whether its packets begin with an Ethernet header.
+    /// Whether packets on the interface begin with an Ethernet header.
     pub ethernet: bool,
 }
 
@@ -76,19 +77,19 @@ pub struct RouteUpdater {
     probes: NeighbourProbes,
     forwarding: Arc<Forwarding>,
     freshened: Instant,
-    /// When the next table may be made, and when all tables may be read again.
+    /// The earliest time of the next table, and of the next dump of all kernel tables.
     rested: Instant,
     ask_after: Instant,
     ask_all: bool,
 }
 
 impl RouteUpdater {
-    /// Opens the sockets, which needs `CAP_NET_RAW` (to bind the sockets of probes to interfaces), and makes the first
-    /// table. The interfaces' positions are those of the instance's outputs. If there are `routes`, they replace
-    /// the kernel's.
+    /// Opens the sockets and builds the first table. Needs `CAP_NET_RAW`, because the sockets of
+    /// probes are bound to interfaces. The positions in `interfaces` are those of the instance's
+    /// outputs. `routes` replace the kernel's routes if they are given.
     ///
     /// # Errors
-    /// If the kernel refuses a socket or its tables, or a route does not fit the interfaces.
+    /// If the kernel refuses a socket or its tables, or if a route does not match the interfaces.
     pub fn new(
         interfaces: &[RouterInterface],
         routes: &[Route],
@@ -124,7 +125,7 @@ impl RouteUpdater {
         Ok(control)
     }
 
-    /// Notes for the user about the interfaces, one line each.
+    /// Hints for the user about the interfaces, one line each.
     pub fn notes(&self, interfaces: &[RouterInterface]) -> Vec<String> {
         let veths = interfaces.iter().filter(|interface| self.kernel.is_veth(interface.index));
         let note = |interface: &RouterInterface| {
@@ -136,10 +137,10 @@ impl RouteUpdater {
         veths.map(note).collect()
     }
 
-    /// Starts the thread that follows changes. The thread ends with the program.
+    /// Starts the thread that follows changes. The thread runs until the program ends.
     ///
     /// # Errors
-    /// If the kernel has no room for a thread.
+    /// If the kernel cannot start a thread.
     pub fn start(mut self) -> Result<(), KernelError> {
         let spawned = thread::Builder::new().name("routes".to_owned()).spawn(move || {
             loop {
@@ -170,12 +171,12 @@ impl RouteUpdater {
         self.show_if_changed(now);
     }
 
-    /// Waits until the kernel reports a change, a CPU asks for a neighbour, or something is due.
+    /// Waits until the kernel reports a change, a CPU requests a neighbour, or a timer expires.
     fn wait(&self) {
         let due = [Some(self.freshened + FRESHEN), self.ask_all.then_some(self.ask_after)];
         let due = due.into_iter().flatten().chain(self.kernel.is_changed().then_some(self.rested)).min();
         let time = due.map_or(FRESHEN, |due| due.saturating_duration_since(Instant::now()));
-        // One more millisecond, since a timeout that is rounded down would end too early.
+        // One millisecond is added, because a timeout that is rounded down would end too early.
         let millis = u16::try_from(time.as_millis()).unwrap_or(u16::MAX).saturating_add(1);
         let wanted = self.forwarding.wanted();
         let mut fds =
@@ -198,7 +199,6 @@ impl RouteUpdater {
     }
 }
 
-/// Reads all of the kernel's tables.
 fn read_all(kernel: &mut KernelTables) -> io::Result<()> {
     kernel.begin_dump();
     Rtnetlink::open()?.list(&mut |change| kernel.apply(change))?;

@@ -1,7 +1,7 @@
-//! Forwards IPv4 and IPv6: the packet function of a router.
+//! Forwards IPv4 and IPv6 packets: the handler of a router.
 //!
-//! docs/forward.md describes the forwarded packets, their destinations, and the dropped packets.
-//! This file has the path of a packet. The other files are:
+//! docs/forward.md describes which packets are forwarded and which are dropped. This file has the
+//! path of a packet. The other files are:
 //!
 //! | file | contents |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | [`addresses`] | which addresses a packet may come from and go to |
 //! | [`kernel`] | keeps the table equal to the kernel's routes and neighbours |
 //!
-//! The caller creates the [`Table`] and resolves neighbours, by [`kernel`] or by itself. Only [`kernel`] talks to the
-//! kernel.
+//! The caller creates the [`Table`] and resolves neighbours, with [`kernel`] or with its own code.
+//! Only [`kernel`] communicates with the kernel.
 #![forbid(unsafe_code)]
 
 pub mod addresses;
@@ -79,18 +79,17 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// Starts with an empty table: nothing is forwarded until a table is shown. For each receive
-    /// queue of the instance, `queues` has the index in [`Table::interfaces`] of the interface that
-    /// its packets arrive on.
+    /// Starts with an empty table, which forwards nothing. For each receive queue of the instance,
+    /// `queues` has the index of its interface in [`Table::interfaces`].
     ///
     /// # Errors
-    /// If the kernel has no sockets left for the wake-up of [`Wanted`].
+    /// If the kernel cannot create the sockets for the wake-up of [`Wanted`].
     pub fn new(queues: Vec<u16>) -> io::Result<Arc<Self>> {
         let (shown, wanted) = (Shown::default(), Wanted::new()?);
         Ok(Arc::new(Self { queues, shown, wanted, counts: Mutex::default() }))
     }
 
-    /// Makes `table` the current table. Each CPU uses it from its next batch on.
+    /// Makes `table` the current table. Each CPU uses the new table from its next batch on.
     pub fn show(&self, table: Table) {
         self.shown.show(table);
     }
@@ -100,7 +99,7 @@ impl Forwarding {
         self.shown.table()
     }
 
-    /// The neighbours whose link addresses packets are waiting for.
+    /// The neighbours whose link addresses are needed for packets.
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
     }
@@ -114,7 +113,7 @@ impl Forwarding {
         })
     }
 
-    /// Creates a packet function for one CPU.
+    /// Creates the handler of one CPU.
     pub fn handler(self: &Arc<Self>) -> Forward {
         let counts = Arc::default();
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counts));
@@ -130,17 +129,16 @@ impl Forwarding {
     }
 }
 
-/// The packet function. [`Forwarding::handler`] creates it.
+/// The handler that forwards packets. [`Forwarding::handler`] creates it.
 #[derive(Debug)]
 pub struct Forward {
     shared: Arc<Forwarding>,
     counts: Arc<Shared>,
     counted: Forwarded,
     version: u64,
-    /// `None` until the first batch.
     table: Option<Arc<Table>>,
     errors: Bucket,
-    /// Neighbours to ask for at the end of the batch.
+    /// Neighbours whose link addresses are requested at the end of the batch.
     wishes: Vec<Wish>,
 }
 
@@ -152,8 +150,8 @@ impl Handler for Forward {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         self.refresh();
-        // The table is moved out during the batch. Cloning the `Arc` instead would make the CPUs
-        // share the cache line of its count.
+        // The table is moved out during the batch, because a clone of the `Arc` would make the CPUs
+        // share the cache line of its reference count.
         let Some(table) = self.table.take() else { return };
         self.handle_by(&table, batch, cpu.now());
         self.table = Some(table);
@@ -167,23 +165,20 @@ impl Handler for Forward {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Where and when the packets of a batch arrived.
 struct Came<'t> {
     interface: &'t Interface,
     now: Timestamp,
 }
 
-/// The output and the link addresses of a packet that is forwarded.
 struct Way {
     output: TxId,
-    /// Destination and source link address. `None`: the packet leaves without a link header.
+    /// The destination and the source link address. `None` if the packet leaves without a link
+    /// header.
     link: Option<(Mac, Mac)>,
 }
 
-/// An IP packet within a frame.
 #[derive(Clone, Copy)]
 struct Ip {
-    /// Number of bytes of link header in front of the IP packet.
     at: usize,
     len: usize,
     is_v4: bool,
@@ -192,7 +187,6 @@ struct Ip {
     link_local: bool,
 }
 
-/// Why a packet is not forwarded, and the ICMP error to send about it.
 struct Refused {
     fate: Fate,
     problem: Option<Problem>,
@@ -229,7 +223,6 @@ impl Forward {
         self.counts.show(&self.counted);
     }
 
-    /// Forwards a packet, or sends an ICMP error in its place, or drops it.
     fn forward(&mut self, mut packet: Packet<'_>, table: &Table, came: &Came<'_>) -> Fate {
         let ip = match ip_within(&packet, came.interface) {
             Ok(ip) => ip,
@@ -248,7 +241,6 @@ impl Forward {
         }
     }
 
-    /// Finds the output and the link addresses for a packet.
     fn way(
         &mut self,
         packet: &Packet<'_>,
@@ -262,7 +254,8 @@ impl Forward {
         if !leaves.up {
             return Err(refused(Fate::Down, Problem::HostUnreachable));
         }
-        // A super-frame leaves as the packets that it stands for, so the longest of these counts.
+        // A super-frame leaves as the packets that it stands for, so the length of the longest
+        // packet counts.
         let longest = packet.offload().map_or(ip.len, |offload| match offload.is_super_frame() {
             true => offload.packet_bytes_max(packet.total_len()),
             false => ip.len,
@@ -289,7 +282,6 @@ impl Forward {
         })
     }
 
-    /// Drops a packet, or replaces it by an ICMP error to its sender.
     fn refuse(
         &mut self,
         mut packet: Packet<'_>,
@@ -317,8 +309,8 @@ impl Forward {
     }
 }
 
-/// Drops the packet, unless it belongs to the kernel or to another host. Those packets are left as
-/// they are.
+/// Drops the packet, unless it belongs to the kernel or to another host. Such a packet stays
+/// unchanged.
 fn drop_as(packet: Packet<'_>, fate: Fate) -> Fate {
     if !fate.is_not_ours() {
         packet.discard();
@@ -326,7 +318,6 @@ fn drop_as(packet: Packet<'_>, fate: Fate) -> Fate {
     fate
 }
 
-/// The IP packet in the frame, if this router should handle it.
 #[inline]
 fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
     let received = packet.received();
@@ -339,7 +330,7 @@ fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
         },
         _ => return Err(Fate::NotIp),
     };
-    // If the frame was cut, only a part of the packet could be sent.
+    // If the frame was truncated, only a part of the packet could be sent.
     if received.wire_len > received.total_len {
         return Err(Fate::BadHeader);
     }
@@ -370,7 +361,6 @@ fn is_v4_in_ethernet(frame: &[u8], interface: &Interface) -> Result<bool, Fate> 
     }
 }
 
-/// Looks up the next hops of the packet in the table.
 #[inline]
 fn route<'t>(ip: &Ip, table: &'t Table) -> Result<&'t [Hop], Refused> {
     let target = match ip.destination {
@@ -389,7 +379,6 @@ fn route<'t>(ip: &Ip, table: &'t Table) -> Result<&'t [Hop], Refused> {
     }
 }
 
-/// Decrements the TTL or hop limit, and writes the link header for the output.
 #[inline]
 fn rewrite(packet: &mut Packet<'_>, ip: &Ip, way: &Way) -> Result<(), NoRoom> {
     // The padding of an Ethernet frame is not forwarded.

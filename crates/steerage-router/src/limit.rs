@@ -6,12 +6,12 @@ use steerage::Timestamp;
 /// machine (`icmp_msgs_per_sec`).
 pub const ICMP_ERRORS_PER_SECOND: u64 = 1000;
 
-/// The maximum burst of ICMP errors per CPU, the default of Linux (`icmp_msgs_burst`).
+/// The maximum burst of ICMP errors per CPU. Linux has the same default (`icmp_msgs_burst`).
 pub const ICMP_ERRORS_BURST: u64 = 50;
 
 const NANOS_EACH: u64 = 1_000_000_000 / ICMP_ERRORS_PER_SECOND;
 
-/// A token bucket. Its content is in nanoseconds, and each error takes [`NANOS_EACH`].
+/// A token bucket, whose fill level is in nanoseconds. Each error costs [`NANOS_EACH`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     nanos: u64,
@@ -23,7 +23,6 @@ impl Bucket {
         Self { nanos: ICMP_ERRORS_BURST * NANOS_EACH, filled: None }
     }
 
-    /// Takes a token, if there is one.
     pub(super) fn take(&mut self, now: Timestamp) -> bool {
         let passed = self.filled.replace(now).map_or(0, |then| now.since(then).as_nanos() as u64);
         self.nanos = self.nanos.saturating_add(passed).min(ICMP_ERRORS_BURST * NANOS_EACH);
@@ -45,7 +44,6 @@ mod tests {
         let taken = |bucket: &mut Bucket, at: Duration| (0..10_000).filter(|_| bucket.take(start + at)).count() as u64;
         assert_eq!(taken(&mut bucket, Duration::ZERO), ICMP_ERRORS_BURST);
         assert_eq!(taken(&mut bucket, Duration::from_millis(10)), 10);
-        // A long pause saves no more than one burst.
         assert_eq!(taken(&mut bucket, Duration::from_secs(3600)), ICMP_ERRORS_BURST);
     }
 }

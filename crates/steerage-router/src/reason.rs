@@ -6,43 +6,44 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Fate {
-    /// The packet was forwarded.
+    /// The router sent the packet on.
     Forwarded,
-    /// For the kernel: the packet goes to an address of this machine, or is a multicast or
-    /// broadcast frame.
+    /// The packet is left to the kernel: its destination is an address of this machine, or it is a
+    /// multicast or broadcast frame.
     Local,
-    /// For the kernel: the packet is neither IPv4 nor IPv6, for example ARP or a frame with a VLAN
-    /// tag.
+    /// The packet is left to the kernel: it is neither IPv4 nor IPv6, for example ARP or a frame
+    /// with a VLAN tag.
     NotIp,
-    /// For another machine on the link. It is visible only because the interface is promiscuous.
+    /// The packet is for another machine on the link, and is visible only because the interface is
+    /// promiscuous.
     OtherHost,
     /// The version, header length or total length is invalid, or the frame is shorter than the
     /// header says.
     BadHeader,
     /// The IPv4 header's checksum is wrong.
     BadChecksum,
-    /// The source address belongs to no host: loopback, unspecified, multicast, broadcast or
+    /// No host has the source address: it is loopback, unspecified, multicast, broadcast or
     /// reserved.
     MartianSource,
-    /// The destination address belongs to no host: loopback, unspecified, multicast or reserved.
+    /// No host has the destination address: it is loopback, unspecified, multicast or reserved.
     MartianDestination,
-    /// The source or destination is a link-local address, which stays on its link (RFC 3927, RFC
-    /// 4291).
+    /// The source or destination is a link-local address, which must stay on its link (RFC 3927,
+    /// RFC 4291).
     LinkLocal,
-    /// The TTL or hop limit is used up.
+    /// The TTL or hop limit has expired.
     TtlExpired,
-    /// The table has no route to the destination through its interfaces.
+    /// The table has no route to the destination through the router's interfaces.
     NoRoute,
-    /// A route forbids the packet: blackhole or prohibit.
+    /// A route forbids the packet: `blackhole` or `prohibit`.
     Prohibited,
-    /// The link address of the next hop is not known yet. The kernel is asked to resolve it.
+    /// The link address of the next hop is not known yet. The kernel resolves it.
     Unresolved,
     /// The next hop does not answer.
     HostUnreachable,
-    /// Longer than the MTU of the outgoing interface.
+    /// The packet exceeds the MTU of the outgoing interface.
     TooBig,
-    /// Longer than the MTU of the incoming interface: an offload merged several packets into this
-    /// one.
+    /// The packet exceeds the MTU of the incoming interface, because an offload merged several
+    /// packets.
     Merged,
     /// The outgoing interface is down.
     Down,
@@ -97,8 +98,8 @@ impl Fate {
         }
     }
 
-    /// Whether the packet was left to the kernel or to another host, and was not for this router to
-    /// forward.
+    /// Whether the packet was not for this router to forward, but for the kernel or for another
+    /// host.
     pub fn is_not_ours(self) -> bool {
         matches!(self, Self::Local | Self::NotIp | Self::OtherHost)
     }
@@ -143,7 +144,6 @@ impl Forwarded {
     }
 }
 
-/// The counts of one CPU, which other threads can read.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     fates: [AtomicU64; FATES],
@@ -152,10 +152,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Publishes the counts so far. Only one thread calls this, once per batch.
+    /// Publishes the counts. Only one thread calls this function, once per batch.
     pub(super) fn show(&self, counted: &Forwarded) {
-        // Relaxed, like the loads in `read` that pair with these stores: these are plain counts,
-        // and publish no other memory.
+        // `Relaxed`, like the loads in `read` that pair with these stores: these are plain counts,
+        // which publish no other memory.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.icmp_sent, counted.icmp_sent);

@@ -1,8 +1,8 @@
-//! The forwarding table: packet CPUs read it, and the control side replaces it.
+//! The forwarding table, which packet CPUs read and the control program replaces.
 //!
-//! A [`Table`] never changes once it is shown. To change it, the control program builds a new table
-//! and [shows](Shown::show) it. At the start of a batch, each CPU checks for a newer table by one
-//! load of a version number.
+//! A [`Table`] never changes after it is shown. To change routes, the control program builds a new
+//! table and [shows](Shown::show) it. At the start of a batch, each CPU checks for a newer table
+//! with one load of a version number.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,13 +15,13 @@ use steerage::TxId;
 
 use crate::addresses::Mac;
 
-/// An interface that packets arrive on and leave by. Other types refer to it by its index in
-/// [`Table::interfaces`].
+/// An interface on which packets arrive and leave. Other types refer to an interface by its index
+/// in [`Table::interfaces`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// The output for packets that leave by the interface.
+    /// The output of packets that leave by the interface.
     pub output: TxId,
-    /// The interface's link address. `None`: its packets have no link header.
+    /// The interface's link address. `None` if packets on the interface have no link header.
     pub mac: Option<Mac>,
     /// The interface's MTU: the longest IP packet that it sends, in bytes.
     pub mtu: usize,
@@ -41,7 +41,7 @@ pub struct Interface {
 pub struct Hop {
     /// The index of the outgoing interface.
     pub interface: u16,
-    /// The address of the router. `None`: the destination is on the link.
+    /// The address of the router. `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
     /// The hop's share of flows, relative to the other hops of the route. At least 1.
     pub weight: u16,
@@ -50,16 +50,16 @@ pub struct Hop {
 /// The action of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Forward by one of these hops. The flow's hash selects the hop. The list has at least one.
+    /// Forward by one of these hops, selected by the flow's hash. The list has at least one hop.
     Via(Vec<Hop>),
-    /// Leave the packet to the kernel: the address belongs to this machine, or is a broadcast
+    /// Leave the packet to the kernel. The destination belongs to this machine, or is a broadcast
     /// address of its links.
     Local,
-    /// Drop, and send no ICMP error.
+    /// Drop the packet, and send no ICMP error.
     Blackhole,
-    /// Drop, and report that the destination is unreachable.
+    /// Drop the packet, and report that the destination is unreachable.
     Unreachable,
-    /// Drop, and report that the route is prohibited.
+    /// Drop the packet, and report that the route is prohibited.
     Prohibit,
 }
 
@@ -80,14 +80,13 @@ pub enum Target {
 pub struct Routes {
     v4: PrefixMap<Ipv4Net, u32>,
     v6: PrefixMap<Ipv6Net, u32>,
-    /// Each different target once, because most routes of a large table share a few targets.
+    /// The distinct targets. Most routes of a large table share a few targets.
     targets: Vec<Target>,
-    /// The index of each target in `targets`.
     known: HashMap<Target, u32>,
 }
 
 impl Routes {
-    /// Adds a route. A route for the same prefix is replaced.
+    /// Adds a route. An existing route for the same prefix is replaced.
     pub fn insert(&mut self, prefix: IpNet, target: Target) {
         let next = self.targets.len() as u32;
         let target = *self.known.entry(target).or_insert_with_key(|target| {
@@ -132,8 +131,8 @@ impl Routes {
         self.len() == 0
     }
 
-    /// The number of different targets that were ever inserted. Targets that no route uses any more
-    /// count until the routes are rebuilt.
+    /// The number of distinct targets that were ever inserted. Unused targets count until the
+    /// routes are rebuilt.
     pub fn targets(&self) -> usize {
         self.targets.len()
     }
@@ -142,11 +141,11 @@ impl Routes {
 /// A neighbour, as the kernel knows it.
 #[derive(Debug)]
 pub struct Neighbour {
-    /// The neighbour's link address. `None`: the kernel tried to resolve it, and the neighbour does
-    /// not answer.
+    /// The neighbour's link address. `None` if the kernel tried to resolve the neighbour, and it
+    /// does not answer.
     pub mac: Option<Mac>,
-    /// Set when a packet is sent to the neighbour. A program that keeps neighbours fresh reads and
-    /// clears it.
+    /// Set when a packet is sent to the neighbour. A program that keeps neighbour entries fresh
+    /// reads and clears the flag.
     pub used: AtomicBool,
 }
 
@@ -156,19 +155,19 @@ impl Neighbour {
         Self { mac, used: AtomicBool::new(false) }
     }
 
-    /// Marks the neighbour as used. The flag is read first, so that CPUs which all send there share
-    /// the cache line.
+    /// Marks the neighbour as used. The flag is read first, so that CPUs which use the same
+    /// neighbour can share the cache line.
     pub(super) fn note_use(&self) {
-        // Relaxed both, like `take_use`, which pairs with them: the flag says only that a CPU sent
-        // at some time.
+        // `Relaxed` for both, like `take_use`, which pairs with them: the flag only says that a CPU
+        // used the neighbour at some time.
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether the neighbour was used since the last call. Clears the flag.
+    /// Clears the flag. Returns true if the neighbour was used since the last call.
     pub fn take_use(&self) -> bool {
-        // Relaxed: see `note_use`.
+        // `Relaxed`, as explained in `note_use`.
         self.used.swap(false, Ordering::Relaxed)
     }
 }
@@ -190,11 +189,11 @@ pub struct Table {
 /// The current table, shared by all CPUs.
 #[derive(Debug, Default)]
 pub struct Shown {
-    /// Incremented by each new table.
+    /// Incremented for each new table.
     version: AtomicU64,
     table: Mutex<Arc<Table>>,
-    /// Earlier tables that a CPU may still be reading, at most one more than there are CPUs. The
-    /// thread that shows tables frees them, because freeing a million routes takes a while.
+    /// Earlier tables that a CPU may still be reading: at most one more than there are CPUs. The
+    /// control thread frees these tables, because freeing a million routes takes long.
     past: Mutex<Vec<Arc<Table>>>,
 }
 
@@ -205,7 +204,7 @@ impl Shown {
             let mut shown = self.table.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *shown, Arc::new(table))
         };
-        // Release: pairs with the acquire in `newer`. A CPU that reads this version finds this
+        // `Release` pairs with the `Acquire` in `newer`. A CPU that reads this version finds this
         // table when it takes the lock.
         self.version.fetch_add(1, Ordering::Release);
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
@@ -218,24 +217,23 @@ impl Shown {
         Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The table and its version, if the version differs from `than`.
+    /// The table and its version, if the version is not `than`.
     #[inline]
     pub(super) fn newer(&self, than: u64) -> Option<(u64, Arc<Table>)> {
-        // Acquire: pairs with the release in `show`.
+        // `Acquire` pairs with the `Release` in `show`.
         let version = self.version.load(Ordering::Acquire);
         (version != than).then(|| (version, self.table()))
     }
 }
 
-/// Selects the hop of a flow by its hash.
 #[inline]
 pub(super) fn pick(hops: &[Hop], hash: impl FnOnce() -> u32) -> Option<&Hop> {
     if let [only] = hops {
         return Some(only);
     }
     let all: u64 = hops.iter().map(|hop| u64::from(hop.weight)).sum();
-    // Weighted evenly over the hash, like the spreading of flows over CPUs. The bits are reversed,
-    // because with the same bits all flows of a CPU would use the same hop.
+    // Hops are selected by weight, evenly over the hash. The bits of the hash are reversed:
+    // steering uses the upper bits, so that all flows of a CPU would otherwise use the same hop.
     let mut at = (u64::from(hash().reverse_bits()) * all) >> 32;
     hops.iter().find(|hop| {
         let is_here = at < u64::from(hop.weight);
@@ -280,7 +278,6 @@ mod tests {
     }
 
     proptest! {
-        /// Compares lookups with a search through all routes.
         #[test]
         fn the_longest_prefix_counts(
             routes in prop::collection::vec((any::<u32>(), 0_u8..=32), 1..40),
@@ -292,7 +289,7 @@ mod tests {
             let v6 = wide.iter().map(|(bits, len)| IpNet::from(Ipv6Net::new_assert((*bits).into(), *len).trunc()));
             let all: Vec<(IpNet, u16)> = v4.chain(v6).zip(0..).collect();
             all.iter().for_each(|(prefix, nth)| table.insert(*prefix, Target::Via(vec![hop(*nth, 1)])));
-            // The last of several routes with the same prefix counts.
+            // If several routes have the same prefix, the last one counts.
             let naive = |to: IpAddr| {
                 let within = all.iter().filter(|(prefix, _)| prefix.contains(&to));
                 within.max_by_key(|(prefix, nth)| (prefix.prefix_len(), *nth)).map(|(_, nth)| *nth)
@@ -301,7 +298,6 @@ mod tests {
                 Some(Target::Via(hops)) => Some(hops[0].interface),
                 _ => None,
             };
-            // Look up addresses within the prefixes, and a random address.
             for (prefix, _) in &all {
                 let to = match prefix {
                     IpNet::V4(net) => IpAddr::V4((u32::from(net.network()) | u32::from(net.hostmask()) & host as u32).into()),

@@ -1,5 +1,5 @@
-//! Tests that run packets from a list through the packet function into a list. etherparse reads the
-//! output.
+//! Tests that send a list of packets through the handler and collect its output. etherparse reads
+//! the output.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,8 +16,8 @@ const OURS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const HOST: Mac = [2, 0, 0, 0, 0, 9];
 const NEXT: Mac = [2, 0, 0, 0, 0, 7];
 
-/// A receive queue that delivers frames whole, or in several pages with this many bytes in the
-/// first page.
+/// A receive queue that delivers whole frames, or frames in several pages with this many bytes in
+/// the first page.
 struct Frames(std::vec::IntoIter<Vec<u8>>, LinkType, Option<usize>);
 
 impl RxQueue for Frames {
@@ -126,12 +126,10 @@ struct Came2 {
     shared: Arc<Forwarding>,
 }
 
-/// Runs frames through the packet function as if they arrived on this interface.
 fn through(interface: u16, link: LinkType, frames: Vec<Vec<u8>>) -> Came2 {
     lying(None, interface, link, frames)
 }
 
-/// Like [`through`], with frames in several pages if `first` is given.
 fn lying(first: Option<usize>, interface: u16, link: LinkType, frames: Vec<Vec<u8>>) -> Came2 {
     let shared = Forwarding::new(vec![interface]).unwrap();
     shared.show(table());
@@ -174,7 +172,7 @@ fn v6(to: &str, hop_limit: u8, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// The frame as it should leave. etherparse computes its checksum.
+/// The frame as it must leave. etherparse computes its checksum.
 fn sent_on(frame: &[u8], interface: usize, is_v4: bool) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[..6].copy_from_slice(&NEXT);
@@ -258,7 +256,7 @@ fn drops_without_a_word() {
     assert_eq!(came.shared.wanted().take(), [(1, "10.0.1.77".parse().unwrap())]);
 }
 
-/// The only packet that was sent back to the host, without its Ethernet header.
+/// The only packet that was sent to the host, without its Ethernet header.
 fn answer(came: &Came2, fate: Fate) -> Vec<u8> {
     assert_eq!((came.counts.get(fate), came.counts.icmp_sent), (1, 1), "{fate:?}");
     let [(0, frame)] = came.out.as_slice() else { panic!("{fate:?}: {:?}", came.out) };
@@ -324,7 +322,6 @@ fn icmpv6_errors_are_right() {
 #[test]
 fn there_are_no_errors_about_errors_and_not_too_many() {
     let mut error = v4([192, 0, 2, 1], 1, 50);
-    // Turn the UDP packet into an ICMP error, and adjust the header checksum.
     let before = u16::from_be_bytes([error[24], error[25]]);
     let word = |ttl: u8, protocol: u8| u16::from_be_bytes([ttl, protocol]);
     error[24..26].copy_from_slice(&adjusted(before, word(1, 17), word(1, 1)).to_be_bytes());
@@ -335,11 +332,10 @@ fn there_are_no_errors_about_errors_and_not_too_many() {
     let came = through(0, LinkType::ETHERNET, vec![v4([192, 0, 2, 1], 1, 50); 5000]);
     let Forwarded { icmp_sent, icmp_suppressed, .. } = came.counts;
     assert_eq!((came.counts.get(Fate::TtlExpired), icmp_sent + icmp_suppressed), (5000, 5000));
-    // The number depends on how long the test took. It is at least the burst.
+    // The number of ICMP errors is at least the burst, and depends on how long the test took.
     assert!(icmp_sent >= ICMP_ERRORS_BURST && came.out.len() as u64 == icmp_sent, "{icmp_sent}");
 }
 
-/// Any input is counted, and nothing panics.
 #[test]
 fn any_bytes_will_do() {
     use proptest::test_runner::{Config, TestRunner};
@@ -347,7 +343,6 @@ fn any_bytes_will_do() {
     let bytes = proptest::collection::vec(proptest::collection::vec(proptest::num::u8::ANY, 0..120), 1..64);
     let tested = runner.run(&bytes, |tails| {
         let heads = [v4([192, 0, 2, 1], 1, 0), v6("2001:db8::1", 9, 0), v4([10, 0, 2, 9], 64, 0)];
-        // Each frame has a valid beginning, and then random bytes.
         let frames = tails.iter().zip(heads.iter().cycle()).map(|(tail, head)| {
             let keep = tail.first().map_or(0, |byte| usize::from(*byte) % head.len());
             [&head[..keep], tail].concat()

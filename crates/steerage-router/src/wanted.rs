@@ -1,4 +1,5 @@
-//! Neighbours that packets are waiting for. The control program reads the list and resolves them.
+//! Neighbours whose link addresses are needed for packets. The control program reads the list and
+//! resolves the neighbours.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -7,19 +8,18 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The maximum number of neighbours that a CPU asks for in one batch, and of neighbours that are
-/// waiting to be taken. The limit bounds the work when a host scans a whole network through this
-/// router.
+/// The maximum number of neighbours that a CPU requests in one batch, and also of requests in the
+/// list. The limit bounds the work when a host scans a whole network through this router.
 pub const WANTED_MAX: usize = 64;
 
 /// A neighbour by the index of its interface and its address.
 pub type Wish = (u16, IpAddr);
 
-/// The neighbours that all CPUs ask for.
+/// The neighbours that the CPUs have requested.
 #[derive(Debug)]
 pub struct Wanted {
     wishes: Mutex<Vec<Wish>>,
-    /// A byte was written to `bell`, and `take` was not called since.
+    /// Set if a byte was written to `bell` after the last call of `take`.
     rung: AtomicBool,
     bell: UnixStream,
     hears: UnixStream,
@@ -42,21 +42,21 @@ impl Wanted {
         self.hears.as_fd()
     }
 
-    /// Takes all entries of the list.
+    /// Removes and returns all entries of the list.
     pub fn take(&self) -> Vec<Wish> {
         let mut bytes = [0; 64];
-        // Each wake-up writes one byte, and a read takes all of them.
+        // Each wake-up writes one byte, and this read takes all of them.
         let _ = (&self.hears).read(&mut bytes);
-        // Release: pairs with the swap in `ask`. A CPU that finds the flag set has already added
-        // its wish, which is taken below. A CPU that finds the flag cleared rings again.
+        // `Release` pairs with the swap in `ask`. A CPU that finds the flag set has already added
+        // its request, which is taken below. A CPU that finds the flag cleared writes another byte.
         self.rung.store(false, Ordering::Release);
         std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Adds all of `wishes` to the list, and empties `wishes`. Called at most once per batch.
+    /// Moves all of `wishes` to the list. Called at most once per batch.
     ///
-    /// If another thread holds the lock, the wishes are discarded. The next packet to these
-    /// neighbours asks again.
+    /// If another thread holds the lock, the requests are discarded. The next packets to these
+    /// neighbours request them again.
     pub(super) fn ask(&self, wishes: &mut Vec<Wish>) {
         if let Ok(mut wanted) = self.wishes.try_lock() {
             for wish in wishes.iter() {
@@ -65,7 +65,8 @@ impl Wanted {
                 }
             }
             drop(wanted);
-            // AcqRel: pairs with the store in `take`. One ring until `take` is called.
+            // `AcqRel` pairs with the store in `take`: only one byte is written until `take` is
+            // called.
             if !self.rung.swap(true, Ordering::AcqRel) {
                 let _ = (&self.bell).write(&[1]);
             }

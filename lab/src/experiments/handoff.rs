@@ -1,5 +1,5 @@
-//! Lists of packets compared with single packets, with a CPU that only collects packets and without
-//! one.
+//! Compares lists of packets with single packets, each with and without a CPU that only collects
+//! packets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,11 @@ use crate::runs::{CpuPair, ReadsHeaders, none_lost, run, run_alone};
 
 const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];
 
-/// Estimates of the time per packet and per list, in nanoseconds. They only set the number of
+/// Estimates of the time per packet and per list in nanoseconds, which only determine the number of
 /// frames.
 const NANOS: f64 = 60.0;
 const NANOS_A_LIST: f64 = 250.0;
 
-/// The work that the handling CPU does for a packet.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Forward,

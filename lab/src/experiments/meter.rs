@@ -1,4 +1,4 @@
-//! The cost of metering the flows of a capture, compared with only counting packets and with a
+//! The cost of metering the flows of a capture, compared with counting packets only and with a
 //! plain loop.
 
 use std::io::Cursor;
@@ -32,7 +32,6 @@ const HASHED: &str = "2 CPUs, by hash";
 const COUNT: &str = "only counted, 1 CPU";
 const LOOP: &str = "plain loop, 1 thread";
 
-/// A capture, created when a run first needs it.
 struct Traffic {
     flows: u32,
     packets: u32,
@@ -40,7 +39,6 @@ struct Traffic {
 }
 
 impl Traffic {
-    /// Returns the capture and the number of its flows.
     fn get(&self) -> (Arc<[u8]>, u64) {
         let make = || (capture(self.packets, self.flows).into(), flows_in(self.packets, self.flows));
         let (file, flows) = self.made.get_or_init(make);
@@ -90,9 +88,7 @@ fn each_is_one(seen: u64, expected: u64) -> Result<(), LabError> {
     if seen == expected { Ok(()) } else { Err(LabError::Wrong { what: "flows", seen, expected }) }
 }
 
-/// Meters a capture repeatedly.
 struct Run {
-    /// The first CPU also reads the capture.
     cpus: Vec<usize>,
     balances: bool,
     warm_up: Duration,
@@ -102,7 +98,7 @@ struct Run {
 impl Run {
     fn once(&self, traffic: &Traffic) -> Result<Measurement, LabError> {
         let (file, expected) = traffic.get();
-        // A flow may last for any number of laps, so no record is cut.
+        // A flow may last for any number of repetitions, so no record is cut.
         let metering = Metering::new(MeterOptions { active: Duration::MAX, ..MeterOptions::default() }, None);
         let input = Capture::from_reader("bench", RepeatedCapture::of(file, traffic.packets)).into_input();
         let mask: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();

@@ -1,4 +1,4 @@
-//! The experiments, in one file each. Each repeats the shape of an experiment that was published.
+//! The experiments, in one file each. Each repeats the design of a published experiment.
 
 mod handoff;
 mod late_metadata;
@@ -10,7 +10,6 @@ mod rps;
 use crate::experiment::{Experiment, Settings};
 use crate::rr;
 
-/// A name on the command line, and the function that plans its experiments. Some have several parts.
 type Named = (&'static str, fn(&Settings) -> Vec<Experiment>);
 
 /// All experiments, in the order in which they run.
@@ -30,7 +29,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|(name, _)| *name)
 }
 
-/// The parts of the experiment with this name; none if there is no such experiment.
+/// The parts of the experiment with this name. Empty if the experiment does not exist.
 pub fn plan(name: &str, settings: &Settings) -> Vec<Experiment> {
     ALL.iter().find(|(known, _)| *known == name).map_or_else(Vec::new, |(_, plan)| plan(settings))
 }

@@ -1,4 +1,4 @@
-//! The cost of a page on its way to a worker and back to its queue, with and without a local page
+//! The cost of a page on its way to a worker and back to its queue: with and without a local page
 //! cache, and for several cache sizes.
 
 mod path;
@@ -19,39 +19,32 @@ use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::runs::{Busy, CpuPair};
 
-/// How many polls of a queue are under way before its worker finishes the first one.
+/// The number of polls of a queue that are in flight before its worker finishes the first one.
 const POLLS_UNDER_WAY: usize = 8;
 
 /// The number of polls in a burst: as many as a backlog of default size has room for.
 const POLLS_OF_BURST: usize = 15;
 
-/// The length of frames that fill Ethernet's usual MTU.
 const FRAME_BYTES: usize = 1500;
 
 const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
 
-/// The numbers of queues that contend.
 const MANY_QUEUES: [u32; 3] = [8, 32, 64];
 
-/// About how long a page takes, without a frame and with one.
+/// The approximate time of a page, without a frame and with one.
 const NANOS: f64 = 12.0;
 const FRAME_NANOS: f64 = 120.0;
 
-/// The default size of a cache, in pages.
 const CACHE_PAGES: usize = LPC_PAGES_PER_CPU;
 
 const CACHES: [(&str, usize); 2] = [("cache on", CACHE_PAGES), ("cache off", 0)];
 
-/// The sizes of a cache that are compared, in pages.
 const CACHE_SIZES: [usize; 5] = [0, 64, 256, 1024, CACHE_PAGES];
 
-/// The caches of the whole path, in pages.
 const LPC_PAGES: [(&str, usize); 3] = [("cache on", LPC_PAGES_PER_CPU), ("1024 pages", 1024), ("cache off", 0)];
 
-/// The series that is run a second time.
 const CONTROL: &str = "control, off as well";
 
-/// A queue, and the end of its ring through which the worker returns pages.
 type Queue = (PageLoop, Consumer);
 
 pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
@@ -89,7 +82,6 @@ fn pages(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// The cost of a page that one CPU takes and hands over, and the other CPU gives back.
 pub(super) fn there_and_back(on: CpuPair, pages: usize) -> Result<Measurement, LabError> {
     across(on, Shape::pages(1, CACHE_PAGES).queues()?, pages)
 }
@@ -123,26 +115,24 @@ fn sizes(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// Adds a case of queues that contend.
 fn add(experiment: &mut Experiment, settings: &Settings, name: &str, shape: Shape, pages: usize) {
     let cpus = shape.cpus(settings.cpus.len());
     let on: Vec<usize> = settings.cpus.iter().copied().take(cpus).collect();
     experiment.case(name, Some(shape.queues as f64), cpus, move || contend(&on, shape, pages));
 }
 
-/// When the pages of a queue come back.
+/// When the pages of a queue return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ComesHome {
-    /// All pages of a poll come back before the next poll.
+    /// All pages of a poll return before the next poll.
     Inline,
-    /// For each poll that is sent, the pages of an earlier one come back, so [`POLLS_UNDER_WAY`]
-    /// are under way.
+    /// For each sent poll, the pages of an earlier poll return, so that [`POLLS_UNDER_WAY`] are in
+    /// flight.
     Steadily,
-    /// The pages of many polls come back at once.
+    /// The pages of many polls return at once.
     InBursts,
 }
 
-/// The options of a run.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     queues: usize,
@@ -186,7 +176,7 @@ impl Shape {
         consumer.finish();
     }
 
-    /// Runs one turn of a queue. Returns the number of pages that were sent.
+    /// Runs one turn of a queue. Returns the number of sent pages.
     fn turn(&self, queue: &mut Queue) -> usize {
         let polls = match self.comes_home {
             ComesHome::Inline | ComesHome::Steadily => 1,
@@ -197,7 +187,6 @@ impl Shape {
         sent
     }
 
-    /// Gives each queue its turn until this many pages have gone around.
     fn go_round(&self, queues: &mut [Queue], pages: usize) -> Result<Round, LabError> {
         if self.comes_home == ComesHome::Steadily {
             for queue in &mut *queues {
@@ -221,13 +210,11 @@ impl Shape {
     }
 }
 
-/// The result of one CPU.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     pages: usize,
     took: Duration,
     cpu: Duration,
-    /// The number of pages from the caches of the queues, and from the shared pool.
     fast: u64,
     slow: u64,
 }
@@ -242,7 +229,6 @@ fn thread_cpu_time() -> Result<Duration, LabError> {
     time.map(Duration::from).map_err(|error| LabError::set_up("the CPU time of a thread", error))
 }
 
-/// Runs the queues on these CPUs, each CPU with its own queues.
 fn contend(cpus: &[usize], shape: Shape, pages: usize) -> Result<Measurement, LabError> {
     let mut queues = shape.queues()?;
     let start = Barrier::new(cpus.len());
@@ -270,7 +256,6 @@ fn contend(cpus: &[usize], shape: Shape, pages: usize) -> Result<Measurement, La
         .and("cached_percent", 100.0 * fast as f64 / (fast + slow) as f64))
 }
 
-/// Runs one queue whose pages go from one CPU to another.
 fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Result<Measurement, LabError> {
     let each = |time: Duration| time.as_nanos() as f64 / pages as f64;
     let Some((mut queue, consumer)) = loops.pop() else { return Ok(Measurement::default()) };
@@ -278,10 +263,11 @@ fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Re
     let (ready, is_ready) = mpsc::channel();
     thread::scope(|scope| {
         let worker = scope.spawn(move || {
-            // This must happen before anything is sent: otherwise no thread would give pages back.
+            // The thread must be pinned before anything is sent: otherwise no thread would return
+            // pages.
             pin(on.work)?;
             let _ = ready.send(());
-            // The consumer moves to this thread's own stack. On the other stack it would share
+            // The consumer moves to this thread's own stack. On the other stack, it would share
             // cache lines with data that the other thread writes.
             Ok(give_back(consumer, pages))
         });
@@ -324,7 +310,6 @@ mod tests {
     /// Enough pages that warming up takes only a small part of the time.
     const PAGES: usize = 200_000;
 
-    /// Five queues on two threads, which share a CPU.
     fn contended(cache_pages: usize, comes_home: ComesHome) -> Measurement {
         let shape = Shape { comes_home, frame_bytes: FRAME_BYTES, ..Shape::pages(5, cache_pages) };
         contend(&[0, 0], shape, PAGES).unwrap()
@@ -337,7 +322,8 @@ mod tests {
             assert!(on.values["cached_percent"] > 95.0, "{comes_home:?}: {on:?}");
             assert_eq!(off.values["cached_percent"], 0.0, "{comes_home:?}: {off:?}");
             for measured in [on, off] {
-                // A thread's CPU time is not longer than the time that it ran; the clocks may differ a little.
+                // A thread's CPU time is not longer than the time that it ran, but the clocks may
+                // differ a little.
                 assert!((0.0..=2.02).contains(&measured.values["cpus"]), "{measured:?}");
                 assert!(measured.values["cpu_ns"] > 0.0 && measured.values["page_ns"] > 0.0, "{measured:?}");
             }
@@ -348,7 +334,7 @@ mod tests {
     fn a_larger_cache_takes_more_of_a_burst() {
         let part = |pages| contended(pages, ComesHome::InBursts).values["cached_percent"];
         let parts = CACHE_SIZES.map(part);
-        // The larger caches hold the whole burst.
+        // The larger caches can hold the whole burst.
         assert!(parts[..4].is_sorted_by(|a, b| a < b) && parts[3..].iter().all(|part| *part > 95.0), "{parts:?}");
     }
 

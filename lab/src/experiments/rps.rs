@@ -17,17 +17,15 @@ use crate::measurement::Measurement;
 /// The work per packet, in nanoseconds.
 const COSTS: [u32; 8] = [0, 20, 50, 100, 200, 500, 1000, 2000];
 
-/// The work per packet in the measurement of delays.
 const DELAY_COST: Duration = Duration::from_nanos(500);
 
-/// The work per packet in the measurement of speed-up by number of CPUs: as much as a small server
-/// needs.
+/// The work per packet in the measurement of speed-up by number of CPUs: the work of a small
+/// server.
 const SPEED_UP_COST: Duration = Duration::from_nanos(500);
 
 /// The offered loads, in percent of the load that one CPU can handle.
 const LOADS: [u32; 4] = [1, 10, 50, 150];
 
-/// How packets are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// The receiving CPU handles all packets.
@@ -46,7 +44,6 @@ const ALL: &str = "all CPUs, hash";
 const BALANCE: &str = "balance";
 const HASH: &str = "hash";
 
-/// One run on some of the CPUs.
 struct Run {
     way: Way,
     cpus: Vec<usize>,
@@ -54,12 +51,11 @@ struct Run {
     measured: Duration,
 }
 
-/// The result of one run.
 struct Measured {
     per_second: f64,
     /// The busy time of all CPUs per packet, in nanoseconds.
     busy: f64,
-    /// CPU seconds per second.
+    /// The CPU time in seconds per second.
     cpus: f64,
     delays: Histogram,
 }
@@ -75,7 +71,7 @@ impl Run {
         self.warm_up + self.measured
     }
 
-    /// Runs packets that each take this much work, at this rate per second. Without a rate, packets
+    /// Runs packets that each need this much work, at this rate per second. Without a rate, packets
     /// arrive as fast as the path takes them.
     fn once(&self, work: Duration, per_second: Option<f64>) -> Result<Measured, LabError> {
         let cpus: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
@@ -122,14 +118,12 @@ fn cpu_time() -> Result<Duration, LabError> {
     Ok(Duration::from_micros((usage.user_time() + usage.system_time()).num_microseconds() as u64))
 }
 
-/// The numbers of CPUs: 2, 4, and all of them.
 fn counts(cpus: usize) -> Vec<usize> {
     let mut counts: Vec<usize> = [2, 4].into_iter().filter(|count| *count < cpus).collect();
     counts.push(cpus.max(2));
     counts
 }
 
-/// All ways with their names and the number of CPUs that each uses.
 fn ways(cpus: usize) -> Vec<(String, Way, usize)> {
     let counts = counts(cpus);
     let mut ways = vec![(INLINE.to_owned(), Way::Inline, 1), (WORKER.to_owned(), Way::Worker, 2)];
@@ -145,7 +139,6 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     vec![throughput(settings), by_cpus(settings)]
 }
 
-/// The numbers of CPUs in the mask: powers of two, and all CPUs.
 fn mask_sizes(cpus: usize) -> Vec<usize> {
     let doubled = std::iter::successors(Some(1), |size| Some(size * 2));
     doubled.take_while(|size| *size < cpus).chain([cpus]).collect()
@@ -193,7 +186,7 @@ pub(super) fn delay(settings: &Settings) -> Vec<Experiment> {
         for (name, way, cpus) in ways {
             let run = Run::new(way, cpus, settings);
             // One CPU can handle a packet in the time that its work takes. The overhead is small
-            // compared with that.
+            // compared with that time.
             let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
             experiment.takes(run.takes());
             experiment.case(name, Some(f64::from(load)), cpus, move || {

@@ -15,19 +15,20 @@ pub const ADDRESSES_MAX: usize = 8;
 pub use steerage::flow::wire::port::ECHO as ECHO_PORT;
 
 /// The default limit for the number of connections: a quarter of the ports of one peer. With the
-/// default buffers they take up to 288 MiB.
+/// default buffers, they take up to 288 MiB.
 pub const CONNECTIONS_DEFAULT: usize = 16_384;
 
-/// The part of all connections that one peer may have unless [`Config::per_peer_max`] sets another limit. Four peers are
-/// needed to keep others out, and a single load generator still has thousands.
+/// The part of all connections that one peer may have unless [`Config::per_peer_max`] sets another
+/// limit. Only four peers together can exclude other peers, and a single load generator still has
+/// thousands of connections.
 const PEER_PART: usize = 4;
 
 /// The default time after which a silent peer's connection is reset. An idle connection costs
 /// memory and little else.
 pub const IDLE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// The default size of a connection's buffer in each direction: five Ethernet segments. A peer that
-/// acknowledges every second segment does not stall with it.
+/// The default size of a connection's buffer in each direction: five Ethernet segments. With this
+/// size, a peer that acknowledges every second segment does not stall.
 pub const BUFFER_DEFAULT: usize = 8 * 1024;
 
 /// The maximum memory of a connection besides its two buffers: its socket, and its entries in
@@ -49,8 +50,8 @@ const MTU_MIN: usize = 1280;
 pub enum Service {
     /// All bytes are sent back.
     Echo,
-    /// Each `request` bytes are answered with `response` bytes, which repeat the values 0 to 250.
-    /// This is netperf's TCP_RR.
+    /// Each `request` bytes are answered with `response` bytes, which repeat the values 0 to 250,
+    /// as in netperf's TCP_RR.
     RequestResponse {
         /// At least 1.
         request: usize,
@@ -78,7 +79,7 @@ pub struct Config {
     pub(super) verifies: bool,
 }
 
-/// The error for an invalid configuration. Its text is one line.
+/// The error for an invalid configuration, whose text is one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 
@@ -92,11 +93,11 @@ impl std::error::Error for ConfigError {}
 
 impl Config {
     /// A responder for `addresses` with the link address `mac`, on a link that carries IP packets
-    /// of up to `mtu` bytes. It serves echo at port [`ECHO_PORT`] unless [`echo`](Self::echo) sets
-    /// other ports.
+    /// of up to `mtu` bytes. The responder serves echo at port [`ECHO_PORT`] unless
+    /// [`echo`](Self::echo) sets other ports.
     ///
     /// # Errors
-    /// If there is no address, or more than [`ADDRESSES_MAX`], or if an address is there twice or
+    /// If there is no address, or more than [`ADDRESSES_MAX`], or if an address occurs twice or
     /// cannot belong to a host. Also if `mac` is a group address, or if IPv6 does not allow the
     /// MTU.
     pub fn new(addresses: Vec<IpAddr>, mac: Mac, mtu: usize) -> Result<Self, ConfigError> {
@@ -168,16 +169,16 @@ impl Config {
         Ok(self)
     }
 
-    /// Limits the number of connections at the same time on all CPUs together. Further connections
-    /// are reset.
+    /// Limits the number of simultaneous connections on all CPUs together. Further connections are
+    /// reset.
     #[must_use]
     pub fn connections_max(mut self, most: usize) -> Self {
         self.connections_max = most.max(1);
         self
     }
 
-    /// Limits the number of connections of one peer: an IPv4 address, or a /64 prefix of IPv6. Further
-    /// connections of this peer are reset. By default it is a quarter of all connections.
+    /// Limits the number of connections of one peer: an IPv4 address, or a /64 prefix of IPv6.
+    /// Further connections of this peer are reset. The default is a quarter of all connections.
     #[must_use]
     pub fn per_peer_max(mut self, most: usize) -> Self {
         self.per_peer_max = Some(most.max(1));
@@ -199,8 +200,8 @@ impl Config {
         self
     }
 
-    /// Whether received checksums are verified. Turn this off only if the sender is known to leave
-    /// them out, like the other end of a veth.
+    /// Whether received checksums are verified. Disable this only if the sender is known to omit
+    /// checksums, like the other end of a veth.
     #[must_use]
     pub fn verifies(mut self, yes: bool) -> Self {
         self.verifies = yes;
@@ -227,7 +228,6 @@ impl Config {
         self.connections_max.saturating_mul(self.connection_bytes())
     }
 
-    /// The index of the address among the responder's addresses.
     #[inline]
     pub(super) fn local(&self, address: IpAddr) -> Option<u8> {
         self.addresses.iter().position(|ours| *ours == address).map(|nth| nth as u8)

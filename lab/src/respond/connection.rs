@@ -16,8 +16,7 @@ use super::peers::{Connections, Peer};
 use super::stack::Stack;
 use steerage_router::addresses::Mac;
 
-/// The contents of responses: the bytes 0 to 250 repeated, so that a peer can see if any is
-/// missing.
+/// The contents of responses: the bytes 0 to 250 repeated, so that a peer notices missing bytes.
 const PATTERN: [u8; PATTERN_BYTES] = {
     let (mut pattern, mut at) = ([0; PATTERN_BYTES], 0);
     while at < PATTERN_BYTES {
@@ -34,32 +33,27 @@ const PATTERN_BYTES: usize = 16 * PERIOD;
 /// kernel's minimum.
 const ACK_DELAY: Duration = Duration::from_millis(40);
 
-/// A TCP connection. smoltcp chooses its own sequence numbers. The peer sees these plus `shift`, so
-/// that they continue from the cookie.
+/// A TCP connection. smoltcp chooses its own sequence numbers. The peer sees these numbers plus
+/// `shift`, so that they continue from the cookie.
 #[derive(Debug)]
 pub(super) struct Connection {
     sockets: SocketSet<'static>,
     socket: SocketHandle,
     shift: u32,
-    /// The peer's link address, from its last packet.
     pub(super) peer: Mac,
-    /// The number of bytes of link header.
     pub(super) at: usize,
     service: Service,
-    /// The number of bytes that are missing in the current request.
     lacks: usize,
-    /// The number of response bytes that are not written yet.
     owes: usize,
     pub(super) heard: Timestamp,
-    /// The time of the next check, as in the table's timers.
     pub(super) due: Timestamp,
     /// The last batch in which the connection sent packets that leave after the batch.
     pub(super) behind: u64,
     counted: Counted,
 }
 
-/// Counts the end of a connection when it is dropped. The reason is `Lost`, unless
-/// `Connection::end` or a timeout has set it.
+/// Counts the end of a connection when this value is dropped. The reason is `Lost`, unless
+/// `Connection::end` or a timeout has set another reason.
 #[derive(Debug)]
 struct Counted {
     connections: Arc<Connections>,
@@ -73,12 +67,10 @@ impl Drop for Counted {
     }
 }
 
-/// The facts from the first segment of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening {
     /// The sequence number of the SYN, which is not stored anywhere.
     pub(super) sequence: u32,
-    /// The sequence number of our answer to the SYN.
     pub(super) cookie: u32,
     pub(super) mss: u16,
     pub(super) window: u16,
@@ -87,7 +79,7 @@ pub(super) struct Opening {
 
 impl Connection {
     /// Creates a connection whose peer has acknowledged our answer to its SYN. Returns `None` if
-    /// there are too many connections, or too many of this peer.
+    /// there are too many connections, in total or of this peer.
     pub(super) fn open(
         config: &Config,
         connections: &Arc<Connections>,
@@ -109,7 +101,7 @@ impl Connection {
         socket.set_congestion_control(CongestionControl::Reno);
         let ours = config.addresses[usize::from(key.local)];
         let end = IpListenEndpoint { addr: Some(ours.into()), port: key.local_port };
-        // This cannot fail: the socket is new, and the port is not zero.
+        // Listening cannot fail: the socket is new, and the port is not zero.
         socket.listen(end).ok()?;
         let mut sockets = SocketSet::new(vec![SocketStorage::EMPTY]);
         let socket = sockets.add(socket);
@@ -141,7 +133,6 @@ impl Connection {
         }))
     }
 
-    /// Receives a TCP packet. The replies are in `stack.replies`.
     pub(super) fn receive(
         &mut self,
         stack: &mut Stack,
@@ -173,28 +164,26 @@ impl Connection {
         stack.take_out(&mut self.sockets, now);
     }
 
-    /// The time of the next check.
     pub(super) fn next_look(&self, stack: &mut Stack, now: Timestamp, idle: Duration) -> Timestamp {
         let idle = self.heard + idle;
         stack.due(&self.sockets, now).map_or(idle, |due| due.min(idle))
     }
 
-    /// The difference that must be added to smoltcp's sequence numbers.
+    /// The offset that must be added to smoltcp's sequence numbers.
     pub(super) fn shift(&self) -> u32 {
         self.shift
     }
 
-    /// Whether the connection is closed. A SYN then begins a new one.
+    /// Whether the connection is closed, so that a SYN begins a new one.
     pub(super) fn is_over(&mut self) -> bool {
         self.socket().state() == State::Closed
     }
 
-    /// Whether the connection only waits for segments that may still be in flight.
     pub(super) fn lingers(&mut self) -> bool {
         matches!(self.socket().state(), State::TimeWait | State::Closed)
     }
 
-    /// Ends the connection. The reason counts only if no other was set before.
+    /// Ends the connection. The reason is ignored if one was set before.
     pub(super) fn end(mut self, end: End) {
         if self.counted.end == End::Lost {
             self.counted.end = end;
@@ -205,7 +194,6 @@ impl Connection {
         self.sockets.get_mut(self.socket)
     }
 
-    /// Reads and writes according to the service.
     fn serve(&mut self, counts: &mut Responded) {
         let Self { sockets, socket, lacks, owes, .. } = self;
         let socket: &mut Socket<'static> = sockets.get_mut(*socket);
@@ -222,7 +210,8 @@ impl Connection {
     }
 }
 
-/// Sends back as many bytes as there is room for. The rest waits, so the peer has to wait too.
+/// Sends back as many bytes as there is room for. The other bytes wait, so the peer has to wait
+/// too.
 fn echo(socket: &mut Socket<'_>, counts: &mut Responded) {
     let mut piece = [0; PATTERN_BYTES];
     while socket.can_recv() && socket.can_send() {
@@ -237,7 +226,6 @@ fn echo(socket: &mut Socket<'_>, counts: &mut Responded) {
     }
 }
 
-/// Sends a response for each complete request, one after the other.
 fn respond(
     socket: &mut Socket<'_>,
     (request, response): (usize, usize),
@@ -272,6 +260,6 @@ fn respond(
     }
 }
 
-// The rest is for entries in tables and timers.
+// The remaining bytes are for entries in tables and timers.
 const _: () =
     assert!(size_of::<Connection>() + size_of::<SocketStorage<'static>>() <= CONNECTION_OVERHEAD_BYTES * 3 / 4);

@@ -1,4 +1,4 @@
-//! SYN cookies (Bernstein, 1996). The sequence number of the answer to a SYN carries all necessary
+//! SYN cookies (Bernstein, 1996). The sequence number of the answer to a SYN contains all necessary
 //! state, so a flood of SYNs costs no memory. Linux uses cookies when its backlog is full. This
 //! responder has no backlog, and answers every SYN with a cookie.
 //!
@@ -7,20 +7,21 @@
 //! | MSS's number | hash: who, its sequence number | hash: who, when |
 //! ```
 //!
-//! The two hashes are separate so that later segments of a connection can be recognized if its
-//! first segment was lost or is delayed. Such a segment is dropped and not reset, and the peer
-//! sends it again.
+//! The two hashes are separate, so that later segments of a connection are recognized if its first
+//! segment was lost or is delayed. Such a segment is dropped and not reset, and the peer sends it
+//! again.
 //!
-//! The hash with the time is in the low bits. A peer that has received bytes of ours acknowledges a
-//! different number, so this hash does not match. Both hashes together have 29 bits, and two times
-//! are valid. So one in 2^28 random segments is taken for the first of a connection.
+//! The hash with the time is in the low bits. If a peer has received bytes from us, it acknowledges
+//! a different number, so this hash does not match. Both hashes together have 29 bits, and two
+//! periods are valid. One in 2^28 random segments is therefore taken for the first segment of a
+//! connection.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// A cookie is valid in its own and in the next period of this many seconds. In Linux, a period has
-/// 60 seconds.
+/// The length of a period in seconds. A cookie is valid in its own and in the next period. In
+/// Linux, a period has 60 seconds.
 const STRETCH_SECONDS: u64 = 64;
 
 const WHEN_BITS: u32 = 15;
@@ -34,19 +35,17 @@ const MSS: [u16; 8] = [536, 1220, 1300, 1360, 1400, 1440, 1460, 8940];
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cookies(RandomState);
 
-/// The meaning of a segment's acknowledgement number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read {
-    /// The segment is the first one of a connection. Its peer accepts segments of this size.
+    /// The segment is the first one of a connection, whose peer accepts segments of this size.
     First { mss: u16 },
     /// The segment is a later one of a connection whose first segment has not arrived.
     Later,
-    /// The segment belongs to no connection of ours.
+    /// The segment belongs to no connection of this responder.
     Not,
 }
 
 impl Cookies {
-    /// Creates the sequence number for the answer to a SYN.
     pub(super) fn make(&self, key: &Key, sequence: u32, mss: u16, now_seconds: u64) -> u32 {
         let nth = MSS.iter().rposition(|known| *known <= mss).unwrap_or(0) as u32;
         nth << (WHEN_BITS + FIRST_BITS)
@@ -55,7 +54,7 @@ impl Cookies {
     }
 
     /// Checks a segment that acknowledges `acknowledged`. `sequence` is the sequence number of the
-    /// SYN if the segment is the first one after it.
+    /// SYN if the segment is the first one after the SYN.
     pub(super) fn read(&self, key: &Key, sequence: u32, acknowledged: u32, now_seconds: u64) -> Read {
         let when = acknowledged & ((1 << WHEN_BITS) - 1);
         let now = now_seconds / STRETCH_SECONDS;
@@ -122,12 +121,11 @@ mod tests {
         assert!(later.count() >= 1990);
     }
 
-    /// Checks segments of a lost connection after bytes were sent on it.
     #[test]
     fn who_has_had_bytes_of_us_is_no_later_one() {
         let cookies = Cookies::default();
         for port in 0..2000 {
-            // The first period has no period before it, so there is no second hash that could match
+            // No period precedes the first period, so there is no second hash that could match
             // randomly.
             let made = cookies.make(&key(port), 99, 1460, 10);
             for sent in [1, 10, 1000, 30_000] {

@@ -18,17 +18,18 @@ pub enum Fate {
     Syn,
     /// A segment of a connection.
     Tcp,
-    /// A TCP segment that was answered by a reset. It belongs to no connection, or its port has no
-    /// service, or its connection was [refused](Responded::refused).
+    /// A TCP segment that was answered by a reset: no connection exists, the port has no service,
+    /// or the connection was [refused](Responded::refused).
     Reset,
     /// A later segment of a connection whose first segment has not arrived. The peer will send it
     /// again.
     Early,
     /// A TCP reset for no connection.
     Stray,
-    /// For another host: another address, a broadcast, or a protocol other than IP and ARP.
+    /// The packet is for another host: another address, a broadcast, or a protocol other than IP
+    /// and ARP.
     NotOurs,
-    /// Invalid lengths, version or flags, or a source address that no host can have.
+    /// The lengths, version or flags are invalid, or no host can have the source address.
     BadHeader,
     /// A checksum is wrong.
     BadChecksum,
@@ -136,7 +137,7 @@ pub struct Responded {
     pub opened: u64,
     /// Connections that are open now.
     pub open: u64,
-    /// Connections that were refused because there were too many, in all or of their peer.
+    /// Connections that were refused because there were too many, in total or of their peer.
     pub refused: u64,
     /// Complete requests that were answered, summed over all request services.
     pub transactions: u64,
@@ -162,7 +163,6 @@ impl Responded {
     }
 }
 
-/// The packet counts of one CPU, which other threads can read.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     fates: [AtomicU64; FATES],
@@ -173,10 +173,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Publishes the counts so far. Only one thread calls this, once per batch.
+    /// Publishes the counts. Only one thread calls this method, once per batch.
     pub(super) fn show(&self, counted: &Responded) {
-        // Relaxed, like the loads in `add_to` that pair with these stores: these are plain counts,
-        // and publish no other memory.
+        // `Relaxed`, like the loads in `add_to` that pair with these stores: these are plain
+        // counts, which publish no other memory.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.refused, counted.refused);

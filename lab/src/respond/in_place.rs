@@ -1,6 +1,5 @@
-//! Answers that are written into the packet that asked: ARP (RFC 826), neighbour discovery (RFC
-//! 4861), ICMP echo (RFC 792, 4443) and UDP echo (RFC 862). Also the TCP answers that need no
-//! connection.
+//! Answers that overwrite the packet that requested them: ARP (RFC 826), neighbour discovery (RFC
+//! 4861), ICMP echo (RFC 792, 4443) and UDP echo (RFC 862). Also TCP answers without a connection.
 
 use std::net::Ipv6Addr;
 
@@ -18,11 +17,9 @@ use steerage_router::addresses::Mac;
 /// The TTL and hop limit of answers: the recommended default (IANA, "IP parameters").
 pub(super) const HOP_LIMIT: u8 = 64;
 
-/// The length of an ARP packet for IPv4 over Ethernet.
 const ARP_BYTES: usize = 28;
 /// The length of an advertisement without options: type, code, checksum, flags and target.
 const NEIGHBOUR_BYTES: usize = 24;
-/// The option that contains a link address.
 const LINK_OPTION_BYTES: usize = 8;
 /// The flags of an advertisement: solicited, and the link address replaces a known one.
 const SOLICITED: u8 = 0x40;
@@ -30,7 +27,6 @@ const OVERRIDE: u8 = 0x20;
 /// The TCP option for the maximum segment size.
 const MSS_OPTION_BYTES: usize = 4;
 
-/// Resizes the packet to `len` bytes, and returns its bytes for writing.
 fn resized<'p>(packet: &'p mut Packet<'_>, len: usize) -> Result<&'p mut [u8], NoRoom> {
     let is = packet.data().len();
     if is > len {
@@ -46,7 +42,6 @@ fn turn_link(frame: &mut [u8], config: &Config) {
     frame[6..12].copy_from_slice(&config.mac);
 }
 
-/// Turns a request for one of our addresses into its reply.
 pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let arp: &[u8; ARP_BYTES] = frame.get(ethernet::BYTES..).and_then(<[u8]>::first_chunk).ok_or(Fate::BadHeader)?;
@@ -67,10 +62,9 @@ pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate
     Ok(Fate::Arp)
 }
 
-/// Turns a solicitation for one of our addresses into its advertisement.
 fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
-    // Without a link header there are no link addresses to look for.
+    // Without a link header, there are no link addresses to resolve.
     if ip.at == 0 {
         return Err(Fate::BadHeader);
     }
@@ -104,7 +98,8 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
     Ok(Fate::Neighbour)
 }
 
-/// Turns an echo request of either family into its reply. Also handles neighbour solicitations.
+/// Converts an echo request of either address family into its reply. Also handles neighbour
+/// solicitations.
 pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let icmp = &frame[ip.payload..ip.end];
@@ -130,7 +125,6 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
     Ok(Fate::IcmpEcho)
 }
 
-/// Sends a datagram for the echo port back unchanged.
 pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let udp = &frame[ip.payload..ip.end];
@@ -159,8 +153,8 @@ pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<F
     Ok(Fate::UdpEcho)
 }
 
-/// Turns an echo request. An echo is as long as its request, and one that is longer than the link
-/// allows would have to be sent in fragments.
+/// Converts an echo request. An echo has the length of its request. An echo that exceeds the link's
+/// MTU would have to be fragmented.
 fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], Fate> {
     if ip.end - ip.at > config.mtu {
         return Err(Fate::Fragment);
@@ -191,15 +185,13 @@ fn turned<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'
     Ok(frame)
 }
 
-/// The TCP answers that need no connection.
 pub(super) enum Says {
     /// The answer to a SYN, with the cookie, the maximum segment size and the window.
     Welcome { cookie: u32, mss: u16, window: u16 },
-    /// The answer to anything else: RFC 9293, 3.5.2.
+    /// The answer to any other segment: RFC 9293, 3.5.2.
     Reset,
 }
 
-/// Turns a segment into the answer to it.
 pub(super) fn tcp(packet: &mut Packet<'_>, ip: &Ip, tcp: &Tcp, says: &Says, config: &Config) -> Result<(), NoRoom> {
     let options = if matches!(says, Says::Welcome { .. }) { MSS_OPTION_BYTES } else { 0 };
     let bytes = tcp::BYTES + options;
@@ -229,7 +221,6 @@ pub(super) fn tcp(packet: &mut Packet<'_>, ip: &Ip, tcp: &Tcp, says: &Says, conf
     Ok(())
 }
 
-/// Writes the length of the payload into an IP header.
 fn set_length(header: &mut [u8], ip: &Ip, payload: usize) {
     if ip.is_v4 {
         put(header, 2, ((ipv4::BYTES + payload) as u16).to_be_bytes());
@@ -241,14 +232,13 @@ fn set_length(header: &mut [u8], ip: &Ip, payload: usize) {
     }
 }
 
-/// Replaces the contents of the packet by a frame.
 pub(super) fn replace(packet: &mut Packet<'_>, frame: &[u8]) -> Result<(), NoRoom> {
     resized(packet, frame.len())?.copy_from_slice(frame);
     Ok(())
 }
 
-/// Completes a frame with an IP packet from smoltcp. It writes the link addresses, shifts the
-/// sequence number so that it counts from the cookie, and computes the checksum.
+/// Completes a frame with an IP packet from smoltcp: writes the link addresses, shifts the sequence
+/// number so that it continues from the cookie, and computes the checksum.
 pub(super) fn finish_frame(frame: &mut [u8], at: usize, peer: Mac, config: &Config, shift: u32) {
     let is_v4 = frame[at] >> 4 == 4;
     if at > 0 {

@@ -1,5 +1,5 @@
-//! Checks neighbour solicitations: RFC 4861, 7.1.1. Any host can send one, and its answer changes what its receivers
-//! know about a link, so a solicitation that breaks a rule is discarded.
+//! Checks neighbour solicitations: RFC 4861, 7.1.1. Any host can send a solicitation, and its
+//! answer changes the receivers' knowledge of the link, so an invalid solicitation is discarded.
 
 use std::net::Ipv6Addr;
 
@@ -9,28 +9,24 @@ use steerage::flow::wire::{ipv6, protocol};
 /// The bytes of a solicitation before its options: type, code, checksum, reserved, and target.
 const SOLICITATION_BYTES: usize = 24;
 
-/// The hop limit of neighbour discovery. A router would have reduced it, so the sender is on this link.
+/// The hop limit of neighbour discovery. A router would have reduced it, so the sender is on this
+/// link.
 const HOP_LIMIT: u8 = 255;
 
-/// The unit of an option's length, in bytes.
 const OPTION_UNIT: usize = 8;
 
-/// The type of the option that has the sender's link address.
 const SOURCE_LINK_ADDRESS: u8 = 1;
 
 /// The first 13 bytes of every solicited-node multicast address: RFC 4291, 2.7.1.
 const SOLICITED_NODE: [u8; 13] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff];
 
-/// A solicitation that follows the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Solicitation {
-    /// The address that the sender looks for.
     pub(super) target: Ipv6Addr,
-    /// Whether the sender has no address yet, and checks whether it may take the target: RFC 4862, 5.4.
+    /// Whether the sender has no address yet, and checks whether the target is free: RFC 4862, 5.4.
     pub(super) is_probe: bool,
 }
 
-/// The rule that a solicitation breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
     HopLimit,
@@ -40,15 +36,13 @@ pub(super) enum Broken {
     MulticastTarget,
     /// An option has the length 0, or ends after the packet.
     OptionLength,
-    /// A probe was not sent to a solicited-node multicast address.
     ProbeDestination,
-    /// A probe has the sender's link address.
     ProbeSource,
 }
 
 impl Solicitation {
-    /// Reads a solicitation from an IPv6 packet whose payload is ICMPv6, without extension headers. The packet ends
-    /// with its payload.
+    /// Reads a solicitation from an IPv6 packet whose payload is ICMPv6, without extension headers.
+    /// The packet ends with its payload.
     pub(super) fn read(packet: &[u8]) -> Result<Self, Broken> {
         let (header, icmp) = packet.split_first_chunk::<{ ipv6::BYTES }>().ok_or(Broken::Length)?;
         if icmp.len() < SOLICITATION_BYTES {
@@ -103,7 +97,8 @@ mod tests {
     const GROUP: &str = "ff02::1:ff12:3456";
     const LINK: [u8; 8] = [1, 1, 2, 0, 0, 0, 0, 9];
 
-    /// A solicitation. It is valid with the hop limit 255, the code 0, a target of a host and sound options.
+    /// A solicitation, which is valid with the hop limit 255, the code 0, a target of a host and
+    /// valid options.
     fn packet(source: &str, destination: &str, hops: u8, code: u8, target: &str, options: &[u8]) -> Vec<u8> {
         let octets = |address: &str| address.parse::<Ipv6Addr>().unwrap().octets();
         let mut packet = Vec::new();
@@ -119,7 +114,7 @@ mod tests {
         let cases = [
             (packet(HOST, GROUP, 255, 0, TARGET, &LINK), false),
             (packet(HOST, GROUP, 255, 0, TARGET, &[]), false),
-            // To the host itself, as a check whether it is still there: RFC 4861, 7.3.3.
+            // Sent to the host itself, as a check whether it is still reachable: RFC 4861, 7.3.3.
             (packet(HOST, TARGET, 255, 0, TARGET, &[]), false),
             // An unknown option of two units before the link address.
             (packet(HOST, GROUP, 255, 0, TARGET, &[&[99, 2][..], &[0; 14], &LINK].concat()), false),
@@ -132,7 +127,7 @@ mod tests {
         }
     }
 
-    /// One packet for each rule of RFC 4861, 7.1.1, which breaks this rule only.
+    /// One packet for each rule of RFC 4861, 7.1.1, which violates only this rule.
     #[test]
     fn what_breaks_one_rule_is_discarded() {
         let valid = packet(HOST, GROUP, 255, 0, TARGET, &LINK);

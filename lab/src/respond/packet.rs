@@ -11,26 +11,22 @@ use super::config::Config;
 use super::counts::Fate;
 use steerage_router::addresses::{is_of_a_host_v6, is_source_v4};
 
-/// The contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     Arp,
     Ip(Ip),
 }
 
-/// An IP packet in a frame. Its header is complete, has no options, and the packet is for this
-/// host.
+/// An IP packet for this host in a frame, with a complete header without options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ip {
-    /// Number of bytes of link header in front of the IP packet.
     pub(super) at: usize,
     pub(super) is_v4: bool,
     pub(super) protocol: u8,
-    /// The start and the end of the payload in the frame.
     pub(super) payload: usize,
     pub(super) end: usize,
-    /// The index of the address that the packet is for. `None`: an IPv6 multicast address, which
-    /// may be that of a solicited node.
+    /// The index of the address that the packet is for. `None` for an IPv6 multicast address, which
+    /// may be a solicited-node address.
     pub(super) local: Option<u8>,
 }
 
@@ -39,12 +35,11 @@ pub(super) struct Ip {
 pub(super) struct Key {
     pub(super) remote: [u8; 16],
     pub(super) remote_port: u16,
-    /// The index of our address.
     pub(super) local: u8,
     pub(super) local_port: u16,
 }
 
-/// Reads a frame. Returns its contents if it is for this host, and the fate of the packet
+/// Reads a frame. Returns its contents if the frame is for this host, and the fate of the packet
 /// otherwise.
 pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Config) -> Result<Held, Fate> {
     let (at, is_v4) = match link {
@@ -142,13 +137,12 @@ impl Ip {
         finish(sum(&frame[self.payload..self.end], pseudo)) == 0
     }
 
-    /// The sum of the pseudo-header for a payload of `len` bytes. It is the same in both
+    /// The sum of the pseudo-header for a payload of `len` bytes, which is the same in both
     /// directions.
     pub(super) fn pseudo(&self, frame: &[u8], len: usize) -> u64 {
         pseudo_sum(&frame[self.at..], self.is_v4, self.protocol, len)
     }
 
-    /// The key of the connection that a TCP segment belongs to.
     pub(super) fn key(&self, frame: &[u8], local: u8) -> Key {
         let remote = match self.is_v4 {
             true => v4(&frame[self.at + 12..]).to_ipv6_mapped().octets(),
@@ -164,7 +158,6 @@ fn v4(bytes: &[u8]) -> Ipv4Addr {
 }
 
 impl Key {
-    /// The peer's address.
     pub(super) fn peer(&self) -> IpAddr {
         Ipv6Addr::from(self.remote).to_canonical()
     }
@@ -177,9 +170,7 @@ pub(super) struct Tcp {
     pub(super) acknowledged: u32,
     pub(super) flags: u16,
     pub(super) window: u16,
-    /// The length of the header including options.
     pub(super) bytes: usize,
-    /// The number of payload bytes.
     pub(super) len: usize,
 }
 
@@ -187,7 +178,6 @@ pub(super) struct Tcp {
 pub(super) const ACKNOWLEDGED_AT: usize = 8;
 
 impl Tcp {
-    /// Reads the TCP header at the front of an IP payload.
     pub(super) fn read(segment: &[u8]) -> Result<Self, Fate> {
         let header: &[u8; tcp::BYTES] = segment.first_chunk().ok_or(Fate::BadHeader)?;
         let bytes = usize::from(header[tcp::FLAGS_AT] >> 4) * 4;

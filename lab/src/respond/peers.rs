@@ -1,4 +1,4 @@
-//! The number of connections, in all and of each peer, and its limits.
+//! The number of connections, in total and per peer, and its limits.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -8,29 +8,29 @@ use super::config::Config;
 use super::counts::{ENDS, End, Responded};
 use super::packet::Key;
 
-/// How many counts the connections of all peers share: 256 KiB. Peers that share a count share an allowance, so there
-/// are several times more counts than peers that come near to theirs.
+/// The number of counts that all peers share: 256 KiB. Peers that share a count share a limit, so
+/// there are several times more counts than peers near their limit.
 const PEER_COUNTS: usize = 65_536;
 
 const _: () = assert!(PEER_COUNTS.is_power_of_two());
 
-/// The length of the prefix that one IPv6 peer has for itself: it can use each of its addresses (RFC 4291, 2.5.4).
+/// The length of the IPv6 prefix that a single peer controls: the peer can use each address of the
+/// prefix (RFC 4291, 2.5.4).
 const IPV6_PEER_PREFIX_BYTES: usize = 8;
 
-/// The number of connections on all CPUs, in all and of each peer. It changes when a connection begins or ends, and
-/// packets do not touch it.
+/// The number of connections on all CPUs, in total and per peer. Only the begin and the end of a
+/// connection change the number, and packets do not access it.
 #[derive(Debug)]
 pub(super) struct Connections {
     open: AtomicU64,
     opened: AtomicU64,
     ends: [AtomicU64; ENDS],
-    /// The open connections of each peer, at the place that [`Connections::peer`] returns.
+    /// The open connections of each peer, at the index that [`Connections::peer`] returns.
     of_peers: Box<[AtomicU32]>,
-    /// A peer cannot choose the place of its count: std's hasher has a secret key.
+    /// A peer cannot choose the index of its count, because std's hasher has a secret key.
     hasher: RandomState,
 }
 
-/// The place of a peer's count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(usize);
 
@@ -47,7 +47,6 @@ impl Default for Connections {
 }
 
 impl Connections {
-    /// The peer of a connection: an IPv4 address, or the prefix of an IPv6 address.
     pub(super) fn peer(&self, key: &Key) -> Peer {
         let address = match key.peer() {
             IpAddr::V4(_) => &key.remote[..],
@@ -56,9 +55,8 @@ impl Connections {
         Peer(self.hasher.hash_one(address) as usize & (PEER_COUNTS - 1))
     }
 
-    /// Counts one more connection of `peer`, unless there are too many already.
     pub(super) fn open(&self, config: &Config, peer: Peer) -> bool {
-        // Relaxed, here and below: these are counts, and no other memory depends on them.
+        // `Relaxed` here and below: these are counts, and no other memory depends on them.
         let of_peer = &self.of_peers[peer.0];
         let most = u32::try_from(config.per_peer_most()).unwrap_or(u32::MAX);
         let more = |open: u32| (open < most).then_some(open + 1);
@@ -76,7 +74,6 @@ impl Connections {
         has_room
     }
 
-    /// Whether there are too many connections already, in all or of `peer`.
     pub(super) fn are_full(&self, config: &Config, peer: Peer) -> bool {
         self.open.load(Ordering::Relaxed) >= config.connections_most() as u64
             || self.of_peers[peer.0].load(Ordering::Relaxed) as usize >= config.per_peer_most()
@@ -89,7 +86,7 @@ impl Connections {
     }
 
     pub(super) fn add_to(&self, all: &mut Responded) {
-        // The ends are read first, so that they are never more than the opened connections.
+        // The ends are read first, so that they never exceed the opened connections.
         all.ends.iter_mut().zip(&self.ends).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
         all.open = self.open.load(Ordering::Relaxed);
         all.opened = self.opened.load(Ordering::Relaxed);
@@ -111,7 +108,6 @@ mod tests {
         Key { remote: Ipv6Addr::octets(&remote), remote_port: 1, local: 0, local_port: 7 }
     }
 
-    /// Two peers that do not share a count.
     fn two(connections: &Connections) -> (Peer, Peer) {
         let peer = |nth: u8| connections.peer(&key(&format!("10.0.0.{nth}")));
         let one = peer(1);
@@ -137,7 +133,7 @@ mod tests {
         assert_eq!((counts.open, counts.opened, counts.ended(End::Closed)), (4, 5, 1));
     }
 
-    /// A connection that there is no room for does not use up its peer's allowance.
+    /// A connection that exceeds the total limit does not count towards its peer's limit.
     #[test]
     fn all_peers_together_have_a_limit_too() {
         let (connections, config) = (Connections::default(), config().connections_max(2).per_peer_max(2));
@@ -154,7 +150,7 @@ mod tests {
         let connections = Connections::default();
         let place = |remote: &str| connections.peer(&key(remote)).0;
         assert_eq!(place("2001:db8:0:1::1"), place("2001:db8:0:1:ffff:ffff:ffff:ffff"));
-        // Two of many peers may share a place. Most do not.
+        // Two of many peers may share a count, but most do not.
         let places: std::collections::BTreeSet<usize> = (0..100).map(|nth| place(&format!("10.0.0.{nth}"))).collect();
         assert!(places.len() > 90, "{}", places.len());
         let places: std::collections::BTreeSet<usize> =

@@ -1,20 +1,20 @@
-//! Recently refused connections. Only a hash is kept of each, so that each is counted once.
+//! Recently refused connections. Only a hash of each connection is kept, so that each refusal is
+//! counted once.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// The maximum number of connections that are remembered. A peer sends more segments only until the
-/// refusal reaches it, which takes a round trip.
+/// The maximum number of hashes. A peer sends more segments only until the refusal reaches it,
+/// which takes a round trip.
 const KNOWN_MAX: usize = 1024;
 
 const _: () = assert!(KNOWN_MAX.is_power_of_two());
 
-/// The refused connections of one CPU.
 #[derive(Debug)]
 pub(super) struct Refusals {
     hasher: RandomState,
-    /// The hash of a connection, at the index of its lower bits. 0 if there is none.
+    /// The hash of a connection, at the index of its lower bits. An empty entry is 0.
     known: Box<[u64]>,
 }
 
@@ -25,8 +25,8 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Notes that a connection is refused. `sequence` is the sequence number of its SYN. Returns
-    /// whether the refusal is new.
+    /// Records that a connection is refused. `sequence` is the sequence number of its SYN. Returns
+    /// true if the refusal is new.
     pub(super) fn note(&mut self, key: &Key, sequence: u32) -> bool {
         let hash = self.hasher.hash_one((key, sequence)) | 1 << 63;
         let known = &mut self.known[hash as usize & (KNOWN_MAX - 1)];

@@ -20,23 +20,21 @@ use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, tcp};
 use super::config::Config;
 use super::packet::Key;
 
-/// The maximum number of segments that a connection sends in reply to one: the largest buffer in
-/// Ethernet segments, and one more. The connection sends the rest at the next segment or the next
-/// tick.
+/// The maximum number of segments that a connection sends in reply to one segment: the largest
+/// buffer in Ethernet segments, plus one. The connection sends further segments at the next segment
+/// or the next tick.
 const REPLIES_MAX: usize = 48;
 
-/// The replies to a packet: frames one after the other, each with room for a link header in front.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     bytes: Vec<u8>,
     ends: Vec<usize>,
-    /// The number of bytes of link header.
     at: usize,
     room: usize,
 }
 
 impl Replies {
-    /// Makes room for at most `room` replies, each behind `at` bytes of link header.
+    /// Makes room for at most `room` replies, each after `at` bytes of link header.
     pub(super) fn begin(&mut self, at: usize, room: usize) {
         self.bytes.clear();
         self.ends.clear();
@@ -53,7 +51,7 @@ impl Replies {
     }
 }
 
-/// The device that an interface is polled with. At most one packet goes in, and replies come out.
+/// The device with which an interface is polled. At most one packet goes in, and replies come out.
 struct Wire<'a> {
     input: Option<&'a [u8]>,
     replies: &'a mut Replies,
@@ -107,12 +105,10 @@ impl Device for Wire<'_> {
     }
 }
 
-/// The smoltcp interface of one CPU.
 pub(super) struct Stack {
     interface: Interface,
     mtu: usize,
     pub(super) replies: Replies,
-    /// A segment for smoltcp.
     segment: Vec<u8>,
 }
 
@@ -135,7 +131,7 @@ impl Stack {
         interface.update_ip_addrs(|addresses| {
             for address in &config.addresses {
                 let bits = if address.is_ipv4() { 32 } else { 128 };
-                // `Config::new` limits the addresses to those that fit.
+                // `Config::new` limits the number of addresses so that they fit.
                 let _ = addresses.push(IpCidr::new((*address).into(), bits));
             }
         });
@@ -149,7 +145,7 @@ impl Stack {
         change(&mut self.segment);
     }
 
-    /// Stores a SYN for [`put_in`](Self::put_in), like the one that the peer sent.
+    /// Stores a SYN like the peer's for [`put_in`](Self::put_in).
     pub(super) fn take_up_syn(&mut self, key: &Key, ours: IpAddr, sequence: u32, mss: u16, window: u16) {
         let segment = &mut self.segment;
         segment.clear();
@@ -168,26 +164,22 @@ impl Stack {
         segment.extend_from_slice(&mss.to_be_bytes());
     }
 
-    /// Passes the stored packet to the socket.
     pub(super) fn put_in(&mut self, sockets: &mut SocketSet<'static>, now: Timestamp) {
         let mut wire = Wire { input: Some(&self.segment), replies: &mut self.replies, mtu: self.mtu };
         let _: PollIngressSingleResult = self.interface.poll_ingress_single(instant(now), &mut wire, sockets);
     }
 
-    /// Collects the segments that the socket has to send.
     pub(super) fn take_out(&mut self, sockets: &mut SocketSet<'static>, now: Timestamp) {
         let mut wire = Wire { input: None, replies: &mut self.replies, mtu: self.mtu };
         while self.interface.poll_egress(instant(now), &mut wire, sockets) == PollResult::SocketStateChanged {}
     }
 
-    /// The time at which the socket must be polled again.
     pub(super) fn due(&mut self, sockets: &SocketSet<'static>, now: Timestamp) -> Option<Timestamp> {
         let at = self.interface.poll_at(instant(now), sockets)?;
         Some(Timestamp::from_nanos((at.total_micros().max(0) as u64).saturating_mul(1000)))
     }
 }
 
-/// The length of the IP and TCP headers.
 pub(super) fn headers(is_v4: bool) -> usize {
     tcp::BYTES + if is_v4 { ipv4::BYTES } else { ipv6::BYTES }
 }

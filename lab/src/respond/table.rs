@@ -1,5 +1,5 @@
-//! The connections of one CPU, and the times of their checks. They are stored by bucket, because
-//! they move by bucket.
+//! The connections of one CPU, and the times of their checks. Connections are stored by bucket,
+//! because they move by bucket.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,7 +8,6 @@ use steerage::{BucketId, Timestamp};
 use super::connection::Connection;
 use super::packet::Key;
 
-/// The connections of a bucket.
 pub(super) type Bucket = HashMap<Key, Box<Connection>>;
 
 /// The connections of a CPU. Peers choose the keys of connections, so the table uses std's keyed
@@ -17,7 +16,7 @@ pub(super) type Bucket = HashMap<Key, Box<Connection>>;
 pub(super) struct Table {
     buckets: HashMap<BucketId, Bucket>,
     /// The check time of each connection, once per connection. If a connection becomes due later,
-    /// its entry stays. The check then comes too early, and schedules the next one. Each packet
+    /// its entry stays. The check then comes too early, and schedules the next check. Each packet
     /// postpones the check, so this saves an update of the timers per packet.
     timers: BTreeSet<(Timestamp, BucketId, Key)>,
 }
@@ -43,7 +42,6 @@ impl Table {
         Some(connection)
     }
 
-    /// Schedules the check of a connection for `due` at the latest.
     pub(super) fn look_by(&mut self, bucket: BucketId, key: &Key, due: Timestamp) {
         let Some(connection) = self.buckets.get_mut(&bucket).and_then(|bucket| bucket.get_mut(key)) else { return };
         if due < connection.due {
@@ -53,7 +51,6 @@ impl Table {
         }
     }
 
-    /// The time of the earliest check.
     #[inline]
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.timers.first().map(|(due, ..)| *due)
@@ -69,7 +66,6 @@ impl Table {
         Some((bucket, key))
     }
 
-    /// Removes and returns the connections of a bucket.
     pub(super) fn take(&mut self, bucket: BucketId) -> Option<Bucket> {
         let connections = self.buckets.remove(&bucket)?;
         for (key, connection) in &connections {
@@ -78,13 +74,11 @@ impl Table {
         Some(connections)
     }
 
-    /// Adds the connections of a bucket that another CPU had.
     pub(super) fn put(&mut self, bucket: BucketId, connections: Bucket) {
         self.timers.extend(connections.iter().map(|(key, connection)| (connection.due, bucket, *key)));
         self.buckets.entry(bucket).or_default().extend(connections);
     }
 
-    /// Removes all connections.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Box<Connection>> {
         self.timers.clear();
         std::mem::take(&mut self.buckets).into_values().flat_map(Bucket::into_values)

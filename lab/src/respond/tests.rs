@@ -1,5 +1,5 @@
-//! Tests that run packets from a list through the packet function into a list. etherparse reads the
-//! output.
+//! Tests that send a list of packets through the handler and collect its output. etherparse reads
+//! the output.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -62,7 +62,6 @@ fn config() -> Config {
     config.networks(&["10.0.0.0/24".parse().unwrap()])
 }
 
-/// Runs frames through a new handler, and returns the packets that it sends.
 fn answers_of(responding: &Arc<Responding>, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let sink = Sink::default();
     let (ours, theirs) = (Arc::clone(responding), Arc::clone(&sink));
@@ -79,7 +78,6 @@ fn answers(frames: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Responded) {
     (out, responding.so_far())
 }
 
-/// The only answer to a frame, and the frame's fate.
 fn answer(frame: Vec<u8>) -> (Vec<u8>, Fate) {
     let (mut out, counts) = answers(vec![frame]);
     assert_eq!(out.len(), 1, "{counts:?}");
@@ -87,7 +85,6 @@ fn answer(frame: Vec<u8>) -> (Vec<u8>, Fate) {
     (out.remove(0), fate)
 }
 
-/// The fate of a frame that has no answer.
 fn fate(frame: Vec<u8>) -> Fate {
     let (out, counts) = answers(vec![frame]);
     assert_eq!(out.len(), 0, "{counts:?}");
@@ -104,7 +101,6 @@ fn ethernet() -> etherparse::PacketBuilderStep<etherparse::Ethernet2Header> {
     PacketBuilder::ethernet2(PEER, OURS)
 }
 
-/// Parses an answer. Checks its link addresses and checksums.
 fn read(frame: &[u8]) -> SlicedPacket<'_> {
     assert_eq!((&frame[..6], &frame[6..12]), (&PEER[..], &OURS[..]));
     let packet = SlicedPacket::from_ethernet(frame).unwrap();
@@ -138,7 +134,6 @@ fn read(frame: &[u8]) -> SlicedPacket<'_> {
     packet
 }
 
-/// An ARP request for `target`.
 fn arp(target: [u8; 4]) -> Vec<u8> {
     let mut frame = [&[0xff; 6][..], &PEER, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &PEER, &FROM, &[0; 6], &target].concat();
     frame.resize(60, 0);
@@ -190,7 +185,6 @@ fn a_neighbour_is_told_and_so_is_who_wants_our_address() {
 
     let other = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x12, 0x34, 0x56];
     assert_eq!(fate(solicitation(FROM6, other, 255)), Fate::NotOurs);
-    // A sender outside the link.
     assert_eq!(fate(solicitation(FROM6, V6, 254)), Fate::BadHeader);
 }
 
@@ -209,13 +203,12 @@ fn echo_comes_back() {
     assert_eq!((icmp.icmp_type(), icmp.payload()), (Icmpv6Type::EchoReply(header), &b"hello"[..]));
 
     let udp = |from: u16, to: u16| written(|frame| ethernet().ipv4(FROM, V4, 3).udp(from, to).write(frame, b"odd"));
-    // The frame is padded, like short frames are.
     let mut frame = udp(1234, 7);
     frame.resize(60, 0xee);
     let (reply, _) = answer(frame);
     let Some(TransportSlice::Udp(udp_back)) = read(&reply).transport else { panic!() };
     assert_eq!((udp_back.source_port(), udp_back.destination_port(), udp_back.payload()), (7, 1234, &b"odd"[..]));
-    // The checksum is left out, as at the other end of a veth. The answer has one.
+    // The checksum is omitted, as at the other end of a veth. The answer has a checksum.
     let mut frame = udp(1234, 7);
     frame[40] ^= 0xff;
     let trusting = Responding::new(config().verifies(false));
@@ -226,11 +219,10 @@ fn echo_comes_back() {
     assert_eq!(fate(udp(7, 7)), Fate::Unserved, "for ever");
 }
 
-/// An echo is as long as its request. Fragments are not sent.
 #[test]
 fn echoes_fit_the_link() {
     for len in [1500, 1501, 1900] {
-        // With 28 bytes of headers, or with 48 for IPv6.
+        // The headers have 28 bytes, or 48 for IPv6.
         let bytes = vec![7; len - 28];
         let frames = [
             written(|frame| ethernet().ipv4(FROM, V4, 3).icmpv4_echo_request(7, 9).write(frame, &bytes)),
@@ -294,9 +286,9 @@ fn what_nobody_serves_is_reset_as_it_should_be() {
     assert_eq!(fate(segment(0, 7, 500, &[SYN], 0, &[])), Fate::BadHeader);
 }
 
-/// A connection from its SYN to its end. Each list of frames has a handler of its own, so all
-/// frames after the SYN are in one list. The cookie is already known, because it does not depend on
-/// the handler.
+/// A connection from its SYN to its end. Each list of frames has its own handler, so all frames
+/// after the SYN are in one list. The cookie is known in advance, because it does not depend on the
+/// handler.
 #[test]
 fn a_connection_from_beginning_to_end() {
     let responding = Responding::new(config());
@@ -308,7 +300,7 @@ fn a_connection_from_beginning_to_end() {
     let out = answers_of(
         &responding,
         vec![
-            // The second segment comes first. It is dropped, and the peer sends it again.
+            // The second segment arrives first, is dropped, and is sent again by the peer.
             segment(1000, 7, 506, &[ACK], cookie + 1, b"world"),
             segment(1000, 7, 501, &[ACK], cookie + 1, b"hello"),
             segment(1000, 7, 506, &[ACK], cookie + 6, b"world"),
@@ -330,8 +322,8 @@ fn a_connection_from_beginning_to_end() {
     assert_eq!((counts.get(Fate::Early), counts.opened, counts.open, counts.ended(End::Closed)), (1, 1, 0, 1));
 }
 
-/// One peer opens as many connections as it can. Another peer is served nevertheless, and each connection that was refused
-/// counts.
+/// One peer opens as many connections as it can. Another peer is still served, and each refused
+/// connection counts.
 #[test]
 fn one_peer_leaves_room_for_others() {
     const OTHER: [u8; 4] = [10, 0, 0, 3];
@@ -353,7 +345,7 @@ fn one_peer_leaves_room_for_others() {
     assert_eq!((counts.opened, counts.refused), (4, 9));
 }
 
-/// Each SYN of a burst is answered, but there is room for only one connection. Each other
+/// Each SYN of a burst is answered, but there is room for only one connection. Each further
 /// connection counts as refused once, even if its peer sends more segments before the reset
 /// arrives.
 #[test]
@@ -414,7 +406,6 @@ fn what_is_left_undone_is_told_by_its_reason() {
 }
 
 proptest! {
-    /// Any packet has exactly one fate, and nothing panics.
     #[test]
     fn a_stranger_can_write_what_he_likes(
         kind in 0_usize..5,

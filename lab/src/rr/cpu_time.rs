@@ -8,23 +8,23 @@ use rustix::time::{ClockId, clock_gettime};
 /// The unit of time in /proc/stat: `USER_HZ`, which is 100 on all architectures.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The CPU time used up to a point in time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuTime {
     process: Duration,
-    /// The time that all CPUs were not idle, or `None` if it cannot be read.
+    /// The time in which CPUs were not idle, summed over all CPUs. `None` if /proc/stat cannot be
+    /// read.
     machine: Option<Duration>,
 }
 
 impl CpuTime {
-    /// The CPU time used up to now.
     pub(super) fn now() -> Self {
         let process = clock_gettime(ClockId::ProcessCPUTime);
         let process = Duration::new(process.tv_sec.max(0) as u64, process.tv_nsec.max(0) as u32);
         Self { process, machine: fs::read_to_string("/proc/stat").ok().and_then(|stat| busy(&stat)) }
     }
 
-    /// The CPUs that this process and the machine used on average since `earlier`, which is `time` ago.
+    /// The average number of CPUs that this process and the machine used since `earlier`, which is
+    /// `time` ago.
     pub(super) fn since(self, earlier: Self, time: Duration) -> (f64, Option<f64>) {
         let of = |used: Duration| used.as_secs_f64() / time.as_secs_f64().max(f64::MIN_POSITIVE);
         let machine = self.machine.zip(earlier.machine).map(|(now, then)| of(now.saturating_sub(then)));

@@ -1,5 +1,5 @@
-//! The request-response load, like netperf's TCP_RR and UDP_RR: many connections, each with one request or response in
-//! flight.
+//! The request-response load, like netperf's TCP_RR and UDP_RR: many connections, each with one
+//! request or response in flight.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -17,22 +17,20 @@ use crate::error::LabError;
 use crate::histogram::Histogram;
 use crate::measurement::Measurement;
 
-/// How long connecting may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// After this time a datagram counts as lost, and is sent again. netperf's UDP_RR would stall.
+/// After this time, a datagram counts as lost and is sent again. netperf's UDP_RR would stall.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
-/// How often the load looks for lost datagrams, and whether the time is over.
+/// The interval at which the load checks for lost datagrams, and for the end of the time.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
-/// The most events that are read at a time: the default number of connections.
+/// The maximum number of events that are read at a time: the default number of connections.
 pub(super) const EVENTS: usize = 512;
 
-/// The files that the process needs besides its connections.
 pub(super) const OTHER_FILES: u64 = 64;
 
-/// The most bytes that are read or written at a time.
+/// The maximum number of bytes that are read or written at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// The options of a load.
@@ -42,7 +40,7 @@ pub struct Load {
     pub target: SocketAddr,
     /// Whether requests and responses are datagrams.
     pub udp: bool,
-    /// How many requests are under way at a time.
+    /// The number of requests that are in flight at a time.
     pub connections: usize,
     /// The threads that share the connections.
     pub threads: usize,
@@ -61,14 +59,13 @@ pub struct Load {
 pub struct Measured {
     elapsed: Duration,
     latency: Histogram,
-    /// The CPUs that were busy on average: in this process, and in the machine.
+    /// The average number of busy CPUs: in this process, and in the machine.
     process_cpus: f64,
     machine_cpus: Option<f64>,
-    /// The connections that broke.
+    /// The number of connections that broke.
     pub broken: u64,
-    /// The datagrams that were sent again.
     lost: u64,
-    /// Why the first connection broke.
+    /// The reason for which the first connection broke.
     pub first_error: Option<String>,
 }
 
@@ -92,7 +89,7 @@ impl Measured {
 /// Connects, warms up, and measures.
 ///
 /// # Errors
-/// If the server cannot be reached, or nothing is answered.
+/// If the server cannot be reached, or no request is answered.
 pub fn measure(args: &Load) -> Result<Measured, LabError> {
     allow_files(args.connections as u64 + OTHER_FILES);
     let threads = args.threads.min(args.connections);
@@ -124,7 +121,8 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
         measured.broken += tally.broken;
         measured.lost += tally.lost;
         measured.first_error = measured.first_error.or(tally.first_error);
-        // The longest of the threads' times. They differ by the time that it takes to notice the end.
+        // The longest of the threads' times, which differ by the time until a thread notices the
+        // end.
         if tally.elapsed > measured.elapsed {
             measured.elapsed = tally.elapsed;
             (measured.process_cpus, measured.machine_cpus) = tally.cpus;
@@ -137,7 +135,7 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
     }
 }
 
-/// Raises the limit of open files. If that is refused, connecting returns the error.
+/// Raises the limit of open files. If the kernel refuses this, connecting returns the error.
 pub(super) fn allow_files(needed: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
@@ -193,7 +191,6 @@ impl AsFd for Stream {
     }
 }
 
-/// A connection and its state.
 struct Connection {
     stream: Stream,
     to_write: usize,
@@ -201,10 +198,8 @@ struct Connection {
     asked: Instant,
 }
 
-/// The connections of a thread.
 struct Share {
     epoll: std::os::fd::OwnedFd,
-    /// `None` if the connection broke.
     connections: Vec<Option<Connection>>,
     piece: Vec<u8>,
 }
@@ -261,7 +256,7 @@ fn run_share(share: &mut Share, barrier: &Barrier, args: &Load) -> io::Result<Ta
             Err(error) => return Err(error.into()),
         }
         for event in &events {
-            // The field is copied, since it is not aligned on some architectures.
+            // The field is copied, because it is not aligned on some architectures.
             let data = event.data;
             let at = data.u64() as usize;
             share.go_on(at, args, is_warm, &mut tally);
@@ -289,7 +284,6 @@ fn run_share(share: &mut Share, barrier: &Barrier, args: &Load) -> io::Result<Ta
 }
 
 impl Share {
-    /// Continues a connection until it would block.
     fn go_on(&mut self, at: usize, args: &Load, is_warm: bool, tally: &mut Tally) {
         let Some(connection) = &mut self.connections[at] else { return };
         if let Err(error) = connection.go_on(&mut self.piece, args, is_warm, tally) {
@@ -335,7 +329,7 @@ impl Connection {
                 }
                 (self.to_write, self.to_read, self.asked) = (args.request, args.response, now);
             } else if read < piece.len() {
-                // There was no more data: an event follows when there is.
+                // An event follows when there is more data.
                 return Ok(());
             }
             // No response can arrive before the request is written, so this saves a read.
@@ -346,7 +340,7 @@ impl Connection {
         }
     }
 
-    /// Writes the rest of the request. Returns whether all of it is written.
+    /// Writes the remaining bytes of the request. Returns true if all of them are written.
     fn write(&mut self, piece: &[u8]) -> io::Result<bool> {
         while self.to_write > 0 {
             match self.stream.write(&piece[..self.to_write.min(piece.len())]) {

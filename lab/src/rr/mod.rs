@@ -1,5 +1,5 @@
-//! The experiment that RPS was published with: requests and responses over many connections, the kernel's stack beside
-//! `respond` as the server, with steering and without.
+//! The experiment with which RPS was published: requests and responses over many connections. The
+//! servers are the kernel's stack and `respond`, with steering and without.
 
 mod cpu_time;
 mod load;
@@ -31,18 +31,17 @@ pub use load::{Load, Measured, measure};
 
 const PORT: u16 = 5000;
 
-/// The bytes of a request, and of a response: those of the published experiment.
+/// The length of a request and of a response in bytes, as in the published experiment.
 const MESSAGE_BYTES: usize = 1;
 
 /// How much longer than its run a server may live if this process dies and cannot stop it.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 
-/// The server of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Serving {
     /// The kernel's stack, with rps_cpus or without.
     Kernel { steers: bool },
-    /// `respond` by a device, on one CPU or on all.
+    /// `respond` with a device, on one CPU or on all CPUs.
     Respond { xdp: bool, steers: bool },
 }
 
@@ -55,7 +54,8 @@ const WAYS: [(&str, Serving); 6] = [
     ("respond by AF_XDP, balance", Serving::Respond { xdp: true, steers: true }),
 ];
 
-/// The experiment. If namespaces cannot be created, it has no cases, and states the reason.
+/// The experiment. If namespaces cannot be created, the experiment has no cases, and states the
+/// reason.
 pub(crate) fn plan(settings: &Settings) -> Vec<Experiment> {
     let mut experiment = Experiment::new("rr", 3, settings);
     if settings.cpus.len() < 2 {
@@ -81,7 +81,6 @@ pub(crate) fn plan(settings: &Settings) -> Vec<Experiment> {
 
 struct Trial {
     namespaces: Arc<NamespacePair>,
-    /// The client's CPU, the server's, and others.
     cpus: Vec<usize>,
     connections: usize,
     warm_up: Duration,
@@ -95,7 +94,7 @@ impl Trial {
         match self.serving {
             Serving::Kernel { steers } => self.beside_kernel(steers),
             Serving::Respond { xdp, steers } => {
-                // It ends when this is dropped.
+                // `respond` ends when this value is dropped.
                 let _respond = Respond::start(&self.namespaces, &self.args(xdp, steers))?;
                 self.load()
             }
@@ -106,7 +105,6 @@ impl Trial {
         self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect()
     }
 
-    /// The arguments of `steerage-lab respond`.
     fn args(&self, xdp: bool, steers: bool) -> Vec<String> {
         let interface = End::Server.interface();
         let device = if xdp { format!("af_xdp:{interface}") } else { interface.to_owned() };
@@ -154,7 +152,6 @@ impl Trial {
         })
     }
 
-    /// Runs the client on this thread and on threads that it starts.
     fn load(&self) -> Result<Measurement, LabError> {
         let load = Load {
             target: SocketAddr::from((SERVER_ADDRESS, PORT)),
@@ -178,11 +175,11 @@ impl Trial {
     }
 }
 
-/// `steerage-lab respond` in a process of its own. It ends when its standard input does: when this is dropped, and also if this
-/// process dies.
+/// `steerage-lab respond` in its own process, which ends when its standard input ends: when this
+/// value is dropped, and also if this process dies.
 struct Respond {
     child: Child,
-    /// Reads its standard error to the end, so that it never blocks.
+    /// Reads the process's standard error to the end, so that the process never blocks.
     said: Option<JoinHandle<()>>,
 }
 
@@ -192,7 +189,8 @@ impl Respond {
         let spawn = || {
             let mut command = Command::new("/proc/self/exe");
             command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-            // In a process group of its own it does not get the signal of Ctrl-C. We stop it.
+            // In its own process group, the process does not receive the signal of Ctrl-C. This
+            // process stops it.
             command.process_group(0).spawn()
         };
         let mut child = namespaces.within(End::Server, spawn).map_err(failed)?;
@@ -208,7 +206,7 @@ impl Respond {
 
 impl Drop for Respond {
     fn drop(&mut self) {
-        // An error means that it has ended already.
+        // An error means that the process has ended already.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
         if let Some(said) = self.said.take() {
@@ -217,7 +215,8 @@ impl Drop for Respond {
     }
 }
 
-/// Reads its standard error until it is ready. If it ends before, its last line is the reason.
+/// Reads the process's standard error until it is ready. If the process ends first, its last line
+/// is the reason.
 fn until_ready(err: &mut BufReader<ChildStderr>) -> io::Result<()> {
     let mut last = String::new();
     loop {
@@ -233,5 +232,4 @@ fn until_ready(err: &mut BufReader<ChildStderr>) -> io::Result<()> {
     }
 }
 
-/// The longest line that is read.
 const LINE_MAX: u64 = 1 << 16;

@@ -1,5 +1,5 @@
-//! Two network namespaces without names, joined by a veth pair. The kernel removes them when this process ends, however
-//! it ends.
+//! Two network namespaces without names, joined by a veth pair. The kernel removes them when this
+//! process ends, however it ends.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,6 @@ use crate::error::LabError;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// An end of the veth pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Client,
@@ -19,7 +18,6 @@ pub(super) enum End {
 }
 
 impl End {
-    /// The name of the interface at this end.
     pub(super) fn interface(self) -> &'static str {
         match self {
             Self::Client => "c0",
@@ -28,14 +26,14 @@ impl End {
     }
 }
 
-/// The client's address, and the server's. The kernel has the server's address only while its stack is the server.
+/// The addresses of the client and the server. The kernel has the server's address only while its
+/// stack is the server.
 const CLIENT: &str = "10.210.0.1/24";
 const SERVER: &str = "10.210.0.2/24";
 
-/// The server's address alone.
 pub(super) const SERVER_ADDRESS: [u8; 4] = [10, 210, 0, 2];
 
-/// Both namespaces. They exist as long as this does.
+/// Both namespaces, which exist until this value is dropped.
 #[derive(Debug)]
 pub(super) struct NamespacePair {
     client: File,
@@ -46,7 +44,7 @@ impl NamespacePair {
     /// Creates the namespaces and the veth pair.
     ///
     /// # Errors
-    /// If this process may not do that, or there is no `ip`.
+    /// If this process may not create them, or if `ip` is missing.
     pub(super) fn new() -> Result<Self, LabError> {
         let made = || {
             on_own_thread(|| {
@@ -61,7 +59,7 @@ impl NamespacePair {
         namespaces.ip(End::Client, &format!("link add c0 type veth peer name s0 netns {other}"))?;
         for end in [End::Client, End::Server] {
             let interface = end.interface();
-            // The kernel sends nothing of its own, such as router solicitations.
+            // The kernel must not send packets of its own, such as router solicitations.
             namespaces.ip(end, &format!("link set dev {interface} addrgenmode none"))?;
             namespaces.ip(end, &format!("link set dev {interface} up"))?;
         }
@@ -69,33 +67,31 @@ impl NamespacePair {
         Ok(namespaces)
     }
 
-    /// Moves the calling thread into a namespace. Threads and processes that it starts are in it too.
+    /// Moves the calling thread into a namespace. Threads and processes that it starts are in this
+    /// namespace too.
     pub(super) fn enter(&self, end: End) -> io::Result<()> {
         let namespace = if end == End::Client { &self.client } else { &self.server };
         Ok(setns(namespace, CloneFlags::CLONE_NEWNET)?)
     }
 
-    /// Runs `body` in a namespace, on a thread of its own.
     pub(super) fn within<R: Send>(&self, end: End, body: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
         on_own_thread(|| self.enter(end).and_then(|()| body()))
     }
 
-    /// Gives the server's address to its kernel, or removes it.
     pub(super) fn serve_by_kernel(&self, yes: bool) -> Result<(), LabError> {
         let what = if yes { "add" } else { "del" };
         self.ip(End::Server, &format!("addr {what} {SERVER} dev s0"))
     }
 
-    /// Makes the client's kernel look for the server's link address again.
     pub(super) fn forget(&self) -> Result<(), LabError> {
         self.ip(End::Client, "neigh flush dev c0")
     }
 
-    /// Sets rps_cpus of both interfaces.
     pub(super) fn set_rps_cpus(&self, mask: &str) -> Result<(), LabError> {
         for end in [End::Client, End::Server] {
             let set = || {
-                // /sys shows the network namespace of the process that mounted it. So this thread mounts its own.
+                // /sys shows the network namespace of the process that mounted it, so this thread
+                // mounts its own.
                 unshare(CloneFlags::CLONE_NEWNS)?;
                 mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
                 mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), None::<&str>)?;
@@ -117,7 +113,7 @@ impl NamespacePair {
     }
 }
 
-/// Runs `body` on a thread of its own, so that the namespaces of the caller do not change.
+/// Runs `body` on a separate thread, so that the namespaces of the caller do not change.
 fn on_own_thread<R: Send>(body: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
     thread::scope(|scope| scope.spawn(body).join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
 }

@@ -9,17 +9,15 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::load::{EVENTS, LOOK};
 
-/// The epoll data of the listener.
 const LISTENER: u64 = u64::MAX;
 
-/// The most bytes that are read at a time.
+/// The maximum number of bytes that are read at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A server that listens. It accepts connections in [`Server::serve`].
+/// A listening server, which accepts connections in [`Server::serve`].
 pub(super) struct Server {
     listener: TcpListener,
     epoll: std::os::fd::OwnedFd,
-    /// The connections, each with the number of bytes that are still missing from its request.
     connections: Vec<Option<(TcpStream, usize)>>,
     request: usize,
     response: Vec<u8>,
@@ -27,7 +25,6 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Listens at an address of this network namespace.
     pub(super) fn listen(at: SocketAddr, request: usize, response: usize) -> io::Result<Self> {
         let listener = TcpListener::bind(at)?;
         listener.set_nonblocking(true)?;
@@ -37,11 +34,10 @@ impl Server {
         Ok(Self { listener, epoll, connections: Vec::new(), request, response, piece })
     }
 
-    /// Answers requests until `stop` is set.
     pub(super) fn serve(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
         let mut events = Vec::with_capacity(EVENTS);
-        // Relaxed: no other data depends on it.
+        // `Relaxed`: no other data depends on this flag.
         while !stop.load(Ordering::Relaxed) {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
@@ -49,7 +45,7 @@ impl Server {
                 Err(error) => return Err(error.into()),
             }
             for event in &events {
-                // The field is copied, since it is not aligned on some architectures.
+                // The field is copied, because it is not aligned on some architectures.
                 let data = event.data;
                 match data.u64() {
                     LISTENER => self.accept()?,
@@ -61,7 +57,7 @@ impl Server {
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        // A connection that was closed before it was accepted is no reason to stop.
+        // A connection that was closed before it was accepted is not a reason to stop.
         while let Ok((stream, _)) = self.listener.accept() {
             // The stream blocks: it is read only after an event, and a response is written whole.
             stream.set_nodelay(true)?;
@@ -72,7 +68,8 @@ impl Server {
         Ok(())
     }
 
-    /// Reads a part of a request, and answers when the request is complete. A connection that fails or ends is closed.
+    /// Reads a part of a request, and answers when the request is complete. A connection that fails
+    /// or ends is closed.
     fn answer(&mut self, at: usize) {
         let Some(place @ Some(_)) = self.connections.get_mut(at) else { return };
         let Some((stream, lacks)) = place else { return };

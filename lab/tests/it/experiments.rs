@@ -1,5 +1,5 @@
-//! Runs each experiment for a time that is too short for figures. The tests check that the experiments work and that the page can
-//! read what they print, not how fast anything is.
+//! Runs each experiment for a time that is too short for figures. The tests check that the
+//! experiments work and that the page can read their output, but not the speed.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -28,7 +28,8 @@ fn page(args: &[&str]) -> Output {
     Command::new("python3").arg(page).args(args).output().unwrap()
 }
 
-/// Each run has the values that lab/experiments.json describes, and each compared series was run or skipped for a reason.
+/// Each run has the values that lab/experiments.json describes, and each compared series was run or
+/// skipped for a reason.
 #[test]
 fn every_experiment_runs_and_the_page_draws_it() {
     let output = lab(&["all", "--quick"]).output().unwrap();
@@ -57,7 +58,7 @@ fn every_experiment_runs_and_the_page_draws_it() {
     let expected = described.as_object().unwrap().keys().filter(|name| !of_peers.contains(&name.as_str()));
     for name in expected.filter(|_| cpus == 2 && skipped.is_empty()) {
         assert!(names.contains(name.as_str()), "{name}: {names:?}");
-        // Series of other programs are only seen beside them.
+        // Series of other programs are only shown beside ours.
         let ours = described[name]["compared"].as_array().unwrap().iter().map(|pair| pair[0].as_str().unwrap());
         for series in ours.filter(|series| !series.starts_with("steerage meter")) {
             assert!(seen.contains(&(name.clone(), series.to_owned())), "{name}: {series}");
@@ -80,7 +81,7 @@ fn every_experiment_runs_and_the_page_draws_it() {
     assert!(html.matches("<svg").count() >= names.len() && html.contains("</html>"), "{html}");
 }
 
-/// The rounds of a file are compared with each other, and verdicts need three of them.
+/// The rounds of a file are compared with each other, and verdicts need three rounds.
 #[test]
 fn the_page_compares_within_rounds_and_keeps_near_and_far_apart() {
     if !is_installed("python3", "python3") {
@@ -94,7 +95,7 @@ fn the_page_compares_within_rounds_and_keeps_near_and_far_apart() {
         .to_string();
         text.push('\n');
     };
-    // The machine gets slower, and the ratio of both series stays.
+    // The machine gets slower, but the ratio of both series stays the same.
     for round in 0..5 {
         line("forwarding, one CPU", round, [60.0, 61.0], 10.0 / (round + 1) as f64);
         line("forwarding, a collector", round, [60.0, 61.0], 12.0 / (round + 1) as f64);
@@ -115,7 +116,6 @@ fn the_page_compares_within_rounds_and_keeps_near_and_far_apart() {
     }
 }
 
-/// The picture of the README is drawn from the table of docs/performance.md.
 #[test]
 fn the_picture_shows_the_table() {
     if is_installed("python3", "python3") {
@@ -151,7 +151,6 @@ fn wrong_command_lines_are_refused() {
     }
 }
 
-/// `respond` in a namespace, until its standard input is closed.
 fn respond(namespaces: &Namespaces, at: usize, device: &[&str]) -> Child {
     let host = ["--address", "10.210.0.2/24", "--rr", "5000:1:1", "--rr", "5001:20:3000", "--check-order"];
     let args = [&["respond"], device, &host].concat();
@@ -164,7 +163,7 @@ fn respond(namespaces: &Namespaces, at: usize, device: &[&str]) -> Child {
     child
 }
 
-/// Pings it, echoes by it and sends requests to it. Returns what it counted.
+/// Pings the responder, and sends echoes and requests to it. Returns its counts.
 fn converse(namespaces: &Namespaces, client: usize, mut child: Child) -> Value {
     namespaces.within(client, || {
         ping(address("10.210.0.2"), 500);

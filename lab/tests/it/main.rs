@@ -1,4 +1,4 @@
-//! The experiments run, and the responder has the kernel as its peer.
+//! The experiments, and the responder with the kernel as its peer.
 
 mod experiments;
 mod respond;

@@ -1,4 +1,4 @@
-//! Tests of the responder. Its peer is the kernel of another network namespace.
+//! Tests of the responder, whose peer is the kernel of another network namespace.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -39,13 +39,12 @@ fn input(interface: &str) -> Input {
     options.open().unwrap().input
 }
 
-/// A namespace whose kernel is the peer, and the responder. One cable connects both, or two cables
-/// and a wire.
+/// A namespace whose kernel is the peer, and the responder. One veth pair connects both, or two
+/// veth pairs and a `Wire`.
 struct Net {
     namespaces: Namespaces,
     responding: Arc<Responding>,
     handle: Handle,
-    /// The instance of the responder, and that of the wire.
     running: Mutex<Vec<Running<()>>>,
     faults: Vec<Arc<FaultCounts>>,
 }
@@ -65,7 +64,7 @@ impl Net {
         let server = if faults.is_some() { 2 } else { 1 };
         namespaces.veth((CLIENT, "c0"), (1, "s0"));
         namespaces.address(CLIENT, 1, "c0");
-        // Segments that are too long for a cable are split.
+        // Segments that are too long for a real cable are split.
         namespaces.must(CLIENT, "link set dev c0 gso_max_segs 1");
         let wire = faults.map(|faults| {
             namespaces.veth((1, "w0"), (2, "s0"));
@@ -86,7 +85,6 @@ impl Net {
         Some(Self { namespaces, responding, handle, running: Mutex::new(all), faults })
     }
 
-    /// Runs `body` in the client's namespace.
     fn client<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
         self.namespaces.within(CLIENT, body)
     }
@@ -99,8 +97,8 @@ impl Net {
         until(end.name(), || self.ended(end) == count);
     }
 
-    /// Ends the run. Checks that all received packets are accounted for, and that each packet has
-    /// one fate and each connection one end.
+    /// Ends the run. Checks that all received packets are accounted for, that each packet has one
+    /// fate, and that each connection has one end.
     fn end(self) -> Snapshot {
         let mut ended = self.running.into_inner().unwrap().into_iter().map(handlers::end);
         let snapshot = ended.next().unwrap();
@@ -115,7 +113,6 @@ impl Net {
     }
 }
 
-/// A cable between `s0` and `w0` with faults in both directions.
 fn wire(faults: Faults) -> (Running<()>, [Arc<FaultCounts>; 2]) {
     let (one, first) = Fault::new(input("s0"), faults);
     let (other, second) = Fault::new(input("w0"), faults.seed(faults.seed + 1));
@@ -133,12 +130,11 @@ fn connect(to: &str, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Bytes that differ between connections.
 fn payload(of: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (of * 131 + at * 7 + (at >> 8)) as u8).collect()
 }
 
-/// Sends bytes to the echo service and checks the reply. It reads while it writes.
+/// Sends bytes to the echo service and checks the reply, which is read while the bytes are sent.
 fn echo(stream: &TcpStream, bytes: &[u8]) {
     thread::scope(|scope| {
         scope.spawn(|| (&*stream).write_all(bytes).unwrap());
@@ -148,7 +144,6 @@ fn echo(stream: &TcpStream, bytes: &[u8]) {
     });
 }
 
-/// Sends requests, and checks each byte of the responses.
 fn ask(mut stream: &TcpStream, times: usize) {
     for _ in 0..times {
         stream.write_all(&[0x5a; 10]).unwrap();
@@ -158,7 +153,6 @@ fn ask(mut stream: &TcpStream, times: usize) {
     }
 }
 
-/// Closes this side first, and waits until the other side closes too.
 fn close(mut stream: TcpStream) {
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(stream.read(&mut [0; 100]).unwrap(), 0);
@@ -197,13 +191,12 @@ fn the_kernel_gets_its_answers() {
     net.end();
 }
 
-/// Raises the limit for open files to `count`, one per connection.
 fn allow_files(count: u64) {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(count), hard.max(count)).unwrap();
 }
 
-/// Two thousand connections are open. Many rounds use each of them, while the CPUs that own them
+/// Two thousand connections are open. Many rounds use each connection, while the CPUs that own them
 /// change all the time.
 #[test]
 fn no_connection_breaks_while_masks_change() {
@@ -219,7 +212,7 @@ fn no_connection_breaks_while_masks_change() {
         let streams: Vec<TcpStream> = (0..CONNECTIONS / THREADS).map(|_| connect(V4, ECHO).unwrap()).collect();
         open.fetch_add(streams.len() as u32, Ordering::SeqCst);
         let mut round = 0;
-        // Until the masks have changed often enough during the rounds.
+        // The rounds continue until the masks have changed often enough.
         while round < 3 || changes.load(Ordering::SeqCst) < CHANGES {
             round += 1;
             let of = |nth: usize| payload((share * CONNECTIONS + nth) * 31 + round, 900 + nth % 1000);
@@ -377,7 +370,6 @@ fn who_says_nothing_is_reset() {
     net.end();
 }
 
-/// A handler that panics when a certain datagram arrives.
 struct Panics(Respond);
 
 impl Handler for Panics {

@@ -1,4 +1,4 @@
-//! Selects which packets go to the same job.
+//! Selects the packets that go to the same job.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use steerage::FlowKey;
 use steerage::flow::FlowParts;
 
-/// The packets that go to the same job.
+/// The rule that selects the packets of the same job.
 ///
 /// ```
 /// use steerage::FlowKey;
@@ -24,11 +24,12 @@ pub enum Together {
     /// Both directions of a flow.
     #[default]
     Flow,
-    /// All flows between two addresses, for protocols with several connections, such as FTP and SIP.
+    /// All flows between two addresses, for protocols with several connections, such as FTP and
+    /// SIP.
     Hosts,
-    /// All packets from an address.
+    /// All packets from one source address.
     Source,
-    /// All packets to an address.
+    /// All packets to one destination address.
     Destination,
 }
 
@@ -50,7 +51,6 @@ impl Together {
     }
 }
 
-/// The key with only the addresses, or with only one of them.
 fn hosts(flow: FlowKey, source: bool, destination: bool) -> FlowKey {
     let (Some(from), Some(to)) = (flow.source(), flow.destination()) else {
         return match flow.parts() {

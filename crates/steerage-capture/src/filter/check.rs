@@ -6,13 +6,12 @@ use super::{FilterError, INSTRUCTIONS_MAX, Instruction};
 /// The number of memory words of a program: `BPF_MEMWORDS`.
 const MEMORY_WORDS: u32 = 16;
 
-/// Loads from this offset on do not read the packet but the kernel's information about it:
+/// Loads from this offset on read the kernel's information about the packet instead of the packet:
 /// `SKF_AD_OFF`.
 const ANCILLARY: u32 = 0xffff_f000;
-/// The end of that information. Its parts are at multiples of 4 below this: `SKF_AD_MAX`.
+/// The end of that information, whose fields are at multiples of 4 below it: `SKF_AD_MAX`.
 const ANCILLARY_END: u32 = ANCILLARY + 64;
 
-/// The kind of an instruction, as far as the rules need it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// An instruction that is always valid.
@@ -51,7 +50,6 @@ fn kind(code: u16) -> Option<Kind> {
     })
 }
 
-/// Refuses programs that the kernel would refuse.
 pub(super) fn program(program: &[Instruction]) -> Result<(), FilterError> {
     let wrong = |at, what| Err(FilterError::Program { at, what });
     if program.is_empty() {
@@ -91,13 +89,13 @@ fn instruction_is_wrong(instruction: &Instruction, behind: usize) -> Option<&'st
     }
 }
 
-/// Checks that no path through the program reads a memory word before it was written, like
+/// Checks that no path through the program reads a memory word before it is written, like
 /// `check_load_and_stores`. All jumps go forward, so one pass sees every path to an instruction
 /// before the instruction itself.
 fn memory_is_written_before_it_is_read(program: &[Instruction]) -> Result<(), FilterError> {
-    // The words that are written in any case when a jump reaches an instruction, one bit per word.
+    // The words that are certainly written when a jump reaches an instruction, one bit per word.
     let mut on_arrival = vec![u16::MAX; program.len()];
-    // The same for the path from the previous instruction.
+    // The words that are written on the path from the previous instruction.
     let mut written: u16 = 0;
     for (at, instruction) in program.iter().enumerate() {
         written &= on_arrival[at];

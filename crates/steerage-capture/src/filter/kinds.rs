@@ -1,17 +1,17 @@
-//! The kinds of frames in capture files, each of which takes a filter of its own.
+//! The kinds of frames in capture files. Each kind needs its own filter program.
 
 use steerage::LinkType;
 
-/// The properties of frames for which a filter is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameKind {
     pub(crate) link: LinkType,
-    /// The byte order of the file. It matters if the link header has the byte order of the machine
-    /// that wrote it.
+    /// The byte order of the file, which matters if the link header has the byte order of the
+    /// machine that wrote it.
     pub(crate) big_endian: bool,
 }
 
-/// Link types whose header has the byte order of the machine that wrote it: BSD loopback, and OpenBSD's `enc`.
+/// Link types whose header has the byte order of the machine that wrote it: BSD loopback, and
+/// OpenBSD's `enc`.
 const IN_WRITERS_ORDER: [LinkType; 2] = [LinkType::NULL, LinkType(109)];
 
 /// Link types that steerage filters without dissecting them: 802.11, with or without radiotap
@@ -23,7 +23,6 @@ impl FrameKind {
         Self { link, big_endian: big_endian && IN_WRITERS_ORDER.contains(&link) }
     }
 
-    /// All kinds of frames that a pipe or a pcapng file may contain.
     pub(super) fn usual() -> impl Iterator<Item = Self> {
         let links = LinkType::READ.iter().copied().chain(WIRELESS);
         let reversed = Self::new(LinkType::NULL, true);

@@ -1,10 +1,10 @@
-//! Parses a filter as `tcpdump -ddd` prints it: the number of instructions, and four numbers for each.
+//! Parses a filter as `tcpdump -ddd` prints it: the number of instructions, and four numbers for
+//! each.
 
 use std::str::FromStr;
 
 use super::{Filter, FilterError, INSTRUCTIONS_MAX, Instruction, SHOWN_CHARS_MAX, shown};
 
-/// Whether a character separates numbers.
 fn is_between(c: char) -> bool {
     c.is_ascii_whitespace() || c == ','
 }

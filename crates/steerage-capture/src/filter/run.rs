@@ -1,5 +1,4 @@
-//! Runs a filter on a frame in memory. This does for frames of files what the kernel does for
-//! interfaces.
+//! Runs a filter on a frame in memory, as the kernel does for interfaces.
 //!
 //! Each operation means the same as in libpcap's `bpf_filter.c`, which `tcpdump -r` uses. For
 //! example, a load past the end of the frame rejects the frame. No crate offers this (November
@@ -11,15 +10,15 @@ use super::{Filter, FilterError, Instruction};
 const MEMORY_WORDS: usize = 16;
 
 /// Loads from this offset on read the kernel's information about a packet, or are relative to
-/// headers that the kernel has found (`SKF_LL_OFF`). For a frame of a file there is no such
-/// information, and no frame is this long.
+/// headers that the kernel has found (`SKF_LL_OFF`). For a frame of a file, this information does
+/// not exist, and no frame is this long.
 const KERNEL_ONLY: u32 = 0xffe0_0000;
 
 /// A filter for frames in memory, such as those of a capture file.
 ///
-/// Its work is bounded. It has at most [`INSTRUCTIONS_MAX`](super::INSTRUCTIONS_MAX) instructions,
-/// and runs each at most once, because all jumps go forward. It allocates nothing and reads nothing
-/// but the frame.
+/// The work of a filter is bounded: it has at most [`INSTRUCTIONS_MAX`](super::INSTRUCTIONS_MAX)
+/// instructions, and runs each at most once, because all jumps go forward. A filter allocates
+/// nothing and reads nothing but the frame.
 ///
 /// ```
 /// use steerage_capture::filter::Filter;
@@ -39,11 +38,9 @@ pub struct FrameFilter {
     operations: Box<[Operation]>,
 }
 
-/// An instruction, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Load(Size, u32),
-    /// Loads from the constant offset plus X.
     LoadBeyond(Size, u32),
     LoadConstant(u32),
     LoadLength,
@@ -60,8 +57,8 @@ enum Operation {
     XFromA,
     AFromX,
     Jump(u32),
-    /// Compares A. The numbers say how many instructions to skip if the comparison holds, and if it
-    /// does not.
+    /// Compares A. The numbers are the instructions to skip if the comparison holds, and if it does
+    /// not.
     Branch(Comparison, Operand, u8, u8),
     Return(u32),
     ReturnA,
@@ -106,8 +103,8 @@ impl Filter {
     /// Prepares the filter for frames in memory.
     ///
     /// # Errors
-    /// [`FilterError::KernelOnly`] if it uses information that only the kernel has. A filter that
-    /// tcpdump compiled for an interface may do so.
+    /// [`FilterError::KernelOnly`] if the filter uses information that only the kernel has, as a
+    /// filter that tcpdump compiled for an interface may do.
     pub fn for_frames(&self) -> Result<FrameFilter, FilterError> {
         let decoded = self.instructions.iter().enumerate();
         let operations = decoded.map(|(at, one)| Operation::decode(one).ok_or(FilterError::KernelOnly { at }));
@@ -167,13 +164,15 @@ impl Operation {
 }
 
 impl FrameFilter {
-    /// How many bytes of the frame the filter lets through. 0 means that it removes the frame.
-    /// `wire_len` is the length of the frame on the wire, which `len`, `less` and `greater` use.
+    /// The number of bytes of the frame that the filter accepts. 0 means that the filter removes
+    /// the frame. `wire_len` is the length of the frame on the wire, which `len`, `less` and
+    /// `greater` use.
     pub fn run(&self, frame: &[u8], wire_len: u32) -> u32 {
         self.try_run(frame, wire_len).unwrap_or(0)
     }
 
-    /// Runs the program. `None` if it loads bytes past the end of the frame, or divides by 0.
+    /// Runs the program. `None` if the program loads bytes past the end of the frame, or divides
+    /// by 0.
     fn try_run(&self, frame: &[u8], wire_len: u32) -> Option<u32> {
         let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; MEMORY_WORDS]);
         let mut rest = self.operations.iter();
@@ -314,8 +313,8 @@ mod tests {
         program.parse::<Filter>().unwrap().for_frames().unwrap().run(frame, wire_len)
     }
 
-    /// The expected results come from `bpf_filter` of libpcap 1.10. It ran each program on `frame`,
-    /// with a length on the wire of 100.
+    /// The expected results come from `bpf_filter` of libpcap 1.10, which ran each program on
+    /// `frame`, with a length on the wire of 100.
     #[test]
     fn operations_are_those_of_libpcap() {
         let frame = [1, 2, 3, 4, 5, 6, 7, 8];

@@ -1,4 +1,4 @@
-//! Uses tcpdump as the compiler. It runs as a child process and prints a program.
+//! Uses tcpdump as the compiler: a child process that prints a program.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -14,34 +14,34 @@ use super::{Filter, FilterError, FrameKind, SHOWN_CHARS_MAX, shown};
 
 const TCPDUMP: &str = "tcpdump";
 
-/// How long tcpdump may take. Compiling takes milliseconds, but tcpdump first looks up host names
-/// in the expression. A resolver tries for 10 s before it gives up on a server.
+/// The timeout of tcpdump. Compiling takes milliseconds, but tcpdump first resolves host names in
+/// the expression. A resolver tries a server for 10 s.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// How many bytes tcpdump may print. As numbers, the longest program that the kernel accepts has
-/// 112 KiB.
+/// The maximum number of bytes that tcpdump may print. As numbers, the longest program that the
+/// kernel accepts has 112 KiB.
 const OUTPUT_BYTES_MAX: u64 = 256 << 10;
 
-/// How many characters of tcpdump's error are passed on. Its own errors are shorter.
+/// The maximum number of characters of tcpdump's error that are passed on. tcpdump's own errors are
+/// shorter.
 const SAID_CHARS_MAX: usize = 240;
 
-/// The longest packet that a filter lets through uncut, in bytes. It is tcpdump's maximum, and
-/// longer than any frame.
+/// The longest packet that a filter accepts uncut, in bytes: tcpdump's maximum, which exceeds any
+/// frame.
 const WHOLE: &str = "262144";
 const WHOLE_BYTES: u32 = 262_144;
 
-/// How many compilers run at a time, if an expression is compiled for several kinds of frames.
+/// The maximum number of simultaneous compilers, if an expression is compiled for several kinds of
+/// frames.
 const AT_A_TIME: usize = 8;
 
-/// The start of the message that tcpdump prints before it compiles for a file.
 const READING: &str = "reading from file ";
 
-/// The only word of the language that depends on the interface. It matches VLAN tags, which the
-/// kernel removes from live frames, but which are part of a file's frames. If it is compiled
-/// without the interface, it matches no live frame.
+/// The only word of the language that depends on the interface. `vlan` matches VLAN tags, which the
+/// kernel removes from live frames, but which are part of a file's frames. Compiled without the
+/// interface, `vlan` matches no live frame.
 const NEEDS_INTERFACE: &str = "vlan";
 
-/// Compiles an expression.
 pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Filter, FilterError> {
     Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX }.compile(text, interface, link)
 }
@@ -62,7 +62,6 @@ pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<F
     compiled
 }
 
-/// The header of a capture file of this kind, without packets.
 fn file_header(kind: FrameKind) -> Vec<u8> {
     let (link, magic, version) = (u32::from(kind.link.0), 0xa1b2_c3d4_u32, [2_u16, 4]);
     let words = [magic, 0, 0, 0, WHOLE_BYTES, link];
@@ -73,7 +72,6 @@ fn file_header(kind: FrameKind) -> Vec<u8> {
     header
 }
 
-/// The program to run, and its time limit.
 struct Compiler<'a> {
     program: &'a OsStr,
     time_max: Duration,
@@ -93,7 +91,7 @@ impl Compiler<'_> {
             // -p: do not make the interface promiscuous. tcpdump opens the interface for a moment.
             let compiled = self.run(&["-p", "-i", interface, "-y", link], text);
             // If tcpdump may not open the interface, or the interface is down, compile without it.
-            // All words but `vlan` mean the same then.
+            // All words except `vlan` then mean the same.
             if !matches!(compiled, Err(FilterError::Expression { .. })) || has_word(text, NEEDS_INTERFACE) {
                 return compiled;
             }
@@ -101,16 +99,15 @@ impl Compiler<'_> {
         self.run(&["-y", link], text)
     }
 
-    /// Runs tcpdump, and reads the program that it prints.
     fn run(&self, options: &[&str], text: &str) -> Result<Filter, FilterError> {
         self.end(self.begin(options, text, &[])?, text)
     }
 
-    /// Starts tcpdump. `input` goes to its standard input, and must be shorter than a pipe.
+    /// Starts tcpdump. `input` goes to its standard input, and must fit into a pipe.
     fn begin(&self, options: &[&str], text: &str, input: &[u8]) -> Result<Child, FilterError> {
         let mut command = Command::new(self.program);
         // -s: do not cut packets, whatever the default is. --: the expression is never an option,
-        // no matter how it begins.
+        // however it begins.
         command.args(options).args(["-s", WHOLE, "-ddd", "--", text]).env("LC_ALL", "C");
         command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -119,13 +116,12 @@ impl Compiler<'_> {
             _ => FilterError::Tcpdump { operation: "start tcpdump", cause },
         })?;
         if let Some(mut pipe) = child.stdin.take() {
-            // If tcpdump does not read this, it prints the reason.
+            // If tcpdump does not read this input, it prints the reason.
             let _ = pipe.write_all(input);
         }
         Ok(child)
     }
 
-    /// Reads the program that tcpdump prints.
     fn end(&self, mut child: Child, text: &str) -> Result<Filter, FilterError> {
         let printed = output(&mut child, self.time_max);
         // tcpdump has ended, or should end. Success means that it printed a complete program.
@@ -140,10 +136,9 @@ fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|other| other == word)
 }
 
-/// Everything that tcpdump prints on standard output and standard error.
 fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)> {
     let deadline = Instant::now() + time_max;
-    // Each pipe has its own reader, so tcpdump never waits for one of them.
+    // Each pipe has its own reader, so that tcpdump never waits for a reader.
     let out = read_aside(child.stdout.take())?;
     let err = read_aside(child.stderr.take())?;
     let wait = |printed: mpsc::Receiver<io::Result<String>>| {
@@ -189,7 +184,6 @@ mod tests {
 
     use super::*;
 
-    /// A script that replaces tcpdump.
     struct Script(PathBuf);
 
     impl Script {
@@ -206,8 +200,8 @@ mod tests {
 
         fn compile_within(&self, text: &str, time_max: Duration) -> Result<Filter, FilterError> {
             let program: OsString = self.0.clone().into();
-            // While another test forks, its child may still have the script open for writing. Then
-            // running it fails with ETXTBSY.
+            // While another test forks, its child may still have the script open for writing.
+            // Running the script then fails with ETXTBSY.
             loop {
                 match (Compiler { program: &program, time_max }).compile(text, Some("lo"), LinkType::ETHERNET) {
                     Err(FilterError::Tcpdump { cause, .. }) if cause.kind() == io::ErrorKind::ExecutableFileBusy => {}
@@ -248,7 +242,7 @@ mod tests {
         assert_eq!(said(""), "it printed nothing");
     }
 
-    /// An expression is never taken as an option, no matter how it begins, and no shell reads it.
+    /// An expression is never taken as an option, however it begins, and no shell reads it.
     #[test]
     fn the_expression_is_one_argument() {
         let shows = Script::new("shows", r#"for a; do printf '<%s>' "$a" >&2; done"#);

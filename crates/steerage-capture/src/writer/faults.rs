@@ -1,5 +1,5 @@
-//! Fills the disk after any number of bytes: packets count as sent or as lost, and the file has
-//! exactly those that count as sent.
+//! Fills the disk after any number of bytes. Packets count as sent or as lost, and the file has
+//! exactly the packets that count as sent.
 
 use steerage::LinkType;
 use steerage_fixtures::scratch::Scratch;
@@ -9,7 +9,6 @@ use super::super::encode::PacketHead;
 use super::thread::fault;
 use super::*;
 
-/// The lengths of the packets in a batch.
 const LENGTHS: [usize; 5] = [60, 0, 1, 150, 33];
 const BATCHES: u64 = 2;
 
@@ -60,12 +59,12 @@ fn a_file_has_the_packets_that_count_as_sent() {
         for room in 0..all.len() {
             let (bytes, sent) = write(format, room, false);
             assert_eq!(bytes, all[..bytes.len()], "{format:?} {room}");
-            // A head that does not fit is not there at all.
+            // A head that does not fit is missing completely.
             let packets = bytes.get(head..).unwrap_or_default();
             let whole = format.whole(packets);
             assert_eq!((whole.packets, whole.len), (sent, packets.len()), "{format:?} {room}");
             assert_eq!(bytes.len() >= head, room >= head, "{format:?} {room}");
-            // What cannot be cut off stays.
+            // Bytes that cannot be removed stay.
             let (uncut, counted) = write(format, room, true);
             assert_eq!((uncut.len(), counted), (room, sent));
         }

@@ -13,25 +13,22 @@ use super::super::encode::Whole;
 use super::super::pipe::{self, Room};
 use super::{Chunk, Writer};
 
-/// How often a writer checks whether the run still waits for an output that takes nothing.
+/// The interval at which a writer checks whether the run still waits for an output that takes
+/// nothing.
 const STUCK_LOOK_MILLIS: u8 = 20;
 
-/// The thread's own state.
 pub(super) struct Writing {
     file: Arc<File>,
     can_be_cut: bool,
     /// The bytes of complete chunks, plus those that were in the file before.
     written: u64,
-    /// The pipe, if its reader is watched.
     pipe: Option<Room>,
-    /// Chunks that were written to the pipe and may be unread. Each has the number of bytes written
-    /// up to its end.
+    /// Chunks that were written to the pipe and may be unread, each with the number of bytes
+    /// written up to its end.
     unread: VecDeque<(u64, Chunk)>,
 }
 
-/// The place where writing a chunk stopped.
 struct Stopped {
-    /// How many bytes were written before it. The next field counts the batches.
     at: usize,
     settled: usize,
     cause: io::Error,
@@ -116,7 +113,7 @@ impl Writing {
     fn keep_until_read(&mut self, chunk: Chunk) -> Option<Chunk> {
         let Some(size) = self.pipe.as_ref().map(Room::size) else { return chunk.emptied() };
         self.unread.push_back((self.written, chunk));
-        // A pipe holds no more than its size, so everything before that has been read.
+        // A pipe holds no more than its size, so all earlier bytes have been read.
         let (end, _) = self.unread.front()?;
         if end + size as u64 > self.written {
             return None;
@@ -127,7 +124,7 @@ impl Writing {
     }
 
     /// Accounts for the bytes that were written to a pipe. The last `unread` bytes count as lost,
-    /// and all earlier ones as sent. After the complete chunks, `at` more bytes were written.
+    /// and all earlier bytes as sent. After the complete chunks, `at` more bytes were written.
     fn settle_unread(&mut self, unread: usize, at: usize, writer: &Writer) {
         let read = (self.written + at as u64).saturating_sub(unread as u64);
         for (end, chunk) in std::mem::take(&mut self.unread) {
@@ -151,8 +148,8 @@ impl Writing {
         io::Error::new(io::ErrorKind::TimedOut, format!("{why}; what was left is lost"))
     }
 
-    /// Counts the written and read part of the chunk as sent and the rest as lost. Cuts a file
-    /// after its last complete packet.
+    /// Counts the written and read part of the chunk as sent and the remaining part as lost.
+    /// Truncates a file after its last complete packet.
     fn give_up(&mut self, chunk: Chunk, stopped: Stopped, writer: &Writer) {
         let Stopped { mut at, settled, cause } = stopped;
         if self.can_be_cut {
@@ -173,7 +170,7 @@ impl Writing {
 }
 
 /// Counts the packets of a chunk from the batch `from` on. Packets that are complete within the
-/// first `at` bytes count as sent, and the others as lost.
+/// first `at` bytes count as sent, and all later packets as lost.
 fn settle(chunk: &Chunk, from: usize, at: usize, writer: &Writer) {
     for sent in chunk.sent.get(from..).unwrap_or_default() {
         let start = sent.start();
@@ -186,7 +183,7 @@ fn settle(chunk: &Chunk, from: usize, at: usize, writer: &Writer) {
 
 #[cfg(not(test))]
 mod fault {
-    //! In the program, no operation is made to fail.
+    //! The program itself plans no faults.
 
     use std::io;
 
@@ -209,12 +206,12 @@ pub(super) mod fault {
     use std::io;
 
     thread_local! {
-        /// How many bytes are still taken, and whether all later operations fail.
+        /// The number of bytes that are still accepted, and whether all later operations fail.
         static ROOM: Cell<(usize, bool)> = const { Cell::new((usize::MAX, false)) };
     }
 
-    /// After this many bytes, writes fail with ENOSPC. If `for_good` is set, the file cannot be cut
-    /// either.
+    /// After this many bytes, writes fail with ENOSPC. If `for_good` is set, the file cannot be
+    /// truncated either.
     pub(in super::super) fn fill_after(bytes: usize, for_good: bool) {
         ROOM.set((bytes, for_good));
     }

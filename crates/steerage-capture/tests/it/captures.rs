@@ -1,5 +1,5 @@
-//! Capture files. Compares real ones with the output of tshark, and reads generated ones, complete,
-//! cut and damaged.
+//! Capture files: compares real captures with the output of tshark, and reads generated captures,
+//! which are complete, truncated and damaged.
 
 use std::fs;
 use std::process::Command;
@@ -89,7 +89,6 @@ fn a_snap_length_gives_the_length_of_a_simple_packet() {
     assert!(error_of("lies.pcapng", &lies).contains("a packet says it has 41 bytes, more than the 40 that can be"));
 }
 
-/// A capture that records, for every poll with frames, their number and link type.
 struct Watched {
     capture: Capture,
     seen: Arc<Mutex<Vec<(usize, LinkType)>>>,
@@ -138,7 +137,7 @@ fn the_link_type_is_that_of_the_file() {
     fs::remove_file(path).unwrap();
 }
 
-/// Records over several pieces. Their lengths put every kind of record across the end of a piece.
+/// Records over several pieces, whose lengths put every kind of record across the end of a piece.
 #[test]
 fn records_across_stretches() {
     let mut random = Rng::with_seed(7);
@@ -173,7 +172,7 @@ fn huge_blocks_are_passed_over() {
     }
 }
 
-/// While frames are out, their blocks are not filled again. The device does not wait for that, and
+/// While frames are lent, their blocks are not filled again. The device does not wait, and
 /// continues when the frames have returned.
 #[test]
 fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
@@ -202,7 +201,7 @@ fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
     fs::remove_file(path).unwrap();
 }
 
-/// Reading any prefix ends, and delivers the complete packets before the cut.
+/// Reading any prefix ends, and delivers the complete packets before the end of the prefix.
 #[test]
 fn every_prefix_gives_its_whole_packets() {
     let packets = packets_of([60, 14, 0, 100]);

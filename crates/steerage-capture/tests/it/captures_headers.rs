@@ -1,5 +1,4 @@
-//! The metadata that a capture has for its frames: time, length on the wire, link type, and
-//! interface.
+//! The metadata of a capture's frames: time, length on the wire, link type, and interface.
 
 use std::io::Cursor;
 
@@ -83,7 +82,6 @@ fn real_captures_note_what_tshark_finds() {
     }
 }
 
-/// An interface block with a resolution and an offset.
 fn clocked(big_endian: bool, resolution: u8, offset: i64) -> Vec<u8> {
     let two = |a: u16, b: u16| match big_endian {
         true => [a.to_be_bytes(), b.to_be_bytes()].concat(),
@@ -144,7 +142,6 @@ fn each_interface_has_its_own_clock() {
     }
 }
 
-/// Such a packet has no time and is counted, and the next packet is read.
 #[test]
 fn a_time_that_cannot_be_is_no_time() {
     let good = [section(false), clocked(false, 0, -10), at(false, 0, 11)].concat();
@@ -184,8 +181,7 @@ fn simple_packets_have_no_time_and_keep_their_length() {
     assert_eq!(noted(file.concat()), [(u64::MAX, 1500, 96, 1, 0), (u64::MAX, 3, 3, 1, 0)]);
 }
 
-/// A snap length is what the recorder was configured with. It does not limit the packets in the
-/// file.
+/// A snap length is the recorder's configuration, which does not limit the packets in the file.
 #[test]
 fn snap_lengths_of_nothing_and_too_much_change_nothing() {
     for snap_bytes in [0, 1, u32::MAX] {
@@ -197,7 +193,6 @@ fn snap_lengths_of_nothing_and_too_much_change_nothing() {
     }
 }
 
-/// A handler that reads all metadata of each packet, and keeps it.
 #[derive(Default)]
 struct Asks(Vec<(Option<WallTime>, usize, LinkType, usize)>);
 
@@ -211,7 +206,6 @@ impl Handler for Asks {
             assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, packet.data()));
             packet.data_mut().expect("a page for a copy").fill(0xff);
             assert_eq!((packet.time(), packet.wire_len(), packet.link(), packet.data().len()), asked);
-            // After the write, reading returns the new bytes.
             assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, &vec![0xff; asked.3][..]));
             let known = (packet.time(), packet.wire_len(), packet.link(), packet.interface());
             let kept = packet.keep().expect("room to keep it");

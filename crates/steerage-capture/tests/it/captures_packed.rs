@@ -1,4 +1,4 @@
-//! Captures compressed with gzip and zstd. They deliver the same frames as uncompressed ones,
+//! Captures compressed with gzip and zstd deliver the same frames as uncompressed captures,
 //! whatever damage they have and in whatever pieces they arrive.
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
@@ -31,7 +31,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }
 
-/// The compressed bytes from a program. `None` if the program is absent.
+/// The compressed bytes from a program. `None` if the program is missing.
 fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>> {
     let path = temporary(&format!("packed-by-{program}"), bytes);
     let output = Command::new(program).args(arguments).arg("-c").arg(&path).stderr(Stdio::null()).output();
@@ -45,7 +45,6 @@ fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>>
     }
 }
 
-/// Files with packets of about 100 kB in total, in both formats.
 fn files() -> [Vec<u8>; 2] {
     let mut random = Rng::with_seed(3);
     let packets = packets_of((0..300).map(|_| random.usize(..700)));
@@ -138,8 +137,8 @@ fn errors_say_what_is_wrong() {
     let mut sum = zstd(&pcap(false, MAGICS[0], &[]));
     *sum.last_mut().unwrap() ^= 1;
     assert!(error("sum.zst", &sum).contains("does not match its checksum"));
-    // A frame with a window of 3.75 TiB, one with an unknown dictionary, and bytes that are no
-    // frame.
+    // A frame with a window of 3.75 TiB, a frame with an unknown dictionary, and bytes that are not
+    // a frame.
     let wide = error("wide.zst", &[0x28, 0xb5, 0x2f, 0xfd, 0, 0xff, 1, 0, 0]);
     assert!(wide.contains("zstd: it needs a window of 4123168604160 bytes, more than 134217728: unpack it"), "{wide}");
     let dictionary = error("dictionary.zst", &[0x28, 0xb5, 0x2f, 0xfd, 1, 0, 7, 1, 0, 0]);
@@ -150,7 +149,7 @@ fn errors_say_what_is_wrong() {
 }
 
 /// Windows of 64 MiB and 128 MiB, and a dictionary. The files are from the collection, and were
-/// made with `zstd`.
+/// created with `zstd`.
 #[test]
 fn large_windows_are_read_and_dictionaries_named() {
     for name in ["w26.zst", "w27.zst"] {
@@ -169,8 +168,8 @@ fn large_windows_are_read_and_dictionaries_named() {
     assert!(error.contains("it was packed with dictionary ") && !error.contains("damaged"), "{error}");
 }
 
-/// The file has 3 MiB of incompressible data twice, so the second half refers back by 3 MiB. That
-/// is further than the window in the header that the decoder sees.
+/// The file has 3 MiB of incompressible data twice, so the second half refers back by 3 MiB,
+/// further than the window in the header that the decoder sees.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {

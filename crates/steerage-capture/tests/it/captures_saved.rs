@@ -47,7 +47,6 @@ fn tshark_reads_the_same_from_a_copy() {
     }
 }
 
-/// Reads a written file with steerage's own reader, and compares it byte by byte.
 #[test]
 fn what_was_written_is_read_again() {
     struct Collect(Vec<(Option<u64>, u16, usize, Vec<u8>)>);

@@ -1,5 +1,5 @@
-//! Capture outputs that take nothing for a while, or forever. They lose only their own packets,
-//! promptly, and count them. Nothing else waits for them.
+//! Capture outputs that accept nothing for a while, or forever. Such outputs lose only their own
+//! packets, count them promptly, and delay nothing else.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -15,7 +15,6 @@ use steerage_fixtures::HANG;
 use steerage_fixtures::capture::whole_packets;
 use steerage_fixtures::handlers::Nothing;
 
-/// A handler that spreads the flows over two outputs.
 struct Halves;
 
 impl Handler for Halves {
@@ -36,7 +35,7 @@ fn target(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stuck-{name}"))
 }
 
-/// A FIFO and its reader. The reader reads nothing until the test allows it. Then it reads to the
+/// A FIFO and its reader. The reader reads nothing until the test allows it, and then reads to the
 /// end and returns the bytes.
 fn fifo(name: &str) -> (PathBuf, mpsc::Sender<()>, thread::JoinHandle<Vec<u8>>) {
     let path = target(name);
@@ -106,7 +105,7 @@ fn a_reader_that_pauses_costs_its_own_packets_while_it_pauses() {
     wait_until(&handle, "the other output", |now| now.outputs[1].packets > before[1].packets + 10_000);
     assert_eq!(handle.snapshot().outputs[0].packets, before[0].packets, "nobody reads it");
     assert!(handle.snapshot().outputs[0].held > 0);
-    // When the reader continues, the output does too.
+    // When the reader continues, so does the output.
     go.send(()).unwrap();
     wait_until(&handle, "the reader", |now| now.outputs[0].packets > before[0].packets + before[0].held);
     handle.stop();
@@ -139,7 +138,7 @@ fn a_reader_that_never_comes_back_costs_its_own_packets_and_holds_nothing_up() {
     assert_eq!(ledger.outputs[1].error, None);
     assert_eq!(ledger.dropped().get(DropReason::TxLost), ledger.outputs[0].dropped.get(DropReason::TxLost));
     assert!(ledger.dropped().get(DropReason::TxLost) > 1000);
-    // The packets in the pipe are the only ones that count as sent.
+    // Only the packets in the pipe count as sent.
     go.send(()).unwrap();
     assert_eq!(whole_packets(&reader.join().unwrap()), ledger.outputs[0].packets);
     assert_eq!(read_again(&file), ledger.outputs[1].packets);

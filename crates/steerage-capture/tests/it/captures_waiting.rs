@@ -1,4 +1,4 @@
-//! Captures that have to be waited for: pipes, and files that are replayed at a pace. Also several
+//! Captures that deliver data late: pipes, and files that are replayed at a pace. Also several
 //! files in a row.
 
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +23,6 @@ fn rings(tester: &QueueTester) -> bool {
     poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 1
 }
 
-/// Polls until the queue returns something other than `More`.
 fn poll_dry(tester: &mut QueueTester, now: Timestamp, all: &mut Vec<Vec<u8>>) -> Polled {
     for _ in 0..POLLS_MAX {
         let (polled, frames) = tester.poll(now, 64).unwrap();
@@ -35,13 +34,13 @@ fn poll_dry(tester: &mut QueueTester, now: Timestamp, all: &mut Vec<Vec<u8>>) ->
     panic!("it goes on forever");
 }
 
-/// Polls until the queue hands over frames.
 fn poll_some(tester: &mut QueueTester, budget: usize) -> (Polled, Vec<Vec<u8>>) {
     let polls = (0..POLLS_MAX).map(|_| tester.poll(Timestamp::ZERO, budget).unwrap());
     polls.into_iter().find(|(_, frames)| !frames.is_empty()).expect("it has something")
 }
 
-/// The data comes in odd pieces. Between them the queue waits without spinning, and nothing hangs.
+/// The data arrives in odd pieces. Between the pieces, the queue waits without spinning, and
+/// nothing hangs.
 #[test]
 fn a_pipe_is_read_as_it_comes() {
     let packets = packets_of((0..200).map(|nth| nth * 7 % 300));
@@ -68,14 +67,15 @@ fn a_pipe_is_read_as_it_comes() {
         }
         assert_eq!(all, packets, "all that came is handed over before the pipe is closed");
         drop(pipe);
-        // A child that another test has just forked has the pipe open until it runs its executable.
+        // A child that another test has just forked keeps the pipe open until it executes another
+        // program.
         until("the pipe is closed", || rings(&tester));
         assert_eq!(poll_dry(&mut tester, Timestamp::ZERO, &mut all), Polled::Ended);
         fs::remove_file(path).unwrap();
     }
 }
 
-/// While the queue does not want to read, a full pipe, or a pipe without a writer, must not wake
+/// While the queue does not want to read, neither a full pipe nor a pipe without a writer may wake
 /// the CPU.
 #[test]
 fn a_pipe_is_quiet_while_nobody_waits_for_it() {
@@ -138,12 +138,13 @@ fn a_pace_hands_each_packet_over_when_it_is_due() {
             other => panic!("{other:?}"),
         }
     }
-    // Half of the recorded speed. Packets that go back in time are due at once.
+    // Half of the recorded speed. Packets whose time is earlier than the previous one are due at
+    // once.
     let expected = [(0, vec![0]), (20, vec![1]), (2000, vec![2]), (2002, vec![3, 4]), (6 * SECOND, vec![5])];
     assert_eq!(history, expected);
 }
 
-/// A late poll delivers everything that has become due. Packets without a time never wait.
+/// A late poll delivers all packets that have become due. Packets without a time never wait.
 #[test]
 fn a_pace_catches_up_and_ignores_packets_without_a_time() {
     let capture = Capture::from_reader("timed", std::io::Cursor::new(timed(&[7, 8, 9, 7 + SECOND])));
@@ -188,7 +189,7 @@ fn several_files_are_one_capture() {
     [first, second, late, early].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
-/// All files are checked before the first is read. Later errors name the file in which they are.
+/// All files are checked before the first is read. Later errors name the file that contains them.
 #[test]
 fn the_second_file_may_be_wrong() {
     let good = pcap(false, MAGICS[0], &packets_of([60]));

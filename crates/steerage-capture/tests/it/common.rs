@@ -12,7 +12,6 @@ use steerage_capture::Capture;
 
 use steerage_fixtures::queues::drain;
 
-/// Creates a temporary file of this test run.
 pub(crate) fn temporary(name: &str, bytes: &[u8]) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
     fs::write(&path, bytes).expect("the target folder can be written");
@@ -45,7 +44,6 @@ pub(crate) fn error_of(name: &str, bytes: &[u8]) -> String {
     read(name, bytes).1.expect_err("it is damaged").to_string()
 }
 
-/// A number in the byte order of a file.
 pub(crate) fn u32_in(big_endian: bool, number: u32) -> [u8; 4] {
     if big_endian { number.to_be_bytes() } else { number.to_le_bytes() }
 }
@@ -54,7 +52,6 @@ pub(crate) fn words(big_endian: bool, numbers: &[u32]) -> Vec<u8> {
     numbers.iter().flat_map(|n| u32_in(big_endian, *n)).collect()
 }
 
-/// A capture in the classic format.
 pub(crate) fn pcap(big_endian: bool, magic: u32, packets: &[Vec<u8>]) -> Vec<u8> {
     let version = if big_endian { 0x0002_0004 } else { 0x0004_0002 };
     let mut bytes = words(big_endian, &[magic, version, 0, 0, 65535, 1]);
@@ -66,7 +63,6 @@ pub(crate) fn pcap(big_endian: bool, magic: u32, packets: &[Vec<u8>]) -> Vec<u8>
     bytes
 }
 
-/// A pcapng block.
 pub(crate) fn block(big_endian: bool, kind: u32, body: &[u8]) -> Vec<u8> {
     let total = (body.len().next_multiple_of(4) + 12) as u32;
     let mut bytes = words(big_endian, &[kind, total]);
@@ -136,8 +132,8 @@ pub(crate) fn packets_of(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8
 
 pub(crate) const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
-/// A reader that returns the bytes in pieces of various sizes. Before each piece it has no data, as
-/// a pipe may.
+/// A reader that returns the bytes in pieces of various sizes. Before each piece, it has no data,
+/// as a pipe may.
 pub(crate) struct Pieces {
     bytes: Vec<u8>,
     at: usize,
@@ -165,7 +161,6 @@ impl io::Read for Pieces {
     }
 }
 
-/// All frames of a capture in memory, and how reading ended.
 pub(crate) fn read_bytes(bytes: &[u8]) -> (Vec<Vec<u8>>, Result<(), DeviceError>) {
     let (frames, end, _) = drain(Box::new(Capture::from_reader("bytes", io::Cursor::new(bytes.to_vec()))));
     (frames, end)

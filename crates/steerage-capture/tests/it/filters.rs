@@ -1,4 +1,4 @@
-//! Filters. Checks that the programs are those that tcpdump compiles, and that steerage refuses the
+//! Filters: checks that the programs are those that tcpdump compiles, and that steerage refuses the
 //! programs that the kernel refuses.
 
 use std::net::UdpSocket;
@@ -17,7 +17,6 @@ fn compile(text: &str) -> Result<Filter, FilterError> {
     Filter::compile(text, None, LinkType::ETHERNET)
 }
 
-/// The program that tcpdump prints for an expression.
 fn tcpdump(options: &[&str], expression: &str) -> String {
     let output = Command::new("tcpdump").args(options).args(["-ddd", expression]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -93,8 +92,8 @@ fn for_an_interface_vlan_finds_the_tag_that_the_kernel_took_out() {
             return skip(&format!("no network namespace: {error}"));
         }
         let on = |text| Filter::compile(text, Some("lo"), LinkType::ETHERNET);
-        // The interface is down, and tcpdump does not open such interfaces. `vlan` cannot be
-        // compiled, but everything else can.
+        // The interface is down, and tcpdump does not open such interfaces. Without the interface,
+        // `vlan` cannot be compiled, but all other expressions can.
         assert!(on("vlan").unwrap_err().to_string().contains("not up"));
         assert_eq!(on("not port 22").unwrap(), compile("not port 22").unwrap());
         assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
@@ -119,7 +118,6 @@ fn a_filter_can_lie_in_a_file() {
     std::fs::remove_file(&path).unwrap();
     let gone = compile(&at).unwrap_err();
     assert!(!gone.is_mistake() && gone.to_string().contains("cannot read the filter in"), "{gone}");
-    // A file without an end.
     assert!(compile("@/dev/zero").is_err());
 }
 
@@ -155,7 +153,7 @@ fn numbers_that_are_no_program_say_what_is_wrong() {
     assert!(Filter::from_instructions([]).is_err());
 }
 
-/// Random programs, most of them almost valid, are given to the kernel and to steerage.
+/// Random programs, most of them almost valid, are checked by the kernel and by steerage.
 #[test]
 fn we_refuse_what_the_kernel_refuses_and_nothing_else() {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket needs no privilege");
@@ -190,6 +188,6 @@ fn we_refuse_what_the_kernel_refuses_and_nothing_else() {
         assert_eq!(ours.is_ok(), kernels, "round {round}: {program:?}: {ours:?}");
         taken += u32::from(kernels);
     }
-    // Both answers occurred often enough.
+    // Both results occurred often enough.
     assert!((2_000..18_000).contains(&taken), "{taken}");
 }

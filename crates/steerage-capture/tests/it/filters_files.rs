@@ -17,8 +17,8 @@ use steerage_fixtures::{is_installed, tshark};
 use super::common::{block, enhanced, interface, pcap, section, temporary, words};
 use steerage_fixtures::queues::{drain, drain_with_links};
 
-/// Expressions with all parts of the language. Each of them lets some packets of the captures pass,
-/// and removes others.
+/// Expressions with all parts of the language. Each expression accepts some packets of the
+/// captures, and rejects others.
 const EXPRESSIONS: [&str; 30] = [
     "ip",
     "ip6",
@@ -52,7 +52,6 @@ const EXPRESSIONS: [&str; 30] = [
     "tcp and not (src port 22 or dst portrange 6000-6100) and ip[2:2] * 2 - ((ip[0] & 0xf) << 2) > 200",
 ];
 
-/// The packets that tcpdump writes, or its error message.
 fn tcpdumps(file: &Path, expression: &str) -> Result<Vec<Vec<u8>>, String> {
     let output = Command::new("tcpdump").arg("-r").arg(file).args(["-w", "-", "--", expression]).output().unwrap();
     if output.stdout.is_empty() {
@@ -101,7 +100,7 @@ fn thirty_expressions_pass_what_tcpdump_passes() {
             });
         }
     });
-    // Both answers occurred many times, and some expressions are not possible for some link types.
+    // Both results occurred many times, and some expressions are impossible for some link types.
     let counts = [passed, out, refused].map(AtomicUsize::into_inner);
     assert!(counts[0] > 4_000 && counts[1] > 10_000 && counts[2] > 10, "{counts:?}");
 }
@@ -137,11 +136,11 @@ fn each_link_type_of_a_file_has_its_own_program() {
     let info = capture.info();
     let passed: Vec<_> = drain_with_links(Box::new(capture)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!((passed, info.filtered()), (wanted.clone(), 6));
-    // Read the same bytes from a source that does not say in advance what it contains.
+    // Read the same bytes from a source whose contents are unknown in advance.
     let piped = Capture::from_reader("pipe", Cursor::new(bytes.clone())).filtered("ip6").unwrap();
     let passed: Vec<_> = drain_with_links(Box::new(piped)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!(passed, wanted);
-    // A program in numbers is for one link type.
+    // A filter of numbers is a program for one link type.
     let numbers = "4, 40 0 0 12, 21 0 1 34525, 6 0 0 262144, 6 0 0 0";
     let (frames, end, _) = drain(Box::new(Capture::open(&path).unwrap().filtered(numbers).unwrap()));
     let end = end.unwrap_err().to_string();
@@ -192,8 +191,8 @@ fn a_program_may_cut_packets() {
     assert_eq!((frames, wire_bytes), (vec![vec![1; 96], vec![2; 20]], 228));
 }
 
-/// Each poll looks at a limited number of packets. A packet that the filter removes does not delay
-/// other packets by its time stamp.
+/// Each poll checks a limited number of packets. A packet that the filter removes does not delay
+/// other packets by its timestamp.
 #[test]
 fn polls_are_bounded_and_paced() {
     let file = pcap(false, 0xa1b2_c3d4, &vec![Vec::new(); 5_000]);
@@ -211,11 +210,11 @@ fn polls_are_bounded_and_paced() {
         }
     }
     assert_eq!(info.filtered(), 5_000);
-    // 1,024 packets before the next read, and as many after it.
+    // 1,024 packets before the next read, and the same number after it.
     assert!(polls.keys().all(|looked_at| *looked_at <= 2 * 1024), "{polls:?}");
 
-    // The packets are a second apart. The second one is the first that passes the filter, so it is
-    // due at once.
+    // The packets are a second apart. The second packet is the first that passes the filter, so it
+    // is due at once.
     let mut file = words(false, &[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
     for (second, byte) in [(1, 0), (2, 1), (3, 1)] {
         file.extend(words(false, &[second, 0, 1, 1]));
@@ -247,7 +246,7 @@ fn damage_is_found_behind_the_filter() {
     assert!(end.unwrap_err().to_string().contains("of interface 9") && frames.is_empty() && info.filtered() == 1);
 }
 
-/// The longest program. It runs each instruction once.
+/// The longest program, which runs each instruction once.
 #[test]
 fn the_longest_program_runs_to_its_end() {
     let numbers = format!("4096, {} 6 0 0 5", "4 0 0 1, ".repeat(4095));

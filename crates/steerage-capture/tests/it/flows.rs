@@ -27,7 +27,6 @@ const FIELDS: [&str; 12] = [
     "icmpv6.echo.identifier",
 ];
 
-/// The flow of a frame, in tshark's terms.
 #[derive(Debug, PartialEq, Eq)]
 struct Known {
     addresses: Option<(IpAddr, IpAddr)>,
@@ -41,7 +40,6 @@ fn number(text: &str) -> u16 {
     text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u16::from_str_radix(hex, 16)).expect("a number")
 }
 
-/// The innermost flow in the output of tshark.
 fn told(fields: &[String]) -> Known {
     let nothing = Known { addresses: None, protocol: None, ports: (0, 0) };
     let layers: Vec<&str> = fields[0].split(':').take_while(|layer| !PAYLOAD.contains(layer)).collect();
@@ -80,7 +78,6 @@ fn read(found: &flow::Dissection) -> Known {
     Known { addresses: Some(addresses), protocol: key.protocol(), ports }
 }
 
-/// An IPv4 packet with this protocol, from 192.0.2.`host`.
 fn ipv4(host: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
     FrameBuilder::ip([192, 0, 2, host], [192, 0, 2, 99], protocol).packet(payload)
 }
@@ -90,7 +87,6 @@ fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
     FrameBuilder::ip(from, to, next).packet(payload)
 }
 
-/// A UDP packet without a checksum.
 fn udp(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     let length = 8 + payload.len() as u16;
     [&[from, to, length, 0].map(u16::to_be_bytes).concat(), payload].concat()
@@ -100,7 +96,7 @@ fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8][..], &ethertype.to_be_bytes(), payload].concat()
 }
 
-/// One tunnelled packet for each encapsulation, and the name that tshark has for the encapsulation.
+/// One tunnelled packet for each encapsulation, and tshark's name of the encapsulation.
 fn taken_along() -> Vec<(&'static str, Vec<u8>)> {
     let (four, six) = (ipv4(1, 17, &udp(1025, 9, b"four")), ipv6(17, &udp(1026, 9, b"six.")));
     let (bridged, gre) = (ethernet(0x0800, &four), |head: &[u8], rest: &[u8]| ipv4(50, 47, &[head, rest].concat()));

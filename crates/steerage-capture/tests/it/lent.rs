@@ -1,5 +1,5 @@
-//! Frames in memory that a device lends. Writing to them and keeping them makes copies, and the
-//! pages of the copies return.
+//! Frames in memory that a device lends. Writing to them and keeping them creates copies, whose
+//! pages return later.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,8 @@ use steerage_fixtures::capture::pcap;
 
 const PACKETS: usize = 20_000;
 
-/// A pcap file of UDP packets. Each has a different flow, and its number is in the last four bytes.
+/// A pcap file of UDP packets, each with a different flow. The packet's number is in the last four
+/// bytes.
 fn capture_file() -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("lent.pcap");
     let bytes = pcap((0..PACKETS as u32).map(|number| {
@@ -22,7 +23,6 @@ fn capture_file() -> PathBuf {
     path
 }
 
-/// A handler that writes to every packet and keeps it until the next batch.
 #[derive(Default)]
 struct WritesAndKeeps {
     kept: Vec<Kept>,

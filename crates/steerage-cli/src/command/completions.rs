@@ -5,7 +5,6 @@ use crate::error::Error;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 
-/// Prints the completion script.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<(), Error> {
     sandbox::enter(Needs::of(SandboxProfile::Completions), &args.sandbox)?;
     let mut script = Vec::new();

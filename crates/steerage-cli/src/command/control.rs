@@ -10,10 +10,9 @@ use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 use crate::terminal::{printable, printable_lines};
 
-/// How deep a tree may be. Ours has six levels of directories.
+/// The maximum depth of a tree. The tree of an instance has six levels of directories.
 const DEPTH_MAX: usize = 16;
 
-/// Prints an attribute, or the paths below a directory.
 pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
     let mut client = instances::connect(args.to.to.as_deref())?;
     sandbox::enter(Needs::of(SandboxProfile::Get), &args.to.sandbox)?;
@@ -34,11 +33,11 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
             if args.json { json!({ "path": path, "value": value.trim_end() }).to_string() + "\n" } else { value }
         }
     };
-    // The instance may be another user's process, which could send escape sequences to our terminal.
+    // The instance may be another user's process, which could send escape sequences to our
+    // terminal.
     stdout::print(printable_lines(&text).as_bytes())
 }
 
-/// Changes an attribute.
 pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
     let mut client = instances::connect(args.to.to.as_deref())?;
     sandbox::enter(Needs::of(SandboxProfile::Set), &args.to.sandbox)?;
@@ -49,8 +48,8 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
     }
 }
 
-/// The paths of all attributes below a directory, one per line. Its own attributes come before those of its
-/// directories.
+/// The paths of all attributes below a directory, one per line. The directory's own attributes come
+/// before those of its subdirectories.
 fn below(client: &mut Client, directory: &str, depth: usize) -> Result<String, ClientError> {
     let depth = depth.checked_sub(1).ok_or(ClientError::Nonsense)?;
     let (mut paths, mut deeper) = (String::new(), String::new());
@@ -59,7 +58,7 @@ fn below(client: &mut Client, directory: &str, depth: usize) -> Result<String, C
         if is_directory {
             deeper += &below(client, &path, depth)?;
         } else {
-            // A name must not contain a line break.
+            // The name of an attribute must not add a line break.
             paths += &printable(&path);
             paths.push('\n');
         }

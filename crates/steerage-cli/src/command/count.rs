@@ -1,4 +1,5 @@
-//! `steerage count`: counts packets. That costs almost nothing, so it shows the speed of the path itself.
+//! `steerage count`: counts packets. Counting costs almost nothing, so a run shows the speed of the
+//! path itself.
 
 use steerage_apps::Count;
 
@@ -8,7 +9,6 @@ use crate::instance;
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
 
-/// Counts until the end, and reports.
 pub(crate) fn run(args: &CountArgs, verbose: bool) -> Result<(), Error> {
     let args = &needs_outer_flows(&args.run);
     let (instance, services) =
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &CountArgs, verbose: bool) -> Result<(), Error> {
     report.finish(options.printer, args.report.strict, ended.outcome.left_behind.len(), &ended.outcome.failed)
 }
 
-/// A count does not depend on which packets come together.
+/// A count does not depend on which packets stay together.
 fn needs_outer_flows(run: &RunArgs) -> RunArgs {
     RunArgs { live: LiveArgs { outer_flows: true, ..run.live.clone() }, ..run.clone() }
 }

@@ -1,5 +1,6 @@
-//! The process that `parallel` starts for a job that reads a file. It becomes the job's program
-//! when the file is complete. By then `parallel` is in its sandbox and cannot start programs.
+//! The process that `parallel` starts for a job that reads a file. The process becomes the job's
+//! program when the file is complete, because `parallel` is then in its sandbox and cannot start
+//! programs.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -10,7 +11,7 @@ use crate::error::{Error, JobsError};
 use crate::terminal::shell_word;
 
 /// Waits for a byte on standard input, and becomes the program. If the input ends without a byte,
-/// it exits.
+/// the process exits.
 pub(crate) fn run(args: &ExecWhenReadyArgs) -> Result<(), Error> {
     let mut ready = [0];
     let Ok(1) = io::stdin().lock().read(&mut ready) else { return Ok(()) };

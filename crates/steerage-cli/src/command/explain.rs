@@ -1,4 +1,4 @@
-//! `steerage explain`: why a packet goes to its CPU, and whether traffic can be spread.
+//! `steerage explain`: shows why a packet goes to its CPU, and whether traffic can be spread.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -27,14 +27,13 @@ use crate::sandbox::{Confinement, Direction, Needs, SandboxProfile};
 use crate::service::ServiceManager;
 use crate::signals;
 
-/// How many packets of endless synthetic traffic are examined.
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
 
-/// How long an interface is listened to by default. Most flows that send rarely appear in that time.
+/// How long the command listens to an interface by default. Most flows that rarely send still
+/// appear in that time.
 const LISTENING: Duration = Duration::from_secs(10);
 const LISTENING_NOTE: &str = "listening for 10 s (--seconds S, -c N; Ctrl-C ends it sooner)";
 
-/// Explains a flow that the user wrote out, or the traffic of a device.
 pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     let hasher = match instance::hasher(&args.hash)? {
         Some(hasher) => hasher,
@@ -46,7 +45,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         let random_key = args.hash.has_random_key() && hash == hasher.name();
         Explanation { what, command, hash, random_key, top: args.top }
     };
-    // A `>` means a flow. A file with that character can be written ./a>b.
+    // A `>` marks a flow. A file with that character can be written ./a>b.
     if let [what] = args.what.as_slice()
         && what.contains('>')
         && !what.contains('/')
@@ -68,23 +67,21 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     let (device, layers) = (args.what.join(" "), args.hash.layers());
     let traffic = TrafficExplanation { device, survey, snapshot, packet: args.packet, layers, basis };
     explain::print(&explanation(explain::Subject::Traffic(Box::new(traffic)), hash), args.json)?;
-    // If the input failed, the packets before that are explained all the same.
+    // If the input failed, the packets before the failure are explained all the same.
     error.map_or(Ok(()), Err)
 }
 
-/// The traffic that was examined, and the basis of the advice.
 struct Seen {
     survey: Analysis,
     snapshot: Snapshot,
     /// The name of the hash that steered the packets, or `device`.
     hash: Cow<'static, str>,
     basis: AdviceBasis,
-    /// The error that ended the input, if there was one.
     error: Option<Error>,
 }
 
-/// Runs the traffic through the path on one CPU, so that packets are numbered in their order. They are hashed as on
-/// many CPUs, with the fragment table.
+/// Runs the traffic through the path on one CPU, so that packets are numbered in order. The packets
+/// are hashed as on many CPUs, with the fragment table.
 fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bool) -> Result<Seen, Error> {
     let layers = args.hash.layers();
     let wanted = args.packet;
@@ -152,7 +149,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     }
 }
 
-/// Whether the device is live: packets arrive by themselves.
+/// Whether the device is live, so that packets arrive at their own time.
 fn is_live(kind: &str) -> bool {
     !matches!(kind, "synthetic" | "capture")
 }
@@ -162,12 +159,10 @@ fn rate(packets: u64, time: Duration, from: RateFrom) -> Option<Rate> {
     (packets > 0 && rate.packets_a_second.is_finite()).then_some(rate)
 }
 
-/// The average rate of a recording.
 fn recorded(capture: &CaptureInfo) -> Option<Rate> {
     rate(capture.packets().saturating_sub(1), capture.recorded()?, RateFrom::Recording)
 }
 
-/// The sum of `rate=` of all synthetic devices.
 fn asked(args: &ExplainArgs) -> Option<Rate> {
     let rates = args.what.iter().map(|what| SyntheticOptions::parse(what).ok()?.rate);
     rate(rates.sum::<Option<u64>>()?, Duration::from_secs(1), RateFrom::Asked)

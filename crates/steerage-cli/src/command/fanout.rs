@@ -19,10 +19,8 @@ use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::printable;
 
-/// The prefix of an output that is a program.
 const EXEC: &str = "exec:";
 
-/// Distributes flows until the end, and reports.
 pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     let outputs = outputs(args)?;
     let fanout = Fanout::over(outputs.len());
@@ -47,7 +45,6 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     finished.and(ended.report.all_sent(can_wait)).and(programs.wait())
 }
 
-/// The programs that packets go to.
 #[derive(Debug, Default)]
 struct Programs(Vec<(String, Child)>);
 
@@ -60,15 +57,15 @@ impl Programs {
         let options = StreamOptions::new(StreamFormat::PcapNanos);
         let (output, _) =
             capture::stream(spec.clone(), writer, options).map_err(|error| EndingError::Device(error.to_string()))?;
-        // The process group of its own keeps the signal of Ctrl-C away. The program ends when its
-        // input ends.
+        // A process group of its own protects the program from the signal of Ctrl-C. The program
+        // ends when its input ends.
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(command).stdin(reader).process_group(0);
         self.0.push((spec, program::start(&mut shell).map_err(failed)?));
         Ok(output)
     }
 
-    /// Waits until all programs have ended. Their input has ended already.
+    /// Waits until all programs have ended. The input of the programs has already ended.
     fn wait(self) -> Result<(), Error> {
         let mut wrong = Vec::new();
         for (spec, mut child) in self.0 {
@@ -82,8 +79,8 @@ impl Programs {
     }
 }
 
-/// Opens an output. If it waits for a reader, or who may read is worth a warning, this says so. A stop signal ends the
-/// program meanwhile.
+/// Opens an output. Prints a line if the output waits for a reader, or if its readers deserve a
+/// warning. A stop signal ends the program meanwhile.
 pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     let waits = |path: &str, waiting: Waiting| {
         if let Some(line) = line_of(spec, path, waiting) {
@@ -95,7 +92,6 @@ pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     output::open_when_read(spec, cpus, waits).map_err(Error::Output)
 }
 
-/// The line for a user who waits.
 fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
     match waiting {
         Waiting::Looked { before: 0 } if spec.starts_with("tcp-listen:") => {
@@ -105,7 +101,7 @@ fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
         Waiting::OpenToOthers(at) => Some(format!(
             "warning: whoever connects to {at} first gets the packets; listen at 127.0.0.1 if only this machine should"
         )),
-        // A client may try again and again. There is a line for 1, 2, 4, 8 ... clients.
+        // A client may try repeatedly. A line is printed for client number 1, 2, 4, 8 and so on.
         Waiting::Refused { client, uid, count } if count.is_power_of_two() => {
             let of = uid.map_or("has closed its connection".to_owned(), |uid| format!("belongs to user {uid}"));
             let only = match rustix::process::geteuid().as_raw() {
@@ -120,7 +116,7 @@ fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
     }
 }
 
-/// The outputs that `--to` names. None may be an input, and no two may be the same file.
+/// The outputs in `--to`. No output may be an input, and no two may be the same file.
 fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     let mut specs: Vec<String> = Vec::new();
     for spec in &args.to {
@@ -140,7 +136,6 @@ fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     Ok(specs)
 }
 
-/// Checks that the output is not an input.
 pub(super) fn not_an_input(spec: &str, devices: &[String]) -> Result<(), Error> {
     let this = file_of(spec);
     if this.is_some() && devices.iter().any(|device| identity(device) == this) {
@@ -153,7 +148,6 @@ fn file_of(spec: &str) -> Option<(u64, u64)> {
     spec.split_once(':').and_then(|(_, path)| identity(path))
 }
 
-/// The identity of a file, whatever its name.
 fn identity(path: &str) -> Option<(u64, u64)> {
     let file = fs::metadata(path).ok()?;
     file.is_file().then(|| (file.dev(), file.ino()))

@@ -20,24 +20,20 @@ use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
 
-/// How long a received packet may wait for others: the shortest time that the kernel's rings have.
+/// How long a received packet may wait for further packets: the shortest block timeout of the
+/// kernel's rings.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// An interface of the router.
 #[derive(Debug)]
 struct ForwardDevice {
-    /// The output that sends by it.
     output: String,
     interface: String,
-    /// Whether the kernel receives its packets too.
+    /// Whether the kernel also receives the interface's packets.
     shared: bool,
-    /// Whether packets begin with an Ethernet header.
     ethernet: bool,
-    /// Whether it is a TUN that hands over super-frames.
     whole: bool,
 }
 
-/// Forwards until the end and reports.
 pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     let devices: Vec<ForwardDevice> = args.run.devices.iter().map(|spec| device(spec)).collect::<Result<_, _>>()?;
     check(&devices)?;
@@ -45,7 +41,7 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     let offloads = devices.iter().all(|device| device.shared || !device.ethernet);
     let mut run = listening(&args.run, offloads);
     if devices.iter().all(|device| device.whole) {
-        // To hand a super-frame to another CPU costs more than to forward it.
+        // Passing a super-frame to another CPU costs more than forwarding it.
         run.cpus.unsteered_by_default();
     }
     let cpus = instance::count_cpus(&run.cpus)?;
@@ -84,7 +80,8 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     ended.report.finish(options.printer, run.report.strict, left_behind, &failed)
 }
 
-/// Sets the options for listening: only what comes in for this machine's link address, and with little delay.
+/// Sets the options for listening: only received frames for this machine's link address, with
+/// little delay.
 fn listening(run: &RunArgs, offloads: bool) -> RunArgs {
     let live = LiveArgs {
         direction: DirectionArg::In,
@@ -98,7 +95,7 @@ fn listening(run: &RunArgs, offloads: bool) -> RunArgs {
     RunArgs { live, ..run.clone() }
 }
 
-/// The interface that `spec` names, if it can be part of a router.
+/// The interface that `spec` names, if a router can use it.
 fn device(spec: &str) -> Result<ForwardDevice, Error> {
     let of = |interface: &str, shared, ethernet| ForwardDevice {
         output: interface.to_owned(),
@@ -112,7 +109,7 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
     }
     if let Some(name) = spec.strip_prefix("tun:") {
         let interface = name.split(',').next().unwrap_or(name).to_owned();
-        // Mistakes in the options are found when it is opened.
+        // Mistakes in the options are reported when the interface is opened.
         let whole = TapOptions::parse(spec).is_ok_and(|options| options.offloads);
         return Ok(ForwardDevice { output: spec.to_owned(), interface, shared: false, ethernet: false, whole });
     }
@@ -130,7 +127,8 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
     }
 }
 
-/// Whether the type of the interface is Ethernet or loopback: `ARPHRD_ETHER`, `ARPHRD_LOOPBACK` of linux/if_arp.h.
+/// Whether the type of the interface is Ethernet or loopback: `ARPHRD_ETHER`, `ARPHRD_LOOPBACK` of
+/// linux/if_arp.h.
 fn has_ethernet(interface: &str) -> bool {
     let link = Rtnetlink::open().and_then(|mut kernel| kernel.link(interface));
     link.is_ok_and(|link| matches!(link.hardware, 1 | 772))
@@ -146,8 +144,8 @@ fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
         if !device.shared {
             continue;
         }
-        // For IPv6 one switch enables forwarding on all interfaces. The switch of an interface only makes it act as a
-        // router's.
+        // For IPv6, one switch enables forwarding on all interfaces. The switch of a single
+        // interface only makes that interface act as a router's.
         for switch in [format!("ipv4/conf/{name}/forwarding"), "ipv6/conf/all/forwarding".to_owned()] {
             if fs::read_to_string(format!("/proc/sys/net/{switch}")).is_ok_and(|text| text.trim() != "0") {
                 let message = format!(
@@ -169,7 +167,7 @@ fn router_interfaces(devices: &[ForwardDevice]) -> Result<Vec<RouterInterface>, 
     devices.iter().map(interface).collect()
 }
 
-/// For each receive queue, the number of its interface. The queues are in the order of the devices.
+/// The index of the interface of each receive queue. The queues are in the order of the devices.
 fn interfaces_of(queues: &[usize]) -> Vec<u16> {
     let of = |(nth, count): (usize, &usize)| std::iter::repeat_n(nth as u16, *count);
     queues.iter().enumerate().flat_map(of).collect()

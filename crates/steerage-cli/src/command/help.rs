@@ -7,7 +7,6 @@ use crate::error::{CommandLineError, Error};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::{guide, stdout};
 
-/// Prints the page of the guide that has this name, or else the help of the command.
 pub(crate) fn run(args: &HelpArgs) -> Result<(), Error> {
     sandbox::enter(Needs::of(SandboxProfile::Help), &args.sandbox)?;
     let text = match args.topic.as_slice() {
@@ -21,7 +20,6 @@ pub(crate) fn run(args: &HelpArgs) -> Result<(), Error> {
     stdout::print(text.as_bytes())
 }
 
-/// The program's help, and the list of pages.
 fn overview() -> String {
     let mut text = args::program().render_help().to_string();
     text += "\n\nPages of the guide (steerage help PAGE):\n";

@@ -14,16 +14,12 @@ use crate::guide;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 
-/// A command and the names of its page.
 struct Page {
     command: Command,
-    /// `steerage-meter`.
     name: String,
-    /// The pages that it refers to.
     see_also: Vec<String>,
 }
 
-/// Prints one page, or writes all pages to a directory.
 pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
     let pages = pages();
     if let Some(directory) = &args.out {
@@ -45,7 +41,6 @@ fn write(page: &Page, directory: &Path) -> Result<(), Error> {
     written.map_err(|error| Error::Page { path, error })
 }
 
-/// The pages of the program and of all commands.
 fn pages() -> Vec<Page> {
     let mut program = args::program();
     program.build();
@@ -85,7 +80,7 @@ fn render(page: &Page) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Paragraphs, which `man` fills. Indented lines keep their line breaks.
+/// Adds paragraphs, which `man` fills. Indented lines keep their line breaks.
 fn filled(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
     let text = text.trim_end();
     if text.is_empty() {
@@ -126,7 +121,6 @@ fn as_it_stands(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()>
     roff.to_writer(page)
 }
 
-/// Other pages, and the page of the guide that is built into the program.
 fn see_also(text: &mut Vec<u8>, page: &Page) -> io::Result<()> {
     let mut roff = Roff::new();
     roff.control("SH", ["SEE ALSO"]);

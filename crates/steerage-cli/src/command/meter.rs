@@ -17,11 +17,10 @@ use crate::run::{self, RunOptions, Stopper};
 use crate::sandbox::{Needs, SandboxProfile};
 use outputs::{Outputs, Writers};
 
-/// How many active flows are kept for the live table on a terminal: those with the most bytes. The
-/// table shows the flows with the highest rates among them.
+/// The number of active flows for the live table on a terminal: the flows with the most bytes. The
+/// table shows those of them that have the highest rates.
 const LIVE_FLOWS: usize = 200;
 
-/// Meters flows until the end, writes and exports them if asked, and reports.
 pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let flows = &args.flows;
     let outputs = Outputs::of(args)?;
@@ -82,17 +81,14 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     written.and(reported)
 }
 
-/// Returns `sample`, or `None` if all flows are metered.
 fn sampled(sample: u32) -> Option<u32> {
     (sample > 1).then_some(sample)
 }
 
-/// Checks the destinations of flows, as far as their names allow.
 pub(crate) fn check(args: &MeterArgs) -> Result<(), Error> {
     Outputs::of(args).map(drop)
 }
 
-/// The time of day, for packets whose device has no timestamps.
 fn now() -> WallTime {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     WallTime::from_nanos(since_1970.as_nanos() as u64)

@@ -1,4 +1,4 @@
-//! The commands: a file for each.
+//! The commands, each in its own file.
 
 mod completions;
 mod control;
@@ -20,10 +20,9 @@ use crate::error::Error;
 use crate::log;
 use crate::top;
 
-/// Runs the command of the command line.
 pub(crate) fn run(cli: &Cli) -> Result<(), Error> {
     match &cli.command {
-        // The file may set the level of traces too.
+        // The file may also set the level of traces.
         Command::Run(args) => return run_file::run(args, cli.verbose),
         Command::Check(args) => return run_file::check(args),
         _ => log::start(cli.verbose),
@@ -49,7 +48,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Completions(args) => completions::run(args),
         Command::Help(args) => help::run(args),
         Command::Man(args) => man::run(args),
-        // `run_file::run` handled these: a run file cannot name them.
+        // `run_file::run` has handled these commands, which a run file cannot name.
         Command::Run(_) | Command::Check(_) => Ok(()),
     }
 }

@@ -57,12 +57,11 @@ use summary::{JobSummary, Lost, Summary};
 use template::{Template, Via};
 use watch::{Jobs, Watch};
 
-/// How many bytes may wait for all jobs together: 4 MiB for each of 32 jobs.
+/// The total number of bytes that may wait for all jobs: 4 MiB for each of 32 jobs.
 const BUFFERS_BYTES: usize = 128 << 20;
 const BUFFER_BYTES_MAX: usize = 8 << 20;
 const BUFFER_BYTES_MIN: usize = 1 << 20;
 
-/// Splits the input among the jobs until the end, and prints a summary.
 pub(crate) fn run(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     run_jobs(args, verbose).map_err(|error| match error {
         Error::Jobs(error) => Error::Jobs(error),
@@ -99,14 +98,14 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let outputs = |inputs: &OpenedInputs| -> Result<Vec<Output>, Error> {
         let (all, outputs, open) = start_jobs(args, (&template, count), inputs, &end_now)?;
         sources = open;
-        // This is called only once.
+        // This function is called only once.
         let _ = jobs.set(all);
         Ok(outputs)
     };
     let input_end = InputEnd { now: Arc::clone(&end_now), downstream: Box::new(to_jobs) };
     let sending = SendOptions { rate: None, originated: 0, outputs, input_end: Some(input_end) };
     let make = |_| Ok(move |_cpu| split.split());
-    // The sandbox allows no new file, so these are created now.
+    // The sandbox allows no new files, so these files are created now.
     let kept = args.output.keep_order.then(|| (1..count).map(|_| inherited::temporary_file()).collect());
     let merge = MergeOptions { tag: args.output.tag, kept: kept.transpose()? };
     let (instance, services) = instance::sending(&run, Needs::of(SandboxProfile::Parallel), sending, make)?;
@@ -120,8 +119,8 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let asked = Arc::clone(&jobs);
     options.on_stop = Some(StopHook::new(move |by| {
         asked.stop(by == EndedBy::Signal);
-        // If the input can wait, the run ends when the jobs have read all packets that they were
-        // given. Otherwise it ends at once.
+        // If the input can wait, the run ends when the jobs have read all of their packets.
+        // Otherwise the run ends at once.
         !asked.can_wait
     }));
     let watch = Watch { jobs: &jobs, console: &console, stopper, capture: options.capture.clone() };
@@ -137,7 +136,6 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
             jobs.stop(true);
         }
         let merged = merging.join().unwrap_or((Ok(()), Duration::ZERO));
-        // The watching thread has no result.
         let _ = watching.join();
         (ended, merged)
     });
@@ -188,7 +186,7 @@ fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Con
     let all = jobs.lock();
     let of_job = |(nth, job): (usize, &Job)| {
         let lost = Lost::of_output(snapshot, nth);
-        // If nobody reads the output any more, nobody misses the rest of it.
+        // If the output has no reader any more, an incomplete job does not matter.
         let incomplete = jobs.incomplete(job, &lost).filter(|_| !nobody_reads);
         let by_pipe = nobody_reads && job.ended.is_some_and(|ended| ended.is_by_pipe());
         let failed = incomplete.is_some() || (!job.has_succeeded() && !by_pipe);
@@ -206,9 +204,7 @@ fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Con
     summaries
 }
 
-/// The jobs that receive the input's packets.
 struct ToJobs {
-    /// Set before the first packet is read.
     jobs: Arc<OnceLock<Arc<Jobs>>>,
     handed_on: Arc<HandedOn>,
     brake: Brake,
@@ -226,7 +222,6 @@ impl Downstream for ToJobs {
     }
 }
 
-/// How many bytes may wait for each job.
 fn buffer(jobs: usize) -> usize {
     (BUFFERS_BYTES / jobs).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
 }
@@ -273,7 +268,7 @@ fn start_jobs(
         jobs.streams.extend(feed.stream.clone());
         let mut job = Job::new(number, words, feed, written);
         // A job that reads a file starts when the file is complete. The sandbox allows no new
-        // processes by then, so the process is created now and waits. The other jobs start now,
+        // processes by then, so the process is created now and waits. All other jobs start now,
         // which closes their ends of the pipes in this process.
         match template.via {
             Via::File => job.prepare(count)?,
@@ -285,7 +280,6 @@ fn start_jobs(
     Ok((Arc::new(jobs), outputs, sources))
 }
 
-/// Creates pipes for a job's output.
 fn collected(job: usize, no_merge: bool, sources: &mut Vec<Source>) -> Result<Outputs, Error> {
     let mut pipe = |from| -> Result<std::process::Stdio, Error> {
         let (reader, writer) = io::pipe().map_err(JobsError::Pipe)?;

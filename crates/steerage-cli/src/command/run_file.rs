@@ -11,7 +11,6 @@ use crate::{instance, log, stdout};
 
 use super::{meter, parallel};
 
-/// Runs the command of the file.
 pub(crate) fn run(args: &RunFileArgs, verbose: u8) -> Result<(), Error> {
     let mut loaded = run_file::load(&args.file, &args.more)?;
     loaded.cli.verbose = loaded.cli.verbose.saturating_add(verbose);
@@ -19,14 +18,12 @@ pub(crate) fn run(args: &RunFileArgs, verbose: u8) -> Result<(), Error> {
     super::dispatch(&loaded.cli).map_err(|error| loaded.blame(error))
 }
 
-/// Checks the file, and prints what it would run.
 pub(crate) fn check(CheckArgs { checked: args, sandbox }: &CheckArgs) -> Result<(), Error> {
     let needs = Needs::of(SandboxProfile::Check).reads(&args.file).reads_machine();
     // Root may check a file that only another user may read.
     let needed = Needed::default().read_file(&args.file);
     let _kept = sandbox::enter_keeping(needs, &needed, sandbox)?;
     let loaded = match run_file::load(&args.file, &args.more) {
-        // Any mistake means that the file is wrong.
         Err(Error::Usage(error)) if error.use_stderr() => return Err(Error::Refused(crate::usage::message(&error))),
         other => other?,
     };

@@ -13,7 +13,6 @@ use crate::sandbox::{Needs, SandboxProfile};
 /// The default rate for an interface, in packets per second.
 const RATE_DEFAULT: u64 = 1000;
 
-/// Sends until the end, and reports.
 pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     let to = match output::expand(&args.to).map_err(Error::Output)?.as_slice() {
         [to] => to.clone(),
@@ -27,7 +26,7 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
         None => RATE_DEFAULT,
     };
     let mut run = RunArgs { devices: repeated(args), ..args.run.clone() };
-    // One CPU sends everything in order.
+    // One CPU sends all packets in order.
     run.cpus.unsteered_by_default();
     let cpus = instance::count_cpus(&run.cpus)?;
     let sending = SendOptions {
@@ -46,7 +45,6 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     ended.report.all_sent(can_wait)
 }
 
-/// The devices, with files repeated as often as they are sent.
 fn repeated(args: &SendArgs) -> Vec<String> {
     let devices = &args.run.devices;
     let (made, files): (Vec<_>, Vec<_>) = devices.iter().partition(|device| steerage_device::is_synthetic(device));

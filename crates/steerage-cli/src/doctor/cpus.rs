@@ -1,4 +1,4 @@
-//! The CPUs: how many this process may use, and which of them share a cache or a node.
+//! The CPUs: how many this process may use, and which CPUs share a cache or a NUMA node.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +13,9 @@ pub(super) struct Cpus {
     online: Option<String>,
     /// The CPUs of the affinity mask, which a cgroup's cpuset limits.
     usable: String,
-    /// The CPU time that the cgroup allows, in CPUs, or `None` if there is no limit.
+    /// The CPU time that the cgroup allows, in CPUs. `None` if there is no limit.
     quota: Option<f64>,
-    /// The usable CPUs that are threads of one core, for each core with several.
+    /// For each core with several threads, the usable CPUs that are its threads.
     smt: Vec<String>,
     /// The CPUs that share a last-level cache.
     caches: Vec<Cache>,
@@ -155,7 +155,7 @@ mod tests {
         assert!(found(&none).starts_with("Missing CPUs: it cannot be read"), "{}", found(&none));
     }
 
-    /// A machine with two packages. Each has two cores with two threads. This process may use three
+    /// A machine with two packages of two cores with two threads each. This process may use three
     /// quarters of the CPUs.
     #[test]
     fn threads_caches_and_nodes() {

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A machine as its files show it. Any file may be missing: containers hide some, and kernels differ.
+/// A machine, as its files describe it. Any file may be missing: containers hide files, and kernels
+/// differ.
 #[derive(Debug)]
 pub(super) struct Host {
     root: PathBuf,
@@ -15,7 +16,7 @@ impl Host {
         Self { root: PathBuf::from("/") }
     }
 
-    /// A fake machine, made up of files below `root`.
+    /// A fake machine, whose files are below `root`.
     #[cfg(test)]
     pub(super) fn below(root: PathBuf) -> Self {
         Self { root }

@@ -1,4 +1,4 @@
-//! An interface: whether packets arrive as they were on the wire, and over how many queues.
+//! An interface: whether packets arrive unchanged from the wire, and over how many queues.
 
 use serde::Serialize;
 use steerage_netlink::ethtool::Features;
@@ -58,8 +58,8 @@ struct Xdp {
 
 impl Xdp {
     /// The faster of AF_PACKET and AF_XDP. With a copy, AF_XDP moves the kernel's part of receiving
-    /// to the polling CPU, which then receives fewer packets than with AF_PACKET. It pays if the
-    /// kernel would otherwise also handle each packet (lab/notes/interfaces.md).
+    /// to the polling CPU, which then receives fewer packets than with AF_PACKET. AF_XDP is still
+    /// faster if the kernel would otherwise handle each packet too (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
@@ -157,8 +157,8 @@ impl Interface {
         Finding::info("rx queues", found)
     }
 
-    /// Reports whether the kernel steers the queues. Its steering comes before ours, and costs what
-    /// ours saves.
+    /// Reports whether the kernel steers the queues. Its steering runs before ours, and costs as
+    /// much as ours saves.
     fn kernel_steers(&self) -> Option<Finding> {
         let is_set =
             |queue: &&RxQueue| queue.rps_cpus.as_ref().is_some_and(|mask| mask.contains(|c| !"0,".contains(c)));

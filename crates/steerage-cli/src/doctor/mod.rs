@@ -1,5 +1,5 @@
-//! `steerage doctor`: checks what this machine offers for steering packets, and says how to fix
-//! what is missing. It changes nothing.
+//! `steerage doctor`: checks the machine's support for steering packets, and says how to fix what
+//! is missing. The command changes nothing.
 //!
 //! The result is a list of [`Finding`]s, one line each, and numbers for scripts. Files are read
 //! below a root directory, which tests replace. `probe` has the checks that must run on the real
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
         None => None,
     };
     let mut diagnosis = diagnose(&host, probes, interface);
-    // All checks are done. The sandbox that is entered here is the one that a run would have.
+    // All checks are done. The sandbox that is entered here is the sandbox of a run.
     let in_force = sandbox::enter(Needs::of(SandboxProfile::Doctor), &args.sandbox)?;
     let at = diagnosis.findings.iter().position(|finding| finding.about == "capabilities").map_or(0, |at| at + 1);
     diagnosis.findings.insert(at, system::sandbox(in_force));

@@ -1,4 +1,4 @@
-//! Probes that must be tried on the real machine. None of them changes anything.
+//! Probes that must run on the real machine. They change nothing.
 
 use std::env;
 use std::path::PathBuf;
@@ -42,9 +42,9 @@ pub(super) struct Probes {
     /// Whether /dev/fuse can be opened.
     pub(super) fuse: Result<(), Errno>,
     pub(super) capabilities: Vec<Capability>,
-    /// The limit for locked memory in bytes, or `None` if there is no limit.
+    /// The limit for locked memory in bytes. `None` if there is no limit.
     pub(super) memlock: Option<u64>,
-    /// The memory that this process may use in bytes, or `None` if the kernel does not report it.
+    /// The memory in bytes that this process may use. `None` if the kernel does not report it.
     pub(super) memory: Option<u64>,
     pub(super) tcpdump: Option<PathBuf>,
     /// The program that mounts.

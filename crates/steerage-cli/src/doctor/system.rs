@@ -14,7 +14,7 @@ use crate::units::{counted, size};
 
 const PROGRAM: &str = "\"$(command -v steerage)\"";
 
-/// The least memory for an AF_XDP socket to be useful: 16 MiB are 8,192 frames of 2 KiB.
+/// The minimum memory for a useful AF_XDP socket: 16 MiB are 8,192 frames of 2 KiB.
 const LOCKED_BYTES_MIN: u64 = 16 << 20;
 
 /// The kernel's version.
@@ -48,7 +48,7 @@ fn capabilities(all: &[Capability]) -> Finding {
         (held, absent) => {
             let absent = absent.iter().map(what_for).collect::<Vec<_>>().join(", ");
             let held = if held.is_empty() { String::new() } else { format!("{}; ", names(held)) };
-            // Each missing capability that matters has a line of its own.
+            // Each relevant missing capability has its own line.
             Finding::info("capabilities", format!("{held}without {absent}"))
         }
     }
@@ -168,8 +168,8 @@ fn locked_memory(probes: &Probes) -> Finding {
     }
 }
 
-/// The most packet memory that a run with its default CPUs uses, with default settings and frames
-/// of usual length.
+/// The maximum packet memory of a run with its default CPUs, default settings and frames of usual
+/// length.
 fn packet_memory(cpus: usize) -> Finding {
     const ABOUT: &str = "packet memory";
     let cpus = cpus.max(1);
@@ -205,7 +205,7 @@ fn packet_memory(cpus: usize) -> Finding {
     Finding::info(ABOUT, found).or(format!("of {} at most: --memory, --backlog", size(cap)))
 }
 
-/// The packet memory that the receive queues of a run may keep, with frames of the usual length.
+/// The packet memory that the receive queues of a run may keep, with frames of usual length.
 fn page_cache(memory: Option<u64>) -> Finding {
     const ABOUT: &str = "page cache";
     let memory = memory.unwrap_or(u64::MAX).min(MEMORY_MAX_DEFAULT as u64);

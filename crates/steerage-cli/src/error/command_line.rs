@@ -1,4 +1,4 @@
-//! Mistakes on the command line: the program does nothing, and its exit code is 2.
+//! Mistakes on the command line. The program then does nothing, and its exit code is 2.
 
 use steerage::flow::ParseFlowKeyError;
 use steerage::policy::UnknownPolicy;
@@ -6,7 +6,6 @@ use steerage::topology::MaskError;
 
 use crate::terminal::shell_word;
 
-/// What is wrong with the command line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandLineError {
     #[error("{option}: {error}")]
@@ -51,7 +50,6 @@ fn nothing_to_filter(device: &str) -> String {
 }
 
 impl CommandLineError {
-    /// The options that the error may be about.
     pub(super) fn options(&self) -> Vec<&'static str> {
         match self {
             Self::Mask { option, .. } | Self::NoCpu { option } => vec![option],

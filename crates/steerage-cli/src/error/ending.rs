@@ -10,10 +10,9 @@ use steerage_meter::ExportError;
 use super::FAILED;
 use crate::units::{counted, grouped, plural};
 
-/// Exit code: a packet was lost or out of order, and `--strict` was asked for.
+/// Exit code: a packet was lost or out of order, and `--strict` was given.
 const NOT_STRICT: u8 = 3;
 
-/// What went wrong during a run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EndingError {
     /// A device failed. The text is the whole message.
@@ -45,7 +44,6 @@ pub(crate) enum EndingError {
 }
 
 impl EndingError {
-    /// One output of flows cannot be used.
     pub(crate) fn flows(error: ExportError) -> Self {
         Self::Flows(vec![error])
     }

@@ -10,10 +10,9 @@ use crate::units::{counted, plural};
 
 /// Exit code: more than 100 jobs failed.
 const MANY_FAILED: u8 = 101;
-/// Exit code: an error that is not a job's.
+/// Exit code: an error that no job caused.
 pub(crate) const NOT_BY_JOBS: u8 = 255;
 
-/// Why `parallel` failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JobsError {
     /// The command line does not allow any jobs. The text is the whole message.
@@ -47,7 +46,7 @@ pub(crate) enum JobsError {
     SeveralLinks { first: String, other: String },
     #[error("{failed} of {jobs} {} failed", plural(*.jobs, "job"))]
     Failed { failed: u64, jobs: u64 },
-    /// An error that other commands have too.
+    /// An error of another module.
     #[error(transparent)]
     Other(Box<Error>),
 }
@@ -67,7 +66,7 @@ fn results(path: &Path, error: &PathError) -> String {
         PathError::System(error) if error.kind() == io::ErrorKind::NotFound => {
             format!("cannot make {path}: there is no directory above it; make it with mkdir -p")
         }
-        // The other errors say what to do.
+        // The other errors contain advice already.
         PathError::Changeable { .. } | PathError::Link { .. } => error.to_string(),
         error => format!("cannot make {path}: {error}; name another directory"),
     }

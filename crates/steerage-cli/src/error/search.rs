@@ -1,4 +1,4 @@
-//! Errors of the commands that talk to a run: `get`, `set`, `top` and the like.
+//! Errors of the commands that communicate with a run: `get`, `set`, `top` and similar commands.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use steerage_control::{ClientError, SocketError};
 const NO_DIRECTORY: &str =
     "without XDG_RUNTIME_DIR a run has a control socket only with --socket PATH; then name it with --to PATH";
 
-/// Why no run replies.
+/// The reason for which no run replies.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SearchError {
     #[error("{0}")]
@@ -27,18 +27,16 @@ pub(crate) enum SearchError {
     Several { names: Vec<String> },
     #[error("cannot connect to {}: {error}; name the socket of a run", .path.display())]
     Connect { path: PathBuf, error: io::Error },
-    /// The run does not send its report.
     #[error("{0}; name the socket of a run")]
     Report(String),
-    /// The run refuses the request.
     #[error("{what} {path}: {error}")]
     Attribute { what: &'static str, path: String, error: ClientError },
 }
 
-/// Why the search found no run.
+/// The reason for which the search found no run.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(crate) enum NoInstance {
-    /// Root looks only for runs of root.
+    /// Root searches only for runs of root.
     #[error("no run of root was found: start one, or name another user's socket with --to PATH")]
     OfRoot,
     /// Neither this user nor root has a run.

@@ -6,44 +6,34 @@ use crate::args::CpuArgs;
 use crate::error::{CommandLineError, Error};
 use crate::host_cpus;
 
-/// Counts the CPUs of a run: those that work and those that receive.
 pub(crate) fn count_cpus(args: &CpuArgs) -> Result<usize, Error> {
     let cpus = CpuSelection::parse(args)?;
     let all: CpuMask = cpus.workers(args)?.iter().chain(cpus.rx).collect();
     Ok(all.iter().count())
 }
 
-/// The CPU masks of the command line, parsed by the kernel's rules.
 pub(super) struct CpuSelection {
-    /// `--cpus`
     work: Option<CpuMask>,
-    /// `--rx-cpu`; empty if it is not given.
+    /// `--rx-cpu`; empty if the option is not given.
     pub(super) rx: Vec<CpuId>,
     /// `--rps-cpus` or `--rps-cpus-list`. An empty mask means no steering.
     pub(super) rps: Option<CpuMask>,
-    /// The masks of these options that are for one queue each.
     pub(super) of_queues: Vec<QueueMask>,
-    /// The option of the two that was used, for errors.
     rps_option: &'static str,
 }
 
-/// A mask for one queue: `eth1/rx-0=f`.
 pub(super) struct QueueMask {
-    /// The name of the queue as it was written.
     pub(super) name: String,
     pub(super) mask: CpuMask,
 }
 
 /// The masks of all queues, which are numbered over all inputs.
 pub(super) struct QueueMasks {
-    /// The queues that have a mask of their own.
     pub(super) own: Vec<(usize, CpuMask)>,
-    /// The queues whose mask is empty.
     pub(super) off: Vec<usize>,
 }
 
 impl CpuSelection {
-    /// Parses the masks, and checks that the CPUs are online.
     pub(super) fn parse(args: &CpuArgs) -> Result<Self, Error> {
         let nr = args.virtual_cpus.unwrap_or_else(host_cpus::nr_cpu_ids);
         let list = |option, text: &Option<String>| -> Result<Option<CpuMask>, Error> {
@@ -66,8 +56,8 @@ impl CpuSelection {
         Ok(cpus)
     }
 
-    /// Adds a mask for all queues, or for one queue: `f` or `rx-0=f`. An empty mask turns steering
-    /// off, as in the kernel.
+    /// Adds a mask for all queues, or for one queue: `f` or `rx-0=f`. An empty mask disables
+    /// steering, as in the kernel.
     fn add_mask(
         &mut self,
         text: &str,
@@ -97,9 +87,9 @@ impl CpuSelection {
         Ok(())
     }
 
-    /// The masks of all queues. Each device has the name of its directory in the control tree and
-    /// its number of queues. `rx-0` is a queue of the only device, and `eth1/rx-0` is a queue of
-    /// the device with this name.
+    /// The masks of all queues. Each device has its directory name in the control tree and its
+    /// number of queues. `rx-0` is a queue of the only device, and `eth1/rx-0` is a queue of the
+    /// device with this name.
     pub(super) fn queue_masks(&self, devices: &[(String, usize)]) -> Result<QueueMasks, Error> {
         let option = self.rps_option;
         let queues = || devices.iter().flat_map(|(device, queues)| (0..*queues).map(move |rx| (device, rx)));
@@ -124,12 +114,10 @@ impl CpuSelection {
         Ok(QueueMasks { own, off })
     }
 
-    /// All masks for queues, for checks of their CPUs.
     pub(super) fn masks(&self) -> impl Iterator<Item = &CpuMask> {
         self.rps.iter().chain(self.of_queues.iter().map(|queue| &queue.mask))
     }
 
-    /// The CPUs that work.
     pub(super) fn workers(&self, args: &CpuArgs) -> Result<CpuMask, Error> {
         match (&self.work, args.virtual_cpus) {
             (Some(work), _) => Ok(work.clone()),
@@ -138,7 +126,6 @@ impl CpuSelection {
         }
     }
 
-    /// Sets the CPUs, the mask and the policy in `builder`.
     pub(super) fn apply(&self, mut builder: Builder, args: &CpuArgs) -> Result<Builder, Error> {
         if let Some(count) = args.virtual_cpus {
             builder = builder.virtual_cpus(count);
@@ -156,7 +143,6 @@ impl CpuSelection {
     }
 }
 
-/// Splits the name of a queue into its device's name and its own: `eth1/rx-0`, `rx-0`.
 fn of_device(queue: &str) -> (Option<&str>, &str) {
     queue.rsplit_once('/').map_or((None, queue), |(device, rx)| (Some(device), rx))
 }

@@ -11,7 +11,6 @@ use crate::args::RunArgs;
 use crate::error::{CommandLineError, Error};
 use crate::habits;
 
-/// Opens the devices of the command line.
 pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
     let filter = args.live.filter.as_deref();
     check_filter(&args.devices, filter)?;
@@ -39,7 +38,6 @@ pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
     })
 }
 
-/// The options for an interface that AF_PACKET listens to, with its filter (`-f`).
 fn af_packet_options(interface: &str, args: &RunArgs) -> Result<AfPacketOptions, OpenError> {
     let live = &args.live;
     let options = AfPacketOptions::new(interface)
@@ -57,7 +55,6 @@ fn af_packet_options(interface: &str, args: &RunArgs) -> Result<AfPacketOptions,
     })
 }
 
-/// The options for an interface whose packets AF_XDP takes from the kernel.
 fn af_xdp_options(interface: &str, args: &RunArgs) -> AfXdpOptions {
     let hash = args.steering.hash.of_interfaces(args.live.outer_flows);
     let options = AfXdpOptions::new(interface).replace(args.live.replace).device_hash(hash);
@@ -67,7 +64,6 @@ fn af_xdp_options(interface: &str, args: &RunArgs) -> AfXdpOptions {
     }
 }
 
-/// The options for capture files, with their filter (`-f`).
 pub(crate) fn capture_options(filter: Option<&str>) -> CaptureOptions {
     match filter {
         Some(filter) => CaptureOptions::new().filter(filter),
@@ -75,7 +71,8 @@ pub(crate) fn capture_options(filter: Option<&str>) -> CaptureOptions {
     }
 }
 
-/// Checks that no device is a filter without `-f`, and that all devices can have a filter if there is one.
+/// Checks that no device is a filter without `-f`, and that all devices support the filter, if
+/// there is one.
 pub(crate) fn check_filter(devices: &[String], filter: Option<&str>) -> Result<(), Error> {
     if let Some(filter) = habits::filter_among(devices) {
         return Err(CommandLineError::BareFilter { filter }.into());

@@ -8,8 +8,8 @@ use steerage::{
 use crate::args::HashArgs;
 use crate::error::Error;
 
-/// Sets how packets are hashed, in the same way for `explain` and for all commands that steer. Which packets stay
-/// together depends on the packet function alone (`Handler::AFFINITY`).
+/// Sets how packets are hashed, in the same way for `explain` and for all commands that steer. Only
+/// the handler determines which packets stay together (`Handler::AFFINITY`).
 pub(crate) fn hashing(builder: Builder, args: &HashArgs, hasher: Option<FlowHasher>) -> Builder {
     let builder = builder.layers(args.layers()).device_hash(args.allows_device());
     match hasher {
@@ -18,19 +18,19 @@ pub(crate) fn hashing(builder: Builder, args: &HashArgs, hasher: Option<FlowHash
     }
 }
 
-/// The hash that the command line asks for. `None` leaves the choice to the library.
+/// The hash that the command line requests. `None` leaves the choice to the library.
 pub(crate) fn hasher(args: &HashArgs) -> Result<Option<FlowHasher>, Error> {
     let key = match args.hash_key {
         None if args.allows_device() => return Ok(None),
         Some(key) => key,
         None if args.has_random_key() => random_key()?,
-        // Toeplitz is there to match the hash of network cards, and this is their default key.
+        // The purpose of Toeplitz is to match the hash of network cards, and this is their default
+        // key.
         None => HashKey::MICROSOFT,
     };
     FlowHasher::new(args.kind(), &key).map(Some).map_err(Error::Hash)
 }
 
-/// Draws a random key.
 pub(crate) fn random_key() -> Result<HashKey, Error> {
     HashKey::random().map_err(|error| Error::System { operation: "read a hash key from /dev/urandom", error })
 }

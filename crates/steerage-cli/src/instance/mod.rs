@@ -1,4 +1,4 @@
-//! Turns the command line into an instance that is ready to start.
+//! Creates an instance from the command line, ready to start.
 //!
 //! | file | content |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `hash` | the flow hash |
 //! | `interrupts` | begins polling on the CPUs that get a card's interrupts |
 //!
-//! This file puts the parts together, and gives up the program's privileges once the devices are open.
+//! This file combines the parts, and drops the program's privileges after the devices are open.
 
 mod cpus;
 mod devices;
@@ -40,11 +40,12 @@ pub(crate) use cpus::count_cpus;
 pub(crate) use devices::{capture_options, check_filter};
 pub(crate) use hash::{hasher, hashing, random_key};
 
-/// Opens the devices, gives up the privileges that this took, and builds an instance around them.
+/// Opens the devices, drops the privileges that are no longer needed, and builds an instance with
+/// the devices.
 ///
-/// `maker` returns the function that makes each CPU's handler. Its argument says whether all
-/// devices can wait, as files can. `maker` may also start threads that write the files of `needs`.
-/// The result also has the services that the run needs.
+/// `maker` returns the function that creates each CPU's handler. The argument of `maker` says
+/// whether all devices can wait, as files can. `maker` may also start threads that write the files
+/// of `needs`. The result also has the services of the run.
 pub(crate) fn receiving<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,
@@ -59,7 +60,8 @@ where
     assemble(args, needs, sending_nothing, maker)
 }
 
-/// Like [`receiving`], for a packet function that sends. All packets get a flow hash, which chooses the output's queue.
+/// Like [`receiving`], for a handler that sends. All packets get a flow hash, which chooses the
+/// output's queue.
 pub(crate) fn sending<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,
@@ -73,52 +75,37 @@ where
     assemble(args, needs, sending, maker)
 }
 
-/// The services of a run, which are opened before the privileges are given up.
+/// The services of a run, which are opened before the privileges are dropped.
 #[derive(Debug)]
 pub(crate) struct RunServices {
-    /// The facts about the capture files, if there are any.
     pub(crate) capture: Option<Arc<CaptureInfo>>,
-    /// Whether all inputs can wait, as files can.
     pub(crate) can_wait: bool,
-    /// The control socket and the mounted tree.
     pub(crate) control: ControlTree,
-    /// The signals that stop the run or ask for a report.
     pub(crate) signals: HeldSignals,
     /// The service manager, if it wants to know when the run has started.
     pub(crate) service: ServiceManager,
-    /// The listener for Prometheus.
     pub(crate) metrics: Metrics,
-    /// The sandbox that is in force, if there is one.
     pub(crate) sandbox: Option<InForce>,
 }
 
-/// How a packet function sends.
 pub(crate) struct SendOptions<O> {
     /// The rate in packets per second at which inputs that can wait are read.
     pub(crate) rate: Option<u64>,
-    /// The most packets that the function originates at a time.
+    /// The maximum number of packets that the handler originates at a time.
     pub(crate) originated: usize,
-    /// Opens the outputs.
     pub(crate) outputs: O,
     /// How inputs that can wait end, if not when they have no more packets.
     pub(crate) input_end: Option<InputEnd>,
 }
 
-/// The facts about the inputs when the outputs are opened.
 pub(crate) struct OpenedInputs {
-    /// The number of queues of each input.
     pub(crate) queues: Vec<usize>,
-    /// The facts about the capture files, if there are any.
     pub(crate) capture: Option<Arc<CaptureInfo>>,
-    /// Whether all of them can wait, as files can.
     pub(crate) can_wait: bool,
 }
 
-/// How inputs that can wait end.
 pub(crate) struct InputEnd {
-    /// Set to end the inputs early.
     pub(crate) now: Arc<AtomicBool>,
-    /// The consumer that they wait for.
     pub(crate) downstream: Box<dyn Downstream>,
 }
 
@@ -133,8 +120,8 @@ where
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
     let signals = signals::install()?;
-    // The command line comes first, so that its mistakes are reported whether the device exists or
-    // not.
+    // The command line is parsed first, so that its mistakes are reported even if a device does not
+    // exist.
     let cpus = CpuSelection::parse(&args.cpus)?;
     let builder = cpus.apply(steering_builder(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
@@ -171,7 +158,7 @@ where
         let next = queues % rx.len().max(1);
         rx.rotate_left(next);
     }
-    // Outputs come last, so that no file is overwritten if an input is missing.
+    // Outputs are opened last, so that no file is overwritten if an input does not exist.
     let opened = OpenedInputs { queues, capture: capture.clone(), can_wait };
     let outputs = (sending.outputs)(&opened)?;
     let pins = takes || outputs.iter().any(|output| output.kind == "af_xdp");
@@ -185,22 +172,25 @@ where
     let needs = args.devices.iter().fold(needs, Needs::reads);
     let needs = control.needs(needs);
     // Files are restricted before other threads start. Threads that write and open files start
-    // after this.
+    // later.
     let confinement = Confinement::of_files(needs, &args.sandbox)?;
     let make_handler = maker(can_wait)?;
-    // Everything is open that may not answer. The instance starts threads, which inherit this.
+    // Everything that may not answer is open. The instance starts threads, which inherit the signal
+    // mask.
     let signals = signals.hold()?;
     let instance = builder.build(confinement.of_packet_threads(make_handler)?)?;
     if args.cpus.rx_cpu.is_none() && args.cpus.virtual_cpus.is_none() {
         interrupts::poll_where_interrupts_are(&instance);
     }
     kept.drop_start_up()?;
-    // AF_XDP attaches and pins memory while the instance is built. No thread that handles packets has started yet.
+    // AF_XDP attaches and pins memory while the instance is built. No packet thread has started
+    // yet.
     let sandbox = confinement.of_calls()?;
     Ok((instance, RunServices { capture, can_wait, control, signals, service, metrics, sandbox }))
 }
 
-/// Checks the command line without opening a device. Returns a line that says what each CPU would do.
+/// Checks the command line without opening a device. Returns a line that describes the work of each
+/// CPU.
 pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
     let cpus = CpuSelection::parse(&args.cpus)?;
     let _ = steering_builder(&args.steering)?;
@@ -227,7 +217,6 @@ pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
     Ok(format!("CPUs {work} work, {rx} receive, {}\n", spread.join(", ")))
 }
 
-/// A builder with the steering options of the command line.
 fn steering_builder(args: &SteeringArgs) -> Result<Builder, Error> {
     let builder = Builder::new().backlog(args.backlog).dev_weight(args.dev_weight);
     let mut builder = hashing(builder, &args.hash, hasher(&args.hash)?);

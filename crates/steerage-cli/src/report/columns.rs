@@ -1,10 +1,11 @@
-//! Tables of flows in columns. If a table is too wide for the terminal, its columns shrink before its lines would wrap.
+//! Tables of flows in columns. If a table is too wide for the terminal, its columns shrink so that
+//! lines do not wrap.
 
-/// The space between two columns, with enough room and without.
+/// The space between two columns: normal, and for narrow terminals.
 const GAP: usize = 2;
 const SMALL_GAP: usize = 1;
 
-/// The fewest characters that an address keeps.
+/// The minimum number of characters of an address.
 const ADDRESS_MIN: usize = 8;
 
 /// Replaces the omitted part of an address. Plain ASCII, for terminals without UTF-8.
@@ -98,7 +99,7 @@ fn line<T: std::fmt::Display>(columns: &[Column], gap: usize, cell: impl Fn(&Col
     cells.join(&" ".repeat(gap)).trim_end().to_owned()
 }
 
-/// An address with its middle left out, as far as that helps. The port stays.
+/// An address without its middle, as far as that helps. The port stays.
 fn shortened(end: &str, width: usize) -> String {
     let length = end.chars().count();
     if length <= width {

@@ -1,4 +1,4 @@
-//! The output of `steerage explain`, for people and as JSON.
+//! The output of `steerage explain`, as text and as JSON.
 
 mod advice;
 mod json;
@@ -82,7 +82,7 @@ pub(crate) struct TrafficExplanation {
 }
 
 impl TrafficExplanation {
-    /// The flows, most packets first.
+    /// The flows, in descending order of packets.
     pub(crate) fn largest(&self) -> Vec<AnalyzedFlow> {
         let mut flows = self.survey.flows.clone();
         flows.sort_by_cached_key(|flow| {
@@ -91,7 +91,7 @@ impl TrafficExplanation {
         flows
     }
 
-    /// The numbers of CPUs for which the spread is shown: the usual ones, and this machine's.
+    /// The numbers of CPUs for which the spread is shown: the usual numbers, and this machine's.
     fn cpus(&self) -> Vec<usize> {
         let mut cpus = [&CPUS[..], &[self.basis.candidates.order.len()]].concat();
         cpus.retain(|cpus| *cpus > 1);
@@ -176,7 +176,7 @@ fn one_packet(page: &mut String, explanation: &Explanation, traffic: &TrafficExp
 
 fn goes_to(page: &mut String, explanation: &Explanation, key: &FlowKey, hash: FlowHash) {
     let about = match key.parts() {
-        // Keys of bytes, as datagrams and labels have, are for packets of one direction only.
+        // Keys made of bytes, as datagrams and labels have, are for packets of one direction only.
         FlowParts::Bytes { .. } => "",
         _ if explanation.command.keeps_both_directions() => " (the same for both directions)",
         _ => " (the other direction has another key)",
@@ -219,7 +219,7 @@ fn largest(page: &mut String, traffic: &TrafficExplanation, top: usize) {
     }
 }
 
-/// A description of the flow, if its key alone says little. Otherwise `None`.
+/// A description of the flow, if its key alone is not meaningful. Otherwise `None`.
 fn described(flow: &FlowKey) -> Option<String> {
     match flow.parts() {
         FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype: 0 } => {
@@ -238,13 +238,14 @@ fn name(flow: &FlowKey) -> String {
     described(flow).unwrap_or_else(|| flow.to_string())
 }
 
-/// Whether this is a flow of IP. Other packets stay together too, but they are no conversation that
+/// Whether this is a flow of IP. Other packets stay together too, but are not conversations that
 /// can be split.
 fn is_ip(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some()
 }
 
-/// Whether the flow is a datagram that got a key of its own, because its first fragment did not arrive first.
+/// Whether the flow is a datagram with its own key, because its first fragment did not arrive
+/// first.
 fn is_datagram(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some() && matches!(flow.key.parts(), FlowParts::Bytes { .. })
 }

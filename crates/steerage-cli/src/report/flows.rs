@@ -11,7 +11,7 @@ use super::columns::{self, Column};
 use crate::terminal;
 use crate::units::{counted, grouped};
 
-/// The first line names this many kinds of flows, and adds up the others.
+/// The first line names this many kinds of flows, and adds up all further kinds.
 const KINDS_SHOWN: usize = 4;
 
 /// The numbers of flows.
@@ -70,8 +70,8 @@ pub(crate) struct FlowOutputReport {
 }
 
 impl FlowOutputReport {
-    /// The counts so far. During a run, read them before those of the meters: an output then has no
-    /// record that the meters do not count.
+    /// The counts so far. During a run, read them before the meters' counts, so that an output has
+    /// no record that the meters do not count.
     pub(crate) fn of_all(outputs: &[FlowOutput]) -> Vec<Self> {
         let of = |output: &FlowOutput| Self { to: output.name().to_owned(), counts: output.counts(), waiting: 0 };
         outputs.iter().map(of).collect()

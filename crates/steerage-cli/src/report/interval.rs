@@ -34,8 +34,8 @@ impl Intervals {
         self.due
     }
 
-    /// Schedules the next report at the next multiple of the interval from the start. So a late report does not delay
-    /// all others, and a very late one skips some.
+    /// Schedules the next report at the next multiple of the interval from the start. A late report
+    /// therefore does not delay later reports, and a very late report skips some.
     pub(crate) fn skip(&mut self, now: Instant) {
         if let Some(late) = now.checked_duration_since(self.due) {
             let steps = late.as_nanos() / self.every.as_nanos().max(1) + 1;
@@ -243,8 +243,8 @@ impl Interval {
 mod tests {
     use super::*;
 
-    /// A late report does not delay the next ones. A very late one skips reports whose time has
-    /// passed.
+    /// A late report does not delay the next reports. A very late report skips reports whose time
+    /// has passed.
     #[test]
     fn they_do_not_drift() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));

@@ -141,9 +141,9 @@ impl Report {
         Ok(())
     }
 
-    /// Checks that each packet was sent, after [`finish`](Self::finish). An input that can wait, such
-    /// as a file, is promised to be sent as a whole. A live input may be too fast, but what it
-    /// delivered is sent unless an output has no room for it.
+    /// Checks that each packet was sent, after [`finish`](Self::finish). All packets of an input
+    /// that can wait, such as a file, must be sent. A live input may lose packets, but all packets
+    /// that it delivered must be sent unless an output has no room.
     pub(crate) fn all_sent(&self, can_wait: bool) -> Result<(), Error> {
         let dropped = self.snapshot().dropped();
         let may_be_missing =
@@ -180,11 +180,11 @@ enum To {
 }
 
 impl Printer {
-    /// Writes to standard output, or to standard error if `beside` says that other data goes to
+    /// Writes to standard output, or to standard error if `beside` means that other data goes to
     /// standard output. With `-q`, only JSON on standard output is written.
     pub(crate) fn new(args: &ReportArgs, beside: bool) -> Self {
         let to = match beside {
-            // With `-q`, the user asked for the other data only.
+            // With `-q`, the user wants only the other data.
             true if args.quiet => To::Nowhere,
             false if args.quiet && !args.json => To::Nowhere,
             false => To::Stdout,

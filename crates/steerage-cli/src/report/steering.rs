@@ -52,8 +52,8 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
     lines
 }
 
-/// The values of the regimes, with the current one first, and the costs behind them. There are none
-/// until a CPU has been short of time.
+/// The values of the regimes, with the current one first, and the costs that explain them. The
+/// values are missing until a CPU has been short of time.
 fn regimes(found: &Findings) -> Vec<String> {
     let Some((present, others)) = found.regimes.split_first() else { return Vec::new() };
     let mega = |rate: f64| format!("{:.1}", rate / 1e6);

@@ -27,34 +27,31 @@ use sources::ReportSources;
 pub(crate) use options::{RunOptions, StopHook, Stopper};
 
 /// How long the run waits for an event if nothing is due. Events end the wait, so any time would
-/// do.
+/// work.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
-/// The longest time until a key is noticed.
+/// The longest time until the run notices a key.
 const KEY_LOOK: Duration = Duration::from_millis(50);
 
-/// The result of a run that is over.
 #[derive(Debug)]
 pub(crate) struct FinishedRun<R> {
-    /// The report, without the parts that only the command knows.
     pub(crate) report: Report,
-    /// The outcome of the instance. Its snapshot is in the report.
     pub(crate) outcome: Outcome<R>,
 }
 
-/// An event that the run waits for.
 enum RunEvent<R> {
     Signal(SignalRequest),
     Ended(Box<Outcome<R>>),
 }
 
-/// Starts the instance, and waits until its input ends, its time is over or a signal asks it to stop.
+/// Starts the instance, and waits until its input ends, its time is over or a signal requests a
+/// stop.
 pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) -> Result<FinishedRun<H::Report>, Error> {
     let (events_in, events) = mpsc::channel();
     // Signals are handled before the start, so that every signal ends the run in good order.
     let (asked, outputs, on_stop) = (events_in.clone(), options.flow_outputs.clone(), options.on_stop.clone());
     options.signals.listen(move |what| {
-        // This also matters after the run, while the program waits for a reader to take the flows.
+        // The stop also matters after the run, while the program waits for a reader of the flows.
         if what == SignalRequest::Stop {
             outputs.iter().for_each(FlowOutput::hurry);
             if let Some(hook) = &on_stop {
@@ -105,7 +102,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
     }
 }
 
-/// Returns a function that makes a report as JSON from any thread, for the control socket.
+/// Returns a function for the control socket that creates a report as JSON from any thread.
 fn reports(
     options: &RunOptions,
     handle: Handle,
@@ -116,30 +113,27 @@ fn reports(
     move |audience| sources.report(started, start, handle.snapshot(), None).json(audience)
 }
 
-/// A run in progress, as the thread that watches it sees it.
 struct Run<'a> {
     options: &'a RunOptions,
     handle: Handle,
     started: SystemTime,
     start: Instant,
-    /// When to stop. `None` if there is no limit, or if the time has passed.
+    /// The time to stop. `None` if there is no limit, or if the time has passed.
     deadline: Option<Instant>,
-    /// The first reason to stop.
     stopped_by: Option<EndedBy>,
     intervals: Option<Intervals>,
     live_table: LiveTable,
 }
 
 impl Run<'_> {
-    /// The time until something is due.
     fn time_to_wait(&self) -> Duration {
         let due = self.deadline.into_iter().chain(self.live_table.due()).chain(self.intervals_due()).min();
         let wait = due.map_or(IDLE_WAIT, |due| due.saturating_duration_since(Instant::now()));
         if self.options.keys.is_some() && self.stopped_by.is_none() { wait.min(KEY_LOOK) } else { wait }
     }
 
-    /// When the next interval report is due. After a request to stop, only the last report is left,
-    /// which comes at the end.
+    /// The time of the next interval report. After a request to stop, only the final report
+    /// remains.
     fn intervals_due(&self) -> Option<Instant> {
         self.intervals.as_ref().filter(|_| self.stopped_by.is_none()).map(Intervals::due)
     }
@@ -220,9 +214,8 @@ impl Run<'_> {
     }
 }
 
-/// Why the run ended without a request to stop.
 fn reason_by_itself(snapshot: &Snapshot, packets: Option<u64>) -> EndedBy {
-    // The limit counts the packets that the device delivered, not those that it lost.
+    // The limit counts the packets that the device delivered, not the packets that it lost.
     let handed_over = snapshot.received() - snapshot.dropped().get(DropReason::Device);
     if snapshot.queues.iter().any(|queue| queue.error.is_some()) {
         EndedBy::Error

@@ -1,4 +1,4 @@
-//! The sources of a report: the ledger, the capture files, and the counters of the packet function.
+//! The sources of a report: the ledger, the capture files, and the counters of the handler.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -14,7 +14,6 @@ use super::RunOptions;
 use crate::metrics;
 use crate::report::{Document, EndedBy, FlowOutputReport, Flows, ForwardReport, Recorded, Report, Sandbox};
 
-/// The sources of a report besides the ledger.
 pub(super) struct ReportSources {
     capture: Option<Arc<CaptureInfo>>,
     forwarding: Option<Arc<Forwarding>>,
@@ -33,7 +32,6 @@ impl ReportSources {
         Self { capture: capture.clone(), forwarding, meters, flow_outputs, sample, sandbox, verbose }
     }
 
-    /// The metrics of the packet function and of the capture files.
     pub(super) fn metrics(self) -> Option<More> {
         let flows = self.meters.map(metrics::of_flows);
         let forwarding = self.forwarding.map(metrics::of_forwarding);
@@ -44,7 +42,6 @@ impl ReportSources {
         }
     }
 
-    /// Makes a report of the run from `snapshot`.
     pub(super) fn report(
         &self,
         started: SystemTime,
@@ -53,7 +50,7 @@ impl ReportSources {
         ended_by: Option<EndedBy>,
     ) -> Report {
         let so_far = |meters: &Metering| {
-            // First the outputs: see there.
+            // The outputs come first, for the reason given in `FlowOutputReport::of_all`.
             let outputs = FlowOutputReport::of_all(&self.flow_outputs);
             Flows::SoFar { counts: meters.so_far(), largest: meters.largest_so_far(), outputs, sample: self.sample }
         };

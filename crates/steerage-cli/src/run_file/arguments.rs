@@ -1,4 +1,4 @@
-//! Turns keys into arguments, following clap's definition of the options.
+//! Converts keys to arguments, by clap's definition of the options.
 
 use clap::{Arg, ArgAction, Command, Id};
 use steerage_device::af_packet::is_interface;
@@ -8,40 +8,32 @@ use super::read::{Key, Keys, as_text};
 use super::{COMMAND, DEVICES, JOB, has_jobs, nearest};
 use crate::error::RunFileError;
 
-/// Devices whose options follow the name.
 const SYNTHETIC: &str = "synthetic";
 const AF_PACKET: &str = "af_packet:";
 const LIVE: [&str; 5] = [AF_PACKET, "af_xdp:", "tap:", "tun:", "udp:"];
 
-/// The arguments of a file.
 #[derive(Debug)]
 pub(super) struct FileArguments {
     pub(super) options: Vec<GivenOption>,
     pub(super) devices: Vec<GivenDevice>,
-    /// The words of the command that each job runs.
     pub(super) job: Vec<String>,
 }
 
-/// An option of the file.
 #[derive(Debug)]
 pub(super) struct GivenOption {
     pub(super) id: Id,
     pub(super) key: String,
     pub(super) line: usize,
-    /// The option's arguments on the command line.
     pub(super) arguments: Vec<String>,
-    /// Whether the option may have a value, but has none.
     pub(super) is_bare: bool,
 }
 
-/// A device of the file.
 #[derive(Debug)]
 pub(super) struct GivenDevice {
     pub(super) spec: String,
     pub(super) line: usize,
 }
 
-/// Turns the keys into arguments of `command`.
 pub(super) fn of(command: &Command, file: &Keys<'_>) -> Result<FileArguments, RunFileError> {
     let mut given = FileArguments { options: Vec::new(), devices: Vec::new(), job: Vec::new() };
     for key in &file.keys {
@@ -58,7 +50,6 @@ pub(super) fn of(command: &Command, file: &Keys<'_>) -> Result<FileArguments, Ru
     Ok(given)
 }
 
-/// The options that can be keys.
 fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     let is_help = |arg: &Arg| {
         matches!(arg.get_action(), ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version)
@@ -69,7 +60,7 @@ fn options(command: &Command) -> impl Iterator<Item = &Arg> {
 fn unknown(command: &Command, file: &Keys<'_>, key: &Key<'_>) -> RunFileError {
     let known = options(command).filter_map(Arg::get_long).chain([COMMAND, DEVICES]);
     let known = known.chain(has_jobs(command).then_some(JOB));
-    // An underscore is a likely mistake, since keys in TOML often have them.
+    // An underscore is a likely mistake, because keys in TOML often have them.
     let near = nearest(&key.name.replace('_', "-"), known);
     let near = near.map_or(String::new(), |near| format!("; a similar key exists: `{near}`"));
     let message = format!("{}: `{}` has no such option{near}; see --help", key.name, command.get_name());
@@ -108,7 +99,6 @@ fn option(file: &Keys<'_>, key: &Key<'_>, arg: &Arg) -> Result<Option<GivenOptio
     }
 }
 
-/// Parses `job = ["tshark", "-n", "-r", "-"]`.
 fn job(file: &Keys<'_>, key: &Key<'_>) -> Result<Vec<String>, RunFileError> {
     let words = match &key.value {
         DeValue::Array(values) => values.iter().map(|value| as_text(value.get_ref())).collect(),
@@ -158,7 +148,6 @@ fn device(file: &Keys<'_>, line: usize, value: &DeValue<'_>) -> Result<GivenDevi
     Ok(GivenDevice { spec, line })
 }
 
-/// A device in a table, with its options as the command line has them.
 fn with_options(file: &Keys<'_>, line: usize, table: &Keys<'_>) -> Result<String, RunFileError> {
     let Some(name) = table.get("name").and_then(|key| key.value.as_str()) else {
         return Err(

@@ -12,29 +12,24 @@ use crate::args::Cli;
 use crate::error::{Error, RunFileError};
 use crate::usage;
 
-/// A run file that was read and merged.
 #[derive(Debug)]
 pub(crate) struct LoadedRun {
-    /// The parsed command line.
     pub(crate) cli: Cli,
-    /// The arguments of that command line, without the program's name.
     pub(crate) arguments: Vec<String>,
-    /// The options and devices that come from the file, with their lines.
     pub(crate) origins: Vec<Origin>,
     path: String,
 }
 
-/// An option or a device of the file.
 #[derive(Debug)]
 pub(crate) struct Origin {
-    /// The key, or the device.
     pub(crate) what: String,
     is_device: bool,
     pub(crate) line: usize,
 }
 
 impl LoadedRun {
-    /// Adds the line of the file to an error, if the option or device that caused it came from the file.
+    /// Adds the line of the file to an error, if an option or device from the file caused the
+    /// error.
     pub(crate) fn blame(&self, error: Error) -> Error {
         let origin = match &error {
             Error::Open(open) => {
@@ -57,7 +52,7 @@ impl LoadedRun {
     }
 }
 
-/// Merges `more`, from the command line, with the arguments of the file.
+/// Merges the arguments in `more`, from the command line, with the arguments of the file.
 pub(super) fn merge(
     cli: &Command,
     command: &Command,
@@ -85,7 +80,6 @@ pub(super) fn merge(
     Ok(LoadedRun { cli, arguments, origins, path: file.path().to_owned() })
 }
 
-/// The options of the command line that override the file.
 struct Overridden {
     matches: Option<ArgMatches>,
     conflicts: Vec<(String, String)>,
@@ -93,8 +87,8 @@ struct Overridden {
 }
 
 impl Overridden {
-    /// Finds the options that the command line has. Mistakes are ignored here, since the real parse reports them.
-    /// Returns an error if the command line asks for help.
+    /// Finds the options on the command line. Mistakes are ignored here, because the real parse
+    /// reports them. Returns an error if the command line asks for help.
     fn by(cli: &Command, command: &Command, more: &[String]) -> Result<Self, clap::Error> {
         let start = ["steerage", command.get_name()].into_iter();
         let arguments = start.chain(more.iter().map(String::as_str));
@@ -114,7 +108,6 @@ impl Overridden {
         source == Some(ValueSource::CommandLine)
     }
 
-    /// Whether the command line has this option, or one that conflicts with it.
     fn has(&self, option: &GivenOption) -> bool {
         let id = option.id.as_str();
         let excluded =
@@ -123,7 +116,6 @@ impl Overridden {
     }
 }
 
-/// The mistake, with the key in place of the option's name on the command line.
 fn message(error: &clap::Error, key: &str) -> String {
     let source = std::error::Error::source(error);
     match (error.get(ContextKind::InvalidValue), source) {
@@ -132,7 +124,6 @@ fn message(error: &clap::Error, key: &str) -> String {
     }
 }
 
-/// The option of the file that an error is about.
 fn blamed<'a>(error: &clap::Error, options: &'a [GivenOption]) -> Option<&'a GivenOption> {
     let named = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.clone()],

@@ -1,7 +1,7 @@
 //! Run files: the long options of the command line as keys of a TOML file (docs/run-files.md).
 //!
 //! The options are defined once, in `args`. Keys become arguments, which clap parses like those of
-//! the command line. This module records the line that each argument came from, so that a mistake
+//! the command line. This module records the line that each argument comes from, so that a mistake
 //! is reported with its line.
 //!
 //! | file | content |
@@ -23,26 +23,23 @@ use crate::error::{Error, RunFileError};
 
 pub(crate) use merge::LoadedRun;
 
-/// The key for the command.
 const COMMAND: &str = "command";
 
-/// The key for the devices, which are not an option. It is also clap's id for them.
+/// The key for the devices, which are not an option. Clap uses the same id for them.
 const DEVICES: &str = "devices";
 
-/// The key for the command that the jobs of `parallel` run. It is also clap's id for it.
+/// The key for the command that the jobs of `parallel` run. Clap uses the same id for it.
 const JOB: &str = "job";
 
-/// Whether the command runs jobs, which have a command of their own.
 fn has_jobs(command: &Command) -> bool {
     command.get_positionals().any(|arg| arg.get_id() == JOB)
 }
 
-/// Reads the file. The arguments in `more`, from the command line, override it.
+/// Reads the file. The arguments in `more`, from the command line, override the file.
 pub(crate) fn load(path: &Path, more: &[String]) -> Result<LoadedRun, Error> {
     parse(path, &read::text(path)?, more)
 }
 
-/// Like [`load`], for a file whose text has been read.
 pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRun, Error> {
     let file = read::keys(path, text)?;
     let mut cli = args::program();
@@ -52,9 +49,9 @@ pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRu
     merge::merge(&cli, command, &file, given, more)
 }
 
-/// The commands that a file can run: those that receive packets.
 fn commands(cli: &Command) -> Vec<&str> {
-    // Their positional arguments are devices, and perhaps the command of the jobs.
+    // The positional arguments of these commands are devices, and for some commands also the
+    // command of the jobs.
     let receives = |command: &&Command| {
         let positionals: Vec<&str> = command.get_positionals().map(|arg| arg.get_id().as_str()).collect();
         positionals == [DEVICES] || positionals == [DEVICES, JOB]
@@ -73,9 +70,7 @@ fn find_command<'a>(cli: &'a Command, file: &read::Keys<'_>) -> Result<&'a Comma
     command.ok_or_else(|| file.error(Some(key.line), format!("{COMMAND}: write {listed}")))
 }
 
-/// The known name that is most similar to a wrong one, if one is similar enough.
 fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    /// clap's threshold for options.
     const NEAR: f64 = 0.7;
     let near = known.map(|name| (strsim::jaro(wrong, name), name)).filter(|(nearness, _)| *nearness > NEAR);
     near.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)

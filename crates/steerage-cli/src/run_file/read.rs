@@ -1,4 +1,4 @@
-//! Parses the text of a run file to its keys, in their order and with their lines.
+//! Parses the text of a run file to its keys, in order and with their lines.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,7 +11,6 @@ use crate::error::RunFileError;
 /// The longest file, in bytes. A file with all options and thousands of devices is far shorter.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads the text of a file.
 pub(super) fn text(path: &Path) -> Result<String, RunFileError> {
     let name = path.display().to_string();
     let wrong = |message: String| RunFileError { path: name.clone(), line: None, message };
@@ -28,7 +27,6 @@ pub(super) fn text(path: &Path) -> Result<String, RunFileError> {
     Ok(text)
 }
 
-/// A key and its value.
 #[derive(Debug)]
 pub(super) struct Key<'t> {
     pub(super) name: String,
@@ -36,7 +34,6 @@ pub(super) struct Key<'t> {
     pub(super) value: DeValue<'t>,
 }
 
-/// All keys of a table.
 #[derive(Debug)]
 pub(super) struct Keys<'t> {
     path: String,
@@ -44,7 +41,6 @@ pub(super) struct Keys<'t> {
     pub(super) keys: Vec<Key<'t>>,
 }
 
-/// Parses the keys of a file.
 pub(super) fn keys<'t>(path: &Path, text: &'t str) -> Result<Keys<'t>, RunFileError> {
     let path = path.display().to_string();
     match DeTable::parse(text) {
@@ -64,7 +60,7 @@ fn line_of(text: &str, at: usize) -> usize {
 impl<'t> Keys<'t> {
     fn of(path: String, text: &'t str, table: DeTable<'t>) -> Self {
         let mut keys: Vec<_> = table.into_iter().map(|(key, value)| (key.span().start, key, value)).collect();
-        // The order is that of the file, so that the first mistake is reported first.
+        // The keys are sorted by position, so that the first mistake is reported first.
         keys.sort_by_key(|(at, ..)| *at);
         let key = |(at, name, value): (usize, toml::Spanned<toml::de::DeString<'t>>, toml::Spanned<DeValue<'t>>)| Key {
             name: name.into_inner().into_owned(),
@@ -74,7 +70,6 @@ impl<'t> Keys<'t> {
         Self { path, text, keys: keys.into_iter().map(key).collect() }
     }
 
-    /// A table within the file.
     pub(super) fn within(&self, table: &DeTable<'t>) -> Self {
         Self::of(self.path.clone(), self.text, table.clone())
     }
@@ -87,22 +82,20 @@ impl<'t> Keys<'t> {
         self.keys.iter().find(|key| key.name == name)
     }
 
-    /// The line of a position in the text.
     pub(super) fn line_at(&self, at: usize) -> usize {
         line_of(self.text, at)
     }
 
-    /// An error in this file.
     pub(super) fn error(&self, line: Option<usize>, message: String) -> RunFileError {
         RunFileError { path: self.path.clone(), line, message }
     }
 }
 
-/// A value in the form that the command line takes, or `None` if it is neither text nor a number.
+/// A value in the form of the command line, or `None` if it is neither text nor a number.
 pub(super) fn as_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
-        // The number in decimal digits. TOML also allows underscores and other bases.
+        // Decimal digits, because TOML also allows underscores and other bases.
         DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix()).ok().map(|n| n.to_string()),
         DeValue::Float(number) => number.as_str().parse::<f64>().ok().map(|number| number.to_string()),
         _ => None,

@@ -1,5 +1,5 @@
-//! Injects faults into a packet function. Each test runs in a process of its own, which does not
-//! survive the fault.
+//! Injects faults into a handler. Each test runs in its own process, which does not survive the
+//! fault.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +21,7 @@ const FAULT: &str = "STEERAGE_TEST_FAULT";
 const SIGABRT: i32 = 6;
 const SIGSYS: i32 = 31;
 
-/// A packet function that does something forbidden, or something that must stay possible.
+/// A handler that does something forbidden, or something that must stay possible.
 struct Faulty(String);
 
 impl Handler for Faulty {
@@ -56,7 +56,6 @@ fn run_args() -> RunArgs {
     }
 }
 
-/// Runs this test again in another process, with `fault`.
 fn ran(test: &str, fault: &str) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &format!("sandbox::tests::{test}"), "--nocapture", "--test-threads=1"]);
@@ -82,7 +81,7 @@ fn what_a_packet_function_must_not_do_ends_the_process_and_is_named() {
         let ended = ran(test, fault);
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert_eq!(ended.status.signal(), Some(SIGSYS), "{fault}: {ended:?}");
-        // The numbers are those of x86-64.
+        // The system call numbers are those of x86-64.
         let named = if cfg!(target_arch = "x86_64") { named } else { named.split(' ').next().unwrap() };
         assert!(said.contains(&format!("thread steerage/0 made the system call {named}")), "{fault}: {said}");
     }
@@ -92,7 +91,8 @@ fn what_a_packet_function_must_not_do_ends_the_process_and_is_named() {
     }
 }
 
-/// The standard library reports a failed allocation, shows a backtrace if the user wants one, and aborts.
+/// The standard library reports a failed allocation, shows a backtrace if the user wants one, and
+/// aborts.
 #[test]
 fn a_failed_allocation_is_no_violation() {
     if let Ok(fault) = std::env::var(FAULT) {
@@ -132,11 +132,10 @@ fn files_of_others_cannot_be_opened() {
     let ended = ran("files_of_others_cannot_be_opened", "file");
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
     assert!(ended.status.success(), "{ended:?}");
-    // A kernel without Landlock is reported, and the run goes on.
+    // A kernel without Landlock is reported, and the run continues.
     assert!(said.contains("denied: true") || said.contains("landlock: none"), "{said}");
 }
 
-/// docs/privileges.md as rows of its tables.
 fn rows() -> Vec<Vec<&'static str>> {
     include_str!("../../../../docs/privileges.md")
         .lines()
@@ -145,7 +144,6 @@ fn rows() -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// The system calls of a group in docs/privileges.md.
 fn calls_on_page(rows: &[Vec<&'static str>], group: &str) -> BTreeSet<&'static str> {
     let row = rows.iter().find(|row| row.len() == 2 && row[0] == group);
     row.map(|row| row[1].split(", ").collect()).unwrap_or_default()
@@ -193,12 +191,11 @@ fn the_page_of_privileges_is_right() {
 #[cfg(target_arch = "x86_64")]
 const NUMBERS: u32 = 1024;
 
-/// Numbers that no kernel has: of another architecture's table (x32), and negative ones.
+/// Numbers that no kernel has: of another architecture's table (x32), and negative numbers.
 #[cfg(target_arch = "x86_64")]
 const INVALID: [u32; 4] = [0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX];
 
-/// The threads of a command, and the groups of system calls that they have according to
-/// docs/privileges.md.
+/// The threads of a command, with their groups of system calls according to docs/privileges.md.
 #[cfg(target_arch = "x86_64")]
 fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str>)> {
     let (rows, name) = (rows(), format!("`{}`", command.name()));
@@ -220,8 +217,8 @@ fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str
     threads
 }
 
-/// The filter of each command's threads, as it is installed, allows the system calls that docs/privileges.md lists for them,
-/// and denies every other number. The evaluation covers all arguments.
+/// The installed filter of each command's threads allows the system calls that docs/privileges.md
+/// lists for them, and denies every other number. The evaluation covers all arguments.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn each_filter_allows_what_the_page_lists_and_nothing_else() {
@@ -259,7 +256,8 @@ fn call_number(name: &str) -> Option<u32> {
     (0..NUMBERS).find(|number| call_name(*number as usize) == name)
 }
 
-/// The argument values that a packet thread may use, of all numbers below 4096, all single bits and all ones.
+/// The argument values that a packet thread may use, of all numbers below 4096, all single bits and
+/// all ones.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn packet_threads_may_use_few_arguments() {
@@ -275,7 +273,8 @@ fn packet_threads_may_use_few_arguments() {
         patterns.iter().copied().filter(|value| filter.allows(number, &with(*value))).collect()
     };
     let low = |values: BTreeSet<u64>| values.into_iter().filter(|value| *value < 1 << 32).collect::<Vec<u64>>();
-    // F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_SETPIPE_SZ, F_GETPIPE_SZ: no F_SETOWN (8), no F_SETSIG (10), no F_DUPFD (0).
+    // F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_SETPIPE_SZ, F_GETPIPE_SZ: no F_SETOWN (8), no F_SETSIG
+    // (10), no F_DUPFD (0).
     assert_eq!(low(allowed(&receives, "fcntl", 1, [0; 6])), [1, 2, 3, 4, 1031, 1032]);
     // PR_SET_NAME, PR_GET_NAME.
     assert_eq!(low(allowed(&receives, "prctl", 0, [0; 6])), [15, 16]);
@@ -294,6 +293,6 @@ fn packet_threads_may_use_few_arguments() {
     // All 64 bits of the address must be zero.
     assert_eq!(allowed(&sends, "sendto", 4, [0; 6]), BTreeSet::from([0]));
     assert!(!sends.allows(call_number("sendmsg").unwrap(), &[0; 6]));
-    // Only this process.
+    // Only the id of this process.
     assert!(low(allowed(&receives, "tgkill", 0, [0; 6])).iter().all(|id| *id == u64::from(process::id())));
 }

@@ -22,8 +22,8 @@ pub(super) struct Event {
 /// The drop reasons that belong to a queue. The others are reported for the CPU, which says more.
 const OF_QUEUES: [DropReason; 3] = [DropReason::Device, DropReason::NoPage, DropReason::Moving];
 
-/// The events, in the order of the report. `dropping` has the places and reasons of drops that
-/// continue. Only their start and end are events.
+/// The events, in the order of the report. `dropping` has the places and reasons of continuing
+/// drops, of which only the start and the end are events.
 pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |what: String, is_bad| events.push(Event { at: now.elapsed, what, is_bad });

@@ -2,7 +2,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// The longest mask that can be typed. Only a list with hundreds of single CPUs would be longer.
+/// The maximum length of a typed mask. Only a list with hundreds of single CPUs would be longer.
 const MASK_CHARS_MAX: usize = 256;
 
 /// The column by which the CPUs are sorted.

@@ -1,5 +1,5 @@
-//! `steerage top`: shows a running instance live in a terminal. It reads the instance's control
-//! socket. It has no packet path of its own, and does not disturb the instance.
+//! `steerage top`: shows a running instance live in a terminal. The command reads the instance's
+//! control socket, and does not disturb the instance.
 
 mod events;
 mod keys;
@@ -88,7 +88,7 @@ fn reports(mut remote: Remote, args: &TopArgs) -> Result<(), Error> {
     let mut report = remote.report().map_err(SearchError::Report)?;
     while stdout::print_while_read(format!("{report}\n").as_bytes())? && !args.once {
         std::thread::sleep(args.interval);
-        // A run that has ended does not answer any more, which is not an error here.
+        // A run that has ended does not reply any more, which is not an error here.
         let Ok(next) = remote.report() else { break };
         report = next;
     }
@@ -107,7 +107,8 @@ fn watch(
     let remote = remote.on_a_thread()?;
     let mut due = Some(Instant::now());
     loop {
-        // There is one query at a time, so an instance that does not reply gets no further queries.
+        // There is only one query at a time, so an instance that does not reply gets no further
+        // queries.
         if due.is_some_and(|due| due <= Instant::now()) {
             remote.ask(Query::Look { queue: ui.queue });
             due = None;

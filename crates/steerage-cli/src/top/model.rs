@@ -39,7 +39,7 @@ pub(super) struct Model {
     dropping: BTreeSet<String>,
     /// The events, the newest first.
     pub(super) events: VecDeque<Event>,
-    /// The buckets of the selected queue, at the last look and at the one before.
+    /// The buckets of the selected queue, from the last update and from the one before.
     pub(super) buckets: Vec<Bucket>,
     buckets_before: Vec<Bucket>,
     buckets_of: usize,
@@ -103,7 +103,7 @@ impl Model {
         }
     }
 
-    /// The CPU of each bucket of the selected queue, and its packets between the last two looks.
+    /// The CPU of each bucket of the selected queue, and its packets between the last two updates.
     pub(super) fn bucket_loads(&self) -> Vec<(u16, u64)> {
         let before = self.buckets_before.iter().map(|bucket| bucket.packets).chain(std::iter::repeat(0));
         let pairs = self.buckets.iter().zip(before);

@@ -1,4 +1,5 @@
-//! The strip of buckets: a character for each range of buckets shows its CPU, and one above it shows its load.
+//! The strip of buckets: for each range of buckets, one character shows its CPU, and a character
+//! above it shows its load.
 
 use ratatui::style::Color;
 

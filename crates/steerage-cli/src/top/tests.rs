@@ -215,7 +215,7 @@ fn no_size_is_too_small() {
             }
         }
     }
-    // If there are many CPUs and queues, only some are shown, with the number of the others.
+    // If there are many CPUs and queues, only some are shown, with the number of hidden ones.
     let screen = lines(&drawn(&crowded, &Ui::default(), Colours::No, 80, 24));
     assert_eq!(screen.iter().filter(|line| line.trim_start().ends_with(" more")).count(), 2, "{screen:#?}");
     assert!(screen.iter().any(|line| line.starts_with("  buckets of")), "{screen:#?}");

@@ -19,7 +19,8 @@ use crate::report::FlowTotals;
 use crate::terminal::printable;
 use crate::units::{bits_a_second, counted, grouped, packets_a_second, percent, plural, time};
 
-/// The rows that each section keeps if not all fit. CPUs keep most, and the last section is cut first.
+/// The rows that each section keeps if not all fit. CPUs keep most rows, and the last section is
+/// cut first.
 const CPUS_MIN: usize = 4;
 const QUEUES_MIN: usize = 3;
 const BUCKETS_MIN: usize = 2;

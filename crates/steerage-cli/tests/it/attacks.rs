@@ -1,5 +1,6 @@
-//! What a hijacked thread can do: system calls that are put into the threads of a run with ptrace, as an attacker who
-//! controls the thread would make them. docs/privileges.md lists those that are allowed.
+//! What a hijacked thread can do. The test uses ptrace to put system calls into the threads of a
+//! run, as an attacker who controls the thread would make them. docs/privileges.md lists the
+//! allowed system calls.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeSet;
@@ -30,16 +31,18 @@ const NUMBERS: u64 = 512;
 /// The size of the instruction `syscall`.
 const INSTRUCTION_BYTES: u64 = 2;
 
-/// System calls that the kernel lets through every filter, because return probes use them: uretprobe and uprobe
-/// (`arch/x86/kernel/uprobes.c`). Elsewhere, the first ends a process by SIGILL and the second fails.
+/// System calls that the kernel lets through every filter, because return probes use them:
+/// uretprobe and uprobe (`arch/x86/kernel/uprobes.c`). Outside of probes, uretprobe ends a process
+/// by SIGILL, and uprobe fails.
 const PASSED_BY: [u64; 2] = [335, 336];
 
 /// What became of a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// The filter denied it: the thread got SIGSYS, which ends the process if nobody traces it.
+    /// The filter denied the call: the thread got SIGSYS, which ends the process unless it is
+    /// traced.
     Denied,
-    /// The kernel carried it out. This is the result.
+    /// The kernel executed the call. The value is its result.
     Made(i64),
 }
 
@@ -64,7 +67,8 @@ impl Hijacked {
         Some(Self { id, own })
     }
 
-    /// Has the thread make a system call instead of its own, and takes it back to the start of its own.
+    /// Makes the thread execute a system call instead of its own, and returns it to the start of
+    /// its own.
     fn make(&mut self, number: u64, arguments: [u64; 6]) -> Outcome {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         ptrace::setregs(self.id, user_regs_struct { orig_rax: number, rdi, rsi, rdx, r10, r8, r9, ..self.own })
@@ -112,8 +116,8 @@ fn waited(id: Pid) -> WaitStatus {
     waitpid(id, Some(WaitPidFlag::__WALL)).unwrap()
 }
 
-/// Continues to the start of the thread's next system call. Returns the registers there, and whether a SIGSYS came,
-/// which is not passed on.
+/// Continues to the start of the thread's next system call. Returns the registers there, and
+/// whether a SIGSYS arrived, which is not passed on.
 fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
     let (mut passed_on, mut is_denied) = (None, false);
     loop {
@@ -151,8 +155,8 @@ fn rows() -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// The system calls that docs/privileges.md allows to the threads of a command: column 1 is for all of them,
-/// column 2 for those that handle packets. `devices` are the rows for the run's devices.
+/// The system calls that docs/privileges.md allows to the threads of a command: column 1 for all
+/// threads, column 2 for packet threads. `devices` are the rows for the run's devices.
 fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static str> {
     let rows = rows();
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == format!("`{command}`")).unwrap();
@@ -161,7 +165,7 @@ fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static s
     groups.flat_map(|group| named(group).split(", ")).collect()
 }
 
-/// The threads of a run: number and name. Waits until all threads that handle packets have their filter.
+/// The threads of a run: id and name. Waits until all packet threads have their filter.
 fn threads(run: &Started) -> Vec<(i32, String)> {
     let start = Instant::now();
     loop {
@@ -187,8 +191,8 @@ fn handles_packets(name: &str) -> bool {
     name.strip_prefix("steerage/").is_some_and(|cpu| cpu.parse::<u16>().is_ok())
 }
 
-/// Puts each system call that the page does not list into one thread of each name, with several arguments. Then a few
-/// that are allowed, which shows that the thread is as it was.
+/// Puts each system call that the page does not list into one thread of each name, with several
+/// arguments. Then puts in a few allowed calls, which shows that the thread is unchanged.
 fn attack(run: &Started, command: &str, devices: &[&str]) {
     let mut met = BTreeSet::new();
     for (id, name) in threads(run) {
@@ -215,7 +219,8 @@ fn attack(run: &Started, command: &str, devices: &[&str]) {
         assert!(denied > 300, "{name}: {denied}");
         if handles_packets(&name) {
             attack_packets(&mut thread, process);
-            // A signal to stop is for other threads: its handler makes a system call that this thread may not make.
+            // A signal to stop goes to other threads: its handler makes a system call that this
+            // thread may not make.
             assert_eq!(thread.is_allowed("tgkill", [process, id as u64, libc::SIGTERM as u64, 0, 0, 0]), 0);
         }
         assert_eq!(thread.is_allowed("getpid", [0; 6]), i64::from(run.id()), "{name}");
@@ -223,7 +228,7 @@ fn attack(run: &Started, command: &str, devices: &[&str]) {
     }
 }
 
-/// Arguments of listed system calls that a thread that handles packets may not use.
+/// Arguments of listed system calls that a packet thread may not use.
 fn attack_packets(thread: &mut Hijacked, process: u64) {
     let stack = thread.own.rsp;
     for command in [
@@ -325,11 +330,11 @@ fn packet_sockets(run: &Started) -> Vec<(u64, bool)> {
     sockets(run).iter().filter_map(|(socket, inode)| Some((*socket, row(inode)?[3] == "0003"))).collect()
 }
 
-/// A frame of zeros, as the stack of a thread holds it.
+/// A frame of zeros, which is on the stack of a thread.
 const FRAME_BYTES: u64 = 60;
 
-/// A thread that listens cannot send by its socket, in none of the ways to send. One that sends, sends by its own
-/// interface alone.
+/// A listening thread cannot send through its socket with any system call. A sending thread can
+/// send only through its own interface.
 #[test]
 fn a_hijacked_thread_sends_only_what_its_command_sends() {
     if !is_root() {
@@ -350,7 +355,7 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
         assert!(sockets.iter().any(|(_, listens)| *listens), "{sockets:?}");
         assert_eq!(sockets.iter().any(|(_, listens)| !*listens), command == "fanout", "{sockets:?}");
         for (socket, listens) in sockets {
-            // With an address, which could name another interface.
+            // An address could name another interface.
             thread.is_denied("sendto", [socket, stack, FRAME_BYTES, 0, stack, 20]);
             thread.is_denied("sendmsg", [socket, stack, 0, 0, 0, 0]);
             thread.is_denied("sendmmsg", [socket, stack, 1, 0, 0, 0]);

@@ -49,7 +49,7 @@ fn afs_is_601_packets_in_order() {
     assert!(head.contains("  ethernet  601 packets  512,276 bytes  129.4 s recorded  read in "), "{head}");
 }
 
-/// The packets and bytes that capinfos counts. `None` if it cannot read the file.
+/// The packets and bytes that capinfos counts. `None` if capinfos cannot read the file.
 fn of_capinfos(capture: &Path) -> Option<(u64, u64)> {
     let output = Command::new("capinfos").args(["-T", "-M", "-r", "-c", "-d"]).arg(capture).output().ok()?;
     let line = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -79,7 +79,7 @@ fn three_commands_receive_what_capinfos_counts() {
     }
 }
 
-/// The file needs a dictionary, which no command has. capinfos refuses it too.
+/// The file needs a dictionary, which no command has. capinfos refuses the file too.
 #[test]
 fn three_commands_name_the_dictionary_that_a_file_needs() {
     let Some(capture) = tshark::capture("repro/dict.zst") else { return };

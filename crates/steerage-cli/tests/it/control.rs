@@ -26,7 +26,7 @@ const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
 const ENDLESS: [&str; 7] =
     ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "4", "--seconds", "0", "--check-order"];
 
-/// A directory for a test's sockets and for its mount. Only the test's own instances are there.
+/// A directory for a test's sockets and its mount, used only by the test's own instances.
 struct Place(Scratch);
 
 impl Place {
@@ -53,7 +53,7 @@ impl Place {
         ran.out
     }
 
-    /// Starts a run that goes on until it is stopped.
+    /// Starts a run that continues until it is stopped.
     fn start(&self, more: &[&str]) -> Started {
         Started::of(self.command(&[&ENDLESS[..], more, &["--json", "-v"]].concat()).spawn().unwrap())
     }
@@ -62,8 +62,8 @@ impl Place {
         self.0.join("tree")
     }
 
-    /// Starts a run whose tree is mounted. Returns `None`, with the reason on standard error, if
-    /// that is not possible. In CI, this is a failure.
+    /// Starts a run whose tree is mounted. Returns `None` and prints the reason to standard error
+    /// if mounting is impossible. In CI, this is a failure.
     fn mounted(&self) -> Option<Started> {
         self.mounted_of(&ENDLESS)
     }
@@ -324,8 +324,8 @@ fn the_run_keeps_no_privilege_to_unmount() {
     assert!(!place.is_mounted());
 }
 
-/// If a run is killed, `fusermount3` unmounts the tree. If that is killed too, the next run takes the
-/// mount over.
+/// If a run is killed, `fusermount3` unmounts the tree. If `fusermount3` is killed too, the next
+/// run takes over the mount.
 #[test]
 fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     let place = Place::new();
@@ -355,7 +355,7 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     assert!(missing.complaint().contains("name a directory that is there"), "{missing:?}");
 }
 
-/// A process that is stopped does not answer for its tree. Another run must not ask the tree who has
+/// A stopped process does not answer for its tree. Another run must not ask the tree who has
 /// mounted it.
 #[test]
 fn a_mount_that_hangs_is_not_asked() {
@@ -373,7 +373,7 @@ fn a_mount_that_hangs_is_not_asked() {
     first.stop(Signal::SIGTERM);
 }
 
-/// Another user exchanges a directory on the way all the time. Nothing is mounted, since the tree
+/// Another user repeatedly exchanges a directory on the path. Nothing is mounted, because the tree
 /// could hide a directory of root.
 #[test]
 fn a_path_that_another_user_can_change_is_refused() {

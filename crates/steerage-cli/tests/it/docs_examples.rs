@@ -1,9 +1,10 @@
 //! Runs the commands of docs/ as they are written, without root, interfaces and the network.
 //!
-//! Each page has a directory of its own, which has the repository's folder `examples` and nothing
-//! else at first. The commands of a page run in its order. A command must succeed, unless the page
-//! shows an error of the program after it. A transcript must match the output. [`kept_back`] says
-//! which commands do not run. `args::documented` checks that the program understands these too.
+//! Each page has its own directory, which at first contains only the repository's folder
+//! `examples`. The commands of a page run in order. A command must succeed, unless the page shows
+//! an error of the program after it. A transcript must match the output. [`kept_back`] lists the
+//! commands that do not run. `args::documented` checks that the program understands those commands
+//! too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +32,7 @@ const PROGRAMS: [&str; 11] =
 /// Words that name an interface, or a device that makes one.
 const INTERFACES: [&str; 6] = ["eth0", "eth1", "eth2", "any", "lo", "tap"];
 
-/// Why a command is not run, if it is not.
+/// The reason for which a command does not run, if there is one.
 fn kept_back(command: &str) -> Option<&'static str> {
     let command = command.split(" #").next().unwrap_or_default().trim_end();
     let mut words = command.split(' ');
@@ -83,7 +84,7 @@ fn run(command: &str, directory: &Path, programs: &Path) -> Output {
         .unwrap()
 }
 
-/// Describes how the outcome of an example differs from the page. `None` if it does not.
+/// Describes how the outcome of an example differs from the page. `None` if it does not differ.
 fn fault(example: &Example, output: &Output) -> Option<String> {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let error = example.output.first().filter(|line| line.starts_with("steerage: "));

@@ -84,8 +84,8 @@ fn a_packet_is_taken_apart() {
     assert!(explained(&[path, "--packet", "4"])["traffic"]["packet"].is_null());
 }
 
-/// If a packet does not exist, or if the program does not parse packets of its kind, the output
-/// says so in words. It has no empty fields and no zeros.
+/// If a packet does not exist, or if the program does not parse packets of its type, the output
+/// says so in words, without empty fields and zeros.
 #[test]
 fn what_is_not_there_or_not_read_is_said() {
     let page = |path: &Path, args: &[&str]| {
@@ -112,13 +112,13 @@ fn what_is_not_there_or_not_read_is_said() {
             assert!(text.lines().any(|of_page| of_page == line), "{line}: {text}");
         }
         assert!(text.contains(&format!("100.0 %    {what}, 20 packets")), "{text}");
-        // All packets are in one place, but they are no flow that could be called large.
+        // All packets are in one bucket, but they do not form a flow that could be called large.
         assert!(!text.contains("00:00:00") && !text.contains("bytes ,") && !text.contains("\nelephants: "), "{text}");
         assert!(text.contains("\nnot IP: 100.0 % "), "{text}");
     }
 }
 
-/// IPv4 in IPv4: the explanation uses the same header as the steering.
+/// IPv4 in IPv4: the explanation uses the same header as steering.
 #[test]
 fn a_tunnel_goes_by_its_inner_flow_or_its_outer() {
     let path = written("explain-tunnel.pcap", &[(1, 2)]);

@@ -1,4 +1,5 @@
-//! `steerage meter --export`: the messages on the wire, and the errors if no collector takes them.
+//! `steerage meter --export`: the messages on the wire, and the errors if no collector accepts
+//! them.
 //!
 //! `export_collectors` tests it with real collectors.
 
@@ -251,7 +252,7 @@ fn datagrams_fit_and_are_numbered() {
     }
 }
 
-/// A collector closes its connections again and again. No packet is dropped, each connection begins
+/// A collector closes its connections repeatedly. No packet is dropped, each connection begins
 /// anew, and every record is accounted for.
 #[test]
 fn a_collector_that_comes_and_goes_costs_no_packets() {
@@ -260,8 +261,8 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     let (done, is_done) = mpsc::channel();
     let collector = thread::spawn(move || {
         let mut connections = Vec::new();
-        // From each of the first connections the collector takes at least a whole message, and from
-        // the last one it takes everything.
+        // From each of the first connections, the collector reads at least a whole message. From
+        // the last connection, it reads everything.
         for taken in [20_000, 40_000, 70_000, usize::MAX] {
             let (mut stream, _) = listener.accept().unwrap();
             if taken == usize::MAX {
@@ -303,7 +304,7 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     assert!(arrived > 0 && arrived <= written, "{arrived} of {written}");
 }
 
-/// If no collector listens, a run on a live source goes on and counts the lost records. A capture
+/// If no collector listens, a run on a live source continues and counts the lost records. A capture
 /// is refused at once, because its records must arrive.
 #[test]
 fn a_collector_that_is_down() {

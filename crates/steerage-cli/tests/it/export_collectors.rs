@@ -16,7 +16,7 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::{Ends, report};
 
-/// Longer than any collector takes to start or to end.
+/// A timeout that exceeds the start and the end of any collector.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The captures of these tests. They have fragments, ICMP, TCP, IPv6, tunnels, and tags.
@@ -86,8 +86,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a collector and exports the flows of a capture to it. Its log says when it is ready.
-/// Returns once it has read all of them.
+/// Starts a collector and exports the flows of a capture to it. The collector's log shows when it
+/// is ready. Returns after the collector has read all flows.
 fn collect(collector: &mut Command, port: u16, log: &Path, ready: &str, args: &[&str]) -> Option<Ends> {
     let name = collector.get_program().to_string_lossy().into_owned();
     let path = log;

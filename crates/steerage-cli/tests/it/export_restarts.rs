@@ -1,9 +1,9 @@
-//! A collector is restarted again and again while records arrive. No packet is lost, and each
-//! record is accounted for.
+//! A collector is restarted repeatedly while records arrive. No packet is lost, and each record is
+//! accounted for.
 //!
-//! The gate restarts it three times, after a second each. With `STEERAGE_EXPORT_SECONDS=600` it is
-//! restarted every 10 s for that many seconds. `STEERAGE_EXPORT_RATE` sets the packets per second.
-//! Each packet becomes a record.
+//! The gate restarts the collector three times, after a second each. With
+//! `STEERAGE_EXPORT_SECONDS=600`, the collector is restarted every 10 s for that many seconds.
+//! `STEERAGE_EXPORT_RATE` sets the packets per second. Each packet becomes a record.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::export::{Decoder, OPTIONS, Set, messages, output};
 use crate::program::Started;
 
-/// How long the collector is away.
+/// The time between the end of a collector and the start of the next one.
 const AWAY: Duration = Duration::from_millis(500);
 /// The size of the collector's buffer in bytes.
 const BUFFER: usize = 8 << 20;
@@ -44,12 +44,13 @@ struct Collected {
     restarts: u64,
     flows: u64,
     options: u64,
-    /// The number of missing records, by the sequence numbers within one collector and between two.
+    /// The number of missing records, by the sequence numbers within one collector and between two
+    /// collectors.
     missing: u64,
     /// The sequence number of the next message.
     next: u32,
-    /// The last statement of the exporter about itself: the number of flow records that it sent,
-    /// and the number that it did not send.
+    /// The exporter's last statistics about itself: the number of flow records that it sent, and
+    /// the number that it did not send.
     stated: Option<(u64, u64)>,
 }
 
@@ -74,13 +75,13 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     let stop = Arc::new(Stop::default());
     let of_collector = Arc::clone(&stop);
     let collector = thread::spawn(move || collector(&of_collector));
-    // Each flow has a packet every 2 s, and ends after 1 s. At the end, the records of one or two seconds
-    // come at once: 100 kB, for which the kernel counts 200 kB. The collector's buffer has room for so
-    // many, also if it gets no CPU meanwhile.
+    // Each flow has a packet every 2 s, and ends after 1 s. At the end, the records of one or two
+    // seconds arrive at once: 100 kB, for which the kernel counts 200 kB. The collector's buffer
+    // has room for all of them, even if the collector gets no CPU time meanwhile.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
-    // One CPU only: if the machine stands still for seconds, the backlog of a second CPU would
-    // overflow, whatever the collector does.
+    // The run has only one CPU: if the machine stalls for seconds, the backlog of a second CPU
+    // would overflow, whatever the collector does.
     let args = ["meter", &device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "1", "--json", "--export", to];
     let started = Started::new(&args);
     // The last collector stays until the end.
@@ -143,7 +144,7 @@ fn export_restarts_udp() {
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
     // All records that were sent arrived, or are missing in the sequence numbers. Each message with
-    // options has two of them.
+    // options has two options records.
     let options_sent = u64::from(next) - written;
     assert!(flows <= written && options <= options_sent && options_sent % 2 == 0, "{flows} {options} {options_sent}");
     assert_eq!(missing, (written - flows) + (options_sent - options));

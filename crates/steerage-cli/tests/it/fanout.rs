@@ -173,9 +173,9 @@ fn an_interface_is_dealt_out_to_taps() {
     assert!(sent.iter().sum::<u64>() == 600 && sent.iter().all(|sent| *sent > 0 && sent % 10 == 0), "{report}");
 }
 
-/// Flows of an interface go to an output with a stalled reader and to one that keeps up. The first
-/// output loses packets and reports how many. The second gets all its packets, and neither waits
-/// for the other.
+/// Flows of an interface go to an output with a stalled reader and to an output that keeps up. The
+/// first output loses packets and reports how many. The second output gets all its packets, and
+/// neither waits for the other.
 #[test]
 fn a_slow_output_loses_its_own_packets_only() {
     const FLOWS: usize = 60;

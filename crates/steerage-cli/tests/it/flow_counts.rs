@@ -1,5 +1,5 @@
-//! The counts of `meter` if flows cannot be written: each record is written or lost, in each output,
-//! and the files have exactly what was written.
+//! The counts of `meter` if flows cannot be written. Each output counts each record as written or
+//! lost, and the files have exactly the written records.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -150,7 +150,7 @@ fn a_reader_that_has_enough_leaves_the_rest_lost() {
     assert!(counts["written"].as_u64() > Some(0) && counts["lost"].as_u64() > Some(0), "{counts} {total}");
 }
 
-/// A collector goes away for good while a source waits for it. The run says so and fails.
+/// A collector disappears permanently while a source waits for it. The run reports this and fails.
 #[test]
 fn a_collector_that_goes_away_leaves_the_rest_lost() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

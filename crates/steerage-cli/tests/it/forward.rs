@@ -30,8 +30,8 @@ pub(crate) fn linked() -> Option<Namespaces> {
     linked_by(None)
 }
 
-/// Like [`linked`]. With a VLAN, the addresses belong to its interfaces on the four cables' ends, such as
-/// `r0.5`. Returns `None` if this kernel has no such interfaces.
+/// Like [`linked`]. With a VLAN, the addresses belong to VLAN interfaces on the four ends of the
+/// cables, such as `r0.5`. Returns `None` if this kernel does not support VLAN interfaces.
 pub(crate) fn linked_by(vlan: Option<u16>) -> Option<Namespaces> {
     let namespaces = Namespaces::new(3)?;
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
@@ -373,7 +373,7 @@ fn neighbours_and_links_come_and_go() {
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.router("link del renamed");
     net.0.within(ONE, || error_about(FAR4, 9, (3, 0)));
-    // One CPU gets the end of the route from the kernel. Another CPU finds out by itself that its
+    // One CPU gets the end of the route from the kernel. Another CPU detects itself that its
     // interface was deleted.
     while !started.error_line().contains("the interface was deleted") {}
     // The other interface goes on until the end.
@@ -385,9 +385,9 @@ fn neighbours_and_links_come_and_go() {
     accounted(&report);
 }
 
-/// The other host gets another link address. If it announces the change, packets follow. If it does
-/// not, packets follow once the kernel has noticed that the neighbour is gone and has found it
-/// again.
+/// The other host gets another link address. If the host announces the change, packets follow. If
+/// it does not, packets follow after the kernel has noticed that the neighbour is gone and has
+/// found it again.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };

@@ -77,7 +77,7 @@ impl Filesystem for Stopping {
             Some(DIRECTORY) => reply.entry(&TTL, &attributes(DIRECTORY_INODE), Generation(0)),
             Some(STOP) => {
                 reply.error(Errno::ENOENT);
-                // An error says that the other end was dropped.
+                // An error means that the other end was dropped.
                 let _ = self.goes_on.lock().unwrap_or_else(PoisonError::into_inner).recv();
             }
             _ => reply.error(Errno::ENOENT),
@@ -347,7 +347,8 @@ fn a_file_system_that_does_not_answer_keeps_no_command_from_ending() {
 fn the_second_int_ends_a_run_whose_report_is_never_written() {
     with_mounted(|mounted| {
         let path = mounted.at.join(FILE);
-        // The kernel learns that the file system does not want to know when a file is closed.
+        // The kernel learns that the file system does not request to be informed when a file is
+        // closed.
         drop(File::options().write(true).open(&path).unwrap());
         let report = File::options().write(true).open(&path).unwrap();
         let mut run = command(&["count", "synthetic:rate=1000", "--seconds", "0", "-v"]);

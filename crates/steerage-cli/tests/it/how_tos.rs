@@ -14,7 +14,7 @@ use crate::export::directory;
 
 const PAGE: &str = include_str!("../../../../docs/meter.md");
 
-/// Longer than any collector takes to start, to read and to end.
+/// A timeout that exceeds the start, the reading and the end of any collector.
 const PATIENCE: &str = "30";
 
 /// The sections whose commands are run here or by `.ci/parquet`.
@@ -35,7 +35,7 @@ pub(crate) fn section(heading: &str) -> &'static str {
 }
 
 /// A function of bash: whether the collector has read all datagrams. The second of two lengths
-/// behind the addresses of a socket is that of its receive queue.
+/// after the addresses of a socket is that of its receive queue.
 const IS_READ: &str =
     "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
 

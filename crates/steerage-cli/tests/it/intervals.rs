@@ -179,7 +179,7 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let args = ["meter", ENDLESS, "--virtual-cpus", "1", "--seconds", "1", "--interval", "10ms", "--json", "-t", "0"];
     let mut started = command(&[&args[..], &["--flows", flows.to_str().unwrap()]].concat());
     let mut child = started.stdout(write).spawn().unwrap();
-    // This closes our copy of the writing end.
+    // Dropping `started` closes our copy of the writing end.
     drop(started);
     // The file gets its name when the run is over.
     let begun = Instant::now();

@@ -81,7 +81,8 @@ fn the_port_is_told_though_it_is_quiet() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// A browser that another site's name led here gets no metrics. A name that was given does.
+/// A browser that reached this machine through another site's name gets no metrics. A browser that
+/// uses a configured name does.
 #[test]
 fn a_strange_host_gets_nothing() {
     let args = ["count", "synthetic:rate=1000", ANY, "--metrics-host", "router.example", "--virtual-cpus", "1"];

@@ -29,7 +29,8 @@ const FAR: [&str; 2] = [FAR4, FAR6];
 /// The size of a TCP transfer, in bytes.
 const BYTES: usize = 2_000_000;
 
-/// Ends the traffic. tcpdump hands packets over in blocks, so it has all packets when it has this one.
+/// Ends the traffic. tcpdump receives packets in blocks, so it has all packets when it has this
+/// packet.
 const LAST: &[u8] = b"This is the last datagram.";
 
 /// The links of [`linked_by`], on which tcpdump can check each packet.
@@ -222,7 +223,8 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
     assert!(told == expected || told == [expected[1], expected[0]], "{to_us:#?}");
 }
 
-/// A router between such TUNs is not steered unless that is asked for. One TUN without super-frames is enough to steer.
+/// A router between such TUNs is steered only on request. If one TUN has no super-frames, the
+/// router is steered.
 #[test]
 fn super_frames_between_tuns_stay_where_they_arrive() {
     const MESSAGES: u64 = 3;

@@ -1,5 +1,5 @@
-//! A fault at each write of a capture file. What is in the file adds up with what is reported, and
-//! the run fails with the true reason.
+//! A fault at each write of a capture file. The contents of the file match the report, and the run
+//! fails with the true reason.
 //!
 //! `RLIMIT_FSIZE` makes a write fail in the kernel, in the middle of the program that ships.
 

@@ -110,7 +110,7 @@ fn another_user_reads_no_capture() {
     }
 }
 
-/// At an address that other machines may reach, one line says so.
+/// At an address that other machines may reach, the program prints one line of warning.
 #[test]
 fn an_open_address_is_warned_of() {
     let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();

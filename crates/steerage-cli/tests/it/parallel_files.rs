@@ -1,5 +1,5 @@
-//! The files and pipes of `steerage parallel` have no names, belong to one job each, and a packet
-//! that is not in them is an error.
+//! The files and pipes of `steerage parallel` have no names and belong to one job each. A packet
+//! that is missing in them is an error.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).unwrap().count() == 0
 }
 
-/// Whether a process has a file open that had its place in this directory and has no name.
+/// Whether a process has an open file without a name that was created in this directory.
 fn has_unnamed_file(process: u32, directory: &Path) -> bool {
     let links = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     links
@@ -56,8 +56,8 @@ fn children(process: u32) -> usize {
     children.split_whitespace().count()
 }
 
-/// The job, a program that it starts, and a program that this one starts open the file as often as
-/// they like, each from its beginning.
+/// The job, a program that the job starts, and a program that this program starts open the file
+/// repeatedly, each time from its beginning.
 #[test]
 fn a_file_is_opened_again_and_by_other_programs() {
     let scratch = Scratch::new();

@@ -1,4 +1,5 @@
-//! Every option that takes a path for writing, with everything that another user can plant there.
+//! Tests every option that takes a path for writing with every object that another user can plant
+//! there.
 //!
 //! The options come from the definition of the command line. An argument that can be a path and has no
 //! row here fails [`every_argument_that_can_be_a_path_has_a_row`].
@@ -163,7 +164,7 @@ enum Planted {
     /// A link of root, which leads to a link of the other user.
     Chain,
     DirectoryLink,
-    /// The same, from the other user's directory as the working directory.
+    /// Like `DirectoryLink`, but with the other user's directory as the working directory.
     DirectoryLinkFromThere,
     Fifo,
     Device,
@@ -361,7 +362,7 @@ fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
 fn assert_ended(ran: &Ran, what: &str) {
     match ran.code {
         Some(0) => {}
-        // The second is the status of `parallel` for errors that are not those of a job.
+        // The code 255 is the status of `parallel` for errors that no job caused.
         Some(1 | 255) => assert!(ran.complaint().len() > 30, "{what}"),
         _ => panic!("{what}: {ran:?}"),
     }

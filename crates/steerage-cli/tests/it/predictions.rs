@@ -232,9 +232,9 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
 
 /// Compares the flows of captures that can be read to their end.
 ///
-/// `meter` counts an ICMP error as a flow of its own, while steering puts it with the flow that it
-/// quotes. If the fragment table is full, fragments are flows of their own. `explain` decides that
-/// by the time of the path, and `meter` by the time of the packets.
+/// `meter` counts an ICMP error as its own flow, while steering puts the error with the flow that
+/// it quotes. If the fragment table is full, fragments are flows of their own. `explain` decides
+/// that by the time of the path, and `meter` by the time of the packets.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {
     if !is_installed("tshark", "tshark") {

@@ -127,8 +127,8 @@ fn no_sandbox_is_for_debugging() {
     assert!(run.stop(Signal::SIGTERM)["sandbox"].is_null());
 }
 
-/// Commands that look at a run or at a file have no more rights than a run. Each command blocks at
-/// its first request, which gets no reply.
+/// Commands that read a run or a file have no more rights than a run. Each command blocks at its
+/// first request, which gets no reply.
 #[test]
 fn commands_without_packets_have_no_capability_either() {
     let scratch = Scratch::new();
@@ -161,8 +161,9 @@ fn commands_without_packets_have_no_capability_either() {
     }
 }
 
-/// Commands that only print or check something are in the sandbox too, unless `--no-sandbox` says otherwise. Each command is
-/// looked at once it has begun to read or write, which is after it entered the sandbox.
+/// Commands that only print or check something are in the sandbox too, unless `--no-sandbox` is
+/// given. Each command is checked when it has begun to read or write, which is after it entered the
+/// sandbox.
 #[test]
 fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     let scratch = Scratch::new();
@@ -181,7 +182,7 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
             let start = Instant::now();
             let mut opened = None;
             if args[0] == "check" {
-                // This succeeds once the command has opened the file to read it.
+                // Opening the FIFO succeeds after the command has opened it for reading.
                 while opened.is_none() {
                     opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(fifo).ok();
                     assert!(start.elapsed() < HANG && child.try_wait().unwrap().is_none(), "{args:?}");
@@ -199,7 +200,7 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     }
 }
 
-/// The policy needs the time that other programs use on a CPU. So the sandbox must allow reading
+/// The policy needs the time that other programs use on a CPU, so the sandbox must allow reading
 /// it.
 #[test]
 fn what_others_take_of_a_cpu_is_known_in_the_sandbox() {
@@ -333,7 +334,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     fs::write(&capture, pcap::<[u8; 0]>([])).unwrap();
     chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
-    // This keeps the FIFO open and silent, so the run waits there.
+    // The open handle keeps the FIFO open and silent, so the run waits there.
     let kept = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let run =
         Started::new(&["count", fifo.to_str().unwrap(), capture.to_str().unwrap(), "--json", "--virtual-cpus", "2"]);
@@ -396,8 +397,8 @@ fn captures_of_others_are_read() {
     assert_eq!(ran.report()["snapshot"]["received"], 0);
 }
 
-/// The same situation as after `setcap cap_net_raw+ep`: a user other than root has only this
-/// capability, and has lost it by the time packets arrive.
+/// A user other than root has only this capability, as after `setcap cap_net_raw+ep`, and no longer
+/// has it when packets arrive.
 #[test]
 fn one_capability_is_enough_and_goes_too() {
     if !is_root() {

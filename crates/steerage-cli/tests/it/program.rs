@@ -126,7 +126,7 @@ impl DerefMut for Ends {
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        // This does nothing if the process has ended and was waited for.
+        // `kill` does nothing if the process has ended and was waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -111,8 +111,8 @@ fn what_is_not_sent_fails_the_run_and_says_why() {
     assert!(ran.complaint().contains(said), "{ran:?}");
     let ran = send(&[&fits]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
-    // Everything is refused, and nothing else is wrong.
+    // All packets are refused, which is the only error.
     assert_eq!(send(&[&cut]).code, Some(1));
-    // With --strict, the status is that of --strict.
+    // With --strict, the exit code is that of --strict.
     assert_eq!(send(&[&cut, "--strict"]).code, Some(3));
 }

@@ -214,9 +214,9 @@ impl Stepped {
     }
 }
 
-/// Sends a signal to stop after each system call in turn, from the last ones before the program holds
-/// signals until the run has all its threads. Before, the signal kills the program. Later it ends the
-/// run in good order. It is never lost.
+/// Sends a signal to stop after each system call in turn. The calls begin shortly before the
+/// program holds signals, and end when the run has all its threads. An early signal kills the
+/// program, and a later signal ends the run in good order. No signal is lost.
 #[test]
 fn no_signal_to_stop_is_lost() {
     /// The main thread, the threads of two CPUs, two for signals, and one that waits for the end.

@@ -1,4 +1,4 @@
-//! `get` and `top` with processes that only seem to be instances, and with users that have no
+//! `get` and `top` with processes that only pretend to be instances, and with users that have no
 //! directory for a socket.
 
 use std::fs;
@@ -135,7 +135,7 @@ fn another_users_instance_is_not_taken_for_ours() {
     nix::unistd::chown(&socket, Some(0.into()), None).unwrap();
     let given = place.run(&["get", "value"]);
     assert!(given.complaint().contains(&format!("a process of user {NOBODY} listens there")), "{given:?}");
-    // If the user gives its path, the instance can be asked.
+    // If the user gives its path, the instance accepts requests.
     assert_eq!(place.run(&["get", "value", "--to", socket.to_str().unwrap()]).code, Some(0));
 }
 

@@ -14,8 +14,8 @@ use steerage_fixtures::{skip, tshark};
 use crate::explain::{KEY, explained, udp};
 use crate::program::{Started, command, report, run};
 
-/// Writes `elephant` packets of one flow, and `others` packets of each of 197 other flows. They are
-/// mixed and 1 us apart: 1 Mpps.
+/// Writes `elephant` packets of one flow, and `others` packets of each of 197 further flows. The
+/// packets are mixed and 1 us apart: 1 Mpps.
 fn written(name: &str, elephant: usize, others: usize) -> (PathBuf, Vec<u8>) {
     let mut sources: Vec<u8> = (3..200).flat_map(|source| vec![source; others]).collect();
     let every = (sources.len() / elephant.max(1)).max(1);
@@ -121,8 +121,8 @@ fn what_is_told_decides() {
 #[test]
 fn elephants_are_those_that_tshark_counts() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
-    // The number of CPUs depends on the key, and the meaning of an elephant depends on that number.
-    // With this key, it is four.
+    // The number of CPUs depends on the key, and the threshold for elephants depends on that
+    // number. With this key, the number is four.
     let by = ["--hash", "siphash", "--hash-key", KEY, "--virtual-cpus", "8", "--work", "1s"];
     let advice = suggestion(&[&[afs.to_str().unwrap()], &by[..]].concat());
     let elephants = advice["elephants"].as_array().unwrap();

@@ -85,7 +85,7 @@ fn udp_is_taken_and_tcp_passes() {
     }
 }
 
-/// The queue runs the driver itself. To ask for that takes a capability, which a run gives up early.
+/// The queue runs the driver itself. Enabling this requires a capability, which a run drops early.
 #[test]
 fn a_busy_poll_takes_packets() {
     let Some(net) = Net::new() else { return };
@@ -147,8 +147,8 @@ fn a_deleted_interface_is_reported_with_what_came() {
     assert_eq!((received(&report) + kernel.got(), &report["snapshot"]["dropped"]), (1000, &json!({})), "{report}");
 }
 
-/// More packets arrive than the ring and the CPUs can hold. Each packet is delivered, counted where
-/// it is lost, or passed to the kernel at the start.
+/// More packets arrive than the ring and the CPUs can hold. Each packet is delivered, counted as
+/// lost, or passed to the kernel at the start.
 #[test]
 fn what_is_lost_is_counted() {
     let Some(net) = Net::new() else { return };

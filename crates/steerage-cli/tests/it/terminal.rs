@@ -1,4 +1,4 @@
-//! The program on a terminal: notes, and the live table, which disappears without a trace.
+//! The program on a terminal: messages, and the live table, which is erased completely.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -150,7 +150,7 @@ fn the_live_table_and_intervals_share_a_terminal() {
     let args = ["count", "synthetic:rate=20000", "--virtual-cpus", "1", "--seconds", "0", "--interval", "700ms"];
     let mut started = command(&args);
     let child = started.stdout(pty.slave.try_clone().unwrap()).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
-    // This closes the test's own copies of the terminal.
+    // Dropping `started` closes the test's own copies of the terminal.
     drop(started);
     let mut terminal = File::from(pty.master);
     // The table is drawn and erased, then a report is written, and then the table is drawn again.

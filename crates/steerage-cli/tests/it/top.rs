@@ -57,7 +57,7 @@ impl Watched {
     }
 }
 
-/// The flows with the most bytes appear during the run, after the first look at them.
+/// The flows with the most bytes appear during the run, after the first scan.
 #[test]
 fn the_largest_flows_of_a_meter() {
     let mut watched = Watched::of("meter", "flows");
@@ -156,7 +156,7 @@ impl OnTerminal {
 
 impl Drop for OnTerminal {
     fn drop(&mut self) {
-        // This does nothing if the process has ended and was waited for.
+        // `kill` does nothing if the process has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

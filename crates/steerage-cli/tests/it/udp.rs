@@ -1,4 +1,4 @@
-//! `udp:ADDR:PORT`: what peers send to a socket, and what leaves by it.
+//! `udp:ADDR:PORT`: packets that peers send to a socket, and packets that the socket sends.
 
 use std::net::UdpSocket;
 
@@ -66,7 +66,8 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
     }
 }
 
-/// The packets of a capture whose source is the socket leave by it. Others are refused.
+/// Packets of a capture whose source is the socket leave through it. All further packets are
+/// refused.
 #[test]
 fn only_packets_from_the_socket_leave_by_it() {
     let Some(namespaces) = Namespaces::new(1) else { return };

@@ -1,4 +1,4 @@
-//! Every metric: its name, its help text, and its place in the ledger.
+//! Every metric of the ledger: its name, its help text, and the function that reads its value.
 //!
 //! Names follow Prometheus' conventions (<https://prometheus.io/docs/practices/naming/>): the unit
 //! is part of the name, and a counter's name ends in `_total`. [`served_as`] adds `_total`.
@@ -11,16 +11,13 @@ use steerage::{
     stats::{CpuSnapshot, DropReason, Drops, MoveCause, OutputSnapshot, QueueSnapshot, Verdicts},
 };
 
-/// A metric of each queue, of each CPU, of each output, or of the whole instance.
 pub(super) struct Family<T: 'static> {
-    /// The name without `steerage_` and `_total`.
     pub(super) name: &'static str,
     pub(super) help: &'static str,
     pub(super) kind: MetricType,
     pub(super) read: fn(&T) -> Vec<Sample>,
 }
 
-/// One value of a family, and the label that distinguishes it from the family's other values.
 pub(super) struct Sample {
     pub(super) label: Option<(&'static str, Cow<'static, str>)>,
     pub(super) value: Value,
@@ -32,7 +29,7 @@ pub(super) enum Value {
     Fraction(f64),
 }
 
-/// The names of all metrics of the ledger, as they are served.
+/// The names of all ledger metrics, as they are served.
 pub fn names() -> Vec<String> {
     fn of<T>(families: &[Family<T>]) -> impl Iterator<Item = String> + '_ {
         families.iter().map(|family| served_as(family.name, family.kind))
@@ -41,7 +38,6 @@ pub fn names() -> Vec<String> {
     whole.chain(of(&QUEUES)).chain(of(&CPUS)).chain(of(&OUTPUTS)).collect()
 }
 
-/// The name with its prefix and suffix.
 pub(super) fn served_as(name: &str, kind: MetricType) -> String {
     let suffix = if matches!(kind, MetricType::Counter) { "_total" } else { "" };
     format!("steerage_{name}{suffix}")
@@ -71,8 +67,8 @@ fn each<const N: usize>(key: &'static str, values: [(&'static str, u64); N]) -> 
     values.map(|(label, value)| Sample { label: Some((key, label.into())), value: Value::Whole(value) }).into()
 }
 
-/// One sample for each reason, including reasons with no drops. If a series began with its first
-/// drop, Prometheus would not see that drop as an increase.
+/// One sample for each drop reason, including reasons without drops. If a series began with its
+/// first drop, Prometheus would not see that drop as an increase.
 fn by_reason(drops: &Drops) -> Vec<Sample> {
     each("reason", DropReason::ALL.map(|reason| (reason.name(), drops.get(reason))))
 }

@@ -1,26 +1,23 @@
-//! The names under which the server answers. A page in a browser may ask any server, but reads only the answers of
-//! its own name. The owner of a name can let DNS lead it here (DNS rebinding), so the server answers to its own names
-//! only. An address cannot be rebound.
+//! The names under which the server answers. A web page may send requests to any server, but its
+//! browser lets it read only replies from its own name. The owner of a name can make it resolve to
+//! this machine (DNS rebinding), so the server answers only to its own names. Addresses cannot be
+//! rebound.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The names of every machine for itself: RFC 6761, 6.3.
+/// The name of every machine for itself: RFC 6761, 6.3.
 const LOCALHOST: &str = "localhost";
 
-/// The file with the name of this machine.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
-/// The names under which the server answers, besides addresses and `localhost`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hosts(Vec<String>);
 
 impl Hosts {
-    /// The names in `more`.
     pub(super) fn new(more: &[String]) -> Self {
         Self(more.iter().map(|name| plain(name)).collect())
     }
 
-    /// The names in `more`, and the name of this machine.
     pub(super) fn with_own_name(more: &[String]) -> Self {
         let own = std::fs::read_to_string(HOST_NAME).unwrap_or_default();
         let mut hosts = Self::new(more);
@@ -51,7 +48,7 @@ impl Hosts {
     }
 }
 
-/// A name in lower case, without the dot that ends a full name.
+/// A name in lower case, without the dot that ends a fully qualified name.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

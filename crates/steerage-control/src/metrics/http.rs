@@ -4,23 +4,21 @@ use httparse::{EMPTY_HEADER, Error, Request, Status};
 
 use super::hosts::Hosts;
 
-/// The longest head of a request, in bytes. Prometheus sends an eighth of it.
+/// The longest head of a request, in bytes. Prometheus' requests need an eighth of this size.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 
-/// The most headers that a request may have. Prometheus sends five.
+/// The maximum number of headers in a request. Prometheus sends five headers.
 const HEADERS_MAX: usize = 32;
 
 const PATH: &str = "/metrics";
 
-/// Prometheus' text format: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// The answer to a request for a host that is not ours.
 const MISDIRECTED: &str =
     "The Host of this request is neither an address nor a name of this server: --metrics-host NAME adds a name.\n";
 
-/// The whole answer, or `None` if the request is not complete yet.
+/// The whole reply, or `None` if the request is incomplete.
 pub(super) fn answer<'p>(received: &[u8], hosts: &Hosts, page: &dyn Fn() -> &'p str) -> Option<Vec<u8>> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
@@ -33,7 +31,8 @@ pub(super) fn answer<'p>(received: &[u8], hosts: &Hosts, page: &dyn Fn() -> &'p 
         Ok(Status::Complete(_)) => {
             let path = request.path.and_then(|target| target.split('?').next());
             let mut named = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
-            // A page in a browser reads only what its own name serves. DNS can lead such a name here.
+            // A web page can read only replies from its own name, which DNS may resolve to this
+            // machine.
             if !named.all(|host| hosts.accept(host.value)) {
                 return Some(refusal("421 Misdirected Request", "", MISDIRECTED));
             }
@@ -53,7 +52,7 @@ fn refusal(status: &str, header: &str, body: &str) -> Vec<u8> {
     response(status, header, PLAIN, body, true)
 }
 
-/// Each connection serves one request, so the end of the connection is the end of the answer.
+/// Each connection serves one request, so the end of the connection marks the end of the reply.
 fn response(status: &str, header: &str, content: &str, body: &str, with_body: bool) -> Vec<u8> {
     let length = body.len();
     let body = if with_body { body } else { "" };
@@ -114,8 +113,8 @@ mod tests {
         }
     }
 
-    /// A page of another site that the browser reaches by that site's name gets nothing (DNS
-    /// rebinding). Every header counts, since it is not known which one a proxy looked at.
+    /// A page of another site that reaches this server under that site's name gets no metrics (DNS
+    /// rebinding). Each `Host` header counts, because a proxy may have used any of them.
     #[test]
     fn only_our_own_names_are_answered() {
         assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n"), Some(421));

@@ -14,7 +14,6 @@ use steerage::{
 use super::families::{self, Family, Value};
 use super::{Metric, Source};
 
-/// The current metrics in Prometheus' text format.
 pub(super) fn of(source: &Source) -> String {
     let now = Now {
         snapshot: source.handle.snapshot(),
@@ -31,7 +30,6 @@ pub(super) fn of(source: &Source) -> String {
     in_prometheus_words(&page)
 }
 
-/// The values for one page, all taken at the same time.
 #[derive(Debug)]
 struct Now {
     snapshot: Snapshot,
@@ -69,8 +67,8 @@ fn of_outputs(outputs: &[OutputSnapshot]) -> Vec<(Labels, &OutputSnapshot)> {
     outputs.iter().zip(names).map(|(output, name)| (vec![("output", name)], output)).collect()
 }
 
-/// The names of devices. If devices with the same number have the same name, the later ones get a
-/// suffix: `synthetic`, `synthetic.2`. Prometheus refuses a page that has a series twice.
+/// The names of devices. If several devices have the same name, the later names get a suffix:
+/// `synthetic`, `synthetic.2`. Prometheus refuses a page that contains a series twice.
 fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> {
     let mut seen: Vec<(&str, usize)> = Vec::new();
     let mut names = Vec::new();
@@ -82,7 +80,7 @@ fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> 
     names
 }
 
-/// Writes each family with its samples from all objects. Families without samples are left out.
+/// Writes each family with its samples from all objects. Families without samples are omitted.
 fn write<T>(encoder: &mut DescriptorEncoder<'_>, families: &[Family<T>], of: &[(Labels, &T)]) -> fmt::Result {
     for family in families {
         let mut samples = of.iter().flat_map(|(labels, one)| {
@@ -127,14 +125,14 @@ fn put(sample: &mut MetricEncoder<'_>, kind: MetricType, value: Value) -> fmt::R
     }
 }
 
-/// Turns OpenMetrics into the older format that every reader understands. In the older format, a
-/// counter's HELP and TYPE have the name of its samples, and there is no end mark.
+/// Converts OpenMetrics to the older format that every reader understands. In the older format,
+/// HELP and TYPE of a counter use the name of its samples, and there is no end mark.
 fn in_prometheus_words(page: &str) -> String {
     let mut text = String::with_capacity(page.len() + page.len() / 8);
     let mut help = "";
     for line in page.lines() {
         if line.starts_with("# HELP ") {
-            // The next line says whether this help text belongs to a counter.
+            // The next line shows whether this help text belongs to a counter.
             help = line;
             continue;
         }

@@ -1,5 +1,5 @@
-//! The thread that serves all clients. It keeps the state of each client, so no client waits for
-//! another.
+//! The thread that serves all clients. The thread keeps the state of each client, so that no client
+//! waits for another.
 
 use std::cell::OnceCell;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,38 +15,36 @@ use super::http::{self, REQUEST_BYTES_MAX};
 use crate::clients::{Clients, Otherwise, Sharing};
 use crate::quota::{Party, Quota};
 
-/// The most clients at a time. One Prometheus server is one client. If there are more, another
-/// client makes way for the new one, so nobody is kept out.
+/// The maximum number of simultaneous clients. A Prometheus server is one client. If there are more
+/// clients, an older client is disconnected, so that no new client is refused.
 const CLIENTS_MAX: usize = 16;
 
-/// How long a client may take to send its request if a new client needs its place. Prometheus sends
-/// it at once, and it takes a fraction of a second around the world.
+/// How long a client may take to send its request if a new client needs its connection. Prometheus
+/// sends the request at once, which takes a fraction of a second around the world.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
-/// How many clients are accepted before the others have their turn. It is more than the kernel
-/// queues by default (std asks for 128), so a flood does not fill the queue while we serve.
+/// How many clients are accepted before existing clients are served. This exceeds the kernel's
+/// default queue (std requests 128), so that a flood does not fill that queue meanwhile.
 const ACCEPTED_A_TURN: usize = 256;
 
-/// How long a client may take from connecting to the end of its answer. It is Prometheus' default
-/// timeout.
+/// How long a client may take from connecting to the end of its reply: Prometheus' default timeout.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long no client is accepted after the kernel refused to accept one (no file descriptor is
-/// left). A new attempt would fail again at once.
+/// How long no client is accepted after the kernel has refused one because no file descriptor is
+/// left. A new attempt would fail again at once.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// The most bytes that are read per turn from a client that already has its answer, in buffers of
-/// [`REQUEST_BYTES_MAX`].
+/// The maximum number of bytes that are read per turn from a client that already has its reply, in
+/// buffers of [`REQUEST_BYTES_MAX`].
 const LEFTOVERS_A_TURN: usize = 16;
 
-/// The metrics server while it runs.
 struct Serve<'a> {
     clients: Clients<HttpClient>,
     hosts: &'a Hosts,
     page: &'a dyn Fn() -> String,
 }
 
-/// Answers clients until the other end of `stopped` is closed.
+/// Answers clients until the peer of `stopped` is closed.
 pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, page: &dyn Fn() -> String) {
     let quota = Quota { all: CLIENTS_MAX, reserved: 0, per_party: CLIENTS_MAX, owner: None };
     let sharing = Sharing { quota, silent: SILENT_MAX, otherwise: Otherwise::Replace };
@@ -65,7 +63,8 @@ pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, p
         if ready.stopped {
             return;
         }
-        // All clients of a turn get the same page, so a flood of requests costs little more than one.
+        // All clients of a turn get the same page, so that a flood of requests costs little more
+        // than one request.
         let page = OnceCell::new();
         for id in ready.clients {
             serve.go_on(id, &page);
@@ -77,21 +76,21 @@ pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, p
 }
 
 impl Serve<'_> {
-    /// Accepts waiting clients, at most [`ACCEPTED_A_TURN`] in one call. Each is served as far as
-    /// possible at once: the request has often arrived already.
+    /// Accepts waiting clients, at most [`ACCEPTED_A_TURN`] in one call. Each client is served at
+    /// once if possible, because the request has often arrived already.
     fn admit(&mut self, listener: &TcpListener, page: &OnceCell<String>) -> io::Result<()> {
         for _ in 0..ACCEPTED_A_TURN {
             let (stream, address) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The client has gone already, or a signal arrived.
+                // The client has disconnected already, or a signal arrived.
                 Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
                 Err(error) => return Err(error),
             };
             stream.set_nonblocking(true)?;
             let now = Instant::now();
             let client = HttpClient { stream, until: now + CLIENT_TIME_MAX, state: State::Asks(Vec::new()) };
-            // There is always a client that makes way.
+            // There is always a client to disconnect.
             if let Ok((id, _gone)) = self.clients.admit(Party::host(address.ip()), now, client) {
                 self.go_on(id, page);
             }
@@ -99,7 +98,6 @@ impl Serve<'_> {
         Ok(())
     }
 
-    /// Serves a client as far as possible without waiting.
     fn go_on(&mut self, id: u64, page: &OnceCell<String>) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let page = || page.get_or_init(|| (self.page)()).as_str();
@@ -118,11 +116,9 @@ impl Serve<'_> {
 struct Ready {
     stopped: bool,
     listener: bool,
-    /// The clients for which there is something to do.
     clients: Vec<u64>,
 }
 
-/// Waits for a client, for the stop signal, or until `time` has passed.
 fn wait(
     listener: &TcpListener,
     stopped: &UnixStream,
@@ -135,7 +131,8 @@ fn wait(
     fds.extend(clients.iter().map(|(_, client)| PollFd::new(client.stream.as_fd(), client.wants())));
     let timeout = match time {
         None => PollTimeout::NONE,
-        // Rounded up: a wake-up just before the deadline would need a second one.
+        // The time is rounded up, because a wake-up just before the deadline would need a second
+        // one.
         Some(time) => PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX),
     };
     match poll(&mut fds, timeout) {
@@ -159,10 +156,10 @@ struct HttpClient {
 enum State {
     /// The client sends its request. These bytes have arrived so far.
     Asks(Vec<u8>),
-    /// The client receives its answer. The number says how many bytes are sent.
+    /// The client receives its reply. The number is the count of sent bytes.
     IsTold(Vec<u8>, usize),
-    /// The client has its answer. If we closed the connection with unread input, the kernel would
-    /// discard what the client has not read yet.
+    /// The client has its reply. If we closed the connection with unread input, the kernel would
+    /// discard data that the client has not read yet.
     Leaves,
 }
 
@@ -171,7 +168,7 @@ impl HttpClient {
         if matches!(self.state, State::IsTold(..)) { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }
 
-    /// Serves the client as far as possible without waiting. Returns whether the client stays.
+    /// Serves the client as far as possible without waiting. Returns false if the connection ends.
     fn go_on<'p>(&mut self, hosts: &Hosts, page: &dyn Fn() -> &'p str) -> bool {
         loop {
             match self.step(hosts, page) {
@@ -209,7 +206,7 @@ impl HttpClient {
                         return Ok(Step::Done);
                     }
                 }
-                // There is more to read, but the other clients have their turn first.
+                // More data can be read, but other clients have their turn first.
                 return Err(ErrorKind::WouldBlock.into());
             }
         }

@@ -1,9 +1,9 @@
-//! Mounts with `fusermount3`, which also unmounts once this process ends or asks for it.
+//! Mounts with `fusermount3`, which also unmounts after this process ends or closes its socket.
 //!
 //! `fusermount3` passes the opened `/dev/fuse` through a socket, and then watches that socket. When
-//! its other end is gone, it opens the directory. If that fails with "Transport endpoint is not
-//! connected", nobody serves the mount any more, and it unmounts. So a process that is killed leaves
-//! no mount, and nothing of this process needs a privilege after the start.
+//! the other end of the socket is closed, `fusermount3` opens the directory. If this fails with
+//! "Transport endpoint is not connected", no process serves the mount, and `fusermount3` unmounts
+//! it. So a killed process leaves no mount, and this process needs no privilege after the start.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -21,17 +21,15 @@ use crate::limits::UNMOUNT_MAX;
 
 const PROGRAM: &str = "fusermount3";
 
-/// The variable with the number of the socket, which is the program's standard input here.
+/// The environment variable with the number of the socket. Here the socket is the program's
+/// standard input.
 const SOCKET_VARIABLE: (&str, &str) = ("_FUSE_COMMFD", "0");
 
-/// Why `fusermount3` did not mount or unmount.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The program is not installed.
     NotInstalled,
-    /// The program could not be started, or its answer could not be read.
     Io(io::Error),
-    /// The program refused. The string is its last line.
+    /// `fusermount3` refused. The string is its last line.
     Refused(String),
 }
 
@@ -41,14 +39,13 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// The end of the socket that `fusermount3` watches while the tree is mounted.
 #[derive(Debug)]
 pub(super) struct Watched {
     socket: UnixStream,
-    /// When a process ends, the kernel closes its descriptors one after another. The program must
-    /// not look at the directory before the process's `/dev/fuse` is closed. One copy of the socket
-    /// has a smaller number than `/dev/fuse` and the other one a larger number, so the socket goes
-    /// away last in either order.
+    /// When a process ends, the kernel closes its descriptors in order. `fusermount3` must not
+    /// check the directory before the process's `/dev/fuse` is closed. One copy of the socket has a
+    /// smaller number than `/dev/fuse`, and the other copy a larger number. So the last copy is
+    /// closed after `/dev/fuse` in either order.
     _copy: OwnedFd,
 }
 
@@ -66,14 +63,14 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
         let output = child.wait_with_output()?;
         return Err(Failure::Refused(last_line(&output.stderr)));
     };
-    // The program now runs until it has unmounted. It becomes a zombie then, which goes away with
-    // this process: the sandbox of a run does not allow it to wait for a process.
+    // `fusermount3` runs until it has unmounted, and is then a zombie until this process ends. The
+    // sandbox of a run does not allow waiting for a process.
     let copy = rustix::io::fcntl_dupfd_cloexec(&socket, fuse.as_raw_fd().saturating_add(1)).map_err(io::Error::from)?;
     socket.set_read_timeout(Some(UNMOUNT_MAX))?;
     Ok((fuse, Watched { socket, _copy: copy }))
 }
 
-/// Unmounts what a process left that is gone.
+/// Removes the mount of a process that no longer exists.
 pub(super) fn unmount(directory: &Path) -> Result<(), Failure> {
     let mut command = Command::new(PROGRAM);
     command.args(["-u", "-z", "--"]).arg(directory);
@@ -83,10 +80,10 @@ pub(super) fn unmount(directory: &Path) -> Result<(), Failure> {
 }
 
 impl Watched {
-    /// Makes the program look at the directory, and waits until the program has ended.
+    /// Makes `fusermount3` check the directory, and waits until it has ended.
     ///
     /// # Errors
-    /// If the program does not end in time.
+    /// If `fusermount3` does not end in time.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.socket.shutdown(Shutdown::Write)?;
         loop {
@@ -104,7 +101,7 @@ fn start_failed(error: io::Error) -> Failure {
     if error.kind() == ErrorKind::NotFound { Failure::NotInstalled } else { Failure::Io(error) }
 }
 
-/// Receives a descriptor, or `None` if the other end of the socket is closed without one.
+/// Receives a descriptor. `None` if the peer closed the socket without sending one.
 fn receive(socket: &UnixStream) -> Result<Option<OwnedFd>, Failure> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut passed = RecvAncillaryBuffer::new(&mut space);
@@ -119,7 +116,6 @@ fn receive(socket: &UnixStream) -> Result<Option<OwnedFd>, Failure> {
     Ok(descriptors.flatten().next())
 }
 
-/// The last line that is not empty, without the program's name.
 fn last_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it says nothing");

@@ -8,20 +8,17 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// The mounts that this process sees in its namespace.
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// The fields of a mount that matter here.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mount {
     id: String,
-    /// The directory on which it is mounted.
     pub(super) at: PathBuf,
     pub(super) kind: String,
     pub(super) source: String,
 }
 
-/// The mount that an open file belongs to. This asks only the kernel, and not the file system.
+/// The mount of an open file. Only the kernel is asked, and not the file system, which may hang.
 pub(super) fn mount_of(opened: BorrowedFd<'_>) -> io::Result<Mount> {
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", opened.as_raw_fd()))?;
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
@@ -41,7 +38,7 @@ fn read(line: &[u8]) -> Option<Mount> {
     Some(Mount { id, at, kind: text()?, source: text()? })
 }
 
-/// Decodes spaces and similar characters, which the table has as `\040`.
+/// Decodes spaces and similar characters, which the table contains as `\040`.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

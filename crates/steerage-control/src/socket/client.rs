@@ -1,4 +1,4 @@
-//! The client side of the socket. `steerage get` and `steerage set` use it.
+//! The client side of the control socket, which `steerage get` and `steerage set` use.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -19,19 +19,19 @@ pub struct Client {
     stream: BufReader<UnixStream>,
 }
 
-/// Why a request failed.
+/// The reason for which a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// The instance refused the request.
     #[error("{code}: {message}")]
     Refused {
-        /// The error number's name, such as `EINVAL`.
+        /// The name of the error number, such as `EINVAL`.
         code: String,
-        /// Why, in one line.
+        /// The reason, in one line.
         message: String,
     },
-    /// No answer came within this time.
+    /// No reply arrived within this time.
     #[error("timed out: the instance did not answer within {} s; is it stopped?", .0.as_secs())]
     TimedOut(Duration),
     /// The connection failed.
@@ -46,11 +46,11 @@ impl Client {
     /// Connects to the instance that listens at `path`.
     ///
     /// # Errors
-    /// The kernel's error. It is `TimedOut` if the instance accepts no clients and too many are
-    /// waiting already.
+    /// The kernel's error. The error is `TimedOut` if the instance accepts no clients and too many
+    /// clients are waiting already.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // This also limits how long `connect` waits.
+        // This timeout also applies to `connect`.
         set_socket_timeout(&socket, Timeout::Send, Some(ANSWERED_WITHIN))?;
         match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
             Err(Errno::AGAIN) => {
@@ -64,7 +64,7 @@ impl Client {
         }
     }
 
-    /// The user that the answering process belonged to when it began to listen.
+    /// The user of the process that listens, at the time when it began to listen.
     ///
     /// # Errors
     /// The kernel's error.
@@ -75,7 +75,7 @@ impl Client {
     /// Returns the value of the attribute at `path`, with its newline.
     ///
     /// # Errors
-    /// If there is no such attribute, or no answer.
+    /// If the attribute does not exist, or no reply arrives.
     pub fn get(&mut self, path: &str) -> Result<String, ClientError> {
         self.text(&json!({"get": path}), ANSWERED_WITHIN)
     }
@@ -83,17 +83,17 @@ impl Client {
     /// Sets the attribute at `path`, and returns its new value.
     ///
     /// # Errors
-    /// If there is no such attribute, if it does not accept the value, if this user may not set it,
-    /// or if there is no answer.
+    /// If the attribute does not exist, if it does not accept the value, if this user may not set
+    /// it, or if no reply arrives.
     pub fn set(&mut self, path: &str, value: &str) -> Result<String, ClientError> {
         self.text(&json!({"set": path, "value": value}), SET_WITHIN)
     }
 
-    /// Returns the names in the directory at `path`, and whether each is a directory. An attribute
-    /// has no entries.
+    /// Returns the names in the directory at `path`, and whether each name is a directory. An
+    /// attribute has no entries.
     ///
     /// # Errors
-    /// If there is no such path, or no answer.
+    /// If the path does not exist, or no reply arrives.
     pub fn list(&mut self, path: &str) -> Result<Vec<(String, bool)>, ClientError> {
         let answer = self.ask(&json!({"list": path}), "entries", ANSWERED_WITHIN)?;
         let entry = |entry: &Value| Some((entry["name"].as_str()?.to_owned(), entry["type"] == "directory"));
@@ -103,16 +103,16 @@ impl Client {
     /// Returns the changes whose number is above `after`, the oldest first.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If no reply arrives.
     pub fn events(&mut self, after: u64) -> Result<Vec<Event>, ClientError> {
         let answer = self.ask(&json!({"events": after}), "events", ANSWERED_WITHIN)?;
         serde_json::from_value(answer).map_err(|_| ClientError::Nonsense)
     }
 
-    /// Returns the current report: docs/report.md.
+    /// Returns the current report, which docs/report.md describes.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If no reply arrives.
     pub fn snapshot(&mut self) -> Result<Value, ClientError> {
         self.ask(&json!({"snapshot": true}), "snapshot", ANSWERED_WITHIN)
     }
@@ -120,7 +120,7 @@ impl Client {
     /// Returns the instance's protocol, version, pid and uid.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If no reply arrives.
     pub fn hello(&mut self) -> Result<Value, ClientError> {
         self.ask(&json!({"hello": true}), "hello", ANSWERED_WITHIN)
     }
@@ -130,10 +130,9 @@ impl Client {
         answer.as_str().map(str::to_owned).ok_or(ClientError::Nonsense)
     }
 
-    /// Sends a request and returns the part of the answer under `key`.
     fn ask(&mut self, request: &Value, key: &str, within: Duration) -> Result<Value, ClientError> {
-        // An instance that has too many clients sends an error and closes. That error can be read
-        // even if the request cannot be sent.
+        // An instance with too many clients sends an error and closes the connection. The client
+        // can read that error even if its request cannot be sent.
         let sent = self.stream.get_mut().write_all(format!("{request}\n").as_bytes());
         let line = match (sent, self.line(within)) {
             (_, Ok(line)) if !line.is_empty() => line,
@@ -149,7 +148,8 @@ impl Client {
         answer.get_mut(key).map(Value::take).ok_or(ClientError::Nonsense)
     }
 
-    /// Reads the next line, or the rest if it has no newline. The whole line must arrive in time.
+    /// Reads the next line, or the remaining bytes if they have no newline. The whole line must
+    /// arrive in time.
     fn line(&mut self, within: Duration) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + within;
         let mut line = Vec::new();

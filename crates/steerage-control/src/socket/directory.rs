@@ -1,6 +1,6 @@
-//! What a socket needs of its directory. The directory is opened by the rule of
-//! [`steerage_guard::path`], and held by a descriptor. So every later step uses the directory that
-//! was checked, even if its path leads elsewhere by then.
+//! Operations on the directory of a socket. The directory is opened by the rules of
+//! [`steerage_guard::path`], and kept as a descriptor. Later steps therefore use the directory that
+//! was checked, even if its path changes meanwhile.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,15 +13,14 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use steerage_guard::path::Directory;
 
-/// A path to a socket that leads through the descriptor of its directory. Sockets need such a path,
-/// because there is no `bindat` and no `connectat`.
+/// A path to a socket through the descriptor of its directory, because `bindat` and `connectat` do
+/// not exist.
 pub(super) fn through(directory: &Directory, name: &OsStr) -> PathBuf {
     directory.through().join(name)
 }
 
-/// Sets the mode of a socket of this user. The mode is set on the very file that was checked: a
-/// link is not followed, and only a socket is changed, even if another user put something else
-/// there.
+/// Sets the mode of a socket of this user. The mode is set on exactly the file that was checked.
+/// Links are not followed, and only a socket is changed, even if another user replaced the file.
 pub(super) fn set_socket_mode(directory: &Directory, name: &OsStr, mode: u32) -> io::Result<Stat> {
     let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, name, how, Mode::empty())?;
@@ -33,18 +32,17 @@ pub(super) fn set_socket_mode(directory: &Directory, name: &OsStr, mode: u32) ->
     Ok(stat)
 }
 
-/// Whether a process listens at that socket.
 pub(super) fn answers(directory: &Directory, name: &OsStr) -> bool {
-    // The connection does not wait: the queue of a stopped process fills up.
+    // The connection attempt does not wait, because the queue of a stopped process may be full.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let connected = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .and_then(|socket| rustix::net::connect(&socket, &SocketAddrUnix::new(through(directory, name))?));
     // Any other error means that a process may listen: permission may be missing, or the queue of a
-    // living process may be full.
+    // running process may be full.
     !matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 
-/// The directory part of a path. It is `.` if the path has none.
+/// The directory part of a path, or `.` if the path has no directory.
 pub(super) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -61,7 +59,6 @@ mod tests {
 
     use super::*;
 
-    /// Only a socket's mode is changed, even in a directory that should not have been trusted.
     #[test]
     fn only_the_mode_of_a_socket_is_set() {
         let path = std::env::temp_dir().join(format!("steerage-control-directory-{}", std::process::id()));

@@ -16,31 +16,30 @@ use steerage_guard::path::{Directory, PathError};
 use super::directory::{self, answers, is_socket, set_socket_mode, through};
 
 /// The mode of the socket. Every user who can reach the directory may connect and read. The
-/// instance checks the user at each write.
+/// instance checks the user of each write.
 const MODE: u32 = 0o666;
 
-/// How many clients the kernel queues until they are accepted: std's default.
+/// The number of clients that the kernel queues before they are accepted: std's default.
 const BACKLOG: i32 = 128;
 
 /// The mode of a new directory for sockets. Only its owner may write to it, whatever the umask is.
 const NEW_DIRECTORY: u32 = 0o755;
 
-/// The suffix of a socket's name.
 const SUFFIX: &str = ".sock";
 
-/// A listening socket. Clients are answered once [`serve`](Self::serve) is called. The socket is
-/// removed when this is dropped.
+/// A listening socket. Clients are answered after [`serve`](Self::serve) is called. The socket is
+/// removed when this value is dropped.
 #[derive(Debug)]
 pub struct Listening {
     pub(super) listener: UnixListener,
     path: PathBuf,
     directory: Directory,
     name: OsString,
-    /// Device and inode, so that the socket of another process with the same name is not removed.
+    /// The device and inode, so that another process's socket with the same name is not removed.
     file: (u64, u64),
 }
 
-/// Why the socket could not be created.
+/// The reason for which the socket could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
@@ -53,7 +52,7 @@ pub enum SocketError {
     /// The name is taken by another user's socket.
     #[error("{} is another user's socket: name another", .0.display())]
     NotOurs(PathBuf),
-    /// Another user could replace the socket, or chose where the path leads.
+    /// Another user could replace the socket, or controls where the path leads.
     #[error("no socket in {}: {why}", .path.display())]
     Directory {
         /// The directory.
@@ -81,15 +80,15 @@ impl SocketError {
 }
 
 impl Listening {
-    /// Listens at `path`. Creates the last directory of the path if it is missing, and replaces a
-    /// dead socket of this user.
+    /// Listens at `path`. Creates the last directory of the path if it does not exist, and replaces
+    /// a dead socket of this user.
     ///
-    /// The directory must belong to root or to this user. No other user may write to it, unless it
-    /// is sticky as /tmp is: a user who can rename files there could replace the socket. The way to
-    /// it is walked by the rule of [`steerage_guard::path`].
+    /// The directory must belong to root or to this user. No other user may be able to write to it,
+    /// unless it is sticky like /tmp, because a user who can rename files could replace the socket.
+    /// The path is walked by the rules of [`steerage_guard::path`].
     ///
     /// # Errors
-    /// If the directory is not safe, the name is taken, or the kernel refuses.
+    /// If the directory is unsafe, the name is taken, or the kernel refuses.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
         let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
@@ -97,7 +96,7 @@ impl Listening {
         let directory =
             Directory::open_or_create(parent, NEW_DIRECTORY).map_err(|why| SocketError::directory(parent, why))?;
         make_way(&directory, name, path)?;
-        // The socket has another name until it listens. A search would otherwise take it for a dead
+        // The socket has another name until it listens, because a search would take it for a dead
         // socket and remove it.
         let unready = unready_name(name);
         let ready = listen(&directory, &unready).and_then(|(listener, stat)| {
@@ -109,7 +108,6 @@ impl Listening {
                 Ok(Self { listener, path: path.to_owned(), directory, name: name.to_owned(), file })
             }
             Err(error) => {
-                // The file may be gone, or may never have existed.
                 let _ = directory.remove_file(&unready);
                 match error.kind() {
                     io::ErrorKind::AlreadyExists => Err(SocketError::InUse(path.to_owned())),
@@ -119,7 +117,7 @@ impl Listening {
         }
     }
 
-    /// The path at which it listens.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -142,7 +140,6 @@ impl Drop for Listening {
     }
 }
 
-/// Removes the socket that a dead instance of this user left under that name.
 fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), SocketError> {
     let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
     match directory.stat(name).map_err(io::Error::from) {
@@ -155,14 +152,14 @@ fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), Sock
     }
 }
 
-/// Listens at a new socket. `bind` creates the file. It follows no link, and fails if the name is
+/// Listens at a new socket. `bind` creates the file, follows no link, and fails if the name is
 /// taken.
 fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat)> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(through(directory, name))?)?;
-    // `bind` clears the bits of the umask from the mode. The umask belongs to all threads, so it is
-    // not changed even for a moment: files that another thread creates meanwhile would be open to
-    // every user.
+    // `bind` clears the bits of the umask from the mode. The umask belongs to all threads and is
+    // therefore never changed: files that another thread creates meanwhile would be open to every
+    // user.
     let stat = set_socket_mode(directory, name, MODE)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), stat))
@@ -170,7 +167,6 @@ fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat
 
 /// A hidden name that no other process can guess.
 fn unready_name(name: &OsStr) -> OsString {
-    // Each `RandomState` has random keys.
     let random = RandomState::new().build_hasher().finish();
     let mut unready = OsString::from(".");
     unready.push(name);
@@ -179,10 +175,10 @@ fn unready_name(name: &OsStr) -> OsString {
 }
 
 /// The sockets in a directory at which instances of root or of this user listen, sorted by name.
-/// Removes dead sockets of this user. A directory that does not exist has none.
+/// Removes dead sockets of this user. If the directory does not exist, the result is empty.
 ///
 /// # Errors
-/// If another user could have put sockets there (as for [`Listening::bind`]), or if the kernel
+/// If another user could have created sockets there (as for [`Listening::bind`]), or if the kernel
 /// refuses.
 pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
     let opened = match Directory::open(directory) {
@@ -190,7 +186,7 @@ pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
         opened => opened.map_err(|why| SocketError::directory(directory, why))?,
     };
     let entries = opened.entries().map_err(|why| SocketError::directory(directory, why))?;
-    // A directory can be a mount whose process is stopped, so it is not asked what it is.
+    // An entry may be a mount whose process is stopped, so the type of an entry is not queried.
     let mut names: Vec<OsString> =
         entries.into_iter().filter(|(_, kind)| !kind.is_dir()).map(|(name, _)| name).collect();
     names.sort();

@@ -7,10 +7,10 @@ use crate::audience::Audience;
 use crate::error::{AttributeError, ErrorCode};
 use crate::tree::{Entry, Tree};
 
-/// The version of the protocol. It is raised when the meaning of a request or an answer changes.
+/// The version of the protocol, which is raised when the meaning of a request or a reply changes.
 const PROTOCOL: u32 = 1;
 
-/// The requests of a client. The keys of the JSON object say which request it is.
+/// The requests of a client. The keys of the JSON object determine the type of the request.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 enum Asked {
@@ -50,17 +50,15 @@ impl TryFrom<bool> for True {
     }
 }
 
-/// Makes the report for a snapshot: a JSON object, in the form for that audience.
 pub(super) type Report = Box<dyn Fn(Audience) -> String + Send + Sync>;
 
-/// The answer to a line of a client that belongs to user `uid`, without a newline.
+/// The reply to a line from a client of user `uid`, without a newline.
 pub(super) fn answer(line: &[u8], uid: u32, tree: &Tree, report: &Report) -> String {
     let asked = serde_json::from_slice::<Asked>(line).map_err(|_| {
         let what = "this is no request: one is get, set with value, list, events, snapshot or hello, in one object";
         AttributeError::new(ErrorCode::Invalid, what)
     });
     let answer = match asked {
-        // The report is JSON already.
         Ok(Asked::Snapshot { .. }) => {
             return format!("{{\"snapshot\":{}}}", report(Audience::of(uid, tree.uid())));
         }

@@ -1,4 +1,4 @@
-//! Serves clients with a thread for each, so that a client that hangs does not block the others.
+//! Serves each client with its own thread, so that a hung client does not block other clients.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -18,11 +18,11 @@ use crate::limits::{
 use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::Tree;
 
-/// How long to wait before the next `accept` after the kernel refused one. File descriptors may be
-/// scarce for a while.
+/// The wait before the next `accept` after the kernel refused one. File descriptors may be scarce
+/// for a while.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// A tree that is served over a socket. It stops when this is dropped.
+/// A tree that is served over a socket until this value is dropped.
 #[derive(Debug)]
 pub struct Serving {
     listening: Arc<Listening>,
@@ -36,7 +36,6 @@ struct All {
     ended: bool,
 }
 
-/// The objects that a client's thread needs.
 #[derive(Clone)]
 struct Shared {
     all: Arc<Mutex<All>>,
@@ -45,7 +44,7 @@ struct Shared {
 }
 
 impl Listening {
-    /// Answers clients on threads of their own. `report` makes the answer to a `snapshot`: a JSON
+    /// Answers clients on separate threads. `report` creates the reply to a `snapshot`: a JSON
     /// object that this audience may see.
     ///
     /// # Errors
@@ -82,7 +81,7 @@ impl Listening {
 }
 
 impl Serving {
-    /// The path at which it listens.
+    /// The path of the socket.
     pub fn path(&self) -> &std::path::Path {
         self.listening.path()
     }
@@ -92,13 +91,12 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let mut all = locked(&self.all);
         all.ended = true;
-        // This wakes the thread that waits for clients.
+        // The shutdown wakes the thread that waits for clients.
         let _ = rustix::net::shutdown(&self.listening.listener, rustix::net::Shutdown::Both);
         all.clients.drain().for_each(cut);
     }
 }
 
-/// Starts a thread for a client, or refuses the client.
 fn begin(stream: UnixStream, shared: &Shared) {
     let begun = rustix::net::sockopt::socket_peercred(&stream)
         .map_err(io::Error::from)
@@ -143,12 +141,10 @@ fn send_away(mut stream: &UnixStream, uid: u32, full: QuotaFull) {
     let _ = stream.write_all(format!("{{\"error\":\"EBUSY\",\"message\":\"{why}\"}}\n").as_bytes());
 }
 
-/// Ends a connection. The client's thread notices.
 fn cut(stream: UnixStream) {
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-/// Answers a client line by line until it disconnects.
 fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_IDLE_MAX))?;
     stream.set_write_timeout(Some(CLIENT_READS_WITHIN))?;

@@ -1,15 +1,13 @@
-//! A queue's buckets: the CPU of each, as ranges, and the load of each.
+//! A queue's buckets: the CPU of each bucket, as ranges, and the load of each bucket.
 
 use std::fmt::Write;
 
 use steerage::{CpuId, stats::BucketSnapshot};
 
-/// One line per bucket: `BUCKET CPU PACKETS MOVES`.
 pub(super) fn load(buckets: &[BucketSnapshot]) -> String {
     let mut text = String::new();
     for (bucket, known) in buckets.iter().enumerate() {
         let BucketSnapshot { cpu, packets, moves, .. } = known;
-        // Writing to a string cannot fail.
         let _ = writeln!(text, "{bucket} {cpu} {packets} {moves}");
     }
     text
@@ -22,7 +20,6 @@ pub(super) fn stretches(buckets: &[CpuId]) -> String {
     let mut first = 0;
     for stretch in buckets.chunk_by(|one, next| one == next) {
         let last = first + stretch.len() - 1;
-        // Writing to a string cannot fail.
         let _ = match stretch.len() {
             1 => writeln!(text, "{first} {}", stretch[0]),
             _ => writeln!(text, "{first}-{last} {}", stretch[0]),

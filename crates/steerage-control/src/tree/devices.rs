@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use steerage::Snapshot;
 
-/// A device, with its queues and outputs of the instance.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) is_interface: bool,
@@ -13,14 +12,14 @@ pub(super) struct Device {
     pub(super) outputs: Vec<usize>,
 }
 
-/// The kinds of devices that are network interfaces. The kernel chooses their names.
+/// The types of devices that are network interfaces. The kernel chooses their names.
 const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
 
 /// The instance's devices: first the inputs, then the devices that are only outputs.
 pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (at, queue) in snapshot.queues.iter().enumerate() {
-        // If two devices have the same name, the second one starts again at queue 0.
+        // If two devices have the same name, the queue numbers of the second one start again at 0.
         match devices.last_mut().filter(|last| last.name(snapshot) == queue.device && queue.queue > 0) {
             Some(device) => device.queues.push(at),
             None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind.clone()) }),
@@ -36,12 +35,12 @@ pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     devices
 }
 
-/// The names of the devices' directories. An interface's directory has the kernel's name.
 pub(super) fn directories(devices: &[Device], snapshot: &Snapshot) -> Vec<String> {
     directory_names(devices.iter().map(|device| (&*device.kind, device.name(snapshot))))
 }
 
-/// The names of the directories of devices with these kinds and names, in the instance's order: inputs first.
+/// The directory names of devices with these types and names, in the instance's order: inputs
+/// first.
 pub fn directory_names<'n>(devices: impl IntoIterator<Item = (&'n str, &'n str)>) -> Vec<String> {
     let mut directories: Vec<String> = Vec::new();
     for (kind, name) in devices {
@@ -58,15 +57,14 @@ impl Device {
         Self { is_interface: INTERFACES.contains(&&*kind), kind, queues: Vec::new(), outputs: Vec::new() }
     }
 
-    /// The name of the device in `snapshot`.
     pub(super) fn name<'s>(&self, snapshot: &'s Snapshot) -> &'s str {
         let of_queue = self.queues.first().map(|at| &snapshot.queues[*at].device);
         of_queue.or_else(|| self.outputs.first().map(|at| &snapshot.outputs[*at].device)).map_or("", String::as_str)
     }
 }
 
-/// Turns a device's name into the name of a directory. Synthetic traffic loses its options, a file
-/// loses its directory.
+/// Converts a device's name to the name of a directory. Removes the options of synthetic traffic,
+/// and the directory of a file.
 fn directory_name(name: &str) -> String {
     let name = if name.starts_with("synthetic") { name.split(':').next().unwrap_or(name) } else { name };
     let name = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);

@@ -1,4 +1,4 @@
-//! The kernel's own attributes of a network interface. The tree passes them on.
+//! The kernel's own attributes of a network interface, which the tree passes on.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::error::{AttributeError, ErrorCode};
 
-/// The attributes that are passed on: those that describe an interface, and those that
+/// The attributes that are passed on: attributes that describe an interface, and those that
 /// node_exporter's netclass collector reads.
 const NAMES: &[&str] = &[
     "addr_assign_type",
@@ -37,13 +37,12 @@ const NAMES: &[&str] = &[
     "type",
 ];
 
-/// The attributes that `interface` has.
 pub(super) fn names(interface: &str) -> impl Iterator<Item = &'static str> {
     NAMES.iter().copied().filter(move |name| file(interface, name).exists())
 }
 
-/// The current value of an attribute. If the kernel refuses (as for the speed of an interface
-/// without one), returns the kernel's error.
+/// The current value of an attribute. If the kernel refuses, returns its error, as for the speed of
+/// an interface that has none.
 pub(super) fn read(interface: &str, name: &str) -> Result<String, AttributeError> {
     let failed = |error: io::Error| {
         let code = error.raw_os_error().map_or(ErrorCode::Invalid, ErrorCode::Kernel);

@@ -1,5 +1,5 @@
-//! `rps_cpus` and `rps_cpus_list`. A write has the effect of `store_rps_map` (Linux, net/core/net-sysfs.c). A read
-//! returns the mask that is in use.
+//! `rps_cpus` and `rps_cpus_list`. A write works like `store_rps_map` (Linux,
+//! net/core/net-sysfs.c). A read returns the mask that is in use.
 
 use std::thread;
 use std::time::Instant;
@@ -13,22 +13,20 @@ use super::{Change, Tree, locked};
 use crate::error::{AttributeError, ErrorCode};
 use crate::limits::{SETTLE_LOOK, SETTLE_LOOK_MAX, SETTLE_LOOK_PART};
 
-/// The format of a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Bitmap,
     List,
 }
 
-/// The masks in force.
 #[derive(Debug)]
 pub(super) struct Masks {
     queues: Vec<InForce>,
-    /// The queue whose new mask is not in force yet.
+    /// The queue whose new mask has not taken effect yet.
     pending: Option<usize>,
 }
 
-/// A mask in force, and the CPUs that it selected. If a mask is empty, the packets stay on the
+/// A mask in use, and the CPUs that it selected. If a mask is empty, the packets stay on the
 /// queue's own CPU.
 #[derive(Debug)]
 struct InForce {
@@ -59,7 +57,6 @@ impl From<MaskError> for AttributeError {
 }
 
 impl Tree {
-    /// A queue's mask in the format in which it is read.
     pub(super) fn shown_mask(&self, queue: usize, form: Form) -> String {
         let mask = self.mask_in_force(queue);
         match form {
@@ -69,15 +66,15 @@ impl Tree {
     }
 
     fn mask_in_force(&self, queue: usize) -> CpuMask {
-        // A write sets `pending` under this lock before anything changes, so a new mask is never
-        // shown before it is in force.
+        // A write sets `pending` under this lock before anything changes, so that a new mask is
+        // never shown before it takes effect.
         let masks = locked(&self.masks);
         let known = &masks.queues[queue];
         if masks.pending == Some(queue) {
             return known.mask.clone();
         }
         let cpus = self.handle.snapshot().queues.swap_remove(queue).rps_cpus;
-        // Other code may have changed the mask through the handle.
+        // Another part of the program may have changed the mask through the handle.
         if cpus == known.cpus { known.mask.clone() } else { cpus.into_iter().collect() }
     }
 
@@ -91,8 +88,7 @@ impl Tree {
         let left = self.machine.without_isolated(&asked).ok_or_else(|| {
             AttributeError::new(ErrorCode::Invalid, format!("CPUs {asked} are isolated: name others"))
         })?;
-        // CPUs that the instance does not have are treated as offline: they are dropped without an
-        // error.
+        // CPUs that the instance does not have count as offline: they are removed without an error.
         let mask = self.machine.online_of(&left.and(&self.cpus()));
         self.put_in_force(queue, mask, form)
     }
@@ -107,12 +103,12 @@ impl Tree {
         let before = self.handle.snapshot().moves;
         locked(&self.masks).pending = Some(queue);
         let done = self.handle.set_queue_rps_cpus(queue, &mask).map_err(|error| {
-            // The mask has only CPUs of this instance, so no error is expected here.
+            // The mask contains only CPUs of this instance, so no error is expected here.
             AttributeError::new(ErrorCode::Invalid, error.to_string())
         });
         let done = done.and_then(|()| self.settle(start));
         if done.is_err() {
-            // The data path moves the buckets back when it can.
+            // The data path moves the buckets back as soon as it can.
             if let Err(error) = self.handle.set_queue_rps_cpus(queue, &old) {
                 tracing::error!(queue, "cannot put the old mask in force again: {error}");
             }
@@ -130,7 +126,7 @@ impl Tree {
     }
 
     /// Stores `flow_limit_cpu_bitmap`. The bitmap may name any possible CPU. CPUs that the instance
-    /// does not have are ignored, since they have no backlog.
+    /// does not have are ignored, because they have no backlog.
     pub(super) fn store_flow_limit_cpus(&self, text: &str) -> Result<Option<Change>, AttributeError> {
         let nr_cpu_ids = self.machine.nr_cpu_ids();
         let cpus = CpuMask::parse_bitmap(text, nr_cpu_ids)?.and(&self.cpus());
@@ -148,12 +144,11 @@ impl Tree {
         Ok((old != cpus).then(|| Change { from, to, buckets: 0, seconds: start.elapsed().as_secs_f64() }))
     }
 
-    /// The instance's CPUs.
     pub(super) fn cpus(&self) -> CpuMask {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.cpu).collect()
     }
 
-    /// Waits until everything is in force for new packets, at most
+    /// Waits until the change applies to all new packets, at most
     /// [`Options::settle_max`](super::Options::settle_max).
     pub(super) fn settle(&self, start: Instant) -> Result<(), AttributeError> {
         while !self.handle.is_settled() {

@@ -1,5 +1,5 @@
 //! Numbers that can be set: sysctls of `/proc/sys/net/core`, switches like ethtool's private flags,
-//! and each queue's own numbers. All are parsed as `proc_dointvec_minmax` does (Linux,
+//! and each queue's numbers. All numbers are parsed like in `proc_dointvec_minmax` (Linux,
 //! kernel/sysctl.c).
 
 use std::time::{Duration, Instant};
@@ -13,11 +13,10 @@ use steerage::{
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
 
-/// The most characters of a number, with sign and prefix: the kernel's TMPBUFLEN without its
-/// terminator.
+/// The maximum length of a number in characters, with sign and prefix: the kernel's TMPBUFLEN
+/// without its terminator.
 const NUMBER_CHARS_MAX: usize = 21;
 
-/// A number that can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Number {
     DevWeight,
@@ -27,9 +26,9 @@ pub(super) enum Number {
     NetdevMaxBacklog,
     /// Whether any queue of a device has a local page cache. A write sets all queues of the device.
     LocalPageCache(usize),
-    /// How many pages a queue's local cache keeps.
+    /// The number of pages that a queue's local page cache keeps.
     LpcPages(usize),
-    /// The size in bytes up to which a queue's frames are copied out of the device's pages.
+    /// The maximum size in bytes of the frames that are copied out of the device's pages.
     Copybreak(usize),
 }
 
@@ -38,7 +37,6 @@ use Number::{
     NetdevMaxBacklog,
 };
 
-/// The numbers of `/proc/sys/net/core`, by their names there.
 pub(super) const SYSCTLS: &[(&str, Number)] = &[
     ("dev_weight", DevWeight),
     ("flow_limit_table_len", FlowLimitTableLen),
@@ -68,8 +66,8 @@ impl Number {
         }
     }
 
-    /// The least and the most that a write accepts. `usize::MAX` means that only the available room
-    /// limits the number.
+    /// The minimum and maximum that a write accepts. `usize::MAX` means that only the available
+    /// memory limits the number.
     fn range(self) -> (usize, usize) {
         match self {
             DevWeight | FlowLimitTableLen | NetdevBudget | NetdevMaxBacklog => (1, usize::MAX),
@@ -80,7 +78,6 @@ impl Number {
 }
 
 impl Tree {
-    /// The current value of a number.
     pub(super) fn number(&self, which: Number) -> usize {
         match which {
             LocalPageCache(device) => {
@@ -93,13 +90,12 @@ impl Tree {
         }
     }
 
-    /// Sets a number, or comes as near as there is room for.
     fn set_number(&self, which: Number, value: usize) {
         match which {
             LocalPageCache(device) => {
                 let by_default = self.default_lpc_pages();
                 for queue in &self.devices[device].queues {
-                    // A cache that has a size already keeps it.
+                    // A cache that already has a size keeps it.
                     self.queue_limits(*queue, |limits| match (value, limits.lpc_pages) {
                         (0, _) => limits.lpc_pages = 0,
                         (_, 0) => limits.lpc_pages = by_default,
@@ -113,7 +109,6 @@ impl Tree {
         }
     }
 
-    /// The default size of each queue's local cache.
     fn default_lpc_pages(&self) -> usize {
         let now = self.handle.snapshot();
         let of = |cpu: CpuId| now.queues.iter().filter(|queue| queue.cpu == cpu).count();
@@ -121,7 +116,6 @@ impl Tree {
         LpcMemory::default_pages(now.queues.len(), per_cpu, now.page_bytes as usize, now.memory.cap)
     }
 
-    /// How much memory the local caches of these queues may use at their current sizes.
     pub(super) fn lpc_bytes(&self, queues: &[usize]) -> u64 {
         let page_bytes = self.handle.snapshot().page_bytes as usize;
         let of = |queue: &usize| LpcMemory { queues: 1, lpc_pages: self.number(LpcPages(*queue)), page_bytes }.bytes();
@@ -132,9 +126,9 @@ impl Tree {
         self.handle.set_queue_limits(queue, change).expect("the tree has no queue but the instance's")
     }
 
-    /// Stores the text that was written to a number. If the number is too large, the largest that
-    /// there is room for is used: the write succeeds as in the kernel, and a read returns the
-    /// number in force.
+    /// Stores the text that was written to a number. If the number is too large, the largest
+    /// possible value is used. The write succeeds as in the kernel, and a read returns the value in
+    /// use.
     pub(super) fn store_number(&self, which: Number, text: &str) -> Result<Option<Change>, AttributeError> {
         let (least, most) = which.range();
         let value = number(text).and_then(|number| usize::try_from(number).ok());
@@ -156,7 +150,6 @@ impl Tree {
         Ok((from != to).then_some(Change { from, to, buckets: 0, seconds }))
     }
 
-    /// Stores the number of the CPU that should poll a queue from now on.
     pub(super) fn store_receiver(&self, queue: usize, text: &str) -> Result<Option<Change>, AttributeError> {
         let invalid = |why: String| AttributeError::new(ErrorCode::Invalid, why);
         let asked = number(text).and_then(|number| u16::try_from(number).ok()).map(CpuId);
@@ -179,7 +172,7 @@ impl Tree {
     }
 }
 
-/// Parses an `int` as the kernel does: leading white space, then decimal, `0x` hex or `0` octal
+/// Parses an `int` like the kernel: leading white space, then decimal, `0x` hex or `0` octal
 /// digits, then white space or the end. Text after that white space is ignored.
 fn number(text: &str) -> Option<i64> {
     let is_space = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c');

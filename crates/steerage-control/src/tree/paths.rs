@@ -7,10 +7,8 @@ use super::masks::Form;
 use super::numbers::{Number, SYSCTLS};
 use super::{Attribute, interface, statistics};
 
-/// The directory of the devices' directories.
 pub(super) const NET: &str = "sys/class/net";
 
-/// Every attribute, by its path.
 pub(super) fn attributes(devices: &[Device], snapshot: &Snapshot) -> Vec<(String, Attribute)> {
     let mut all: Vec<(String, Attribute)> = vec![("proc/net/softnet_stat".to_owned(), Attribute::SoftnetStat)];
     all.push(("proc/sys/net/core/flow_limit_cpu_bitmap".to_owned(), Attribute::FlowLimitCpus));

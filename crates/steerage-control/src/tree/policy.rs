@@ -1,4 +1,4 @@
-//! The steering policy. It is read and written like similar files of the kernel, such as a block
+//! The steering policy, which is read and written like similar files of the kernel, such as a block
 //! device's `scheduler`.
 
 use std::fmt::Write;
@@ -10,7 +10,6 @@ use steerage::{CpuMask, Snapshot};
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
 
-/// All names, with the current policy in brackets.
 pub(super) fn shown(policy: &str) -> String {
     let name = |name: &&str| if *name == policy { format!("[{name}]") } else { (*name).to_owned() };
     let mut names: Vec<String> = POLICIES.iter().map(name).collect();
@@ -21,7 +20,7 @@ pub(super) fn shown(policy: &str) -> String {
     names.join(" ") + "\n"
 }
 
-/// One line for each steering group: `key value` pairs. A pair is left out if it says nothing.
+/// One line of `key value` pairs for each steering group. Pairs without information are omitted.
 pub(super) fn steering(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for group in &snapshot.groups {

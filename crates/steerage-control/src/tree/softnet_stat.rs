@@ -1,11 +1,11 @@
-//! `/proc/net/softnet_stat`: one line for each CPU with 15 columns of eight hex digits, as
-//! `softnet_seq_show` prints them (Linux, net/core/net-procfs.c).
+//! `/proc/net/softnet_stat`: one line for each CPU with 15 columns of eight hex digits, as printed
+//! by `softnet_seq_show` (Linux, net/core/net-procfs.c).
 
 use std::fmt::Write;
 
 use steerage::{Snapshot, stats::DropReason};
 
-/// The text of the file. Its counts have 32 bits and wrap around.
+/// The text of the file, whose counts have 32 bits and wrap around.
 pub(super) fn text(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for cpu in &snapshot.cpus {
@@ -23,12 +23,11 @@ pub(super) fn text(snapshot: &Snapshot) -> String {
             0,
             // received_rps: how often another CPU woke this CPU.
             cpu.wakes_received,
-            // flow_limit_count.
             cpu.dropped.get(DropReason::FlowLimit),
             cpu.backlog,
             u64::from(cpu.cpu.0),
-            // The kernel's backlog has two queues, one that waits and one that is being processed.
-            // Ours is a single queue, so the second column is 0.
+            // The kernel's backlog has two queues: one for waiting packets, and one for packets
+            // being processed. Our backlog is a single queue, so the second column is 0.
             cpu.backlog,
             0,
         ];

@@ -1,8 +1,8 @@
 //! A device's `statistics`, by the names of the kernel's `rtnl_link_stats64` (Linux,
 //! include/uapi/linux/if_link.h).
 //!
-//! If steerage does not count something that is always 0, the file reads 0. If the true count is
-//! unknown, the file does not exist.
+//! If an event cannot happen in steerage, its file reads 0. If the true count is unknown, the file
+//! does not exist.
 
 use steerage::{
     Snapshot,
@@ -11,15 +11,13 @@ use steerage::{
 
 use super::devices::Device;
 
-/// One of the statistics.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Statistic {
-    /// Received packets, without those that the device lost.
+    /// Received packets, without packets that the device lost.
     RxPackets,
     RxBytes,
-    /// Packets that were received and then lost by steerage.
+    /// Packets that steerage received and then dropped.
     RxDropped,
-    /// Packets that the device lost.
     RxMissed,
     TxPackets,
     TxBytes,
@@ -32,7 +30,6 @@ pub(super) enum Statistic {
 
 use Statistic::{Never, RxBytes, RxDropped, RxMissed, RxPackets, TxBytes, TxDropped, TxErrors, TxPackets};
 
-/// The statistics of every device.
 const ALWAYS: &[(&str, Statistic)] = &[
     ("rx_packets", RxPackets),
     ("rx_bytes", RxBytes),
@@ -46,12 +43,11 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("tx_compressed", Never),
 ];
 
-/// Receive errors of a wire. An interface's driver counts them and does not report them to us. A
-/// file and synthetic traffic have no wire, so they read 0.
+/// Receive errors of a wire. An interface's driver counts these errors but does not report them to
+/// us. A file and synthetic traffic have no wire, so their files read 0.
 const RX_OF_A_WIRE: &[&str] =
     &["rx_errors", "rx_crc_errors", "rx_frame_errors", "rx_fifo_errors", "rx_length_errors", "rx_over_errors"];
 
-/// Transmit errors of a wire.
 const TX_OF_A_WIRE: &[&str] = &[
     "collisions",
     "tx_aborted_errors",
@@ -61,11 +57,10 @@ const TX_OF_A_WIRE: &[&str] = &[
     "tx_window_errors",
 ];
 
-/// Reads a number from a queue's part of the ledger.
 pub(super) type QueueCount = fn(&QueueSnapshot) -> u64;
 
-/// The counts of a queue's page pool, in pages. The names are those of ENA's driver (`lpc_*`, in
-/// `ethtool -S`) and of the kernel's page_pool.
+/// The counts of a queue's page pool, in pages. The names come from ENA's driver (`lpc_*`, in
+/// `ethtool -S`) and from the kernel's page_pool.
 pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
     ("alloc_empty", |queue| queue.pool.alloc_empty),
     ("alloc_fast", |queue| queue.pool.alloc_fast),
@@ -89,8 +84,8 @@ pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, S
     if !device.is_interface || device.outputs.is_empty() {
         all.extend(TX_OF_A_WIRE.iter().map(|name| (*name, Never)));
     }
-    // Packets that were not sent are counted at the queue that they came from. They belong to an
-    // output for sure only if the instance has just one.
+    // Packets that were not sent are counted at the queue that received them. Only if the instance
+    // has a single output do they certainly belong to it.
     match (device.outputs.len(), outputs) {
         (0, _) => all.extend([("tx_dropped", Never), ("tx_errors", Never)]),
         (1, 1) => all.extend([("tx_dropped", TxDropped), ("tx_errors", TxErrors)]),
@@ -101,7 +96,6 @@ pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, S
 }
 
 impl Statistic {
-    /// The current value of a statistic.
     pub(super) fn of(self, device: &Device, snapshot: &Snapshot) -> u64 {
         let sum = |count: fn(&QueueSnapshot) -> u64| device.queues.iter().map(|at| count(&snapshot.queues[*at])).sum();
         let outputs = || device.outputs.iter().map(|at| &snapshot.outputs[*at]);
@@ -119,13 +113,12 @@ impl Statistic {
     }
 }
 
-/// Packets that were lost between a queue and its handler. The device loses packets before that,
-/// and outputs lose packets after that.
+/// Packets that were dropped between a queue and its handler, without losses in devices and at
+/// outputs.
 fn lost_by_us(dropped: &Drops) -> u64 {
     dropped.total() - dropped.get(DropReason::Device) - by_outputs(dropped)
 }
 
-/// Packets that outputs did not send.
 fn by_outputs(dropped: &Drops) -> u64 {
     DropReason::OF_OUTPUTS.iter().map(|reason| dropped.get(*reason)).sum()
 }

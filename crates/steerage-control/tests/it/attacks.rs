@@ -1,5 +1,5 @@
 //! Attacks of other local users on an instance: planted links, fake sockets, and attempts to take
-//! all places.
+//! all connections or open files.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -21,7 +21,6 @@ use crate::common::{ByFiles, BySocket, Instance};
 
 const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
 
-/// Runs `attack` on a thread that belongs to Mallory, the attacker: user `nobody`.
 fn as_mallory<T: Send>(attack: impl FnOnce() -> T + Send) -> T {
     let attack = || {
         let mallory = Uid::from_raw(NOBODY);
@@ -31,7 +30,6 @@ fn as_mallory<T: Send>(attack: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(attack).join().unwrap())
 }
 
-/// A directory in `scratch` with this owner and mode.
 fn directory(scratch: &Scratch, name: &str, owner: u32, mode: u32) -> PathBuf {
     let path = scratch.join(name);
     fs::create_dir(&path).unwrap();
@@ -40,14 +38,13 @@ fn directory(scratch: &Scratch, name: &str, owner: u32, mode: u32) -> PathBuf {
     path
 }
 
-/// A link that belongs to `owner`.
 fn link(to: &Path, at: &Path, owner: u32) {
     symlink(to, at).unwrap();
     lchown(at, Some(owner), None).unwrap();
 }
 
-/// Root listens in Mallory's directory again and again, while Mallory replaces every new file there
-/// by a link to a file of root.
+/// Root listens in Mallory's directory repeatedly, while Mallory replaces every new file there with
+/// a link to a file of root.
 #[test]
 fn a_planted_link_opens_no_file_of_roots() {
     const TRIES: usize = 500;
@@ -89,7 +86,7 @@ fn a_directory_that_others_can_change_is_refused() {
     let cases = [("theirs", NOBODY, 0o755), ("groups", 0, 0o775), ("everybodys", 0, 0o757), ("sticky", NOBODY, 0o1777)];
     for (name, owner, mode) in cases {
         let path = directory(&scratch, name, owner, mode).join("x.sock");
-        // A group that has other members than root.
+        // A group that has members other than root.
         lchown(scratch.join(name), None, Some(NOBODY)).unwrap();
         let refused = Listening::bind(&path);
         assert!(matches!(refused, Err(SocketError::Directory { .. })), "{name}: {refused:?}");
@@ -106,8 +103,8 @@ fn a_directory_that_others_can_change_is_refused() {
     }
     assert_eq!(fs::read_dir(&ours).unwrap().count(), 0);
 
-    // Root's own links are followed in a directory of root. In one where all users may write, like
-    // /tmp, Mallory can have put a link of root there.
+    // Root's own links are followed in a directory of root. In a directory where all users may
+    // write, such as /tmp, Mallory could have moved a link of root there.
     link(&ours, &public.join("own"), 0);
     link(&ours, &scratch.join("own"), 0);
     let moved = Listening::bind(&public.join("own/x.sock"));
@@ -125,7 +122,7 @@ fn a_directory_that_others_can_change_is_refused() {
     assert!(public.join("taken.sock").exists());
 }
 
-/// A search removes this user's dead sockets in directories that this user trusts. It finds no
+/// A search removes this user's dead sockets in directories that this user trusts, and finds no
 /// sockets of other users.
 #[test]
 fn a_search_trusts_and_removes_nothing_of_mallorys() {
@@ -221,6 +218,7 @@ fn nobody_is_locked_out_of_the_files() {
     assert_eq!(fs::read_to_string(&path).map_err(|error| error.to_string()), Ok("3\n".to_owned()), "{limit}");
     assert_eq!(taken.len(), OPEN_FILES_PER_USER_MAX, "{limit}");
     drop(taken);
-    // A file can be opened again once others are closed. The kernel reports a close a little later.
+    // A file can be opened again after other files are closed. The kernel reports a close a little
+    // later.
     until("a file can be opened again", || as_mallory(|| File::open(&path).is_ok()));
 }

@@ -14,15 +14,15 @@ use steerage_fixtures::HANG;
 
 use crate::common::{ByFiles, Direct, Instance, Way, owner};
 
-/// How many masks are written, and how long one write should take: 1,000 writes per second on a
-/// machine that is fast enough.
+/// The number of writes, and the target time for each: 1,000 writes per second on a machine that is
+/// fast enough.
 const WRITES: u32 = 1_000;
 const EACH: Duration = Duration::from_millis(1);
 
 /// On slower machines, writing stops after this time.
 const ENOUGH: Duration = Duration::from_secs(5);
 
-/// Writes masks to two queues in turn. Returns how many masks were written, and how long that took.
+/// Writes masks to two queues in turn. Returns the number of masks, and the time that they took.
 fn write_masks(instance: &Instance, cpus: u32) -> (u32, Duration) {
     let mut tree = Direct(Arc::clone(&instance.tree));
     let paths = [0, 1].map(|queue| format!("sys/class/net/synthetic/queues/rx-{queue}/rps_cpus"));
@@ -49,7 +49,7 @@ fn masks_under(input: &str, cpus: u32) {
     let ledger = instance.end().snapshot;
     let per_second = f64::from(writes) / took.as_secs_f64();
     println!("{input} on {cpus} CPUs: {per_second:.0} masks/s, {} packets, {:?}", ledger.received(), ledger.moves);
-    // Each mask differs from the mask before it, except for the first.
+    // Each mask differs from the mask before it, except for the first mask.
     assert!(ledger.received() > 0 && ledger.moves.slices >= u64::from(writes) / 2, "{writes}, {:?}", ledger.moves);
     assert_eq!(ledger.reordered(), Some(0));
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
@@ -57,7 +57,7 @@ fn masks_under(input: &str, cpus: u32) {
     assert_eq!(ledger.dropped().get(DropReason::HandlerPanicked), 0);
 }
 
-/// A source that waits for room loses no packets.
+/// A source that can wait loses no packets.
 #[test]
 fn nothing_is_reordered_at_full_load() {
     masks_under("synthetic:queues=2,flows=1000", 2);
@@ -69,15 +69,15 @@ fn nothing_is_reordered_at_full_load_on_more_cpus() {
     masks_under("synthetic:queues=2,flows=1000", 4);
 }
 
-/// A source that does not wait drops the packets that find no room. The drops are counted, and the
-/// other packets stay in order.
+/// A source that cannot wait drops packets that do not fit. The drops are counted, and the other
+/// packets stay in order.
 #[test]
 fn nothing_is_reordered_when_packets_come_by_themselves() {
     masks_under("synthetic:queues=2,flows=1000,rate=400000", 4);
 }
 
 /// Masks are written through files. A reader that stops in the middle of a file disturbs no other
-/// client, and each write is in force when it returns.
+/// client, and each write has taken effect when it returns.
 #[test]
 fn files_are_written_under_load_while_a_reader_hangs() {
     let instance = Instance::new("synthetic:queues=2,flows=1000", 4, CpuView::new(4));
@@ -96,7 +96,7 @@ fn files_are_written_under_load_while_a_reader_hangs() {
         assert!(start.elapsed() < HANG, "packets don't come any more");
         std::thread::yield_now();
     }
-    // The reader can read the rest of its file, with the old content.
+    // The reader can read the remaining text of its file, with the old content.
     let mut rest = String::new();
     hung.read_to_string(&mut rest).unwrap();
     assert_eq!((rest.lines().count(), rest.len()), (4, 4 * 15 * 9 - 1));
@@ -105,7 +105,8 @@ fn files_are_written_under_load_while_a_reader_hangs() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// A handler that hangs. Its source waits for it, so no move can end before the handler returns.
+/// A handler that hangs. The source waits for the handler, so no move can end before the handler
+/// returns.
 struct Hangs(Arc<AtomicBool>);
 
 impl Handler for Hangs {
@@ -121,8 +122,8 @@ impl Handler for Hangs {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// If the data path is stuck, the write returns an error, and the old mask is in force again. Both
-/// the mask and the buckets show it.
+/// If the data path is stuck, the write returns an error, and the old mask applies again, as both
+/// the mask and the buckets show.
 #[test]
 fn a_write_that_does_not_come_into_force_is_taken_back() {
     let hangs = Arc::new(AtomicBool::new(true));
@@ -154,7 +155,6 @@ fn a_write_that_does_not_come_into_force_is_taken_back() {
     assert_eq!(running.join().snapshot.reordered(), Some(0));
 }
 
-/// The CPUs that have buckets.
 fn shares(buckets: &str) -> BTreeSet<String> {
     buckets.lines().filter_map(|line| line.split_once(' ')).map(|(_, cpu)| cpu.to_owned()).collect()
 }

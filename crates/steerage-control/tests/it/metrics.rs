@@ -1,4 +1,5 @@
-//! Metrics as a client sees them: what is served, which clients are served, and when serving ends.
+//! Metrics as a client sees them: which metrics are served, which clients are served, and when
+//! serving ends.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{Read, Write};
@@ -21,7 +22,6 @@ use steerage_sim::TrafficOptions;
 
 use crate::common::owner;
 
-/// More clients than the server accepts at a time.
 const CROWD: usize = 40;
 
 fn traffic(name: &str, frames: u64) -> Input {
@@ -73,7 +73,7 @@ fn get(address: SocketAddr) -> String {
 #[test]
 fn the_page_is_the_ledger() {
     const FRAMES: u64 = 10_000;
-    // One name has every character that must be escaped. Another name is used twice.
+    // One name contains every character that must be escaped. Another name is used twice.
     let odd = "a\"b\\c\nd";
     let instance = instance(vec![traffic("traffic", FRAMES), traffic(odd, FRAMES), traffic("traffic", FRAMES)]);
     let (address, server) = serve(
@@ -123,7 +123,7 @@ fn the_page_is_the_ledger() {
     assert_eq!([page.get("steerage_apples"), page.get("steerage_apples_eaten_total")], [3.0, 2.0]);
     assert_eq!(page.get("steerage_apples_fallen_total{side=\"south\"}"), 4.0);
 
-    // All metrics are expected, except those of outputs, those that take a while to measure, and
+    // All metrics are expected, except those of outputs, those that need a while to measure, and
     // those that only some devices have.
     let mut served = page.families;
     let some = ["steerage_unevenness", "steerage_cpu_distance_seconds", "steerage_device_events_total"];
@@ -136,7 +136,7 @@ fn the_page_is_the_ledger() {
     assert_eq!(served, known);
 }
 
-/// A queue without frames. It has counts that only its kind of device has, with AF_XDP's names.
+/// A queue without frames, with counts that only its device type has, under AF_XDP's names.
 struct Counting(Arc<DeviceCounts>);
 
 impl RxQueue for Counting {
@@ -156,7 +156,6 @@ impl RxQueue for Counting {
     }
 }
 
-/// Each count has its own name, both on the metrics page and in the tree.
 #[test]
 fn counts_of_a_device_are_shown_one_by_one() {
     let counts = Arc::new(DeviceCounts::new(&["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs"]));
@@ -191,7 +190,7 @@ fn whoever_holds_connections_keeps_nobody_out() {
     let oldest = &mut silent[0];
     assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
 
-    // The server goes on, whatever clients send.
+    // The server continues, whatever clients send.
     for wrong in [
         "\x16\x03\x01\r\n\r\n",
         "GET / HTTP/1.1\r\n\r\n",
@@ -206,7 +205,6 @@ fn whoever_holds_connections_keeps_nobody_out() {
     assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
     exposition::read(&get(address));
 
-    // When the server stops, it disconnects all clients.
     let mut last = connect(address);
     drop(server);
     assert!(matches!(last.read(&mut [0]), Ok(0) | Err(_)));
@@ -218,14 +216,16 @@ fn whoever_holds_connections_keeps_nobody_out() {
     }
 }
 
-/// A client of one host connects without a pause and says nothing. A client of another host takes its time to ask, and is
-/// answered each time.
+/// A client of one host connects without a pause and sends nothing. A client of another host sends
+/// its requests slowly, and is answered each time.
 #[test]
 fn a_host_that_floods_keeps_only_itself_out() {
     const ROUNDS: usize = 20;
-    /// How many connections the other host makes before the quiet client asks: twice as many as there are places.
+    /// How many connections the flooding host makes before the quiet client sends its request:
+    /// twice as many as the server accepts.
     const MEANWHILE: u64 = 32;
-    /// After this time, a client that has not asked may have to make way. It may take that long to flood on a busy machine.
+    /// After this time, a client without a request may be disconnected. The flood may last that
+    /// long on a busy machine.
     const MAY_BE_SILENT: Duration = Duration::from_secs(1);
     let instance = instance(vec![traffic("traffic", 1)]);
     let (address, server) = serve(&instance, Vec::new());
@@ -267,7 +267,6 @@ fn a_host_that_floods_keeps_only_itself_out() {
     drop(server);
 }
 
-/// A client at another address of this machine.
 fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     rustix::net::bind(&socket, &SocketAddr::from((from, 0))).unwrap();
@@ -277,7 +276,7 @@ fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// A request by a strange name is refused, unless the name was given.
+/// A request for another host's name is refused, unless that name was configured.
 #[test]
 fn a_strange_host_is_refused() {
     let instance = instance(vec![traffic("traffic", 1)]);
@@ -305,7 +304,6 @@ fn an_address_that_cannot_be_had_is_told_in_a_line() {
     assert!(error.contains("no such address") && !error.contains('\n'), "{error}");
 }
 
-/// The names of our metrics in a text.
 fn named(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_lowercase() && c != '_');
     words.filter(|word| word.starts_with("steerage_") && *word != "steerage_").collect()
@@ -317,7 +315,7 @@ fn documents_name_what_there_is() {
     let known: BTreeSet<&str> = known.iter().map(String::as_str).collect();
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
     let page = std::fs::read_to_string(format!("{docs}/metrics.md")).unwrap();
-    // The page also has the metrics of packet functions, which the program knows.
+    // The page also has the metrics of handlers, which only the program knows.
     let told = named(&page);
     assert!(known.is_subset(&told), "{:?}", known.difference(&told));
     let dashboard = std::fs::read_to_string(format!("{docs}/../packaging/grafana.json")).unwrap();
@@ -325,7 +323,6 @@ fn documents_name_what_there_is() {
     assert!(parsed["panels"].as_array().unwrap().len() > 10);
     let shown = named(&dashboard);
     assert!(shown.is_subset(&told), "{:?}", shown.difference(&told));
-    // The report's documentation explains each drop reason.
     let report = std::fs::read_to_string(format!("{docs}/report.md")).unwrap();
     for reason in DropReason::ALL {
         assert!(report.contains(&format!("\n| `{}` |", reason.name())), "{}", reason.name());

@@ -1,5 +1,5 @@
-//! How Linux parses, stores and prints `rps_cpus`, case by case: with the tree itself, the socket,
-//! and files.
+//! How Linux parses, stores and prints `rps_cpus`, case by case: with the tree itself, with the
+//! socket, and with files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,9 @@ use crate::common::{ByFiles, BySocket, Direct, Instance, Way};
 const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
 const LIST: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus_list";
 
-/// The written text, and the text that is read afterwards or the error.
 type Case = (&'static str, Result<&'static str, &'static str>);
 
-/// Writes each case to `path` and reads it back. After an error, the old value must still be in
-/// force.
+/// Writes each case to `path` and reads it back. After an error, the old value must still apply.
 fn play(way: &mut dyn Way, path: &str, cases: &[Case]) {
     for (written, expected) in cases {
         if written.is_empty() && !way.writes_nothing() {
@@ -34,7 +32,6 @@ fn play(way: &mut dyn Way, path: &str, cases: &[Case]) {
     }
 }
 
-/// Plays the cases in each way that works on this machine.
 fn by_each_way(instance: &Instance, path: &str, cases: &[Case]) {
     play(&mut Direct(Arc::clone(&instance.tree)), path, cases);
     play(&mut BySocket::new(&instance.tree), path, cases);
@@ -75,7 +72,6 @@ fn of_8_cpus() {
             ("0,1", Err("EOVERFLOW")),
             ("000000001", Err("EOVERFLOW")),
             ("00000001", Ok("01")),
-            // Text that is not hex.
             ("0xff", Err("EINVAL")),
             ("0-3", Err("EINVAL")),
             ("g", Err("EINVAL")),
@@ -98,9 +94,9 @@ fn of_36_cpus() {
         &Instance::quiet(36),
         MASK,
         &[
-            // The top chunk has as many digits as its bits need. Every other chunk has 8.
+            // The top chunk has as many digits as its bits need. Every other chunk has 8 digits.
             ("1", Ok("0,00000001")),
-            // Commas and white space separate chunks, and several in a row count as one.
+            // Commas and white space separate chunks, and several separators in a row count as one.
             ("1,5", Ok("1,00000005")),
             ("8,,5", Ok("8,00000005")),
             ("1 5", Ok("1,00000005")),
@@ -139,7 +135,7 @@ fn of_12_cpus_and_as_lists() {
 }
 
 /// A machine with 1024 CPUs, and the pattern from the kernel's documentation. The instance has
-/// fewer CPUs, so the missing ones are treated as offline.
+/// fewer CPUs, so the missing CPUs count as offline.
 #[test]
 fn a_pattern_over_1024_cpus() {
     let instance = Instance::new("synthetic:rate=1000", 4, CpuView::new(1024));
@@ -172,7 +168,7 @@ fn isolated_cpus_are_taken_out() {
     by_each_way(&instance, MASK, cases);
 }
 
-/// Offline CPUs are dropped when a mask is stored. A read does not show them, and they do not
+/// Offline CPUs are removed when a mask is stored. A read does not show them, and they do not
 /// return when the CPU comes online.
 #[test]
 fn offline_cpus_are_dropped() {
@@ -231,7 +227,6 @@ fn buckets_follow_the_mask() {
     assert_eq!((shares(" 1"), shares(" 3")), (BUCKETS / 2, BUCKETS / 2), "{text}");
 }
 
-/// The tree shows a mask that a program set through the library.
 #[test]
 fn the_tree_tells_what_the_handle_set() {
     let instance = Instance::quiet(4);

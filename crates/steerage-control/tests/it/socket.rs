@@ -19,7 +19,6 @@ use crate::common::{BySocket, Instance, owner};
 
 const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
 
-/// Sends a line, and returns the reply.
 fn ask(stream: &UnixStream, line: &str) -> Value {
     (&*stream).write_all(format!("{line}\n").as_bytes()).unwrap();
     let mut answer = String::new();
@@ -63,7 +62,7 @@ fn others_may_ask_and_not_tell() {
     let instance = Instance::quiet(2);
     let socket = BySocket::new(&instance.tree);
     let ask = || {
-        // This changes the user of this thread only.
+        // The system call changes the user of this thread only.
         let nobody = rustix::process::Uid::from_raw(NOBODY);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         let mut client = Client::connect(&socket.path).unwrap();
@@ -77,8 +76,8 @@ fn others_may_ask_and_not_tell() {
     assert_eq!((told, read.as_str()), (["EPERM".to_owned(), "EPERM".to_owned()], "3\n"));
 }
 
-/// The private form of a reply is for root and the instance's user. The user that counts is the one
-/// that connected.
+/// The private form of a reply is only for root and the instance's user. The user at the time of
+/// the connection counts.
 #[test]
 fn flows_are_for_root_and_the_owner() {
     const OWNER: u32 = 12345;
@@ -99,8 +98,8 @@ fn flows_are_for_root_and_the_owner() {
     assert_eq!([0, OWNER, NOBODY].map(seen_by), [all.clone(), all, json!({"a": 1})]);
 }
 
-/// Each change of a path starts from the value that the change before it set. So the writes were
-/// made one after the other.
+/// Each change of a path starts from the value that the previous change set, so the writes were
+/// made one after another.
 #[test]
 fn two_writers_take_turns() {
     let instance = Instance::new("synthetic:rate=50000,flows=500", 4, CpuView::new(4));
@@ -128,8 +127,8 @@ fn two_writers_take_turns() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// One client sends requests and does not read, and another does not end its line. The other
-/// clients and the packets are not affected.
+/// One client sends requests and does not read, and another does not end its line. Other clients
+/// and the packets are not affected.
 #[test]
 fn a_hung_client_hangs_alone() {
     let instance = Instance::quiet(2);
@@ -148,7 +147,7 @@ fn a_hung_client_hangs_alone() {
     while instance.handle().snapshot().delivered() < before + 100 {
         thread::yield_now();
     }
-    // The end does not wait for these clients either. It disconnects them.
+    // The end does not wait for these clients either, and disconnects them.
     drop(serving);
     assert!(!path.exists());
     let mut rest = Vec::new();
@@ -160,16 +159,16 @@ fn a_hung_client_hangs_alone() {
 fn one_client_too_many_is_told_so() {
     let instance = Instance::quiet(1);
     let mut socket = BySocket::new(&instance.tree);
-    // Every user except root leaves some places free. The instance's user leaves those that are
-    // reserved for root.
+    // Every user except root leaves some connections free. The instance's user leaves the
+    // connections that are reserved for root.
     let places = if owner() == 0 { CLIENTS_MAX } else { CLIENTS_MAX - CLIENTS_RESERVED };
-    // `socket` itself has one of the places.
+    // `socket` itself has one of the connections.
     let mut clients: Vec<Client> = (1..places).map(|_| Client::connect(&socket.path).unwrap()).collect();
     clients.iter_mut().for_each(|client| drop(client.hello().unwrap()));
     match Client::connect(&socket.path).unwrap().hello() {
         Err(ClientError::Refused { code, .. }) => assert_eq!(code, "EBUSY"),
-        // On a very slow machine, the first client has been silent for so long that it lost its
-        // place.
+        // On a very slow machine, the first client has been silent for so long that it was
+        // disconnected.
         Ok(_) => assert!(socket.client.hello().is_err()),
         other => panic!("{other:?}"),
     }
@@ -198,7 +197,7 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(find(&scratch).unwrap().len(), 2);
     fs::write(scratch.join("file"), "").unwrap();
     assert!(matches!(Listening::bind(&scratch.join("file")), Err(SocketError::NotASocket(_))));
-    // If another socket has the name by now, it keeps it.
+    // If a new socket has this name by now, the new socket keeps it.
     fs::remove_file(&dead).unwrap();
     let other = Listening::bind(&dead).unwrap();
     drop(heir);
@@ -207,8 +206,8 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
 }
 
-/// A client gives up waiting for an instance that is stopped, and for one that sends its answer
-/// byte by byte.
+/// A client stops waiting for a stopped instance, and for an instance that sends its reply byte by
+/// byte.
 #[test]
 fn a_client_does_not_wait_for_ever() {
     let scratch = Scratch::new();
@@ -222,7 +221,6 @@ fn a_client_does_not_wait_for_ever() {
     drop(listener.accept().unwrap());
     let (mut slow, _) = listener.accept().unwrap();
     let trickle = thread::spawn(move || {
-        // Writes until the client has gone.
         while slow.write_all(b" ").is_ok() {
             thread::sleep(std::time::Duration::from_millis(10));
         }

@@ -1,5 +1,5 @@
 //! Compares our `softnet_stat` with the kernel's. A burst of one flow arrives for a CPU that does
-//! not process it in time: once with the kernel's RPS in a namespace, and once with ours. Both
+//! not process it in time: once with the kernel's RPS in a namespace, and once with steerage. Both
 //! bursts stop at the first dropped packet.
 
 use std::fs;
@@ -50,7 +50,7 @@ fn rows(text: &str) -> Vec<Row> {
     text.lines().map(row).collect()
 }
 
-/// How much the counts have grown. The other columns keep their current values.
+/// How much the counts have grown. Columns that are not counts keep their current values.
 fn since(before: &Row, now: &Row) -> Row {
     let mut moved = *now;
     for at in [PROCESSED, DROPPED, TIME_SQUEEZE, RECEIVED_RPS, FLOW_LIMIT_COUNT] {
@@ -69,7 +69,7 @@ fn kernels(cpu: usize) -> Row {
     *rows.iter().find(|row| row[CPU] == cpu as u64).expect("a row for each CPU")
 }
 
-/// A setting of the kernel that all namespaces share. It gets its old value back at the end.
+/// A setting of the kernel that all namespaces share. The old value is restored at the end.
 struct Setting {
     path: &'static str,
     before: String,
@@ -89,11 +89,11 @@ impl Drop for Setting {
     }
 }
 
-/// Runs one test at a time, since all tests share the machine's counts.
+/// Runs one test at a time, because all tests share the machine's counts.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Namespace 0 sends datagrams of 64 KiB to namespace 1, a router. The router forwards them to
-/// namespace 0 over a link with the smallest MTU. It cuts each datagram into more than a thousand
+/// namespace 0 over a link with the smallest MTU, and cuts each datagram into more than a thousand
 /// fragments, all in one softirq.
 fn router() -> Option<Namespaces> {
     let allowed = fs::exists(BACKLOG).unwrap_or(false) && rustix::process::geteuid().is_root();
@@ -120,7 +120,7 @@ fn router() -> Option<Namespaces> {
     net.within(1, || fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
     // The sender allows routers to fragment.
     net.within(0, || fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1").unwrap());
-    // This resolves the link addresses, so no later packet needs to.
+    // A first datagram resolves the link addresses, so that no later packet needs to.
     net.within(0, || send(64));
     Some(net)
 }
@@ -144,7 +144,7 @@ fn send_on(net: &Namespaces, on: usize, bytes: usize) {
     });
 }
 
-/// How many of the packets received by `near1` the kernel has dropped.
+/// The number of packets received by `near1` that the kernel has dropped.
 fn kernels_rx_dropped(net: &Namespaces) -> u64 {
     net.within(0, || {
         let mut text = String::new();
@@ -153,16 +153,14 @@ fn kernels_rx_dropped(net: &Namespaces) -> u64 {
     })
 }
 
-/// Makes the kernel steer the packets that `near1` receives to `cpu`.
 fn steer_to(net: &Namespaces, cpu: usize) {
     net.within(0, || {
-        // This runs on a thread of its own, so the mount is visible to that thread only.
+        // The mount runs on a separate thread, so that only that thread sees it.
         let mask = format!("{:x}", 1_u64 << cpu);
         in_own_sysfs(|sys| fs::write(format!("{sys}/class/net/near1/queues/rx-0/rps_cpus"), &mask).unwrap());
     });
 }
 
-/// Calls `with` with a directory that shows this thread's network namespace.
 fn in_own_sysfs(with: impl FnOnce(&str)) {
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -173,12 +171,12 @@ fn in_own_sysfs(with: impl FnOnce(&str)) {
     unmount(directory, UnmountFlags::DETACH).unwrap();
 }
 
-/// How the kernel's row of `cpu` changes by one burst. The burst runs on that same CPU, so the CPU
-/// processes no packet before the burst is over. The result is the median of five bursts, since
-/// other programs may use the network meanwhile.
+/// The change of the kernel's row for `cpu` in one burst. The burst runs on that same CPU, so the
+/// CPU processes no packet before the burst is over. The result is the median of five bursts,
+/// because other programs may use the network meanwhile.
 fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     let once = || {
-        // A new flow limit each time, without a history.
+        // Each burst has a new flow limit without a history.
         let _on = flow_limit.then(|| Setting::of(FLOW_LIMIT, &format!("{:x}", 1_u64 << cpu)));
         let before = kernels(cpu);
         send_on(net, cpu, 65_000);
@@ -194,7 +192,6 @@ fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     median
 }
 
-/// Frames of one flow, one per poll, until none are left.
 struct OneByOne {
     left: usize,
 }
@@ -225,7 +222,6 @@ impl Ours {
         Self::burst_with(flow_limit, None)
     }
 
-    /// Like [`Ours::burst`], but with another budget per round.
     fn burst_with(flow_limit: bool, budget: Option<usize>) -> Self {
         let backlog: usize = fs::read_to_string(BACKLOG).unwrap().trim().parse().unwrap();
         let one: CpuMask = [CpuId(1)].into_iter().collect();
@@ -266,7 +262,6 @@ impl Ours {
         self.tree.read(self.tree.find(path).unwrap()).unwrap().trim().parse().unwrap()
     }
 
-    /// Lets CPU 1 process the packets that wait for it.
     fn come_round(&mut self) {
         while self.row()[BACKLOG_LEN] > 0 {
             self.cpus[1].step();
@@ -286,7 +281,7 @@ fn a_full_backlog_moves_the_kernels_columns() {
     let theirs = kernels_burst(&net, cpu, false);
     let after = (kernels(cpu)[DROPPED], kernels_rx_dropped(&net));
     let mut ours = Ours::burst(false);
-    // The kernel also counts each frame that finds no room in the backlog as a drop of its
+    // The kernel also counts each frame that does not fit into the backlog as a drop of its
     // interface.
     assert!(after.0 > before.0, "{before:?} {after:?}");
     assert_eq!(after.0 - before.0, after.1 - before.1);
@@ -306,9 +301,9 @@ fn a_full_backlog_moves_the_kernels_columns() {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT], theirs[CPU]), (1, 0, cpu as u64));
-    // The kernel drops if more than `netdev_max_backlog` packets wait already, so its backlog holds
-    // one packet more than ours. The kernel also processes the datagram itself, on its way to the
-    // router.
+    // The kernel drops a packet if more than `netdev_max_backlog` packets wait already, so its
+    // backlog holds one packet more than ours. The kernel also processes the datagram itself, on
+    // its way to the router.
     assert_eq!((ours[PROCESSED], theirs[PROCESSED]), (backlog, backlog + 1 + 1));
 }
 
@@ -322,17 +317,16 @@ fn a_flow_limit_moves_the_kernels_columns() {
     let mut ours = Ours::burst(true);
     ours.come_round();
     let ours = ours.row();
-    // Drops by the flow limit are part of the dropped packets.
+    // Drops by the flow limit are included in the dropped packets.
     for at in [DROPPED, FLOW_LIMIT_COUNT, TIME_SQUEEZE, BACKLOG_LEN] {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT]), (1, 1));
-    // Both process far fewer packets than the backlog has room for. The kernel's number is higher
-    // by one, the datagram itself.
+    // Both process far fewer packets than the backlog has room for. The kernel's count is higher by
+    // one, for the datagram itself.
     assert_eq!(ours[PROCESSED] + 1, theirs[PROCESSED]);
 }
 
-/// `received_rps` counts how often another CPU woke this CPU.
 #[test]
 fn a_wake_by_another_cpu_moves_received_rps() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -349,7 +343,7 @@ fn a_wake_by_another_cpu_moves_received_rps() {
 
     let mut ours = Ours::burst(false);
     ours.come_round();
-    // The first packet woke CPU 1. It was not woken again before it ran.
+    // The first packet woke CPU 1, which was not woken again before it ran.
     assert_eq!(ours.row()[RECEIVED_RPS], 1);
 }
 
@@ -407,7 +401,6 @@ fn what_waits_is_in_the_kernels_columns() {
         assert_eq!((row[BACKLOG_LEN], row[CPU]), (row[INPUT_LEN] + row[PROCESS_LEN], cpu as u64), "{row:x?}");
         assert!((1..=most).contains(&row[BACKLOG_LEN]), "{row:x?}");
     }
-    // Our backlog has one queue, both for packets that wait and for packets that are being
-    // processed.
+    // Our backlog has one queue, both for waiting packets and for packets being processed.
     assert_eq!((burst.row()[INPUT_LEN], burst.row()[PROCESS_LEN]), (burst.accepted, 0));
 }

@@ -1,4 +1,4 @@
-//! Tests of the other attributes, and of rules for all of them.
+//! Tests of all further attributes, and of the rules that apply to all attributes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,6 @@ use steerage_control::{CpuView, ErrorCode, NodeId, Tree};
 
 use crate::common::{Direct, Instance, Way, owner};
 
-/// The paths of all attributes below a directory.
 fn all(tree: &Tree, at: NodeId) -> Vec<String> {
     let below = |entry: &steerage_control::Entry| match entry.is_directory {
         true => all(tree, entry.id),
@@ -60,8 +59,8 @@ fn every_attribute_can_be_read_and_found_by_its_path() {
     }
     let statistics = |path: &String| path.strip_prefix("sys/class/net/synthetic/statistics/").map(str::to_owned);
     let ours: BTreeSet<String> = paths.iter().filter_map(statistics).collect();
-    // steerage does not count multicast packets, and their number need not be 0, so there is no
-    // such file.
+    // steerage does not count multicast packets, and their number need not be 0, so this file does
+    // not exist.
     let expected = KERNELS.iter().filter(|name| **name != "multicast").map(|name| (*name).to_owned()).collect();
     assert_eq!(ours, expected);
 }
@@ -82,7 +81,6 @@ fn what_is_not_there_and_what_cannot_be_written() {
     assert_eq!(code("sys/class/net/synthetic/statistics/rx_packets"), (None, Some(ErrorCode::Access)));
 }
 
-/// When the instance is idle, each number of the tree equals the ledger's.
 #[test]
 fn counts_are_the_ledgers() {
     let machine = CpuView::new(3);
@@ -91,7 +89,7 @@ fn counts_are_the_ledgers() {
         std::thread::yield_now();
     }
     let mut tree = Direct(Arc::clone(&instance.tree));
-    // The threads have ended: until then they count wake-ups.
+    // Threads count wake-ups until they end, so all threads must have ended here.
     let ledger = instance.end().snapshot;
     let mut number = |path: &str| tree.read(path).unwrap().trim().parse::<u64>().unwrap();
     let device = "sys/class/net/synthetic/statistics";
@@ -153,7 +151,7 @@ fn sysctls_are_in_force_when_they_are_read() {
     let limits = instance.handle().limits();
     assert_eq!((limits.backlog, limits.dev_weight, limits.budget), (16 * 256, 64, 600));
     assert_eq!(limits.budget_time.as_micros(), 8000);
-    // A write of the value that is already in force is no change.
+    // A write of the current value is not a change.
     let changes: Vec<(String, String)> =
         instance.tree.events_since(0).into_iter().map(|event| (event.from, event.to)).collect();
     let expected = [("256", "100"), ("100", "128"), ("128", "4096"), ("64", "16"), ("16", "64")];
@@ -178,8 +176,8 @@ fn the_flow_limit_has_a_mask_of_its_own() {
     assert_eq!(tree.read(path).unwrap(), "0\n");
 }
 
-/// The private flag is for all queues of a device, and the size is for each queue. The tree shows how
-/// much memory the caches may use, for each queue and in total.
+/// The private flag applies to all queues of a device, and the size to each queue. The tree shows
+/// how much memory the caches may use, for each queue and in total.
 #[test]
 fn the_local_page_cache_is_switched_and_sized() {
     let instance = Instance::new("synthetic:rate=1000,queues=2", 2, CpuView::new(2));
@@ -214,7 +212,6 @@ fn the_local_page_cache_is_switched_and_sized() {
     assert!(statistic("lpc_warm_up") <= statistic("alloc_slow"));
 }
 
-/// Only the first page of a value counts, as in sysfs.
 #[test]
 fn of_a_long_value_a_page_is_read() {
     let instance = Instance::quiet(2);

@@ -14,7 +14,7 @@ use steerage_netlink::ethtool::Ethtool;
 const ARPHRD_RAWIP: u16 = 519;
 const ARPHRD_IP6GRE: u16 = 823;
 
-/// An interface, as it was at the time of the look.
+/// An interface, as it was when it was read.
 #[derive(Clone, Debug)]
 pub(super) struct Interface {
     pub(super) name: String,
@@ -65,7 +65,7 @@ impl Interface {
         Ok(usable.map(str::to_owned).collect())
     }
 
-    /// Notes for the user about the interface. `whole` means that merged packets are welcome.
+    /// Hints for the user about the interface. `whole` means that merged packets stay whole.
     pub(super) fn notes(&self, whole: bool) -> Vec<String> {
         let name = &self.name;
         let mut notes = Vec::new();

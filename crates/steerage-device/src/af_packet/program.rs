@@ -1,10 +1,10 @@
-//! The socket's filter. It combines direction, the user's filter and the snap length in one program
-//! of classic BPF.
+//! The socket's filter. One program of classic BPF combines direction, the user's filter and the
+//! snap length.
 
 use super::Direction;
 use steerage_capture::filter::{Filter, Instruction};
 
-/// `BPF_RET | BPF_K`: lets this many bytes through. 0 drops the frame.
+/// `BPF_RET | BPF_K`: accepts this many bytes of the frame. 0 drops the frame.
 const RETURN: u16 = 0x06;
 /// `BPF_LD | BPF_W | BPF_ABS`.
 const LOAD: u16 = 0x20;
@@ -21,7 +21,7 @@ const fn instruction(code: u16, jump_true: u8, jump_false: u8, operand: u32) -> 
     Instruction { code, jump_true, jump_false, operand }
 }
 
-/// Lets nothing through.
+/// Accepts no frame.
 pub(super) const NOTHING: [Instruction; 1] = [instruction(RETURN, 0, 0, 0)];
 
 /// The program, or `None` if all frames are wanted uncut.
@@ -56,7 +56,6 @@ pub(super) fn program(direction: Direction, filter: Option<&Filter>, snaplen: Op
 mod tests {
     use super::*;
 
-    /// Runs the program as the kernel would.
     fn run(program: &[Instruction], packet_type: u32) -> u32 {
         let (mut at, mut accumulator) = (0, 0);
         loop {

@@ -22,17 +22,18 @@ use super::sys::{Frame, Socket};
 use crate::offloads::vnet;
 use steerage_capture::COPY_BYTES_MAX;
 
-/// How often a busy queue asks the kernel for drops and errors, which takes two system calls.
+/// The interval at which a busy queue reads drops and errors from the kernel, which takes two
+/// system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How often the queue checks whether an interface that is down is up again or gone.
+/// The interval at which the queue checks whether an interface that is down is up again or gone.
 const DOWN_LOOK: Duration = Duration::from_millis(20);
 
-/// How long after a stop the queue waits for CPUs without room. It is half of the available time.
+/// How long after a stop the queue waits for CPUs that have no room: half of the available time.
 const STOP_PATIENCE: Duration = Duration::from_millis(DRAIN_MAX.as_millis() as u64 / 2);
 
-/// The most bytes for one poll to hand over, as with a TUN. After that, finished frames return, and
-/// their blocks go back to the kernel. Several full polls of super-frames would be the whole ring.
+/// The maximum number of bytes per poll, as with a TUN. Between polls, finished frames return, and
+/// their blocks go back to the kernel. A few full polls of super-frames would fill the whole ring.
 const POLL_BYTES: u64 = 1 << 20;
 
 /// The state of the interface.
@@ -43,12 +44,10 @@ enum Link {
     Gone,
 }
 
-/// One socket and its ring.
 #[derive(Debug)]
 pub(super) struct Queue {
     name: String,
     interface: Interface,
-    /// Whether super-frames are lent in one piece.
     whole: bool,
     promiscuous: bool,
     /// The packets that the kernel's hashes keep together, if the kernel hashes.
@@ -61,26 +60,24 @@ pub(super) struct Queue {
     events: Epoll,
     ring: Ring,
     current: Option<Current>,
-    /// `accepted` counts the frames that the kernel has put into the ring, as of the last look.
-    /// `met` counts the frames that the queue found there.
+    /// `accepted` counts the frames that the kernel had put into the ring at the last check. `met`
+    /// counts the frames that the queue found there.
     accepted: u64,
     met: u64,
     freezes: u64,
     link: Link,
     looked: Timestamp,
-    /// Whether frames have come since the queue last took the events.
     came: bool,
     stopping: bool,
-    /// When the stop began, and whether it has taken so long that the queue no longer waits for
-    /// CPUs.
+    /// The time of the stop, and whether the queue no longer waits for CPUs because the stop has
+    /// taken too long.
     stopped: Option<Timestamp>,
     hurries: bool,
-    /// How long the kernel can take until it shows a frame that has arrived.
+    /// The maximum time before the kernel shows a frame that has arrived.
     patience: Duration,
     give_up: Option<Timestamp>,
 }
 
-/// Everything that a [`Queue`] is built from.
 pub(super) struct QueueConfig {
     pub(super) name: String,
     pub(super) interface: Interface,
@@ -129,7 +126,6 @@ impl Queue {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// Takes the next block, if there is one.
     fn begin(&mut self, out: &mut Completions<'_>) -> Result<bool, DeviceError> {
         let Some(blocks) = self.ring.own(out) else { return Err(self.error("lend frames", no_blocks())) };
         let begun = self.ring.begin(blocks, self.socket.as_fd());
@@ -142,7 +138,7 @@ impl Queue {
         Ok(self.current.is_some())
     }
 
-    /// Hands over up to `room` frames of the current block. Returns how many frames it met.
+    /// Delivers up to `room` frames of the current block. Returns how many frames it processed.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> usize {
         let Some(mut current) = self.current else { return 0 };
         let most = room.min(current.frames as usize);
@@ -161,9 +157,9 @@ impl Queue {
         walked
     }
 
-    /// Lends `count` frames from where they are in the ring. Returns how many frames it met. If the
-    /// kernel's description of a frame is impossible, that is the rest of the block, because the
-    /// later frames cannot be found.
+    /// Lends `count` frames directly from the ring. Returns how many frames it processed. If the
+    /// kernel's description of a frame is invalid, the rest of the block counts as processed,
+    /// because later frames cannot be found.
     fn lend(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let (mut lent, mut met) = (0, 0);
         if let Some(mut lending) = self.ring.lending(out, current) {
@@ -183,8 +179,8 @@ impl Queue {
     fn lend_one(&self, lending: &mut Lending<'_>, frame: &Frame) -> bool {
         let Some(mut at) = frame.at.checked_sub(lending.offset()) else { return false };
         let mut len = frame.len;
-        // Read the offload before the frame header is written, because the header goes where the
-        // kernel wrote the offload.
+        // Read the offload before the frame header is written, because the header overwrites the
+        // kernel's offload data.
         let mut offload = None;
         if let Some(told) = &frame.offloads {
             let Some(bytes) = lending.bytes().get_mut(at..at + len) else { return false };
@@ -210,7 +206,7 @@ impl Queue {
         }
     }
 
-    /// Copies `count` frames to pages. Returns how many frames it met, like `lend`.
+    /// Copies `count` frames to pages. Returns how many frames it processed, like `lend`.
     #[cold]
     fn copy(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let (mut copied, mut met) = (0, 0);
@@ -229,7 +225,7 @@ impl Queue {
     /// Copies one frame to a page. Returns false if the frame is lost.
     ///
     /// A super-frame that does not fit into a page is lost. Any other frame that does not fit is
-    /// cut, because a part of it is better than nothing.
+    /// cut, because a part of a frame is better than nothing.
     fn copy_one(&self, out: &mut Completions<'_>, current: &Current, frame: &Frame) -> bool {
         let tag = frame.tag.filter(|_| !self.interface.cooked && frame.len >= ethernet::TYPE_AT);
         let tag_bytes = tag.map_or(0, |_| vlan::BYTES);
@@ -266,7 +262,7 @@ impl Queue {
         true
     }
 
-    /// The header of a frame into which `tag_bytes` bytes of a tag were put back.
+    /// The header of a frame into which `tag_bytes` bytes of a tag were reinserted.
     fn header(&self, frame: &Frame, tag_bytes: usize) -> FrameHeader {
         FrameHeader {
             nanos: frame.nanos,
@@ -276,7 +272,6 @@ impl Queue {
         }
     }
 
-    /// Asks the kernel for the frames it dropped and for the interface's state.
     fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         self.looked = out.now();
         let counted = self.socket.statistics().map_err(|e| self.error("read the socket's statistics", e))?;
@@ -306,14 +301,14 @@ impl Queue {
         }
     }
 
-    /// Says how long to wait, because no block is ready.
+    /// Reports how long to wait, because no block is ready.
     fn drained(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         let now = out.now();
-        // Look once after frames came, no matter how long the queue is idle afterwards. Frames that
-        // were dropped with them must be reported.
+        // Check once after frames arrived, however long the queue is idle afterwards, so that
+        // frames dropped with them are reported.
         if self.came || self.stopping || self.link != Link::Up || now.since(self.looked) >= LOOK {
             self.look(out)?;
-            // The kernel may have shown a block before it was asked.
+            // The kernel may have shown a block before the check.
             if self.ring.is_ready() {
                 return Ok(Polled::More);
             }
@@ -323,8 +318,7 @@ impl Queue {
             if self.link == Link::Down {
                 return Ok(Polled::NotBefore(now + DOWN_LOOK));
             }
-            // The events themselves do not matter. Taking them makes the kernel report the frames
-            // that come later.
+            // Only reading the events matters: it makes the kernel report later frames.
             let _ = self.events.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO);
             self.came = false;
             if self.ring.is_ready() {
@@ -334,7 +328,7 @@ impl Queue {
         Ok(Polled::Drained)
     }
 
-    /// Decides whether the queue has ended, after it has handed over all frames it met. Frames that
+    /// Decides whether the queue has ended, after it has delivered all visible frames. Frames that
     /// the kernel does not show in time count as lost.
     fn ended(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         let now = out.now();
@@ -387,7 +381,7 @@ impl RxQueue for Queue {
         if out.now().since(self.looked) >= LOOK {
             self.look(out)?;
         }
-        // After many bytes there may be more frames, but finished ones must return first.
+        // More frames may follow after many bytes, but finished frames must return first.
         Ok(if room > 0 { Polled::NotBefore(out.now()) } else { Polled::More })
     }
 
@@ -400,8 +394,8 @@ impl RxQueue for Queue {
     }
 
     fn stop(&mut self) -> bool {
-        // From now on the kernel puts no frame into the ring. It shows the frames already there
-        // when the block's time is over.
+        // From now on the kernel puts no frame into the ring. The kernel shows the frames already
+        // there when the block's timeout expires.
         self.stopping = self.socket.attach(&program::NOTHING).is_ok();
         self.stopping
     }
@@ -409,8 +403,8 @@ impl RxQueue for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // The socket lives on while its memory is mapped somewhere, so make it do nothing more. If
-        // that fails, the socket only costs time.
+        // The socket exists as long as its memory is mapped, so make it accept nothing. A socket
+        // that still accepts frames only costs time.
         let _ = self.socket.attach(&program::NOTHING);
         if self.promiscuous {
             let _ = self.socket.promiscuous(self.interface.index, false);

@@ -1,17 +1,17 @@
-//! Lends the blocks of a ring, and gives them back to the kernel.
+//! Lends the blocks of a ring, and returns them to the kernel.
 //!
-//! The kernel fills the blocks in turn, and stops at the first that was not returned, even if
-//! others are free. So a block that stays out too long is *rescued*: a copy replaces it at the
-//! place from which its frames are read, and the kernel gets the block back. The frames that the
-//! kernel then puts into that block are lent from another place. If no place is free, they are
-//! copied one by one.
+//! The kernel fills the blocks in turn, and stops at the first block that was not returned, even if
+//! other blocks are free. If a block is not returned for too long, it is *rescued*: a copy replaces
+//! the block at the place from which its frames are read, and the kernel gets the block back. The
+//! frames that the kernel then puts into that block are lent from another place. If no place is
+//! free, they are copied one by one.
 //!
-//! A full ring alone is no reason for a rescue. If frames come faster than this queue is polled, the
-//! ring is full of frames that nobody has seen yet. Then the blocks that are out will return soon,
+//! A full ring alone is no reason for a rescue. If frames arrive faster than this queue is polled,
+//! the ring is full of frames that were not delivered yet. The lent blocks will then return soon,
 //! and a copy would only make the queue slower.
 //!
-//! An alternative is to copy the frames that go to a slow CPU. A rescue needs no guess about which
-//! CPU will be slow, and copies nothing while the ring has room.
+//! An alternative is to copy the frames for a slow CPU. A rescue does not need to guess which CPU
+//! will be slow, and copies nothing while the ring has room.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,39 +23,34 @@ use super::sys::{Frame, Memory};
 use super::{BLOCK_UNITS, BLOCKS_MIN};
 
 /// The part of a ring that should be free for the kernel: one fourth. If less is free, the block
-/// that has been out longest is rescued.
+/// that was lent first is rescued.
 const FREE_PART: usize = 4;
 
-/// A block is rescued only when this part of the ring was handed over after it: one half. If a younger
-/// block is in the way, more than one fourth of the ring is full of frames that nobody has seen yet.
+/// A block is rescued only if this part of the ring was delivered after it: one half. If the kernel
+/// is stopped by a younger block, more than one fourth of the ring has frames that were not
+/// delivered yet.
 const YOUNG_PART: usize = 2;
 
 const _: () = assert!(BLOCKS_MIN >= FREE_PART && FREE_PART > YOUNG_PART);
 
-/// A block whose frames are being handed over.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Current {
     pub(super) block: usize,
-    /// How many of the block's frames are left.
     pub(super) frames: u32,
-    /// The offset of the next frame's header.
     pub(super) at: usize,
-    /// How many bytes of the block are used.
     pub(super) used: usize,
-    /// The place from which the block's frames are lent. If there is none, they must be copied.
+    /// The place from which the block's frames are lent. If there is no place, the frames must be
+    /// copied.
     pub(super) place: Option<usize>,
 }
 
-/// The memory at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
-    /// A block of the ring.
     Block,
-    /// A copy of so many bytes. It is unused if no frame of the place is out.
+    /// A copy of this many bytes. The copy is unused if no frame of the place is lent.
     Copy(usize),
 }
 
-/// A block that was handed over and not given back yet.
 #[derive(Clone, Copy, Debug)]
 struct Out {
     block: usize,
@@ -66,15 +61,12 @@ struct Out {
 #[derive(Debug)]
 pub(super) struct Ring {
     memory: Memory,
-    /// By block: the place that shows it.
     places: Box<[Option<usize>]>,
-    /// By place: whether it shows a block, and otherwise the size of the copy that it has, in bytes.
     shows: Box<[Shown]>,
-    /// The block that the kernel is filling or fills next.
     next: usize,
-    /// The blocks that were handed over and not given back yet, oldest first.
+    /// The blocks that were delivered and not returned yet, oldest first.
     out: VecDeque<Out>,
-    /// Whether mapping a copy has failed. The warning appears only once.
+    /// Whether mapping a copy has failed, so that the warning appears only once.
     rescue_failed: bool,
 }
 
@@ -91,12 +83,11 @@ impl Ring {
         }
     }
 
-    /// The ring's memory, from which frames are lent. It is given away once.
+    /// The ring's memory, from which frames are lent. Can be taken only once.
     pub(super) fn blocks(&mut self) -> io::Result<Blocks> {
         self.memory.blocks()
     }
 
-    /// The ring's blocks, if the queue is polled with them.
     pub(super) fn own<'o>(&self, out: &'o mut Completions<'_>) -> Option<&'o mut Blocks> {
         self.memory.own(out)
     }
@@ -106,18 +97,16 @@ impl Ring {
         self.memory.lending(out, (current.block, current.place?), current.used)
     }
 
-    /// Whether the kernel has filled the next block.
     pub(super) fn is_ready(&self) -> bool {
         self.memory.is_filled(self.next)
     }
 
-    /// Whether half of the ring is free for the kernel.
     pub(super) fn has_room(&self) -> bool {
         let count = self.memory.shape().blocks;
         !self.memory.is_filled((self.next + count / 2) % count)
     }
 
-    /// Gives blocks back to the kernel if all of their frames have returned.
+    /// Returns blocks to the kernel if all of their frames have returned.
     pub(super) fn give_back(&mut self, blocks: &Blocks) {
         let memory = &self.memory;
         self.out.retain(|Out { block, place, .. }| {
@@ -129,7 +118,6 @@ impl Ring {
         });
     }
 
-    /// The next block, if the kernel has filled it.
     pub(super) fn begin(&mut self, blocks: &mut Blocks, socket: BorrowedFd<'_>) -> Option<Current> {
         let block = self.next;
         let filled = self.memory.filled(block)?;
@@ -144,8 +132,8 @@ impl Ring {
         Some(Current { block, frames: filled.frames, at: filled.first, used, place })
     }
 
-    /// Has the first free place show the block, if there is one. So places that were used before
-    /// come first, and the memory of their copies becomes free.
+    /// Shows the block in the first free place, if there is one. Places that were used before come
+    /// first, so that the memory of their copies becomes free.
     #[cold]
     fn show(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>, block: usize) {
         let is_free = |place: &usize| self.shows[*place] != Shown::Block && blocks.out(*place) == 0;
@@ -165,7 +153,6 @@ impl Ring {
         self.memory.copy_to(current.block, at, to)
     }
 
-    /// Notes that all frames of the block were handed over.
     pub(super) fn end(&mut self, current: &Current) {
         let Current { block, used, .. } = *current;
         match current.place {
@@ -175,8 +162,8 @@ impl Ring {
         self.next = (current.block + 1) % self.memory.shape().blocks;
     }
 
-    /// Rescues the block that has been out longest if the kernel has too little free space before
-    /// it. Returns how many of its frames were out, since these were copied.
+    /// Rescues the block that was lent first if the kernel has too little free space before it.
+    /// Returns how many of its frames were lent, because these frames were copied.
     pub(super) fn rescue(&mut self, blocks: &Blocks) -> u64 {
         let Some(&Out { block, place, used }) = self.out.front() else { return 0 };
         if !self.is_in_the_way(block) {
@@ -200,8 +187,8 @@ impl Ring {
         u64::from(frames)
     }
 
-    /// Whether the copies that are read do not take more memory than the ring, with one more of `used`
-    /// bytes.
+    /// Whether the copies in use, plus another copy of `used` bytes, take at most the memory of the
+    /// ring.
     fn has_room_for_copy(&self, blocks: &Blocks, used: usize) -> bool {
         let copies = self.shows.iter().enumerate().map(|(place, shown)| match shown {
             Shown::Copy(bytes) if blocks.out(place) > 0 => *bytes,
@@ -211,8 +198,8 @@ impl Ring {
         copies.sum::<usize>() + used <= shape.blocks * shape.block_bytes
     }
 
-    /// Whether the kernel will reach `block`, which has been out for a while, before it has filled one
-    /// part of the ring (see [`FREE_PART`]).
+    /// Whether the kernel will reach `block` before it has filled one part of the ring (see
+    /// [`FREE_PART`]).
     fn is_in_the_way(&self, block: usize) -> bool {
         let count = self.memory.shape().blocks;
         let part = count / FREE_PART;

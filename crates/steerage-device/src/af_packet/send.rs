@@ -1,8 +1,8 @@
-//! Sends through an interface with packet sockets, one packet per system call. docs/outputs.md is the
-//! user's guide.
+//! Sends through an interface with packet sockets, one packet per system call. docs/outputs.md is
+//! the user's guide.
 //!
-//! `sendmmsg` would send 64 packets per call, which costs 6 to 9 % less. But its messages can name another
-//! interface than the one that the socket is bound to, and the sandbox cannot see that.
+//! `sendmmsg` would send 64 packets per call, which costs 6 to 9 % less. But its messages can name
+//! an interface other than the socket's bound interface, and the sandbox cannot see that.
 
 use std::io;
 use std::num::NonZero;
@@ -31,11 +31,11 @@ use crate::options::{SpecError, setters};
 #[cfg(test)]
 mod tests;
 
-/// The most parts of a packet: a batch that was merged has one for each packet, its headers and the header for the
-/// kernel.
+/// The maximum number of parts in a packet. A merged batch has one part for each packet, one for
+/// its headers, and one for the kernel's header.
 const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } else { SEGMENTS_MAX + 2 };
 
-/// The interface to send by, and the options for it.
+/// The interface for sending, and the options.
 ///
 /// ```no_run
 /// use steerage_device::af_packet::AfPacketOutput;
@@ -48,16 +48,15 @@ const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } e
 pub struct AfPacketOutput {
     /// The interface's name.
     pub interface: String,
-    /// Whether packets bypass the queueing discipline. That is cheaper, but packets that find the
-    /// driver's ring full are dropped at once, nothing is shaped, and packet sockets (tcpdump) do
-    /// not see the packets.
+    /// Whether packets bypass the queueing discipline. Bypassing the discipline is cheaper, but
+    /// packets are dropped at once if the driver's ring is full. Nothing is shaped, and packet
+    /// sockets (tcpdump) do not see the packets.
     pub qdisc_bypass: bool,
-    /// Whether super-frames are sent in one piece, and consecutive packets of a batch are merged
-    /// into super-frames. Otherwise super-frames are cut.
+    /// Whether super-frames are sent whole, and consecutive packets of a batch are merged into
+    /// super-frames. Otherwise super-frames are cut.
     pub offloads: bool,
 }
 
-/// Reads `af_packet:IFACE,qdisc=bypass`, or an interface's bare name.
 impl FromStr for AfPacketOutput {
     type Err = SpecError;
 
@@ -90,25 +89,25 @@ impl FromStr for AfPacketOutput {
 }
 
 impl AfPacketOutput {
-    /// Sends through the interface `name`, with the default of each option.
+    /// Sends through the interface `name`, with default options.
     pub fn new(name: impl Into<String>) -> Self {
         Self { interface: name.into(), qdisc_bypass: false, offloads: false }
     }
 
     setters! {
-        /// Whether packets bypass the queueing discipline: see the field. Default: no.
+        /// Whether packets bypass the queueing discipline. Default: no.
         qdisc_bypass: bool;
-        /// Whether [super-frames](steerage::Packet::offload) are sent in one piece, and consecutive
-        /// packets of a flow within a batch leave as one. If the interface cannot cut them, the
-        /// kernel does. Without this option, steerage cuts them. Default: no.
+        /// Whether [super-frames](steerage::Packet::offload) are sent whole, and consecutive
+        /// packets of a flow within a batch leave as one. If the interface cannot cut super-frames,
+        /// the kernel does. Without this option, steerage cuts them. Default: no.
         offloads: bool;
     }
 
-    /// Prepares sending.
+    /// Opens the sockets for sending.
     ///
     /// # Errors
     /// [`DeviceError`] if the interface does not exist, its type is not supported, or the process
-    /// may not send by it.
+    /// may not send through it.
     pub fn open(&self) -> Result<Output, DeviceError> {
         let first = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
         let interface = Interface::look(&self.interface)?;
@@ -117,7 +116,8 @@ impl AfPacketOutput {
             let advice = "use the Ethernet or IP interface above or below it";
             return Err(self.error("send by the interface", cause).advise(advice));
         }
-        // Make the sockets now. Later, the process may lack the permission or be in another namespace.
+        // Create the sockets now. Later, the process may lack the permission or be in another
+        // namespace.
         let open = || Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION));
         let mut sockets = Vec::new();
         if interface.link == LinkType::ETHERNET {
@@ -129,8 +129,8 @@ impl AfPacketOutput {
                 sockets.push(Sockets::Link(Arc::new(socket)));
             }
         } else {
-            // All CPUs share these two. The kernel runs their filters for each packet that the interface
-            // receives, so one pair for each CPU would cost more.
+            // All CPUs share these two sockets. The kernel runs their filters for each packet that
+            // the interface receives, so two sockets for each CPU would cost more.
             let pair = [first, open()?];
             self.make_ready(&pair[0], interface.index, ethertype::IPV4)?;
             self.make_ready(&pair[1], interface.index, ethertype::IPV6)?;
@@ -169,29 +169,27 @@ impl AfPacketOutput {
     }
 }
 
-/// The sockets of a CPU.
 #[derive(Clone, Debug)]
 enum Sockets {
-    /// Packets have a link header, which says their protocol.
+    /// Packets have a link header, which contains their protocol.
     Link(Arc<Socket>),
     /// Packets begin with an IP header: a socket for IPv4, and one for IPv6.
     Ip(Arc<[Socket; 2]>),
 }
 
-/// The sending side of one CPU.
 #[derive(Debug)]
 struct Send {
     name: String,
     link: LinkType,
     sockets: Sockets,
-    /// Set if each packet needs a header with its offload: the super-frames that the kernel takes.
+    /// The super-frames that the kernel accepts. If set, each packet needs a header with its
+    /// offload.
     whole: Option<Arc<Whole>>,
-    /// Whether the interface was deleted and one of the CPUs has reported that.
+    /// Whether the interface was deleted and a CPU has reported that.
     gone: Arc<AtomicBool>,
 }
 
 impl Send {
-    /// Sends a packet in several parts.
     #[inline(never)]
     fn attempt_parts<'a>(&self, parts: impl Iterator<Item = &'a [u8]>, before: usize) -> Result<Attempt, DeviceError> {
         let (mut all, mut count): ([&[u8]; PARTS_MAX], _) = ([&[]; PARTS_MAX], 0);
@@ -218,7 +216,8 @@ impl Send {
         Ok(match error.raw_os_error() {
             // The socket's send buffer is full.
             Some(libc::EAGAIN) => Attempt::NoRoom,
-            // The queueing discipline or the driver dropped the packet. The next one may find room.
+            // The queueing discipline or the driver dropped the packet, but may accept the next
+            // packet.
             Some(libc::ENOBUFS | libc::ENOMEM) => Attempt::Is(Outcome::Full),
             Some(libc::ENETDOWN) => Attempt::Is(Outcome::Refused),
             Some(libc::ENXIO | libc::ENODEV) => {
@@ -231,16 +230,14 @@ impl Send {
             }
             // The packet is longer than the MTU.
             Some(libc::EMSGSIZE) => Attempt::Is(Outcome::TooLong),
-            // The packet does not suit this interface. It may be shorter than a header.
+            // The interface does not accept the packet, which may be shorter than a header.
             _ => Attempt::Is(Outcome::Unfit),
         })
     }
 }
 
-/// The outcome of a system call that sends a packet.
 enum Attempt {
     Is(Outcome),
-    /// There is no room, also for the next packets.
     NoRoom,
 }
 
@@ -255,11 +252,10 @@ impl TxQueue for Send {
     }
 }
 
-/// A batch that is being sent, with a system call for each packet.
 struct Sending<'s> {
     send: &'s Send,
     sent: Sent,
-    /// Whether the kernel has no room, so that the rest of the batch finds none either.
+    /// Whether the kernel has no room, so that it would refuse the rest of the batch too.
     full: bool,
     failed: Option<DeviceError>,
 }

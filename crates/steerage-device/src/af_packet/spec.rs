@@ -9,13 +9,11 @@ use crate::device_hash::DEVICE_HASHES;
 use crate::options::SpecError;
 use crate::options::{one_of, read, unknown, within};
 
-/// The device's name in errors.
 const DEVICE: &str = "af_packet";
 
-/// The name that stands for all interfaces, as for tcpdump.
 const ANY: &str = "any";
 
-/// The prefix of the interface's name. It is required if the name could also be a file.
+/// The prefix of the interface's name. The prefix is required if the name could also be a file.
 const PREFIX: &str = "af_packet:";
 
 /// The options, in the order in which an error lists them.
@@ -52,7 +50,7 @@ impl<'a> Named<'a> {
     }
 
     /// Reads `any` and `af_packet:any,option=value,...`, which stand for all interfaces. Returns
-    /// the options, or `None` if `spec` is neither.
+    /// the options, or `None` for any other text.
     pub(crate) fn read_any(spec: &str) -> Option<&str> {
         let rest = spec.strip_prefix(PREFIX).unwrap_or(spec);
         let (name, options) = rest.split_once(',').unwrap_or((rest, ""));
@@ -60,17 +58,15 @@ impl<'a> Named<'a> {
         is_any.then_some(options)
     }
 
-    /// One of the interfaces that `any` stands for, with the options after `any`.
     pub(crate) fn one_of_any(interface: &'a str, options: &'a str) -> Self {
         Self { interface, options }
     }
 
-    /// The text after the name.
     pub(super) fn options(&self) -> &'a str {
         self.options
     }
 
-    /// Returns `options` with the changes that the text after the name asks for.
+    /// Returns `options` with the changes that the text after the name requests.
     ///
     /// # Errors
     /// [`SpecError`] for an unknown option, and for a value that is out of range.

@@ -34,15 +34,12 @@ const ETH_P_ALL: u16 = 3;
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Statistics {
-    /// Frames that passed the filter, including those that found no room.
+    /// Frames that passed the filter, including frames that did not fit into the ring.
     pub(super) packets: u32,
-    /// Frames that found no room.
     pub(super) drops: u32,
-    /// How many times the ring was full.
     pub(super) freezes: u32,
 }
 
-/// A packet socket.
 #[derive(Debug)]
 pub(super) struct Socket(OwnedFd);
 
@@ -53,8 +50,8 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// A socket that does not listen yet, and that never waits. With `cooked`, frames come without their link
-    /// header.
+    /// Creates a socket that does not listen yet, and that never waits. If `cooked` is set, frames
+    /// arrive without their link header.
     pub(super) fn new(cooked: bool) -> io::Result<Self> {
         let kind = if cooked { libc::SOCK_DGRAM } else { libc::SOCK_RAW };
         socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0).map(Self)
@@ -78,35 +75,32 @@ impl Socket {
         Ok(value)
     }
 
-    /// Has the kernel put a `virtio_net_hdr` before each received frame, and expect one before each
-    /// sent frame. Call this before making the ring.
+    /// Makes the kernel put a `virtio_net_hdr` before each received frame, and expect one before
+    /// each sent frame. Call this before creating the ring.
     pub(super) fn tell_offloads(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)
     }
 
-    /// Makes the ring, with `reserve` bytes of room before each frame.
+    /// Creates the ring, with `reserve` free bytes before each frame.
     pub(super) fn make_ring(&self, shape: &Shape, reserve: u32) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_VERSION, &TPACKET_V3)?;
         self.set(libc::SOL_PACKET, PACKET_RESERVE, &reserve)?;
         self.set(libc::SOL_PACKET, PACKET_RX_RING, &shape.request())
     }
 
-    /// Lets only frames through that `program` accepts. The program replaces the previous one at
-    /// once.
+    /// Accepts only frames that match `program`, which replaces the previous program at once.
     pub(super) fn attach(&self, program: &[Instruction]) -> io::Result<()> {
         let len = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         // `Instruction` has the layout of `sock_filter`.
         let filter = program.as_ptr().cast::<libc::sock_filter>().cast_mut();
-        // The kernel copies the instructions during the call, and `program` lives until then.
+        // The kernel copies the instructions during the call, while `program` is valid.
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &libc::sock_fprog { len, filter })
     }
 
-    /// Lets everything through.
     pub(super) fn detach(&self) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0)
     }
 
-    /// Starts to listen to all protocols on the interface.
     pub(super) fn bind(&self, interface: u32) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as u16,
@@ -122,7 +116,7 @@ impl Socket {
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
 
-    /// Whether the interface should receive frames for other machines while this socket exists.
+    /// Whether the interface receives frames for other machines while this socket exists.
     pub(super) fn promiscuous(&self, interface: u32, yes: bool) -> io::Result<()> {
         let option = if yes { PACKET_ADD_MEMBERSHIP } else { PACKET_DROP_MEMBERSHIP };
         let request = libc::packet_mreq {
@@ -134,12 +128,12 @@ impl Socket {
         self.set(libc::SOL_PACKET, option, &request)
     }
 
-    /// Skips frames that this machine sends before they cost anything. Since Linux 4.20.
+    /// Skips outgoing frames before they cost anything. Since Linux 4.20.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
     }
 
-    /// Shares the interface's frames by flow with the other sockets of the group. `None` founds a
+    /// Shares the interface's frames by flow with the other sockets of the group. `None` creates a
     /// group. Returns the group's number.
     pub(super) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
         let of = |group: u16, flags: u32| u32::from(group) | (PACKET_FANOUT_HASH | flags) << 16;
@@ -150,7 +144,6 @@ impl Socket {
         Ok(self.get::<u32>(libc::SOL_PACKET, PACKET_FANOUT)? as u16)
     }
 
-    /// The kernel's counts since the last call.
     pub(super) fn statistics(&self) -> io::Result<Statistics> {
         self.get(libc::SOL_PACKET, PACKET_STATISTICS)
     }

@@ -49,7 +49,7 @@ pub(super) enum When {
     Below = 0xa0,
 }
 
-/// A place in the program. It may not be known yet.
+/// A position in the program, which may not be known yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label(usize);
 

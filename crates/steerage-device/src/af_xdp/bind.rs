@@ -1,4 +1,4 @@
-//! Binds a socket to a queue of an interface, and says why that failed.
+//! Binds a socket to a queue of an interface, and reports the reason of a failure.
 
 use std::io;
 use std::thread;

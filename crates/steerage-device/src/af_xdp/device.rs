@@ -119,8 +119,8 @@ impl Device {
         self.frame_bytes.div_ceil(CHUNK_BYTES_MAX - HEADROOM_BYTES).min(SEGMENTS_MAX)
     }
 
-    /// Whether a frame that does not fit into one chunk arrives in several. This is known once the
-    /// sockets are bound.
+    /// Whether a frame that does not fit into one chunk arrives in several chunks. This is known
+    /// after the sockets are bound.
     pub(super) fn takes_several(&self) -> bool {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).several
     }

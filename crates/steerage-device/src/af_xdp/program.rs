@@ -1,5 +1,5 @@
-//! The XDP program. It sends the frames to take to the socket of their queue, and all others to the
-//! kernel. It counts both.
+//! The XDP program. It sends wanted frames to the socket of their queue, leaves all other frames to
+//! the kernel, and counts both.
 //!
 //! The program reads the headers once, stores on its stack the values that the tests need, and runs
 //! the tests. It writes only the hash in front of the frame, and drops nothing.
@@ -72,7 +72,7 @@ pub(super) struct Maps {
     pub(super) hash_function: Option<u32>,
 }
 
-/// The program. `None` if it is too long.
+/// The instructions of the program. `None` if the program is too long.
 pub(super) fn program(take: &Take, maps: Maps) -> Option<Vec<Instruction>> {
     let mut asm = Assembler::default();
     let decide = asm.label();
@@ -96,7 +96,6 @@ pub(super) fn program(take: &Take, maps: Maps) -> Option<Vec<Instruction>> {
     asm.finish()
 }
 
-/// Two bytes of a frame, as a load on this machine returns them.
 const fn half(network: u16) -> u32 {
     u16::from_ne_bytes(network.to_be_bytes()) as u32
 }

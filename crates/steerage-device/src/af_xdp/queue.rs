@@ -23,15 +23,15 @@ use super::device::Device;
 use super::program::{META_BYTES, META_HASHED};
 use super::sys::{self, ByCpu, FilledChunk, OpenSocket};
 
-/// How often the queue asks the kernel for lost frames and the interface's state at most. Each look
+/// The minimum interval between two checks for lost frames and the interface's state. Each check
 /// takes a few system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How often the queue looks for the program and reads its counters. The kernel writes one counter
-/// per CPU for each read.
+/// The interval at which the queue checks for the program and reads its counters. The kernel writes
+/// one counter per CPU for each read.
 const COUNTERS_LOOK: Duration = Duration::from_secs(1);
 
-/// How soon the queue looks for pages again if almost none is posted. Without posted pages, no
+/// How soon the queue checks for pages again if almost none is posted. Without posted pages, no
 /// frame arrives that could wake the CPU.
 const PAGES_LOOK: Duration = Duration::from_micros(100);
 
@@ -81,7 +81,7 @@ pub(super) struct Queue {
     changes: Changes,
     /// Fires every second. Nothing else reports that the program was taken away.
     seconds: TimerFd,
-    /// Whether the program was missing at the last look.
+    /// Whether the program was missing at the last check.
     missing: bool,
     up: bool,
     mtu: usize,
@@ -92,7 +92,7 @@ pub(super) struct Queue {
     begun: Begun,
     region: Option<Arc<Region>>,
     looked: Timestamp,
-    /// How many frames were handed over so far. The next field counts the lost ones.
+    /// The number of frames delivered so far, and the number of lost frames.
     handed: u64,
     lost: u64,
     passed: u64,
@@ -199,7 +199,7 @@ impl Queue {
         more
     }
 
-    /// Asks the kernel for lost frames and for changes of the interface.
+    /// Reads lost frames from the kernel, and checks for changes of the interface.
     fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         self.looked = out.now();
         self.count_lost(out)?;
@@ -307,15 +307,15 @@ impl Queue {
         let Stage::Ending(ready, why) = std::mem::replace(&mut self.stage, Stage::Ended) else {
             return Ok(Polled::Ended);
         };
-        // A frame that has begun will not be completed.
+        // A frame whose first part has arrived will not be completed.
         out.spoil(&mut self.begun.frame);
         self.begun = Begun::default();
         if let Some(mut posted) = ready.close() {
             posted.take_all().for_each(|page| out.give_page(page));
         }
         self.count_passed(out)?;
-        // Frames that the program redirected, but that were neither received nor counted as lost.
-        // The socket was not in the map at that time.
+        // Frames that the program redirected, but that were neither received nor counted as lost:
+        // the socket was not in the map at that time.
         let taken = self.device.program.counters.sum(2 * self.number, &mut self.by_cpu);
         let taken = taken.map_err(|e| self.device.error("read the program's counters", e))?;
         let missing = taken.saturating_sub(self.handed + self.lost);
@@ -387,7 +387,7 @@ impl RxQueue for Queue {
     }
 
     fn close(&mut self, pages: &mut Vec<Page>) {
-        // Frames that arrived but were not handed over are no longer wanted.
+        // Frames that arrived but were not delivered are no longer wanted.
         self.end(None);
         if let Some(region) = &self.region {
             self.begun.frame.close(region, pages);

@@ -36,8 +36,8 @@ const SEND_BUFFER: i32 = 4 << 20;
 /// The most parts of a frame. The kernel's `MAX_SKB_FRAGS` is 17.
 const PARTS_MAX: usize = 16;
 
-/// How often `kick` calls a kernel again that takes nothing, before it gives up. The kernel takes
-/// 32 descriptors per call, so it needs at most three calls for a batch.
+/// How often `kick` repeats its system call if the kernel takes nothing. The kernel takes 32
+/// descriptors per call, so it needs at most three calls for a batch.
 const STUCK_MAX: u32 = 2;
 
 /// The size of a huge page, which is the longest memory that is contiguous for a device.
@@ -157,11 +157,12 @@ struct SendQueue {
     free: Vec<Page>,
     /// Pages that a device could not read, because they are not contiguous in physical memory.
     unfit: Vec<Page>,
-    /// How many descriptors at the front of the ring the kernel has taken without reporting them.
+    /// The number of descriptors at the front of the ring that the kernel has taken but not
+    /// reported.
     unsaid: u32,
     /// Whether the interface was down at the last send. The ring then fills with void descriptors.
     down: bool,
-    /// Addresses of packets that were not sent after all. Their pages return at the next look for
+    /// Addresses of packets that were not sent after all. Their pages return at the next check for
     /// sent packets.
     voided: Vec<u64>,
 }
@@ -203,8 +204,8 @@ impl SendQueue {
     /// otherwise copies the packet. Returns false if there is no room.
     fn put(&mut self, mut packet: OutgoingPacket<'_>, len: usize) -> bool {
         let parts: usize = packet.segments().map(|segment| self.parts(segment.len())).sum();
-        // If the kernel does not copy, this code does. Only the pages in `free` are known to be
-        // contiguous.
+        // If the kernel does not copy, this code copies, because only the pages in `free` are known
+        // to be contiguous.
         let swaps = !self.bound.how.zero_copy && parts <= self.parts_max();
         let parts =
             if swaps { parts } else { len / self.room() * self.parts(self.room()) + self.parts(len % self.room()) };
@@ -379,7 +380,7 @@ impl SendQueue {
     }
 }
 
-/// Ignores the error if the driver has no time now. It looks at the ring again by itself.
+/// Ignores the error if the driver has no time now. The driver checks the ring again on its own.
 fn later(error: io::Error) -> io::Result<()> {
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOBUFS | libc::ENETDOWN) => Ok(()),
@@ -479,7 +480,7 @@ impl TxQueue for Send {
             let _ = ring.reaper.tell(address, nth, |page| free.push(page));
         });
         // The kernel copied the packets, so their pages are free. A zero-copy driver may still read
-        // its pages, so those stay out of use.
+        // its pages, so these pages stay out of use.
         if !how.zero_copy {
             ring.reaper.take_all(nth, |page| free.push(page));
         }

@@ -140,8 +140,8 @@ impl Socket {
         socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0).map(Self)
     }
 
-    /// Makes receivers poll the driver, for this long at a time and for this many frames. This takes
-    /// CAP_NET_ADMIN, which is given up before sockets are bound.
+    /// Makes receivers poll the driver, for this long at a time and for this many frames. This
+    /// takes CAP_NET_ADMIN, which is given up before sockets are bound.
     pub(super) fn busy_poll(&self, time: Duration, budget: u32) -> io::Result<()> {
         let micros = time.as_micros().clamp(1, i32::MAX as u128) as c_int;
         self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
@@ -236,7 +236,7 @@ pub(super) struct OpenSocket {
     rx: Ring<Descriptor>,
     fill: Ring<u64>,
     posted: Posted,
-    /// Must be dropped last.
+    /// This field must be dropped last.
     socket: Socket,
 }
 
@@ -308,13 +308,13 @@ impl OpenSocket {
         self.rx.consumed();
     }
 
-    /// Whether the driver waits for a system call after new pages were posted.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
         self.fill.needs_wakeup()
     }
 
-    /// Has the driver look for posted pages. In busy-poll mode, the driver looks for frames too.
+    /// Makes the driver check for posted pages. In busy-poll mode, the driver also polls for
+    /// frames.
     pub(super) fn wake_up(&self) {
         let fd = self.as_fd().as_raw_fd();
         let null = std::ptr::null_mut();
@@ -332,7 +332,7 @@ impl OpenSocket {
     }
 
     /// Closes the socket. Returns the pages that it had. A zero-copy socket returns none: its
-    /// driver may write to them for a while, so they stay out of use until the memory is freed.
+    /// driver may still write to the pages, so they stay out of use until the memory is freed.
     pub(super) fn close(self) -> Option<Posted> {
         let zero_copy = self.is_zero_copy();
         let Self { rx, fill, posted, socket } = self;
@@ -351,7 +351,7 @@ pub(super) struct BadAddress {
 }
 
 /// Waits until every CPU has finished the network work that it was doing at the call. Returns false
-/// if the kernel cannot say.
+/// if the kernel does not support this.
 pub(super) fn wait_for_receivers() -> bool {
     // The kernel's receive path runs under RCU, and this call waits for a grace period.
     // SAFETY: takes numbers only.

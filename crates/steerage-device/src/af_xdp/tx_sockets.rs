@@ -2,10 +2,10 @@
 //! which the CPU sends.
 //!
 //! Each sending CPU has its own socket, so that no CPU waits for another. The kernel has one
-//! completion ring and one memory for each queue of an interface, whatever the number of sockets.
-//! So several sockets share them if there are more CPUs than queues, or if packets are also taken
-//! from the interface. The CPU that reads the completion ring returns the other CPUs' pages to
-//! them.
+//! completion ring and one memory for each queue of an interface, however many sockets exist.
+//! Several sockets therefore share the ring and the memory if there are more CPUs than queues, or
+//! if packets are also taken from the interface. The CPU that reads the completion ring returns the
+//! other CPUs' pages to them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +23,7 @@ use steerage_netlink::{Changes, Entry, Link};
 use super::bind::{self, PINNED, chunk_bytes};
 use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Sender, Shape, Socket};
 
-/// How often the interface's state is read at most. Each read takes a system call.
+/// The minimum interval between two reads of the interface's state. Each read takes a system call.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Frames that are longer than a descriptor.
@@ -42,7 +42,7 @@ pub(super) struct TxSockets {
     state: Mutex<State>,
     watch: Mutex<Watch>,
     mtu: AtomicUsize,
-    /// Whether the interface was deleted and one of the CPUs has reported that.
+    /// Whether the interface was deleted and a CPU has reported that.
     pub(super) gone: AtomicBool,
 }
 
@@ -218,8 +218,8 @@ impl TxSockets {
         let ways = match (umem, bound.first()) {
             (Some(umem), _) => vec![umem.how],
             (None, Some(first)) => vec![first.how],
-            // This socket receives nothing, and zero-copy drivers may require an XDP program. So it
-            // copies. Use parts only if necessary, since they require Linux 6.6.
+            // This socket receives nothing, and zero-copy drivers may require an XDP program. The
+            // socket therefore copies. Use parts only if necessary, since they require Linux 6.6.
             (None, None) if self.frame_bytes > shape.chunk_bytes as usize => vec![PARTS, How::default()],
             (None, None) => vec![How::default()],
         };

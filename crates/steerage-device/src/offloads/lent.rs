@@ -1,10 +1,10 @@
 //! Receives super-frames.
 //!
-//! Super-frames do not fit into pages. So the device receives into blocks, one frame behind the
-//! other, and lends frames from there. A block is filled again when its last frame has returned. The
-//! blocks of a queue limit how much memory its frames use in all backlogs, and frames for one CPU
-//! may hold only a part of them. If all blocks are out nevertheless, frames that fit into a page are
-//! still received, into pages. Super-frames are lost and counted in that case.
+//! Super-frames do not fit into pages. The device therefore receives into blocks, one frame after
+//! the other, and lends frames from there. A block is filled again when its last frame has
+//! returned. The blocks of a queue limit how much memory its frames use in all backlogs, and frames
+//! for one CPU may use only a part of the blocks. If all blocks are lent, frames that fit into a
+//! page are received into pages. Super-frames are then lost and counted.
 
 use std::io;
 use std::sync::Arc;
@@ -15,26 +15,25 @@ use steerage::device::{Blocks, Claim, Completion, Completions, DeviceCounts, Fra
 use steerage::flow::offload::Offload;
 use steerage::limits::HEADROOM;
 
-/// The most bytes for one poll to receive. Finished packets return between two polls. If a poll
-/// received more, the memory would be out of the caches by its next use.
+/// The maximum number of bytes per poll. Finished packets return between two polls. If a poll
+/// received more, the memory would have left the caches before its next use.
 const POLL_BYTES: usize = 1 << 20;
 
 /// How long to wait if all pages are in use. In that time, five million packets per second fill the
 /// kernel's queue of a TUN, which holds 500 packets by default.
 pub(crate) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 
-/// The counts of all devices come first. These are frames that stand for several packets, packets of
-/// the wire, and their bytes. Two more are losses: impossible frames, and frames that found all
-/// blocks out.
+/// The counts of all devices come first: frames that stand for several packets, packets on the
+/// wire, and their bytes. Two more counts are losses: invalid frames, and frames that arrived while
+/// all blocks were lent.
 pub(crate) const SUPER_FRAMES: usize = 0;
 pub(crate) const WIRE_PACKETS: usize = 1;
 pub(crate) const WIRE_BYTES: usize = 2;
 pub(crate) const BAD: usize = 3;
 pub(crate) const NO_BLOCK: usize = 4;
 
-/// The file descriptor from which a queue receives.
 pub(crate) trait Source {
-    /// Receives up to `most` frames into `into`, with [`Room::lend`] for each.
+    /// Receives up to `most` frames into `into`, and calls [`Room::lend`] for each.
     ///
     /// # Errors
     /// The error of the system call.
@@ -46,34 +45,29 @@ pub(crate) trait Source {
     /// The error of the system call.
     fn receive_short(&mut self, room: &mut [u8], rest: &mut [u8]) -> io::Result<Result<Short, Unfit>>;
 
-    /// Deals with an error that does not concern the queue. Returns any other error.
+    /// Handles an error that does not concern the queue. Returns any other error.
     ///
     /// # Errors
-    /// The error that it was given.
+    /// The error that was passed in.
     fn forgive(&mut self, error: io::Error) -> io::Result<()> {
         Err(error)
     }
 }
 
-/// The outcome of a [`Source::receive`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
-    /// Frames, with those that were lost.
     pub(crate) frames: usize,
-    /// Whether there may be more frames.
     pub(crate) more: bool,
 }
 
-/// A frame in a page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Short {
-    /// Its offset in the room.
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) offload: Option<Offload>,
 }
 
-/// Why a frame is lost: the count that it adds to.
+/// The reason for which a frame is lost: the index of the count that it adds to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfit(pub(crate) usize);
 
@@ -88,7 +82,7 @@ pub(crate) struct Room<'l, 'm> {
 }
 
 impl Room<'_, '_> {
-    /// Hands over the frame of `len` bytes that begins `at` bytes into the free part.
+    /// Delivers the frame of `len` bytes that begins `at` bytes into the free part.
     #[inline]
     pub(crate) fn lend(&mut self, at: usize, len: usize, offload: Option<Offload>) {
         let header = FrameHeader { nanos: FrameHeader::NO_TIME, wire_len: len as u32, link: self.link.0, interface: 0 };
@@ -104,7 +98,6 @@ impl Room<'_, '_> {
         count(self.counted, len, offload.as_ref());
     }
 
-    /// Counts a frame that is lost.
     #[cold]
     pub(crate) fn lose(&mut self, Unfit(reason): Unfit) {
         self.lost += 1;
@@ -112,33 +105,30 @@ impl Room<'_, '_> {
     }
 }
 
-/// The blocks of one queue, and the counts of what it received.
 #[derive(Debug)]
 pub(crate) struct Lent {
     limits: Limits,
     claim: Option<Claim>,
     block: usize,
-    /// The end of frames that do not fit into a page while all blocks are out.
+    /// The end of frames that do not fit into a page while all blocks are lent.
     scratch: Box<[u8]>,
     counts: Arc<DeviceCounts>,
-    /// The counts, in the order of their names.
     counted: Box<[u64]>,
 }
 
-/// The memory of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) blocks: usize,
     pub(crate) block_bytes: usize,
-    /// The longest frame.
     pub(crate) frame_bytes: usize,
-    /// A block with less room than this is left.
+    /// A block with less room than this is not used for further frames.
     pub(crate) room_bytes: usize,
     pub(crate) link: LinkType,
 }
 
 impl Lent {
-    /// A queue with `counted` counts. The names of `counts` may go on with counts that the queue adds to itself.
+    /// Creates a queue with `counted` counts. `counts` may have further names, for counts that the
+    /// queue adds itself.
     pub(crate) fn new(limits: Limits, counts: Arc<DeviceCounts>, counted: usize) -> Self {
         let scratch = vec![0; limits.frame_bytes].into_boxed_slice();
         Self { limits, claim: None, block: 0, scratch, counts, counted: vec![0; counted].into() }
@@ -155,17 +145,14 @@ impl Lent {
         Ok(opened)
     }
 
-    /// Adds to a count of the device.
     pub(crate) fn add(&mut self, nth: usize, count: u64) {
         self.counted[nth] += count;
     }
 
-    /// Shows the counts.
     pub(crate) fn show(&self) {
         self.counted.iter().enumerate().for_each(|(nth, count)| self.counts.raise_to(nth, *count));
     }
 
-    /// Receives up to `budget` frames.
     pub(crate) fn take(
         &mut self,
         source: &mut impl Source,
@@ -188,7 +175,7 @@ impl Lent {
                 Err(error) => return source.forgive(error).map(|()| Polled::More),
             }
             if bytes >= POLL_BYTES {
-                // There may be more frames, but finished ones must return first.
+                // There may be more frames, but finished frames must return first.
                 return Ok(Polled::NotBefore(out.now()));
             }
         }
@@ -203,13 +190,12 @@ impl Lent {
             return Ok(true);
         }
         let blocks = out.blocks(claim).ok_or_else(no_blocks)?;
-        // The first one that is free: a queue whose frames return quickly touches few of them.
+        // Use the first free block, so that a queue whose frames return quickly uses few blocks.
         let free = (0..blocks.count()).find(|block| blocks.out(*block) == 0);
         self.block = free.unwrap_or(self.block);
         Ok(free.is_some())
     }
 
-    /// Receives frames into the block.
     fn lend(
         &mut self,
         source: &mut impl Source,
@@ -227,7 +213,7 @@ impl Lent {
         received.map(Some)
     }
 
-    /// Receives a frame into a page, because all blocks are out. `None` if there is no page either.
+    /// Receives a frame into a page, because all blocks are lent. `None` if no page is free either.
     #[cold]
     fn copy(
         &mut self,

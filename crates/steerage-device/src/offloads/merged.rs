@@ -1,7 +1,7 @@
 //! Sends super-frames.
 //!
 //! Consecutive packets of a flow within a batch leave as one super-frame, so no packet waits for
-//! later ones. If the kernel refuses one, it is cut, and leaves as single packets.
+//! later packets. If the kernel refuses a super-frame, it is cut into single packets.
 
 use steerage::LinkType;
 use steerage::device::{OutgoingPacket, Sent};
@@ -16,30 +16,30 @@ mod tests;
 
 const _: () = assert!(HANDLE_BUDGET <= MERGED_MAX);
 
-/// The description of a packet's offload, which goes before it.
+/// The description of a packet's offload, which precedes the packet.
 pub(crate) type Header = [u8; VIRTIO_BYTES];
 
 /// The header of a packet that needs no more work.
 pub(crate) static NOTHING_LEFT: Header = [0; VIRTIO_BYTES];
 
-/// The packets of a batch.
 pub(crate) type Packets<'p> = [Option<OutgoingPacket<'p>>; HANDLE_BUDGET];
 
-/// The outcome of sending a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Sent,
-    /// The kernel does not take such a frame. If it is a super-frame, it may take the packets.
+    /// The kernel does not accept such a frame. If the frame is a super-frame, the kernel may
+    /// accept its packets.
     Unfit,
-    /// The frame is longer than the kernel takes. If it is a super-frame, its packets may not be.
+    /// The frame is longer than the kernel accepts. If the frame is a super-frame, its packets may
+    /// be short enough.
     TooLong,
-    /// The output does not take packets of this link type.
+    /// The output does not accept packets of this link type.
     LinkType,
-    /// A capture has cut the packet. It is incomplete, so it is not sent.
+    /// The packet is incomplete, because the capture truncated it, and is not sent.
     Cut,
-    /// The kernel takes no frames, because the interface is down or gone.
+    /// The kernel accepts no frames, because the interface is down or gone.
     Refused,
-    /// There was no room. It counts as `tx_full`.
+    /// There was no room. The frame counts as `tx_full`.
     Full,
 }
 
@@ -50,7 +50,7 @@ impl Outcome {
     }
 }
 
-/// Checks that a packet has the output's link type, and that no capture has cut it.
+/// Checks that a packet has the output's link type, and that no capture has truncated it.
 pub(crate) fn sendable(received: &Received<'_>, has_link_type: bool) -> Result<(), Outcome> {
     match has_link_type {
         false => Err(Outcome::LinkType),
@@ -59,7 +59,6 @@ pub(crate) fn sendable(received: &Received<'_>, has_link_type: bool) -> Result<(
     }
 }
 
-/// Adds `packets` packets of `bytes` bytes to the counts.
 pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usize) {
     match outcome {
         Outcome::Sent => {
@@ -74,7 +73,6 @@ pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usiz
     }
 }
 
-/// The packets that a packet with an offload stands for.
 pub(crate) fn packets_of<'p>(offload: &Offload, packet: &'p OutgoingPacket<'_>) -> Segments<'p> {
     let mut segments = packet.segments();
     let first = segments.next().unwrap_or_default();
@@ -85,26 +83,23 @@ pub(crate) fn packets_of<'p>(offload: &Offload, packet: &'p OutgoingPacket<'_>) 
     Segments::new(offload, front, behind)
 }
 
-/// Where the packets of a batch go.
 pub(crate) trait Wire<'p> {
-    /// Checks that it takes packets like this one. An error is the outcome of the packet.
+    /// Checks that the output accepts such a packet. An error is the outcome of the packet.
     fn takes(&self, received: &Received<'_>) -> Result<(), Outcome>;
 
-    /// Sends a frame, after all packets that were queued before it.
+    /// Sends a frame after all packets that were queued earlier.
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome;
 
     /// Sends a packet that must not be cut, now or at the latest with [`flush`](Self::flush), and
     /// counts it.
     fn queue(&mut self, packet: &'p OutgoingPacket<'p>, header: &'p Header);
 
-    /// Sends what was queued.
     fn flush(&mut self) {}
 
-    /// The counts of the batch.
     fn sent(&mut self) -> &mut Sent;
 }
 
-/// An output: its name, the link type of its packets, and the super-frames that it takes, if any.
+/// An output: its name, the link type of its packets, and the super-frames that it accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output<'o> {
     pub(crate) name: &'o str,
@@ -112,7 +107,7 @@ pub(crate) struct Output<'o> {
     pub(crate) whole: Option<&'o Whole>,
 }
 
-/// The headers of the packets of a batch that are no super-frames.
+/// The headers of the packets of a batch that are not super-frames.
 pub(crate) fn headers(packets: &Packets<'_>) -> [Header; HANDLE_BUDGET] {
     std::array::from_fn(|nth| {
         let offload = packets[nth].as_ref().and_then(OutgoingPacket::offload);
@@ -121,7 +116,6 @@ pub(crate) fn headers(packets: &Packets<'_>) -> [Header; HANDLE_BUDGET] {
 }
 
 impl Output<'_> {
-    /// Sends a batch. `headers` are those of its packets.
     pub(crate) fn send<'p>(
         &self,
         wire: &mut impl Wire<'p>,
@@ -135,7 +129,7 @@ impl Output<'_> {
         let batch: [Option<(&[u8], Option<Offload>)>; HANDLE_BUDGET] = std::array::from_fn(|nth| {
             let packet = packets[nth].as_ref()?;
             let (received, offload) = (packet.received(), packet.offload());
-            // A super-frame, or a packet in several pages, leaves as it is.
+            // A super-frame, or a packet in several pages, leaves unchanged.
             let is_one =
                 !offload.as_ref().is_some_and(Offload::is_super_frame) && received.data.len() == received.total_len;
             (is_one && wire.takes(&received).is_ok()).then_some((received.data, offload))
@@ -145,7 +139,7 @@ impl Output<'_> {
         wire.flush();
     }
 
-    /// Sends packets that were merged, or a single packet that was not.
+    /// Sends packets that were merged, or a single packet that was not merged.
     fn send_run<'p>(
         &self,
         wire: &mut impl Wire<'p>,
@@ -191,7 +185,7 @@ impl Output<'_> {
         }
     }
 
-    /// Sends a packet whose offload is left to do, in one piece if the kernel takes that.
+    /// Sends a packet with an offload, whole if the kernel accepts that.
     fn send_offload<'p>(
         &self,
         wire: &mut impl Wire<'p>,
@@ -217,8 +211,8 @@ impl Output<'_> {
     }
 }
 
-/// Sends the packets of a super-frame one by one, or a packet whose checksum is finished here. It
-/// counts as sent if all of them were.
+/// Sends the packets of a super-frame one by one, or a packet whose checksum is completed here. The
+/// super-frame counts as sent if all of its packets were sent.
 fn cut<'p>(wire: &mut impl Wire<'p>, packet: &OutgoingPacket<'_>, offload: &Offload) -> Outcome {
     for part in packets_of(offload, packet) {
         let outcome = wire.write(&NOTHING_LEFT, [part.header(), part.payload()].into_iter());

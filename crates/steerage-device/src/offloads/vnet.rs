@@ -1,32 +1,29 @@
-//! The header that may precede each packet (`IFF_VNET_HDR`). It is the header of the virtio network
-//! device (virtio 1.2, chapter 5.1.6), in little-endian order. It says which work the sender left
-//! to the device: checksums and segmentation.
+//! The header that may precede each packet (`IFF_VNET_HDR`): the header of the virtio network
+//! device (virtio 1.2, chapter 5.1.6), in little-endian order. The header describes the work that
+//! the sender left to the device: checksums and segmentation.
 //!
-//! This module handles headers of devices that have no super-frames. In the case of a caller's file
-//! descriptor, the kernel is configured to leave no work to the reader. Packets that were queued earlier may have an
-//! incomplete checksum, which this module completes. If they are unsegmented, it refuses them.
+//! This module handles headers of devices without super-frames. For a caller's file descriptor, the
+//! kernel is configured to leave no work to the reader. Packets that were queued earlier may have
+//! an incomplete checksum, which this module completes. Unsegmented packets are refused.
 
 use steerage::flow::wire::checksum::{finish_transport, sum};
 
 /// The checksum from `csum_start` on must be finished.
 const NEEDS_CSUM: u8 = 1;
-/// The packet needs no segmentation.
 const GSO_NONE: u8 = 0;
-/// A flag in addition to the kind of segmentation.
 const GSO_ECN: u8 = 0x80;
 
-/// The shortest form of the header, in bytes.
 pub(crate) const HEADER_BYTES_MIN: usize = 10;
 
-/// The longest header that is supported, in bytes. The longest one of the kernel has 24.
+/// The longest supported header, in bytes. The kernel's longest header has 24.
 pub(crate) const HEADER_BYTES_MAX: usize = 64;
 
 /// TCP segments in one packet (`VIRTIO_NET_HDR_GSO_TCPV4`, `_TCPV6`).
 const GSO_TCP: [u8; 2] = [1, 4];
 
-/// Like [`finish`], but accepts merged TCP segments. They form one long segment, which is finished
-/// like a single one. Merged datagrams are refused, because they would become one different
-/// datagram.
+/// Like [`finish`], but accepts merged TCP segments. Merged segments form one long segment, which
+/// is completed like a single segment. Merged datagrams are refused, because they would become one
+/// different datagram.
 #[must_use]
 pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) -> bool {
     let mut header = *header;
@@ -36,7 +33,7 @@ pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) 
     finish(&header, packet)
 }
 
-/// Finishes the work that the header describes. Returns false if that is impossible.
+/// Completes the work that the header describes. Returns false if that is impossible.
 #[must_use]
 pub(crate) fn finish(header: &[u8], packet: &mut [u8]) -> bool {
     let Some([flags, gso, _, _, _, _, start_low, start_high, offset_low, offset_high]) = header.first_chunk() else {
@@ -76,7 +73,6 @@ mod tests {
         let mut packet = [0, 0, 0, 1, 0xf2];
         assert!(finish(&header(NEEDS_CSUM, GSO_ECN, 0, 0), &mut packet));
         assert_eq!(packet[..2], [0x0d, 0xfe]);
-        // The result is not zero.
         let mut packet = [0, 0, 0xff, 0xff];
         assert!(finish(&header(NEEDS_CSUM, 0, 0, 0), &mut packet));
         assert_eq!(packet, [0xff; 4]);
@@ -86,7 +82,7 @@ mod tests {
     fn what_is_done_already_stays_as_it_is() {
         let mut packet = [1, 2, 3];
         assert!(finish(&header(0, 0, 77, 77), &mut packet));
-        // The flag that says that the checksum was verified.
+        // The flag for a verified checksum.
         assert!(finish(&header(2, 0, 0, 0), &mut packet));
         assert_eq!(packet, [1, 2, 3]);
     }

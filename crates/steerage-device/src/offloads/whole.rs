@@ -1,24 +1,24 @@
-//! The longest super-frames that a kernel takes.
+//! The longest super-frames that a kernel accepts.
 //!
-//! Kernels differ in the super-frames that they take, and some routes take none. Nothing says which
-//! ones, so an output tries. If the kernel refuses a super-frame but takes its
+//! Kernels differ in the super-frames that they accept, and some routes accept none. The kernel
+//! does not report this, so an output tries. If the kernel refuses a super-frame but accepts its
 //! packets one by one, the output cuts super-frames of that length from then on.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use steerage::flow::offload::OffloadKind;
 
-/// How many packets a super-frame may stand for. The CPUs of an output share it.
+/// The maximum number of packets in a super-frame, shared by the CPUs of an output.
 #[derive(Debug)]
 pub(crate) struct Whole {
     tcp: AtomicUsize,
     udp: AtomicUsize,
-    /// Whether the log has a line about it.
     told: AtomicBool,
 }
 
 impl Whole {
-    /// A kernel that has not refused anything. `udp` says whether it has super-frames of UDP.
+    /// Creates the state for a kernel that has not refused anything. `udp` means that it supports
+    /// super-frames of UDP.
     pub(crate) fn new(udp: bool) -> Self {
         let most = |has: bool| AtomicUsize::new(if has { usize::MAX } else { 1 });
         Self { tcp: most(true), udp: most(udp), told: AtomicBool::new(false) }
@@ -32,24 +32,23 @@ impl Whole {
         }
     }
 
-    /// Whether the kernel may take a super-frame of this kind that stands for `packets` packets.
+    /// Whether the kernel may accept a super-frame of this kind that stands for `packets` packets.
     pub(crate) fn takes(&self, kind: OffloadKind, packets: usize) -> bool {
-        // Relaxed: if this CPU sees another CPU's store late, the kernel refuses one more
+        // `Relaxed`: if this CPU sees another CPU's store late, the kernel refuses one more
         // super-frame.
         self.most(kind).is_none_or(|most| packets <= most.load(Ordering::Relaxed))
     }
 
-    /// Whether it is worthwhile to merge packets.
     pub(crate) fn merges(&self) -> bool {
         self.takes(OffloadKind::Tcp, 2) || self.takes(OffloadKind::Udp, 2)
     }
 
-    /// Cuts such super-frames from now on, because the kernel refused one and then took its packets
-    /// one by one.
+    /// Cuts such super-frames from now on, because the kernel refused one and then accepted its
+    /// packets one by one.
     #[cold]
     pub(crate) fn refused(&self, device: &str, kind: OffloadKind, packets: usize) {
         let Some(most) = self.most(kind) else { return };
-        // Relaxed: as in `takes`. It does not matter which CPU writes the warning.
+        // `Relaxed`, as in `takes`. Any CPU may write the warning.
         most.fetch_min(packets.saturating_sub(1).max(1), Ordering::Relaxed);
         if !self.told.swap(true, Ordering::Relaxed) {
             let protocol = if kind == OffloadKind::Tcp { "TCP" } else { "UDP" };
@@ -72,14 +71,14 @@ mod tests {
         assert!(whole.merges() && takes(OffloadKind::Udp, 4096) && takes(OffloadKind::Tcp, 4096));
         whole.refused("test", OffloadKind::Udp, 129);
         assert!(takes(OffloadKind::Udp, 128) && !takes(OffloadKind::Udp, 129) && takes(OffloadKind::Tcp, 129));
-        // A later refusal of a longer one changes nothing.
+        // A later refusal of a longer super-frame changes nothing.
         whole.refused("test", OffloadKind::Udp, 200);
         assert!(takes(OffloadKind::Udp, 128) && !takes(OffloadKind::Udp, 129));
         whole.refused("test", OffloadKind::Tcp, 2);
         assert!(whole.merges() && !takes(OffloadKind::Tcp, 2));
         whole.refused("test", OffloadKind::Udp, 2);
         assert!(!whole.merges());
-        // Single packets are never cut, whatever the kernel says about them.
+        // Single packets are never cut, whatever the kernel refuses.
         whole.refused("test", OffloadKind::Single, 1);
         assert!(takes(OffloadKind::Single, 1) && takes(OffloadKind::Udp, 1));
     }

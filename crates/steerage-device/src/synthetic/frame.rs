@@ -142,8 +142,8 @@ pub fn parse_payload(frame: &[u8]) -> Option<(u32, u64)> {
     (magic == MAGIC).then_some((flow, number))
 }
 
-/// Derives the addresses of flows from the seed. It permutes 24 bits, so no two flows have the same
-/// address.
+/// Derives the addresses of flows from the seed by a permutation of 24 bits, so that no two flows
+/// have the same address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     mask: u32,
@@ -157,8 +157,8 @@ impl Places {
         Self { mask: SplitMix64::mix(seed) as u32 & Self::ALL }
     }
 
-    /// The place and the port of a flow. Each step is reversible (multiplication by an odd factor,
-    /// or a shift by half and xor), so different flows get different places.
+    /// The address part and the port of a flow. Each step is reversible (multiplication by an odd
+    /// factor, or a shift by half and xor), so different flows get different addresses.
     #[inline(always)]
     fn of(self, flow: u32) -> (u32, u16) {
         let mut x = flow ^ self.mask;

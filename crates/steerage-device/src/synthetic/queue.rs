@@ -93,7 +93,7 @@ impl SyntheticQueue {
         self.ahead_at = 0;
     }
 
-    /// Writes and pushes up to `count` frames. Returns how many frames found a page.
+    /// Writes and pushes up to `count` frames. Returns how many frames got a page.
     #[inline(always)]
     fn push(&mut self, out: &mut Completions<'_>, count: usize) -> Result<usize, DeviceError> {
         let kinds = self.templates.len() as u32;

@@ -70,7 +70,7 @@ impl Sampler {
 fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     let scale = weights.len() as f64 / weights.iter().sum::<f64>();
     weights.iter_mut().for_each(|weight| *weight *= scale);
-    // A column that nothing fills up belongs to the flow itself, up to one part in 2^32.
+    // A column that no other flow fills up belongs to the flow itself, up to one part in 2^32.
     let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
     // One array holds both kinds of columns: those with less than their fill from the left, and
     // those with more from the right.

@@ -4,7 +4,6 @@ use std::io;
 
 use steerage_netlink::Rtnetlink;
 
-/// Asks for the drops of one interface, in the namespace where this was created.
 #[derive(Debug)]
 pub(super) struct Drops {
     kernel: Rtnetlink,
@@ -21,7 +20,7 @@ impl Drops {
         Ok(drops)
     }
 
-    /// How many packets were dropped since the last look. 0 if the interface is gone.
+    /// The number of packets that were dropped after the last read. 0 if the interface is gone.
     pub(super) fn look(&mut self) -> u64 {
         let statistics = self.kernel.link_at(self.interface).ok().and_then(|link| link.statistics);
         let Some(now) = statistics.map(|statistics| statistics.tx_dropped) else { return 0 };

@@ -17,7 +17,8 @@ use super::{Shared, TunFd};
 use crate::offloads::lent::{Lent, NO_PAGE_WAIT};
 use crate::offloads::vnet::{self, HEADER_BYTES_MAX};
 
-/// How often the queue asks the kernel for drops at most. Each look takes two system calls.
+/// The minimum interval between two reads of the kernel's drop count. Each read takes two system
+/// calls.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The most packets that can have arrived before a stop. It is twice the default length of the
@@ -34,7 +35,7 @@ pub(super) struct Queue {
     /// Set in the first queue only, because the kernel does not count drops per queue.
     drops: Option<Drops>,
     looked: Timestamp,
-    /// After a stop: how many more packets the queue takes at most.
+    /// After a stop: the maximum number of further packets from the queue.
     left: Option<usize>,
 }
 

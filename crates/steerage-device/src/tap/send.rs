@@ -45,7 +45,7 @@ struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
     sent: Sent,
-    /// Whether the kernel has no room, so that the rest of the batch finds none either.
+    /// Whether the kernel has no room, so that it would refuse the rest of the batch too.
     full: bool,
     failed: Option<DeviceError>,
 }
@@ -72,7 +72,7 @@ impl<'p> Wire<'p> for Sending<'_> {
                 self.failed = Some(self.shared.error("send by the interface", error));
                 Outcome::Refused
             }
-            // The kernel does not accept the packet: it is too short, too long, or not IP. Or it is a
+            // The kernel does not accept the packet: it is too short, too long, not IP, or a
             // super-frame.
             Some(libc::EINVAL) => Outcome::Unfit,
             // The interface is down (EIO).

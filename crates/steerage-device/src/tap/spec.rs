@@ -8,7 +8,7 @@ use crate::sys::NAME_BYTES;
 /// The options, in the order in which an error lists them.
 const OPTIONS: [&str; 3] = ["queues", "mtu", "offload"];
 
-/// Splits `spec` into the layer and the rest. `None` if it is not a TAP or TUN.
+/// Splits `spec` into the layer and the rest. `None` if `spec` is not a TAP or TUN.
 fn split(spec: &str) -> Option<(Layer, &str)> {
     let (layer, rest) = spec.split_once(':')?;
     match layer {

@@ -13,8 +13,9 @@ use crate::offloads::lent::{BAD, Lent, Limits, NO_BLOCK, Received, Room, Short, 
 /// The size of a block. Several super-frames fit, so that little is left unused at the end.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// The number of blocks, for 64 MiB in total. The kernel provides a page of them at its first use. One CPU gets half
-/// of them at most, which is 450 super-frames: eight TCP connections never had as many under way.
+/// The number of blocks, for 64 MiB in total. The kernel provides a page of them at its first use.
+/// One CPU gets at most half of them, which is 450 super-frames: eight TCP connections never had as
+/// many in flight.
 const BLOCKS: usize = 256;
 
 /// The longest packet in bytes: 65,535 for IP, after an Ethernet header with two VLAN tags.

@@ -15,7 +15,6 @@ use super::{Layer, Tap, TapOptions};
 /// `TUN_F_CSUM`, `TUN_F_TSO4`: the kernel leaves checksums and segmentation to the reader.
 const OFFLOADS: u64 = 1 | 2;
 
-/// An interface as another program might have it.
 fn made(namespaces: &Namespaces, name: &str, flags: u16) -> TunFd {
     // The interface belongs to the namespace in which the descriptor is opened.
     let fd = namespaces.within(0, || TunFd::open().unwrap());
@@ -31,7 +30,7 @@ fn set_up(namespaces: &Namespaces, name: &str) {
     namespaces.must(0, &format!("link set {name} up"));
 }
 
-/// A second descriptor for the same queue, like that of a caller who passes one on.
+/// A second descriptor for the same queue, like one that a caller duplicates.
 fn owned(fd: &TunFd) -> OwnedFd {
     fd.as_fd().try_clone_to_owned().unwrap()
 }
@@ -80,7 +79,7 @@ fn checksums_are_right_where_somebody_had_left_offloads_on() {
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
     let mut tap = None;
-    // A child that another test forks has the interface open until it runs another executable.
+    // A child that another test forks keeps the interface open until it executes another program.
     until("nobody has it any more", || {
         tap = namespaces.within(0, || TapOptions::new(Layer::Tap, "vm").open().ok());
         tap.is_some()
@@ -121,8 +120,7 @@ impl Handler for Mirror {
     fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
         for mut packet in batch.iter_mut() {
             let data = packet.data_mut().unwrap();
-            // A packet of a TUN, so it is IPv4. Swapping the addresses does not change the
-            // checksum.
+            // A TUN's packet, so it is IPv4. Swapping the addresses does not change the checksum.
             if data.len() > 28 && data[0] == 0x45 {
                 let (source, destination) = data[12..20].split_at_mut(4);
                 source.swap_with_slice(destination);

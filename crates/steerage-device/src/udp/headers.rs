@@ -1,4 +1,5 @@
-//! The headers that the device makes in front of what it received, and reads of what it sends.
+//! The IP and UDP headers that the device writes for received datagrams, and reads from packets to
+//! send.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -15,7 +16,7 @@ pub(super) const HEADERS_MAX: usize = ipv6::BYTES + udp::BYTES;
 pub(super) const UDP_SEGMENT: i32 = 103;
 pub(super) const UDP_GRO: i32 = 104;
 
-/// The statements of a packet's IP and UDP headers.
+/// The addresses, ports and traffic class of a packet's IP and UDP headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ends {
     pub(super) source: SocketAddr,
@@ -78,14 +79,13 @@ pub(super) fn told(control: &Control) -> (Option<IpAddr>, u8, usize) {
     (to, class, segment)
 }
 
-/// The length of the headers between these addresses.
 pub(super) fn header_bytes(ends: &Ends) -> usize {
     if ends.source.is_ipv4() { ipv4::BYTES + udp::BYTES } else { HEADERS_MAX }
 }
 
-/// Writes the headers of a packet with the rest of `packet` as its payload. `segment` is the size of
-/// the datagrams that the payload stands for, or 0 for one. The UDP checksum, which the kernel has
-/// checked, is left unfinished, or is 0 (none) for a single datagram of IPv4.
+/// Writes the headers of a packet with the rest of `packet` as its payload. `segment` is the size
+/// of the datagrams that the payload stands for, or 0 for one. The UDP checksum, which the kernel
+/// has checked, is left unfinished, or is 0 (none) for a single datagram of IPv4.
 pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Option<Offload>, BadOffload> {
     let network_bytes = header_bytes(ends) - udp::BYTES;
     let (network, datagram) = packet.split_at_mut_checked(network_bytes).ok_or(BadOffload::Header)?;
@@ -111,8 +111,8 @@ pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Op
     Offload::from_virtio(&virtio, packet, LinkType::RAW)
 }
 
-/// Reads the headers of a packet of `total` bytes. Returns what they say, and their length. `None`
-/// if it is no complete UDP packet.
+/// Reads the headers of a packet of `total` bytes. Returns their contents and their length. `None`
+/// if the packet is not a complete UDP packet.
 pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
     let be16 = |at: usize| Some(u16::from_be_bytes(*front.get(at..)?.first_chunk()?));
     let version = front.first()? >> 4;
@@ -146,7 +146,7 @@ pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
 /// An entry of a socket's error queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report {
-    /// Whether a router or a peer sent it. Otherwise this machine's kernel did.
+    /// Whether a router or a peer sent the report. Otherwise this machine's kernel did.
     pub(super) is_icmp: bool,
     /// The MTU of the path, if a packet was too long for it.
     pub(super) path_mtu: Option<u32>,

@@ -1,8 +1,8 @@
 //! A receive queue: one socket.
 //!
-//! One system call receives several datagrams, each into 64 KiB of a block. Datagrams that were
-//! merged stay there. Short ones are moved to the end of the frame before them, so that a block
-//! holds many: their bytes are in the cache anyway.
+//! One system call receives several datagrams, each into 64 KiB of a block. Merged datagrams stay
+//! there. Short datagrams are moved to the end of the previous frame, so that a block holds many:
+//! their bytes are in the cache anyway.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,13 +27,14 @@ const STRIDE: usize = (FRONT + PAYLOAD_MAX).next_multiple_of(8);
 /// The size and number of blocks, for about 32 MiB. The kernel provides their pages at first use.
 const BLOCK_BYTES: usize = RECEIVED_MAX * STRIDE;
 const BLOCKS: usize = 32;
-/// A block with less room than this many datagrams is left, so that system calls stay worthwhile.
+/// A block with room for fewer datagrams than this is not used further, so that each system call
+/// receives several.
 const ROOM_LEAST: usize = 4;
 /// Payloads up to this length are moved together.
 const SHORT: usize = 4096;
-/// How often the queue asks the kernel for drops and errors.
+/// The interval at which the queue reads drops and errors from the kernel.
 const LOOK: Duration = Duration::from_millis(10);
-/// The most packets that are taken after a stop.
+/// The maximum number of packets that are received after a stop.
 const STOP_PACKETS: usize = 4096;
 
 #[derive(Debug)]
@@ -42,11 +43,10 @@ pub(super) struct Queue {
     lent: Lent,
     drops: u32,
     looked: Timestamp,
-    /// After a stop: how many more packets the queue takes at most.
+    /// After a stop: the maximum number of further packets from the queue.
     left: Option<usize>,
 }
 
-/// A socket, and what the kernel says of the datagrams of one system call.
 #[derive(Debug)]
 struct Socket {
     shared: Arc<Shared>,

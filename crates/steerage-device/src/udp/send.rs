@@ -1,9 +1,10 @@
 //! The output of one CPU.
 //!
 //! Packets of a batch to one destination become one message, if all but the last have equally long
-//! payloads (`UDP_SEGMENT`). The kernel cuts it again. [`coalesce`](steerage::flow::offload::coalesce)
-//! does not serve here: it compares checksums, which these packets need not have. All messages of
-//! a batch are one system call, and their payload is gathered from where it lies.
+//! payloads (`UDP_SEGMENT`). The kernel cuts the message again.
+//! [`coalesce`](steerage::flow::offload::coalesce) is not suitable here: it compares checksums,
+//! which these packets need not have. All messages of a batch are one system call, and their
+//! payload is sent directly from the packets' pages.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -23,9 +24,9 @@ use crate::offloads::merged::{self, Outcome, packets_of};
 const DATAGRAMS_MAX: usize = 64;
 /// The longest payload of a message: that of the longest IPv4 packet.
 const PAYLOAD_MAX: usize = 65_507;
-/// How many messages a packet is compared with.
+/// The number of messages that a packet is compared with.
 const OPEN_MAX: usize = 8;
-/// How often a message is sent again, because the socket reported an error of an earlier one.
+/// How often a message is sent again because the socket reported an error of an earlier message.
 const ATTEMPTS: usize = 4;
 
 const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
@@ -34,7 +35,7 @@ const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
 pub(super) struct Send {
     shared: Arc<Shared>,
     nth: usize,
-    /// Room for the messages of a batch. They are 19 KB, which are not cleared for every system call.
+    /// Space for the messages of a batch. Its 19 KB are not cleared for every system call.
     messages: Box<[Message]>,
 }
 
@@ -43,7 +44,8 @@ struct Candidate<'p> {
     packet: OutgoingPacket<'p>,
     ends: Ends,
     header_bytes: usize,
-    /// The size of the datagrams that it stands for; its payload's length if it is one.
+    /// The size of the datagrams that the packet stands for, or its payload's length if it is a
+    /// single datagram.
     segment_bytes: usize,
     payload_bytes: usize,
     total: usize,
@@ -187,7 +189,8 @@ impl Send {
         Outcome::Sent
     }
 
-    /// Sends the packets of a message that the kernel did not take. Returns whether it has no room.
+    /// Sends the packets of a message that the kernel refused. Returns true if the kernel has no
+    /// room.
     #[cold]
     fn send_members(
         &self,
@@ -211,7 +214,7 @@ impl Send {
         is_full
     }
 
-    /// Sends the datagrams of a message one by one. Returns whether the kernel has no room.
+    /// Sends the datagrams of a message one by one. Returns true if the kernel has no room.
     #[cold]
     fn send_each(&self, run: &Run, candidates: &[Option<Candidate<'_>>], sent: &mut Sent) -> bool {
         for candidate in members(run.members, candidates) {
@@ -297,12 +300,12 @@ impl Send {
     }
 }
 
-/// How many datagrams are too many for a message, because the kernel refused one of `datagrams`. `None`
-/// if the error says nothing about it.
+/// The number of datagrams that is too many for a message, because the kernel refused one of
+/// `datagrams`. `None` if the error has another reason.
 pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<usize> {
     match error.raw_os_error() {
-        // It cuts no messages on this path: through IPsec, or before Linux 6.11 by an interface without
-        // checksum offload.
+        // The kernel cuts no messages on this path: through IPsec, or before Linux 6.11 by an
+        // interface without checksum offload.
         Some(libc::EIO) => Some(2),
         Some(libc::EINVAL) => Some(datagrams),
         // A datagram is too long for the path.

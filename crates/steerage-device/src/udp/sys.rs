@@ -1,7 +1,7 @@
 //! The system calls of UDP sockets, with all `unsafe` code of this device.
 //!
-//! `quinn-udp` is not used: it sends one contiguous buffer per call, while this module gathers the
-//! packets of a batch from where they lie.
+//! `quinn-udp` is not used: it sends one contiguous buffer per call, while this module sends the
+//! packets of a batch directly from their pages.
 
 use std::ffi::{c_int, c_void};
 use std::io::{self, IoSlice};
@@ -10,10 +10,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::sys::checked;
 
-/// The most datagrams that one system call receives.
+/// The maximum number of datagrams that one system call receives.
 pub(super) const RECEIVED_MAX: usize = 16;
 
-/// The most messages that one system call sends, and the most pieces of memory that they gather.
+/// The maximum number of messages that one system call sends, and of pieces of memory that the
+/// messages consist of.
 pub(super) const SENT_MAX: usize = 64;
 pub(super) const PIECES_MAX: usize = 256;
 
@@ -72,7 +73,6 @@ impl Control {
     }
 }
 
-/// One received datagram, as the kernel describes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     pub(super) name: Name,
@@ -135,8 +135,8 @@ pub(super) fn receive(
 }
 
 #[allow(clippy::unnecessary_cast)]
-/// Receives one datagram to `room`, and the bytes that do not fit to `rest`. With `errors`, it takes
-/// an error from the socket's error queue instead.
+/// Receives one datagram to `room`, and the bytes that do not fit to `rest`. With `errors`, it
+/// takes an error from the socket's error queue instead.
 pub(super) fn receive_one(
     fd: BorrowedFd<'_>,
     room: &mut [u8],
@@ -160,7 +160,7 @@ pub(super) fn receive_one(
     Ok(())
 }
 
-/// A message to send: where to, what to say of it, and how many of the pieces it has.
+/// A message to send: its destination, its ancillary data, and the number of its pieces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub(super) name: Name,
@@ -168,8 +168,8 @@ pub(super) struct Message {
     pub(super) pieces: usize,
 }
 
-/// Sends messages. Each takes its number of pieces from the front of what is left of `pieces`.
-/// Returns how many messages the kernel took.
+/// Sends messages. Each takes its number of pieces from the front of the remaining `pieces`.
+/// Returns how many messages the kernel accepted.
 pub(super) fn send(
     fd: BorrowedFd<'_>,
     name_bytes: usize,

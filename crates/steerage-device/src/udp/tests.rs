@@ -131,7 +131,7 @@ fn a_kernel_that_cuts_no_messages_gets_single_datagrams() {
     }
 }
 
-/// A datagram that waited when the run ended is answered after the last poll.
+/// A refusal that arrives when the run ends is still in the report.
 #[test]
 fn the_last_refusal_is_in_the_report() {
     let Some(namespaces) = Namespaces::new(1) else { return };
@@ -157,13 +157,13 @@ fn an_address_is_shared_within_a_process_and_has_one_input() {
     assert!(other.contains("1 queue(s)"), "{other}");
 }
 
-/// A count of the device.
 fn counted(handle: &Handle, name: &str) -> u64 {
     let counts = &handle.snapshot().queues[0].device_counts;
     counts.iter().find(|(each, _)| *each == name).unwrap().1
 }
 
-/// The namespaces of a host, a router and a peer. The link between the router and the peer has an MTU of 1,300 bytes.
+/// The namespaces of a host, a router and a peer. The link between the router and the peer has an
+/// MTU of 1,300 bytes.
 fn behind_a_router() -> Option<Namespaces> {
     const HOST: usize = 0;
     const ROUTER: usize = 1;
@@ -184,7 +184,7 @@ fn behind_a_router() -> Option<Namespaces> {
     }
     namespaces.must(HOST, "route add default via 10.210.0.2");
     namespaces.must(HOST, "route add default via fd00:210::2");
-    // A router asks for its neighbours from these addresses.
+    // A router resolves its neighbours from these addresses.
     for device in ["near", "far"] {
         namespaces.must(ROUTER, &format!("addr add fe80::1/64 dev {device} nodad"));
     }
@@ -196,8 +196,8 @@ fn behind_a_router() -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// An answer that is too long for the path is refused, and one to a closed port is reported. Other answers
-/// arrive after both.
+/// A reply that is too long for the path is refused, and a reply to a closed port is reported.
+/// Further replies arrive after both.
 #[test]
 fn path_mtus_and_closed_ports_are_reported() {
     let Some(namespaces) = behind_a_router() else { return };
@@ -212,7 +212,7 @@ fn path_mtus_and_closed_ports_are_reported() {
         let builder = Builder::new().virtual_cpus(1).input(udp.input().unwrap()).output(udp.output());
         let running = builder.build(|_| Echo).unwrap().start().unwrap();
         let handle = running.handle();
-        // The sender is gone when the answer comes. The queue shows its counts when it is polled.
+        // The sender is gone when the reply arrives. The queue shows its counts when it is polled.
         until("the closed port is reported", || {
             namespaces.within(2, || open_peer().send_to(b"gone", to).unwrap());
             counted(&handle, "icmp_errors") >= 1
@@ -220,7 +220,8 @@ fn path_mtus_and_closed_ports_are_reported() {
         let socket = namespaces.within(2, open_peer);
         assert_eq!([counted(&handle, "too_long"), counted(&handle, "path_mtu")], [0, 0]);
 
-        // Both ends know the MTU of their own link: the peer's kernel fragments what it sends.
+        // Both ends know the MTU of their own link, and the peer's kernel fragments its own
+        // packets.
         until("the router reports the MTU", || {
             socket.send_to(&[7; 1400], to).unwrap();
             counted(&handle, "path_mtu") == 1300

@@ -1,4 +1,4 @@
-//! Live interfaces: checks, frame by frame, what arrives over a cable between two namespaces.
+//! Live interfaces: checks each frame that arrives over a veth pair between two namespaces.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -21,12 +21,11 @@ use steerage_fixtures::{HANG, in_ci, is_installed, until};
 
 use crate::common::send_raw;
 
-/// The ring holds everything that a test sends, even if this machine is busy with something else.
-/// It has this many blocks, and the kernel shows each block after this time.
+/// The ring has room for all frames of a test, even if this machine is busy. The ring has this many
+/// blocks, and the kernel shows each block after this time.
 const BUFFER: usize = 64 * (128 << 10);
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A queue under test, with a clock.
 struct Listening {
     tester: QueueTester,
     start: Instant,
@@ -36,7 +35,6 @@ fn options(interface: &str) -> AfPacketOptions {
     AfPacketOptions::new(interface).block_timeout(BLOCK_TIMEOUT).buffer(BUFFER)
 }
 
-/// Options with a ring of four blocks.
 fn small(interface: &str) -> AfPacketOptions {
     options(interface).buffer(BUFFER_MIN).direction(Direction::In)
 }
@@ -45,7 +43,8 @@ fn queues(net: &Net, options: &AfPacketOptions) -> Vec<Box<dyn RxQueue>> {
     net.near(|| options.open().unwrap()).input.queues
 }
 
-/// Brings `near0` up again, and waits until the other end sends. The kernel drops what is sent before that.
+/// Brings `near0` up again, and waits until the other end sends. The kernel drops frames that are
+/// sent earlier.
 fn bring_up(net: &Net) {
     net.must(&format!("-n {} link set near0 up", net.near));
     until("the cable carries", || {
@@ -70,7 +69,7 @@ impl Listening {
     }
 
     /// Polls while `meanwhile` runs, until there are `count` frames. Then stops the queue, and
-    /// polls until it ends. The result includes frames that come after the first `count`.
+    /// polls until it ends. The result includes frames that arrive after the first `count`.
     fn frames(mut self, count: usize, meanwhile: impl FnOnce() + Send) -> Vec<Headed> {
         let mut frames = Vec::new();
         thread::scope(|scope| {
@@ -84,7 +83,6 @@ impl Listening {
         frames
     }
 
-    /// Stops the queue, and polls until it reports its end.
     fn rest(&mut self) -> Vec<Headed> {
         assert!(self.tester.stop());
         let mut frames = Vec::new();
@@ -98,7 +96,7 @@ impl Listening {
     }
 }
 
-/// Sends datagrams. The payload is their number, four bytes, and `pad` more bytes.
+/// Sends datagrams. The payload is their number (four bytes) and `pad` more bytes.
 fn send(from: &str, to: &str, numbers: std::ops::Range<u32>, pad: usize) {
     let socket = UdpSocket::bind((from, 0)).unwrap();
     for number in numbers {
@@ -111,7 +109,6 @@ fn send(from: &str, to: &str, numbers: std::ops::Range<u32>, pad: usize) {
     }
 }
 
-/// The number in a datagram after a link header of `link` bytes.
 fn number(frame: &[u8], link: usize) -> u32 {
     u32::from_be_bytes(frame[link + 28..link + 32].try_into().unwrap())
 }
@@ -132,13 +129,13 @@ fn frames_come_in_order_with_their_time_and_length() {
     }
 }
 
-/// Tests each direction alone and both together. Frames of the other direction do not count.
+/// Tests each direction alone and both together. Frames of the unwanted direction do not count.
 #[test]
 fn directions() {
     let Some(net) = Net::new() else { return };
     for (direction, expected) in [(Direction::In, 30), (Direction::Out, 20), (Direction::InOut, 50)] {
         let listening = listen(&net, &options("near0").direction(direction));
-        // The ports are open, because closed ones would cause ICMP errors in the other direction.
+        // The ports are open, because closed ports would cause ICMP errors in the other direction.
         let here = net.near(|| UdpSocket::bind((NEAR, 9)).unwrap());
         let there = net.far(|| UdpSocket::bind((FAR, 9)).unwrap());
         let frames = listening.frames(expected, || {
@@ -164,7 +161,6 @@ fn on_loopback_each_frame_is_seen_once() {
     drop(open);
 }
 
-/// An IPv4 datagram with a number, and with two VLAN tags.
 fn tagged(number: u32) -> Vec<u8> {
     let mut frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &TAGS, &[8, 0, 0x45]].concat();
     frame.resize(12 + TAGS.len() + 2 + 28, 0);
@@ -191,14 +187,14 @@ fn a_filter_finds_tags() {
     }
 }
 
-/// The kernel removes the outer tag of a received frame. In lent and copied frames, the tag is back
-/// in its place.
+/// The kernel removes the outer tag of a received frame. In lent and copied frames, the tag is
+/// reinserted.
 #[test]
 fn vlan_tags_are_put_back() {
     let Some(net) = Net::new() else { return };
     let frames: Vec<Vec<u8>> = (0..100).map(tagged).collect();
     let mut listening = listen(&net, &small("near0"));
-    // One frame more than there are blocks. The last one is copied to a page.
+    // The ring has one block less than there are frames, so the last frame is copied to a page.
     listening.tester.hold_frames();
     for nth in 0..5 {
         net.far(|| send_raw("far0", &frames[nth..=nth]));
@@ -215,15 +211,15 @@ fn vlan_tags_are_put_back() {
     assert!(seen.iter().map(|(_, frame)| frame).eq(&frames));
 }
 
-/// The far kernel leaves checksums to a card. If the option is set, the device finishes them, in
-/// lent frames and in copied ones.
+/// The far kernel leaves checksums to a card. If the option is set, the device completes them, in
+/// lent and in copied frames.
 #[test]
 fn checksums_are_finished() {
     let Some(net) = Net::new() else { return };
     for finish_checksums in [true, false] {
         let options = small("near0").finish_checksums(finish_checksums);
         let mut listening = listen(&net, &options);
-        // One frame more than there are blocks. The last one is copied to a page.
+        // The ring has one block less than there are frames, so the last frame is copied to a page.
         listening.tester.hold_frames();
         for nth in 0..5 {
             net.far(|| send(FAR, NEAR, nth..nth + 1, 100));
@@ -265,7 +261,7 @@ fn jumbo_frames_come_whole_and_snaplen_cuts() {
     }
 }
 
-/// Both directions of a flow, and all fragments of a datagram, come through the same socket.
+/// Both directions of a flow, and all fragments of a datagram, arrive on the same socket.
 #[test]
 fn a_group_of_sockets_shares_by_flow() {
     let Some(net) = Net::new() else { return };
@@ -326,12 +322,12 @@ fn the_kernels_hash_is_taken_where_it_is_asked_for() {
     assert_eq!(safe[0].capabilities().hash, Some(Affinity::OneDirection));
 }
 
-/// Frames for which the kernel has no room count as lost. The other frames are valid.
+/// Frames that do not fit into the kernel's ring count as lost. All received frames are valid.
 #[test]
 fn what_the_kernel_drops_is_counted() {
     let Some(net) = Net::new() else { return };
     let mut listening = listen(&net, &small("near0"));
-    // The queue is not polled meanwhile, and a ring of 512 KiB does not hold 2 MB.
+    // The queue is not polled meanwhile, and a ring of 512 KiB cannot hold 2 MB.
     net.far(|| send(FAR, NEAR, 0..2000, 1000));
     let frames = listening.rest();
     let lost = listening.tester.lost();
@@ -341,7 +337,7 @@ fn what_the_kernel_drops_is_counted() {
     assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]));
 }
 
-/// All frames stay out. The ring still continues, and frames that cannot be lent are copied while
+/// No frame is returned. The ring still continues, and frames that cannot be lent are copied while
 /// there is a page.
 #[test]
 fn frames_that_stay_out_do_not_stop_the_ring() {
@@ -367,7 +363,6 @@ fn frames_that_stay_out_do_not_stop_the_ring() {
     assert_eq!(listening.tester.lost(), 1);
 }
 
-/// A frame that must be copied, and is longer than the pages, is cut.
 #[test]
 fn what_is_longer_than_a_page_is_cut() {
     let Some(net) = Net::new() else { return };
@@ -392,7 +387,6 @@ fn what_is_longer_than_a_page_is_cut() {
     }
 }
 
-/// Sends datagrams with these numbers, and returns the numbers that arrive.
 fn listening_again(listening: &mut Listening, net: &Net, numbers: std::ops::Range<u32>) -> Vec<u32> {
     let mut seen = Vec::new();
     for number_sent in numbers {
@@ -430,7 +424,7 @@ fn an_interface_goes_down_and_comes_up() {
 }
 
 /// The kernel reports the state of an interface by name, and the name may change between the
-/// request for the name and the request for the flags. The queue looks at an interface that is down
+/// request for the name and the request for the flags. The queue checks an interface that is down
 /// in every poll.
 #[test]
 fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
@@ -456,7 +450,7 @@ fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
     while !listening.poll().unwrap().1.iter().any(is_ours) {}
 }
 
-/// Deletes the namespace at the other end, which deletes both ends of the cable.
+/// Deletes the namespace at the other end, which deletes both ends of the veth pair.
 #[test]
 fn an_interface_that_is_deleted_ends_the_queue() {
     for namespace in [true, false] {
@@ -490,7 +484,6 @@ fn what_cannot_be_listened_to_is_said_in_a_line() {
     }
 }
 
-/// An interface that is down can be opened, and a note says that it is down.
 #[test]
 fn notes_tell_what_is_of_interest() {
     let Some(net) = Net::new() else { return };

@@ -1,4 +1,4 @@
-//! Live interfaces with handlers that hold on to their packets. Nothing stops the ring.
+//! Live interfaces with handlers that keep their packets. The ring must not stop.
 
 use std::net::UdpSocket;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -11,7 +11,6 @@ use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
 use steerage_fixtures::HANG;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 
-/// The number of flows, enough that each of two CPUs gets a share.
 const FLOWS: usize = 64;
 /// The number of datagrams per burst. A burst fills half of one of the ring's four blocks.
 const BURST: u32 = 100;
@@ -20,14 +19,14 @@ const BURSTS: u32 = 50;
 const PAYLOAD: usize = 500;
 
 fn input(net: &Net) -> Input {
-    // Longer than it takes to send a burst on a busy machine. Otherwise a burst would take several
-    // blocks.
+    // The timeout exceeds the time to send a burst on a busy machine. Otherwise a burst would take
+    // several blocks.
     let timeout = Duration::from_millis(40);
     let options = AfPacketOptions::new("near0").buffer(BUFFER_MIN).block_timeout(timeout).direction(Direction::In);
     net.near(|| options.open().unwrap()).input
 }
 
-/// Sends all bursts. Each one starts after the previous one was received.
+/// Sends all bursts. Each burst starts after the previous one was received.
 fn send(net: &Net, handle: &Handle) -> u64 {
     let received = |expected: u64| {
         let start = Instant::now();
@@ -39,8 +38,8 @@ fn send(net: &Net, handle: &Handle) -> u64 {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..FLOWS).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for number in 0..BURST * BURSTS {
-            // If a frame's memory was overwritten or cleared before it is read, this payload shows
-            // it.
+            // This payload reveals whether a frame's memory was overwritten or cleared before it is
+            // read.
             let payload = (number + 1).to_be_bytes().repeat(PAYLOAD / 4);
             // The call reports an ICMP error for an earlier datagram, if there was one.
             while sockets[number as usize % FLOWS].send_to(&payload, (NEAR, 9)).is_err() {}
@@ -52,7 +51,6 @@ fn send(net: &Net, handle: &Handle) -> u64 {
     u64::from(BURST * BURSTS)
 }
 
-/// Whether a frame is unchanged.
 fn is_sound(frame: &[u8]) -> bool {
     let payload = frame.get(42..).unwrap_or_default();
     payload.len() == PAYLOAD && payload[..4] != [0; 4] && payload.chunks(4).all(|word| word == &payload[..4])
@@ -121,7 +119,6 @@ fn a_handler_that_stalls_does_not_stop_the_ring() {
     assert_eq!(ledger.pages_free, ledger.pages);
 }
 
-/// A handler that keeps as many packets as it can.
 #[derive(Default)]
 struct Keeps(Vec<Kept>);
 

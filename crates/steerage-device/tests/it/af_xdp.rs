@@ -1,4 +1,4 @@
-//! Taking packets from interfaces: checks, frame by frame, what arrives over a cable between two
+//! Takes packets from interfaces, and checks each frame that arrives over a veth pair between two
 //! namespaces.
 
 use std::net::UdpSocket;
@@ -47,7 +47,6 @@ impl Taking {
         self.tester.poll(Timestamp::ZERO + self.start.elapsed(), POLL_BUDGET)
     }
 
-    /// Polls until there are `count` frames.
     fn frames(&mut self, count: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         while frames.len() < count {
@@ -56,7 +55,7 @@ impl Taking {
         frames
     }
 
-    /// Stops the queue. There must be no more frames, and all of its pages must return.
+    /// Stops the queue. No more frames may arrive, and all of its pages must return.
     fn end(mut self) {
         assert!(self.tester.stop());
         loop {
@@ -70,7 +69,6 @@ impl Taking {
     }
 }
 
-/// Sends datagrams of `bytes` bytes. Each begins with its number.
 fn send(net: &Net, numbers: Range<u32>, bytes: usize) {
     net.far(|| {
         let socket = UdpSocket::bind((FAR, 0)).unwrap();
@@ -113,8 +111,8 @@ fn frames_come_in_order_in_every_mode() {
     }
 }
 
-/// While handlers hold all pages, the kernel has none. Frames that arrive are lost and counted.
-/// After that, receiving continues.
+/// While handlers keep all pages, the kernel has none. Frames that arrive then are lost and
+/// counted. When the pages return, receiving continues.
 #[test]
 fn without_pages_frames_are_lost_and_counted() {
     let Some(net) = Net::new() else { return };
@@ -159,7 +157,7 @@ fn jumbo_frames_are_whole() {
 }
 
 /// The MTU is raised during the run. Frames longer than a chunk arrive in several chunks, and
-/// frames longer than the maximum are lost and counted. Frames after those arrive, and no page is
+/// frames longer than the maximum are lost and counted. Later frames arrive, and no page is
 /// missing.
 #[test]
 fn longer_frames_than_before_come_in_parts_or_are_lost_and_counted() {
@@ -196,7 +194,7 @@ fn it_goes_on_when_the_interface_is_up_again() {
     taking.end();
 }
 
-/// Frames that the last owner of a queue did not read are gone with the owner.
+/// Frames that the previous owner of a queue did not read disappear with that owner.
 #[test]
 fn a_new_start_hands_over_nothing_of_before() {
     let Some(net) = Net::new() else { return };
@@ -296,7 +294,6 @@ fn ports(source: u16, destination: u16) -> Vec<u8> {
     [&source.to_be_bytes()[..], &destination.to_be_bytes(), &[0; 16]].concat()
 }
 
-/// Frames, each with the name that the table below uses.
 fn kinds() -> Vec<(&'static str, Vec<u8>)> {
     let dns = ipv4(17, 0, 0, &ports(4000, 53));
     // Hop-by-hop options of 16 bytes, then a fragment header of a packet that is not fragmented.
@@ -373,7 +370,7 @@ fn what_is_named_is_taken_and_the_rest_passes() {
     }
 }
 
-/// With cut frames from a stranger, the program neither hangs nor takes frames that it cannot
+/// Given cut frames from another host, the program neither hangs nor takes frames that it cannot
 /// parse.
 #[test]
 fn cut_frames_are_no_trouble() {

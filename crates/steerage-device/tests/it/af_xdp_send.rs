@@ -1,5 +1,5 @@
-//! Sending with AF_XDP: checks which frames leave over a cable between two namespaces, their order,
-//! and the counts of all others.
+//! Sends with AF_XDP: checks the frames that leave over a veth pair between two namespaces, their
+//! order, and the counts of all further frames.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,13 +25,13 @@ const FLOWS: u64 = 64;
 /// The offset of a frame's number and pattern, after the Ethernet, IPv4 and UDP headers.
 const NUMBER: usize = 42;
 
-/// A device that hands over numbered frames of [`FLOWS`] flows in turn, with varying lengths.
+/// A device that delivers numbered frames of [`FLOWS`] flows in turn, with varying lengths.
 struct Numbered {
     next: u64,
     end: u64,
     lens: std::ops::RangeInclusive<usize>,
     link: LinkType,
-    /// The size of a buffer, if frames come in several buffers.
+    /// The size of a buffer, if frames arrive in several buffers.
     buffer: Option<usize>,
 }
 
@@ -82,8 +82,8 @@ impl RxQueue for Numbered {
     }
 }
 
-/// A numbered frame for an address in the far network. The far kernel does not own the address, so
-/// it sends no answer.
+/// A numbered frame to an address in the far network. The far kernel does not own the address, so
+/// it sends no reply.
 fn numbered(number: u64, len: usize) -> Vec<u8> {
     let flow = (number % FLOWS) as u8;
     let from = ([10, 209, 0, flow], 0x4e00 | u16::from(flow));
@@ -95,7 +95,6 @@ fn numbered(number: u64, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Sends the packets of `input` through the near end, with this many CPUs.
 fn sending(net: &Net, input: Input, cpus: usize) -> Running<()> {
     let output = net.near(|| AfXdpOutput::new("near0").cpus(cpus).open()).unwrap();
     let builder = Builder::new().virtual_cpus(cpus).check_order(true).input(input).output(output);
@@ -127,8 +126,8 @@ fn what_is_sent_arrives() {
     }
 }
 
-/// Takes frames at the far end until `done`. Checks that each frame is complete, and that the
-/// frames of each flow are in order. The kernel may lose some when the machine is busy. Returns how
+/// Receives frames at the far end until `done`. Checks that each frame is complete, and that the
+/// frames of each flow are in order. The kernel may lose frames if the machine is busy. Returns how
 /// many frames arrived.
 fn check_far(net: &Net, lens: &std::ops::RangeInclusive<usize>, done: &AtomicBool) -> u64 {
     let options = AfXdpOptions::new("far0").take("src port 19968-20224".parse().unwrap()).mode(Mode::Native);
@@ -196,8 +195,8 @@ fn jumbo_frames_leave_in_order_and_whole() {
     ordered(&net, 60..=9014, 50_000, None);
 }
 
-/// Frames in several pages are sent from these pages. If that needs more descriptors than a frame
-/// may have, they are copied first.
+/// Frames in several pages are sent from these pages. A frame that needs too many descriptors is
+/// copied first.
 #[test]
 fn frames_in_several_pages_leave_in_order_and_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
@@ -232,7 +231,6 @@ fn down_up_and_gone() {
     // More packets than a ring has room for.
     until("it refuses", || refused() > 3000);
     assert_eq!(handle.snapshot().dropped().get(DropReason::TxFull), 0);
-    // No old packet leaves late.
     let before = (net.arrived(), sent(&handle.snapshot()));
     net.must(&format!("-n {} link set near0 up", net.near));
     until("it sends again", || sent(&handle.snapshot()) > before.1 + 100);
@@ -265,7 +263,7 @@ fn what_is_taken_goes_back_by_the_same_queues() {
         net.far(|| {
             let sockets: Vec<UdpSocket> = (0..32).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
             // Packets that arrive before AF_XDP takes them go to the kernel's sockets, so send
-            // until enough packets come back.
+            // until enough packets return.
             until("packets go back", || {
                 sockets.iter().for_each(|socket| drop(socket.send_to(&vec![7; bytes], (NEAR, 9))));
                 net.arrived() > before + 20_000

@@ -1,5 +1,5 @@
-//! Attacks that a crate without `unsafe` could try on the memory of a device. Only the holder of
-//! the claim to blocks can write, read and lend them, and no device gives its claim away.
+//! Attacks on the memory of a device by a crate without `unsafe`. Only the holder of the claim to
+//! blocks can write, read and lend them, and no device gives its claim away.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -63,8 +63,8 @@ fn blocks_without_their_claim_show_no_byte() {
     assert_eq!(blocks.out_in_all(), 0);
 }
 
-/// A device around a device. If the test asks for it, this device replaces the inner device's
-/// blocks by its own.
+/// A device around another device. If the test requests it, this device replaces the inner device's
+/// blocks with its own.
 struct Around {
     inner: Box<dyn RxQueue>,
     own: (Option<Blocks>, Claim),
@@ -105,8 +105,8 @@ impl RxQueue for Around {
     }
 }
 
-/// If the outer device could swap the blocks, the inner device would see no frame out. It would
-/// then let the kernel overwrite memory that handlers are reading.
+/// If the outer device could swap the blocks, the inner device would see no lent frame. The inner
+/// device would then let the kernel overwrite memory that handlers are reading.
 #[test]
 fn a_device_around_another_one_does_not_get_at_its_blocks() {
     let Some(net) = Net::new() else { return };

@@ -13,11 +13,11 @@ use steerage_fixtures::{HANG, assert_at_rest};
 
 use steerage_fixtures::queues::drain;
 
-/// Few enough that a packet socket has room for all.
+/// Few enough packets that a packet socket has room for all of them.
 const PACKETS: usize = 200;
 
-/// The specs of devices with frames of 64 bytes and of 5000 bytes. Each has a version with whole
-/// frames and one with short buffers.
+/// The specs of devices with frames of 64 bytes and of 5000 bytes. Each device has a version with
+/// whole frames and one with short buffers.
 fn specs(buffer: usize, seed: u64) -> [(String, String); 2] {
     [64, 5000].map(|size| {
         let whole = format!("synthetic:size={size},packets={PACKETS},flows=8,seed={seed}");
@@ -26,7 +26,6 @@ fn specs(buffer: usize, seed: u64) -> [(String, String); 2] {
     })
 }
 
-/// The frames that should be sent.
 fn expected(specs: &[(String, String)]) -> Vec<Vec<u8>> {
     let frames = specs.iter().map(|(whole, _)| drain(open(whole).unwrap().queues.remove(0)).0);
     let mut all: Vec<_> = frames.flatten().collect();
@@ -34,7 +33,6 @@ fn expected(specs: &[(String, String)]) -> Vec<Vec<u8>> {
     all
 }
 
-/// Sends the frames through an output.
 fn send(specs: &[(String, String)], output: Output) -> Snapshot {
     let inputs: Vec<Input> = specs.iter().map(|(_, in_buffers)| open(in_buffers).unwrap()).collect();
     let builder = inputs.into_iter().fold(Builder::new().virtual_cpus(2), Builder::input);
@@ -45,7 +43,6 @@ fn send(specs: &[(String, String)], output: Output) -> Snapshot {
     ledger
 }
 
-/// The frames that arrive at a packet socket. It was opened before.
 fn listen(tester: &mut QueueTester) -> Vec<Vec<u8>> {
     let (start, mut came) = (Instant::now(), Vec::new());
     while came.len() < 2 * PACKETS {

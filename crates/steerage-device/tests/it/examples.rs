@@ -1,4 +1,4 @@
-//! Tests that the examples do what they say.
+//! Tests of the examples.
 
 #[expect(dead_code, reason = "an example's `main`")]
 #[path = "../../examples/counter.rs"]
@@ -46,7 +46,6 @@ use steerage_device::af_packet::{AfPacketOptions, Direction};
 use steerage_fixtures::HANG;
 use steerage_fixtures::cable::{NEAR, Net};
 
-/// Checks the ledger of a run that has ended and has received this many packets.
 fn assert_at_rest(snapshot: &Snapshot, received: u64) {
     assert_eq!(snapshot.received(), received);
     steerage_fixtures::assert_at_rest(snapshot);
@@ -69,7 +68,7 @@ fn the_counter_says_what_is_wrong() {
     assert!(error.to_string().contains("packets=many"), "{error}");
 }
 
-/// Short frames are copied out of the ring's pages, or not. Each frame arrives either way.
+/// Whether short frames are copied out of the ring's pages or not, each frame arrives.
 #[test]
 fn a_ring_of_pages_keeps_those_of_short_frames() {
     for (copybreak, copied) in [(0, 0), (59, 0), (60, 50_000), (1513, 50_000), (1514, 100_000), (usize::MAX, 100_000)] {
@@ -88,7 +87,8 @@ fn by_connection_id_a_connection_stays_on_its_cpu() {
     assert!(by_cid.scattered.is_empty(), "{:?}", by_cid.scattered);
     assert!(by_cid.by_cpu.iter().all(|(_, connections)| *connections > 0), "{:?}", by_cid.by_cpu);
     assert_eq!(by_cid.by_cpu.iter().map(|(_, connections)| connections).sum::<usize>(), 200);
-    // A flow has three random places on 4 CPUs. All three are the same in a sixteenth of the cases.
+    // A flow has three random buckets on 4 CPUs. In a sixteenth of the cases, all three are on the
+    // same CPU.
     assert!(by_address.scattered.len() > 150, "{}", by_address.scattered.len());
     for seen in [by_cid, by_address] {
         assert_eq!(seen.snapshot.delivered(), 4 * 200);
@@ -121,7 +121,6 @@ fn what_the_driver_picks_stays_together() {
     assert!(outcome.reports.iter().all(|(_, tenants)| !tenants.is_empty()), "a CPU had no tenant");
 }
 
-/// Stops a run at the end of its test, even if the test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -130,7 +129,6 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Waits for a line that contains `wanted`.
 fn wait_for(said: &Receiver<String>, wanted: &str) -> String {
     loop {
         let line = said.recv_timeout(HANG).unwrap_or_else(|_| panic!("no line says {wanted}"));
@@ -140,7 +138,6 @@ fn wait_for(said: &Receiver<String>, wanted: &str) -> String {
     }
 }
 
-/// Runs the program of the tutorial on a live interface.
 #[test]
 fn an_ids_alerts_live_and_reloads_its_rules() {
     let Some(net) = Net::new() else { return };

@@ -20,7 +20,6 @@ use steerage_fixtures::until;
 
 use crate::common::send_raw;
 
-/// A packet as its handler received it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Got {
     frame: Vec<u8>,
@@ -31,7 +30,7 @@ struct Got {
 
 type Log = Arc<Mutex<Vec<Got>>>;
 
-/// A handler that records each packet. It only requires that each direction of a flow stays
+/// A handler that records each packet, and only requires that each direction of a flow stays
 /// together.
 struct Notes {
     log: Log,
@@ -81,15 +80,14 @@ fn received(builder: Builder, input: Input, count: usize, send: impl FnOnce(&Han
     (got, ledger)
 }
 
-/// Inputs from the near end's interface, with AF_PACKET and with AF_XDP.
 fn inputs(net: &Net, hash: DeviceHash) -> [(&'static str, Input); 2] {
     let listening = AfPacketOptions::new("near0").direction(Direction::In).device_hash(hash);
     let taking = AfXdpOptions::new("near0").take("all".parse().unwrap()).device_hash(hash).mode(Mode::Native);
     net.near(|| [("af_packet", listening.open().unwrap().input), ("af_xdp", taking.open().unwrap().input)])
 }
 
-/// With AF_XDP, frames that arrive before the first poll go to the kernel. So this sends probes
-/// until one is received.
+/// With AF_XDP, frames that arrive before the first poll go to the kernel. This function therefore
+/// sends probes until one is received.
 fn wait_for_polls(net: &Net, kind: &str, handle: &Handle) {
     if kind == "af_xdp" {
         until("AF_XDP polls", || {
@@ -99,7 +97,6 @@ fn wait_for_polls(net: &Net, kind: &str, handle: &Handle) {
     }
 }
 
-/// A frame of a protocol that no host uses.
 fn probe() -> Vec<u8> {
     let mut frame = [&TO[..], &FROM, &[0x88, 0xb5]].concat();
     frame.resize(60, 0);
@@ -113,8 +110,8 @@ fn is_probe(got: &Got) -> bool {
 const FROM: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const TO: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// The position of a fragment: its offset in bytes, and whether others follow. A packet that is not
-/// fragmented has neither.
+/// The position of a fragment: its offset in bytes, and whether more fragments follow. An
+/// unfragmented packet has neither.
 #[derive(Clone, Copy)]
 struct Part {
     offset: u16,
@@ -139,7 +136,6 @@ fn udp(from: u16, to: u16) -> Vec<u8> {
     udp
 }
 
-/// A UDP packet over IPv6, as a fragment.
 fn udp6(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
     let address = |host: u8| [0xfd00, 1, 0, 0, 0, 0, 0, host.into()];
     let part = (part.offset | u16::from(part.more)).to_be_bytes();
@@ -149,16 +145,15 @@ fn udp6(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
 
 const FLOWS: u16 = 64;
 
-/// For each flow, one packet in each direction.
 fn both_directions() -> Vec<Vec<u8>> {
     let ends = |flow: u16| ((1, 1000 + flow), (2, 53));
     let each = (0..FLOWS).map(ends);
     each.flat_map(|(one, other)| [udp4(one, other, 0, WHOLE), udp4(other, one, 0, WHOLE)]).collect()
 }
 
-/// Both devices report the same hash for a packet. It is equal for both directions of a flow,
-/// because the kernel computes it, and different for each flow. The packet goes to the CPU that the
-/// map has for this hash's bucket, and steerage hashes nothing.
+/// Both devices report the same hash for a packet. The kernel computes this hash, so it is equal
+/// for both directions of a flow, and different for each flow. The packet goes to the CPU that the
+/// map has for the hash's bucket, and steerage hashes nothing.
 #[test]
 fn the_kernels_values_steer() {
     let Some(net) = Net::new() else { return };
@@ -228,7 +223,6 @@ fn fragments_of_a_datagram_meet() {
         let hashed = ledger.queues[0].hashed;
         match kind {
             "af_packet" => assert_eq!(hashed, 0),
-            // The fragments and the probes.
             _ => assert_eq!(hashed, ledger.received() - whole.len() as u64),
         }
     }
@@ -271,8 +265,8 @@ fn fragments_of_sockets_meet() {
     }
 }
 
-/// A hash is used only if the device vouches for it. A handler that needs both directions gets
-/// steerage's hash.
+/// A hash is used only if the device guarantees the required affinity. A handler that needs both
+/// directions gets steerage's hash.
 #[test]
 fn where_directions_must_meet_the_hash_is_ours() {
     struct BothDirections;
@@ -297,12 +291,11 @@ fn where_directions_must_meet_the_hash_is_ours() {
     assert!(hash(DeviceHash::IfSafe, None).iter().all(|hash| *hash != "device"));
     assert!(hash(DeviceHash::Never, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
     assert_eq!(hash(DeviceHash::IfSafe, Some(Affinity::OneDirection)), ["device"; 2]);
-    // A user who insists on the hash vouches for it.
+    // A user who insists on the hash takes responsibility for its affinity.
     assert_eq!(hash(DeviceHash::Always, None), ["device"; 2]);
 }
 
-/// A device that hands over numbered frames, each of a different flow. Every third frame has no
-/// hash.
+/// A device that delivers numbered frames, each of a different flow. Every third frame has no hash.
 struct SomeHashed {
     next: u16,
 }
@@ -362,12 +355,11 @@ fn hashes_that_are_not_wanted_are_replaced() {
     assert_ne!(ledger.queues[0].hash, "device");
 }
 
-/// The number of frames with unreadable memory that the device hands over.
 const HIDDEN: usize = 60;
 const HIDDEN_BYTES: usize = 64;
 
-/// A device that lends frames from memory that is unreadable after they are handed over, until the
-/// device is closed.
+/// A device that lends frames from memory that is unreadable from delivery until the device is
+/// closed.
 struct Hidden {
     blocks: Option<(Blocks, Claim)>,
     claim: Option<Claim>,
@@ -407,7 +399,6 @@ impl RxQueue for Hidden {
     }
 }
 
-/// Sets the protection of the memory that contains these bytes.
 fn protect(bytes: &[u8], to: i32) {
     assert_eq!(bytes.as_ptr().addr() % 4096, 0);
     // SAFETY: the memory stays mapped. While it is unreadable, reading it ends the process, which

@@ -1,4 +1,4 @@
-//! A limited device hands over exactly as many frames as it may.
+//! A limited device delivers exactly its limit of frames.
 
 use steerage::{Timestamp, device::Polled};
 use steerage_device::limit::Limit;

@@ -1,5 +1,5 @@
-//! Super-frames between two kernels. They are received in one piece, steered as one packet, and
-//! then sent in one piece, cut, or merged.
+//! Super-frames between two kernels, which are received whole, steered as one packet, and then sent
+//! whole, cut, or merged.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,10 +14,8 @@ use steerage_fixtures::namespaces::{
 };
 use steerage_fixtures::{is_installed, until};
 
-/// The size of a transfer in bytes.
 const BYTES: usize = 20_000_000;
 
-/// Joins a TUN or TAP of one namespace to one of the other.
 fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
     let mut builder = Builder::new().virtual_cpus(2).check_order(true);
     for (nth, spec) in specs.into_iter().enumerate() {
@@ -29,7 +27,6 @@ fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
     builder.build(|_| Wire(1)).unwrap().start().unwrap()
 }
 
-/// A TCP counter of the namespace's kernel, from the file `snmp` or `netstat`.
 fn tcp_count(namespaces: &Namespaces, nth: usize, file: &str, name: &str) -> u64 {
     namespaces.within(nth, || {
         let text = std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
@@ -46,7 +43,6 @@ fn counted(ledger: &Snapshot, queue: usize, name: &str) -> u64 {
     ledger.queues[queue].device_counts.iter().find(|(each, _)| *each == name).unwrap().1
 }
 
-/// Waits until the kernel has removed the TUNs or TAPs of a run that has ended.
 fn interfaces_are_gone(namespaces: &Namespaces) {
     until("the interfaces are gone", || {
         (0..2).all(|nth| {
@@ -67,7 +63,7 @@ fn two_kernels_exchange_super_frames() {
             datagrams_in_one_piece(&namespaces, 0, 1, address(to));
             tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
         }
-        // Read this now, because the interfaces disappear at the end of the run.
+        // Read this count now, because the interfaces disappear at the end of the run.
         let arrived = namespaces.received_by(1, "right");
         let ledger = end(running);
         assert_eq!(namespaces.checksum_errors(), 0);
@@ -92,7 +88,7 @@ fn super_frames_are_cut_where_they_must_be_and_packets_are_merged_where_they_can
         tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
         tcp_transfer(&namespaces, 1, 0, address(back), BYTES);
     }
-    // Read this now, because the interfaces disappear at the end of the run.
+    // Read these counts now, because the interfaces disappear at the end of the run.
     let (right, left) = (namespaces.received_by(1, "right"), namespaces.received_by(0, "left"));
     let ledger = end(running);
     assert_eq!(namespaces.checksum_errors(), 0);
@@ -102,7 +98,6 @@ fn super_frames_are_cut_where_they_must_be_and_packets_are_merged_where_they_can
     assert!(left < ledger.outputs[0].packets, "{left}");
 }
 
-/// TCP's counters show every packet that arrives out of order.
 #[test]
 fn order_is_kept_while_masks_change() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -131,8 +126,8 @@ fn order_is_kept_while_masks_change() {
     assert!(ledger.queues.iter().all(|queue| queue.reordered == Some(0)));
 }
 
-/// The features of interfaces that matter here, in the order in which a test switches them. Without
-/// `tx`, the kernel finishes checksums before an interface sends. `tso` and `gso` need it.
+/// The relevant features of interfaces, in the order in which a test switches them. Without `tx`,
+/// the kernel completes checksums before an interface sends. `tso` and `gso` require `tx`.
 const FEATURES: [&str; 8] = [
     "tso off",
     "gso off",
@@ -144,11 +139,10 @@ const FEATURES: [&str; 8] = [
     "tx on tso on gso on gro on",
 ];
 
-/// How often a test switches them.
 const SWITCHES: usize = 4 * FEATURES.len();
 
-/// Transfers data by TCP, and switches features of these interfaces whenever another part of it has
-/// arrived.
+/// Transfers data by TCP, and switches features of these interfaces whenever another part of the
+/// data has arrived.
 fn transfer_while_features_change(namespaces: &Namespaces, to: &str, interfaces: &[(usize, &str)]) {
     let change = |part: usize| {
         for (nth, device) in interfaces {
@@ -181,7 +175,6 @@ fn a_transfer_between_tuns_survives_changing_features() {
     }
 }
 
-/// Passes packets between two cables with packet sockets.
 #[test]
 fn packet_sockets_pass_super_frames_on_while_features_change() {
     if !is_installed("ethtool", "ethtool") {

@@ -1,4 +1,5 @@
-//! One CPU stops while super-frames for it and for another CPU arrive. The other CPU gets all of its own.
+//! One CPU stops while super-frames for it and for another CPU arrive. The other CPU receives all
+//! of its super-frames.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -16,21 +17,18 @@ use steerage_fixtures::{HANG, until};
 
 /// The size of a message, which becomes one super-frame.
 const MESSAGE_BYTES: usize = 60_000;
-/// The payload of a datagram.
 const DATAGRAM_BYTES: usize = 1000;
-/// The number of messages of each flow while the CPU is stopped. They are more than all blocks have room for, but fewer than
-/// the backlog in frames.
+/// The number of messages of each flow while the CPU is stopped: more than all blocks have room
+/// for, but fewer than the backlog in frames.
 const MESSAGES: u32 = 900;
 
 const _: () = assert!(MESSAGES as usize * MESSAGE_BYTES > 32 << 20 && (MESSAGES as usize) < BACKLOG_DEFAULT);
 
-/// The ends of the channels to a CPU that stops.
 type Signals = (Sender<()>, Receiver<()>);
 
 /// By the sender's port: the CPU, the number of the last message, and the number of messages.
 type Seen = Arc<Mutex<BTreeMap<u16, (CpuId, u32, u32)>>>;
 
-/// Notes each message, and stops when it meets a message of zeros.
 struct Stops {
     cpu: CpuId,
     seen: Seen,
@@ -50,7 +48,8 @@ impl Handler for Stops {
             if number == 0 {
                 let (stops, go_on) = self.signals.lock().unwrap().take().expect("a CPU stops once");
                 stops.send(()).unwrap();
-                // Also ends if the test fails. It has no limit, since the others' messages take long on a busy machine.
+                // This wait also ends if the test fails. The wait has no timeout, because the
+                // messages of other CPUs take long on a busy machine.
                 let _ = go_on.recv();
                 continue;
             }
@@ -70,7 +69,7 @@ fn send(socket: &UdpSocket, to: SocketAddr, number: u32) {
     socket.send_to(&message, to).unwrap();
 }
 
-/// The sockets of `from` send to `to`, which reaches the input.
+/// Sends from the sockets of `from` to `to`, which reaches the input.
 fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     let seen = Seen::default();
     let ((stops, stopped), (to_go_on, go_on)) = (mpsc::channel(), mpsc::channel());
@@ -86,7 +85,7 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     let handle = running.handle();
     let owner = handle.snapshot().queues[0].cpu;
 
-    // Flows of both CPUs. The CPU that polls the queue must go on.
+    // Flows of both CPUs. The CPU that polls the queue must continue.
     let count = |socket: &UdpSocket| {
         let port = socket.local_addr().unwrap().port();
         seen.lock().unwrap().get(&port).copied()
@@ -107,7 +106,7 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     for number in 2..MESSAGES + 2 {
         send(&is_stopped, to, number);
         send(&goes_on, to, number);
-        // On a busy machine, a kernel may drop a message before anyone has polled for it.
+        // On a busy machine, a kernel may drop a message before the queue is polled.
         let before = lost;
         until("the other CPU's message comes", || {
             lost = handle.snapshot().dropped().get(DropReason::Device);
@@ -120,7 +119,7 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     let of_cpu = |cpu: CpuId| ledger.cpus.iter().find(|each| each.cpu == cpu).unwrap().dropped.total();
     assert_eq!((of_cpu(owner), refused > 0), (0, true), "the stopped CPU lost some of its own");
 
-    // It goes on, gets what waited, and then everything.
+    // The stopped CPU continues, and receives the waiting messages and all later ones.
     to_go_on.send(()).unwrap();
     until("all is handled", || handle.snapshot().in_flight() == 0);
     let came = [&is_stopped, &goes_on].map(|socket| u64::from(count(socket).unwrap().2));
@@ -149,14 +148,15 @@ fn a_stopped_cpu_leaves_a_udp_socket_to_the_others() {
     others_go_on(udp.input().unwrap(), from, udp.local_addr());
 }
 
-/// The kernel fills the blocks of a packet ring in turn, so those of the stopped CPU come round again and again.
+/// The kernel fills the blocks of a packet ring in turn, so it reaches the blocks of the stopped
+/// CPU repeatedly.
 #[test]
 fn a_stopped_cpu_leaves_an_interface_to_the_others() {
     let Some(namespaces) = Namespaces::new(2) else { return };
     namespaces.veth((1, "near"), (0, "left"));
     namespaces.address(0, 1, "left");
     namespaces.address(1, 2, "near");
-    // Nothing reads from it. It only keeps the kernel from answering.
+    // Nothing reads from this socket, which only prevents the kernel from replying.
     let unread = namespaces.within(1, || UdpSocket::bind("10.210.0.2:0").unwrap());
     let input = namespaces.within(1, || {
         let options = AfPacketOptions::new("near").direction(Direction::In).offloads(true);

@@ -1,5 +1,5 @@
 //! Tests what a thread can do after it has dropped its privileges. Each test uses a separate
-//! thread, so that others keep their privileges.
+//! thread, so that other threads keep their privileges.
 
 use std::error::Error;
 use std::fs;
@@ -18,12 +18,10 @@ fn listen() -> Result<(), DeviceError> {
     AfPacketOptions::new("lo").open().map(drop)
 }
 
-/// The error number of a refused device.
 fn errno(error: &DeviceError) -> Option<i32> {
     error.source()?.downcast_ref::<io::Error>()?.raw_os_error()
 }
 
-/// A line of this thread's status.
 fn status(key: &str) -> String {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap();
     status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim().to_owned()
@@ -46,7 +44,6 @@ fn without_privileges_no_interface_is_opened() {
         listen().unwrap();
         capabilities::drop_all().unwrap();
         without();
-        // New threads inherit the restriction.
         thread::spawn(without).join().unwrap();
         // Dropping again changes nothing.
         capabilities::drop_all().unwrap();
@@ -75,8 +72,8 @@ fn files_of_others_are_read_and_written_if_they_are_needed() {
         scope.spawn(|| {
             let kept = capabilities::drop_except(&Needed::default().read_file(&capture).written_files(&flows)).unwrap();
             assert!(read() && write("1"));
-            // Threads that were started earlier keep their capabilities: one opens captures, and
-            // one writes files.
+            // Threads that were started earlier keep their capabilities: a thread that opens
+            // captures, and a thread that writes files.
             kept.drop_start_up().unwrap();
             assert!(!read() && !write("2"));
             assert_eq!(errno(&listen().unwrap_err()), Some(libc::EPERM));

@@ -1,5 +1,6 @@
-//! Super-frames that the kernel refuses. Linux takes at most 128 datagrams in one piece (64 before 6.9).
-//! Longer ones must arrive all the same, as single packets, and the log has one line about it.
+//! Super-frames that the kernel refuses. Linux accepts at most 128 datagrams in one super-frame (64
+//! before 6.9). Longer super-frames must still arrive, as single packets, and the log has one line
+//! about each refusal.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
@@ -26,13 +27,12 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// The payload of all datagrams but the last of a super-frame, in bytes.
 const DATAGRAM_BYTES: usize = 200;
 
-/// How many datagrams the super-frames of a run stand for, in their order.
 const DATAGRAMS: [usize; 7] = [40, 200, 150, 40, 129, 128, 129];
 
-/// How many frames a kernel receives for them, if it takes 128 datagrams in one piece, or 64.
+/// The number of frames that a kernel receives if it accepts 128 datagrams in one super-frame,
+/// or 64.
 const FRAMES: [u64; 2] = [1 + 200 + 150 + 1 + 129 + 1 + 129, 1 + 200 + 150 + 1 + 129 + 128 + 129];
 
-/// The lines of the log that all tests of this process write.
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 struct Log;
@@ -69,13 +69,11 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-/// Begins to keep the log.
 fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing::subscriber::set_global_default(Log).unwrap());
 }
 
-/// The lines about refusals that name this device.
 fn refusals(device: &str) -> Vec<String> {
     let lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
     let named = format!("device={device:?} ");
@@ -83,7 +81,6 @@ fn refusals(device: &str) -> Vec<String> {
     lines.iter().filter(is_ours).cloned().collect()
 }
 
-/// Hands over super-frames, in the order in which they were given to it.
 #[derive(Debug)]
 struct Given {
     frames: VecDeque<Vec<u8>>,
@@ -128,12 +125,11 @@ impl RxQueue for Given {
     }
 }
 
-/// The virtio header of a UDP super-frame of IPv4, whose checksum is begun.
+/// The virtio header of a UDP super-frame of IPv4 with a partial checksum.
 fn virtio(link_bytes: u8) -> [u8; VIRTIO_BYTES] {
     [1, 5, link_bytes + 28, 0, DATAGRAM_BYTES as u8, 0, link_bytes + 20, 0, 6, 0]
 }
 
-/// The payload of the super-frames, one behind the other.
 fn payloads() -> Vec<Vec<u8>> {
     let payload = |nth: usize, datagrams: usize| -> Vec<u8> {
         // The last datagram is shorter.
@@ -142,7 +138,6 @@ fn payloads() -> Vec<Vec<u8>> {
     DATAGRAMS.iter().enumerate().map(|(nth, datagrams)| payload(nth, *datagrams)).collect()
 }
 
-/// The super-frames, with headers from `from` to `to` behind `link`.
 fn frames(link: &[u8], from: SocketAddr, to: SocketAddr) -> Vec<Vec<u8>> {
     let frame = |payload: Vec<u8>| {
         let mut packet = FrameBuilder::udp(from, to).packet(&payload);
@@ -154,7 +149,6 @@ fn frames(link: &[u8], from: SocketAddr, to: SocketAddr) -> Vec<Vec<u8>> {
     payloads().into_iter().map(frame).collect()
 }
 
-/// A receiver with room for all datagrams.
 fn receiver(at: IpAddr) -> UdpSocket {
     let socket = UdpSocket::bind((at, 0)).unwrap();
     setsockopt(&socket, sockopt::RcvBufForce, &(16 << 20)).unwrap();
@@ -162,7 +156,6 @@ fn receiver(at: IpAddr) -> UdpSocket {
     socket
 }
 
-/// Sends all frames, and compares each datagram that arrives.
 fn all_arrive(frames: Vec<Vec<u8>>, link: LinkType, to: Output, receiver: &UdpSocket) {
     let device = to.name.get().to_string();
     let builder = Builder::new().virtual_cpus(2).check_order(true).input(Given::input(frames, link)).output(to);
@@ -189,7 +182,6 @@ fn a_tun_cuts_what_its_kernel_refuses() {
     namespaces.address(0, 1, "refuses");
     let receiver = namespaces.within(0, || receiver(address("10.210.0.1")));
     let frames = frames(&[], "10.210.0.9:9".parse().unwrap(), receiver.local_addr().unwrap());
-    // This keeps the interface when the run has ended.
     let _kept = namespaces.within(0, || output::open("tun:refuses,offload=on").unwrap());
     all_arrive(frames, LinkType::RAW, to, &receiver);
     let received = namespaces.received_by(0, "refuses");

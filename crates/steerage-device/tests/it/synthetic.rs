@@ -1,4 +1,4 @@
-//! The synthetic device. Checks its frames with an independent parser, its numbers, and its pace.
+//! The synthetic device. Checks its frames with an independent parser, its numbers, and its rate.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -14,7 +14,6 @@ use steerage_fixtures::queues::drain;
 
 use crate::common::testers;
 
-/// All frames of `spec`, one queue after the other.
 fn frames(spec: &str) -> Vec<Vec<u8>> {
     open(spec).unwrap().queues.into_iter().flat_map(|queue| drain(queue).0).collect()
 }
@@ -71,7 +70,6 @@ fn every_kind_is_valid_at_every_size() {
     }
 }
 
-/// The size of buffers does not change the frames.
 #[test]
 fn frames_are_the_same_in_several_buffers() {
     let spec = "synthetic:mix=udp4+tcp6,size=1000,packets=500,flows=50,queues=2";
@@ -139,7 +137,7 @@ fn segments_of_a_tcp_flow_continue_each_other() {
 }
 
 /// The same seed generates the same frames, in polls of any size. A different seed generates
-/// different ones.
+/// different frames.
 #[test]
 fn the_seed_decides() {
     let spec = "synthetic:flows=1000,packets=5000,zipf=1,mix=udp4+tcp6,queues=2,seed=";
@@ -250,8 +248,8 @@ fn queues_share_the_rate_in_full() {
         let queues = testers(open(spec).unwrap());
         let count = queues.len() as u64;
         for mut tester in queues {
-            // Every queue's first frame is due at once, so it has one more than its share, rounded
-            // down.
+            // Every queue's first frame is due at once, so each queue has one frame more than its
+            // share, rounded down.
             for micros in (0..=1_000_000).step_by(100) {
                 let now = Timestamp::ZERO + Duration::from_micros(micros);
                 while tester.poll_and_count(now, 64).map(|(polled, n)| (frames += n as u64, polled).1).unwrap()

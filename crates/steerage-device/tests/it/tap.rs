@@ -9,7 +9,6 @@ use steerage_fixtures::handlers::{Wire, end};
 use steerage_fixtures::namespaces::{Echo, Namespaces, address, converse, ping, tcp_transfer, udp_exchange};
 use steerage_fixtures::{assert_at_rest, until};
 
-/// Joins an interface of each namespace, and gives both of them addresses.
 fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
     let mut builder = Builder::new().virtual_cpus(2).check_order(true);
     let mut queues = Vec::new();
@@ -37,7 +36,7 @@ fn two_kernels_speak_over_two_taps() {
     assert_eq!(ledger.verdicts().transmitted, ledger.outputs.iter().map(|output| output.packets).sum::<u64>());
 }
 
-/// A TUN that routes. It carries packets for other addresses than its own.
+/// A TUN that routes: it carries packets for addresses other than its own.
 #[test]
 fn two_kernels_route_over_two_tuns() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -140,7 +139,7 @@ fn what_a_greater_mtu_lets_through_is_counted_as_lost() {
 }
 
 /// If the queue is not polled, the kernel's queue fills up. The kernel counts every packet that
-/// finds no room.
+/// does not fit.
 #[test]
 fn what_the_kernel_drops_is_counted() {
     let Some(namespaces) = Namespaces::new(1) else { return };
@@ -157,13 +156,12 @@ fn what_the_kernel_drops_is_counted() {
         tester.stop();
         tester.lost()
     };
-    // The drops are not read yet. They are read at the end.
+    // The drops are read only at the end.
     assert_eq!(poll_until(Polled::Drained, Timestamp::ZERO), 0);
     let dropped = namespaces.counted(0, "slow", 11);
     assert_eq!(poll_until(Polled::Ended, Timestamp::ZERO), dropped);
 }
 
-/// Jumbo frames, with an MTU that the user set.
 #[test]
 fn jumbo_frames() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -188,9 +186,9 @@ fn mistakes_are_told_in_a_line() {
     assert!(error("tun:t").starts_with(&format!("{again}as tap")), "{}", error("tun:t"));
     assert!(error("tap:t,queues=2").starts_with(&format!("{again}with 1 queue(s)")));
     drop(kept);
-    // The interface is gone, so it can be created as another kind. This has to wait until no forked
-    // child of another test has it open any more. Such a child has it open until it runs another
-    // executable.
+    // The interface is gone, so it can be created as another type. The test must first wait until
+    // no forked child of another test has the interface open. Such a child has it open until it
+    // executes another program.
     let is_gone = || namespaces.within(0, || nix::net::if_::if_nametoindex("t").is_err());
     until("nobody has it open", is_gone);
     drop(namespaces.within(0, || open("tun:t,queues=2").unwrap()));

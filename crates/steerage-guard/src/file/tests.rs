@@ -1,4 +1,4 @@
-//! Tests older entries under the name of a new file, and what happens to them.
+//! Tests how a new file treats an older entry with its name.
 #![allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
 
 use std::fs;
@@ -11,10 +11,9 @@ use rustix::process::geteuid;
 
 use super::*;
 
-/// A user who is neither root nor the directory's owner.
 const SOMEBODY: u32 = 65534;
 
-/// A directory with these permissions. Next to it is a file that must not change.
+/// A directory with these permissions, next to a file that must not change.
 struct Ground {
     root: PathBuf,
 }
@@ -36,13 +35,11 @@ impl Ground {
         fs::read_to_string(self.root.join("target")).unwrap()
     }
 
-    /// Creates a link to the target under the name, owned by that user.
     fn plant(&self, uid: u32) {
         symlink(self.root.join("target"), self.name()).unwrap();
         lchown(self.name(), Some(uid), Some(uid)).unwrap();
     }
 
-    /// The contents of the directory.
     fn names(&self) -> Vec<OsString> {
         fs::read_dir(self.root.join("in")).unwrap().map(|entry| entry.unwrap().file_name()).collect()
     }
@@ -54,7 +51,7 @@ impl Drop for Ground {
     }
 }
 
-/// Whether this process can create links of other users.
+/// Returns true if this process may create links that belong to another user.
 fn is_root() -> bool {
     let is_root = geteuid().is_root();
     assert!(is_root || std::env::var("CI").as_deref() != Ok("true"), "this test needs root");
@@ -69,8 +66,8 @@ fn a_planted_link_is_replaced_and_what_it_leads_to_is_untouched() {
     if !is_root() {
         return;
     }
-    // A directory for everybody, one that belongs to the attacker, and one of root that others may
-    // write to.
+    // A directory that everyone may write to, a directory of the attacker, and a directory of root
+    // that other users may write to.
     for (nth, (mode, owner)) in [(0o1777, 0), (0o755, SOMEBODY), (0o777, 0)].into_iter().enumerate() {
         type Make = fn(&Path) -> io::Result<()>;
         let makes: [Make; 3] = [
@@ -130,7 +127,7 @@ fn captured_data_is_not_for_everybody() {
     for (readers, mode) in [(Readers::Group, 0o640), (Readers::All, 0o644)] {
         let opened = open(&ground.name(), readers).unwrap();
         let Opened::File(file) = opened else { panic!("{opened:?}") };
-        // The umask removes more permissions, and adds none.
+        // The umask can only remove permissions.
         assert_eq!(file.metadata().unwrap().mode() & 0o777 & !mode, 0);
         assert_eq!(file.metadata().unwrap().mode() & 0o600, 0o600);
     }

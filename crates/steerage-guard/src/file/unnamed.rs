@@ -9,13 +9,13 @@ use rustix::io::Errno;
 use super::random_name;
 use crate::path::{Directory, PathError};
 
-/// Only the user may open the file again, and only through a descriptor of it (`/proc/PID/fd`).
+/// Only the user may reopen the file, and only through one of its descriptors (`/proc/PID/fd`).
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 
 const HOW: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
 
 /// Creates a file without a name on the file system of `directory`, open for reading and writing.
-/// The kernel removes it when its last descriptor is closed, however the process ends.
+/// The kernel removes the file when its last descriptor is closed, however the process ends.
 ///
 /// # Errors
 /// If no file can be created there.
@@ -24,7 +24,7 @@ pub fn unnamed(directory: &Directory) -> Result<File, PathError> {
     // With O_EXCL, nobody can give the file a name later.
     match rustix::fs::openat(directory, ".", HOW | OFlags::TMPFILE | OFlags::EXCL, PRIVATE) {
         Ok(file) => Ok(file.into()),
-        // The file system has no such files.
+        // The file system does not support files without a name.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => created_and_removed(directory),
         Err(error) => Err(error.into()),
     }

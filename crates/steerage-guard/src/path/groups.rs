@@ -1,4 +1,4 @@
-//! Groups that have no member but the effective user.
+//! Detects groups whose only member is the effective user.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,12 +8,12 @@ use std::sync::OnceLock;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The maximum size of `/etc/passwd` and of `/etc/group`, about 100,000 entries. If one is larger,
-/// no group counts as private.
+/// The maximum size of `/etc/passwd` and of `/etc/group`, about 100,000 entries. If either file is
+/// larger, no group counts as private.
 const ACCOUNTS_BYTES_MAX: u64 = 8 << 20;
 
-/// Whether a group that may write to this directory has no member but the effective user, and no
-/// access list admits others.
+/// Whether the effective user is the only member of a group that may write to this directory, and
+/// no access list admits other users.
 pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
     static PRIVATE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     let uid = geteuid().as_raw();
@@ -24,13 +24,13 @@ pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
     if *private != Some((uid, gid)) {
         return false;
     }
-    // With an access list, the bits of the group are the maximum of all users that it names.
+    // If there is an access list, the group bits are the maximum over all users and groups in the
+    // list.
     let through = format!("/proc/self/fd/{}", directory.as_raw_fd());
     let list = rustix::fs::getxattr(through, "system.posix_acl_access", &mut [0_u8; 0][..]);
     matches!(list, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }
 
-/// The contents of a list of accounts.
 pub(super) fn accounts(path: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let file = File::open(path).ok()?;
@@ -38,8 +38,8 @@ pub(super) fn accounts(path: &str) -> Option<String> {
     (bytes.len() as u64 <= ACCOUNTS_BYTES_MAX).then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The group that is private to a user: it has the user's name, is the user's primary group, and
-/// nobody else is a member. The arguments are the contents of `/etc/passwd` and `/etc/group`.
+/// The group that is private to a user: the group has the user's name, is the user's primary group,
+/// and has no other member. The arguments are the contents of `/etc/passwd` and `/etc/group`.
 pub(super) fn private_group(uid: u32, users: &str, groups: &str) -> Option<u32> {
     let user = |line: &'_ str| {
         let mut fields = line.split(':');

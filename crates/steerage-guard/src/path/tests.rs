@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::groups::{accounts, private_group};
 use super::*;
 
-/// A user who is neither root nor the user of the test.
 const SOMEBODY: u32 = 65534;
 
 /// A directory of the test, in which only the test's user can change anything.
@@ -16,13 +15,14 @@ struct Ground(PathBuf);
 
 impl Ground {
     fn new() -> Self {
-        // Pairs with nothing: the number only has to be different for each test of this process.
+        // Pairs with nothing: each test of this process only needs a different number.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let root = std::env::temp_dir().join(format!("steerage-path-{}-{number}", std::process::id()));
         fs::create_dir(&root).unwrap();
         fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
-        // The walk follows no link in a sticky directory, and the temporary directory may be one.
+        // The walk follows no link in a sticky directory, and the temporary directory may be
+        // sticky.
         Self(fs::canonicalize(root).unwrap())
     }
 
@@ -30,25 +30,22 @@ impl Ground {
         self.0.join(path)
     }
 
-    /// Creates a directory of that user.
     fn directory(&self, path: &str, uid: u32, mode: u32) {
         fs::create_dir(self.at(path)).unwrap();
         lchown(self.at(path), Some(uid), Some(uid)).unwrap();
         fs::set_permissions(self.at(path), fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Creates a link of that user.
     fn link(&self, path: &str, uid: u32, target: impl AsRef<Path>) {
         symlink(target, self.at(path)).unwrap();
         lchown(self.at(path), Some(uid), Some(uid)).unwrap();
     }
 
-    /// Where a file with this path is created, from the ground on.
+    /// The directory in which a file with this path is created, relative to the test's directory.
     fn holding(&self, path: &str) -> Result<String, String> {
         self.place(Directory::holding(&self.at(path)))
     }
 
-    /// The same for a relative path, with this working directory.
     fn holding_from(&self, working: &str, path: &str) -> Result<String, String> {
         let fd = rustix::fs::openat(CWD, self.at(working), LOOK, Mode::empty()).unwrap();
         let start = Directory { fd, path: PathBuf::from("."), of_others: false };
@@ -65,7 +62,6 @@ impl Ground {
         found.map(drop).map_err(|error| self.short(&error))
     }
 
-    /// The part of the message before the advice.
     fn short(&self, error: &PathError) -> String {
         let message = error.to_string().replace(&format!("{}/", self.0.display()), "");
         message.split(": name").next().unwrap().to_owned()
@@ -78,7 +74,7 @@ impl Drop for Ground {
     }
 }
 
-/// Whether this process can create files of other users.
+/// Returns true if this process may create files that belong to other users.
 fn is_root() -> bool {
     let is_root = geteuid().is_root();
     assert!(is_root || std::env::var("CI").as_deref() != Ok("true"), "this test needs root");
@@ -111,7 +107,8 @@ fn directories_and_links_of_ours_are_walked() {
     assert_eq!(ground.holding("f"), ok("f"));
     assert_eq!(ground.holding("a/./b//../f"), ok("a/f"));
     assert_eq!(ground.holding("chain/f"), ok("a/b/f"));
-    // A last link leads to the place of its target, whether or not the target exists.
+    // If the last name is a link, the file is created where the link points, whether or not the
+    // target exists.
     ground.link("file", me(), "chain/g");
     assert_eq!(ground.holding("file"), ok("a/b/g"));
     assert_eq!(ground.holding("missing/f"), refused("No such file or directory (os error 2)"));
@@ -144,7 +141,7 @@ fn a_directory_of_another_user_ends_the_way_unless_it_is_the_last() {
     for deeper in ["x/logs/f", "x/mine/f", "x/missing/f", "x/../x/logs/f"] {
         assert_eq!(ground.holding(deeper), refused("user 65534 can change the directory x"), "{deeper}");
     }
-    // The way back is the one that was walked.
+    // `..` leads back along the directories that were walked.
     assert_eq!(ground.holding("x/../f"), ok("f"));
 }
 
@@ -169,7 +166,7 @@ fn a_directory_that_a_group_or_everybody_may_write_to_leads_at_most_to_plain_dir
         assert_eq!(ground.holding(&format!("{name}/theirs/f")), error);
         assert_eq!(ground.holding(&format!("{name}/to-in/f")), error);
         assert_eq!(ground.opened(Directory::open(&ground.at(name))).map(|()| String::new()), error);
-        // A last link is not followed there, so that a new file replaces it.
+        // If the last name is a link there, it is not followed, so that a new file replaces it.
         assert_eq!(ground.holding(&format!("{name}/to-in")), ok(&format!("{name}/to-in")));
     }
 }
@@ -192,7 +189,7 @@ fn in_a_sticky_directory_plain_directories_of_ours_are_walked() {
     assert_eq!(ground.holding("tmp/link/f"), refused("every user can change the link tmp/link"));
     assert_eq!(ground.holding("tmp/their-link/f"), refused("user 65534 can change the link tmp/their-link"));
     assert_eq!(ground.holding("tmp/link"), ok("tmp/link"));
-    // The sticky bit of another user's directory protects nothing from its owner.
+    // A sticky bit does not protect entries from the owner of the directory.
     ground.directory("sticky", SOMEBODY, 0o1777);
     ground.directory("sticky/mine", me(), 0o755);
     assert_eq!(ground.holding("sticky/mine/f"), refused("user 65534 can change the directory sticky"));
@@ -211,7 +208,7 @@ fn a_link_of_another_user_is_followed_nowhere() {
     ground.link("logs", SOMEBODY, "protected");
     assert_eq!(ground.holding("logs/f"), refused("user 65534 can change the link logs"));
     assert_eq!(ground.holding("logs"), ok("logs"));
-    // A chain whose first link is safe.
+    // A chain of links whose first link is safe.
     ground.directory("x", SOMEBODY, 0o755);
     ground.link("x/second", SOMEBODY, ground.at("protected/conf"));
     ground.link("first", me(), "x/second");
@@ -242,7 +239,7 @@ fn a_working_directory_of_another_user_may_have_plain_directories() {
     let error = refused("user 65534 can change the link ./logs/mine/away");
     assert_eq!(ground.holding_from("home", "logs/mine/away/f"), error);
     assert_eq!(ground.holding_from("home", "../f"), refused("user 65534 can change the directory ."));
-    // From a working directory of ours, the rule is the same as from the root.
+    // From a working directory that is ours, the rules are the same as from the root.
     ground.directory("ours", me(), 0o755);
     ground.link("ours/link", me(), "../protected");
     ground.link("ours/home", me(), "../home");
@@ -261,7 +258,7 @@ fn missing_directories_are_created_and_checked() {
     assert_eq!(fs::metadata(ground.at("2026/11")).unwrap().mode() & 0o022, 0);
     assert!(made.is_ours().unwrap());
     Directory::create_all(&ground.at("2026/11/27"), 0o755).unwrap();
-    // `open_or_create` creates the last one only.
+    // `open_or_create` creates only the last directory of the path.
     assert!(Directory::open_or_create(&ground.at("run/steerage/x"), 0o755).is_err());
     Directory::open_or_create(&ground.at("run"), 0o755).unwrap();
     Directory::open_or_create(&ground.at("run"), 0o755).unwrap();
@@ -279,7 +276,7 @@ fn a_directory_that_another_user_put_there_is_not_taken_for_a_created_one() {
     ground.directory("x", SOMEBODY, 0o755);
     ground.directory("protected", me(), 0o755);
     let create = |path: &str| ground.opened(Directory::create_all(&ground.at(path), 0o755));
-    // The first is created in the other user's directory, and used again.
+    // The first directory is created in the other user's directory, and reused.
     assert_eq!((create("x/11/27"), create("x/11/28")), (Ok(()), Ok(())));
     let error = Err("user 65534 can change the directory x".to_owned());
     ground.directory("x/theirs", SOMEBODY, 0o755);
@@ -331,7 +328,7 @@ fn operations_take_single_names() {
     directory.remove_file(a).unwrap();
     directory.remove_dir(b).unwrap();
     assert_eq!(directory.entries().unwrap(), []);
-    // A link that is planted under the new name is not followed.
+    // A link that another user plants under the new name is not followed.
     symlink(ground.at("elsewhere"), ground.at("a")).unwrap();
     assert!(directory.create_new_file(a, 0o600).is_err() && !ground.at("elsewhere").exists());
 }
@@ -380,7 +377,8 @@ fn a_group_of_root_alone_may_write() {
     ground.directory("group", 0, 0o775);
     let directory = Directory::open_for_new_files(&ground.at("group")).unwrap();
     assert_eq!(directory.is_ours().unwrap(), is_private);
-    // An access list that also admits user 65534: user::rwx, user:65534:rwx, group::r-x, mask::rwx, other::r-x.
+    // An access list that also admits user 65534: user::rwx, user:65534:rwx, group::r-x, mask::rwx,
+    // other::r-x.
     let entries: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, SOMEBODY), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();

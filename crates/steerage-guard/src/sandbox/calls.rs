@@ -1,4 +1,4 @@
-//! System calls, in groups by purpose.
+//! System calls, grouped by purpose.
 
 use libc::c_int;
 use syscalls::Sysno;
@@ -14,16 +14,16 @@ use syscalls::Sysno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Group {
-    /// Compute, wait, and read and write open files. Every thread does this, and every filter
-    /// allows it.
+    /// Compute, wait, and read and write open files. Every thread needs this group, and every
+    /// filter allows it.
     Run,
-    /// Receive by the sockets of devices, and stop receiving.
+    /// Receive from the sockets of devices, and stop receiving.
     Receive,
-    /// Send by open sockets to the address that they are bound or connected to.
+    /// Send through open sockets to the address that they are bound or connected to.
     Send,
-    /// Send by open sockets to any address. A filter cannot see the address of a message.
+    /// Send through open sockets to any address. A filter cannot see the address of a message.
     SendTo,
-    /// Use open sockets that are not those of devices: set their options, and shut them down.
+    /// Use open sockets that do not belong to devices: set their options, and shut them down.
     OpenSockets,
     /// Start threads, let them communicate, and place them on CPUs.
     Threads,
@@ -34,9 +34,9 @@ pub enum Group {
     XdpMaps,
     /// Accept clients.
     Clients,
-    /// Ask the kernel for links, routes and neighbours.
+    /// Request links, routes and neighbours from the kernel.
     Netlink,
-    /// Connect to another process of this machine through a socket path.
+    /// Connect to another process on this machine through a socket path.
     UnixClient,
     /// Connect to other hosts.
     Internet,
@@ -48,14 +48,12 @@ pub enum Group {
     Terminal,
 }
 
-/// A system call, and the arguments that it may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) number: Sysno,
     pub(crate) only: Only,
 }
 
-/// The arguments that a system call may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Only {
     Any,
@@ -69,9 +67,9 @@ pub(crate) enum Only {
     Not(u8, u64),
     /// These bits of the argument must be set.
     With(u8, u64),
-    /// None of these bits may be set.
+    /// None of these bits of the argument may be set.
     Without(u8, u64),
-    /// The argument must be the number of this process.
+    /// The argument must be the id of this process.
     Own(u8),
 }
 
@@ -87,8 +85,8 @@ const fn flag(bits: c_int) -> u64 {
     bits as u64
 }
 
-/// The number of a request to a device. It is an `int` in some C libraries, and the kernel reads 32
-/// bits of it.
+/// The number of an ioctl request. The number is an `int` in some C libraries, and the kernel reads
+/// 32 bits of it.
 #[allow(clippy::unnecessary_cast, reason = "the type depends on the C library")]
 const fn request(number: libc::Ioctl) -> u64 {
     number as u32 as u64
@@ -100,24 +98,25 @@ const STAT_AT: Sysno = Sysno::newfstatat;
 #[cfg(not(target_arch = "x86_64"))]
 const STAT_AT: Sysno = Sysno::fstatat;
 
-/// No memory may become executable.
+/// Memory must not become executable.
 const NOT_EXECUTABLE: Only = Only::Without(2, flag(libc::PROT_EXEC));
-/// Only a new thread, never a new process.
+/// Only a new thread may be created, not a new process.
 const THREAD: Only = Only::With(0, flag(libc::CLONE_THREAD));
-/// The handler that reports a violation must stay.
+/// The handler that reports violations must stay installed.
 const NOT_SIGSYS: Only = Only::Not(0, flag(libc::SIGSYS));
-/// The handler that reports violations emulates blocking of signals, because it must not block
-/// SIGSYS. This cannot be done for musl: its threads block signals twice when they end. If the
-/// filter is installed between the two calls, SIGSYS is blocked at the second one, and the kernel
-/// ends the process.
+/// The handler that reports violations emulates blocking of signals, because SIGSYS must not be
+/// blocked. musl's threads cannot be emulated, because they block signals twice when they end. If
+/// the filter is installed between the two calls, SIGSYS is blocked at the second call, and the
+/// kernel ends the process.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl")))]
 const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl"))))]
 const NOT_BLOCK: Only = Only::Any;
 const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
 
-/// Commands about the flags of a descriptor, and about the size of a pipe. None of them makes a second
-/// descriptor, or makes the kernel send a signal (F_SETOWN, F_SETSIG, F_SETLEASE, F_NOTIFY).
+/// Commands for the flags of a descriptor and the size of a pipe. These commands neither duplicate
+/// a descriptor nor make the kernel send a signal, unlike F_SETOWN, F_SETSIG, F_SETLEASE and
+/// F_NOTIFY.
 const FLAGS: Only = Only::OneOf(
     1,
     &[
@@ -131,7 +130,7 @@ const FLAGS: Only = Only::OneOf(
 );
 const DUPLICATE: Only = Only::OneOf(1, &[flag(libc::F_DUPFD), flag(libc::F_DUPFD_CLOEXEC)]);
 
-/// The options that devices read while they receive: drops and errors.
+/// The socket options that devices read while they receive: drops and errors.
 const OPTIONS_READ: Only = Only::Pairs(&[
     (flag(libc::SOL_SOCKET), flag(libc::SO_ERROR)),
     (flag(libc::SOL_SOCKET), SO_MEMINFO),
@@ -139,12 +138,12 @@ const OPTIONS_READ: Only = Only::Pairs(&[
     (SOL_XDP, XDP_STATISTICS),
     (SOL_XDP, XDP_OPTIONS),
 ]);
-/// The options that devices set to stop receiving. Each of them makes a socket receive less.
+/// The socket options that devices set to stop receiving. Each option makes a socket receive less.
 const OPTIONS_SET: Only = Only::Pairs(&[
     (flag(libc::SOL_SOCKET), flag(libc::SO_ATTACH_FILTER)),
     (flag(libc::SOL_PACKET), PACKET_DROP_MEMBERSHIP),
 ]);
-/// Options of sockets: asm-generic/socket.h, linux/if_packet.h, linux/if_xdp.h.
+/// Socket options: asm-generic/socket.h, linux/if_packet.h, linux/if_xdp.h.
 const SO_MEMINFO: u64 = 55;
 const PACKET_DROP_MEMBERSHIP: u64 = 2;
 const PACKET_STATISTICS: u64 = 6;
@@ -152,7 +151,8 @@ const SOL_XDP: u64 = 283;
 const XDP_STATISTICS: u64 = 7;
 const XDP_OPTIONS: u64 = 8;
 
-/// Requests about terminals and pipes. None of them injects input into a terminal (TIOCSTI).
+/// ioctl requests for terminals and pipes, without those that inject input into a terminal
+/// (TIOCSTI).
 const ASK: Only = Only::OneOf(
     1,
     &[request(libc::TCGETS), request(libc::TIOCGWINSZ), request(libc::FIONREAD), request(libc::FIONBIO)],
@@ -267,8 +267,8 @@ const OPEN_SOCKETS: &[Call] = &[
 
 const THREADS: &[Call] = &[
     only(Sysno::clone, THREAD),
-    // A filter cannot see the flags of this call. A second filter refuses it, and the C library
-    // falls back to `clone`.
+    // A filter cannot see the flags of `clone3`. A second filter refuses the call, and the C
+    // library falls back to `clone`.
     any(Sysno::clone3),
     only(Sysno::prctl, Only::OneOf(0, &[flag(libc::PR_SET_NO_NEW_PRIVS)])),
     any(Sysno::pipe2),
@@ -411,7 +411,6 @@ impl Group {
     }
 }
 
-/// One of the first three arguments of a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Argument {
     First = 0,
@@ -430,12 +429,10 @@ pub(crate) fn path_of(number: usize) -> Option<Argument> {
     }
 }
 
-/// Whether this system call blocks signals.
 pub(crate) fn blocks_signals(number: usize) -> bool {
     number == Sysno::rt_sigprocmask as usize
 }
 
-/// Whether this system call opens a file.
 pub(crate) fn opens(number: usize) -> bool {
     matches!(call_name(number), "open" | "openat")
 }
@@ -449,8 +446,9 @@ pub fn call_name(number: usize) -> &'static str {
     Sysno::new(number).map_or("unknown", |call| call.name())
 }
 
-/// Whether this system call begins a backtrace. The standard library asks for the working directory before it
-/// reads the program's own file, which no packet thread may open. Nothing else in a packet thread asks.
+/// Whether this system call begins a backtrace. The standard library queries the working directory
+/// before it reads the program's own file, which no packet thread may open. Packet threads query
+/// the working directory for no other purpose.
 pub(crate) fn begins_backtrace(number: usize) -> bool {
     number == Sysno::getcwd as usize
 }
@@ -459,8 +457,8 @@ pub(crate) fn begins_backtrace(number: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// System calls that no command makes after its setup. Guides on privileges and signal safety
-    /// name them.
+    /// System calls that no command makes after its setup, from guides on privileges and signal
+    /// safety.
     #[test]
     fn no_group_has_what_takes_a_machine_over() {
         let never = [

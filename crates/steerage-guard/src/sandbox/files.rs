@@ -14,26 +14,22 @@ use rustix::fs::FileType;
 use super::{SandboxError, sys};
 
 /// The newest version of Landlock that is requested. An older kernel enforces the rules that it
-/// knows.
+/// supports.
 const ASKED: ABI = ABI::V6;
 
-/// A file or a directory to which access remains.
 #[derive(Clone, Debug)]
 pub(crate) enum Object {
     Path(PathBuf),
     Open(Arc<OwnedFd>),
 }
 
-/// The access that remains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     /// Read the file, or everything below the directory.
     Read,
     /// Write to the file, or create, write, rename and remove files below the directory.
     Write,
-    /// Read, write and control the device.
     Device,
-    /// Remove a file from the directory.
     RemoveFile,
 }
 
@@ -52,24 +48,22 @@ impl How {
     }
 }
 
-/// How much of Landlock the kernel enforces.
+/// The extent to which the kernel enforces Landlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Enforced {
     All,
-    /// The part that an older kernel enforces. The value is its version of Landlock.
+    /// The kernel enforces a part of the rules. The value is its version of Landlock.
     Part(i32),
     Nothing,
-    /// The kernel may have Landlock, but this process may not use it: a container's filter, for
-    /// example, can deny the system call. The value is the number of the error.
+    /// The kernel may have Landlock, but this process may not use it. For example, a container's
+    /// filter may deny the system call. The value is the error number.
     Refused(i32),
 }
 
-/// The access without a path that remains.
+/// The allowed operations that do not involve a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
-    /// TCP connections to other hosts.
     pub(crate) tcp: bool,
-    /// Signals to other processes.
     pub(crate) signals: bool,
 }
 

@@ -13,7 +13,6 @@ use super::SandboxError;
 use super::calls::{Call, Group, Only};
 use super::sockets::Sockets;
 
-/// The architecture of this machine, if seccompiler supports it.
 pub(crate) fn arch() -> Option<TargetArch> {
     TargetArch::try_from(std::env::consts::ARCH).ok()
 }
@@ -60,8 +59,8 @@ pub(crate) fn allow(
     compile(rules, SeccompAction::Trap, SeccompAction::Allow, arch)
 }
 
-/// A program that answers certain calls with ENOSYS, like a kernel without them. The C library can do
-/// without them.
+/// Compiles a program that answers certain calls with ENOSYS, like a kernel without these calls.
+/// The C library has fallbacks for them.
 pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let rules = BTreeMap::from([(Sysno::clone3.id().into(), Vec::new())]);
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
@@ -90,8 +89,8 @@ fn compile(
     filter.try_into().map_err(SandboxError::filter)
 }
 
-/// The alternatives for the arguments of a call. It is allowed if all conditions of one of them hold, or
-/// if there is no alternative.
+/// The alternative conditions for the arguments of a call. The call is allowed if all conditions of
+/// one alternative hold, or if there is no alternative.
 fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     let word = |argument, how, value| condition(argument, SeccompCmpArgLen::Dword, how, value);
     let equal = |argument, value| word(argument, SeccompCmpOp::Eq, value);

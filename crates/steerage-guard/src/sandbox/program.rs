@@ -29,9 +29,7 @@ const ARCH: u32 = 0xc000_00b7;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCH: u32 = 0xc000_00f3;
 
-/// What a filter says about a system call.
-///
-/// [`ThreadFilter::answer`](super::ThreadFilter::answer) has an example.
+/// The filter's decision about a system call, when only its number is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Allowed with any arguments.
@@ -42,7 +40,6 @@ pub enum Answer {
     Denied,
 }
 
-/// The answer for all arguments.
 pub(crate) fn answer(program: &BpfProgram, number: u32) -> Answer {
     let answers = returned(program, number, None);
     match (answers.contains(&ALLOW), answers.len()) {
@@ -52,13 +49,12 @@ pub(crate) fn answer(program: &BpfProgram, number: u32) -> Answer {
     }
 }
 
-/// Whether the system call is allowed with these arguments.
 pub(crate) fn allows(program: &BpfProgram, number: u32, arguments: &[u64; 6]) -> bool {
     returned(program, number, Some(arguments)) == BTreeSet::from([ALLOW])
 }
 
-/// The values that the program can return. If the arguments are unknown, each comparison with one of them has both
-/// outcomes.
+/// The values that the program can return. If the arguments are unknown, each comparison with an
+/// argument has both outcomes.
 fn returned(program: &BpfProgram, number: u32, arguments: Option<&[u64; 6]>) -> BTreeSet<u32> {
     let load = |at: u32| match at {
         NUMBER_AT => Some(number),

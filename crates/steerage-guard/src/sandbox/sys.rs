@@ -12,22 +12,21 @@ use super::calls::{self, Argument};
 /// The code of a SIGSYS that a filter caused: `SYS_SECCOMP` of asm-generic/siginfo.h.
 const SYS_SECCOMP: c_int = 1;
 
-/// The longest name of a thread, including the NUL after it: `TASK_COMM_LEN` of linux/sched.h.
+/// The longest name of a thread, including the terminating NUL: `TASK_COMM_LEN` of linux/sched.h.
 const NAME_BYTES: usize = 16;
 
-/// The longest line. The next constant is the longest path in it.
+/// The longest output line, and the longest path in it.
 const LINE_BYTES: usize = 320;
 const PATH_BYTES: usize = 128;
 
-/// The exit code if the kernel does not end the process with the signal. It is 128 plus the number
-/// of the signal, as in a shell.
+/// The exit code if the signal does not end the process: 128 plus the number of the signal, as in a
+/// shell.
 const ENDED: c_int = 128 + libc::SIGSYS;
 
 /// Files that the C library reads for kernel settings, in any thread that allocates or frees
-/// memory. The library can do without them, so opening them fails with "permission denied".
+/// memory. The library does not require them, so opening them fails with "permission denied".
 const ASKED_BY_LIBC: [&[u8]; 3] = [b"/proc/sys/vm/overcommit_memory", b"/sys/devices/system/cpu/online", b"/proc/stat"];
 
-/// The kernel's description of a SIGSYS: `siginfo_t` with its member `_sigsys`.
 #[repr(C)]
 struct SysInfo {
     signo: c_int,
@@ -41,7 +40,7 @@ struct SysInfo {
 
 const _: () = assert!(size_of::<SysInfo>() <= size_of::<libc::siginfo_t>());
 
-/// Installs the handler for SIGSYS. The handler prints one line, and ends the process with the same
+/// Installs the handler for SIGSYS, which prints one line and ends the process with the same
 /// signal.
 pub(crate) fn name_violations() -> io::Result<()> {
     // SAFETY: `sigaction` is plain data, and all zeros is an empty mask without flags.
@@ -88,8 +87,8 @@ fn socket_type(descriptor: RawFd) -> Option<c_int> {
     (failed == 0).then_some(kind)
 }
 
-/// Why the kernel refuses Landlock although it has it. `None` if it does not refuse it, and if the kernel was built or started
-/// without it.
+/// The error with which the kernel refuses Landlock although it has it. `None` if the kernel allows
+/// Landlock, or was built or started without it.
 pub(crate) fn landlock_refusal() -> Option<io::Error> {
     /// linux/landlock.h.
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
@@ -101,7 +100,6 @@ pub(crate) fn landlock_refusal() -> Option<io::Error> {
     (![Some(libc::ENOSYS), Some(libc::EOPNOTSUPP)].contains(&error.raw_os_error())).then_some(error)
 }
 
-/// Whether the kernel has seccomp.
 pub(crate) fn has_seccomp() -> bool {
     // SAFETY: PR_GET_SECCOMP takes no pointer.
     unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) >= 0 }
@@ -151,9 +149,9 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
     end();
 }
 
-/// Ends the process as `abort` does. The standard library shows a backtrace here only after it has reported that
-/// memory could not be allocated, and then it aborts. `abort` itself may block signals, which is not possible
-/// in this handler.
+/// Ends the process like `abort`. The standard library prints a backtrace here only after it has
+/// reported a failed memory allocation, and then it aborts. This handler cannot call `abort`, which
+/// may block signals.
 fn abort_without_backtrace() -> ! {
     let line = b"steerage: the sandbox allows no backtrace; with --no-sandbox there is one\n";
     // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.
@@ -200,7 +198,6 @@ fn end() -> ! {
     unsafe { libc::_exit(ENDED) }
 }
 
-/// The path argument of a system call.
 fn path<'a>(context: &ucontext_t, which: Argument, buffer: &'a mut [u8; PATH_BYTES]) -> Option<&'a [u8]> {
     let at = argument(context, which)? as *const c_char;
     if at.is_null() {
@@ -243,7 +240,7 @@ fn set_result(context: &mut ucontext_t, result: c_int) {
     context.uc_mcontext.regs[0] = i64::from(result) as u64;
 }
 
-// The registers of other architectures are unknown here. So the handler reports no path, and
+// The registers of other architectures are unknown here, so the handler reports no path and
 // emulates no call.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {

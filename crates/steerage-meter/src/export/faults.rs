@@ -1,5 +1,5 @@
-//! Lets the n-th operation on the files of an output fail, for every n until none fails: the ledger
-//! balances, and the files have exactly the records that count as written.
+//! Makes the n-th file operation of an output fail, for each n until no operation fails. Each time,
+//! the ledger must balance, and the files must have exactly the records that count as written.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,37 +17,31 @@ use super::super::pattern::FilePattern;
 use super::tests::{S, START, records};
 use super::*;
 
-/// No run takes nearly as many operations; if it does, it hangs.
+/// The maximum number of operations in a run. A run that reaches this number hangs.
 const OPERATIONS_MAX: u64 = 10_000;
 
-/// The second of the first record of each hand-over.
+/// The time in seconds of the first record in each message to the output.
 const BATCHES: [u64; 4] = [0, 100, 300, 600];
 
 const FORMATS: [FlowFormat; 4] = [FlowFormat::Csv, FlowFormat::JsonLines, FlowFormat::Ipfix, FlowFormat::Parquet];
 
-/// The number of records in a hand-over: enough for several writes.
 const RECORDS: u64 = 60;
 
-/// The destination of a run.
 #[derive(Clone, Copy, Debug)]
 enum To {
     File,
-    /// A file for each of three periods. The first one is completed while others are open.
+    /// A file for each of three periods. The first file is completed while later files are open.
     Rotated,
-    /// Standard output that leads to a file.
     Stdout,
 }
 
-/// The outcome of a run.
 struct Outcome {
-    /// The number of operations.
     operations: u64,
     error: Option<String>,
-    /// Whether some records were written and others were not.
     is_partial: bool,
 }
 
-/// Runs an output to its end with a fault, and checks the ledger and the files.
+/// Runs an output to its end with a planned fault, and checks the ledger and the files.
 fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     let (scratch, case) = (Scratch::new(), format!("{to:?} {format:?} {fault:?}"));
     let name = format!("flows-%H%M.{}", end_of(format));
@@ -94,7 +88,7 @@ fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     assert_eq!(written + lost, handed + 3, "{case}");
     let error = result.err().map(|error| error.to_string());
     assert!(lost == 3 || error.is_some(), "{case}: {lost} lost without an error");
-    // The output says so if it could not shorten a file.
+    // If the output could not truncate a file, its error says so.
     let is_whole = error.as_ref().is_none_or(|error| !error.contains("ends within a record"));
     let files: BTreeMap<String, u64> = fs::read_dir(&*scratch)
         .unwrap()
@@ -123,7 +117,7 @@ fn end_of(format: FlowFormat) -> &'static str {
     }
 }
 
-/// Counts the records of a file. Unless `is_whole` is set, the file may end within a record.
+/// Counts the records in a file. If `is_whole` is false, the file may end within a record.
 fn count(path: &Path, format: FlowFormat, is_whole: bool) -> u64 {
     let mut bytes = fs::read(path).unwrap();
     if let FlowFormat::Csv | FlowFormat::JsonLines = format {
@@ -156,10 +150,8 @@ fn count_parquet(_: Vec<u8>) -> usize {
     0
 }
 
-/// The first id of options templates.
 const OPTIONS: u16 = 33_024;
 
-/// Counts the flow records in messages whose templates have elements of fixed lengths.
 fn count_ipfix(mut bytes: &[u8], is_whole: bool) -> usize {
     let word = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let (mut lengths, mut flows) = (BTreeMap::new(), 0);
@@ -174,7 +166,7 @@ fn count_ipfix(mut bytes: &[u8], is_whole: bool) -> usize {
         while !sets.is_empty() {
             let (id, (mut set, later)) = (word(sets, 0), sets.split_at(usize::from(word(sets, 2))));
             set = &set[4..];
-            // Templates, and options templates with a number of scopes.
+            // The ids of templates and of options templates, with the number of scopes.
             let elements = [(2, 4), (3, 6)].into_iter().find(|(templates, _)| *templates == id);
             while let (Some((_, from)), false) = (elements, set.is_empty()) {
                 let (mut at, mut length) = (from, 0);
@@ -196,7 +188,6 @@ fn count_ipfix(mut bytes: &[u8], is_whole: bool) -> usize {
     flows
 }
 
-/// The formats of this build, each with the destinations that it can have.
 fn cases() -> impl Iterator<Item = (To, FlowFormat)> {
     FORMATS.into_iter().filter(|format| format.is_built()).flat_map(|format| {
         let to = [To::File, To::Rotated, To::Stdout].into_iter();
@@ -209,7 +200,7 @@ fn without_a_fault_all_records_are_written() {
     for (to, format) in cases() {
         let Outcome { operations, error, .. } = run(to, format, Fault::None);
         assert_eq!(error, None);
-        // Creating or giving a name would be two.
+        // Creating and renaming the file take two operations, so the run also wrote to it.
         assert!(operations > 4, "{to:?} {format:?}: {operations}");
     }
 }
@@ -236,20 +227,19 @@ fn every_operation_may_fail() {
             assert!(nth < OPERATIONS_MAX);
             nth += 1;
         }
-        // If all operations fail from some point on, not even the end of a Parquet file can be
-        // written.
+        // If all later operations fail, the footer of a Parquet file cannot be written either.
         let is_lasting = matches!(plan(nth), Fault::From(..) | Fault::ShortFrom(..));
         let may_have_nothing = is_lasting && format == FlowFormat::Parquet && matches!(to, To::File);
         assert!(nth > 4 && (partial > 0 || may_have_nothing), "{to:?} {format:?} {:?}", plan(nth));
     }
 }
 
-/// A disk of any size holds what fits, and the output says so.
+/// For each disk size, the file has the records that fit, and the output reports the error.
 #[test]
 fn a_disk_may_be_full_at_any_byte() {
     for (to, format) in cases() {
         let mut room = 0;
-        // Sizes that are no multiple of a record or a buffer.
+        // These sizes are not multiples of a record or of a buffer.
         let mut partial = 0;
         loop {
             let Outcome { error, is_partial, .. } = run(to, format, Fault::Room(room));
@@ -263,8 +253,8 @@ fn a_disk_may_be_full_at_any_byte() {
     }
 }
 
-/// If a file is full and cannot be shortened either, the error says that it may end in half a
-/// record.
+/// If the disk is full and the file cannot be truncated, the error says that the file may end in
+/// the middle of a record.
 #[test]
 fn a_file_that_cannot_be_shortened_is_reported() {
     let scratch = Scratch::new();
@@ -272,7 +262,6 @@ fn a_file_that_cannot_be_shortened_is_reported() {
     let state = WriterState::new("test".to_owned(), messages, mpsc::channel().0);
     let disk = Disk::special(File::create(scratch.join("file")).unwrap(), &state);
     let mut file = FlowFile::new(disk, FlowFormat::JsonLines, None, &state).unwrap();
-    // The first write is short, the second one fails, and the third operation is the cut.
     fault::plan(Fault::ShortFrom(1, Errno::EIO));
     let records = records(&[1, 2, 3]);
     let error = file.write(&records, state.ledger().take(Volume::of(&records))).unwrap_err().to_string();

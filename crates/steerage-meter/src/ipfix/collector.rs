@@ -1,30 +1,27 @@
-//! The address of a collector, and how to send to it.
+//! The address of a collector, and the options for sending to it.
 
 use std::fmt;
 use std::time::Duration;
 
-/// IANA's port for IPFIX over UDP and TCP.
+/// IANA's port for IPFIX.
 const PORT: u16 = 4739;
-/// Most networks carry packets of this size.
+/// The default MTU, which most networks support.
 const MTU_DEFAULT: usize = 1500;
-/// Every IPv6 network carries packets of this size (RFC 8200).
+/// The minimum MTU of IPv6 networks (RFC 8200).
 pub(super) const MTU_MIN: usize = 1280;
-/// The largest IP packet.
 const MTU_MAX: usize = 65_535;
-/// The default interval between two transmissions of the templates over UDP. A collector that
-/// restarts waits at most this long for them.
+/// The default interval between two transmissions of the templates over UDP. A restarted collector
+/// waits at most this long for them.
 const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
-/// The default observation domain of a meter.
 const DOMAIN_DEFAULT: u32 = 1;
 
-/// The protocol that carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Udp,
     Tcp,
 }
 
-/// A collector of flows that understands IPFIX, and how records are sent to it.
+/// The address of an IPFIX collector, with the options for sending records to it.
 ///
 /// ```
 /// use steerage_meter::Collector;
@@ -40,14 +37,13 @@ pub struct Collector {
     pub(super) transport: Transport,
     pub(super) host: String,
     pub(super) port: u16,
-    /// The maximum length of an IP packet. Only for UDP.
+    /// The maximum length of an IP packet, for UDP only.
     pub(super) mtu: usize,
-    /// How often statistics are sent, and over UDP also templates.
+    /// The interval between transmissions of statistics, and over UDP also of templates.
     pub(super) refresh: Duration,
     pub(super) domain: u32,
-    /// The maximum number of records per second.
     pub(super) rate: Option<u64>,
-    /// Whether a record has both directions.
+    /// Whether a record describes both directions of a flow.
     pub(super) biflows: bool,
 }
 
@@ -57,7 +53,7 @@ pub struct Collector {
 pub struct ParseCollectorError(String);
 
 impl Collector {
-    /// Whether the text is the address of a collector, and not the name of a file.
+    /// Whether the text is a collector's address and not a file name.
     pub fn is_address(text: &str) -> bool {
         text.contains("://")
     }

@@ -1,6 +1,5 @@
-//! Information elements, by their numbers in IANA's registry and in those of enterprises.
+//! Information elements, by their numbers in the registries of IANA and of enterprises.
 
-/// An information element: a field of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Element {
     pub(super) id: u16,
@@ -8,11 +7,11 @@ pub(super) struct Element {
     pub(super) enterprise: u32,
 }
 
-/// The enterprise number of reverse elements, which describe the other direction of a flow (RFC
+/// The enterprise number of reverse elements, which describe the reverse direction of a flow (RFC
 /// 5103).
 const REVERSE: u32 = 29_305;
-/// ntop's enterprise number. Collectors that support TCP health or names support them as ntop's
-/// elements.
+/// ntop's enterprise number. Collectors that support TCP health or names use ntop's elements for
+/// them.
 const NTOP: u32 = 35_632;
 
 const fn iana(id: u16) -> Element {
@@ -24,7 +23,6 @@ const fn ntop(id: u16) -> Element {
 }
 
 impl Element {
-    /// This element for the other direction.
     pub(super) const fn reverse(self) -> Self {
         Self { enterprise: REVERSE, ..self }
     }
@@ -61,7 +59,6 @@ pub(super) const IGNORED_PACKET_TOTAL_COUNT: Element = iana(164);
 pub(super) const NOT_SENT_FLOW_TOTAL_COUNT: Element = iana(166);
 pub(super) const NOT_SENT_PACKET_TOTAL_COUNT: Element = iana(167);
 pub(super) const NOT_SENT_OCTET_TOTAL_COUNT: Element = iana(168);
-/// The number of segments with RST.
 pub(super) const TCP_RST_TOTAL_COUNT: Element = iana(220);
 pub(super) const BIFLOW_DIRECTION: Element = iana(239);
 pub(super) const DOT1Q_CUSTOMER_VLAN_ID: Element = iana(245);

@@ -1,9 +1,9 @@
 //! The thread that sends records to a collector.
 //!
-//! The socket is opened before the run starts. Packet CPUs hand records over to the thread's
-//! bounded queue, and never wait for an unreachable collector. While a connection is down, records
-//! stay in the queue for up to [`DOWN_MAX`], and records that find no room are lost. After that
-//! time, all records are lost until the collector returns. Lost records are counted.
+//! The socket is opened before the run starts. Packet CPUs put records into the thread's bounded
+//! queue, and never wait for an unreachable collector. While a connection is down, records stay in
+//! the queue for up to [`DOWN_MAX`], and records that do not fit are lost. After [`DOWN_MAX`], all
+//! records are lost until the collector returns. Lost records are counted.
 
 use std::fmt;
 use std::io;
@@ -19,16 +19,15 @@ use super::collector::Collector;
 use super::message::{Encoder, Statistics};
 use super::transport::{Sent, Train, Way};
 
-/// How long records wait for a new connection: longer than a restart of a collector takes.
+/// How long records wait for a new connection: longer than the restart of a collector takes.
 const DOWN_MAX: Duration = Duration::from_secs(10);
 
-/// The longest sleep, so that the thread sees a request to stop soon.
+/// The longest sleep, so that the thread soon notices a request to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A function that returns how many packets the meters never saw.
+/// A function that returns the number of packets that the meters never saw.
 pub(in super::super) type Ignored = Box<dyn Fn() -> u64 + Send>;
 
-/// The state of the thread.
 pub(in super::super) struct Export {
     shared: Arc<WriterState>,
     collector: Collector,
@@ -36,23 +35,22 @@ pub(in super::super) struct Export {
     encoder: Encoder,
     train: Train,
     ignored: Ignored,
-    /// The number of flow records that were sent.
     records: u64,
     refresh_at: Instant,
-    /// The time when the next message may be sent, if there is a rate limit.
+    /// The time at which the rate limit allows the next message.
     next_at: Instant,
-    /// Whether it is an error if records are lost, because their source waits for the collector.
+    /// Whether lost records are an error. Set if the packet source waits for the collector.
     must_arrive: bool,
 }
 
 /// A collector with an open socket.
 ///
-/// A program that drops privileges opens the socket first, and starts the thread afterwards.
+/// A program that drops privileges opens the socket first and starts the thread afterwards.
 #[derive(Debug)]
 pub struct OpenCollector {
     collector: Collector,
     way: Way,
-    /// The reason why there is no connection yet.
+    /// The reason for which there is no connection yet.
     refused: Option<io::Error>,
 }
 
@@ -87,8 +85,8 @@ impl fmt::Debug for Export {
 }
 
 impl Export {
-    /// Creates the thread's state. With `must_arrive`, a collector that does not answer is an
-    /// error, and so are lost records. Otherwise the thread tries again.
+    /// Creates the thread's state. If `must_arrive` is set, lost records and a collector that does
+    /// not answer are errors. Otherwise, the thread connects again later.
     pub(in super::super) fn new(
         opened: OpenCollector,
         must_arrive: bool,
@@ -106,10 +104,9 @@ impl Export {
         Ok(Self { shared, collector, way, encoder, train, ignored, records: 0, refresh_at, next_at: now, must_arrive })
     }
 
-    /// Sends records until the end of the run.
     pub(in super::super) fn run(&mut self) -> Result<(), ExportError> {
         loop {
-            // While the collector is away, records wait in the queue.
+            // While the collector is unreachable, records wait in the queue.
             self.reconnect();
             match self.shared.next_until(self.refresh_at) {
                 Ok(Some(Message::Ended(Ended { records, unwritten, .. }))) => self.send(&records, unwritten),
@@ -129,8 +126,8 @@ impl Export {
         }
     }
 
-    /// If the connection is down, waits until there is a new connection, or until it has been down
-    /// for [`DOWN_MAX`]. Returns whether records can be sent.
+    /// If the connection is down, waits for a new connection, but at most until it has been down
+    /// for [`DOWN_MAX`]. Returns true if records can be sent.
     fn reconnect(&mut self) -> bool {
         while let (Some(since), Some(retry_at)) = (self.way.down_since(), self.way.retry_at()) {
             let hurried = self.shared.is_hurried();
@@ -148,7 +145,7 @@ impl Export {
         true
     }
 
-    /// Sends records. Those that remain in `unwritten` are lost.
+    /// Sends records. Records that remain in `unwritten` are lost.
     fn send(&mut self, mut records: &[FlowRecord], mut unwritten: Unwritten) {
         while !records.is_empty() && self.reconnect() {
             self.refresh_if_due();
@@ -170,7 +167,7 @@ impl Export {
             match sent {
                 Sent::Yes => {}
                 Sent::AfterRefusal => {
-                    // The next program that listens at the address knows no templates.
+                    // The program that listens at the address from now on knows no templates.
                     self.encoder.forget_templates();
                     self.shared.note_refusal();
                 }
@@ -191,9 +188,9 @@ impl Export {
         }
     }
 
-    /// Encodes as many of the records, from the first on, as can be sent together. Returns their number, and
-    /// whether they are one message alone, which the encoder does not count as sent yet. Messages with
-    /// templates are sent alone, because it may turn out that they cannot be sent.
+    /// Encodes the first records that can be sent together. Returns their number, and whether they
+    /// form a single message, which the encoder does not count as sent yet. A message with
+    /// templates is sent alone, because the send may fail.
     fn load_train(&mut self, records: &[FlowRecord]) -> (usize, bool) {
         let takes_trains = self.way.takes_trains() && self.collector.rate.is_none();
         let (now, mut count) = (SystemTime::now(), 0);
@@ -215,7 +212,6 @@ impl Export {
         (count, false)
     }
 
-    /// Sends the train, and counts its messages.
     fn send_train(&mut self) -> Sent {
         let Self { shared, train, way, .. } = self;
         let sent = way.send(train, |has_taken| {
@@ -229,7 +225,8 @@ impl Export {
         sent
     }
 
-    /// Waits until the rate limit allows another message, and then accounts for `count` records.
+    /// Waits until the rate limit allows another message of `count` records, and counts them
+    /// towards the limit.
     fn pace(&mut self, count: usize) {
         let Some(rate) = self.collector.rate else { return };
         let now = Instant::now();

@@ -6,43 +6,38 @@ use super::super::record::FlowRecord;
 use super::elements::*;
 use super::shape::{Fields, OPTIONS_FROM, Shape, View, fields};
 
-/// The version of IPFIX.
 const VERSION: u16 = 10;
 const SET_HEADER_LEN: usize = 4;
-/// The ids of sets that hold templates and options templates.
 const TEMPLATE_SET: u16 = 2;
 const OPTIONS_TEMPLATE_SET: u16 = 3;
-/// The template ids of our options records.
 const STATISTICS: u16 = OPTIONS_FROM;
 const LOSSES: u16 = OPTIONS_FROM + 1;
 const SELECTOR: u16 = OPTIONS_FROM + 2;
-/// The id of our flow selector, and its algorithm: a range of hashes (RFC 7014, section 6.2.2).
+/// The id of our flow selector, and its algorithm: hash-based selection (RFC 7014, section 6.2.2).
 const SELECTOR_ID: u64 = 1;
 const BY_HASH: u16 = 6;
-/// The number of scope fields in our options records: they say what the record describes.
+/// The number of scope fields in our options records. A scope field says what the record describes.
 const SCOPES: u16 = 1;
-/// The length field of a message has 16 bits.
+/// The maximum message length: the length field has 16 bits.
 pub(in super::super) const MESSAGE_MAX: usize = 65_535;
-/// The length of a variable-length element in a template, and the first byte of a two-byte length
-/// in a record.
+/// The length of a variable-length element in a template. The upper byte also begins a length of
+/// two bytes in a record.
 const ANY_LENGTH: u16 = 65_535;
 const LONG_TEXT: u8 = 255;
-/// The bit in an element's number for elements that an enterprise defines.
+/// The bit in an element's number that marks an enterprise's element.
 const OF_ENTERPRISE: u16 = 0x8000;
 
-/// The exporter's statistics about itself since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Statistics {
     pub(in super::super) messages: u64,
     pub(in super::super) records: u64,
     pub(in super::super) bytes: u64,
-    /// Records that were not sent, with their packets and bytes.
+    /// The number of records that were not sent, followed by their packets and bytes.
     pub(in super::super) lost: u64,
     pub(in super::super) lost_packets: u64,
     pub(in super::super) lost_bytes: u64,
-    /// Packets that the meters never saw.
+    /// The number of packets that the meters never saw.
     pub(in super::super) ignored: u64,
-    /// One flow of this many is metered.
     pub(in super::super) sample: u32,
 }
 
@@ -51,19 +46,15 @@ pub(in super::super) struct Statistics {
 pub(in super::super) struct Encoder {
     domain: u32,
     biflows: bool,
-    /// The maximum length of a message, in bytes.
     limit: usize,
-    /// The number of data records in the messages that were sent.
     sequence: u32,
-    /// The templates that the collector has received.
     known: Box<[bool; Shape::ALL]>,
     knows_options: bool,
-    /// The message and its contents. The contents take effect when the message is sent.
+    /// The current message and its contents, which take effect when the message is sent.
     message: Vec<u8>,
     data_records: u32,
     fresh: Vec<Shape>,
     has_options: bool,
-    /// The id of the open set, and its offset in the message.
     set: Option<(u16, usize)>,
 }
 
@@ -84,7 +75,6 @@ impl Encoder {
         }
     }
 
-    /// Limits further messages to `limit` bytes.
     pub(in super::super) fn limit_to(&mut self, limit: usize) {
         self.limit = limit.min(MESSAGE_MAX);
     }
@@ -93,34 +83,32 @@ impl Encoder {
         self.limit
     }
 
-    /// The sequence number of the next message.
     pub(in super::super) fn sequence(&self) -> u32 {
         self.sequence
     }
 
-    /// Forgets that messages without templates were sent since the next one had this number.
+    /// Resets the sequence number to the one of an earlier message, because the later messages,
+    /// which have no templates, were not sent.
     pub(in super::super) fn back_to_sequence(&mut self, sequence: u32) {
         self.sequence = sequence;
     }
 
-    /// Whether the last message has templates that the collector does not know.
     pub(in super::super) fn has_templates(&self) -> bool {
         !self.fresh.is_empty() || (self.has_options && !self.knows_options)
     }
 
-    /// Makes the encoder send all templates again before their next use.
+    /// Makes the encoder send each template again before its next use.
     pub(in super::super) fn forget_templates(&mut self) {
         self.known.fill(false);
         self.knows_options = false;
     }
 
-    /// Begins a session on a new connection. Its sequence numbers begin at 0.
     pub(in super::super) fn begin_session(&mut self) {
         self.forget_templates();
         self.sequence = 0;
     }
 
-    /// Builds a message from as many records as fit, from the first on. Returns their number.
+    /// Builds a message from the first records that fit. Returns their number.
     pub(in super::super) fn encode(&mut self, records: &[FlowRecord], now: SystemTime) -> usize {
         self.begin(now);
         let mut encoded = 0;
@@ -131,8 +119,8 @@ impl Encoder {
             } else {
                 View::each(record).for_each(|view| self.record(&view));
             }
-            // A message with a single record is never refused here. The network reports if the
-            // message is too long.
+            // A message with a single record is always accepted here. If the message is too long,
+            // the network reports an error.
             if self.message.len() > self.limit && encoded > 0 {
                 self.back_to(&before);
                 break;
@@ -143,7 +131,6 @@ impl Encoder {
         encoded
     }
 
-    /// Builds a message of the exporter's statistics.
     pub(in super::super) fn encode_statistics(&mut self, statistics: &Statistics, now: SystemTime) {
         self.begin(now);
         let about_exporter = [
@@ -174,17 +161,16 @@ impl Encoder {
         self.finish();
     }
 
-    /// The number of data records in the last message.
     pub(in super::super) fn data_records(&self) -> u32 {
         self.data_records
     }
 
-    /// The last message.
     pub(in super::super) fn message(&self) -> &[u8] {
         &self.message
     }
 
-    /// Notes that the last message was sent: its records count, and its templates are known.
+    /// Records that the current message was sent: its records count, and the collector knows its
+    /// templates.
     pub(in super::super) fn sent(&mut self) {
         self.sequence = self.sequence.wrapping_add(self.data_records);
         for shape in self.fresh.drain(..) {
@@ -194,7 +180,7 @@ impl Encoder {
     }
 
     fn begin(&mut self, now: SystemTime) {
-        // After 2106 the value wraps around, like the field.
+        // The field and this value wrap around in 2106.
         let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as u32;
         self.message.clear();
         self.message.extend_from_slice(&VERSION.to_be_bytes());
@@ -218,8 +204,8 @@ impl Encoder {
         self.data_records += 1;
     }
 
-    /// Writes an options record, and its template first if the collector does not know it. The
-    /// first element is the scope.
+    /// Writes an options record. If the collector does not know its template, writes the template
+    /// first. The first element is the scope.
     fn options(&mut self, id: u16, elements: &[(Element, Number)]) {
         let put =
             |to: &mut dyn NumberFields| elements.iter().for_each(|(element, number)| to.number(*element, *number));
@@ -232,7 +218,6 @@ impl Encoder {
         self.data_records += 1;
     }
 
-    /// Continues a set with this id, or begins a new one.
     fn open(&mut self, id: u16) {
         if self.set.is_some_and(|(open, _)| open == id) {
             return;
@@ -260,8 +245,8 @@ impl Encoder {
         Mark { len: self.message.len(), set: self.set, data_records: self.data_records, fresh: self.fresh.len() }
     }
 
-    /// Restores the message to an earlier state. A set that was closed in between has its length
-    /// already, and `close` writes the length again.
+    /// Restores an earlier state of the message. `close` may write the length of an already closed
+    /// set again.
     fn back_to(&mut self, mark: &Mark) {
         self.message.truncate(mark.len);
         self.fresh.truncate(mark.fresh);
@@ -269,7 +254,6 @@ impl Encoder {
     }
 }
 
-/// The value of an element in an options record.
 #[derive(Clone, Copy)]
 enum Number {
     Two(u16),
@@ -277,7 +261,6 @@ enum Number {
     Eight(u64),
 }
 
-/// Takes the elements of an options record.
 trait NumberFields {
     fn number(&mut self, element: Element, value: Number);
 }
@@ -292,7 +275,6 @@ impl<F: Fields> NumberFields for F {
     }
 }
 
-/// A state of a message that `back_to` can restore.
 struct Mark {
     len: usize,
     set: Option<(u16, usize)>,
@@ -300,7 +282,6 @@ struct Mark {
     fresh: usize,
 }
 
-/// Writes the values of elements.
 struct Values<'a>(&'a mut Vec<u8>);
 
 impl Fields for Values<'_> {
@@ -309,7 +290,7 @@ impl Fields for Values<'_> {
         self.0.extend_from_slice(&value);
     }
 
-    /// Writes the text with its length in front (RFC 7011, section 7).
+    /// Writes the length of the text and then the text (RFC 7011, section 7).
     fn put_text(&mut self, _: Element, value: &str) {
         match u8::try_from(value.len()) {
             Ok(length) if length < LONG_TEXT => self.0.push(length),
@@ -322,7 +303,6 @@ impl Fields for Values<'_> {
     }
 }
 
-/// Writes a template: the numbers and lengths of elements.
 struct Template<'a> {
     to: &'a mut Vec<u8>,
     count: u16,
@@ -350,7 +330,7 @@ impl Template<'_> {
     }
 }
 
-/// Writes a template record. An options template has a number of scopes.
+/// Writes a template record. For an options template, `scopes` is its number of scope fields.
 fn template(message: &mut Vec<u8>, id: u16, scopes: Option<u16>, elements: impl FnOnce(&mut Template<'_>)) {
     message.extend_from_slice(&id.to_be_bytes());
     let count_at = message.len();

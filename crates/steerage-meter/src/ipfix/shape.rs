@@ -1,11 +1,11 @@
-//! The shape of a record: which elements it has.
+//! The shape of a record, which determines its elements.
 //!
-//! A shape is a set of bits for the properties of a record that decide about its elements. The id
-//! of a template is made of these bits, so there is no table of templates. The template of a shape
-//! is written when its first record is.
+//! A shape is a set of bits for the record properties that determine its elements. The id of a
+//! template consists of these bits, so there is no table of templates. The template of a shape is
+//! sent before the first record of this shape.
 //!
-//! [`fields`] lists each element of a record together with its value. It writes both templates and
-//! records, so they always agree.
+//! [`fields`] lists each element of a record together with its value. Both templates and records
+//! are written by this function, so that they always agree.
 
 use steerage::flow::{HeaderKind, protocol};
 
@@ -21,19 +21,18 @@ const TEMPLATES_FROM: u16 = 256;
 /// The seconds from 1900, the start of NTP time, to 1970.
 const NTP_BEFORE_UNIX: u64 = 2_208_988_800;
 
-/// The segment type for VXLAN, in the upper byte of the element (IANA: layer2SegmentId).
+/// The segment type for VXLAN, in the upper byte of layer2SegmentId (IANA).
 const SEGMENT_IS_VXLAN: u64 = 0x01 << 56;
 
 /// The direction value of a record with both directions: the forward direction is the initiator's
 /// (RFC 5103, section 6.3).
 const DIRECTION_INITIATOR: u8 = 1;
 
-/// The properties of a record that decide which elements it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape(u16);
 
 impl Shape {
-    // The lowest three bits hold the kind of the key.
+    // The lowest three bits are the kind of the key.
     const TCP: u16 = 1 << 3;
     const ICMP: u16 = 1 << 4;
     const BACK: u16 = 1 << 5;
@@ -48,7 +47,6 @@ impl Shape {
     const DNS_RESPONSE: u16 = 1 << 12;
     const TLS: u16 = 1 << 13;
     const HTTP: u16 = 1 << 14;
-    /// The number of shapes.
     pub(super) const ALL: usize = 1 << 15;
 
     fn of(view: &View<'_>) -> Self {
@@ -78,12 +76,10 @@ impl Shape {
         Self(bits)
     }
 
-    /// The id of the shape's template.
     pub(super) fn template(self) -> u16 {
         TEMPLATES_FROM + self.0
     }
 
-    /// The number of the shape, below [`ALL`](Self::ALL).
     pub(super) fn number(self) -> usize {
         usize::from(self.0)
     }
@@ -93,24 +89,20 @@ impl Shape {
     }
 }
 
-/// The first id after the templates of flows. The templates of options follow.
+/// The first template id after those of flows. Options templates use the ids from here on.
 pub(super) const OPTIONS_FROM: u16 = TEMPLATES_FROM + Shape::ALL as u16;
 
-/// The traffic of a direction, its TCP flags, and its TCP health.
 type Direction = (Traffic, u16, TcpDirection);
 
-/// A record in the form in which it is written: with both directions, or with one of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'a> {
     record: &'a FlowRecord,
     turned: bool,
     forth: Direction,
-    /// `None` if the record has only one direction.
     back: Option<Direction>,
 }
 
 impl<'a> View<'a> {
-    /// One view with both directions.
     pub(super) fn both(record: &'a FlowRecord) -> Self {
         let (flow, flags) = (record.flow(), record.flow().tcp_flags());
         let ((forth, back), health) = (flow.traffic(), flow.health());
@@ -118,7 +110,6 @@ impl<'a> View<'a> {
         Self { record, turned: flow.is_turned(), forth, back: Some(back) }
     }
 
-    /// One view for each direction that has packets.
     pub(super) fn each(record: &'a FlowRecord) -> impl Iterator<Item = Self> {
         let both = Self::both(record);
         let forth = Self { back: None, ..both };
@@ -131,15 +122,11 @@ impl<'a> View<'a> {
     }
 }
 
-/// Receives the elements of a record, one after the other.
 pub(super) trait Fields {
-    /// An element of fixed length and its value.
     fn put<const N: usize>(&mut self, element: Element, value: [u8; N]);
-    /// An element of variable length and its value.
     fn put_text(&mut self, element: Element, value: &str);
 }
 
-/// Passes each element of a record of this shape to `to`, in the order of its template.
 #[inline]
 pub(super) fn fields(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     let View { record, forth, .. } = view;
@@ -177,7 +164,6 @@ pub(super) fn fields(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     }
 }
 
-/// Writes the flow's endpoints.
 #[inline]
 fn key(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     let key = &view.record.flow().key;
@@ -214,8 +200,8 @@ fn key(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
         }
         Kind::Link => to.put(ETHERNET_TYPE, ports.0.to_be_bytes()),
         Kind::Mpls => {
-            // Labels belong to one direction, so this key is never turned. `source` has the first
-            // label, `destination` the last.
+            // Labels belong to one direction, so the endpoints of this key are never swapped.
+            // `source` has the first label, `destination` the last label.
             let [first, last] = [source, destination].map(|end| (end >> 64) as u32);
             to.put(MPLS_TOP_LABEL_STACK_SECTION, label(first, first == last));
             to.put(MPLS_LABEL_STACK_SECTION_2, label(last, true));
@@ -224,7 +210,6 @@ fn key(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     }
 }
 
-/// Writes the VLAN tags and the tunnel of the first packet.
 #[inline]
 fn tags(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     let [outer, inner] = view.record.vlans();
@@ -248,7 +233,7 @@ fn tags(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
 }
 
 /// Writes the names in the flow's packets. Neither IPFIX nor ntop has an element for the protocols
-/// that a TLS client offers.
+/// that a TLS client offers (ALPN).
 fn names(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     let Some(names) = view.record.names() else { return };
     let text = |name: &Option<Box<str>>| name.clone().unwrap_or_default();
@@ -268,18 +253,17 @@ fn names(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     }
 }
 
-/// An MPLS label without its class. `is_last` marks the bottom of the stack.
+/// An MPLS label without its traffic class. `is_last` sets the bottom-of-stack bit.
 fn label(label: u32, is_last: bool) -> [u8; 3] {
     let [_, a, b, c] = (label << 4 | u32::from(is_last)).to_be_bytes();
     [a, b, c]
 }
 
-/// Milliseconds since 1970.
 fn millis(nanos: u64) -> [u8; 8] {
     (nanos / 1_000_000).to_be_bytes()
 }
 
-/// A time in NTP format: seconds since 1900, and a fraction of 32 bits, rounded to the nearest
+/// A time in NTP format: the seconds since 1900, and a fraction of 32 bits, rounded to the nearest
 /// value.
 fn ntp(nanos: u64) -> [u8; 8] {
     let (seconds, part) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
@@ -296,7 +280,7 @@ mod tests {
         // RFC 5905's figure 4: 1 Jan 1970 is 2,208,988,800.
         assert_eq!(ntp(0), [0x83, 0xaa, 0x7e, 0x80, 0, 0, 0, 0]);
         assert_eq!(ntp(500_000_000)[4..], [0x80, 0, 0, 0]);
-        // Each nanosecond has a distinct fraction.
+        // Each nanosecond must have a distinct fraction.
         for nanos in [1, 2, 999_999_998, 999_999_999] {
             let fraction = u64::from(u32::from_be_bytes(ntp(nanos)[4..].try_into().unwrap()));
             assert_eq!((fraction * 1_000_000_000 + (1 << 31)) >> 32, nanos);

@@ -1,4 +1,5 @@
-//! The transport to a collector: UDP datagrams, or a TCP connection that is restored if it breaks.
+//! The transport to a collector: UDP datagrams, or a TCP connection that is opened again after it
+//! breaks.
 
 use std::io::{self, IoSlice, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -11,41 +12,37 @@ use steerage::flow::wire::{ipv4, ipv6, udp};
 
 use super::collector::{Collector, MTU_MIN, Transport};
 
-/// The timeout for connecting.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// The first and the longest wait between two attempts to connect. The wait doubles each time.
+/// The first and the longest wait between two connection attempts. The wait doubles after each
+/// attempt.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// The timeout of a write. After it, the thread checks for a request to stop.
+/// The timeout of a write, after which the thread checks for a request to stop.
 pub(super) const WRITE_LOOK: Duration = Duration::from_millis(250);
 /// The size of the IP and UDP headers.
 const UDP_OVER_IPV4: usize = ipv4::BYTES + udp::BYTES;
 const UDP_OVER_IPV6: usize = ipv6::BYTES + udp::BYTES;
 /// The size of messages over TCP. TCP itself has no limit for the size of a message.
 const TCP_MESSAGE: usize = 16 << 10;
-/// The most messages that a train has. Linux takes at least 64 (`UDP_MAX_SEGMENTS`).
+/// The maximum number of messages in a train. Linux accepts at least 64 (`UDP_MAX_SEGMENTS`).
 const TRAIN_MESSAGES: usize = 64;
-/// The longest train, in bytes: the longest IP packet without the longest headers.
+/// The maximum length of a train in bytes: the longest IP packet without the longest headers.
 const TRAIN_BYTES: usize = 65_535 - UDP_OVER_IPV6;
 
-/// The transport to a collector.
 #[derive(Debug)]
 pub(super) struct Way {
     addresses: Vec<SocketAddr>,
     open: Open,
-    /// Whether the kernel takes several datagrams at a time, as far as is known.
     takes_trains: bool,
-    /// The last error that kept messages from being sent.
     error: Option<io::Error>,
 }
 
-/// Messages that are sent together: one after the other, all of the first one's length, and the last
-/// one possibly shorter. The kernel cuts them into datagrams (`UDP_SEGMENT`), which costs it less than a
-/// system call for each.
+/// Messages that are sent with one system call. All messages have the length of the first message,
+/// except the last message, which may be shorter. The kernel cuts the train into datagrams
+/// (`UDP_SEGMENT`), which costs less than a system call for each.
 #[derive(Debug, Default)]
 pub(super) struct Train {
     bytes: Vec<u8>,
-    /// The length of the first message, in bytes.
     length: usize,
     messages: usize,
     records: u64,
@@ -57,7 +54,8 @@ impl Train {
         (self.length, self.messages, self.records) = (0, 0, 0);
     }
 
-    /// Adds a message with so many data records, if it may follow the others. Returns whether it does.
+    /// Adds a message with this many data records, if the train has room for it. Returns true if
+    /// the message was added.
     pub(super) fn add(&mut self, message: &[u8], records: u32) -> bool {
         if self.messages == 0 {
             self.length = message.len();
@@ -77,7 +75,6 @@ impl Train {
         self.messages
     }
 
-    /// The number of data records.
     pub(super) fn records(&self) -> u64 {
         self.records
     }
@@ -91,7 +88,7 @@ impl Train {
 enum Open {
     Udp(UdpSocket),
     Tcp(TcpStream),
-    /// TCP without a connection at the moment.
+    /// TCP without a connection.
     Down {
         since: Instant,
         retry_at: Instant,
@@ -99,30 +96,27 @@ enum Open {
     },
 }
 
-/// The result of sending a message.
 #[derive(Debug)]
 pub(super) enum Sent {
     Yes,
-    /// The message was sent, but the collector's host had refused an earlier one, so no program was
+    /// The message was sent. The collector's host had refused an earlier message, so no program was
     /// listening then.
     AfterRefusal,
-    /// The message is too long for the network.
     TooLong,
-    /// The kernel does not take several datagrams at a time. None was sent.
+    /// The kernel does not accept several datagrams at a time, so no message was sent.
     NotTogether,
-    /// The collector's host had refused an earlier message, and the messages of this train were not sent.
+    /// The collector's host had refused an earlier message, so the messages of this train were not
+    /// sent.
     Refused,
-    /// The message was not sent.
     No,
-    /// The connection broke.
     Broken,
 }
 
 impl Way {
     /// Opens the socket. For TCP, it also tries to connect.
     ///
-    /// If the collector does not answer, the transport tries again later. The second result has the
-    /// reason.
+    /// If the collector does not answer, the transport tries to connect again later. The second
+    /// result has the reason.
     pub(super) fn open(collector: &Collector) -> io::Result<(Self, Option<io::Error>)> {
         let addresses: Vec<_> = (collector.host.as_str(), collector.port).to_socket_addrs()?.collect();
         match collector.transport {
@@ -139,7 +133,6 @@ impl Way {
         }
     }
 
-    /// The maximum length of a message, in bytes.
     pub(super) fn message_max(&self, mtu: usize) -> usize {
         match &self.open {
             Open::Udp(socket) => mtu - Self::udp_headers(socket),
@@ -147,7 +140,7 @@ impl Way {
         }
     }
 
-    /// The maximum length of a message that every network carries, in bytes.
+    /// The maximum message length in bytes that every network supports.
     pub(super) fn message_min(&self) -> usize {
         self.message_max(MTU_MIN)
     }
@@ -156,7 +149,7 @@ impl Way {
         if socket.local_addr().is_ok_and(|address| address.is_ipv6()) { UDP_OVER_IPV6 } else { UDP_OVER_IPV4 }
     }
 
-    /// The time since which the collector is unreachable.
+    /// The time since which the collector has been unreachable.
     pub(super) fn down_since(&self) -> Option<Instant> {
         match self.open {
             Open::Down { since, .. } => Some(since),
@@ -164,7 +157,6 @@ impl Way {
         }
     }
 
-    /// The time of the next attempt to connect.
     pub(super) fn retry_at(&self) -> Option<Instant> {
         match self.open {
             Open::Down { retry_at, .. } => Some(retry_at),
@@ -176,19 +168,18 @@ impl Way {
         matches!(self.open, Open::Udp(_))
     }
 
-    /// The last error that kept messages from being sent, if it was not taken before.
     pub(super) fn take_error(&mut self) -> Option<io::Error> {
         self.error.take()
     }
 
-    /// Tries to connect to each address of the collector. Returns whether there is a connection.
+    /// Tries to connect to each address of the collector. Returns true if a connection exists.
     pub(super) fn connect(&mut self) -> bool {
         let Open::Down { since, wait, .. } = self.open else { return true };
         let mut error = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
         for address in &self.addresses {
             let connected = TcpStream::connect_timeout(address, CONNECT_MAX).and_then(|stream| {
                 stream.set_write_timeout(Some(WRITE_LOOK))?;
-                // Messages are as large as possible, so waiting for more data gains nothing.
+                // Messages are as large as possible, so Nagle's algorithm would gain nothing.
                 stream.set_nodelay(true)?;
                 Ok(stream)
             });
@@ -205,13 +196,12 @@ impl Way {
         false
     }
 
-    /// Whether a train of several messages can be sent.
     pub(super) fn takes_trains(&self) -> bool {
         self.takes_trains
     }
 
-    /// Sends all messages of a train, or none of them. If the collector is slow, `progress` is called
-    /// whenever it took some bytes (true), or none for a while (false).
+    /// Sends all messages of a train, or none of them. If the collector is slow, `progress(true)`
+    /// is called after it took some bytes, and `progress(false)` if it took none for a while.
     pub(super) fn send(&mut self, train: &Train, mut progress: impl FnMut(bool)) -> Sent {
         match &mut self.open {
             Open::Udp(socket) => {
@@ -254,7 +244,7 @@ fn udp(addresses: &[SocketAddr]) -> io::Result<UdpSocket> {
     Err(error)
 }
 
-/// Sends the messages of a train. If that fails for good, `why` has the reason.
+/// Sends the messages of a train. After a permanent failure, `why` has the reason.
 fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>) -> Sent {
     let length = train.length as u16;
     let cut = [ControlMessage::UdpGsoSegments(&length)];
@@ -263,8 +253,8 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     let send = || sendmsg::<SockaddrStorage>(socket.as_raw_fd(), &bytes, cut, MsgFlags::empty(), None);
     match send() {
         Ok(_) => Sent::Yes,
-        // The kernel reports the refusal of an earlier datagram instead of sending this one. The program that
-        // listens now knows no templates, so it gets one message without them at most.
+        // The kernel reports the refusal of an earlier datagram instead of sending this one. The
+        // program that listens now knows no templates, so it gets at most one message without them.
         Err(Errno::ECONNREFUSED) if train.messages > 1 => Sent::Refused,
         Err(Errno::ECONNREFUSED) => match send() {
             Ok(_) => Sent::AfterRefusal,
@@ -273,8 +263,9 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
                 Sent::No
             }
         },
-        // Before 6.11, the interface has to make checksums (EIO). The others are what versions say to
-        // datagrams that are too long, too many or unknown.
+        // EIO: before Linux 6.11, the interface must support checksum offload. The further errors
+        // mean that datagrams are too long or too many, or that the kernel does not know the
+        // option.
         Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP) if train.messages > 1 => {
             Sent::NotTogether
         }
@@ -285,8 +276,8 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     }
 }
 
-/// Detects that the collector has closed the connection. Without the check, a write would seem to
-/// succeed, and its message would be lost.
+/// Detects that the collector has closed the connection. Without this check, the next write would
+/// appear to succeed although its message is lost.
 fn check(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let peeked = stream.peek(&mut [0]);
@@ -336,7 +327,6 @@ mod tests {
         assert_eq!((0..100).take_while(|_| train.add(&[7; 20], 1)).count(), TRAIN_MESSAGES);
     }
 
-    /// The kernel cuts a train into the messages that were put in.
     #[test]
     fn a_train_arrives_as_its_messages() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -5,28 +5,23 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::text::Text;
 
 const HEADER_LEN: usize = 12;
-/// The maximum number of records that are read in an answer.
+/// The maximum number of answer records that are read.
 const RECORDS_MAX: u16 = 32;
-/// The maximum number of labels in a name: 127 of one byte each, in 255 bytes.
+/// The maximum number of labels in a name: 127 labels of one byte each, in 255 bytes.
 const LABELS_MAX: usize = 127;
-/// The response flag, the opcode bits, and the response code bits.
 const RESPONSE: u16 = 0x8000;
 const OPCODE: u16 = 0x7800;
 const RCODE: u16 = 0x000f;
-/// Record types, and the class of the Internet.
 const A: u16 = 1;
 const CNAME: u16 = 5;
 const PTR: u16 = 12;
 const AAAA: u16 = 28;
 const INTERNET: u16 = 1;
 
-/// The contents of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) id: u16,
-    /// The first question: its name and type.
     pub(super) question: Option<(Box<str>, u16)>,
-    /// For a response: its code, and the addresses and names in it.
     pub(super) response: Option<(u8, Option<Box<str>>)>,
 }
 
@@ -34,7 +29,7 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Reads a message. Its end may be missing. Returns `None` if the bytes are no DNS message.
+/// Reads a message, whose end may be cut off. Returns `None` if the bytes are not a DNS message.
 pub(super) fn read(message: &[u8]) -> Option<Message> {
     let header: &[u8; HEADER_LEN] = message.first_chunk()?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
@@ -47,7 +42,6 @@ pub(super) fn read(message: &[u8]) -> Option<Message> {
     if questions == 1 {
         let (name, behind) = name(message, at)?;
         question = Some((name, be16(message, behind)?));
-        // Skip the type and the class.
         at = behind + 4;
         message.get(..at)?;
     } else if !is_response {
@@ -57,7 +51,6 @@ pub(super) fn read(message: &[u8]) -> Option<Message> {
     Some(Message { id, question, response })
 }
 
-/// The addresses and names in all complete records.
 fn read_answers(message: &[u8], mut at: usize, records: u16) -> Option<Box<str>> {
     let mut text = Text::default();
     for _ in 0..records.min(RECORDS_MAX) {
@@ -67,10 +60,8 @@ fn read_answers(message: &[u8], mut at: usize, records: u16) -> Option<Box<str>>
     text.take()
 }
 
-/// Adds the address or name in a record. Returns the offset of the next record.
 fn read_record(message: &[u8], at: usize, text: &mut Text) -> Option<usize> {
     let at = skip_name(message, at)?;
-    // Type, class, time to live, length.
     let (kind, class, length) = (be16(message, at)?, be16(message, at + 2)?, be16(message, at + 8)?);
     let start = at + 10;
     let end = start + usize::from(length);
@@ -98,8 +89,7 @@ fn read_record(message: &[u8], at: usize, text: &mut Text) -> Option<usize> {
     Some(end)
 }
 
-/// Adds an address or a name completely or not at all, with a space in front if it is not the
-/// first.
+/// Adds an address or a name completely, or not at all. A space separates it from an earlier value.
 fn put(text: &mut Text, value: std::fmt::Arguments<'_>) {
     if text.is_empty() {
         text.put(value)
@@ -108,7 +98,7 @@ fn put(text: &mut Text, value: std::fmt::Arguments<'_>) {
     };
 }
 
-/// Reads the name at `start`. Returns it with the offset after its first part. Each part of a
+/// Reads the name at `start`. Returns the name and the offset after its first part. Each part of a
 /// compressed name must begin before the part that refers to it, so the loop ends.
 fn name(message: &[u8], start: usize) -> Option<(Box<str>, usize)> {
     let mut text = Text::default();
@@ -142,7 +132,6 @@ fn name(message: &[u8], start: usize) -> Option<(Box<str>, usize)> {
     None
 }
 
-/// The offset after the name at `at`.
 fn skip_name(message: &[u8], mut at: usize) -> Option<usize> {
     for _ in 0..=LABELS_MAX {
         let length = *message.get(at)?;
@@ -160,7 +149,6 @@ fn skip_name(message: &[u8], mut at: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Builds a message from flags, counts and the rest.
     fn message(flags: u16, questions: u16, answers: u16, rest: &[u8]) -> Vec<u8> {
         let header = [7, flags, questions, answers, 0, 0].map(u16::to_be_bytes).concat();
         [&header, rest].concat()
@@ -172,7 +160,7 @@ mod tests {
     fn a_query_and_its_response() {
         let query = read(&message(0x0100, 1, 0, QUESTION)).unwrap();
         assert_eq!(query, Message { id: 7, question: Some(("www.example.org".into(), 1)), response: None });
-        // A name by reference to `example.org`, a text record that is skipped, and an address of
+        // A name that refers to `example.org`, a text record that is skipped, and an address of
         // each family.
         let records = [
             &b"\xc0\x0c\x00\x05\x00\x01\x00\x00\x00\x09\x00\x04\x01a\xc0\x10"[..],
@@ -183,7 +171,7 @@ mod tests {
         let response = message(0x8180, 1, 4, &[QUESTION, &records.concat()].concat());
         let expected = "a.example.org 10.0.0.1 fd00::2";
         assert_eq!(read(&response).unwrap().response, Some((0, Some(expected.into()))));
-        // A record that is cut off is not read.
+        // A record that is cut off is ignored.
         assert_eq!(read(&response[..response.len() - 1]).unwrap().response, Some((0, Some(expected[..22].into()))));
         assert_eq!(read(&message(0x8183, 1, 0, QUESTION)).unwrap().response, Some((3, None)));
     }
@@ -196,7 +184,7 @@ mod tests {
         }
         assert_eq!(read(&message(0, 1, 0, &b"\x01a".repeat(200))), None);
         assert_eq!(read(&message(0, 1, 0, b"\0\0\x02\0\x01")).unwrap().question, Some((".".into(), 2)));
-        // Queries have one question, and other opcodes have other records.
+        // A query has one question, and messages with other opcodes have other records.
         assert!(read(&message(0, 2, 0, QUESTION)).is_none() && read(&message(0x2800, 1, 0, QUESTION)).is_none());
     }
 }

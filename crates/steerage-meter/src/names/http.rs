@@ -5,7 +5,7 @@ use super::text::Text;
 
 /// The length of the longest known method: UPDATEREDIRECTREF (RFC 4437).
 const METHOD_MAX: usize = 17;
-/// The end of a request line before its minor version.
+/// The end of a request line without the minor version.
 const VERSION: &[u8] = b" HTTP/1.";
 
 /// Whether a stream with this beginning may be a request: capital letters, then a space.
@@ -14,7 +14,7 @@ pub(super) fn may_begin(stream: &[u8]) -> bool {
     method > 0 && stream.get(method).is_none_or(|byte| *byte == b' ')
 }
 
-/// Reads the beginning of a stream. Returns the host, if the request names one.
+/// Reads the beginning of a stream. Returns the host that the request names.
 pub(super) fn read(stream: &[u8]) -> Read<Option<Box<str>>> {
     if !may_begin(stream) {
         return Read::Other;
@@ -38,7 +38,6 @@ pub(super) fn read(stream: &[u8]) -> Read<Option<Box<str>>> {
     Read::Part
 }
 
-/// The first line, and the bytes after it.
 fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let line = &bytes[..end];

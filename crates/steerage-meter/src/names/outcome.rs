@@ -1,10 +1,9 @@
-/// The result of reading the beginning of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Read<T> {
-    /// It is a complete message.
+    /// The bytes are a complete message.
     Whole(T),
-    /// It may be the beginning of a message.
+    /// The bytes may be the beginning of a message.
     Part,
-    /// It is something else.
+    /// The bytes are not a message of this protocol.
     Other,
 }

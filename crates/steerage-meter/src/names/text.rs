@@ -1,16 +1,15 @@
-//! Names as text: bounded, printable, without spaces and commas.
+//! Names as text: bounded in length, printable, without spaces and commas.
 
 use std::fmt::Write;
 
 use super::TEXT_MAX;
 
-/// A text that ends after [`TEXT_MAX`] bytes.
 #[derive(Debug, Default)]
 pub(super) struct Text(String);
 
 impl Text {
-    /// Adds the bytes of a name. Bytes other than printable ASCII are written as `\DDD`, like in
-    /// DNS zone files. So are spaces, backslashes, commas and the bytes in `also`.
+    /// Adds the bytes of a name. Spaces, backslashes, commas, the bytes in `also` and all bytes
+    /// except printable ASCII are written as `\DDD`, as in DNS zone files.
     pub(super) fn name(&mut self, bytes: &[u8], also: &[u8]) -> &mut Self {
         for byte in bytes {
             if byte.is_ascii_graphic() && !matches!(byte, b'\\' | b',') && !also.contains(byte) {
@@ -22,7 +21,6 @@ impl Text {
         self
     }
 
-    /// Adds a separator, unless the text is empty.
     pub(super) fn separate(&mut self, by: char) -> &mut Self {
         if !self.0.is_empty() {
             self.put(format_args!("{by}"));
@@ -30,10 +28,9 @@ impl Text {
         self
     }
 
-    /// Adds a part completely, or nothing if there is not enough room.
+    /// Adds a part completely, or nothing if the text has too little room.
     pub(super) fn put(&mut self, part: std::fmt::Arguments<'_>) -> &mut Self {
         let before = self.0.len();
-        // Writing to memory does not fail.
         let _ = self.0.write_fmt(part);
         if self.0.len() > TEXT_MAX {
             self.0.truncate(before);
@@ -45,7 +42,6 @@ impl Text {
         self.0.is_empty()
     }
 
-    /// Takes the text. `None` if it is empty.
     pub(super) fn take(&mut self) -> Option<Box<str>> {
         if self.0.is_empty() { None } else { Some(std::mem::take(&mut self.0).into_boxed_str()) }
     }

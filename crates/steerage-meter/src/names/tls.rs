@@ -1,34 +1,29 @@
-//! Reads the ClientHello of TLS (RFC 8446, section 4.1.2): the server name (RFC 6066) and the
-//! offered protocols (RFC 7301).
+//! Reads the TLS ClientHello (RFC 8446, section 4.1.2): the server name (RFC 6066) and the offered
+//! protocols (RFC 7301).
 
 use super::outcome::Read;
 use super::text::Text;
 
-/// The types of records, messages and extensions.
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
 const PROTOCOLS: u16 = 16;
-/// The upper byte of all versions since SSL 3.
+/// The upper byte of all TLS versions, and of SSL 3.
 const VERSION: u8 = 3;
-/// The header sizes of a record and a message.
 const RECORD_HEADER: usize = 5;
 const MESSAGE_HEADER: usize = 4;
 
-/// The names in a ClientHello.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub(super) sni: Option<Box<str>>,
     pub(super) alpn: Option<Box<str>>,
 }
 
-/// Whether a stream with this beginning may be TLS.
 pub(super) fn may_begin(stream: &[u8]) -> bool {
     stream.first() == Some(&HANDSHAKE) && stream.get(1).is_none_or(|version| *version == VERSION)
 }
 
-/// Reads the beginning of a stream.
 pub(super) fn read(stream: &[u8]) -> Read<Greeting> {
     if !may_begin(stream) {
         return Read::Other;
@@ -61,7 +56,7 @@ pub(super) fn read(stream: &[u8]) -> Read<Greeting> {
     Read::Part
 }
 
-/// Takes a part from the front. Its first `N` bytes are its length.
+/// Takes a length-prefixed part from the front. The length has `N` bytes.
 fn take<'a, const N: usize>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = from.first_chunk::<N>()?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
     let part = from.get(N..N + length)?;
@@ -70,7 +65,6 @@ fn take<'a, const N: usize>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
 }
 
 fn greeting(hello: &[u8]) -> Option<Greeting> {
-    // The version, and 32 random bytes.
     let mut rest = hello.get(2 + 32..)?;
     take::<1>(&mut rest)?; // session
     take::<2>(&mut rest)?; // ciphers
@@ -116,7 +110,6 @@ pub(super) mod tests {
         [&length[4 - N..], bytes].concat()
     }
 
-    /// Builds a ClientHello in records of at most `record` bytes.
     pub(in super::super) fn hello(sni: &str, alpn: &[&str], record: usize) -> Vec<u8> {
         let name = sized::<2>(&sized::<2>(&[&[HOST_NAME], &sized::<2>(sni.as_bytes())[..]].concat()));
         let list: Vec<u8> = alpn.iter().flat_map(|protocol| sized::<1>(protocol.as_bytes())).collect();
@@ -146,7 +139,7 @@ pub(super) mod tests {
         assert_eq!(read(&server), Read::Other);
         assert_eq!(read(b"\x16\x02\x01\0\x05"), Read::Other);
         assert_eq!(read(b"GET / HTTP/1.1\r\n"), Read::Other);
-        // Without extensions there is no name.
+        // A ClientHello without extensions has no name.
         let plain = [&[22, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3][..], &[0; 32], &[0, 0, 2, 0, 47, 1, 0]].concat();
         assert_eq!(read(&plain), Read::Whole(Greeting::default()));
     }

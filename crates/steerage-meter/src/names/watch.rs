@@ -5,25 +5,19 @@ use std::sync::Arc;
 use super::outcome::Read;
 use super::{FlowNames, LOOKS_MAX, STREAM_MAX, dns, http, tls};
 
-/// The data of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Payload<'a> {
     pub(in super::super) data: &'a [u8],
     /// The TCP sequence number. `None` for a datagram.
     pub(in super::super) sequence: Option<u32>,
-    /// Whether the capture has all of the data.
     pub(in super::super) is_whole: bool,
 }
 
-/// The names and unfinished messages of a flow.
 #[derive(Debug)]
 pub(super) struct Watch {
     names: Option<Arc<FlowNames>>,
-    /// The id of the DNS query whose name is in `names`.
     query: Option<u16>,
-    /// The number of segments that may still be read, per direction.
     left: [u8; 2],
-    /// Unfinished messages, per direction.
     begun: [Option<Box<Begun>>; 2],
 }
 
@@ -33,10 +27,8 @@ impl Default for Watch {
     }
 }
 
-/// The beginning of a message whose rest has not arrived.
 #[derive(Debug)]
 struct Begun {
-    /// The sequence number of the next byte.
     next: u32,
     bytes: Vec<u8>,
 }
@@ -44,8 +36,8 @@ struct Begun {
 impl Begun {
     /// Adds the new bytes of a segment. Returns false if bytes before the segment are missing.
     fn add(&mut self, sequence: u32, data: &[u8]) -> bool {
-        // The number of bytes that arrived before. If bytes are missing, the subtraction wraps
-        // around to a huge number.
+        // The number of bytes that have arrived already. If bytes are missing, the subtraction
+        // wraps around to a huge number.
         let known = self.next.wrapping_sub(sequence) as usize;
         if known > STREAM_MAX {
             return false;
@@ -59,12 +51,10 @@ impl Begun {
 }
 
 impl Watch {
-    /// Whether packets of this direction should be read.
     pub(super) fn wants(&self, side: usize) -> bool {
         self.left[side] > 0
     }
 
-    /// Whether the rest of a message is missing.
     pub(super) fn waits(&self) -> bool {
         self.begun.iter().any(Option::is_some)
     }
@@ -73,7 +63,7 @@ impl Watch {
         self.names.clone()
     }
 
-    /// Looks for names in a packet of this direction. The beginning of a message is kept only if
+    /// Searches a packet of this direction for names. The beginning of a message is kept only if
     /// `may_wait` is set.
     pub(super) fn look(&mut self, side: usize, payload: &Payload<'_>, is_dns: bool, may_wait: bool) {
         self.left[side] -= 1;
@@ -86,7 +76,7 @@ impl Watch {
         let read = match &mut self.begun[side] {
             Some(begun) => {
                 if !begun.add(sequence, payload.data) {
-                    // A segment is missing, so the following ones cannot be read.
+                    // A segment is missing, so the later segments cannot be read.
                     return self.settle(side);
                 }
                 let bytes = std::mem::take(&mut begun.bytes);
@@ -108,7 +98,6 @@ impl Watch {
         }
     }
 
-    /// Keeps the beginning of a message until its rest arrives.
     fn wait(&mut self, side: usize, sequence: u32, payload: &Payload<'_>, may_wait: bool) {
         let has_room = match &self.begun[side] {
             Some(begun) => begun.bytes.len() < STREAM_MAX,
@@ -123,7 +112,6 @@ impl Watch {
         });
     }
 
-    /// Stops reading this direction.
     fn settle(&mut self, side: usize) {
         self.left[side] = 0;
         self.begun[side] = None;
@@ -133,7 +121,6 @@ impl Watch {
         (self.left, self.begun) = ([0; 2], [None, None]);
     }
 
-    /// Reads the beginning of a stream.
     fn read(&mut self, side: usize, stream: &[u8], is_dns: bool) -> Read<()> {
         if is_dns {
             let Some(length) = stream.first_chunk() else { return Read::Part };
@@ -168,7 +155,7 @@ impl Watch {
         }
     }
 
-    /// Notes the first query and its response, or the first response if there was no query.
+    /// Stores the first query and its response. If there was no query, stores the first response.
     fn note_message(&mut self, side: usize, message: dns::Message) {
         let dns::Message { id, question, response } = message;
         let is_first = self.query.is_none();
@@ -196,8 +183,8 @@ impl Watch {
     }
 }
 
-/// The names in a stream of segments, and the number of reads, for the fuzzer. `is_dns` says that
-/// the ports are those of DNS.
+/// The names in a stream of segments, and the number of reads, for the fuzzer. `is_dns` means that
+/// a port is the DNS port.
 pub(in super::super) fn read_stream<'a>(
     packets: impl IntoIterator<Item = (bool, Payload<'a>)>,
     is_dns: bool,
@@ -242,14 +229,13 @@ mod tests {
         assert_eq!(sni(segments(&hello, &[2000])), name);
         let mut parts = segments(&hello, &[1, 300, 200]);
         assert_eq!(sni(parts.clone()), name);
-        // A segment is repeated, and the server's first bytes come in between.
+        // A segment is repeated, and the server's first bytes arrive in between.
         parts.insert(2, parts[1]);
         parts.insert(2, (true, Payload { data: b"\x16\x03\x03\0\x7a\x02", sequence: Some(9), is_whole: true }));
         assert_eq!(sni(parts.clone()), name);
-        // A segment is missing.
         parts.remove(1);
         assert_eq!(sni(parts[..1].iter().chain(&parts[3..]).copied().collect()), None);
-        // Segments that were captured only in part are not put together.
+        // Segments of which the capture has only a part are not joined.
         let mut cut = segments(&hello, &[300]);
         cut[0].1.is_whole = false;
         assert_eq!(sni(cut), None);
@@ -273,7 +259,7 @@ mod tests {
         assert_eq!(query(read_stream(segments(&stream, &[1, 5]), true).0), Some("a".into()));
         let datagram = Payload { data: message, sequence: None, is_whole: true };
         assert_eq!(query(read_stream([(false, datagram)], true).0), Some("a".into()));
-        // The response to another query does not count.
+        // A response to another query is ignored.
         let mut response = message.to_vec();
         (response[1], response[2]) = (8, 0x81);
         let other = Payload { data: &response, sequence: None, is_whole: true };

@@ -15,7 +15,6 @@ use crate::key::Key;
 use crate::tcp::Segment;
 use crate::writer_state::WriterState;
 
-/// Builds records of all kinds.
 fn record(nth: u32) -> FlowRecord {
     let port = (nth % 65_521) as u16;
     let key = match nth % 5 {
@@ -65,7 +64,6 @@ fn expected(records: &[FlowRecord]) -> Vec<Vec<String>> {
     rows.map(Result::unwrap).zip(records).map(row).collect()
 }
 
-/// An encoder that writes to a file without a ledger of interest.
 fn file() -> (Scratch, RecordWriter) {
     let (scratch, (_, messages)) = (Scratch::new(), mpsc::sync_channel(1));
     let state = WriterState::new("test".to_owned(), messages, mpsc::channel().0);

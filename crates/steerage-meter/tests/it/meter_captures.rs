@@ -33,10 +33,9 @@ const FIELDS: [&str; 17] = [
 ];
 
 /// Addresses, ports and protocol, from the sender to the receiver. `None` for all packets without
-/// IP, because tshark has no flows of them.
+/// IP, because tshark assigns them to no flow.
 type Way = Option<(SocketAddr, SocketAddr, u8)>;
 
-/// Packets, bytes, and bytes according to the IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums(u64, u64, u64);
 
@@ -46,7 +45,6 @@ impl AddAssign for Sums {
     }
 }
 
-/// The sums of each direction.
 type Ways = BTreeMap<String, Sums>;
 
 fn number(text: &str) -> u32 {
@@ -54,7 +52,6 @@ fn number(text: &str) -> u32 {
     text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u32::from_str_radix(hex, 16)).expect("a number")
 }
 
-/// A frame as tshark describes it: its layers, and its fields by occurrence.
 struct Told<'a> {
     layers: Vec<&'a str>,
     fields: &'a [String],
@@ -70,15 +67,14 @@ impl<'a> Told<'a> {
         self.fields[at].split(',').filter(|text| !text.is_empty())
     }
 
-    /// The index of the IP layer that counts: the innermost one that is not quoted by an ICMP
-    /// error.
+    /// The index of the relevant IP layer: the innermost layer that no ICMP error quotes.
     fn ip(&self) -> Option<usize> {
         let is_ip = |layer: &&str| matches!(*layer, "ip" | "ipv6");
         let end = self.layers.iter().position(|layer| matches!(*layer, "icmp" | "icmpv6")).unwrap_or(self.layers.len());
         self.layers[..end].iter().rposition(is_ip)
     }
 
-    /// A field of the layer at `at`. The field may occur in several layers.
+    /// A field of the layer at `at`. Several layers may have the same field.
     fn of_layer(&self, at: usize, field: &str) -> Option<&'a str> {
         let before = self.layers[..at].iter().filter(|layer| **layer == self.layers[at]).count();
         self.all(field).nth(before)
@@ -97,7 +93,7 @@ impl<'a> Told<'a> {
             ports.next().zip(ports.next()).unwrap_or((0, 0))
         };
         let twice = |field: &str| match self.all(field).last() {
-            // The packet that an error quotes has an identifier of its own.
+            // The packet that an ICMP error quotes has its own identifier.
             Some(id) if !self.quotes(ip) => (number(id) as u16, number(id) as u16),
             _ => (0, 0),
         };
@@ -115,8 +111,8 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The sums of all frames according to tshark. If the first fragment of a datagram came first, the
-/// later ones belong to its flow.
+/// The sums of all frames according to tshark. If the first fragment of a datagram arrived first,
+/// the later fragments belong to its flow.
 fn told(frames: &[Vec<String>]) -> Ways {
     let mut ways: Ways = BTreeMap::new();
     let mut datagrams: HashMap<(String, String, String), Way> = HashMap::new();
@@ -156,7 +152,7 @@ fn way_of(key: &FlowKey) -> Way {
     Some((key.source()?, key.destination()?, key.protocol()?))
 }
 
-/// The sums of the records by direction. A flow has two.
+/// The sums of the records by direction. A flow has two directions.
 fn metered(records: &[FlowRecord]) -> Ways {
     let mut ways: Ways = BTreeMap::new();
     let mut add = |way: Way, traffic: Traffic| {
@@ -172,7 +168,7 @@ fn metered(records: &[FlowRecord]) -> Ways {
     ways
 }
 
-/// Timeouts that no flow reaches, so that all records come at the end.
+/// Timeouts that no flow reaches, so that all records are written at the end.
 pub(crate) fn endless() -> MeterOptions {
     let long = Duration::from_secs(1 << 32);
     MeterOptions { active: long, inactive: long, ..default() }
@@ -184,7 +180,6 @@ fn default() -> MeterOptions {
     MeterOptions { top: usize::from(u16::MAX), epoch, ..MeterOptions::default() }
 }
 
-/// Meters a capture on `cpus` CPUs, and returns all records.
 pub(crate) fn meter(file: &Path, options: MeterOptions, cpus: usize) -> (Metered, Vec<FlowRecord>) {
     let metering = Metering::new(options, None);
     let input = Capture::open(file).expect("a capture").into_input();
@@ -202,7 +197,7 @@ fn flows_are_those_of_tshark() {
     for path in all_captures() {
         let Some(frames) = tshark(&path, &FIELDS) else { return };
         let expected = told(&frames);
-        // tshark shows no length for packets that are not IP. A file without packets has no flows.
+        // tshark gives no length for packets without IP. A file without packets has no flows.
         for cpus in [1, 2, 4] {
             let (_, records) = meter(&path, endless(), cpus);
             assert_eq!(metered(&records), expected, "{} on {cpus} CPUs", path.display());
@@ -210,7 +205,6 @@ fn flows_are_those_of_tshark() {
     }
 }
 
-/// The records as they are written, in sorted order, for comparisons.
 fn rows(records: &[FlowRecord]) -> Vec<String> {
     let mut rows: Vec<String> = records.iter().map(|record| serde_json::to_string(record).expect("JSON")).collect();
     rows.sort();
@@ -237,7 +231,8 @@ fn the_outermost_flows_of_tunnels() {
     let builder = Builder::new().virtual_cpus(2).layers(Layers::Outer).input(input);
     let outcome = builder.build(move |_| metering.meter()).unwrap().start().unwrap().join();
     let (metered, _) = Metered::of(outcome.reports.into_iter().map(|(_, report)| report), 100);
-    // tshark -r vxlan.pcap -T fields -e ip.src -e ip.dst -e udp.srcport -e frame.len -E occurrence=f
+    // tshark -r vxlan.pcap -T fields -e ip.src -e ip.dst -e udp.srcport -e frame.len -E
+    // occurrence=f
     let Some(frames) = tshark(&path, &FIELDS) else { return };
     let bytes: u64 = frames.iter().map(|fields| u64::from(number(&fields[1]))).sum();
     assert_eq!(metered.top.iter().map(FlowRecord::bytes).sum::<u64>(), bytes);
@@ -246,7 +241,6 @@ fn the_outermost_flows_of_tunnels() {
     }));
 }
 
-/// Buckets change their CPU all the time, and each flow still has exactly one record.
 #[test]
 fn moves_lose_nothing() {
     const FLOWS: u64 = 500;

@@ -20,7 +20,7 @@ const START: u64 = 1_700_000_000;
 /// Retransmissions, out-of-order segments, zero windows and resets of each direction, by its
 /// endpoints.
 type Counts = BTreeMap<(String, String), [u64; 4]>;
-/// Microseconds of the handshake, by the endpoints as seen from the source.
+/// The handshake time in microseconds, by the endpoints as seen from the source.
 type Handshakes = BTreeMap<(String, String), u64>;
 
 /// A simulated connection whose packets are recorded.
@@ -28,7 +28,6 @@ struct Connection {
     client: u16,
     now: u64,
     frames: Vec<(u64, Vec<u8>)>,
-    /// The next sequence number of each side.
     next: [u32; 2],
 }
 
@@ -82,15 +81,15 @@ impl Connection {
                 send(self, first, bytes);
                 self.next[side] = second;
             }
-            // The second segment overtakes the first by less than any round trip.
+            // The second segment overtakes the first segment by less than any round-trip time.
             1 => {
                 send(self, second, 200);
                 self.wait(20 + random.u64(..60));
                 send(self, first, bytes);
                 self.next[side] = second.wrapping_add(200);
             }
-            // The first segment is lost before the capture. The receiver asks for it, and it is
-            // sent again.
+            // The first segment is lost before the capture. The receiver requests it, and the
+            // sender retransmits it.
             2 => {
                 send(self, second, 200);
                 self.wait(10);
@@ -101,7 +100,6 @@ impl Connection {
                 send(self, first, bytes);
                 self.next[side] = second.wrapping_add(200);
             }
-            // The receiver's window closes, and opens again.
             3 => {
                 send(self, first, bytes);
                 self.next[side] = second;
@@ -110,8 +108,8 @@ impl Connection {
                 self.wait(200_000);
                 self.segment(1 - side, self.next[1 - side], ACK, 0, 2000);
             }
-            // A keep-alive: after a long pause, one byte before the next one, and its
-            // acknowledgement.
+            // A keep-alive: after a long pause, a segment with the byte before the next one, and
+            // its acknowledgement.
             4 => {
                 send(self, first, bytes);
                 self.next[side] = second;
@@ -150,7 +148,6 @@ impl Connection {
     }
 }
 
-/// The counts according to the records.
 fn of_records(capture: &Path) -> (Counts, Handshakes, BTreeMap<String, Option<ClosedBy>>) {
     let (mut counts, mut handshakes, mut closed) = (Counts::new(), Handshakes::new(), BTreeMap::new());
     for record in meter(capture, endless(), 2).1 {
@@ -172,7 +169,6 @@ fn of_records(capture: &Path) -> (Counts, Handshakes, BTreeMap<String, Option<Cl
     (counts, handshakes, closed)
 }
 
-/// The counts according to tshark.
 fn of_tshark(capture: &Path) -> Option<(Counts, Handshakes)> {
     let fields = [
         "ip.src",

@@ -1,8 +1,8 @@
-//! Makes the kernel look for a neighbour, or check that it is still there.
+//! Makes the kernel resolve a neighbour, or check that the neighbour is still reachable.
 //!
-//! The kernel does this when it has something to send to the neighbour. `ip neigh ... use` needs a privilege, and the
-//! program has dropped its privileges by then. Sending an empty datagram needs none. The datagram goes to the discard
-//! port (RFC 863) of the neighbour itself.
+//! The kernel resolves a neighbour when it has a packet for that neighbour. `ip neigh ... use`
+//! needs a privilege, which the program has dropped by then. Sending an empty datagram needs no
+//! privilege. The datagram goes to the neighbour's discard port (RFC 863).
 
 use std::collections::HashMap;
 use std::io;
@@ -12,35 +12,31 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{BindToDevice, DontRoute};
 
-/// The shortest time between two datagrams to a neighbour. The kernel itself also asks a silent
+/// The shortest time between two datagrams to a neighbour. The kernel also probes a silent
 /// neighbour once per second.
 const EVERY: Duration = Duration::from_secs(1);
 
 const DISCARD_PORT: u16 = 9;
 
-/// The sockets of an interface.
 #[derive(Debug)]
 struct Sockets {
     index: u32,
     v4: UdpSocket,
-    /// `None` if the kernel has no IPv6.
+    /// The IPv6 socket. `None` if the kernel has no IPv6.
     v6: Option<UdpSocket>,
 }
 
-/// Sends empty datagrams to neighbours.
 #[derive(Debug)]
 pub(super) struct NeighbourProbes {
-    /// The sockets, in the order of the router's interfaces.
     sockets: Vec<Sockets>,
     last: HashMap<(u16, IpAddr), Instant>,
 }
 
 impl NeighbourProbes {
-    /// Opens the sockets of interfaces, given by name and index.
     pub(super) fn new(interfaces: &[(String, u32)]) -> io::Result<Self> {
         let bound = |name: &str, socket: UdpSocket| -> io::Result<UdpSocket> {
             setsockopt(&socket, BindToDevice, &name.into())?;
-            // The neighbour is on the link, so no route may apply.
+            // The neighbour is on the link, so the kernel must ignore its routes.
             setsockopt(&socket, DontRoute, &true)?;
             socket.set_nonblocking(true)?;
             Ok(socket)
@@ -53,7 +49,6 @@ impl NeighbourProbes {
         Ok(Self { sockets: sockets.collect::<io::Result<_>>()?, last: HashMap::new() })
     }
 
-    /// Sends to the neighbours that got no datagram recently.
     pub(super) fn send(&mut self, neighbours: &[(u16, IpAddr)], now: Instant) {
         self.last.retain(|_, last| now.duration_since(*last) < EVERY);
         for neighbour in neighbours {

@@ -28,11 +28,13 @@ pub struct Route {
 /// The action of a [`Route`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextHop {
-    /// Packets leave by an interface. At least one of the two fields is set.
+    /// Packets leave by an interface. At least one of `gateway` and `device` is set.
     Via {
-        /// The address of the next router. Without a gateway, the destination itself is a neighbour.
+        /// The address of the next router. Without a gateway, the destination itself is a
+        /// neighbour.
         gateway: Option<IpAddr>,
-        /// The name of the interface. Without a name, it is the interface whose network has the gateway.
+        /// The name of the interface. Without a name, packets leave by the interface whose network
+        /// contains the gateway.
         device: Option<String>,
     },
     /// Packets are dropped: [`Target::Blackhole`], [`Target::Unreachable`] or [`Target::Prohibit`].
@@ -45,7 +47,7 @@ pub enum RouteError {
     /// A word is missing, or words contradict each other.
     #[error("{SYNTAX}")]
     Syntax,
-    /// A word is not one of the syntax.
+    /// A word does not belong to the syntax.
     #[error("{0} is not understood: {SYNTAX}")]
     Word(String),
     /// The text after `via` is not an address.
@@ -62,7 +64,6 @@ pub enum RouteError {
     Gateway(IpAddr),
 }
 
-/// The syntax of a route, for error messages.
 const SYNTAX: &str = "write such as '10.0.0.0/8 via 192.0.2.1', 'default via fe80::1 dev eth1', '10.1.0.0/16 dev eth1' or 'blackhole 10.9.0.0/16'";
 
 impl FromStr for Route {
@@ -101,8 +102,8 @@ impl FromStr for Route {
     }
 }
 
-/// Parses a prefix. `default` has the address family of the gateway, or is IPv4 without one. An address is a prefix of
-/// full length.
+/// Parses a prefix. `default` has the address family of the gateway, or is IPv4 without a gateway.
+/// An address is a prefix of full length.
 fn prefix(text: &str, gateway: Option<IpAddr>) -> Option<IpNet> {
     match (text, gateway) {
         ("default", Some(IpAddr::V6(_))) => "::/0".parse().ok(),
@@ -111,7 +112,8 @@ fn prefix(text: &str, gateway: Option<IpAddr>) -> Option<IpNet> {
     }
 }
 
-/// Resolves the routes to `interfaces`. `member_of` returns the interface whose network has an address.
+/// Maps the routes to `interfaces`. `member_of` returns the interface whose network contains an
+/// address.
 pub(super) fn resolve(
     routes: &[Route],
     interfaces: &[RouterInterface],
@@ -133,7 +135,7 @@ pub(super) fn resolve(
         };
         Ok((route.prefix, Target::Via(vec![Hop { interface, gateway, weight: 1 }])))
     };
-    // Several routes to one prefix share its flows, like several `nexthop`s of `ip route`.
+    // Several routes to one prefix share the flows, like several `nexthop`s of `ip route`.
     let mut all: Vec<(IpNet, Target)> = Vec::with_capacity(routes.len());
     for route in routes {
         let (prefix, target) = target_of(route)?;

@@ -1,4 +1,5 @@
-//! A copy of the kernel's links, addresses, routes and neighbours, and the forwarding table made from it.
+//! A copy of the kernel's links, addresses, routes and neighbours, and the forwarding table that is
+//! built from them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,16 +14,14 @@ use steerage_netlink::{self as netlink, Change, Entry, Link, NeighbourState, Rou
 /// searches them.
 const TABLES: [u32; 3] = [255, 254, 253];
 
-/// If there are more targets than this, the table of routes is rebuilt. Most targets then belong to
-/// no route any more.
+/// Above this number of targets, the routes are rebuilt, because most of the targets belong to no
+/// route any more.
 const TARGETS_MAX: usize = 1 << 16;
 
-/// An interface of the router.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) index: u32,
     pub(super) output: TxId,
-    /// Whether its packets have an Ethernet header.
     pub(super) ethernet: bool,
 }
 
@@ -34,44 +33,36 @@ struct LinkState {
     veth: bool,
 }
 
-/// How many checks of neighbours, one a second, a neighbour counts as silent after the kernel has
-/// failed to find it. Afterwards it is unknown. So the first packet to a machine that was off for
-/// long makes the kernel look for it, as if the kernel had sent the packet, and brings no error.
+/// The number of checks (one per second) during which a neighbour counts as silent after the kernel
+/// has failed to resolve it. After these checks, the neighbour is unknown. The first packet to it
+/// then starts a new resolution and causes no ICMP error, as in the kernel.
 const SILENT_CHECKS: u8 = 5;
 
-/// A neighbour, and what the kernel says about it.
 #[derive(Debug)]
 struct KnownNeighbour {
     neighbour: Arc<Neighbour>,
-    /// Whether the kernel regards it as stale.
     stale: bool,
-    /// The number of checks since the kernel found it or failed to.
     checks: u8,
 }
 
-/// The changes since the last forwarding table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Changed {
     pub(super) any: bool,
     routes: bool,
-    /// More may have changed than the kernel reported, so all tables must be read again.
+    /// The kernel did not report all changes, so all tables must be read again.
     pub(super) all: bool,
 }
 
-/// The copy of the kernel's tables.
 #[derive(Debug)]
 pub(super) struct KernelTables {
     members: Vec<Member>,
-    /// The user's routes, which replace the kernel's.
     static_routes: Option<Vec<(IpNet, Target)>>,
     links: HashMap<u32, LinkState>,
     addresses: Vec<(u32, IpNet)>,
     /// The targets of each prefix in the kernel's order: by table, then by metric.
     prefixes: HashMap<IpNet, Vec<(u64, Target)>>,
     neighbours: HashMap<(u16, IpAddr), KnownNeighbour>,
-    /// The neighbours that were known before the current dump.
     past: HashMap<(u16, IpAddr), KnownNeighbour>,
-    /// Whether a dump is in progress.
     asking: bool,
     routes: Routes,
     shown: Arc<Routes>,
@@ -79,7 +70,6 @@ pub(super) struct KernelTables {
 }
 
 impl KernelTables {
-    /// Empty tables.
     pub(super) fn new(members: Vec<Member>) -> Self {
         Self {
             members,
@@ -96,13 +86,12 @@ impl KernelTables {
         }
     }
 
-    /// Replaces the kernel's routes by the user's.
     pub(super) fn set_static_routes(&mut self, routes: Vec<(IpNet, Target)>) {
         self.static_routes = Some(routes);
         self.remake_routes();
     }
 
-    /// Begins a dump. The messages until [`end_dump`](Self::end_dump) are the complete tables.
+    /// Begins a dump. The messages up to [`end_dump`](Self::end_dump) contain the complete tables.
     pub(super) fn begin_dump(&mut self) {
         self.asking = true;
         self.past = std::mem::take(&mut self.neighbours);
@@ -112,12 +101,10 @@ impl KernelTables {
         self.changed = Changed { any: true, routes: true, all: false };
     }
 
-    /// Whether the interface is one end of a veth.
     pub(super) fn is_veth(&self, index: u32) -> bool {
         self.links.get(&index).is_some_and(|link| link.veth)
     }
 
-    /// The member whose network has the address.
     pub(super) fn member_of(&self, address: IpAddr) -> Option<u16> {
         let (index, _) =
             self.addresses.iter().find(|(index, net)| net.contains(&address) && self.member(*index).is_some())?;
@@ -204,7 +191,7 @@ impl KernelTables {
         (self.changed.any, self.changed.routes) = (true, true);
     }
 
-    /// A route's prefix, its rank among the routes of that prefix, and its target. `None` for
+    /// A route's prefix, its rank among the routes to that prefix, and its target. `None` for
     /// routes that are not used for forwarding.
     fn read_route(&self, route: &netlink::Route) -> Option<(IpNet, u64, Target)> {
         let nth = TABLES.iter().position(|known| *known == route.table)? as u64;
@@ -231,7 +218,7 @@ impl KernelTables {
         Some(Hop { interface: self.member(hop.link)?, gateway: hop.gateway, weight: hop.weight })
     }
 
-    /// Updates the routes of a prefix from the kernel's entries. If the user gives routes, only
+    /// Updates the routes of a prefix from the kernel's entries. If the user specifies routes, only
     /// local routes come from the kernel.
     fn update(&mut self, prefix: IpNet) {
         let first = self.prefixes.get(&prefix).and_then(|entries| entries.first()).map(|(_, target)| target);
@@ -265,7 +252,7 @@ impl KernelTables {
         let key = (member, address);
         let mac: Option<Mac> = link_address.and_then(|address| address.try_into().ok());
         let mac: Option<Option<Mac>> = match state {
-            // An entry that was not known before a dump has probably failed long ago.
+            // A failed entry that was unknown before the dump has probably failed long ago.
             NeighbourState::Failed if is_there && (!self.asking || self.past.contains_key(&key)) => Some(None),
             NeighbourState::Incomplete | NeighbourState::None | NeighbourState::Failed => None,
             _ if is_there => mac.map(Some),
@@ -288,9 +275,9 @@ impl KernelTables {
         }
     }
 
-    /// Checks the neighbours. To be called once a second. Returns those that packets went to, and
-    /// that the kernel considers stale. The kernel does not see those packets, so it may forget the
-    /// neighbours.
+    /// Checks the neighbours; must be called once per second. Returns the neighbours that received
+    /// packets and that the kernel marks as stale. The kernel does not see those packets, so it
+    /// might forget the neighbours.
     pub(super) fn check_neighbours(&mut self) -> Vec<(u16, IpAddr)> {
         let before = self.neighbours.len();
         self.neighbours.retain(|_, known| {
@@ -302,18 +289,16 @@ impl KernelTables {
         used.map(|(key, _)| *key).collect()
     }
 
-    /// Whether there are changes since [`take_changed`](Self::take_changed) that can be shown.
-    /// During a dump there are none, because the tables are incomplete.
+    /// Whether changes since [`take_changed`](Self::take_changed) are ready for a new table.
+    /// Returns false during a dump, because the tables are incomplete.
     pub(super) fn is_changed(&self) -> bool {
         !self.asking && (self.changed.any || self.changed.all)
     }
 
-    /// The changes since the last call.
     pub(super) fn take_changed(&mut self) -> Changed {
         std::mem::take(&mut self.changed)
     }
 
-    /// Makes the forwarding table.
     pub(super) fn table(&mut self, changed: Changed) -> Table {
         if self.routes.targets() > TARGETS_MAX {
             self.remake_routes();
@@ -346,7 +331,6 @@ impl KernelTables {
         }
     }
 
-    /// Ends a dump, and rebuilds the routes from the messages since its begin.
     pub(super) fn end_dump(&mut self) {
         self.asking = false;
         self.past.clear();
@@ -367,8 +351,8 @@ mod tests {
         Change { entry: Entry::Neighbour(neighbour), is_there: true }
     }
 
-    /// The link address of that neighbour in the forwarding table. The inner value is `None` if the
-    /// neighbour is silent, and the outer value if it is unknown.
+    /// The link address of that neighbour in the forwarding table. The outer value is `None` if the
+    /// neighbour is unknown, and the inner value if it is silent.
     fn shown(kernel: &mut KernelTables) -> Option<Option<Mac>> {
         let changed = kernel.take_changed();
         let table = kernel.table(changed);
@@ -378,7 +362,7 @@ mod tests {
     #[test]
     fn a_neighbour_is_silent_for_seconds_and_then_unknown() {
         let mut kernel = KernelTables::new(vec![Member { index: 7, output: TxId(0), ethernet: true }]);
-        // In the first dump, it is an old entry.
+        // In the first dump, a failed neighbour is an old entry.
         kernel.begin_dump();
         kernel.apply(neighbour(NeighbourState::Failed));
         kernel.end_dump();
@@ -391,7 +375,7 @@ mod tests {
                 kernel.check_neighbours();
                 assert_eq!(shown(&mut kernel), Some(None));
             }
-            // Another dump in the meantime does not change that.
+            // Another dump in the meantime does not make the neighbour unknown.
             kernel.begin_dump();
             kernel.apply(neighbour(NeighbourState::Failed));
             kernel.end_dump();

@@ -1,6 +1,7 @@
-//! The crate netring, receiving what steerage receives: `netring-peer IFACE [THREADS]`, until SIGTERM.
+//! Receives with the crate netring what steerage receives: `netring-peer IFACE [THREADS]`, until
+//! SIGTERM.
 //!
-//! Ring, timeout and work for each packet are those of peers/af_packet/receive.c.
+//! Ring, timeout and work per packet are those of peers/af_packet/receive.c.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use netring::{Capture, FanoutMode};
 const BLOCK_BYTES: usize = 512 << 10;
 const BLOCKS: usize = 64;
 const TIMEOUT_MILLIS: u32 = 10;
-/// Once it is to stop, nothing for so long means that all has been seen.
+/// After a stop, this time without packets means that all packets were seen.
 const LAST_LOOK: Duration = Duration::from_millis(100);
 
 /// Packets received, packets dropped, bytes.

@@ -37,7 +37,6 @@ impl RxQueue for Frames {
     }
 }
 
-/// Runs this many queues on these CPUs, which handle the packets of all queues by hash.
 pub(super) fn once(
     on: &[usize],
     queues: usize,

@@ -10,10 +10,8 @@ use crate::args::MeterArgs;
 use crate::error::{CommandLineError, EndingError, Error};
 use crate::run::Stopper;
 
-/// The name that stands for standard output.
 const STDOUT: &str = "-";
 
-/// The outputs that the command line names.
 #[derive(Debug)]
 pub(super) struct Outputs {
     files: Vec<(FlowsTo, FlowFormat)>,
@@ -21,7 +19,6 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    /// Parses the command line.
     pub(super) fn of(args: &MeterArgs) -> Result<Self, Error> {
         let flows = &args.flows;
         let mut outputs = Self { files: Vec::new(), collectors: Vec::new() };
@@ -48,7 +45,6 @@ impl Outputs {
         Ok(outputs)
     }
 
-    /// The names of files.
     pub(super) fn names(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().filter_map(|(to, _)| match to {
             FlowsTo::Stdout => None,
@@ -56,25 +52,22 @@ impl Outputs {
         })
     }
 
-    /// Whether flows go to collectors. The connection to a collector may have to be made again
-    /// during the run.
+    /// Whether flows go to collectors. A run may have to connect to a collector again.
     pub(super) fn has_collectors(&self) -> bool {
         !self.collectors.is_empty()
     }
 
-    /// Whether flows go to standard output.
     pub(super) fn takes_stdout(&self) -> bool {
         self.files.iter().any(|(to, _)| matches!(to, FlowsTo::Stdout))
     }
 
-    /// Opens the sockets. This comes before privileges are given up, and before there are threads.
+    /// Opens the sockets. Call this before privileges are dropped, and before there are threads.
     pub(super) fn open(self) -> Result<OpenOutputs, Error> {
         let collectors = self.collectors.into_iter().map(Collector::open).collect::<Result<_, _>>();
         Ok(OpenOutputs { files: self.files, collectors: collectors.map_err(EndingError::flows)? })
     }
 }
 
-/// The outputs, with the sockets of collectors.
 #[derive(Debug)]
 pub(super) struct OpenOutputs {
     files: Vec<(FlowsTo, FlowFormat)>,
@@ -101,12 +94,10 @@ impl OpenOutputs {
     }
 }
 
-/// The threads that write and send flows.
 #[derive(Debug, Default)]
 pub(super) struct Writers(Vec<FlowWriter>);
 
 impl Writers {
-    /// The exporter that passes a meter's records to all threads.
     pub(super) fn exporter(&self, can_wait: bool) -> Option<Exporter> {
         self.0.iter().map(|writer| writer.exporter(can_wait)).reduce(Exporter::and)
     }
@@ -115,10 +106,10 @@ impl Writers {
         self.0.iter().map(FlowWriter::output).collect()
     }
 
-    /// Hands over the records of the flows that are still open, and waits until all threads are done.
-    /// The error names all outputs that failed.
+    /// Passes on the records of the flows that are still open, and waits until all threads have
+    /// ended. The error names all outputs that failed.
     pub(super) fn finish(self, open: OpenFlows) -> Result<(), Error> {
-        // Only writers read the records, which need more memory than the flows.
+        // Only writers use the records, which need more memory than the flows.
         if self.0.is_empty() {
             return Ok(());
         }
@@ -133,7 +124,6 @@ fn wrong(option: &'static str, name: &str, what: &str) -> Error {
     CommandLineError::FlowsName { option, name: name.to_owned(), what: what.to_owned() }.into()
 }
 
-/// Parses the name of a file for flows, or of standard output, and finds the format.
 fn file(option: &'static str, name: &str, args: &MeterArgs) -> Result<(FlowsTo, FlowFormat), Error> {
     let wrong = |what: &str| wrong(option, name, what);
     if name == STDOUT {

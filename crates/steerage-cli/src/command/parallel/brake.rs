@@ -1,8 +1,8 @@
-//! Slows down an input that is a file: it is read in long steps with long pauses between them.
+//! Slows down reading from a file: long reads alternate with long pauses.
 //!
-//! Otherwise the path would check every millisecond whether the fullest buffer has room for a few
-//! more packets. Jobs are slower than that, so most checks would find no room, and each check costs
-//! a wake-up.
+//! Without pauses, the path would check every millisecond whether the fullest buffer has room for a
+//! few more packets. Jobs are slower than that, so most checks would find no room, and each check
+//! costs a wake-up.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,23 +11,23 @@ use std::time::Duration;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(8);
 
-/// Decides when to pause. All accesses are relaxed, since only the speed of reading depends on
+/// Decides when to pause. All accesses are `Relaxed`, because only the speed of reading depends on
 /// them.
 #[derive(Debug)]
 pub(super) struct Brake {
-    /// The thresholds, in bytes that wait for the job with the fullest buffer. A pause begins at
-    /// `high` and ends below `low`.
+    /// The thresholds for the bytes that wait for the job with the fullest buffer. A pause begins
+    /// at `high` and ends below `low`.
     high: usize,
     low: usize,
     /// The pause also ends if fewer bytes than this wait for any job, unless the fullest buffer has
-    /// `high`.
+    /// reached `high`.
     hungry: usize,
     is_on: AtomicBool,
     pause_micros: AtomicU64,
 }
 
 impl Brake {
-    /// `buffer` is the size in bytes of each job's buffer. An output has room for less than half of
+    /// `buffer` is the size of each job's buffer in bytes. An output has room for less than half of
     /// that.
     pub(super) fn new(buffer: usize) -> Self {
         Self {
@@ -39,8 +39,8 @@ impl Brake {
         }
     }
 
-    /// How long to read nothing, given the number of bytes that wait for each job. `None` means
-    /// that reading goes on.
+    /// How long to pause reading, given the number of bytes that wait for each job. `None` if
+    /// reading continues.
     pub(super) fn pause(&self, waiting: impl Iterator<Item = usize>) -> Option<Duration> {
         let (mut least, mut most) = (usize::MAX, 0);
         waiting.for_each(|bytes| (least, most) = (least.min(bytes), most.max(bytes)));
@@ -56,7 +56,7 @@ impl Brake {
         let longer = match (is_on, least >= self.hungry) {
             (true, true) => micros * 2,
             (true, false) => micros,
-            // One job had almost no input left, so the pause was too long.
+            // A job had almost no input left, so the pause was too long.
             (false, false) => micros / 2,
             (false, true) => micros,
         };
@@ -80,7 +80,7 @@ mod tests {
         assert!(pauses([600, 300]) && !pauses([500, 99]));
         // Reading cannot help a hungry job while another job's buffer is full.
         assert!(pauses([600, 0]));
-        // There are no jobs with buffers.
+        // No job has a buffer.
         assert_eq!(Brake::new(1600).pause(std::iter::empty()), None);
     }
 

@@ -1,4 +1,4 @@
-//! How packets get to a job: as a capture stream to standard input, a pipe or a file, or as frames
+//! Passes packets to a job: as a capture stream to standard input, a pipe or a file, or as frames
 //! to an interface.
 
 use std::ffi::OsString;
@@ -14,21 +14,17 @@ use super::inherited::{self, Inherited};
 use super::template::Via;
 use crate::error::{EndingError, Error, JobsError};
 
-/// The channel through which a job gets its packets.
 #[derive(Debug)]
 pub(super) struct Feed {
     pub(super) via: Via,
-    /// The job's standard input.
     pub(super) stdin: Stdio,
-    /// The file, pipe or interface that the job's command names.
     pub(super) place: OsString,
-    /// The descriptor that `place` names, until the job has it.
+    /// The descriptor that `place` names. The job takes it over.
     pub(super) inherited: Option<Inherited>,
     /// The stream of packets, or `None` for an interface.
     pub(super) stream: Option<Stream>,
 }
 
-/// Creates the feed of job `number`, and the output that sends to it.
 pub(super) fn feed(via: Via, number: usize, options: StreamOptions) -> Result<(Output, Feed), Error> {
     let failed = |error| Error::System { operation: "make the way to a job", error };
     let name = format!("job {number}");
@@ -63,13 +59,13 @@ pub(super) fn feed(via: Via, number: usize, options: StreamOptions) -> Result<(O
 }
 
 impl Feed {
-    /// Why the stream of packets ended early, if it did.
+    /// The reason for which the stream of packets ended early, if it did.
     pub(super) fn failure(&self) -> Option<StreamFailure> {
         self.stream.as_ref().and_then(Stream::failure)
     }
 
     /// Ends the feed after the job has ended. Processes that the job left behind have inherited its
-    /// pipe too, but they do not count as its readers.
+    /// pipe too, but do not count as its readers.
     pub(super) fn end(&mut self) {
         if let (Via::Fifo, Some(stream)) = (self.via, &self.stream) {
             stream.abandon();

@@ -1,7 +1,7 @@
-//! A descriptor that a job inherits, and whose name its command contains.
+//! A descriptor that a job inherits, and that the job's command names.
 //!
-//! So neither a file with packets nor a pipe has a name in a directory: nobody else can open it, and
-//! the kernel removes it when the last process that has it ends, however that happens.
+//! Neither a file with packets nor a pipe therefore has a name in a directory. No other user can
+//! open it, and the kernel removes it when the last process that has it ends, however that happens.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,47 +20,43 @@ use crate::error::JobsError;
 /// redirections.
 const NUMBER_MIN: i32 = 10;
 
-/// A program may give up its privileges before it opens its input. Everybody may read a file with
-/// packets, because only the job has a descriptor of it.
+/// A program may drop its privileges before it opens its input. Every user may read a file with
+/// packets, because only the job has a descriptor for it.
 const READABLE: Mode = Mode::from_raw_mode(0o644);
 
-/// A descriptor that only the job inherits.
 #[derive(Debug)]
 pub(super) struct Inherited(OwnedFd);
 
 impl Inherited {
-    /// A descriptor of the same file or pipe as `fd`.
     pub(super) fn new(fd: impl AsFd) -> io::Result<Self> {
         Ok(Self(fcntl_dupfd_cloexec(fd, NUMBER_MIN)?))
     }
 
-    /// The path by which the job, and every program that it starts, opens the file or pipe. Some
-    /// programs read `/dev/fd/N` from the descriptor itself, which can be read only once. They know
-    /// no such rule for this path.
+    /// The path with which the job, and every program that it starts, opens the file or pipe. Some
+    /// programs read `/dev/fd/N` from the descriptor itself, which can be read only once. These
+    /// programs do not treat this path specially.
     pub(super) fn path(&self) -> OsString {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
 
-    /// The descriptor, which the programs inherit that are started while it is open.
+    /// The descriptor. Programs that start while it is open inherit it.
     pub(super) fn opened_for_programs(self) -> io::Result<OwnedFd> {
         fcntl_setfd(&self.0, FdFlags::empty())?;
         Ok(self.0)
     }
 }
 
-/// The directory of temporary files.
 pub(super) fn temporary_directory() -> PathBuf {
     std::env::temp_dir()
 }
 
-/// Creates a temporary file without a name.
 pub(super) fn temporary_file() -> Result<File, JobsError> {
     let directory = temporary_directory();
     let created = Directory::open_for_new_files(&directory).and_then(|opened| file::unnamed(&opened));
     created.map_err(|error| JobsError::Temporary { directory, error: error.into() })
 }
 
-/// The reading side of a temporary file, for a job. It has a position of its own.
+/// The reading side of a temporary file, for a job. This side has its own position.
 pub(super) fn for_reading(file: &File) -> io::Result<Inherited> {
     fchmod(file, READABLE)?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());

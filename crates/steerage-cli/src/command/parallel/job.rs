@@ -1,4 +1,4 @@
-//! A job: a child process in a process group of its own, from its start until it is reaped.
+//! A job: a child process in its own process group, from its start until it is reaped.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -24,12 +24,12 @@ use super::results::JobResults;
 use crate::error::{Error, JobsError};
 use crate::terminal::shell_word;
 
-/// How many bytes at the end of a job's standard error file are searched for its last line.
+/// The number of bytes at the end of a job's standard error file that are searched for its last
+/// line.
 const TAIL_BYTES: u64 = 4096;
 
 const SIGPIPE: i32 = Signal::SIGPIPE as i32;
 
-/// The destination of a job's standard output and standard error.
 #[derive(Debug)]
 pub(super) enum Outputs {
     /// Pipes, which [`Merge`](super::merge::Merge) reads.
@@ -38,16 +38,14 @@ pub(super) enum Outputs {
     Files(JobResults),
 }
 
-/// A job, which may not have started yet.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// The job's number, counted from 1.
     pub(super) number: usize,
     words: Vec<OsString>,
     pub(super) feed: Feed,
     outputs: Option<Outputs>,
-    /// The file that standard error goes to, if it is one. The job writes at the position of its own
-    /// descriptor, so this one is read without moving that.
+    /// The file of standard error, if it is a file. The job writes at the position of its own
+    /// descriptor, so this descriptor is read without moving that position.
     stderr_file: Option<File>,
     child: Option<Child>,
     /// The process waits for a byte from this pipe before it becomes the program.
@@ -57,33 +55,25 @@ pub(super) struct Job {
     pub(super) watched: Watched,
 }
 
-/// How a job ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
     pub(super) status: ExitStatus,
     pub(super) at: Instant,
-    /// The CPU time of the process and of the children that it waited for.
     pub(super) cpu: Duration,
 }
 
-/// The state of a job while it runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Watched {
-    /// The bytes that the job has read, and when it last read any.
     pub(super) read: u64,
     pub(super) since: Option<Instant>,
-    /// How long the job's pipe was empty, and how long it was open.
     pub(super) waited: Duration,
     pub(super) fed: Duration,
     /// Whether a message has named the job because it reads nothing.
     pub(super) named: bool,
-    /// Whether the job's end has been reported.
     pub(super) said: bool,
-    /// Why we killed the job, if we did.
     pub(super) killed: Option<Killed>,
 }
 
-/// Why a job was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Killed {
     Timeout,
@@ -96,10 +86,9 @@ impl Job {
         Self { number, words, feed, outputs: Some(outputs), stderr_file, child, gate, started, ended, watched }
     }
 
-    /// Starts the program.
     pub(super) fn start(&mut self, jobs: usize) -> Result<(), Error> {
         if let Some(mut gate) = self.gate.take() {
-            // If the process is gone, its exit status says why.
+            // If the process is gone, its exit status has the reason.
             let _ = gate.write_all(b"\n");
             self.started = Some(Instant::now());
             return Ok(());
@@ -112,7 +101,6 @@ impl Job {
         Ok(())
     }
 
-    /// Starts a process that becomes the program once [`start`](Self::start) is called.
     pub(super) fn prepare(&mut self, jobs: usize) -> Result<(), Error> {
         let Some(outputs) = self.outputs.take() else { return Ok(()) };
         let program = self.program();
@@ -125,14 +113,13 @@ impl Job {
         Ok(())
     }
 
-    /// Ends the process if it has not become the program yet.
     pub(super) fn give_up_start(&mut self) {
         self.gate = None;
     }
 
     fn program(&self) -> OsString {
         let program = self.words.first().cloned().unwrap_or_default();
-        // A relative path is made absolute, since the job may run in another directory.
+        // A relative path is made absolute, because the job may run in another directory.
         match Path::new(&program).components().count() {
             0 | 1 => program,
             _ => std::path::absolute(&program).map_or(program, PathBuf::into_os_string),
@@ -155,8 +142,8 @@ impl Job {
                 directory = Some(of_job);
             }
         }
-        // In a process group of its own, the job does not get the signal of Ctrl-C. It sees the end
-        // of its input first.
+        // In a process group of its own, the job does not receive the signal of Ctrl-C. The end of
+        // its input ends the job.
         let failed = |error| {
             let program = self.words.first().map(|word| shell_word(&word.to_string_lossy())).unwrap_or_default();
             JobsError::Start { program, error }.into()
@@ -176,7 +163,6 @@ impl Job {
         self.started.is_some() && self.child.is_some() && self.ended.is_none()
     }
 
-    /// Reaps the process if it has ended.
     pub(super) fn reap(&mut self) {
         if !self.is_running() {
             return;
@@ -195,15 +181,13 @@ impl Job {
         self.feed.end();
     }
 
-    /// Sends a signal to the process and its children.
     pub(super) fn signal(&self, signal: Signal) {
         if let Some(child) = self.child.as_ref().filter(|_| self.is_running()) {
-            // The process has not been reaped, so its number is still valid.
+            // The process has not been reaped, so its id is still valid.
             let _ = killpg(Pid::from_raw(child.id() as i32), signal);
         }
     }
 
-    /// The last line of standard error, if it went to a file.
     pub(super) fn last_line_of_file(&self) -> Option<String> {
         let file = self.stderr_file.as_ref()?;
         let from = file.metadata().ok()?.len().saturating_sub(TAIL_BYTES);
@@ -214,7 +198,7 @@ impl Job {
 }
 
 impl Ended {
-    /// How the job ended: `exited with 3`, `was killed by SIGSEGV`.
+    /// The end of the job as text: `exited with 3`, `was killed by SIGSEGV`.
     pub(super) fn what(&self) -> String {
         match (self.status.code(), self.signal()) {
             (Some(code), _) => format!("exited with {code}"),
@@ -229,7 +213,6 @@ impl Ended {
         self.status.signal() == Some(SIGPIPE) || self.status.code() == Some(128 + SIGPIPE)
     }
 
-    /// The signal that ended the job.
     pub(super) fn signal(&self) -> Option<&'static str> {
         self.status.signal().map(|number| Signal::try_from(number).map_or("an unknown signal", Signal::as_str))
     }
@@ -258,12 +241,10 @@ fn children_cpu() -> Duration {
     cpu_of(UsageWho::RUSAGE_CHILDREN)
 }
 
-/// The CPU time of this process, with all its threads.
 pub(super) fn own_cpu() -> Duration {
     cpu_of(UsageWho::RUSAGE_SELF)
 }
 
-/// The CPU time of this thread.
 pub(super) fn thread_cpu() -> Duration {
     cpu_of(UsageWho::RUSAGE_THREAD)
 }

@@ -1,6 +1,6 @@
-//! Joins the pieces that a job writes to whole lines.
+//! Joins the pieces that a job writes into whole lines.
 
-/// The longest line that is kept in memory. A longer line is passed on in parts, with no output of
+/// The longest line that is kept in memory. A longer line is passed on in parts, without output of
 /// other jobs between them.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
@@ -8,14 +8,11 @@ const LINE_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     rest: Vec<u8>,
-    /// The prefix of each line.
     tag: Vec<u8>,
-    /// Whether a part of the current line has been passed on already.
     within: bool,
     last: Vec<u8>,
 }
 
-/// How many bytes of the last line are remembered.
 const LAST_BYTES_MAX: usize = 300;
 
 impl Lines {
@@ -24,7 +21,7 @@ impl Lines {
     }
 
     /// Takes output of the job, and appends all whole lines to `out`. Returns true if the next
-    /// output must come from this job again, because a line is too long to be kept.
+    /// output must come from this job too, because a line is too long to be kept.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         match written.iter().rposition(|byte| *byte == b'\n') {
             Some(end) => {
@@ -51,7 +48,6 @@ impl Lines {
         }
     }
 
-    /// The last line that was not empty.
     pub(super) fn last(&self) -> String {
         String::from_utf8_lossy(&self.last).trim().to_owned()
     }
@@ -76,7 +72,6 @@ impl Lines {
     }
 }
 
-/// The last line that is not blank.
 pub(super) fn last_line(text: &[u8]) -> Option<&[u8]> {
     text.rsplit(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty())
 }

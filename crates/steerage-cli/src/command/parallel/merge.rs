@@ -1,7 +1,7 @@
 //! Collects the output of the jobs, and passes it on in whole lines.
 //!
-//! One thread reads from all jobs. If the reader of standard output is slow, this thread waits.
-//! Then the jobs' pipes fill, the jobs wait, and an input that can wait also waits.
+//! One thread reads from all jobs. If the reader of standard output is slow, this thread waits. The
+//! jobs' pipes then fill, the jobs wait, and an input that can wait also waits.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,64 +16,53 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::console::Console;
 use super::lines::Lines;
 
-/// How many bytes are read from a job at a time.
 const READ_BYTES: usize = 64 << 10;
 
 /// How long to wait before the jobs are read again. A job writes 4 KiB at a time, and a wake-up for
-/// each write would take longer than reading it.
+/// each write would take longer than reading the data.
 const LINGER: Duration = Duration::from_millis(4);
 
 /// A job that wrote this many bytes fills its pipe so fast that it would have to wait, so the next
-/// read comes at once.
+/// read follows at once.
 const MUCH_BYTES: usize = 24 << 10;
 
-/// One of a job's two outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
     Stdout,
     Stderr,
 }
 
-/// The reading end of a pipe that a job writes to.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// The job's index, counted from 0.
     pub(super) job: usize,
     pub(super) from: From,
     pub(super) pipe: File,
 }
 
-/// How lines are passed on.
 #[derive(Debug)]
 pub(super) struct MergeOptions {
     pub(super) tag: bool,
-    /// To print the jobs' output in the order of the jobs: a file for each job but the first.
+    /// A file for each job but the first, if the jobs' output is printed in the order of the jobs.
     pub(super) kept: Option<Vec<File>>,
 }
 
-/// The last line that each job wrote to standard error.
 pub(super) type LastLines = Arc<Mutex<Vec<Heard>>>;
 
-/// The state of a job's standard error.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heard {
     pub(super) last_line: String,
-    /// Whether the job has closed standard error.
     pub(super) all: bool,
 }
 
-/// Why merging ended before the jobs did.
+/// The reason for which merging ended before the jobs did.
 #[derive(Debug)]
 pub(super) enum Stopped {
-    /// Standard output has no reader any more.
     NobodyReads,
-    /// Standard output cannot be written.
     Failed(io::Error),
-    /// Output that must wait for its turn cannot be kept.
+    /// The output of later jobs cannot be stored in a file.
     NotKept(io::Error),
 }
 
-/// An open source, and its lines.
 struct Open {
     source: Source,
     lines: Lines,
@@ -85,7 +74,6 @@ pub(super) struct Merge<'a> {
     console: &'a Console,
     last_lines: LastLines,
     bytes: Vec<u8>,
-    /// Whether a job has filled its pipe quickly since the last read.
     in_a_hurry: bool,
 }
 
@@ -130,7 +118,6 @@ impl<'a> Merge<'a> {
         result
     }
 
-    /// The indices of the sources that can be read.
     fn ready(&self, holder: Option<usize>) -> Vec<usize> {
         let may = |open: &&Open| open.source.from == From::Stderr || holder.is_none_or(|job| job == open.source.job);
         let mut fds: Vec<_> =
@@ -188,16 +175,14 @@ fn stopped(error: io::Error) -> Stopped {
     if error.kind() == io::ErrorKind::BrokenPipe { Stopped::NobodyReads } else { Stopped::Failed(error) }
 }
 
-/// Standard output.
 struct Sink {
     order: Option<Order>,
 }
 
-/// Keeps the jobs' output in order. Output that comes before its turn is kept in a file.
+/// Keeps the jobs' output in order. Early output of later jobs is stored in files.
 struct Order {
     turn: usize,
     ended: Vec<bool>,
-    /// The kept output of each job, starting with the job after `turn`.
     kept: VecDeque<File>,
 }
 
@@ -209,7 +194,6 @@ impl Sink {
         }
     }
 
-    /// Records that a job has written all its output.
     fn end(&mut self, job: usize) -> Result<(), Stopped> {
         let Some(order) = &mut self.order else { return Ok(()) };
         order.ended[job] = true;

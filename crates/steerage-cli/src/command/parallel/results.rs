@@ -1,9 +1,8 @@
-//! The directory of `--results`: a directory for each job, with the job's output.
+//! The directory of `--results`: a subdirectory for each job, with the job's output.
 //!
-//! Jobs run with the user's rights, which are often those of root, so no other user may choose
-//! where their output goes. All directories are opened once, and used by their descriptors. The
-//! files are new ones: what another run or another user left under their names is removed, and
-//! never written to.
+//! Jobs run with the user's rights, which are often root's, so no other user may choose where their
+//! output goes. All directories are opened once, and used through their descriptors. All files are
+//! new: an existing entry with the same name is removed, and never written to.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,11 +18,9 @@ use crate::error::JobsError;
 const DIRECTORY_MODE: u32 = 0o750;
 const FILE_MODE: u32 = 0o640;
 
-/// The directory of `--results`.
 #[derive(Debug)]
 pub(super) struct Results(Directory);
 
-/// The directory of a job, in which the job runs.
 #[derive(Debug)]
 pub(super) struct JobResults {
     pub(super) directory: Directory,
@@ -32,14 +29,13 @@ pub(super) struct JobResults {
 }
 
 impl Results {
-    /// Creates the directory if it is missing. Parent directories are not created, so a mistyped
-    /// name does not hide the results.
+    /// Creates the directory if it does not exist. Parent directories are not created, so that a
+    /// mistyped name does not hide the results.
     pub(super) fn open(path: &Path) -> Result<Self, JobsError> {
         let failed = |error| JobsError::Results { path: path.to_owned(), error };
         Directory::open_or_create(path, DIRECTORY_MODE).map(Self).map_err(failed)
     }
 
-    /// Creates the directory and the files of a job.
     pub(super) fn job(&self, number: usize) -> Result<JobResults, JobsError> {
         let name = number.to_string();
         let failed = |path: &Path, error| JobsError::Results { path: path.to_owned(), error };
@@ -58,8 +54,8 @@ impl Results {
     }
 }
 
-/// Replaces whatever has the name by a new file. Nobody else can create one meanwhile, because the
-/// directory is ours.
+/// Replaces any entry with this name by a new file. No other user can create an entry meanwhile,
+/// because the directory is ours.
 fn new_file(directory: &Directory, name: &OsStr) -> Result<File, PathError> {
     match directory.remove_file(name) {
         Err(PathError::System(error)) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}

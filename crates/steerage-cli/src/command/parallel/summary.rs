@@ -1,4 +1,4 @@
-//! The results of the jobs: a table and a line that says whether splitting paid, or JSON.
+//! The results of the jobs: JSON, or a table and a line that says whether splitting was worthwhile.
 
 use std::fmt::Write as _;
 use std::io;
@@ -11,22 +11,21 @@ use steerage::stats::{DropReason, Drops};
 use super::job::Job;
 use crate::units::{counted, grouped, percent, size, time};
 
-/// If the jobs waited for a smaller part of their time than this, the verdict does not mention it.
+/// If the jobs waited for a smaller part of their time than this, the verdict does not mention
+/// waiting.
 const WAITING_MUCH: f64 = 0.5;
 /// If the jobs used fewer CPUs than this, splitting gained nothing.
 const PAID_FROM: f64 = 1.2;
 
-/// The results of all jobs.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     pub(super) jobs: Vec<JobSummary>,
-    /// Packets received, packets that the jobs read, and packets that they did not read.
     pub(super) packets: u64,
     pub(super) delivered: u64,
     pub(super) lost: u64,
-    /// Packets that were lost before they were split: a live input was too fast.
+    /// Packets that were lost before they were split, because a live input was too fast.
     pub(super) missed: u64,
-    /// Packets of capture files that the filter removed. They are part of no other count.
+    /// Packets of capture files that the filter removed. No other count includes them.
     pub(super) filtered: u64,
     pub(super) seconds: f64,
     /// The CPU time of this program: for reading and splitting packets, and for merging the jobs'
@@ -34,40 +33,35 @@ pub(super) struct Summary {
     pub(super) split_cpu_seconds: f64,
     pub(super) merge_cpu_seconds: f64,
     pub(super) jobs_cpu_seconds: f64,
-    /// How many jobs failed.
     pub(super) failed: u64,
     pub(super) verdict: String,
 }
 
-/// The result of one job.
 #[derive(Debug, Serialize)]
 pub(super) struct JobSummary {
     pub(super) job: usize,
     pub(super) packets: u64,
     pub(super) bytes: u64,
-    /// The lost packets by reason.
     pub(super) lost: Lost,
-    /// `None` if a signal ended the job, or if it did not run.
+    /// The exit status. `None` if a signal ended the job, or if the job did not run.
     pub(super) exit_status: Option<i32>,
     pub(super) signal: Option<&'static str>,
     pub(super) cpu_seconds: f64,
-    /// How long the job's input was open, and how much of that time there was nothing to read.
+    /// How long the job's input was open, and how much of that time the input was empty.
     pub(super) fed_seconds: f64,
     pub(super) waited_seconds: f64,
     pub(super) seconds: f64,
     pub(super) last_stderr_line: Option<String>,
-    /// Why the job did not get all packets that it should have got.
+    /// The reason for which the job did not get all of its packets.
     pub(super) incomplete: Option<String>,
     #[serde(skip)]
     pub(super) failed: bool,
 }
 
-/// Packets that a job did not read, by reason.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lost(Drops);
 
 impl Lost {
-    /// The packets that output `nth` did not send.
     pub(super) fn of_output(snapshot: &Snapshot, nth: usize) -> Self {
         Self(snapshot.outputs.get(nth).map_or_else(Drops::default, |output| output.dropped))
     }
@@ -76,13 +70,11 @@ impl Lost {
         self.0.total()
     }
 
-    /// The reasons that occurred.
     pub(super) fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         self.0.iter()
     }
 }
 
-/// All reasons, also those that did not occur.
 impl Serialize for Lost {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(DropReason::OF_OUTPUTS.map(|reason| (reason.name(), self.0.get(reason))))
@@ -90,7 +82,6 @@ impl Serialize for Lost {
 }
 
 impl JobSummary {
-    /// The result of `job`, whose packets are those of output `nth`.
     pub(super) fn of(
         job: &Job,
         (snapshot, nth, lost): (&Snapshot, usize, Lost),
@@ -126,7 +117,8 @@ impl JobSummary {
 }
 
 impl Summary {
-    /// The summary of a run that took `elapsed`. This program used `split_cpu` and `merge_cpu` itself.
+    /// The summary of a run that took `elapsed`. This program itself used `split_cpu` and
+    /// `merge_cpu`.
     pub(super) fn new(
         jobs: Vec<JobSummary>,
         snapshot: &Snapshot,
@@ -153,7 +145,6 @@ impl Summary {
         }
     }
 
-    /// Sets the number of packets that the filter removed.
     pub(super) fn filtered(self, packets: u64) -> Self {
         Self { filtered: packets, ..self }
     }
@@ -203,7 +194,6 @@ impl Summary {
     }
 }
 
-/// Says whether splitting paid.
 fn verdict(jobs: usize, (waited, fed): (f64, f64), cpu: f64, seconds: f64) -> String {
     let used = if seconds > 0.0 { cpu / seconds } else { 0.0 };
     let waiting = if fed > 0.0 { waited / fed } else { 0.0 };

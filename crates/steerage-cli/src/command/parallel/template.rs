@@ -1,9 +1,8 @@
-//! Makes the command of each job from the command that the user wrote.
+//! Creates the command of each job from the user's command.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// How a job gets its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Via {
     Stdin,
@@ -13,7 +12,6 @@ pub(super) enum Via {
 }
 
 impl Via {
-    /// The placeholder in the command, if this way needs one.
     fn placeholder(self) -> Option<&'static str> {
         match self {
             Self::Stdin => None,
@@ -24,14 +22,12 @@ impl Via {
     }
 }
 
-/// A command with placeholders.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     words: Vec<OsString>,
     pub(super) via: Via,
 }
 
-/// The command has more than one of `{fifo}`, `{file}` and `{tap}`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SeveralWays;
 
@@ -45,7 +41,7 @@ impl Template {
         if vias.next().is_some() { Err(SeveralWays) } else { Ok(Self { words: words.to_vec(), via }) }
     }
 
-    /// The words of job `number`. `place` is the file or interface with its packets.
+    /// The words of the command of job `number`. `place` is the file or interface with its packets.
     pub(super) fn words(&self, number: usize, jobs: usize, place: &OsStr) -> Vec<OsString> {
         let (number, jobs) = (number.to_string(), jobs.to_string());
         let place = (self.via.placeholder().unwrap_or("{fifo}").as_bytes(), place.as_bytes());

@@ -19,45 +19,36 @@ use crate::error::{Error, JobsError};
 use crate::run::Stopper;
 use crate::units::{counted, size, time};
 
-/// How often the jobs are checked.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often the progress line is drawn.
 const DRAW: Duration = Duration::from_millis(500);
-/// After this time without reading, a job is named in a message.
+/// After this time without reading, a message names the job.
 const NAMED_AFTER: Duration = Duration::from_secs(30);
 /// How long to wait for the last line of a job that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// After an interrupt, how long jobs may run after the end of their input. SIGTERM follows, and
-/// SIGKILL after the same time again.
+/// After an interrupt, the time that jobs may run after the end of their input. Then SIGTERM
+/// follows, and after the same time again, SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The requests to the jobs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
-    /// When the input ended, if it has.
     end: Option<Instant>,
-    /// Whether jobs that go on for too long are killed.
     hurry: bool,
 }
 
-/// All jobs, and their common state.
 #[derive(Debug)]
 pub(super) struct Jobs {
     jobs: Mutex<Vec<Job>>,
-    /// The streams of all jobs, for the CPU that must not wait for the lock.
+    /// The streams of all jobs, for the packet CPU, which must not wait for the lock.
     pub(super) streams: Vec<Stream>,
     asked: Mutex<Asked>,
-    /// Set when no further packet will be read. Inputs that can wait check it.
+    /// Set when no further packet will be read. Inputs that can wait check this flag.
     pub(super) end_now: Arc<AtomicBool>,
-    /// Whether all jobs that will ever be started have been started.
     complete: AtomicBool,
     pub(super) timeout: Option<Duration>,
     pub(super) one_link: bool,
-    /// Whether the input waits for slow jobs.
     pub(super) can_wait: bool,
     pub(super) seen: Arc<LinksSeen>,
     pub(super) last_lines: LastLines,
-    /// Whether all jobs ended while the input went on.
     outlived: AtomicBool,
 }
 
@@ -81,13 +72,12 @@ impl Jobs {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the jobs.
     pub(super) fn add(&self, jobs: Vec<Job>) {
         *self.last_lines.lock().unwrap_or_else(PoisonError::into_inner) = vec![Heard::default(); jobs.len()];
         *self.lock() = jobs;
     }
 
-    /// Starts all jobs that have not been started. A job whose file is incomplete is not started.
+    /// Starts all jobs that have not been started. A job with an incomplete file is not started.
     pub(super) fn start_all(&self) -> Result<(), Error> {
         let mut jobs = self.lock();
         let count = jobs.len();
@@ -97,13 +87,14 @@ impl Jobs {
         started
     }
 
-    /// Declares that no further job will be started, even if some were not. Their processes end.
+    /// Declares that no further job will be started. The processes of jobs that were not started
+    /// end.
     pub(super) fn complete(&self) {
         self.lock().iter_mut().for_each(Job::give_up_start);
         self.complete.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the input early. With `hurry`, jobs that go on for too long are killed.
+    /// Ends the input early. If `hurry` is set, jobs that run for too long are killed.
     pub(super) fn stop(&self, hurry: bool) {
         {
             let mut asked = self.asked();
@@ -114,23 +105,21 @@ impl Jobs {
         self.end_streams();
     }
 
-    /// Makes each job's stream end after its last packet.
     pub(super) fn end_streams(&self) {
         self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).for_each(|stream| stream.end());
     }
 
-    /// Whether all streams have been read to their ends.
     pub(super) fn have_read_all(&self) -> bool {
         self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).all(|stream| stream.has_ended())
     }
 
-    /// Why a job did not get all packets that it should have got, if that is so. A live input that is
-    /// too fast for a job is no reason, and neither is the end of a run that somebody asked to end.
+    /// The reason for which a job did not get all of its packets, if it did not. A live input that
+    /// is too fast for a job is not a reason, and neither is a requested end of the run.
     pub(super) fn incomplete(&self, job: &Job, lost: &Lost) -> Option<String> {
         let was_asked = self.asked().end.is_some();
         let outlived = self.outlived.load(Ordering::Relaxed) && job.feed.via != Via::File;
         match job.feed.failure() {
-            // This process ended the job, because somebody ended the run.
+            // This process ended the job, because the user ended the run.
             Some(StreamFailure::ReaderGone) if job.watched.killed == Some(Killed::Interrupt) => return None,
             Some(StreamFailure::ReaderGone) if lost.total() > 0 || outlived => {
                 return Some("it ended before the end of its input".to_owned());
@@ -154,7 +143,6 @@ impl Jobs {
         (!left.is_empty()).then(|| left.join(", "))
     }
 
-    /// The error if packets could not be written for a job.
     pub(super) fn not_written(&self, jobs: &[Job], snapshot: &Snapshot) -> Option<JobsError> {
         let why = |job: &Job| job.feed.failure().filter(|failure| *failure != StreamFailure::ReaderGone);
         let failed: Vec<_> = jobs.iter().enumerate().filter_map(|(nth, job)| Some((nth, job, why(job)?))).collect();
@@ -167,7 +155,6 @@ impl Jobs {
         })
     }
 
-    /// The last line of a job's standard error.
     pub(super) fn last_line(&self, job: &Job) -> Option<String> {
         Some(self.heard(job).last_line).filter(|line| !line.is_empty()).or_else(|| job.last_line_of_file())
     }
@@ -178,7 +165,6 @@ impl Jobs {
     }
 }
 
-/// Watches the jobs until all have ended.
 pub(super) struct Watch<'a> {
     pub(super) jobs: &'a Jobs,
     pub(super) console: &'a Console,
@@ -206,7 +192,7 @@ impl Watch<'_> {
                 if all_have_ended && asked.end.is_none() && self.jobs.streams.iter().any(goes_on) {
                     self.jobs.outlived.store(true, Ordering::Relaxed);
                 }
-                // No job is left to read for.
+                // No job is left to read packets.
                 self.jobs.end_now.store(true, Ordering::Relaxed);
                 if !std::mem::replace(&mut stopped, true) {
                     self.stopper.stop();
@@ -227,7 +213,7 @@ impl Watch<'_> {
         self.stopper.stop();
     }
 
-    /// Checks each job. Returns whether all started jobs have ended.
+    /// Checks each job. Returns true if all started jobs have ended.
     fn look(&self, now: Instant, passed: Duration) -> bool {
         let mut jobs = self.jobs.lock();
         for job in jobs.iter_mut() {
@@ -285,7 +271,6 @@ impl Watch<'_> {
         }
     }
 
-    /// Reports a job that failed.
     fn say_how_it_ended(&self, job: &Job, ended: &Ended) {
         if ended.status.success() {
             return;

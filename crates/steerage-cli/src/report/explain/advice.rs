@@ -1,5 +1,4 @@
-//! Notes on what keeps the traffic from spreading, or what would do so with a simpler hash than
-//! ours.
+//! Advice about traffic that cannot be spread, or that a simpler hash than ours could not spread.
 
 use steerage::{
     FlowKey,
@@ -13,14 +12,15 @@ use crate::units::{counted, grouped, percent};
 /// each.
 const ELEPHANT: f64 = 1.0 / 8.0;
 
-/// The least share of packets that is worth a note.
+/// The minimum share of packets that is worth mentioning.
 const WORTH_A_WORD: f64 = 0.01;
 
-/// The queues of the network card in the comparison, and the entries of its indirection table (see `ethtool -x`).
+/// The number of queues of the network card in the comparison, and the size of its indirection
+/// table (see `ethtool -x`).
 const NIC_QUEUES: u32 = 8;
 const NIC_ENTRIES: u32 = 128;
 
-/// The notes, one paragraph each.
+/// The advice, one paragraph each.
 pub(crate) fn notes(traffic: &TrafficExplanation) -> Vec<String> {
     let all = [
         elephants(traffic),
@@ -78,8 +78,8 @@ fn in_tunnels(traffic: &TrafficExplanation) -> Option<String> {
     ))
 }
 
-/// How many flows have their two directions on different queues with the default hash of network cards. It is 0 if the
-/// command does not keep both directions together either.
+/// The number of flows whose two directions are on different queues with the default hash of
+/// network cards. 0 if the command does not keep both directions together either.
 pub(super) fn torn(traffic: &TrafficExplanation) -> usize {
     let nic = FlowHasher::toeplitz(&HashKey::MICROSOFT);
     let queue = |key: &FlowKey| nic.hash(key).0 % NIC_ENTRIES % NIC_QUEUES;

@@ -22,7 +22,7 @@ struct ExplanationJson<'a> {
     version: &'static str,
     /// The command whose steering is explained.
     r#for: &'static str,
-    /// Whether it keeps both directions of a flow together.
+    /// Whether the command keeps both directions of a flow together.
     both_directions: bool,
     hash: &'a str,
     random_hash_key: bool,

@@ -1,4 +1,5 @@
-//! How an even map divides traffic among CPUs. The table, the notes and the advice all use these figures.
+//! How an even map divides traffic among CPUs. The table, the advice and the suggestion use these
+//! figures.
 
 use steerage::{flow::even_share, limits::BUCKETS};
 use steerage_apps::Volume;
@@ -21,8 +22,8 @@ impl Shares {
         Self { cpus: loads, all }
     }
 
-    /// The shares if each bucket has a CPU of its own. No map can spread traffic more evenly, since
-    /// a bucket is always on one CPU.
+    /// The shares if each bucket has its own CPU. No map can spread traffic more evenly, because a
+    /// bucket is always on one CPU.
     pub(super) fn thinnest(buckets: &[Volume; BUCKETS]) -> Self {
         Self::even(buckets, BUCKETS)
     }

@@ -1,7 +1,7 @@
 //! The advice for this traffic: how many CPUs, which mask and which hash, for steerage and for the kernel's own RPS.
 //!
-//! It is computed from the traffic and from costs that were measured on other machines. The report names each
-//! assumption.
+//! The advice is computed from the traffic and from costs that were measured on other machines. The
+//! report names each assumption.
 
 mod candidates;
 mod commands;
@@ -40,7 +40,7 @@ pub(crate) enum RateFrom {
     Listening,
     /// The average rate of a recording.
     Recording,
-    /// The rate that the user asked for.
+    /// The rate that the user specified.
     Asked,
 }
 
@@ -70,12 +70,12 @@ pub(crate) struct Suggestion {
     receive_cpu: u16,
     /// The mask in the kernel's format. 0 means no steering.
     mask: String,
-    /// The busiest CPU's share of the packets with an even map, and after buckets are balanced.
+    /// The busiest CPU's share of the packets with an even map, and after balancing.
     busiest: f64,
     balanced: f64,
     /// Packets per second; `null` if it is not known.
     rate: Option<f64>,
-    /// The load of the busiest CPU; above 1 it would not keep up.
+    /// The load of the busiest CPU. Above 1, the CPU would not keep up.
     load: Option<f64>,
     /// The load of one CPU that does everything.
     load_of_one: Option<f64>,

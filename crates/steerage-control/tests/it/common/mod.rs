@@ -13,24 +13,20 @@ use steerage_control::{
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::skip;
 
-/// The user that the instances of these tests belong to: the user that runs the tests.
 pub(crate) fn owner() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// An instance that runs until it is dropped.
 pub(crate) struct Instance {
     pub(crate) tree: Arc<Tree>,
     running: Option<Running<steerage_apps::Counted>>,
 }
 
 impl Instance {
-    /// Starts an instance with `cpus` virtual CPUs that share `input`.
     pub(crate) fn new(input: &str, cpus: usize, machine: CpuView) -> Self {
         Self::of_user(owner(), input, cpus, machine)
     }
 
-    /// Like [`Instance::new`], but the instance belongs to another user.
     pub(crate) fn of_user(uid: u32, input: &str, cpus: usize, machine: CpuView) -> Self {
         let input = steerage_device::open(input).unwrap();
         let builder = Builder::new().virtual_cpus(cpus).input(input).check_order(true).policy(Hash).backlog(256);
@@ -39,7 +35,7 @@ impl Instance {
         Self { tree: Arc::new(Tree::new(running.handle(), options)), running: Some(running) }
     }
 
-    /// Starts an instance with little traffic. Masks may name as many CPUs as the instance has.
+    /// Starts an instance with little traffic. Masks may name exactly the instance's CPUs.
     pub(crate) fn quiet(cpus: usize) -> Self {
         Self::new("synthetic:rate=1000", cpus, CpuView::new(cpus))
     }
@@ -48,7 +44,6 @@ impl Instance {
         self.tree.handle()
     }
 
-    /// Stops the instance, and returns its outcome.
     pub(crate) fn end(mut self) -> Outcome<steerage_apps::Counted> {
         let running = self.running.take().unwrap();
         running.handle().stop();
@@ -65,17 +60,15 @@ impl Drop for Instance {
     }
 }
 
-/// A way to read and write attributes. Errors are the names of their numbers.
+/// A way to read and write attributes. Errors are the names of error numbers.
 pub(crate) trait Way {
     fn read(&mut self, path: &str) -> Result<String, String>;
     fn write(&mut self, path: &str, value: &[u8]) -> Result<(), String>;
-    /// Whether an empty value can be written this way, and has an effect.
     fn writes_nothing(&self) -> bool {
         true
     }
 }
 
-/// Uses the tree itself, as the instance's own user.
 #[derive(Clone)]
 pub(crate) struct Direct(pub(crate) Arc<Tree>);
 
@@ -91,7 +84,6 @@ impl Way for Direct {
     }
 }
 
-/// Uses a socket.
 pub(crate) struct BySocket {
     pub(crate) client: Client,
     pub(crate) path: PathBuf,
@@ -99,7 +91,6 @@ pub(crate) struct BySocket {
     _scratch: Scratch,
 }
 
-/// A report whose flows are private.
 fn report(audience: Audience) -> String {
     match audience {
         Audience::Private => r#"{"a":1,"flows":["10.0.0.1"]}"#,
@@ -134,7 +125,6 @@ impl Way for BySocket {
     }
 }
 
-/// Uses files.
 pub(crate) struct ByFiles {
     pub(crate) directory: PathBuf,
     // Unmounted before the directory is removed.
@@ -143,8 +133,8 @@ pub(crate) struct ByFiles {
 }
 
 impl ByFiles {
-    /// Mounts the tree. Returns `None`, with the reason on standard error, if nothing can be
-    /// mounted here. In CI, this is a failure.
+    /// Mounts the tree. Returns `None` and prints the reason to standard error if mounting is
+    /// impossible here. In CI, this is a failure.
     pub(crate) fn new(tree: &Arc<Tree>) -> Option<Self> {
         let scratch = Scratch::new();
         let directory = scratch.to_path_buf();
@@ -165,8 +155,8 @@ impl ByFiles {
     }
 }
 
-/// The names of error numbers: errno(3). The numbers are Linux's, and the same on every machine
-/// that we build for.
+/// The names of error numbers (errno(3)). The numbers are Linux's, and the same on every
+/// architecture that we build for.
 pub(crate) fn errno(error: &io::Error) -> String {
     let name = match error.raw_os_error() {
         Some(1) => "EPERM",

@@ -1,5 +1,5 @@
-//! Tests sending through a cable, packets that cannot be sent, and a path of a TAP and an interface
-//! between two kernels.
+//! Tests sending over a veth pair, packets that cannot be sent, and a path between two kernels with
+//! a TAP and an interface.
 
 use std::io::Write;
 
@@ -12,7 +12,6 @@ use steerage_fixtures::until;
 
 use crate::{open, output};
 
-/// Opens `input` in namespace 0, and sends its packets through `to` there.
 fn sending(namespaces: &Namespaces, input: &str, to: &str) -> Running<()> {
     namespaces.within(0, || {
         let builder = Builder::new().virtual_cpus(2).check_order(true);
@@ -25,7 +24,6 @@ fn sent(snapshot: &Snapshot) -> u64 {
     snapshot.outputs[0].packets
 }
 
-/// Two namespaces with one cable between them.
 fn cable() -> Option<Namespaces> {
     let namespaces = Namespaces::new(2)?;
     namespaces.veth((0, "out0"), (1, "in0"));
@@ -41,7 +39,7 @@ fn what_is_sent_arrives() {
         assert_eq!((sent(&ledger), ledger.dropped().total(), ledger.received()), (50_000, 0, 50_000));
         assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);
         all += sent(&ledger);
-        // On a busy host the cable drops frames, because the backlog of the other end
+        // On a busy host the veth pair drops frames, because the backlog of its other end
         // (`netdev_max_backlog`) is full.
         let lost_by_cable = namespaces.counted(0, "out0", 11);
         let arrived = namespaces.received_by(1, "in0");
@@ -55,7 +53,7 @@ fn what_is_none_for_the_interface_is_refused() {
     let Some(namespaces) = cable() else { return };
     let long = sending(&namespaces, "synthetic:packets=1000,size=2000", "out0").join().snapshot;
     assert_eq!((sent(&long), long.dropped().get(DropReason::TxTooLong)), (0, 1000));
-    // The interface also refuses long packets between short ones.
+    // The interface also refuses long packets between short packets.
     namespaces.must(0, "link set dev out0 mtu 1000");
     let mixed = sending(&namespaces, "synthetic:packets=1000,size=1014", "out0").join().snapshot;
     assert_eq!(sent(&mixed), 1000);
@@ -75,7 +73,8 @@ fn what_is_none_for_the_interface_is_refused() {
 }
 
 /// Sends through an interface that takes IP packets without a link header. Packets written into the
-/// TUN `far` come out of its other end. That TUN has no offloads, so the kernel cuts super-frames.
+/// TUN `far` arrive at its other end. The TUN `far` has no offloads, so the kernel cuts
+/// super-frames.
 #[test]
 fn packets_without_a_link_header() {
     for (near, far) in [("tun:near0", "far0"), ("tun:near0,offload=on", "af_packet:far0,offload=on")] {
@@ -83,7 +82,7 @@ fn packets_without_a_link_header() {
         let (from, via) = namespaces.within(0, || (open(near).unwrap(), open("tun:far0").unwrap()));
         let sends = namespaces.within(0, || output::open(far).unwrap());
         let back = namespaces.within(0, || output::open("tun:near0").unwrap());
-        // Packets leave through the interface `far0`, come in again through the TUN's other end, and
+        // Packets leave through the interface `far0`, arrive again through the TUN's other end, and
         // return.
         let builder = Builder::new().virtual_cpus(2).input(from).input(via).output(back).output(sends);
         let running = namespaces.within(0, || builder.build(|_| Wire(1)).unwrap().start().unwrap());
@@ -101,8 +100,8 @@ fn packets_without_a_link_header() {
     }
 }
 
-/// A queueing discipline with a low rate drops packets. They count as "no room", and the device
-/// does not fail.
+/// A queueing discipline with a low rate drops packets. These packets count as "no room", and the
+/// device does not fail.
 #[test]
 fn what_finds_no_room_is_counted() {
     let Some(namespaces) = cable() else { return };
@@ -141,7 +140,7 @@ fn down_up_and_gone() {
     assert_eq!(error, Some("out0: cannot send by the interface: the interface was deleted"));
 }
 
-/// A TAP of one kernel is joined to an interface of another kernel by a cable. Packets pass in both
+/// A veth pair joins a TAP of one kernel to an interface of another kernel. Packets pass in both
 /// directions.
 #[test]
 fn two_kernels_speak_over_a_tap_and_a_cable() {

@@ -1,10 +1,10 @@
-//! The memory of a ring. It is mapped twice: once for the kernel's headers, and once to lend frames
-//! from.
+//! The memory of a ring, which is mapped twice: once for the kernel's headers, and once to lend
+//! frames.
 //!
-//! Frames are lent from *places*. A place is an address range of a block's size that shows a block of the ring. It can
-//! be replaced by a copy while frames of it are lent. The reader of a frame sees the same bytes, and the kernel gets its
-//! block back. The next frames of the block are lent from another place. Places are only addresses, and take memory for
-//! copies alone.
+//! Frames are lent from *places*. A place is an address range of a block's size that shows a block
+//! of the ring. A copy can replace the block while its frames are lent: the reader of a frame sees
+//! the same bytes, and the kernel gets its block back. The next frames of the block are lent from
+//! another place. Places are only addresses, and only copies take memory.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -32,24 +32,21 @@ const FRAMES_AT: usize = 12;
 const FIRST_AT: usize = 16;
 const USED_AT: usize = 20;
 
-/// The frame size that old versions of the ring interface use. The kernel checks it but does not
+/// The frame size for old versions of the ring interface. The kernel checks the value but does not
 /// use it.
 const FRAME_BYTES: u32 = 2048;
 
-/// How a ring is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_packet) struct Shape {
     pub(in crate::af_packet) blocks: usize,
-    /// The number of places, at least one for each block.
     pub(in crate::af_packet) places: usize,
-    /// How many units the frames that wait for CPUs may hold, if there is a limit: see [`Blocks::shared`].
+    /// The maximum number of units for frames that wait for CPUs, if there is a limit: see
+    /// [`Blocks::shared`].
     pub(in crate::af_packet) units: Option<u32>,
     /// A power of two, and a multiple of the page size.
     pub(in crate::af_packet) block_bytes: usize,
     pub(in crate::af_packet) timeout_millis: u32,
-    /// Whether the kernel should record its hash of each frame's flow.
     pub(in crate::af_packet) hash: bool,
-    /// Whether each frame is preceded by a `virtio_net_hdr`.
     pub(in crate::af_packet) offloads: bool,
 }
 
@@ -72,13 +69,10 @@ impl Shape {
     }
 }
 
-/// A block that the kernel has filled.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Filled {
     pub(in crate::af_packet) frames: u32,
-    /// The offset of the first frame's header in the block.
     pub(in crate::af_packet) first: usize,
-    /// How many bytes of the block are used.
     pub(in crate::af_packet) used: usize,
 }
 
@@ -100,24 +94,22 @@ struct Header {
     padding: u16,
 }
 
-/// The kernel's description of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Frame {
-    /// The frame's offset in its block. The next field is its length.
     pub(in crate::af_packet) at: usize,
     pub(in crate::af_packet) len: usize,
     pub(in crate::af_packet) wire_len: u32,
     pub(in crate::af_packet) nanos: u64,
     pub(in crate::af_packet) hash: u32,
-    /// The VLAN tag that was removed from the frame: type and contents, as they were in the frame.
+    /// The VLAN tag that was removed from the frame: its type and contents, as they were in the
+    /// frame.
     pub(in crate::af_packet) tag: Option<[u8; 4]>,
-    /// The kernel's description of the frame's offloads, if the socket asked for it.
+    /// The kernel's description of the frame's offloads, if the socket requested it.
     pub(in crate::af_packet) offloads: Option<[u8; OFFLOADS_BYTES]>,
     /// The distance to the next frame's header, in bytes.
     pub(in crate::af_packet) next: usize,
 }
 
-/// A mapping of a whole ring.
 #[derive(Debug)]
 struct View {
     base: NonNull<u8>,
@@ -138,7 +130,6 @@ impl View {
         }
     }
 
-    /// Address space that takes no memory and cannot be accessed.
     fn reserve(bytes: usize) -> io::Result<Self> {
         Self::new(bytes, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
     }
@@ -169,7 +160,7 @@ impl Drop for View {
     }
 }
 
-/// A second mapping of a whole ring. Blocks have been moved out of it.
+/// A second mapping of a whole ring, from which blocks have been moved.
 #[derive(Debug)]
 struct Spare {
     base: NonNull<u8>,
@@ -193,17 +184,16 @@ impl Drop for Spare {
 /// The memory of one socket's ring.
 ///
 /// The kernel writes to a block only while its status says that the kernel owns it. Blocks are read
-/// and lent only between [`filled`](Self::filled) and [`give_back`](Self::give_back). A block with
-/// frames that are still out is given back only after a copy has replaced it.
+/// and lent only between [`filled`](Self::filled) and [`give_back`](Self::give_back). If a block
+/// still has lent frames, it is returned only after a copy has replaced it.
 #[derive(Debug)]
 pub(in crate::af_packet) struct Memory {
     shape: Shape,
-    /// The mapping for the block status and for everything else that the kernel says.
     status: View,
-    /// The places that frames are lent from. They live as long as the region through which frames are
-    /// read.
+    /// The places from which frames are lent, which live as long as the region through which frames
+    /// are read.
     lent: Arc<View>,
-    /// The claim to the lent blocks, after they were given away. It never leaves this struct.
+    /// The claim to the lent blocks, which never leaves this struct.
     claim: Option<Claim>,
     spare: Option<Spare>,
 }
@@ -215,7 +205,7 @@ impl Memory {
         let lent = Arc::new(View::reserve(shape.places.max(shape.blocks) * shape.block_bytes)?);
         let blocks = View::map(shape.bytes(), Some(socket))?;
         move_over(blocks.base.as_ptr(), lent.at(0), shape.bytes())?;
-        // The mapping has moved away, so there is nothing left to unmap.
+        // The mapping has been moved, so no memory is left to unmap.
         std::mem::forget(blocks);
         Ok(Self { shape, status, lent, claim: None, spare: None })
     }
@@ -224,7 +214,7 @@ impl Memory {
         &self.shape
     }
 
-    /// The places, as blocks to lend frames from. They are given away once. Copies may take as much
+    /// The places, as blocks to lend frames from. Can be taken only once. Copies may take as much
     /// memory as the ring.
     pub(in crate::af_packet) fn blocks(&mut self) -> io::Result<Blocks> {
         if self.claim.is_some() {
@@ -248,18 +238,17 @@ impl Memory {
         })
     }
 
-    /// The ring's blocks, if the queue is polled with them.
     pub(in crate::af_packet) fn own<'o>(&self, out: &'o mut Completions<'_>) -> Option<&'o mut Blocks> {
         out.blocks(self.claim.as_ref()?)
     }
 
-    /// Sets how many units a place has, before frames are lent from it: see [`Blocks::weigh`].
+    /// Sets the units of a place before frames are lent from it: see [`Blocks::weigh`].
     pub(in crate::af_packet) fn weigh(&self, blocks: &mut Blocks, place: usize, units: u32) {
         self.claim.iter().for_each(|claim| blocks.weigh(claim, place, units));
     }
 
-    /// The first `used` bytes of a filled block, which `place` shows, to be handed over. `None` if
-    /// the kernel owns the block, or if the queue is polled with other blocks.
+    /// The first `used` bytes of a filled block, which `place` shows. `None` if the kernel owns the
+    /// block, or if the queue is polled with other blocks.
     pub(in crate::af_packet) fn lending<'o>(
         &self,
         out: &'o mut Completions<'_>,
@@ -277,10 +266,10 @@ impl Memory {
         unsafe { AtomicU32::from_ptr(self.status.at(block * self.shape.block_bytes + at).cast()) }
     }
 
-    /// Whether the kernel has filled the block, and the block was not given back.
+    /// Whether the kernel has filled the block, and the block was not returned.
     pub(in crate::af_packet) fn is_filled(&self, block: usize) -> bool {
-        // Acquire: pairs with the kernel's barrier before it writes the status, so everything it
-        // wrote earlier is visible.
+        // `Acquire` pairs with the kernel's barrier before it writes the status, so that all
+        // earlier writes are visible.
         self.word(block, STATUS_AT).load(Ordering::Acquire) & TP_STATUS_USER != 0
     }
 
@@ -290,15 +279,14 @@ impl Memory {
         if !self.is_filled(block) {
             return None;
         }
-        // Relaxed: the acquire load above makes these words visible.
+        // `Relaxed`: the `Acquire` load above makes these words visible.
         let word = |at| self.word(block, at).load(Ordering::Relaxed);
         let used = (word(USED_AT) as usize).min(self.shape.block_bytes);
         Some(Filled { frames: word(FRAMES_AT), first: word(FIRST_AT) as usize, used })
     }
 
-    /// Gives a filled block back to the kernel.
     pub(in crate::af_packet) fn give_back(&self, block: usize) {
-        // Release: pairs with the kernel's read of the status before it fills the block. All reads
+        // `Release` pairs with the kernel's read of the status before it fills the block. All reads
         // of the block in this process happen before.
         self.word(block, STATUS_AT).store(TP_STATUS_KERNEL, Ordering::Release);
     }
@@ -343,8 +331,8 @@ impl Memory {
         })
     }
 
-    /// Copies bytes of a filled block, from `at` on. Returns false if they are not all within the
-    /// block.
+    /// Copies bytes of a filled block, from `at` on. Returns false if not all of them are within
+    /// the block.
     pub(in crate::af_packet) fn copy_to(&self, block: usize, at: usize, to: &mut [u8]) -> bool {
         if at >= self.shape.block_bytes || to.len() > self.shape.block_bytes - at {
             return false;
@@ -356,8 +344,8 @@ impl Memory {
         true
     }
 
-    /// Replaces a place by a copy of its first `used` bytes. Then the block that it showed can be
-    /// given back to the kernel. Concurrent readers see the same bytes all the time.
+    /// Replaces a place by a copy of its first `used` bytes, so that its block can be returned to
+    /// the kernel. Concurrent readers see the same bytes all the time.
     pub(in crate::af_packet) fn rescue(&self, place: usize, used: usize) -> io::Result<()> {
         let bytes = self.shape.block_bytes;
         let place = self.lent.at(place * bytes);
@@ -367,15 +355,15 @@ impl Memory {
         // of a block is held during this call.
         unsafe { std::ptr::copy_nonoverlapping(place, copy.base.as_ptr(), used.min(bytes)) };
         move_over(copy.base.as_ptr(), place, bytes)?;
-        // The mapping has moved away, so there is nothing left to unmap.
+        // The mapping has been moved, so no memory is left to unmap.
         std::mem::forget(copy);
         Ok(())
     }
 
-    /// Has `place` show a block of the ring. No frame of the place may be out.
+    /// Shows a block of the ring at `place`. No frame of the place may be lent.
     pub(in crate::af_packet) fn show(&mut self, socket: BorrowedFd<'_>, block: usize, place: usize) -> io::Result<()> {
         let Shape { blocks, block_bytes, .. } = self.shape;
-        // A ring can only be mapped as a whole. The blocks that are unused now serve later calls.
+        // A ring can only be mapped as a whole. Later calls use the blocks that are unused now.
         if !self.spare.as_ref().is_some_and(|spare| spare.there[block]) {
             let view = View::map(self.shape.bytes(), Some(socket))?;
             self.spare = Some(Spare { base: view.base, block_bytes, there: vec![true; blocks].into() });

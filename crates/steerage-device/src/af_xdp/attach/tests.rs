@@ -1,5 +1,5 @@
-//! Tests with programs of other software on the interface, and with steerage's program taken away
-//! by others.
+//! Tests with programs of other software on the interface, and with steerage's program detached by
+//! other software.
 
 use std::time::Instant;
 

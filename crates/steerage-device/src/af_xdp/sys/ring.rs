@@ -1,5 +1,5 @@
-//! A ring that is shared with the kernel. One side writes entries and advances the producer's
-//! index. The other side reads them and advances the consumer's index.
+//! A ring that is shared with the kernel. The producer writes entries and advances its index. The
+//! consumer reads the entries and advances its own index.
 
 use std::ffi::c_int;
 use std::io;
@@ -39,7 +39,7 @@ pub(super) struct Ring<T> {
     size: u32,
     /// This side's position, including entries that are not published yet.
     position: u32,
-    /// The other side's position at the last look.
+    /// The other side's position when it was last read.
     other: u32,
 }
 

@@ -1,5 +1,5 @@
-//! Tests with kernels that this machine does not have: some that refuse all super-frames of a
-//! protocol, or that have no room.
+//! Tests with simulated kernels, such as one that refuses all super-frames of a protocol, or one
+//! that has no room.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,27 +11,23 @@ use steerage_fixtures::handlers::SendAll;
 
 use super::*;
 
-/// How a kernel treats what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kernel {
     TakesAll,
     RefusesSuperFrames,
-    /// It takes this many frames.
     Full(usize),
     Down,
-    /// It takes no frames with this payload, whether they are super-frames or not.
+    /// The kernel refuses frames with this payload, whether they are super-frames or not.
     Dislikes(u8),
 }
 
-/// The frames that were written.
 #[derive(Debug, Default)]
 struct Written {
-    /// The frames that were taken, and how often a super-frame was tried.
     frames: Vec<Vec<u8>>,
     tried: usize,
 }
 
-/// A queue that holds packets back until the next flush, as a packet socket does.
+/// A queue that holds packets until the next flush, as a packet socket does.
 #[derive(Debug)]
 struct Queue {
     kernel: Kernel,
@@ -99,14 +95,12 @@ impl TxQueue for Queue {
     }
 }
 
-/// Datagram `nth` of a flow, with right checksums.
 fn datagram(nth: usize) -> Vec<u8> {
     FrameBuilder::udp(([10, 0, 0, 1], 7), ([10, 0, 0, 2], 9)).packet(&[nth as u8; 100])
 }
 
 const DATAGRAMS: usize = 640;
 
-/// Sends the datagrams to such a kernel.
 fn sent_to(kernel: Kernel) -> (Snapshot, Arc<Whole>, Written) {
     let (whole, written) = (Arc::new(Whole::new(true)), Arc::<Mutex<Written>>::default());
     let frames = (0..DATAGRAMS).map(|nth| Frame::new(datagram(nth)).with_link(LinkType::RAW));
@@ -141,7 +135,7 @@ fn a_kernel_without_super_frames_gets_every_packet_unchanged() {
     assert_eq!((snapshot.outputs[0].packets, dropped(&snapshot)), (DATAGRAMS as u64, (0, 0)));
     assert!(written.frames.iter().enumerate().all(|(nth, frame)| *frame == datagram(nth)));
     assert_eq!(written.frames.len(), DATAGRAMS);
-    // It learns: a length that was refused is not tried again.
+    // The output remembers a refused length and does not try it again.
     assert!(!whole.takes(steerage::flow::offload::OffloadKind::Udp, 64));
     assert!(written.tried < DATAGRAMS / 64 / 2, "{}", written.tried);
 }
@@ -159,7 +153,7 @@ fn what_a_full_kernel_does_not_take_is_counted() {
 fn an_interface_that_is_down_teaches_nothing() {
     let (snapshot, whole, written) = sent_to(Kernel::Down);
     assert_eq!((dropped(&snapshot), written.frames.len()), ((DATAGRAMS as u64, 0), 0));
-    // Nothing is cut for it, and super-frames are tried again when it is up.
+    // Super-frames are not cut for a kernel that is down, and are tried again when it is up.
     assert!(written.tried <= DATAGRAMS / 64 && whole.takes(steerage::flow::offload::OffloadKind::Udp, 64));
 }
 

@@ -10,7 +10,6 @@ use steerage::{
 
 use super::{AHEAD, SyntheticQueue};
 
-/// The additional state of a queue with short buffers.
 #[derive(Debug)]
 pub(super) struct ShortBuffers {
     /// The most bytes in one buffer.

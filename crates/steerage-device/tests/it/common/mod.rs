@@ -7,12 +7,10 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, bind, socket
 use steerage::Input;
 use steerage::testing::QueueTester;
 
-/// The testers of all queues.
 pub(crate) fn testers(input: Input) -> Vec<QueueTester> {
     input.queues.into_iter().map(|queue| QueueTester::new(queue).expect("memory for a test")).collect()
 }
 
-/// Sends complete frames with their headers through an interface of this thread's namespace.
 pub(crate) fn send_raw(interface: &str, frames: &[Vec<u8>]) {
     let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None).unwrap();
     let of_link = |each: InterfaceAddress| each.address?.as_link_addr().copied();

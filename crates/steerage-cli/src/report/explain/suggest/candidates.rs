@@ -21,8 +21,8 @@ pub(crate) struct CandidateCpus {
     pub(crate) nr_cpu_ids: usize,
 }
 
-/// How many times the measurement of a pair is tried while other programs run there: 1.3 s for 64
-/// busy CPUs.
+/// How many times the measurement of a pair of CPUs is tried while other programs run there: 1.3 s
+/// for 64 busy CPUs.
 const MEASURE_TRIES: usize = 8;
 
 impl CandidateCpus {

@@ -1,4 +1,4 @@
-//! Chooses the number of CPUs, from the time that each would need per packet.
+//! Chooses the number of CPUs, from the time that each CPU would need per packet.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,12 +10,12 @@ use steerage_apps::Volume;
 use super::CandidateCpus;
 use crate::report::explain::Shares;
 
-/// The highest average load of the busiest CPU. The rest of its time is for bursts: with random arrivals (M/M/1), a
-/// queue holds 2.3 packets on average at a load of 70 %, and nine at 90 %.
+/// The highest average load of the busiest CPU. The remaining time is for bursts: with random
+/// arrivals (M/M/1), a queue holds 2.3 packets on average at a load of 70 %, and nine at 90 %.
 pub(super) const BUSY_MAX: f64 = 0.7;
 
-/// If there is no rate, or no number of CPUs keeps up with it: choose the fewest CPUs that reach this share of the
-/// highest throughput.
+/// If there is no rate, or no number of CPUs keeps up with the rate, choose the fewest CPUs that
+/// reach this share of the highest throughput.
 const NEAR_THE_MOST: f64 = 0.9;
 
 /// The costs per packet besides the work on it, in ns: docs/performance.md, 2026-11-21.
@@ -23,11 +23,11 @@ const NEAR_THE_MOST: f64 = 0.9;
 pub(super) struct Costs {
     /// Receiving and hashing, on the CPU that receives.
     pub(super) receive_ns: f64,
-    /// The cost of handing over to another CPU, on the CPU that receives. The second field is for a
-    /// CPU that shares no cache with it.
+    /// The cost of handing over to another CPU, on the CPU that receives. The second value is for a
+    /// CPU that shares no cache with the receiver.
     pub(super) hand_over_ns: f64,
     pub(super) hand_over_far_ns: f64,
-    /// The cost of taking over, on the other CPU. The second field is for CPUs that share no cache.
+    /// The cost of taking over, on the other CPU. The second value is for CPUs that share no cache.
     pub(super) take_over_ns: f64,
     pub(super) take_over_far_ns: f64,
 }
@@ -93,8 +93,8 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Chooses the fewest CPUs that keep up with the rate. If no number of CPUs does, or there is
-    /// no rate, it chooses the fewest that come near the highest throughput.
+    /// Chooses the fewest CPUs that keep up with the rate. If no number of CPUs keeps up, or there
+    /// is no rate, chooses the fewest CPUs that come near the highest throughput.
     pub(super) fn make(
         buckets: &[Volume; BUCKETS],
         candidates: &CandidateCpus,
@@ -129,7 +129,8 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// The assignment to the first `cpus` candidates. The receiver works too, or leaves the work to the others.
+    /// The assignment to the first `cpus` candidates. The receiver either works too, or leaves the
+    /// work to the other CPUs.
     fn way(&self, cpus: usize, works_along: bool) -> Assignment {
         let order = &self.candidates.order[..cpus];
         let receiver = order[0];
@@ -160,8 +161,8 @@ impl Work<'_> {
     }
 
     /// The busiest CPU's share if each bucket, the largest first, goes to the CPU with the least
-    /// load. This is within a third of the best assignment (Graham, 1969), and much nearer with
-    /// this many buckets.
+    /// load. The result is within a third of the best assignment (Graham, 1969), and much nearer
+    /// with this many buckets.
     fn balanced(&self, cpus: usize) -> f64 {
         let mut buckets: Vec<u64> = self.buckets.iter().map(|weight| weight.packets).collect();
         buckets.sort_unstable_by_key(|packets| Reverse(*packets));

@@ -27,7 +27,7 @@ pub(super) struct Reasons {
     pub(super) busiest: String,
     pub(super) elephants: String,
     pub(super) hash: String,
-    /// About backlogs and the interface's own queues, if there is something to say about them.
+    /// About backlogs and the interface's own queues, if they matter.
     pub(super) queues: Option<String>,
 }
 

@@ -7,8 +7,8 @@ use steerage_apps::Volume;
 use super::cpu_count::{Choice, Costs};
 use super::*;
 
-/// Puts 100 packets in each bucket. The first bucket gets `elephant` times the sum of all of these
-/// on top.
+/// Puts 100 packets in each bucket. The first bucket additionally gets `elephant` times the sum of
+/// all of these packets.
 fn buckets(elephant: f64) -> Box<[Volume; BUCKETS]> {
     let mut buckets = Box::new([Volume { packets: 100, bytes: 0 }; BUCKETS]);
     buckets[0].packets += (elephant * 100.0 * BUCKETS as f64) as u64;
@@ -78,8 +78,8 @@ fn an_elephant_bounds_what_cpus_can_do() {
     // CPUs come within a tenth of that.
     let choice = choice(&CandidateCpus::even(8), 1.0, 1000.0, Some(10e6));
     assert_eq!((choice.best.cpus.len(), choice.is_enough), (4, Some(false)), "{choice:?}");
-    // After balancing, the CPU with that bucket has no other buckets. Before, it has a quarter of
-    // the others.
+    // After balancing, the CPU with that bucket has no other buckets. Before, it also has a quarter
+    // of the other buckets.
     assert!(close(choice.best.balanced, 409_700.0 / 819_200.0), "{choice:?}");
     assert!(choice.best.busiest > 0.6 && choice.best.load_ns > 500.0, "{choice:?}");
 }

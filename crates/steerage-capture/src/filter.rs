@@ -186,6 +186,7 @@ pub enum FilterError {
     /// Frames of this link type are not filtered.
     #[error("frames of link type {} are not filtered: leave the filter out", .0.0)]
     Link(LinkType),
+    /// The program uses information that only the kernel has.
     #[error(
         "instruction {at} of the filter asks for what only the kernel knows of a packet: for capture files, compile it \
          with tcpdump -r FILE -ddd"

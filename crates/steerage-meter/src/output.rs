@@ -73,6 +73,7 @@ impl Rotation {
     }
 }
 
+/// Why flows could not be written to a file or sent to a collector.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot {operation} {}: {cause}{}{}{advice}",

@@ -14,6 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use steerage_guard::program;
 
@@ -65,9 +66,17 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
     };
     // `fusermount3` runs until it has unmounted, and is then a zombie until this process ends. The
     // sandbox of a run does not allow waiting for a process.
-    let copy = rustix::io::fcntl_dupfd_cloexec(&socket, fuse.as_raw_fd().saturating_add(1)).map_err(io::Error::from)?;
+    let (fuse, copy) = in_order(&socket, &fuse)?;
     socket.set_read_timeout(Some(UNMOUNT_MAX))?;
     Ok((fuse, Watched { socket, _copy: copy }))
+}
+
+/// Copies `/dev/fuse` and the socket, so that the numbers of `socket`, of the first copy and of the second copy rise.
+/// A descriptor that another thread closed may have left `/dev/fuse` a number below the socket's.
+fn in_order(socket: &UnixStream, fuse: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
+    let fuse = fcntl_dupfd_cloexec(fuse, socket.as_raw_fd().saturating_add(1))?;
+    let copy = fcntl_dupfd_cloexec(socket, fuse.as_raw_fd().saturating_add(1))?;
+    Ok((fuse, copy))
 }
 
 /// Removes the mount of a process that no longer exists.
@@ -120,4 +129,20 @@ fn last_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
     line.strip_prefix(PROGRAM).and_then(|line| line.strip_prefix(": ")).unwrap_or(line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn the_socket_is_closed_last_in_either_order() {
+        let low: OwnedFd = File::open("/dev/null").unwrap().into();
+        let (socket, _other) = UnixStream::pair().unwrap();
+        let socket = UnixStream::from(fcntl_dupfd_cloexec(&socket, low.as_raw_fd() + 1).unwrap());
+        let (fuse, copy) = in_order(&socket, &low).unwrap();
+        assert!(socket.as_raw_fd() < fuse.as_raw_fd() && fuse.as_raw_fd() < copy.as_raw_fd());
+    }
 }

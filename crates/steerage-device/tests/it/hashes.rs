@@ -125,7 +125,7 @@ const WHOLE: Part = Part { offset: 0, more: false };
 fn udp4(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
     let built = FrameBuilder::ip([10, 1, 0, from.0], [10, 1, 0, to.0], protocol::UDP).with_ip(|ip| {
         let more = if part.more { ipv4::MORE_FRAGMENTS } else { 0 };
-        (ip.identification, ip.fragment) = (id, part.offset / 8 | more);
+        (ip.identification, ip.fragment) = (id, (part.offset / 8) | more);
     });
     built.stations(FROM, TO).frame(&udp(from.1, to.1))
 }

@@ -16,9 +16,6 @@ use steerage::flow::{self, Layers};
 const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// The length of the SCTP header. Payloads are at least this long, so that the content of raw
-/// protocols can be a header.
-
 fn flow_key(frame: &[u8]) -> Option<FlowKey> {
     let found = flow::dissect(frame, LinkType::ETHERNET, Layers::Inner).flow();
     assert_eq!(flow::flow_key(frame, LinkType::ETHERNET, Layers::Inner), found);

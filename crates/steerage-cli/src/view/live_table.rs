@@ -201,7 +201,8 @@ mod tests {
     use crate::report::Document;
 
     fn table(cpus: u16) -> LiveTable {
-        let mut snapshot = Snapshot { elapsed: Duration::from_secs(100), ..Snapshot::default() };
+        let mut snapshot = Snapshot::default();
+        snapshot.elapsed = Duration::from_secs(100);
         snapshot.cpus.resize_with(cpus.into(), CpuSnapshot::default);
         for (number, cpu) in (0..).zip(&mut snapshot.cpus) {
             (cpu.cpu, cpu.busy) = (CpuId(number), Duration::from_secs(number.into()));

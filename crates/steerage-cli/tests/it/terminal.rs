@@ -48,12 +48,12 @@ fn the_live_table_is_gone_at_the_end() {
     let (child, mut terminal) = on_terminal(&endless);
     let drawn = screen(&mut terminal, Some("\x1b[?7h"));
     let lines: Vec<&str> = drawn.lines().collect();
-    // The lines of `top`: the head, the CPUs and the queues.
-    assert!(lines[0].starts_with("\x1b[?7lsteerage ") && lines[4].starts_with("[CPU] "), "{drawn:?}");
-    assert!(
-        lines[9].starts_with("> synthetic:rate") && lines[10].contains(" packets received, 0 dropped"),
-        "{drawn:?}"
-    );
+    // The lines of `top`, and the counts.
+    assert!(lines[0].starts_with("\x1b[?7lsteerage ") && lines[1].starts_with("received "), "{drawn:?}");
+    for start in ["[CPU] ", "    1 ", "> synthetic:rate"] {
+        assert!(lines.iter().any(|line| line.starts_with(start)), "{start} in {drawn:?}");
+    }
+    assert!(lines[lines.len() - 2].ends_with(" packets received, 0 dropped"), "{drawn:?}");
     // The table may be drawn again between the two signals, so the test looks for the erasing
     // sequence at the end.
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();

@@ -1,7 +1,6 @@
 //! The live table that a run redraws on its own terminal every second: the same lines as in `top`, the counts so far, and the
 //! progress. It disappears at the end.
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
@@ -33,8 +32,6 @@ pub(crate) struct LiveTable {
     due: Option<Instant>,
     /// The number of lines that the table has on the screen.
     lines: usize,
-    /// The lines that were drawn last.
-    table: Vec<String>,
     model: Model,
     ui: Ui,
     ends: RunEnds,
@@ -55,7 +52,6 @@ impl LiveTable {
         Self {
             due: wanted.then(|| Instant::now() + EVERY),
             lines: 0,
-            table: Vec::new(),
             model: Model::default(),
             ui: Ui { flows_first, ..Ui::default() },
             ends,
@@ -71,13 +67,12 @@ impl LiveTable {
     pub(crate) fn show(&mut self, report: &Report) {
         self.due = Some(Instant::now() + EVERY);
         self.take(report);
-        self.table = self.page(terminal::screen());
         self.draw();
     }
 
     /// Takes the report as `top` gets it. The terminal belongs to the run's user, who may see the private parts.
     fn take(&mut self, report: &Report) {
-        if self.table.is_empty() && report.snapshot().cpus.len() > CPUS_IN_ORDER {
+        if !self.model.has_report() && report.snapshot().cpus.len() > CPUS_IN_ORDER {
             self.ui.sort = SortBy::Busy;
         }
         let report = serde_json::from_str(&report.json(Audience::Private)).map_err(|error| error.to_string());
@@ -89,8 +84,7 @@ impl LiveTable {
 
     /// Draws the table in another order, if the key asks for one.
     pub(crate) fn key(&mut self, key: u8) {
-        if self.ui.sorts(key.into()) && !self.table.is_empty() {
-            self.table = self.page(terminal::screen());
+        if self.ui.sorts(key.into()) {
             self.redraw();
         }
     }
@@ -124,11 +118,10 @@ impl LiveTable {
         // Without wrapping, each line takes one row of the terminal, so moving up by the number of lines reaches the
         // first.
         frame.push_str("\x1b[?7l");
-        self.table.iter().for_each(|line| {
-            let _ = writeln!(frame, "{line}");
-        });
+        let page = self.page(terminal::screen());
+        page.iter().for_each(|line| frame.extend([line.as_str(), "\n"]));
         frame.push_str("\x1b[?7h");
-        self.lines = self.table.len();
+        self.lines = page.len();
         show(&frame);
     }
 
@@ -142,7 +135,7 @@ impl LiveTable {
 
     /// Draws the last table again. Without this, a run that reports every second would hardly show its table.
     pub(crate) fn redraw(&mut self) {
-        if self.due.is_some() && !self.table.is_empty() {
+        if self.due.is_some() && self.model.has_report() {
             self.draw();
         }
     }

@@ -60,6 +60,11 @@ pub(crate) struct Bucket {
 }
 
 impl Model {
+    /// Whether there has been a report: no run began in 1970.
+    pub(crate) fn has_report(&self) -> bool {
+        self.seen.document.started != SystemTime::UNIX_EPOCH
+    }
+
     /// The last snapshot.
     pub(crate) fn now(&self) -> &Snapshot {
         &self.seen.document.snapshot
@@ -68,9 +73,7 @@ impl Model {
     /// Takes the next report. If it belongs to another run, or counters decreased, the model
     /// starts over.
     pub(crate) fn take(&mut self, seen: Seen) {
-        let started = self.seen.document.started;
-        // No run began in 1970: there has been no report.
-        let is_first = started == SystemTime::UNIX_EPOCH;
+        let (started, is_first) = (self.seen.document.started, !self.has_report());
         let (old, new) = (self.now(), &seen.document.snapshot);
         let same = started == seen.document.started
             && old.elapsed <= new.elapsed

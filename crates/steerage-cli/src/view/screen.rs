@@ -17,7 +17,6 @@ use super::names::{self, shortened};
 use super::strip;
 use crate::report::FlowTotals;
 use crate::report::columns::{self, Column};
-use crate::report::flows::short;
 use crate::terminal::printable;
 use crate::units::{bits_a_second, counted, grouped, packets_a_second, percent, time};
 
@@ -332,15 +331,12 @@ fn flow_table(model: &Model, ui: &Ui, width: usize) -> Vec<String> {
     let (sources, destinations) = flows.iter().map(|of| of.flow.id.ends().into()).unzip();
     let columns = vec![
         Column::numbers("rate", of(&|of| bits_a_second(8.0 * of.rates[0]))),
-        Column::numbers("packets/s", of(&|of| format!("{:.0}", of.rates[1])))
-            .or_short("pps", of(&|of| short(of.rates[1] as u64))),
+        Column::counts("packets/s", "pps", flows.iter().map(|of| of.rates[1].round() as u64)),
         Column::words("proto", of(&|of| of.flow.id.kind.clone())),
         Column::ends("source", sources),
         Column::ends("destination", destinations),
-        Column::numbers("packets", of(&|of| of.flow.packets().to_string()))
-            .or_short("pkts", of(&|of| short(of.flow.packets()))),
-        Column::numbers("bytes", of(&|of| of.flow.bytes().to_string()))
-            .or_short("bytes", of(&|of| short(of.flow.bytes()))),
+        Column::counts("packets", "pkts", flows.iter().map(|of| of.flow.packets())),
+        Column::counts("bytes", "bytes", flows.iter().map(|of| of.flow.bytes())),
         Column::numbers("seconds", of(&|of| format!("{:.1}", of.duration.as_secs_f64())))
             .or_short("s", of(&|of| format!("{:.0}", of.duration.as_secs_f64()))),
     ];

@@ -12,7 +12,7 @@
 //! | `instance` | opens the devices, drops privileges, and builds an instance from the command line |
 //! | `doctor`, `top` | the commands that need more than one file |
 //! | `control_tree`, `metrics` | the control tree and the metrics that a run serves |
-//! | `live_table`, `live_flows` | the tables that are redrawn on a terminal during a run, and their keys |
+//! | `view` | the live view of a run: the screen of `top`, and the table that a run redraws on its terminal |
 //! | `report` | writes reports and explanations, as text and as JSON |
 //! | `routing` | the kernel's routes and neighbours, for `forward` |
 //! | `run_file` | reads a run file and merges it with the command line |
@@ -25,7 +25,7 @@
 //! | `usage` | help and mistakes of the command line, from clap |
 //! | `habits` | advice for mistakes that users of tcpdump make out of habit |
 //! | `args` | the command line: commands, options, and the texts of `--help` |
-//! | `log`, `terminal`, `units` | traces; text that is safe for a terminal; numbers for people |
+//! | `log`, `terminal`, `units` | traces; the terminal, its keys and text that is safe for it; numbers for people |
 #![forbid(unsafe_code)]
 
 mod args;
@@ -40,8 +40,6 @@ mod habits;
 mod host_cpus;
 mod instance;
 mod instances;
-mod live_flows;
-mod live_table;
 mod log;
 mod metrics;
 mod report;
@@ -55,6 +53,7 @@ mod terminal;
 mod top;
 mod units;
 mod usage;
+mod view;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,6 +1,8 @@
-//! Makes text safe for a terminal and for a shell: removes escape sequences, and quotes words.
+//! The terminal: its size and its keys, and text that is safe for it and for a shell, without escape sequences and with quoted words.
 
 use std::io::{self, IsTerminal};
+
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 
 /// Returns `text` on one line and without control characters. A file name may come from another
 /// user, and may contain escape sequences that the terminal would execute.
@@ -37,6 +39,48 @@ const COLUMNS_DEFAULT: usize = 80;
 
 /// The minimum plausible width. A terminal that reports less does not know its width.
 const COLUMNS_MIN: usize = 40;
+
+/// The keys of the terminal, one by one and without an echo. The terminal is restored when this is
+/// dropped.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    before: Termios,
+}
+
+impl Keys {
+    /// Takes the keys, if standard input is a terminal and this process runs in its foreground. The
+    /// kernel would stop a process in the background. Call this before the sandbox is entered.
+    pub(crate) fn take() -> Option<Self> {
+        let stdin = io::stdin();
+        // A terminal of another session has no foreground for us, and stops no process of ours.
+        let in_background = tcgetpgrp(&stdin).is_ok_and(|foreground| foreground != rustix::process::getpgrp());
+        if !can_redraw() || in_background {
+            return None;
+        }
+        let before = tcgetattr(&stdin).ok()?;
+        let mut modes = before.clone();
+        // Ctrl-C still sends a signal.
+        modes.local_modes &= !(LocalModes::ICANON | LocalModes::ECHO);
+        modes.special_codes[SpecialCodeIndex::VMIN] = 0;
+        modes.special_codes[SpecialCodeIndex::VTIME] = 0;
+        tcsetattr(&stdin, OptionalActions::Now, &modes).ok()?;
+        Some(Self { before })
+    }
+
+    /// The keys that were pressed since the last call.
+    pub(crate) fn pressed(&self) -> Vec<u8> {
+        let mut keys = [0; 64];
+        let read = rustix::io::read(io::stdin(), &mut keys).unwrap_or(0);
+        keys[..read].to_vec()
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        // If the terminal is gone, nothing is left to restore.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
 
 /// Quotes `word` if necessary, so that a shell reads it as one word. Control characters become
 /// escapes, which a terminal does not execute, and which a shell converts back.

@@ -82,7 +82,17 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// `part` of `whole` in percent, or 0 if `whole` is 0.
+/// A number in at most five characters, as `sort -h` reads it: `9999`, `12.3K`, `4.5M`.
+pub(crate) fn short(number: u64) -> String {
+    let units = [(1_000_000_000_000, 'T'), (1_000_000_000, 'G'), (1_000_000, 'M'), (1_000, 'K')];
+    match units.into_iter().find(|(unit, _)| number >= *unit).filter(|_| number >= 10_000) {
+        Some((unit, letter)) if number / unit >= 100 => format!("{}{letter}", number / unit),
+        Some((unit, letter)) => format!("{}.{}{letter}", number / unit, number % unit * 10 / unit),
+        None => number.to_string(),
+    }
+}
+
+/// `part` of `whole` in percent. It is 0 if `whole` is 0.
 pub(crate) fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }
@@ -96,6 +106,13 @@ mod tests {
         let texts = [0, 7, 999, 1000, 123_456, 1_234_567].map(grouped);
         assert_eq!(texts, ["0", "7", "999", "1,000", "123,456", "1,234,567"]);
         assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn short_numbers_are_short() {
+        let numbers = [0, 9_999, 10_000, 12_345, 123_456, 999_999, 1_000_000, 45_678_901, 3_200_000_000_000];
+        let texts = ["0", "9999", "10.0K", "12.3K", "123K", "999K", "1.0M", "45.6M", "3.2T"];
+        assert_eq!(numbers.map(short), texts);
     }
 
     #[test]

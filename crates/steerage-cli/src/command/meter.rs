@@ -11,10 +11,10 @@ use steerage_meter::{MeterOptions, Metered, Metering};
 use crate::args::MeterArgs;
 use crate::error::Error;
 use crate::instance;
-use crate::live_flows::Keys;
 use crate::report::{EndedBy, FlowOutputReport, Flows, Printer};
 use crate::run::{self, RunOptions, Stopper};
 use crate::sandbox::{Needs, SandboxProfile};
+use crate::terminal::Keys;
 use outputs::{Outputs, Writers};
 
 /// The number of active flows for the live table on a terminal: the flows with the most bytes. The

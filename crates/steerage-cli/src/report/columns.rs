@@ -1,7 +1,9 @@
 //! Tables of flows in columns. If a table is too wide for the terminal, its columns shrink so that
 //! lines do not wrap.
 
-/// The space between two columns: normal, and for narrow terminals.
+use crate::units::short;
+
+/// The space between two columns, with enough room and without.
 const GAP: usize = 2;
 const SMALL_GAP: usize = 1;
 
@@ -32,6 +34,16 @@ enum Kind {
 impl Column {
     pub(crate) fn numbers(heading: &'static str, cells: Vec<String>) -> Self {
         Self { heading, cells, short: None, kind: Kind::Number }
+    }
+
+    /// Whole numbers, and their [`short`] form.
+    pub(crate) fn counts(
+        heading: &'static str,
+        short_heading: &'static str,
+        counts: impl Iterator<Item = u64> + Clone,
+    ) -> Self {
+        let shorter = counts.clone().map(short).collect();
+        Self::numbers(heading, counts.map(|count| count.to_string()).collect()).or_short(short_heading, shorter)
     }
 
     pub(crate) fn words(heading: &'static str, cells: Vec<String>) -> Self {

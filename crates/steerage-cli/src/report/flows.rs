@@ -160,7 +160,6 @@ fn table(flows: &[FlowRecord], earliest: WallTime, width: Option<usize>) -> Vec<
     let of = |cell: &dyn Fn(&FlowRecord) -> String| flows.iter().map(cell).collect::<Vec<_>>();
     let start = |flow: &FlowRecord| flow.first().since(earliest).as_secs_f64();
     let length = |flow: &FlowRecord| flow.last().since(flow.first()).as_secs_f64();
-    let (forth, back) = (|flow: &FlowRecord| flow.forth(), |flow: &FlowRecord| flow.back());
     let mut columns = vec![
         Column::numbers("start", of(&|flow| format!("{:.3}", start(flow))))
             .or_short("start", of(&|flow| format!("{:.1}", start(flow)))),
@@ -169,14 +168,10 @@ fn table(flows: &[FlowRecord], earliest: WallTime, width: Option<usize>) -> Vec<
         Column::words("proto", of(&|flow| flow.kind().into_owned())),
         Column::ends("source", of(&|flow| flow.source())),
         Column::ends("destination", of(&|flow| flow.destination())),
-        Column::numbers("packets", of(&|flow| forth(flow).packets.to_string()))
-            .or_short("pkts", of(&|flow| short(forth(flow).packets))),
-        Column::numbers("bytes", of(&|flow| forth(flow).bytes.to_string()))
-            .or_short("bytes", of(&|flow| short(forth(flow).bytes))),
-        Column::numbers("replies", of(&|flow| back(flow).packets.to_string()))
-            .or_short("replies", of(&|flow| short(back(flow).packets))),
-        Column::numbers("reply-bytes", of(&|flow| back(flow).bytes.to_string()))
-            .or_short("bytes", of(&|flow| short(back(flow).bytes))),
+        Column::counts("packets", "pkts", flows.iter().map(|flow| flow.forth().packets)),
+        Column::counts("bytes", "bytes", flows.iter().map(|flow| flow.forth().bytes)),
+        Column::counts("replies", "replies", flows.iter().map(|flow| flow.back().packets)),
+        Column::counts("reply-bytes", "bytes", flows.iter().map(|flow| flow.back().bytes)),
     ];
     let inside: Vec<String> = of(&inside);
     if inside.iter().any(|inside| !inside.is_empty()) {
@@ -193,26 +188,4 @@ fn inside(flow: &FlowRecord) -> String {
         None => tunnel.kind.to_string(),
     });
     vlans.chain(tunnel).collect::<Vec<_>>().join(",")
-}
-
-/// A number in at most five characters, as `sort -h` reads it: `9999`, `12.3K`, `4.5M`.
-pub(crate) fn short(number: u64) -> String {
-    let units = [(1_000_000_000_000, 'T'), (1_000_000_000, 'G'), (1_000_000, 'M'), (1_000, 'K')];
-    match units.into_iter().find(|(unit, _)| number >= *unit).filter(|_| number >= 10_000) {
-        Some((unit, letter)) if number / unit >= 100 => format!("{}{letter}", number / unit),
-        Some((unit, letter)) => format!("{}.{}{letter}", number / unit, number % unit * 10 / unit),
-        None => number.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn short_numbers_are_short() {
-        let numbers = [0, 9_999, 10_000, 12_345, 123_456, 999_999, 1_000_000, 45_678_901, 3_200_000_000_000];
-        let texts = ["0", "9999", "10.0K", "12.3K", "123K", "999K", "1.0M", "45.6M", "3.2T"];
-        assert_eq!(numbers.map(short), texts);
-    }
 }

@@ -16,12 +16,11 @@ use steerage_control::Audience;
 use steerage_meter::{FlowOutput, Metering};
 
 use crate::error::{EndingError, Error};
-use crate::live_flows::{Asked, Keys};
-use crate::live_table::{LiveTable, RunEnds};
 use crate::report::interval::Intervals;
 use crate::report::{EndedBy, Interval, Printer, Recorded, Report};
 use crate::signals::SignalRequest;
-use crate::terminal;
+use crate::terminal::{self, Keys};
+use crate::view::{LiveTable, RunEnds};
 use sources::ReportSources;
 
 pub(crate) use options::{RunOptions, StopHook, Stopper};
@@ -64,7 +63,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
     let (started, start) = (SystemTime::now(), Instant::now());
     let running = instance.start()?;
     options.stopper.started(running.handle());
-    let ends = RunEnds { capture: options.capture.clone(), packets: options.packets, seconds: options.seconds };
+    let ends = RunEnds { packets: options.packets, seconds: options.seconds };
     let mut run = Run {
         options,
         handle: running.handle(),
@@ -73,7 +72,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
         deadline: options.seconds.and_then(|seconds| start.checked_add(seconds)),
         stopped_by: None,
         intervals: options.interval.map(|every| Intervals::new(every, start)),
-        live_table: LiveTable::new(options.live_table && terminal::can_redraw(), ends, options.meters.clone(), start),
+        live_table: LiveTable::new(options.live_table && terminal::can_redraw(), ends, options.meters.is_some()),
     };
     let _shown = options.control.serve(running.handle(), reports(options, running.handle(), started, start))?;
     let _metrics = options.metrics.serve(running.handle(), ReportSources::of(options).metrics())?;
@@ -147,11 +146,15 @@ impl Run<'_> {
             self.report_interval(now)?;
         }
         for key in self.options.keys.iter().flat_map(Keys::pressed) {
-            if self.live_table.key(key) == Some(Asked::Stop) {
-                self.stop(EndedBy::Signal);
+            match key {
+                b'q' | b'Q' => self.stop(EndedBy::Signal),
+                key => self.live_table.key(key),
             }
         }
-        self.live_table.draw_if_due(now, || self.handle.snapshot());
+        if self.live_table.due().is_some_and(|due| due <= now) {
+            let report = self.report(self.handle.snapshot(), None);
+            self.live_table.show(&report);
+        }
         Ok(())
     }
 

@@ -14,11 +14,11 @@ use steerage_router::Forwarding;
 use crate::args::RunArgs;
 use crate::control_tree::ControlTree;
 use crate::instance::RunServices;
-use crate::live_flows::Keys;
 use crate::metrics::Metrics;
 use crate::report::{EndedBy, Printer};
 use crate::service::ServiceManager;
 use crate::signals::HeldSignals;
+use crate::terminal::Keys;
 
 /// How long endless synthetic traffic runs if the command line gives no limit: long enough for a
 /// steady rate, and so short that users need not interrupt a first run.

@@ -1,15 +1,7 @@
 //! `steerage top`: shows a running instance live in a terminal. The command reads the instance's
 //! control socket, and does not disturb the instance.
 
-mod events;
-mod keys;
-mod model;
-mod names;
 mod remote;
-mod strip;
-#[cfg(test)]
-mod tests;
-mod view;
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -26,11 +18,8 @@ use crate::error::{Error, SearchError};
 use crate::instances;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
-
-use keys::{Action, Ui};
-use model::Model;
+use crate::view::{self, Action, Colours, Model, Ui};
 use remote::{Answer, Query, Remote};
-use view::Colours;
 
 /// The longest time until a key, a reply or a signal is noticed.
 const LOOK: Duration = Duration::from_millis(50);
@@ -79,7 +68,8 @@ fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
         model.take(seen);
         model.take_buckets(0, buckets);
     }
-    stdout::print(view::text(&model, &Ui::default(), WIDTH).as_bytes())
+    let lines = view::lines(&model, &Ui::default(), WIDTH, None);
+    stdout::print((lines.join("\n") + "\n").as_bytes())
 }
 
 /// Prints the run's report as a line of JSON, once or every interval. A signal or the end of the
@@ -144,7 +134,7 @@ fn learn(model: &mut Model, ui: &mut Ui, told: Answer) {
             ui.queue = ui.queue.min(model.now().queues.len().saturating_sub(1));
         }
         Answer::Gone(why) => model.lose(why),
-        Answer::Set(Ok(list)) => ui.said = Some(format!("in force: {}", events::or_none(list.trim()))),
+        Answer::Set(Ok(list)) => ui.said = Some(format!("in force: {}", view::or_none(list.trim()))),
         Answer::Set(Err(why)) => ui.said = Some(why),
     }
 }

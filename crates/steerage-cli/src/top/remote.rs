@@ -8,9 +8,9 @@ use std::thread;
 use serde_json::Value;
 use steerage_control::Client;
 
-use super::model::{Bucket, Seen};
 use crate::instances::InstanceSocket;
 use crate::terminal::{printable, printable_lines};
+use crate::view::{Bucket, Seen};
 
 /// The directory of the devices in the tree.
 const DEVICES: &str = "sys/class/net";

@@ -48,12 +48,19 @@ fn the_live_table_is_gone_at_the_end() {
     let (child, mut terminal) = on_terminal(&endless);
     let drawn = screen(&mut terminal, Some("\x1b[?7h"));
     let lines: Vec<&str> = drawn.lines().collect();
-    assert!(lines[0].starts_with("\x1b[?7l     CPU") && lines[3].contains(" packets received, 0 dropped"), "{drawn:?}");
+    // The lines of `top`, and the counts.
+    assert!(lines[0].starts_with("\x1b[?7lsteerage ") && lines[1].starts_with("received "), "{drawn:?}");
+    for start in ["[CPU] ", "    1 ", "> synthetic:rate"] {
+        assert!(lines.iter().any(|line| line.starts_with(start)), "{start} in {drawn:?}");
+    }
+    assert!(lines[lines.len() - 2].ends_with(" packets received, 0 dropped"), "{drawn:?}");
     // The table may be drawn again between the two signals, so the test looks for the erasing
     // sequence at the end.
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let rest = screen(&mut terminal, None);
-    assert!(rest.ends_with("\r\x1b[4A\x1b[J"), "{rest:?}");
+    let all = drawn + &rest;
+    let (_, last) = all.rsplit_once("\x1b[?7l").unwrap();
+    assert!(last.ends_with(&format!("\r\x1b[{}A\x1b[J", last.matches('\n').count())), "{last:?}");
     let out = out_of(child);
     assert!(out.starts_with("synthetic:rate=20000  ") && !out.contains('\x1b'), "{out:?}");
 }
@@ -160,7 +167,7 @@ fn the_live_table_and_intervals_share_a_terminal() {
     }
     let (_, below) = drawn.split_once("\x1b[J20").unwrap();
     let (report, table) = below.split_once('\n').unwrap();
-    assert!(report.contains(" packets ") && table.starts_with("\x1b[?7l     CPU"), "{drawn:?}");
+    assert!(report.contains(" packets ") && table.starts_with("\x1b[?7lsteerage "), "{drawn:?}");
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     screen(&mut terminal, None);
     out_of(child);

@@ -16,7 +16,7 @@ const CELLS: usize = 64;
 type Cell = (String, Option<u16>);
 
 /// The heading and the lines of the strip: loads and CPUs. `buckets` has the CPU and the packets of each bucket.
-pub(super) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>>) {
+pub(crate) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>>) {
     if buckets.is_empty() {
         return (String::new(), Vec::new());
     }
@@ -52,7 +52,7 @@ fn name(cpu: u16) -> u8 {
 }
 
 /// Neighbouring CPUs have different colours. Without colours, the characters differ.
-pub(super) fn colour(cpu: u16) -> Color {
+pub(crate) fn colour(cpu: u16) -> Color {
     [Color::Cyan, Color::Magenta, Color::Green, Color::Yellow, Color::Blue, Color::Red][usize::from(cpu) % 6]
 }
 

@@ -11,13 +11,14 @@ use steerage::limits::DEAD_AFTER;
 use steerage::stats::{GroupSnapshot, OutputSnapshot};
 
 use super::events::{apart, mask};
-use super::keys::{Mode, SortBy, Ui};
-use super::model::{CpuRates, Model};
-use super::names::{self, Flow, shortened};
+use super::keys::{FlowsBy, Mode, SortBy, Ui};
+use super::model::{CpuRates, FlowRates, Model};
+use super::names::{self, shortened};
 use super::strip;
 use crate::report::FlowTotals;
+use crate::report::columns::{self, Column};
 use crate::terminal::printable;
-use crate::units::{bits_a_second, counted, grouped, packets_a_second, percent, plural, time};
+use crate::units::{bits_a_second, counted, grouped, packets_a_second, percent, time};
 
 /// The rows that each section keeps if not all fit. CPUs keep most rows, and the last section is
 /// cut first.
@@ -28,9 +29,6 @@ const OUTPUTS_MIN: usize = 2;
 const FLOWS_MIN: usize = 1;
 const EVENTS_MIN: usize = 1;
 
-/// The width of a flow's name. The packets and bytes need the rest of 80 columns.
-const FLOW_CHARS: usize = 38;
-
 /// With up to this many queues, most screens show all rows.
 const QUEUES_SHOWN: usize = 8;
 
@@ -39,6 +37,7 @@ const KEYS: &str = "q quit  s sort  up/down queue  m mask  PgUp/PgDn CPUs  h hel
 const HELP: &[&str] = &[
     "q, Esc      quit; the run goes on",
     "s           sort CPUs by the next column (the one in brackets)",
+    "r, p, b, d  sort flows by rate, packets, bytes or duration",
     "PgUp, PgDn  more CPUs",
     "up, down    choose a queue: its buckets are shown",
     "m           write a mask for that queue, as a list of CPUs such as 0-3,8;",
@@ -55,7 +54,7 @@ const HELP: &[&str] = &[
 
 /// Whether colours are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Colours {
+pub(crate) enum Colours {
     Yes,
     No,
 }
@@ -86,7 +85,7 @@ impl Section {
 }
 
 /// Draws the screen, whatever its size.
-pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colours) {
+pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colours) {
     let area = frame.area();
     frame.render_widget(Clear, area);
     let foot = Rect { y: area.bottom().saturating_sub(1), height: area.height.min(1), ..area };
@@ -100,12 +99,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colou
     frame.render_widget(Paragraph::new(footer(model, ui, colours)), foot);
 }
 
-/// The text for a pipe: all rows, since there is no screen to fit.
-pub(super) fn text(model: &Model, ui: &Ui, width: usize) -> String {
-    page(model, ui, Colours::No, width, None)
-        .iter()
-        .map(|line| format!("{line}").trim_end().to_owned() + "\n")
-        .collect()
+/// The page as text: at most `height` lines, or all rows if there is no screen to fit.
+pub(crate) fn lines(model: &Model, ui: &Ui, width: usize, height: Option<usize>) -> Vec<String> {
+    let page = page(model, ui, Colours::No, width, height);
+    page.iter().take(height.unwrap_or(usize::MAX)).map(|line| line.to_string().trim_end().to_owned()).collect()
 }
 
 fn footer(model: &Model, ui: &Ui, colours: Colours) -> Line<'static> {
@@ -123,7 +120,9 @@ fn footer(model: &Model, ui: &Ui, colours: Colours) -> Line<'static> {
 fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<usize>) -> Vec<Line<'static>> {
     let mut lines = head(model, colours);
     let mut sections = vec![cpus(model, ui, colours), queues(model, ui, colours), buckets(model, ui, colours, width)];
-    sections.extend([outputs(model, colours), flows(model), events(model, colours)]);
+    sections.push(outputs(model, colours));
+    sections.insert(if ui.flows_first { 0 } else { sections.len() }, flows(model, ui, width));
+    sections.push(events(model, colours));
     sections.retain(|section| !section.rows.is_empty());
     if let Some(height) = height {
         fit(&mut sections, height.saturating_sub(lines.len()));
@@ -306,29 +305,43 @@ fn outputs(model: &Model, colours: Colours) -> Section {
     Section::new(head, model.outputs().into_iter().map(row).collect(), OUTPUTS_MIN)
 }
 
-/// The number of flows, and the active flows with the most bytes.
-fn flows(model: &Model) -> Section {
-    let (metered, traffic) = (&model.seen.document.app.flows, &model.seen.traffic);
+/// The number of flows, and the largest active flows.
+fn flows(model: &Model, ui: &Ui, width: usize) -> Section {
+    let metered = &model.seen.document.app.flows;
     let counts = metered.iter().map(|flows| {
         let FlowTotals { active, total, evicted, lost } = flows.counts;
         let [active, total, evicted, lost] = [active, total, evicted, lost].map(grouped);
-        Line::raw(format!("  {active} active  {total} so far  {evicted} evicted  {lost} not written"))
+        format!("  {active} active  {total} so far  {evicted} evicted  {lost} not written")
     });
-    let flow = |flow: &Flow| {
-        let (packets, bytes) = (flow.packets + flow.packets_back, flow.bytes + flow.bytes_back);
-        let name = shortened(&flow.name(), FLOW_CHARS);
-        Line::raw(format!(
-            "  {name:<FLOW_CHARS$} {:>9} {:<7} {:>15} {}",
-            grouped(packets),
-            plural(packets, "packet"),
-            grouped(bytes),
-            plural(bytes, "byte")
-        ))
-    };
-    let is_private = metered.is_some() && traffic.is_none();
-    let why = is_private.then(|| Line::raw("  only root and the user of the run may see which flows there are"));
-    let largest = traffic.iter().flat_map(|traffic| traffic.top.iter().flatten()).map(flow);
-    Section::new("  flows".to_owned(), counts.chain(why).chain(largest).collect(), FLOWS_MIN)
+    let is_private = metered.is_some() && model.seen.traffic.is_none();
+    let why = is_private.then(|| "  only root and the user of the run may see which flows there are".to_owned());
+    let largest = if model.flows.is_empty() { Vec::new() } else { flow_table(model, ui, width) };
+    Section::new("  flows".to_owned(), counts.chain(why).chain(largest).map(Line::raw).collect(), FLOWS_MIN)
+}
+
+/// A line for each active flow below a line of headings.
+fn flow_table(model: &Model, ui: &Ui, width: usize) -> Vec<String> {
+    let mut flows: Vec<&FlowRates> = model.flows.iter().collect();
+    flows.sort_by(|a, b| match ui.flows_by {
+        FlowsBy::Rate => b.rates[0].total_cmp(&a.rates[0]),
+        FlowsBy::Packets => b.flow.packets().cmp(&a.flow.packets()),
+        FlowsBy::Bytes => b.flow.bytes().cmp(&a.flow.bytes()),
+        FlowsBy::Duration => b.duration.cmp(&a.duration),
+    });
+    let of = |cell: &dyn Fn(&FlowRates) -> String| flows.iter().map(|of| cell(of)).collect::<Vec<_>>();
+    let (sources, destinations) = flows.iter().map(|of| of.flow.id.ends().into()).unzip();
+    let columns = vec![
+        Column::numbers("rate", of(&|of| bits_a_second(8.0 * of.rates[0]))),
+        Column::counts("packets/s", "pps", flows.iter().map(|of| of.rates[1].round() as u64)),
+        Column::words("proto", of(&|of| of.flow.id.kind.clone())),
+        Column::ends("source", sources),
+        Column::ends("destination", destinations),
+        Column::counts("packets", "pkts", flows.iter().map(|of| of.flow.packets())),
+        Column::counts("bytes", "bytes", flows.iter().map(|of| of.flow.bytes())),
+        Column::numbers("seconds", of(&|of| format!("{:.1}", of.duration.as_secs_f64())))
+            .or_short("s", of(&|of| format!("{:.0}", of.duration.as_secs_f64()))),
+    ];
+    columns::lines(columns, Some(width))
 }
 
 fn events(model: &Model, colours: Colours) -> Section {

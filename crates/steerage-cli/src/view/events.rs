@@ -12,19 +12,19 @@ use crate::units::counted;
 
 /// An event, with its time in the run.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Event {
-    pub(super) at: Duration,
-    pub(super) what: String,
+pub(crate) struct Event {
+    pub(crate) at: Duration,
+    pub(crate) what: String,
     /// Whether packets were lost because of the event, or will be.
-    pub(super) is_bad: bool,
+    pub(crate) is_bad: bool,
 }
 
 /// The drop reasons that belong to a queue. The others are reported for the CPU, which says more.
 const OF_QUEUES: [DropReason; 3] = [DropReason::Device, DropReason::NoPage, DropReason::Moving];
 
-/// The events, in the order of the report. `dropping` has the places and reasons of continuing
-/// drops, of which only the start and the end are events.
-pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
+/// The events, in the order of the report. `dropping` has the places and reasons of drops that
+/// continue. Only their start and end are events.
+pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |what: String, is_bad| events.push(Event { at: now.elapsed, what, is_bad });
     for (old, new) in before.queues.iter().zip(&now.queues) {
@@ -80,16 +80,16 @@ fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
 }
 
 /// The longest measured distance between CPUs of a steering group: from the receiver to the CPU that joined last or is next.
-pub(super) fn apart(snapshot: &Snapshot) -> Option<Duration> {
+pub(crate) fn apart(snapshot: &Snapshot) -> Option<Duration> {
     snapshot.groups.iter().filter_map(|group| group.findings.apart).max()
 }
 
 /// A mask as text.
-pub(super) fn mask(cpus: &[CpuId]) -> String {
+pub(crate) fn mask(cpus: &[CpuId]) -> String {
     or_none(&cpus.iter().copied().collect::<CpuMask>().to_list()).to_owned()
 }
 
 /// A list of CPUs, or the word for an empty one.
-pub(super) fn or_none(list: &str) -> &str {
+pub(crate) fn or_none(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }

@@ -7,7 +7,7 @@ const MASK_CHARS_MAX: usize = 256;
 
 /// The column by which the CPUs are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum SortBy {
+pub(crate) enum SortBy {
     #[default]
     Cpu,
     Rate,
@@ -18,7 +18,7 @@ pub(super) enum SortBy {
 
 impl SortBy {
     /// The heading of the column.
-    pub(super) fn column(self) -> &'static str {
+    pub(crate) fn column(self) -> &'static str {
         match self {
             Self::Cpu => "CPU",
             Self::Rate => "rate",
@@ -39,9 +39,19 @@ impl SortBy {
     }
 }
 
+/// The value by which the flows are sorted, the largest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FlowsBy {
+    #[default]
+    Rate,
+    Packets,
+    Bytes,
+    Duration,
+}
+
 /// The mode of the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     #[default]
     Watch,
     Help,
@@ -51,20 +61,23 @@ pub(super) enum Mode {
 
 /// The state of the user interface.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ui {
-    pub(super) mode: Mode,
-    pub(super) sort: SortBy,
+pub(crate) struct Ui {
+    pub(crate) mode: Mode,
+    pub(crate) sort: SortBy,
+    pub(crate) flows_by: FlowsBy,
+    /// Whether the flows are the first section, which is shortened last.
+    pub(crate) flows_first: bool,
     /// The queue whose buckets are shown and whose mask is changed.
-    pub(super) queue: usize,
+    pub(crate) queue: usize,
     /// The first CPU row shown.
-    pub(super) first_cpu: usize,
+    pub(crate) first_cpu: usize,
     /// The result of the last request.
-    pub(super) said: Option<String>,
+    pub(crate) said: Option<String>,
 }
 
 /// The action that a key asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(crate) enum Action {
     Nothing,
     Quit,
     /// Write this mask, as a list of CPUs, to the selected queue.
@@ -76,7 +89,7 @@ const PAGE: usize = 8;
 
 impl Ui {
     /// Handles a key. `queues` and `cpus` are the numbers of queues and CPUs.
-    pub(super) fn key(&mut self, key: KeyEvent, queues: usize, cpus: usize) -> Action {
+    pub(crate) fn key(&mut self, key: KeyEvent, queues: usize, cpus: usize) -> Action {
         if key.kind == KeyEventKind::Release {
             return Action::Nothing;
         }
@@ -107,15 +120,28 @@ impl Ui {
         match key {
             KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
             KeyCode::Char('h' | '?') => self.mode = Mode::Help,
-            KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Char('m') if queues > 0 => self.mode = Mode::Mask(String::new()),
             KeyCode::Down | KeyCode::Char('j') => self.queue = (self.queue + 1).min(queues.saturating_sub(1)),
             KeyCode::Up | KeyCode::Char('k') => self.queue = self.queue.saturating_sub(1),
             KeyCode::PageDown => self.first_cpu = (self.first_cpu + PAGE).min(cpus.saturating_sub(1)),
             KeyCode::PageUp => self.first_cpu = self.first_cpu.saturating_sub(PAGE),
+            KeyCode::Char(key) => drop(self.sorts(key)),
             _ => {}
         }
         Action::Nothing
+    }
+
+    /// Sorts by the value that belongs to the key. Returns false if the key has none.
+    pub(crate) fn sorts(&mut self, key: char) -> bool {
+        match key {
+            's' => self.sort = self.sort.next(),
+            'r' => self.flows_by = FlowsBy::Rate,
+            'p' => self.flows_by = FlowsBy::Packets,
+            'b' => self.flows_by = FlowsBy::Bytes,
+            'd' => self.flows_by = FlowsBy::Duration,
+            _ => return false,
+        }
+        true
     }
 }
 

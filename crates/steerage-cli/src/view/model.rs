@@ -1,7 +1,6 @@
 //! The data behind the screen: rates between two snapshots, and events.
 
-use std::collections::{BTreeSet, VecDeque};
-
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
@@ -9,21 +8,24 @@ use steerage::Snapshot;
 use steerage::stats::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot};
 
 use super::events::{self, Event};
-use super::names::Flow;
+use super::names::{Flow, FlowId};
 use crate::report::{Document, Traffic};
 
 /// The most events that are kept. No screen shows more.
 const EVENTS_MAX: usize = 200;
 
+/// A flow whose counts have not changed for this long has a rate of 0. Its meter publishes them several times per second.
+const QUIET_AFTER: Duration = Duration::from_secs(3);
+
 /// A report, and the traffic if this user may see it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
-    pub(super) document: Document,
-    pub(super) traffic: Option<Traffic<Flow>>,
+pub(crate) struct Seen {
+    pub(crate) document: Document,
+    pub(crate) traffic: Option<Traffic<Flow>>,
 }
 
 impl Seen {
-    pub(super) fn of(report: Value) -> Result<Self, String> {
+    pub(crate) fn of(report: Value) -> Result<Self, String> {
         let (document, traffic) = Document::read(report)?;
         Ok(Self { document, traffic })
     }
@@ -31,42 +33,47 @@ impl Seen {
 
 /// The last two snapshots of a run, and its events.
 #[derive(Debug, Default)]
-pub(super) struct Model {
+pub(crate) struct Model {
     before: Snapshot,
     /// The last report.
-    pub(super) seen: Seen,
+    pub(crate) seen: Seen,
+    /// The active flows of the last report, and their rates. A report has only the largest flows.
+    pub(crate) flows: Vec<FlowRates>,
     /// The places and reasons of drops that continue.
     dropping: BTreeSet<String>,
     /// The events, the newest first.
-    pub(super) events: VecDeque<Event>,
-    /// The buckets of the selected queue, from the last update and from the one before.
-    pub(super) buckets: Vec<Bucket>,
+    pub(crate) events: VecDeque<Event>,
+    /// The buckets of the selected queue, at the last look and at the one before.
+    pub(crate) buckets: Vec<Bucket>,
     buckets_before: Vec<Bucket>,
     buckets_of: usize,
     /// Why there is no newer snapshot.
-    pub(super) gone: Option<String>,
+    pub(crate) gone: Option<String>,
 }
 
 /// One of a queue's buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bucket {
-    pub(super) cpu: u16,
+pub(crate) struct Bucket {
+    pub(crate) cpu: u16,
     /// The approximate number of packets so far.
-    pub(super) packets: u64,
+    pub(crate) packets: u64,
 }
 
 impl Model {
+    /// Whether there has been a report: no run began in 1970.
+    pub(crate) fn has_report(&self) -> bool {
+        self.seen.document.started != SystemTime::UNIX_EPOCH
+    }
+
     /// The last snapshot.
-    pub(super) fn now(&self) -> &Snapshot {
+    pub(crate) fn now(&self) -> &Snapshot {
         &self.seen.document.snapshot
     }
 
     /// Takes the next report. If it belongs to another run, or counters decreased, the model
     /// starts over.
-    pub(super) fn take(&mut self, seen: Seen) {
-        let started = self.seen.document.started;
-        // No run began in 1970: there has been no report.
-        let is_first = started == SystemTime::UNIX_EPOCH;
+    pub(crate) fn take(&mut self, seen: Seen) {
+        let (started, is_first) = (self.seen.document.started, !self.has_report());
         let (old, new) = (self.now(), &seen.document.snapshot);
         let same = started == seen.document.started
             && old.elapsed <= new.elapsed
@@ -75,6 +82,7 @@ impl Model {
             && old.queues.len() == new.queues.len();
         let was_gone = self.gone.take().is_some();
         let last = std::mem::replace(&mut self.seen, seen);
+        self.take_flows(same);
         if same {
             self.before = last.document.snapshot;
             let new = events::between(&self.before, &self.seen.document.snapshot, &mut self.dropping);
@@ -94,24 +102,34 @@ impl Model {
         }
     }
 
+    /// Takes the flows of the last report. Their rates continue if the report is of the `same` run.
+    fn take_flows(&mut self, same: bool) {
+        let now = self.now().elapsed;
+        let flows = self.seen.traffic.as_mut().and_then(|traffic| traffic.top.take()).unwrap_or_default();
+        let before: HashMap<FlowId, FlowRates> =
+            self.flows.drain(..).filter(|_| same).map(|of| (of.flow.id.clone(), of)).collect();
+        let rates = |flow: Flow| FlowRates::of(before.get(&flow.id), flow, now);
+        self.flows = flows.into_iter().map(rates).collect();
+    }
+
     /// Takes the buckets of the selected queue. After a change of the selection, all packets so far
     /// count as new.
-    pub(super) fn take_buckets(&mut self, queue: usize, buckets: Vec<Bucket>) {
+    pub(crate) fn take_buckets(&mut self, queue: usize, buckets: Vec<Bucket>) {
         self.buckets_before = std::mem::replace(&mut self.buckets, buckets);
         if std::mem::replace(&mut self.buckets_of, queue) != queue {
             self.buckets_before.clear();
         }
     }
 
-    /// The CPU of each bucket of the selected queue, and its packets between the last two updates.
-    pub(super) fn bucket_loads(&self) -> Vec<(u16, u64)> {
+    /// The CPU of each bucket of the selected queue, and its packets between the last two looks.
+    pub(crate) fn bucket_loads(&self) -> Vec<(u16, u64)> {
         let before = self.buckets_before.iter().map(|bucket| bucket.packets).chain(std::iter::repeat(0));
         let pairs = self.buckets.iter().zip(before);
         pairs.map(|(bucket, before)| (bucket.cpu, bucket.packets.saturating_sub(before))).collect()
     }
 
     /// Records why there is no next snapshot.
-    pub(super) fn lose(&mut self, why: String) {
+    pub(crate) fn lose(&mut self, why: String) {
         if self.gone.is_none() {
             self.note(Event { at: self.now().elapsed, what: "the run is gone".to_owned(), is_bad: false });
         }
@@ -119,18 +137,18 @@ impl Model {
     }
 
     /// Adds an event.
-    pub(super) fn note(&mut self, event: Event) {
+    pub(crate) fn note(&mut self, event: Event) {
         self.events.push_front(event);
         self.events.truncate(EVENTS_MAX);
     }
 
     /// The time between the two snapshots.
-    pub(super) fn interval(&self) -> Duration {
+    pub(crate) fn interval(&self) -> Duration {
         self.now().elapsed.saturating_sub(self.before.elapsed)
     }
 
     /// The rate of `count` per second.
-    pub(super) fn rate(&self, count: impl Fn(&Snapshot) -> u64) -> f64 {
+    pub(crate) fn rate(&self, count: impl Fn(&Snapshot) -> u64) -> f64 {
         self.a_second(count(self.now()), count(&self.before))
     }
 
@@ -140,7 +158,7 @@ impl Model {
     }
 
     /// The rates of each CPU.
-    pub(super) fn cpus(&self) -> Vec<CpuRates> {
+    pub(crate) fn cpus(&self) -> Vec<CpuRates> {
         let all = self.rate(|of| of.cpus.iter().map(|cpu| cpu.processed).sum());
         let pairs = self.now().cpus.iter().zip(&self.before.cpus);
         pairs.map(|(now, before)| self.cpu(now, before, all)).collect()
@@ -165,7 +183,7 @@ impl Model {
     }
 
     /// The rates of each queue.
-    pub(super) fn queues(&self) -> Vec<QueueRates<'_>> {
+    pub(crate) fn queues(&self) -> Vec<QueueRates<'_>> {
         let pairs = self.now().queues.iter().zip(&self.before.queues);
         pairs.map(|(now, before)| self.queue(now, before)).collect()
     }
@@ -182,7 +200,7 @@ impl Model {
     }
 
     /// Each output, and its packets, bytes and lost packets per second.
-    pub(super) fn outputs<'a>(&'a self) -> Vec<(&'a OutputSnapshot, [f64; 3])> {
+    pub(crate) fn outputs<'a>(&'a self) -> Vec<(&'a OutputSnapshot, [f64; 3])> {
         let rates = |(now, before): (&'a OutputSnapshot, &OutputSnapshot)| {
             let lost = self.a_second(now.dropped.total(), before.dropped.total());
             (now, [self.a_second(now.packets, before.packets), self.a_second(now.bytes, before.bytes), lost])
@@ -198,24 +216,59 @@ fn wanted(pool: &PoolSnapshot) -> u64 {
 
 /// The rates of a CPU, per second. Shares are from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct CpuRates {
-    pub(super) cpu: u16,
-    pub(super) rate: f64,
-    pub(super) share: f64,
-    pub(super) busy: f64,
+pub(crate) struct CpuRates {
+    pub(crate) cpu: u16,
+    pub(crate) rate: f64,
+    pub(crate) share: f64,
+    pub(crate) busy: f64,
     /// `None` if there were no packets.
-    pub(super) inline: Option<f64>,
-    pub(super) backlog: u64,
-    pub(super) wakes: f64,
-    pub(super) drops: f64,
+    pub(crate) inline: Option<f64>,
+    pub(crate) backlog: u64,
+    pub(crate) wakes: f64,
+    pub(crate) drops: f64,
+}
+
+/// An active flow, and the rates of both directions together.
+#[derive(Clone, Debug)]
+pub(crate) struct FlowRates {
+    pub(crate) flow: Flow,
+    pub(crate) duration: Duration,
+    /// Bytes and packets per second.
+    pub(crate) rates: [f64; 2],
+    /// When the counts changed last, in the time of the run.
+    changed: Duration,
+}
+
+impl FlowRates {
+    /// The rates since the last change of the counts. Those of a new flow are the average since its first packet.
+    fn of(before: Option<&Self>, flow: Flow, now: Duration) -> Self {
+        let duration = flow.duration();
+        let over = |bytes: u64, packets: u64, time: Duration| {
+            [bytes, packets].map(|count| count as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE))
+        };
+        let (rates, changed) = match before {
+            None => (over(flow.bytes(), flow.packets(), duration.max(Duration::from_secs(1))), now),
+            Some(old) => {
+                let bytes = flow.bytes().saturating_sub(old.flow.bytes());
+                let packets = flow.packets().saturating_sub(old.flow.packets());
+                let time = now.saturating_sub(old.changed);
+                match packets {
+                    1.. if !time.is_zero() => (over(bytes, packets, time), now),
+                    _ if time > QUIET_AFTER => ([0.0; 2], old.changed),
+                    _ => (old.rates, old.changed),
+                }
+            }
+        };
+        Self { flow, duration, rates, changed }
+    }
 }
 
 /// The rates of a queue, per second.
 #[derive(Clone, Debug)]
-pub(super) struct QueueRates<'a> {
-    pub(super) queue: &'a QueueSnapshot,
-    pub(super) rate: f64,
-    pub(super) drops: f64,
+pub(crate) struct QueueRates<'a> {
+    pub(crate) queue: &'a QueueSnapshot,
+    pub(crate) rate: f64,
+    pub(crate) drops: f64,
     /// `None` if no page was needed.
-    pub(super) cache_hits: Option<f64>,
+    pub(crate) cache_hits: Option<f64>,
 }

@@ -11,7 +11,7 @@ use steerage::Snapshot;
 
 use super::keys::{Mode, SortBy, Ui};
 use super::model::{Bucket, Model, Seen};
-use super::view::{self, Colours};
+use super::screen::{self, Colours};
 
 /// A report after this many seconds. One queue gets 1000 packets per second, and two CPUs handle
 /// them in turn.
@@ -56,7 +56,7 @@ fn said(model: &Model) -> Vec<&str> {
 
 fn drawn(model: &Model, ui: &Ui, colours: Colours, width: u16, height: u16) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| view::draw(frame, model, ui, colours)).unwrap();
+    terminal.draw(|frame| screen::draw(frame, model, ui, colours)).unwrap();
     terminal.backend().buffer().clone()
 }
 
@@ -221,6 +221,57 @@ fn no_size_is_too_small() {
     assert!(screen.iter().any(|line| line.starts_with("  buckets of")), "{screen:#?}");
 }
 
+/// A report with two flows, of which the second has these packets of 100 bytes.
+fn with_flows(seconds: u64, packets: u64) -> Value {
+    let flow = |kind: &str, port: u16, last: &str, packets: u64| {
+        json!({ "first": "2026-11-21T17:00:00.5Z", "last": format!("2026-11-21T17:00:{last}Z"), "kind": kind,
+            "source": "10.0.0.1", "source_port": port, "destination": "fd00::1", "destination_port": 80,
+            "packets": packets, "bytes": 100 * packets, "packets_back": 0, "bytes_back": 0 })
+    };
+    let mut report = report(seconds);
+    report["app"] = json!({ "flows": { "active": 2, "total": 3, "evicted": 0, "lost": 0 } });
+    report["traffic"] = json!({ "top": [flow("icmp", 7, "09.5", 5000), flow("udp", 5, "01.5", packets)] });
+    report
+}
+
+#[test]
+fn the_rate_of_a_flow_is_that_since_its_counts_changed() {
+    let mut model = Model::default();
+    let mut rate = |seconds, packets| {
+        model.take(seen(with_flows(seconds, packets)));
+        model.flows[1].rates
+    };
+    // A new flow has the average since its first packet, which is at least a second ago.
+    assert_eq!(rate(10, 20), [2000.0, 20.0]);
+    assert_eq!(rate(12, 80), [3000.0, 30.0]);
+    // A meter may publish its counts after two looks. If it publishes none for long, the flow is quiet.
+    assert_eq!(rate(13, 80), [3000.0, 30.0]);
+    assert_eq!(rate(14, 140), [3000.0, 30.0]);
+    assert_eq!([rate(17, 140), rate(18, 140)], [[3000.0, 30.0], [0.0, 0.0]]);
+    // The start of the run again: another run's rates do not continue.
+    assert_eq!(rate(1, 30), [3000.0, 30.0]);
+}
+
+#[test]
+fn flows_are_sorted_by_keys() {
+    let mut model = Model::default();
+    [(1, 20), (2, 9020)].into_iter().for_each(|(seconds, packets)| model.take(seen(with_flows(seconds, packets))));
+    let mut ui = Ui { flows_first: true, ..Ui::default() };
+    let first = |ui: &Ui| screen::lines(&model, ui, 80, Some(24))[7].clone();
+    assert_eq!(screen::lines(&model, &ui, 80, None)[5], "  2 active  3 so far  0 evicted  0 not written");
+    let udp = "  7.2 Mbit/s 9000 udp   10.0.0.1:5 [fd00::1]:80    9020 902000   1.0";
+    let words = |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+    assert_eq!(words(first(&ui)), words(udp.to_owned()));
+    // ICMP has no ports.
+    for (key, shown) in [('d', "icmp 10.0.0.1 fd00::1 "), ('p', " udp "), ('d', " icmp "), ('b', " udp ")] {
+        assert!(ui.sorts(key) && words(first(&ui)).contains(shown), "{key}: {}", first(&ui));
+    }
+    assert!(!ui.sorts('x'));
+    let columns = screen::lines(&model, &ui, 80, None).iter().position(|line| line.starts_with("[CPU]")).unwrap();
+    ui.flows_first = false;
+    assert!(screen::lines(&model, &ui, 80, None)[4].starts_with("[CPU]") && columns > 4);
+}
+
 /// A sign marks what is wrong. A colour only repeats it.
 #[test]
 fn it_is_readable_without_colours() {
@@ -242,7 +293,7 @@ fn it_is_readable_without_colours() {
 fn a_name_cannot_write_to_the_terminal() {
     let mut model = Model::default();
     model.take(seen(with(report(1), &[("/snapshot/queues/0/device", json!("a\x1b[2Jb\nc"))])));
-    let text = view::text(&model, &Ui::default(), 80);
+    let text = screen::lines(&model, &Ui::default(), 80, None).join("\n");
     assert!(!text.contains('\x1b') && text.contains("a\\u{1b}[2Jb\\nc"), "{text}");
 }
 

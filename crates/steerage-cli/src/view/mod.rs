@@ -1,0 +1,18 @@
+//! The live view of a run: the screen of `top`, and the table that a run redraws on its own terminal. Both draw the report of
+//! the run: `top` gets it from the control socket.
+
+mod events;
+mod keys;
+mod live_table;
+mod model;
+mod names;
+mod screen;
+mod strip;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use events::or_none;
+pub(crate) use keys::{Action, Ui};
+pub(crate) use live_table::{LiveTable, RunEnds};
+pub(crate) use model::{Bucket, Model, Seen};
+pub(crate) use screen::{Colours, draw, lines};

@@ -1,0 +1,85 @@
+//! Names on the screen: short enough for the columns beside them.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use steerage::stats::QueueSnapshot;
+
+use crate::terminal::printable;
+
+/// The most characters of a device's name that are shown. Names of interfaces have at most 15.
+const DEVICE_CHARS: usize = 16;
+
+/// The name of a queue.
+pub(crate) fn queue(queue: &QueueSnapshot) -> String {
+    format!("{} rx-{}", shortened(&queue.device, DEVICE_CHARS), queue.queue)
+}
+
+/// A device's name, shortened and without control characters.
+pub(crate) fn shortened(name: &str, chars: usize) -> String {
+    let name = printable(name);
+    if name.chars().count() <= chars {
+        return name;
+    }
+    name.chars().take(chars.saturating_sub(2)).chain("..".chars()).collect()
+}
+
+/// The columns of an active flow that the screen shows.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Flow {
+    #[serde(flatten)]
+    pub(crate) id: FlowId,
+    last: String,
+    packets: u64,
+    bytes: u64,
+    packets_back: u64,
+    bytes_back: u64,
+}
+
+/// The columns that distinguish a flow from all others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub(crate) struct FlowId {
+    first: String,
+    pub(crate) kind: String,
+    source: Option<String>,
+    source_port: Option<u16>,
+    destination: Option<String>,
+    destination_port: Option<u16>,
+}
+
+impl Flow {
+    /// The packets of both directions.
+    pub(crate) fn packets(&self) -> u64 {
+        self.packets.saturating_add(self.packets_back)
+    }
+
+    /// The bytes of both directions.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.saturating_add(self.bytes_back)
+    }
+
+    /// The time from the first packet to the last.
+    pub(crate) fn duration(&self) -> Duration {
+        let times = humantime::parse_rfc3339(&self.id.first).ok().zip(humantime::parse_rfc3339(&self.last).ok());
+        times.and_then(|(first, last)| last.duration_since(first).ok()).unwrap_or_default()
+    }
+}
+
+impl FlowId {
+    /// The source and the destination: `10.0.0.1:80`, `[fd00::1]:80`, an address without a port, or `-`.
+    pub(crate) fn ends(&self) -> [String; 2] {
+        // The ports of ICMP are its identifier.
+        let has_ports = ["tcp", "udp", "sctp"].contains(&&*self.kind);
+        let end = |address: &Option<String>, port: Option<u16>| match (
+            address.as_deref().unwrap_or("-"),
+            port.filter(|_| has_ports),
+        ) {
+            (address, None) => address.to_owned(),
+            (address, Some(port)) if address.contains(':') => format!("[{address}]:{port}"),
+            (address, Some(port)) => format!("{address}:{port}"),
+        };
+        [end(&self.source, self.source_port), end(&self.destination, self.destination_port)]
+    }
+}

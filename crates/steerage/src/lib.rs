@@ -203,8 +203,9 @@ pub mod stats {
 /// Policies: which CPUs of a mask have work. Programs can have their own policies.
 pub mod policy {
     pub use steerage_policy::{
-        Balance, CpuLoad, GroupLoad, GroupStart, Hash, MapRequest, POLICIES, Plan, Policy, REFINE_EVERY,
-        REFINE_EVERY_MAX, REFINE_RETRY, UnknownPolicy, Window, is_same_distance,
+        Balance, Costs, CpuLoad, GroupLoad, GroupStart, Hash, MapRequest, POLICIES, Plan, Policy, Prediction,
+        REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY, RegimeKind, UnknownPolicy, Window, Workers, is_same_distance,
+        predict,
     };
 }
 

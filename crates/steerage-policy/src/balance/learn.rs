@@ -243,11 +243,7 @@ impl Known {
         let predicted = rate;
         let here = *self.measured(seen, &seen.regime, tuning);
         let mut is_relative = false;
-        if regime.kind == RegimeKind::Spread
-            && seen.regime.kind == RegimeKind::Spread
-            && here.is_known()
-            && rate.is_known()
-        {
+        if [regime.kind, seen.regime.kind] == [RegimeKind::Spread; 2] && here.is_known() && rate.is_known() {
             // Effects that the model leaves out (uneven buckets, or a flow that fills a CPU) are the same for
             // any number of CPUs, and so are costs that are little known. Only the ratio is predicted then.
             // The model is as good as its noise if the number of CPUs doubles.

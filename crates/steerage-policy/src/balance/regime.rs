@@ -65,7 +65,8 @@ pub struct Prediction {
     pub(crate) kept: f64,
     /// The largest share that they may keep, as far as costs are uncertain.
     pub(crate) kept_most: f64,
-    owners_limit: bool,
+    /// Whether the CPUs that receive have no time left at this throughput. Otherwise, only another CPU has none.
+    pub is_limited_by_receiving: bool,
 }
 
 impl Prediction {
@@ -73,16 +74,11 @@ impl Prediction {
     pub fn packets_per_second(&self) -> f64 {
         self.rate.mean * 1e9
     }
-
-    /// Whether the CPUs that receive have no time left at this throughput. Otherwise, only another CPU has none.
-    pub fn is_limited_by_receiving(&self) -> bool {
-        self.owners_limit
-    }
 }
 
 impl Costs {
-    /// The throughput if the owners have `owners` CPUs' time.
-    fn rate(&self, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Rate {
+    /// The prediction if the owners have `owners` CPUs' time and all costs are certain.
+    fn predict(&self, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
         let hash = if kind == RegimeKind::Spread { self.hash.mean.max(0.0) } else { 0.0 };
         let (receive, work) = (self.receive.mean.max(0.0) + hash, self.work.mean.max(0.0));
         let fixed: Option<f64> = workers.iter().map(|worker| worker.share).sum();
@@ -112,14 +108,9 @@ impl Costs {
         };
         let owned = owners / (receive + handed * give + (1.0 - handed) * work).max(1.0);
         let others = if handed > 0.0 { takes / handed } else { f64::INFINITY };
-        Rate { rate: owned.min(others), kept: 1.0 - handed, owners_limit: owned <= others }
+        let (rate, kept) = (Estimate::new(owned.min(others), 0.0), 1.0 - handed);
+        Prediction { rate, kept, kept_most: kept, is_limited_by_receiving: owned <= others }
     }
-}
-
-struct Rate {
-    rate: f64,
-    kept: f64,
-    owners_limit: bool,
 }
 
 /// The throughput that these costs allow in a regime, if the CPUs that receive have the time of `owners` CPUs. A collector is the
@@ -135,7 +126,7 @@ struct Rate {
 /// // Three more CPUs have a quarter of the packets each. The CPU that receives is full first.
 /// let three = [Workers { capacity: 3.0, class: 0, share: Some(0.75) }];
 /// let even = predict(&costs, RegimeKind::Spread, 1.0, &three);
-/// assert_eq!((even.packets_per_second().round(), even.is_limited_by_receiving()), (18_181_818.0, true));
+/// assert_eq!((even.packets_per_second().round(), even.is_limited_by_receiving), (18_181_818.0, true));
 /// // `Balance` gives it fewer.
 /// let best = predict(&costs, RegimeKind::Spread, 1.0, &[Workers { share: None, ..three[0] }]);
 /// assert!(best.packets_per_second() > 1.3 * even.packets_per_second());
@@ -158,13 +149,14 @@ pub(crate) fn predict_relative(
     than: Option<&[Workers]>,
 ) -> Prediction {
     let at = |costs: &Costs| {
-        let here = costs.rate(kind, owners, workers);
-        Rate { rate: here.rate / than.map_or(1.0, |than| costs.rate(kind, owners, than).rate), ..here }
+        let mut here = costs.predict(kind, owners, workers);
+        here.rate.mean /= than.map_or(1.0, |than| costs.predict(kind, owners, than).rate.mean);
+        here
     };
-    let Rate { rate: mean, kept, owners_limit } = at(costs);
-    let mut predicted = Prediction { rate: Estimate::UNKNOWN, kept, kept_most: kept, owners_limit };
+    let mut predicted = at(costs);
+    let mean = predicted.rate.mean;
     if !(costs.receive.is_known() && costs.work.is_known() && mean > 0.0 && mean.is_finite()) {
-        return predicted;
+        return Prediction { rate: Estimate::UNKNOWN, ..predicted };
     }
     let (mut varied, mut var) = (costs.clone(), 0.0);
     let all: Vec<Estimate> = varied.all_mut().map(|cost| *cost).collect();
@@ -176,12 +168,12 @@ pub(crate) fn predict_relative(
         // A whole deviation is a wide step, but the throughput bends where the limiting CPU changes, and a small one would miss it.
         let (less, more) = (with(cost.mean - cost.sd()), with(cost.mean + cost.sd()));
         with(cost.mean);
-        var += ((more.rate / less.rate).ln() / 2.0).powi(2);
+        var += ((more.rate.mean / less.rate.mean).ln() / 2.0).powi(2);
         if than.is_none() {
             predicted.kept_most = predicted.kept_most.max(less.kept);
         }
     }
-    predicted.rate = Estimate { mean, var: var * mean * mean };
+    predicted.rate.var = var * mean * mean;
     predicted
 }
 
@@ -231,6 +223,28 @@ mod tests {
         assert_near(spread(64).rate.mean, 1.0 / 80.0);
         // Two CPUs that receive have twice the time for it.
         assert_near(predict(&costs, RegimeKind::Spread, 2.0, &workers(62)).rate.mean, 2.0 / 80.0);
+    }
+
+    #[test]
+    fn no_map_is_faster_than_the_best_one() {
+        let costs = Costs::exact(20.0, 5.0, 200.0, &[(10.0, 20.0), (40.0, 60.0)]);
+        let map = |near, far| {
+            let worker = |(class, share)| Workers { capacity: 1.0, class, share };
+            predict(&costs, RegimeKind::Spread, 1.0, &[(0, near), (1, far)].map(worker))
+        };
+        let best = map(None, None);
+        // Both are full, so their shares are as their rates.
+        let near = (1.0 - best.kept) * 260.0 / (260.0 + 220.0);
+        let far = 1.0 - best.kept - near;
+        assert_near(map(Some(near), Some(far)).rate.mean, best.rate.mean);
+        for (more, fewer, receiving) in [(0.1, 0.0, false), (0.0, -0.1, true), (-0.1, 0.1, false)] {
+            let other = map(Some(near + more), Some(far + fewer));
+            assert!(other.rate.mean < 0.95 * best.rate.mean, "{other:?}, {best:?}");
+            assert_eq!(other.is_limited_by_receiving, receiving, "{other:?}");
+        }
+        // All packets are on one CPU, and the others wait.
+        assert_near(map(Some(0.0), Some(1.0)).rate.mean, 1.0 / 260.0);
+        assert_near(map(Some(0.0), Some(0.0)).rate.mean, 1.0 / 225.0);
     }
 
     #[test]

@@ -51,9 +51,8 @@ impl AssumedCosts {
 
     /// The costs with this work. The class of CPUs that are far is 1.
     pub(super) fn with_work(&self, work_ns: f64) -> Costs {
-        let near = (self.hand_over_ns, self.take_over_ns);
-        let far = (self.hand_over_far_ns, self.take_over_far_ns);
-        Costs::exact(self.receive_ns, 0.0, work_ns, &[near, far])
+        let distances = [(self.hand_over_ns, self.take_over_ns), (self.hand_over_far_ns, self.take_over_far_ns)];
+        Costs::exact(self.receive_ns, 0.0, work_ns, &distances)
     }
 }
 
@@ -104,8 +103,7 @@ impl Choice {
         costs: &Costs,
         rate: Option<f64>,
     ) -> Self {
-        let all: u64 = buckets.iter().map(|weight| weight.packets).sum();
-        let work = Work { buckets, all: all as f64, candidates, costs };
+        let work = Work { buckets, candidates, costs };
         let way = |cpus: usize| {
             let (along, apart) = (work.way(cpus, true), work.way(cpus, false));
             if apart.throughput > along.throughput { apart } else { along }
@@ -124,7 +122,6 @@ impl Choice {
 
 struct Work<'a> {
     buckets: &'a [Volume; BUCKETS],
-    all: f64,
     candidates: &'a CandidateCpus,
     costs: &'a Costs,
 }
@@ -139,9 +136,10 @@ impl Work<'_> {
         let shares = Shares::even(self.buckets, spread.len());
         // An even map gives its ranges of buckets to the CPUs in the order of their numbers.
         let others = mask.iter().zip(shares.each()).filter(|(cpu, _)| *cpu != receiver);
-        let others = others.map(|(cpu, share)| {
-            let class = usize::from(self.candidates.far.contains(cpu));
-            Workers { capacity: 1.0, class, share: Some(share) }
+        let others = others.map(|(cpu, share)| Workers {
+            capacity: 1.0,
+            class: usize::from(self.candidates.far.contains(cpu)),
+            share: Some(share),
         });
         let predicted = predict(self.costs, RegimeKind::Spread, 1.0, &others.collect::<Vec<_>>());
         Assignment {
@@ -151,7 +149,7 @@ impl Work<'_> {
             busiest: shares.busiest(),
             mask: if cpus == 1 { CpuMask::new() } else { mask },
             throughput: predicted.packets_per_second(),
-            receiver_is_busiest: predicted.is_limited_by_receiving(),
+            receiver_is_busiest: predicted.is_limited_by_receiving,
         }
     }
 
@@ -160,6 +158,7 @@ impl Work<'_> {
     /// this many buckets.
     fn balanced(&self, cpus: usize) -> f64 {
         let mut buckets: Vec<u64> = self.buckets.iter().map(|weight| weight.packets).collect();
+        let all: u64 = buckets.iter().sum();
         buckets.sort_unstable_by_key(|packets| Reverse(*packets));
         let mut loads: BinaryHeap<Reverse<u64>> = std::iter::repeat_n(Reverse(0), cpus).collect();
         for packets in buckets {
@@ -167,6 +166,6 @@ impl Work<'_> {
                 least.0 += packets;
             }
         }
-        loads.into_iter().map(|load| load.0).max().unwrap_or(0) as f64 / self.all
+        loads.into_iter().map(|load| load.0).max().unwrap_or(0) as f64 / all as f64
     }
 }

@@ -89,9 +89,8 @@ impl Costs {
             let weight = if fixed.is_some() { worker.share.unwrap_or(0.0) } else { rate };
             all += weight;
             gives += weight * crossing.give.mean.max(0.0);
-            if weight > 0.0 {
-                fullest = fullest.max(weight / rate);
-            }
+            // The maximum leaves out 0 / 0.
+            fullest = fullest.max(weight / rate);
         }
         // The packets that the workers can take, and what handing over one of them costs.
         let (takes, give) = if all > 0.0 { (all / fullest, gives / all) } else { (0.0, 0.0) };

@@ -49,7 +49,7 @@ impl AssumedCosts {
         }
     }
 
-    /// The costs with this work. The class of CPUs that are far is 1.
+    /// The costs with this work. Receiving includes hashing. The class of CPUs that are far is 1.
     pub(super) fn with_work(&self, work_ns: f64) -> Costs {
         let distances = [(self.hand_over_ns, self.take_over_ns), (self.hand_over_far_ns, self.take_over_far_ns)];
         Costs::exact(self.receive_ns, 0.0, work_ns, &distances)
@@ -136,11 +136,8 @@ impl Work<'_> {
         let shares = Shares::even(self.buckets, spread.len());
         // An even map gives its ranges of buckets to the CPUs in the order of their numbers.
         let others = mask.iter().zip(shares.each()).filter(|(cpu, _)| *cpu != receiver);
-        let others = others.map(|(cpu, share)| Workers {
-            capacity: 1.0,
-            class: usize::from(self.candidates.far.contains(cpu)),
-            share: Some(share),
-        });
+        let class = |cpu| usize::from(self.candidates.far.contains(cpu));
+        let others = others.map(|(cpu, share)| Workers { capacity: 1.0, class: class(cpu), share: Some(share) });
         let predicted = predict(self.costs, RegimeKind::Spread, 1.0, &others.collect::<Vec<_>>());
         Assignment {
             cpus: order.iter().copied().collect(),

@@ -25,10 +25,12 @@ mod seen;
 
 use std::time::Duration;
 
+pub use costs::Costs;
 use costs::Estimate;
 use demand::Demand;
 use learn::{Choice, Known};
-use regime::{Kind, Regime};
+use regime::Regime;
+pub use regime::{Prediction, RegimeKind, Workers, predict};
 use report::Reason;
 use seen::Seen;
 
@@ -161,7 +163,7 @@ impl Balance {
         self.findings.joined += u64::from(cause == MoveCause::Joined);
         self.findings.left += u64::from(cause == MoveCause::Left);
         self.began = Some(now);
-        if seen.regime.kind == Kind::Spread && !self.is_even {
+        if seen.regime.kind == RegimeKind::Spread && !self.is_even {
             self.known.measure_anew(seen, &seen.regime, &self.tuning);
         }
         self.is_even = false;
@@ -235,7 +237,7 @@ impl Balance {
         // the gain pays for a probe, provided that the load lasts as long again as it has lasted.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
-            _ if is_settled || joins(choice) && seen.regime.kind != Kind::Inline => least,
+            _ if is_settled || joins(choice) && seen.regime.kind != RegimeKind::Inline => least,
             Some(began) if self.began == self.seen_since => {
                 tuning.probe.as_nanos() as f64 / now.since(began).as_nanos().max(1) as f64
             }
@@ -409,7 +411,8 @@ impl Policy for Balance {
             // With devices that wait, the distance decided how the group begins: see `plan`.
             let next = load.order.get(load.owners).and_then(|next| load.apart[usize::from(*next)]);
             let is_far = next.is_some_and(|apart| apart >= tuning.line);
-            let is_decided = seen.regime.kind == Kind::Collector || seen.regime.kind == Kind::Inline && is_far;
+            let is_decided =
+                seen.regime.kind == RegimeKind::Collector || seen.regime.kind == RegimeKind::Inline && is_far;
             self.began = (load.can_wait && is_decided).then_some(load.now);
         }
         self.known.costs.cpus(load.cpus.len(), &tuning);

@@ -18,7 +18,7 @@
 //! | `thread` | [`SharedControl`]: the control for several threads, and the thread that calls it |
 //! | `names` | policies by name: [`POLICIES`] |
 //! | `control` | [`PolicyControl`]: one policy per steering group, and what they share |
-//! | `balance` | steering by load: [`Balance`] |
+//! | `balance` | steering by load: [`Balance`], and its model of costs: [`predict`] |
 //! | `load`, `distances`, `elephants` | the load meter, the distance between CPUs, and the flow that fills a bucket |
 //! | `receivers` | which CPU polls a queue |
 //! | `activity` | whether the instance is idle |
@@ -44,7 +44,7 @@ mod tests;
 mod thread;
 
 pub use activity::Activity;
-pub use balance::Balance;
+pub use balance::{Balance, Costs, Prediction, RegimeKind, Workers, predict};
 pub use control::{PolicyControl, Setting, first_plan, policy_info};
 pub use distances::is_same_distance;
 pub use limits::{REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY};

@@ -182,8 +182,7 @@ pub use steerage_core::error::{BuildError, SetError};
 pub use steerage_core::handler::{Cpu, Handler};
 pub use steerage_core::ids::{BucketId, InputId, TxId};
 pub use steerage_core::packet::{Batch, NoRoom, Packet};
-pub use steerage_core::rx::Input;
-pub use steerage_core::tx::Output;
+pub use steerage_core::{rx::Input, tx::Output};
 pub use steerage_flow::{Affinity, FlowKey, LinkType, Timestamp, WallTime};
 pub use steerage_ledger::Snapshot;
 pub use steerage_policy::{Balance, Hash};
@@ -209,8 +208,9 @@ pub mod stats {
 /// Policies: which CPUs of a mask get work. Programs can have their own policies.
 pub mod policy {
     pub use steerage_policy::{
-        Balance, CpuLoad, GroupLoad, GroupStart, Hash, MapRequest, POLICIES, Plan, Policy, REFINE_EVERY,
-        REFINE_EVERY_MAX, REFINE_RETRY, UnknownPolicy, Window, is_same_distance,
+        Balance, Costs, CpuLoad, GroupLoad, GroupStart, Hash, MapRequest, POLICIES, Plan, Policy, Prediction,
+        REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY, RegimeKind, UnknownPolicy, Window, Workers, is_same_distance,
+        predict,
     };
 }
 

@@ -108,9 +108,10 @@ pub(crate) struct Crossing {
     pub(crate) take: Estimate,
 }
 
+/// The costs of a packet, in nanoseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Costs {
-    /// The cost of receiving if one CPU has all buckets, so that packets are not hashed.
+pub struct Costs {
+    /// Receiving, if one CPU has all buckets, so that nothing is hashed.
     pub(crate) receive: Estimate,
     /// The additional cost of receiving if packets are hashed.
     pub(crate) hash: Estimate,
@@ -136,7 +137,18 @@ impl Costs {
         costs
     }
 
-    /// The index of the crossing for this distance. A new distance gets a new entry.
+    /// Costs that are known exactly: of receiving, of hashing (if several CPUs have buckets), and of the packet function. For each
+    /// class of distances, what a packet costs the CPU that hands it over, and besides its work the CPU that takes it.
+    pub fn exact(receive: f64, hash: f64, work: f64, crossings: &[(f64, f64)]) -> Self {
+        let [receive, hash, work] = [receive, hash, work].map(|cost| Estimate::new(cost, 0.0));
+        let crossing = |(give, take): &(f64, f64)| {
+            let (give, take) = (Estimate::new(*give, 0.0), Estimate::new(*take, 0.0));
+            Crossing { apart: None, prior: give.mean, give, take }
+        };
+        Self { receive, hash, work, crossings: crossings.iter().map(crossing).collect(), slowness: Vec::new() }
+    }
+
+    /// The index of the crossing for this distance. A distance that is not the same as any known one gets a new entry.
     pub(crate) fn class(&mut self, apart: Option<Duration>, tuning: &Tuning) -> usize {
         if let Some(known) = self.known_class(apart, tuning) {
             return known;

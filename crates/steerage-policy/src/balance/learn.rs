@@ -4,14 +4,15 @@
 use std::time::Duration;
 
 use super::costs::{Costs, Estimate, observe, observe_new};
-use super::regime::{Kind, Prediction, Regime, Workers, predict};
+use super::regime::{Prediction, Regime, RegimeKind, Workers, predict, predict_relative};
 use super::seen::Seen;
 use crate::limits::{MIN_SAMPLES, Tuning};
 
 /// A regime with its CPUs and their distances.
 #[derive(Clone, Debug, PartialEq)]
 struct Place {
-    kind: Kind,
+    kind: RegimeKind,
+    /// The CPUs besides the owners, in ascending order, with the index of their crossing.
     others: Vec<(u16, usize)>,
 }
 
@@ -166,7 +167,7 @@ impl Known {
             }
             let given = crossings.iter_mut().zip(given).filter(|(_, share)| *share > 0.0);
             let mut parts: Vec<(&mut Estimate, f64)> = vec![(receive, 1.0)];
-            if regime.kind == Kind::Spread {
+            if regime.kind == RegimeKind::Spread {
                 parts.push((hash, 1.0));
             }
             let mut bounds = vec![0.0; parts.len()];
@@ -222,7 +223,7 @@ impl Known {
             var += capacity.powi(2) * slowness.var / slowness.mean.powi(2);
             match workers.iter_mut().find(|workers| workers.class == class) {
                 Some(workers) => workers.capacity += capacity,
-                None => workers.push(Workers { capacity, class }),
+                None => workers.push(Workers { capacity, class, share: None }),
             }
         }
         (workers, if all > 0.0 { var / (all * all) } else { 0.0 })
@@ -231,18 +232,18 @@ impl Known {
     pub(super) fn choice(&mut self, seen: &Seen<'_>, regime: Regime, tuning: &Tuning) -> Choice {
         let (workers, slowness_var) = self.workers(seen, &regime, tuning);
         let owners = seen.owners.iter().map(|cpu| seen.capacity(*cpu)).sum();
-        let Prediction { mut rate, kept, kept_most } = predict(&self.costs, regime.kind, owners, &workers, None);
+        let Prediction { mut rate, kept, kept_most, .. } = predict(&self.costs, regime.kind, owners, &workers);
+        // The model leaves out caches, threads that share a core, and much more.
         rate.var += rate.mean.powi(2) * (tuning.noise.powi(2) + slowness_var);
         let predicted = rate;
         let here = *self.measured(seen, &seen.regime, tuning);
         let mut is_relative = false;
-        if regime.kind == Kind::Spread && seen.regime.kind == Kind::Spread && here.is_known() && rate.is_known() {
-            // Effects that the model ignores (uneven buckets, or a flow that fills a CPU) are the
-            // same for any number of CPUs, and so are costs that are little known. So only the
-            // ratio is predicted in that case. If the number of CPUs doubles, the model's error is
-            // `noise`.
+        if [regime.kind, seen.regime.kind] == [RegimeKind::Spread; 2] && here.is_known() && rate.is_known() {
+            // Effects that the model leaves out (uneven buckets, or a flow that fills a CPU) are the same for
+            // any number of CPUs, and so are costs that are little known. Only the ratio is predicted then.
+            // The model is as good as its noise if the number of CPUs doubles.
             let (now, _) = self.workers(seen, &seen.regime, tuning);
-            let ratio = predict(&self.costs, Kind::Spread, owners, &workers, Some(&now)).rate;
+            let ratio = predict_relative(&self.costs, RegimeKind::Spread, owners, &workers, Some(&now)).rate;
             let cpus = |others: usize| (seen.owners.len() + others) as f64;
             let off = (cpus(regime.others.len()) / cpus(seen.regime.others.len())).log2() * tuning.noise;
             let var = ratio.var / ratio.mean.powi(2) + off * off;
@@ -275,12 +276,12 @@ impl Known {
     pub(super) fn choices(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<Choice> {
         let candidates = self.candidates(seen, tuning);
         let mut regimes = vec![Regime::inline()];
-        regimes.extend(candidates.first().map(|cpu| Regime { kind: Kind::Collector, others: vec![*cpu] }));
-        let spread = |count| Regime { kind: Kind::Spread, others: candidates[..count].to_vec() };
+        regimes.extend(candidates.first().map(|cpu| Regime { kind: RegimeKind::Collector, others: vec![*cpu] }));
+        let spread = |count| Regime { kind: RegimeKind::Spread, others: candidates[..count].to_vec() };
         regimes.extend(counts(candidates.len(), seen.regime.others.len()).map(spread));
         let choices = regimes.into_iter().map(|regime| self.choice(seen, regime, tuning));
-        // Spreading all packets over one other CPU is the collector regime with additional hashing.
-        let is_spread = |choice: &Choice| choice.regime.kind == Kind::Spread;
+        // To spread over one other CPU what that one takes alone is the collector regime, but for the hash.
+        let is_spread = |choice: &Choice| choice.regime.kind == RegimeKind::Spread;
         choices.filter(|choice| !is_spread(choice) || choice.regime.others.len() > 1 || choice.shares.0 > 0.0).collect()
     }
 

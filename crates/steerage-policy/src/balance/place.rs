@@ -2,7 +2,7 @@
 
 use super::Balance;
 use super::learn::Choice;
-use super::regime::Kind;
+use super::regime::RegimeKind;
 use super::seen::Seen;
 use crate::limits::MIN_SAMPLES;
 use crate::packing::Loads;
@@ -15,7 +15,7 @@ impl Balance {
     pub(super) fn place(&self, seen: &Seen<'_>, choice: &Choice) -> Box<[u16; BUCKETS]> {
         let load = seen.load;
         let others = &choice.regime.others;
-        if choice.regime.kind == Kind::Collector {
+        if choice.regime.kind == RegimeKind::Collector {
             return Box::new([others[0]; BUCKETS]);
         }
         let buckets = load.window.as_ref().map_or(&self.buckets[..], |window| window.buckets);
@@ -54,7 +54,7 @@ impl Balance {
         elephants.sort_by(|a, b| b.1.total_cmp(&a.1));
         elephants.truncate(MIN_SAMPLES as usize);
         self.findings.elephants = elephants;
-        if active.len() < 2 || seen.regime.kind == Kind::Collector {
+        if active.len() < 2 || seen.regime.kind == RegimeKind::Collector {
             return None;
         }
         // The work of CPUs is counted, not sampled, but which packets arrive is random.

@@ -5,8 +5,8 @@ use std::fmt;
 use super::costs::{Costs, Estimate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The CPUs that receive do all work.
+pub enum RegimeKind {
+    /// The CPUs that receive do everything.
     Inline,
     /// Some CPUs only receive, and one other CPU has all buckets, so that packets are not hashed.
     Collector,
@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     Spread,
 }
 
-impl Kind {
+impl RegimeKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Inline => "inline",
@@ -27,13 +27,13 @@ impl Kind {
 /// A regime, with the CPUs besides the owners that take part, in the order in which they joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Regime {
-    pub(crate) kind: Kind,
+    pub(crate) kind: RegimeKind,
     pub(crate) others: Vec<u16>,
 }
 
 impl Regime {
     pub(crate) fn inline() -> Self {
-        Self { kind: Kind::Inline, others: Vec::new() }
+        Self { kind: RegimeKind::Inline, others: Vec::new() }
     }
 }
 
@@ -43,149 +43,146 @@ impl fmt::Display for Regime {
     }
 }
 
-/// Several CPUs besides the owners at the same distance, as the prediction treats them.
+/// CPUs besides those that receive, all at the same distance from them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Workers {
-    /// The capacity of these CPUs in the time that other programs leave, in CPUs as fast as the
-    /// owners.
-    pub(crate) capacity: f64,
-    pub(crate) class: usize,
+pub struct Workers {
+    /// How many CPUs as fast as those that receive do as much in the time that other programs leave.
+    pub capacity: f64,
+    /// The index of their distance in the [`Costs`].
+    pub class: usize,
+    /// The share of the packets that their buckets have. `None`: as many as they have time for. If all workers have a share, the
+    /// regime `Spread` has this map, and the CPUs that receive keep the rest.
+    pub share: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Prediction {
+pub struct Prediction {
+    /// Packets per nanosecond.
     pub(crate) rate: Estimate,
     pub(crate) kept: f64,
     /// The largest share that the owners may keep, given the uncertainty of costs.
     pub(crate) kept_most: f64,
+    /// Whether the CPUs that receive have no time left at this throughput. Otherwise, only another CPU has none.
+    pub is_limited_by_receiving: bool,
 }
 
-/// The costs as plain numbers, which are varied one at a time.
-struct Point<'a> {
-    costs: &'a Costs,
-    /// The index of the varied cost, in the order of [`Costs::all_mut`], and the amount.
-    vary: Option<(usize, f64)>,
+impl Prediction {
+    /// The throughput in packets per second. 0 if a cost is not known.
+    pub fn packets_per_second(&self) -> f64 {
+        self.rate.mean * 1e9
+    }
 }
 
-impl Point<'_> {
-    fn cost(&self, nth: usize, cost: Estimate) -> f64 {
-        let by = self.vary.filter(|(which, _)| *which == nth).map_or(0.0, |(_, by)| by);
-        cost.mean + by
-    }
-
-    fn receive(&self) -> f64 {
-        self.cost(0, self.costs.receive).max(0.0)
-    }
-
-    fn hash(&self) -> f64 {
-        self.cost(1, self.costs.hash).max(0.0)
-    }
-
-    fn work(&self) -> f64 {
-        self.cost(2, self.costs.work).max(0.0)
-    }
-
-    fn give(&self, class: usize) -> f64 {
-        self.cost(3 + 2 * class, self.costs.crossings[class].give).max(0.0)
-    }
-
-    fn take(&self, class: usize) -> f64 {
-        self.cost(4 + 2 * class, self.costs.crossings[class].take)
-    }
-
-    fn rate_of(&self, worker: Workers) -> f64 {
-        worker.capacity / (self.work() + self.take(worker.class)).max(1.0)
-    }
-
-    /// The throughput, and the owners' share of packets, if the owners have the time of `owners`
-    /// CPUs.
-    fn rate(&self, kind: Kind, owners: f64, workers: &[Workers]) -> (f64, f64) {
-        match kind {
-            Kind::Inline => (owners / (self.receive() + self.work()).max(1.0), 1.0),
-            Kind::Collector => {
-                let worker = workers[0];
-                let receives = owners / (self.receive() + self.give(worker.class)).max(1.0);
-                (receives.min(self.rate_of(worker)), 0.0)
-            }
-            Kind::Spread => {
-                let (rates, gives) = workers.iter().fold((0.0, 0.0), |(rates, gives), worker| {
-                    let rate = self.rate_of(*worker);
-                    (rates + rate, gives + rate * self.give(worker.class))
-                });
-                let receive = self.receive() + self.hash();
-                // Each packet that another CPU takes saves the owners its work, and costs them the
-                // hand-over.
-                let all = (owners + rates * self.work() - gives) / (receive + self.work()).max(1.0);
-                if all > rates {
-                    return (all, 1.0 - rates / all);
-                }
-                // The owners have time only for receiving.
-                let give = if rates > 0.0 { gives / rates } else { 0.0 };
-                (rates.min(owners / (receive + give).max(1.0)), 0.0)
-            }
+impl Costs {
+    /// The prediction if the owners have `owners` CPUs' time and all costs are certain.
+    fn predict(&self, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
+        let hash = if kind == RegimeKind::Spread { self.hash.mean.max(0.0) } else { 0.0 };
+        let (receive, work) = (self.receive.mean.max(0.0) + hash, self.work.mean.max(0.0));
+        let fixed: Option<f64> = workers.iter().map(|worker| worker.share).sum();
+        let (mut all, mut gives, mut fullest) = (0.0, 0.0, 0.0_f64);
+        for worker in workers {
+            let crossing = &self.crossings[worker.class];
+            let rate = worker.capacity / (work + crossing.take.mean).max(1.0);
+            let weight = if fixed.is_some() { worker.share.unwrap_or(0.0) } else { rate };
+            all += weight;
+            gives += weight * crossing.give.mean.max(0.0);
+            // The maximum leaves out 0 / 0.
+            fullest = fullest.max(weight / rate);
         }
+        // The packets that the workers can take, and what handing over one of them costs.
+        let (takes, give) = if all > 0.0 { (all / fullest, gives / all) } else { (0.0, 0.0) };
+        let handed = match (kind, fixed) {
+            (RegimeKind::Inline, _) => 0.0,
+            (RegimeKind::Collector, _) => 1.0,
+            (RegimeKind::Spread, Some(handed)) => handed,
+            (RegimeKind::Spread, None) => {
+                // Each packet that another CPU takes saves the owners its work, and costs them the hand-over.
+                let all = (owners + takes * (work - give)) / (receive + work).max(1.0);
+                // Otherwise, the owners have time for nothing but receiving.
+                if all > takes { takes / all } else { 1.0 }
+            }
+        };
+        let owned = owners / (receive + handed * give + (1.0 - handed) * work).max(1.0);
+        let others = if handed > 0.0 { takes / handed } else { f64::INFINITY };
+        let (rate, kept) = (Estimate::new(owned.min(others), 0.0), 1.0 - handed);
+        Prediction { rate, kept, kept_most: kept, is_limited_by_receiving: owned <= others }
     }
 }
 
-/// The throughput of a regime whose owners have the time of `owners` CPUs. Its variance is computed
-/// by the delta method, of the logarithm, because costs that are little known may be a fraction or
-/// a multiple of their mean. With `than`, the result is the throughput as a multiple of the
-/// throughput with these other CPUs.
-pub(crate) fn predict(
+/// The throughput that these costs allow in a regime, if the CPUs that receive have the time of `owners` CPUs. A collector is the
+/// only entry of `workers`; inline has none. `steerage help balance` has the formulas.
+///
+/// ```
+/// use steerage_policy::{Costs, RegimeKind, Workers, predict};
+///
+/// // Receiving takes 10 ns, hashing 5, work 100, and each side of a hand-over 20.
+/// let costs = Costs::exact(10.0, 5.0, 100.0, &[(20.0, 20.0)]);
+/// let inline = predict(&costs, RegimeKind::Inline, 1.0, &[]);
+/// assert_eq!(inline.packets_per_second().round(), 9_090_909.0);
+/// // Three more CPUs have a quarter of the packets each. The CPU that receives is full first.
+/// let three = [Workers { capacity: 3.0, class: 0, share: Some(0.75) }];
+/// let even = predict(&costs, RegimeKind::Spread, 1.0, &three);
+/// assert_eq!((even.packets_per_second().round(), even.is_limited_by_receiving), (18_181_818.0, true));
+/// // `Balance` gives it fewer.
+/// let best = predict(&costs, RegimeKind::Spread, 1.0, &[Workers { share: None, ..three[0] }]);
+/// assert!(best.packets_per_second() > 1.3 * even.packets_per_second());
+/// ```
+///
+/// # Panics
+///
+/// If the costs do not have the class of a worker.
+pub fn predict(costs: &Costs, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
+    predict_relative(costs, kind, owners, workers, None)
+}
+
+/// Like [`predict`]. The variance is by the delta method, of the logarithm: costs that are little known may be a fraction or a
+/// multiple of their mean. With `than`, the result is the throughput as a multiple of that with these other CPUs.
+pub(crate) fn predict_relative(
     costs: &Costs,
-    kind: Kind,
+    kind: RegimeKind,
     owners: f64,
     workers: &[Workers],
     than: Option<&[Workers]>,
 ) -> Prediction {
-    let at = |vary| {
-        let point = Point { costs, vary };
-        let (rate, kept) = point.rate(kind, owners, workers);
-        (rate / than.map_or(1.0, |than| point.rate(kind, owners, than).0), kept)
+    let at = |costs: &Costs| {
+        let mut here = costs.predict(kind, owners, workers);
+        here.rate.mean /= than.map_or(1.0, |than| costs.predict(kind, owners, than).rate.mean);
+        here
     };
-    let (mean, kept) = at(None);
-    let mut kept_most = kept;
-    let is_known = costs.receive.is_known() && costs.work.is_known() && mean > 0.0 && mean.is_finite();
-    if !is_known {
-        return Prediction { rate: Estimate::UNKNOWN, kept, kept_most };
+    let mut predicted = at(costs);
+    let mean = predicted.rate.mean;
+    if !(costs.receive.is_known() && costs.work.is_known() && mean > 0.0 && mean.is_finite()) {
+        return Prediction { rate: Estimate::UNKNOWN, ..predicted };
     }
-    let mut classes: Vec<usize> = workers.iter().chain(than.unwrap_or_default()).map(|worker| worker.class).collect();
-    classes.sort_unstable();
-    classes.dedup();
-    let own = [(0, costs.receive), (1, costs.hash), (2, costs.work)];
-    let crossings = classes.into_iter().flat_map(|class| {
-        let crossing = &costs.crossings[class];
-        [(3 + 2 * class, crossing.give), (4 + 2 * class, crossing.take)]
-    });
-    let mut var = 0.0;
-    for (nth, cost) in own.into_iter().chain(crossings) {
-        // A whole deviation is a wide step. But the throughput has a kink where the limiting CPU
-        // changes, and a small step would miss the kink.
-        let ((less, kept_more), (more, _)) = (at(Some((nth, -cost.sd()))), at(Some((nth, cost.sd()))));
-        var += ((more / less).ln() / 2.0).powi(2);
+    let (mut varied, mut var) = (costs.clone(), 0.0);
+    let all: Vec<Estimate> = varied.all_mut().map(|cost| *cost).collect();
+    for (nth, cost) in all.into_iter().enumerate() {
+        let mut with = |mean| {
+            varied.all_mut().skip(nth).take(1).for_each(|cost| cost.mean = mean);
+            at(&varied)
+        };
+        // A whole deviation is a wide step, but the throughput bends where the limiting CPU changes, and a small one would miss it.
+        let (less, more) = (with(cost.mean - cost.sd()), with(cost.mean + cost.sd()));
+        with(cost.mean);
+        var += ((more.rate.mean / less.rate.mean).ln() / 2.0).powi(2);
         if than.is_none() {
-            kept_most = kept_most.max(kept_more);
+            predicted.kept_most = predicted.kept_most.max(less.kept);
         }
     }
-    Prediction { rate: Estimate { mean, var: var * mean * mean }, kept, kept_most }
+    predicted.rate.var = var * mean * mean;
+    predicted
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::Tuning;
 
-    /// Costs that are known exactly: receiving, hashing, work, and both sides of a hand-over.
     fn costs(receive: f64, hash: f64, work: f64, give: f64, take: f64) -> Costs {
-        let mut costs = Costs::new(&Tuning::default());
-        for (cost, mean) in costs.all_mut().zip([receive, hash, work, give, take]) {
-            *cost = Estimate::new(mean, 0.0);
-        }
-        costs
+        Costs::exact(receive, hash, work, &[(give, take)])
     }
 
     fn workers(count: usize) -> Vec<Workers> {
-        vec![Workers { capacity: count as f64, class: 0 }]
+        vec![Workers { capacity: count as f64, class: 0, share: None }]
     }
 
     #[track_caller]
@@ -195,17 +192,19 @@ mod tests {
 
     #[test]
     fn two_cpus_gain_by_the_formula() {
-        let rate = |costs: &Costs, kind, count| predict(costs, kind, 1.0, &workers(count), None).rate.mean;
-        // Both CPUs are full: receiving and hand-over take one CPU as long as the work takes the
-        // other.
+        let rate = |costs: &Costs, kind, count| predict(costs, kind, 1.0, &workers(count)).rate.mean;
+        // Both CPUs are full: receiving and handing over takes one as long as the work takes the other.
         let (r, w, h, c) = (100.0, 100.0, 20.0, 20.0);
         let even = costs(r, 0.0, w, h, c);
-        assert_near(rate(&even, Kind::Inline, 0), 1.0 / (r + w));
-        assert_near(rate(&even, Kind::Collector, 1) / rate(&even, Kind::Inline, 0), 2.0 * (r + w) / (r + w + h + c));
-        assert_near(rate(&even, Kind::Spread, 1), rate(&even, Kind::Collector, 1));
-        // Receiving is cheap, so the owner handles packets too, and both CPUs are full.
+        assert_near(rate(&even, RegimeKind::Inline, 0), 1.0 / (r + w));
+        assert_near(
+            rate(&even, RegimeKind::Collector, 1) / rate(&even, RegimeKind::Inline, 0),
+            2.0 * (r + w) / (r + w + h + c),
+        );
+        assert_near(rate(&even, RegimeKind::Spread, 1), rate(&even, RegimeKind::Collector, 1));
+        // Receiving is cheap, so the owner works as well. Both CPUs are full here too.
         let (r, w) = (20.0, 200.0);
-        let cheap = predict(&costs(r, 10.0, w, h, c), Kind::Spread, 1.0, &workers(1), None);
+        let cheap = predict(&costs(r, 10.0, w, h, c), RegimeKind::Spread, 1.0, &workers(1));
         let handed = 1.0 - cheap.kept;
         assert_near(cheap.rate.mean, 1.0 / (r + 10.0 + cheap.kept * w + handed * h));
         assert_near(cheap.rate.mean, 1.0 / (handed * (w + c)));
@@ -214,29 +213,51 @@ mod tests {
     #[test]
     fn the_receiver_limits_many_cpus() {
         let costs = costs(50.0, 10.0, 1000.0, 20.0, 30.0);
-        let spread = |count| predict(&costs, Kind::Spread, 1.0, &workers(count), None);
+        let spread = |count| predict(&costs, RegimeKind::Spread, 1.0, &workers(count));
         assert!(spread(8).kept > 0.0 && spread(16).kept == 0.0);
         assert_near(spread(16).rate.mean, 1.0 / 80.0);
         assert_near(spread(64).rate.mean, 1.0 / 80.0);
-        // Two CPUs that receive have twice the time for receiving.
-        assert_near(predict(&costs, Kind::Spread, 2.0, &workers(62), None).rate.mean, 2.0 / 80.0);
+        // Two CPUs that receive have twice the time for it.
+        assert_near(predict(&costs, RegimeKind::Spread, 2.0, &workers(62)).rate.mean, 2.0 / 80.0);
+    }
+
+    #[test]
+    fn no_map_is_faster_than_the_best_one() {
+        let costs = Costs::exact(20.0, 5.0, 200.0, &[(10.0, 20.0), (40.0, 60.0)]);
+        let map = |near, far| {
+            let worker = |(class, share)| Workers { capacity: 1.0, class, share };
+            predict(&costs, RegimeKind::Spread, 1.0, &[(0, near), (1, far)].map(worker))
+        };
+        let best = map(None, None);
+        // Both are full, so their shares are as their rates.
+        let near = (1.0 - best.kept) * 260.0 / (260.0 + 220.0);
+        let far = 1.0 - best.kept - near;
+        assert_near(map(Some(near), Some(far)).rate.mean, best.rate.mean);
+        for (more, fewer, receiving) in [(0.1, 0.0, false), (0.0, -0.1, true), (-0.1, 0.1, false)] {
+            let other = map(Some(near + more), Some(far + fewer));
+            assert!(other.rate.mean < 0.95 * best.rate.mean, "{other:?}, {best:?}");
+            assert_eq!(other.is_limited_by_receiving, receiving, "{other:?}");
+        }
+        // All packets are on one CPU, and the others wait.
+        assert_near(map(Some(0.0), Some(1.0)).rate.mean, 1.0 / 260.0);
+        assert_near(map(Some(0.0), Some(0.0)).rate.mean, 1.0 / 225.0);
     }
 
     #[test]
     fn a_cpu_that_others_use_counts_by_what_they_leave() {
         let costs = costs(100.0, 0.0, 1000.0, 0.0, 0.0);
-        let half = [Workers { capacity: 0.5, class: 0 }];
-        assert_near(predict(&costs, Kind::Spread, 1.0, &half, None).rate.mean, 1.5 / 1100.0);
-        assert_near(predict(&costs, Kind::Collector, 1.0, &half, None).rate.mean, 0.5 / 1000.0);
+        let half = [Workers { capacity: 0.5, class: 0, share: None }];
+        assert_near(predict(&costs, RegimeKind::Spread, 1.0, &half).rate.mean, 1.5 / 1100.0);
+        assert_near(predict(&costs, RegimeKind::Collector, 1.0, &half).rate.mean, 0.5 / 1000.0);
     }
 
     #[test]
     fn the_uncertainty_of_costs_is_that_of_the_prediction() {
         let mut costs = costs(100.0, 0.0, 100.0, 20.0, 20.0);
         costs.work = Estimate::new(100.0, 10.0);
-        let inline = predict(&costs, Kind::Inline, 1.0, &[], None).rate;
+        let inline = predict(&costs, RegimeKind::Inline, 1.0, &[]).rate;
         assert!((inline.sd() / inline.mean - 0.05).abs() < 0.001, "{inline:?}");
         costs.receive = Estimate::UNKNOWN;
-        assert!(!predict(&costs, Kind::Inline, 1.0, &[], None).rate.is_known());
+        assert!(!predict(&costs, RegimeKind::Inline, 1.0, &[]).rate.is_known());
     }
 }

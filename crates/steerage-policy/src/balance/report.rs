@@ -2,7 +2,7 @@
 
 use super::Balance;
 use super::learn::Choice;
-use super::regime::Kind;
+use super::regime::RegimeKind;
 use super::seen::Seen;
 use steerage_core::placement::{CostEstimate, RegimeEstimate};
 
@@ -52,7 +52,7 @@ impl Balance {
         let choices = self.known.choices(seen, &self.tuning);
         let others = choices.into_iter().filter(|choice| choice.regime != seen.regime);
         let (spread, single): (Vec<Choice>, Vec<Choice>) =
-            others.partition(|choice| choice.regime.kind == Kind::Spread);
+            others.partition(|choice| choice.regime.kind == RegimeKind::Spread);
         let best = spread.into_iter().max_by(|a, b| a.value.mean.total_cmp(&b.value.mean));
         let shown = [present].into_iter().chain(single).chain(best);
         self.findings.regimes =

@@ -1,6 +1,6 @@
 //! One load check, as the model sees it.
 
-use super::regime::{Kind, Regime};
+use super::regime::{Regime, RegimeKind};
 use crate::limits::Tuning;
 use crate::policy::{CpuLoad, GroupLoad};
 
@@ -25,9 +25,9 @@ impl<'a> Seen<'a> {
         load.map.iter().for_each(|cpu| has_buckets[usize::from(*cpu)] = true);
         let others: Vec<u16> = rest.iter().copied().filter(|cpu| has_buckets[usize::from(*cpu)]).collect();
         let kind = match others[..] {
-            [] => Kind::Inline,
-            [_] if owners.iter().all(|cpu| !has_buckets[usize::from(*cpu)]) => Kind::Collector,
-            _ => Kind::Spread,
+            [] => RegimeKind::Inline,
+            [_] if owners.iter().all(|cpu| !has_buckets[usize::from(*cpu)]) => RegimeKind::Collector,
+            _ => RegimeKind::Spread,
         };
         let is_short = |cpus: &[u16]| {
             let mean = |of: fn(&CpuLoad) -> f64| {

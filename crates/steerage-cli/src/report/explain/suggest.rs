@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use steerage::CpuId;
+use steerage::policy::{RegimeKind, Workers, predict};
 
 use super::{TrafficExplanation, is_ip};
 use crate::args::SteeringCommand;
@@ -20,7 +21,7 @@ use crate::units::{grouped, packets_a_second};
 pub(crate) use candidates::CandidateCpus;
 pub(crate) use commands::InterfaceQueues;
 use commands::{BacklogMax, Commands};
-use cpu_count::{Assignment, Choice, Costs};
+use cpu_count::{Assignment, AssumedCosts, Choice};
 use reasons::Reasons;
 
 /// The work per packet, unless the user states it. steerage's own functions take 30 to 100 ns, and the kernel forwards
@@ -112,7 +113,7 @@ impl Regime {
             (2, 1) => "collector",
             _ => "spread",
         };
-        Self { regime, cpus: way.cpus.len(), predicted: way.throughput() }
+        Self { regime, cpus: way.cpus.len(), predicted: way.throughput }
     }
 
     /// The advised regime first, then the other regimes of one and two CPUs.
@@ -130,7 +131,7 @@ struct Assumed {
     /// Whether the user stated the work.
     work_told: bool,
     #[serde(flatten)]
-    costs: Costs,
+    costs: AssumedCosts,
 }
 
 impl Suggestion {
@@ -140,14 +141,17 @@ impl Suggestion {
         if traffic.survey.all.packets == 0 || candidates.order.is_empty() {
             return None;
         }
-        let costs = Costs::of(!traffic.basis.interfaces.is_empty());
+        let assumed = AssumedCosts::of(!traffic.basis.interfaces.is_empty());
         let work_ns = work.unwrap_or(WORK_ASSUMED).as_nanos() as f64;
+        let costs = assumed.with_work(work_ns);
         let by_rate = rate.map(|rate| rate.packets_a_second);
-        let choice = Choice::make(&traffic.survey.buckets, candidates, &costs, work_ns, by_rate);
+        let choice = Choice::make(&traffic.survey.buckets, candidates, &costs, by_rate);
         let elephants = elephants(traffic, &choice);
         let backlog = BacklogMax::of(by_rate, choice.best.busiest);
         let overfills = |elephant: &Elephant| {
-            by_rate.is_some_and(|rate| rate * elephant.share * (work_ns + costs.take_over_ns) >= 1e9)
+            let cpu = [Workers { capacity: 1.0, class: 0, share: Some(elephant.share) }];
+            let most = predict(&costs, RegimeKind::Spread, f64::INFINITY, &cpu).packets_per_second();
+            by_rate.is_some_and(|rate| rate >= most)
         };
         let stuck = elephants.first().is_some_and(overfills);
         Some(Self {
@@ -161,12 +165,12 @@ impl Suggestion {
             rate: by_rate,
             load: choice.best.load(by_rate),
             load_of_one: choice.one.load(by_rate),
-            speed_up: choice.one.load_ns / choice.best.load_ns,
+            speed_up: choice.best.throughput / choice.one.throughput,
             regimes: Regime::all(&choice),
-            reasons: Reasons::of(traffic, &choice, &costs, &elephants, stuck, backlog),
+            reasons: Reasons::of(traffic, &choice, &assumed, &elephants, stuck, backlog),
             commands: Commands::of(&traffic.basis, &choice.best, backlog, stuck, reasons::is_torn(traffic)),
             elephants,
-            assumed: Assumed { work_ns: work_ns as u64, work_told: work.is_some(), costs },
+            assumed: Assumed { work_ns: work_ns as u64, work_told: work.is_some(), costs: assumed },
         })
     }
 
@@ -197,7 +201,7 @@ impl Suggestion {
         if let Some(queues) = &self.reasons.queues {
             line("queues", queues);
         }
-        let Costs { receive_ns, hand_over_ns, take_over_ns, .. } = self.assumed.costs;
+        let AssumedCosts { receive_ns, hand_over_ns, take_over_ns, .. } = self.assumed.costs;
         let work = grouped(self.assumed.work_ns);
         let set = if self.assumed.work_told { "" } else { " (--work sets it)" };
         line(

@@ -1,9 +1,10 @@
-//! Chooses the number of CPUs, from the time that each CPU would need per packet.
+//! Chooses the number of CPUs, from the throughput that the policy's model of costs predicts.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use serde::Serialize;
+use steerage::policy::{Costs, RegimeKind, Workers, predict};
 use steerage::{CpuId, CpuMask, limits::BUCKETS};
 use steerage_apps::Volume;
 
@@ -20,7 +21,7 @@ const NEAR_THE_MOST: f64 = 0.9;
 
 /// The costs per packet besides the work on it, in ns: docs/performance.md, 2026-11-21.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Costs {
+pub(super) struct AssumedCosts {
     /// Receiving and hashing, on the CPU that receives.
     pub(super) receive_ns: f64,
     /// The cost of handing over to another CPU, on the CPU that receives. The second value is for a
@@ -32,7 +33,7 @@ pub(super) struct Costs {
     pub(super) take_over_far_ns: f64,
 }
 
-impl Costs {
+impl AssumedCosts {
     /// The costs from "The receive path", with our hash and two targets.
     ///
     /// The receiver takes 20.2 ns if the CPUs are near and 41.1 ns if they are far. Both include
@@ -46,6 +47,12 @@ impl Costs {
             take_over_ns: 13.0,
             take_over_far_ns: 27.0,
         }
+    }
+
+    /// The costs with this work. Receiving includes hashing. The class of CPUs that are far is 1.
+    pub(super) fn with_work(&self, work_ns: f64) -> Costs {
+        let distances = [(self.hand_over_ns, self.take_over_ns), (self.hand_over_far_ns, self.take_over_far_ns)];
+        Costs::exact(self.receive_ns, 0.0, work_ns, &distances)
     }
 }
 
@@ -62,21 +69,16 @@ pub(super) struct Assignment {
     pub(super) busiest: f64,
     /// The busiest CPU's share after buckets are balanced.
     pub(super) balanced: f64,
-    /// The time that the busiest CPU needs per packet that arrives.
-    pub(super) load_ns: f64,
+    /// The packets per second that these CPUs can handle.
+    pub(super) throughput: f64,
     /// Whether the busiest CPU is the one that receives.
     pub(super) receiver_is_busiest: bool,
 }
 
 impl Assignment {
-    /// The packets per second that these CPUs can handle.
-    pub(super) fn throughput(&self) -> f64 {
-        1e9 / self.load_ns
-    }
-
     /// The load of the busiest CPU at a rate in packets per second.
     pub(super) fn load(&self, rate: Option<f64>) -> Option<f64> {
-        rate.map(|rate| rate * self.load_ns / 1e9)
+        rate.map(|rate| rate / self.throughput)
     }
 }
 
@@ -99,20 +101,18 @@ impl Choice {
         buckets: &[Volume; BUCKETS],
         candidates: &CandidateCpus,
         costs: &Costs,
-        work_ns: f64,
         rate: Option<f64>,
     ) -> Self {
-        let all: u64 = buckets.iter().map(|weight| weight.packets).sum();
-        let work = Work { buckets, all: all as f64, candidates, costs, work_ns };
+        let work = Work { buckets, candidates, costs };
         let way = |cpus: usize| {
             let (along, apart) = (work.way(cpus, true), work.way(cpus, false));
-            if apart.load_ns < along.load_ns { apart } else { along }
+            if apart.throughput > along.throughput { apart } else { along }
         };
         let ways: Vec<Assignment> = (1..=candidates.order.len()).map(way).collect();
         let one = work.way(1, true);
-        let least_ns = ways.iter().map(|way| way.load_ns).fold(f64::INFINITY, f64::min);
+        let most = ways.iter().map(|way| way.throughput).fold(0.0, f64::max);
         let keeps_up = |way: &&Assignment| way.load(rate).is_some_and(|load| load <= BUSY_MAX);
-        let is_near = |way: &&Assignment| way.load_ns <= least_ns / NEAR_THE_MOST;
+        let is_near = |way: &&Assignment| way.throughput >= most * NEAR_THE_MOST;
         let enough = ways.iter().find(keeps_up);
         let best = enough.or_else(|| ways.iter().find(is_near)).unwrap_or(&one).clone();
         let collector = (ways.len() > 1).then(|| work.way(2, false));
@@ -122,10 +122,8 @@ impl Choice {
 
 struct Work<'a> {
     buckets: &'a [Volume; BUCKETS],
-    all: f64,
     candidates: &'a CandidateCpus,
     costs: &'a Costs,
-    work_ns: f64,
 }
 
 impl Work<'_> {
@@ -137,26 +135,19 @@ impl Work<'_> {
         let spread: &[CpuId] = if works_along || cpus == 1 { order } else { &order[1..] };
         let mask: CpuMask = spread.iter().copied().collect();
         let shares = Shares::even(self.buckets, spread.len());
-        let far = |cpu: CpuId, far: f64, near: f64| if self.candidates.far.contains(cpu) { far } else { near };
-        let (mut receives, mut most) = (self.costs.receive_ns, 0.0_f64);
         // An even map gives its ranges of buckets to the CPUs in the order of their numbers.
-        for (cpu, share) in mask.iter().zip(shares.each()) {
-            if cpu == receiver {
-                receives += share * self.work_ns;
-            } else {
-                receives += share * far(cpu, self.costs.hand_over_far_ns, self.costs.hand_over_ns);
-                let takes = far(cpu, self.costs.take_over_far_ns, self.costs.take_over_ns);
-                most = most.max(share * (self.work_ns + takes));
-            }
-        }
+        let others = mask.iter().zip(shares.each()).filter(|(cpu, _)| *cpu != receiver);
+        let class = |cpu| usize::from(self.candidates.far.contains(cpu));
+        let others = others.map(|(cpu, share)| Workers { capacity: 1.0, class: class(cpu), share: Some(share) });
+        let predicted = predict(self.costs, RegimeKind::Spread, 1.0, &others.collect::<Vec<_>>());
         Assignment {
             cpus: order.iter().copied().collect(),
             spread: mask.len(),
             balanced: self.balanced(mask.len()),
             busiest: shares.busiest(),
             mask: if cpus == 1 { CpuMask::new() } else { mask },
-            load_ns: receives.max(most),
-            receiver_is_busiest: receives >= most,
+            throughput: predicted.packets_per_second(),
+            receiver_is_busiest: predicted.is_limited_by_receiving,
         }
     }
 
@@ -165,6 +156,7 @@ impl Work<'_> {
     /// with this many buckets.
     fn balanced(&self, cpus: usize) -> f64 {
         let mut buckets: Vec<u64> = self.buckets.iter().map(|weight| weight.packets).collect();
+        let all: u64 = buckets.iter().sum();
         buckets.sort_unstable_by_key(|packets| Reverse(*packets));
         let mut loads: BinaryHeap<Reverse<u64>> = std::iter::repeat_n(Reverse(0), cpus).collect();
         for packets in buckets {
@@ -172,6 +164,6 @@ impl Work<'_> {
                 least.0 += packets;
             }
         }
-        loads.into_iter().map(|load| load.0).max().unwrap_or(0) as f64 / self.all
+        loads.into_iter().map(|load| load.0).max().unwrap_or(0) as f64 / all as f64
     }
 }

@@ -7,7 +7,7 @@ use steerage::flow::HeaderKind;
 use steerage::{CpuId, CpuMask};
 
 use super::commands::BacklogMax;
-use super::cpu_count::{Assignment, BUSY_MAX, Choice, Costs};
+use super::cpu_count::{Assignment, AssumedCosts, BUSY_MAX, Choice};
 use super::{CandidateCpus, Elephant, Rate, RateFrom, cpu, named};
 use crate::report::explain::{TrafficExplanation, advice, tunnels};
 use crate::units::{self, counted, grouped, packets_a_second};
@@ -35,7 +35,7 @@ impl Reasons {
     pub(super) fn of(
         traffic: &TrafficExplanation,
         choice: &Choice,
-        costs: &Costs,
+        costs: &AssumedCosts,
         elephants: &[Elephant],
         stuck: bool,
         backlog: Option<BacklogMax>,
@@ -75,13 +75,13 @@ fn at(rate: &Rate) -> String {
     format!("at {} ({from})", packets_a_second(rate.packets_a_second))
 }
 
-fn why_so_many(traffic: &TrafficExplanation, choice: &Choice, costs: &Costs) -> String {
+fn why_so_many(traffic: &TrafficExplanation, choice: &Choice, costs: &AssumedCosts) -> String {
     let Choice { best, one, is_enough, .. } = choice;
     let count = best.cpus.len();
     let most = percents(BUSY_MAX);
     let is_all = count == traffic.basis.candidates.order.len();
     let more = if is_all { "there are no more CPUs" } else { "more CPUs would add little" };
-    let speed_up = one.load_ns / best.load_ns;
+    let speed_up = best.throughput / one.throughput;
     let limit = if best.receiver_is_busiest { "the CPU that receives" } else { "the busiest of the other CPUs" };
     let Some(rate) = &traffic.basis.rate else {
         return match count {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::costs::{Costs, Estimate};
 
+/// How the packets of a group are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegimeKind {
     /// The CPUs that receive do everything.
@@ -55,6 +56,7 @@ pub struct Workers {
     pub share: Option<f64>,
 }
 
+/// A predicted throughput.
 #[derive(Clone, Copy, Debug)]
 pub struct Prediction {
     /// Packets per nanosecond.

@@ -1,5 +1,5 @@
-//! The files of a capture, read one after the other. All are checked before the first is read, and
-//! each is opened when its turn comes.
+//! The files of a capture, which are read one after another. All files are checked before the first
+//! file is read, and each file is opened when the previous file has ended.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -26,8 +26,8 @@ use crate::filter::FrameKind;
 /// The name of standard input in messages.
 const STANDARD_INPUT_NAME: &str = "standard input";
 
-/// How many bytes are read to find a file's format. Usually, they describe all interfaces of a
-/// pcapng file.
+/// The number of bytes that are read to recognise a file's format. In a pcapng file, these bytes
+/// usually describe all interfaces.
 const HEAD_BYTES: usize = 16 << 10;
 
 /// The files that have not been read yet.
@@ -35,7 +35,7 @@ const HEAD_BYTES: usize = 16 << 10;
 pub(super) struct Files {
     to_come: VecDeque<PathBuf>,
     shared: Arc<Shared>,
-    /// Opens all files after the first.
+    /// The thread that opens all files after the first file.
     opener: Option<Helper>,
 }
 
@@ -47,12 +47,12 @@ pub(super) struct Open {
     pub(super) source: Source,
 }
 
-/// The facts about the files that are known before reading.
+/// The properties of the files that are known before reading.
 pub(super) struct Known {
     pub(super) bytes: Option<u64>,
-    /// The link type of the first file, unless it is a pipe.
+    /// The link type of the first file, unless the file is a pipe.
     pub(super) link: Option<LinkType>,
-    /// The format that can hold all files, if none is a pipe.
+    /// The format that can represent the packets of all files. `None` if a file is a pipe.
     pub(super) format: Option<StreamFormat>,
     pub(super) kinds: Kinds,
 }
@@ -61,8 +61,8 @@ pub(super) struct Known {
 #[derive(Debug)]
 pub(super) struct Kinds {
     pub(super) known: Vec<FrameKind>,
-    /// Whether other kinds are possible. That is the case for a pipe, and for interfaces that a
-    /// pcapng file describes later.
+    /// True if the files may contain further kinds of frames: a file is a pipe, or a pcapng file
+    /// may describe more interfaces later.
     pub(super) others: bool,
 }
 
@@ -97,7 +97,7 @@ impl Files {
         Ok((files, known))
     }
 
-    /// No files, because the input comes from elsewhere.
+    /// Returns an empty list of files, for an input that is not a file.
     pub(super) fn none() -> Self {
         Self { to_come: VecDeque::new(), shared: Arc::default(), opener: None }
     }
@@ -106,7 +106,7 @@ impl Files {
         self.shared.waker.as_deref()
     }
 
-    /// From now on other threads open the files, if there are more, and unpack them.
+    /// Starts the threads that unpack files and, if there are several files, open them.
     pub(super) fn start_threads(&mut self) -> io::Result<()> {
         if !self.to_come.is_empty() {
             self.opener = Some(Helper::opener()?);
@@ -121,7 +121,7 @@ impl Files {
         Some(self.open(&path).map(|input| Open { name: name(&path), source: self.source(input, info) }))
     }
 
-    /// The source of an input's bytes.
+    /// Makes the source of an input's bytes.
     pub(super) fn source(&self, input: Input, info: &Arc<CaptureInfo>) -> Source {
         Source::new(input, Arc::clone(&self.shared), Arc::clone(info))
     }
@@ -135,19 +135,20 @@ impl Files {
             None => open(path),
         };
         let file = file.map_err(|e| failed(path, e))?;
-        // `File::metadata` makes a system call that could also take a path, and packet threads may not make it.
+        // `File::metadata` makes a system call that can also take a path. Packet threads may not
+        // make that call.
         let stat = fstat(&file).map_err(|e| failed(path, e.into()))?;
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
         Ok(if is_file { Input::File(file) } else { Input::Pipe(Pipe::new(file, self.shared.waker.clone())) })
     }
 }
 
-/// The name of a file in messages.
+/// Returns the name of a file in messages.
 pub(super) fn name(path: &Path) -> String {
     if path.as_os_str() == STANDARD_INPUT { STANDARD_INPUT_NAME.to_owned() } else { path.display().to_string() }
 }
 
-/// The size of a file. `None` for pipes and similar inputs, which have no size.
+/// Returns the size of a file, or `None` for an input without a size, such as a pipe.
 fn size(path: &Path) -> Result<Option<u64>, DeviceError> {
     if path.as_os_str() == STANDARD_INPUT {
         if io::stdin().is_terminal() {
@@ -184,7 +185,7 @@ fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFo
             let mut room = &mut unpacked[..];
             let ended = compression.unpack(stored.chain(&file), &mut room);
             let len = HEAD_BYTES - room.len();
-            // Damage after the header is reported when the file is read.
+            // Damage after the header is reported later, when the file is read.
             if let (Err(error), 0..classic::HEADER_BYTES) = (ended, len) {
                 let offset = file.stream_position().unwrap_or_default();
                 return Err(unreadable(&name(path), true, offset, error));
@@ -205,7 +206,7 @@ fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFo
             let format = Format::Classic(classic);
             Ok((format.link(), format.written()))
         }
-        // An empty file.
+        // The file is empty.
         Ok(None) => Ok((None, StreamFormat::Pcap)),
         Err(wrong) => Err(wrong.into_error(&name(path), 0, compression.is_some())),
     }
@@ -215,13 +216,13 @@ fn failed(path: &Path, cause: io::Error) -> DeviceError {
     DeviceError::new(name(path), "open the capture", cause)
 }
 
-/// The error for a file that could not be read or unpacked from this offset on.
+/// Returns the error for a file that could not be read or unpacked from this offset on.
 pub(super) fn unreadable(name: &str, is_packed: bool, offset: u64, error: io::Error) -> DeviceError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof if is_packed => {
             Wrong::new("the file ends before what is packed in it".to_owned(), CUT).into_error(name, offset, false)
         }
-        // The unpackers report damage with these kinds.
+        // The decompressors report damaged data with these error kinds.
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if is_packed => {
             DeviceError::new(name, "unpack the capture", error).at(offset).advise(DAMAGED)
         }

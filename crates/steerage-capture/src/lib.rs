@@ -1,29 +1,30 @@
-//! Capture files: pcap in both byte orders, with micro- and nanoseconds, and pcapng. They are read
-//! from files, pipes and standard input, either plain or compressed with gzip or zstd.
+//! Capture files: pcap in both byte orders, with micro- and nanoseconds, and pcapng. Captures are
+//! read from files, pipes and standard input, uncompressed or compressed with gzip or zstd.
 //! docs/captures.md is the user's guide.
 //!
-//! A file is read in pieces of [`READ_BYTES`] into [`BLOCKS`] blocks, and its frames are lent from
-//! there without a copy. (Mapping the file is no faster, see docs/performance.md. It would also
-//! kill the process if another process truncated the file.) The header of each record is replaced
-//! in place by a [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire, link
-//! type and interface. A record that crosses the end of a piece is moved to the block of the next
-//! piece, or read to its end in the same block. A block is filled again when all of its frames have
-//! returned. Until then a poll delivers nothing, but nothing is lost: the device [can
-//! wait](steerage::device::Capabilities::can_wait).
+//! A file is read in pieces of [`READ_BYTES`] into [`BLOCKS`] blocks. The frames are handed over in
+//! these blocks, without a copy. (Mapping the file is no faster, see docs/performance.md. It would
+//! also kill the process if another process truncated the file.) A
+//! [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire, link type and
+//! interface replaces the header of each record in place. A record that crosses the end of a piece
+//! is moved to the block of the next piece, or is read to its end in the same block. A block is
+//! filled again after handlers have released all of its frames. Until then a poll delivers nothing,
+//! but no packet is lost, because the device [can wait](steerage::device::Capabilities::can_wait).
 //!
-//! A thread unpacks compressed input into a pipe, and the queue reads the pipe. So a poll never
-//! unpacks, whatever is in the file.
+//! A separate thread unpacks compressed input into a pipe, and the queue reads the pipe. Therefore
+//! a poll never unpacks data, whatever the file contains.
 //!
 //! Packets of up to [`PACKET_BYTES_MAX`] bytes are read whole. A pcapng file may have any number of
 //! sections in either byte order. Each section may have up to [`INTERFACES_MAX`] interfaces with
-//! their own link types and clocks. Enhanced, simple and (obsolete) plain packet blocks are read,
-//! and all other blocks are skipped. The length in a packet's own record counts, so snap lengths
-//! are ignored. Simple packet blocks are the exception, because they have no other length.
+//! their own link types and clocks. The reader understands enhanced, simple and (obsolete) plain
+//! packet blocks, and skips all other blocks. A packet's length is taken from its own record, and
+//! snap lengths are ignored. Simple packet blocks are the exception, because they have no other
+//! length.
 //!
-//! Packets of all link types are delivered, but each poll delivers only one link type.
+//! Packets of all link types are delivered, but each poll delivers packets of only one link type.
 //!
-//! Every value in the file is checked before use. If a file is truncated or invalid, its packets up
-//! to that place are delivered, and then an error with the offset.
+//! Every value in the file is checked before use. If a file is truncated or invalid, the packets
+//! before the damage are delivered, and then an error with the offset of the damage.
 
 #![forbid(unsafe_code)]
 
@@ -86,30 +87,33 @@ use window::{Filled, Window};
 
 use crate::filter::{FileFilters, FilterError};
 
-/// How many bytes of a file are read at a time. The size is large enough that the system call costs
-/// almost nothing per packet. It is small enough that other CPUs have work in the meantime: the
-/// kernel copies for about 10 us, and a full backlog of cheap work is done in 20 us.
+/// The number of bytes of a file that are read at a time. The size is large enough that the system
+/// call costs almost nothing per packet. The size is small enough that other CPUs do not run out of
+/// work during a read: the kernel copies for about 10 us, and a CPU finishes a full backlog of
+/// cheap work in 20 us.
 pub const READ_BYTES: usize = 64 << 10;
 
-/// The size of the blocks that frames are lent from, in bytes. The longest record fits after a
-/// piece.
+/// The size of the blocks that contain frames, in bytes. The longest record fits into a block after
+/// a piece.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// The number of blocks. They hold full backlogs of common frames, 8 MiB in total.
+/// The number of blocks. Together the blocks hold the full backlogs of ordinary frames, in 8 MiB.
 pub const BLOCKS: usize = 8;
 
-/// The longest packet in bytes. It is the maximum of tcpdump and Wireshark (`MAXIMUM_SNAPLEN`).
+/// The longest packet in bytes, which is also the maximum of tcpdump and Wireshark
+/// (`MAXIMUM_SNAPLEN`).
 pub const PACKET_BYTES_MAX: usize = 262_144;
 
-/// The longest packet that a handler can keep or write to, in bytes. Jumbo frames fit with room to
-/// spare. Every page has this length.
+/// The longest packet that a handler can keep or write to, in bytes. The limit is above the length
+/// of a jumbo frame. Every page has this length.
 pub const COPY_BYTES_MAX: usize = 9_728;
 
-/// The longest record that is kept in memory, in bytes: a packet, its header, and as much again for
-/// comments and other options.
+/// The longest record that is held in memory, in bytes: a packet, its header, and the same number
+/// of bytes again for comments and other options.
 pub const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX;
 
-/// The most interfaces in one section of a pcapng file. A frame's header has no larger number.
+/// The most interfaces in one section of a pcapng file, because a frame's header has 16 bits for
+/// the number.
 pub const INTERFACES_MAX: usize = 65_536;
 
 const _: () = assert!(BLOCK_BYTES >= 2 * RECORD_BYTES_MAX, "a record carried to another block leaves room to read");
@@ -123,16 +127,16 @@ const GIVE: &str = "give a pcap or pcapng file, as it is or packed by gzip or zs
 /// Opens a capture file as a device with one queue. `-` is standard input.
 ///
 /// # Errors
-/// [`DeviceError`] if the file does not exist, cannot be read, or is not a capture. For a pipe, the
-/// poll reports that it is not a capture.
+/// [`DeviceError`] if the file does not exist, cannot be read, or is not a capture. For a pipe,
+/// only a later poll can report that it is not a capture.
 pub fn open(path: impl AsRef<Path>) -> Result<Input, DeviceError> {
     Capture::open(path).map(Capture::into_input)
 }
 
-/// Open capture files. One queue hands over one file after the other.
+/// Open capture files, whose packets one queue delivers file after file.
 ///
-/// There is one queue for all files, not one per file, so that the packets of a flow stay in order.
-/// In a rotated capture, flows continue from file to file.
+/// All files share one queue, so that the packets of a flow stay in order. In a rotated capture,
+/// flows continue from file to file.
 ///
 /// ```no_run
 /// use steerage_capture::Capture;
@@ -153,16 +157,16 @@ pub struct Capture {
     file: String,
     source: Source,
     window: Window,
-    /// The claim to the blocks, after they were given away.
+    /// The claim to the blocks, after the blocks were handed to the instance.
     claim: Option<Claim>,
-    /// `None` until enough of the file has been read.
+    /// The format of the current file. `None` until enough of the file has been read.
     format: Option<Format>,
     /// The link type of the frames in the last poll.
     link: LinkType,
-    /// The link type that was noted last.
+    /// The link type that was recorded last.
     noted: Option<LinkType>,
     paced: Option<Paced>,
-    /// The kinds of frames that the files are known to hold.
+    /// The kinds of frames that the files are known to contain.
     kinds: Kinds,
     filters: Option<FileFilters>,
     info: Arc<CaptureInfo>,
@@ -175,7 +179,7 @@ enum Format {
 }
 
 impl Format {
-    /// The link type of all frames in the file, if the format has only one.
+    /// Returns the link type of all frames in the file, if the format has only one.
     fn link(&self) -> Option<LinkType> {
         match self {
             Self::Classic(classic) => Some(classic.link()),
@@ -183,7 +187,7 @@ impl Format {
         }
     }
 
-    /// The format in which the file's packets can be written again.
+    /// Returns the format in which the file's packets can be written again.
     fn written(&self) -> StreamFormat {
         match self {
             Self::Classic(classic) if classic.has_nanos() => StreamFormat::PcapNanos,
@@ -205,7 +209,7 @@ impl Capture {
     /// Opens files that are read one after the other, and checks each of them.
     ///
     /// # Errors
-    /// As for [`open`]. An empty list is an error too.
+    /// As for [`open`]. An empty list is also an error.
     pub fn open_all(paths: &[impl AsRef<Path>]) -> Result<Self, DeviceError> {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
         let (mut files, known) = Files::new(&paths)?;
@@ -220,18 +224,18 @@ impl Capture {
         Ok(capture)
     }
 
-    /// A capture from any reader. The reader must not block. If it has no data yet, it returns
-    /// [`io::ErrorKind::WouldBlock`], and is called again at once. If the data is not a capture,
-    /// the poll reports that.
+    /// Makes a capture from any reader. The reader must not block: without data, it returns
+    /// [`io::ErrorKind::WouldBlock`], and is called again at once. If the data is not a capture, a
+    /// poll reports the error.
     pub fn from_reader(name: impl Into<String>, reader: impl io::Read + Send + 'static) -> Self {
         let (name, info, files) = (name.into(), Arc::new(CaptureInfo::new(None, None)), Files::none());
         let source = files.source(source::Input::Reader(Box::new(reader)), &info);
         Self::new(name.clone(), files, Open { name, source }, info)
     }
 
-    /// Starts again with another reader, in the existing memory, as if nothing had been read. All
-    /// frames must have returned. This is for fuzzing, which would otherwise spend more time on
-    /// allocation than on reading a small file.
+    /// Starts again with another reader, in the existing memory, as if nothing had been read.
+    /// Handlers must have released all frames. This function is for fuzzing: allocation would take
+    /// longer than reading a small file.
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
@@ -258,26 +262,29 @@ impl Capture {
         }
     }
 
-    /// Replays the capture at a pace. Each packet is handed over as long after its file's first
-    /// packet as it was recorded, scaled by the factor of `pace`. The device can still wait:
-    /// packets that could not be handed over in time follow at once. Each file begins when the
-    /// previous one has ended. Packets without a time are due at once.
+    /// Replays the capture at a pace. The interval between a file's first packet and each later
+    /// packet is as recorded, scaled by the factor of `pace`. The device can still wait: packets
+    /// that could not be handed over in time follow at once. Each file begins when the previous
+    /// file has ended. Packets without a time are handed over at once.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { paced: Some(Paced::new(pace)), ..self }
     }
 
     /// Removes the frames that do not match `text`, which is a tcpdump expression or the numbers
-    /// that `tcpdump -ddd` prints. [`Filter::compile`](crate::filter::Filter::compile) has the
-    /// details. The remaining frames are those that `tcpdump -r FILE` would show.
-    /// [`CaptureInfo::filtered`] counts the others. They do not count as received.
+    /// that `tcpdump -ddd` prints. For details, see
+    /// [`Filter::compile`](crate::filter::Filter::compile). The remaining frames are those that
+    /// `tcpdump -r FILE` would show. Removed frames do not count as received, and
+    /// [`CaptureInfo::filtered`] counts them.
     ///
-    /// `tcpdump` compiles an expression for each link type in the files, as a child process. So
-    /// call this before you [drop privileges](https://docs.rs/steerage-guard) and before you start threads.
-    /// Numbers are a program for one link type.
+    /// `tcpdump` runs as a child process and compiles an expression for each link type in the
+    /// files. Therefore call this function before you [drop
+    /// privileges](https://docs.rs/steerage-guard) and before you start threads. Numbers are a
+    /// program for one link type.
     ///
     /// # Errors
-    /// [`FilterError`] if the text is not a filter for these files, or there is no `tcpdump` to compile it.
+    /// [`FilterError`] if the text is not a filter for these files, or if `tcpdump` is needed and
+    /// missing.
     ///
     /// ```no_run
     /// use steerage_capture::Capture;
@@ -290,7 +297,7 @@ impl Capture {
         Ok(Self { filters: Some(filters), ..self })
     }
 
-    /// Information about the capture, now and while it is read.
+    /// Returns information about the capture, which is updated while the capture is read.
     pub fn info(&self) -> Arc<CaptureInfo> {
         Arc::clone(&self.info)
     }
@@ -305,7 +312,8 @@ impl Capture {
         let link = (!out.is_empty()).then_some(self.link);
         let now = out.now();
         let (until, room) = match &self.paced {
-            // Hand over one packet first, because its time determines when the others are due.
+            // Hand over only the first packet now, because its time determines when the later
+            // packets are due.
             Some(paced) => (paced.until(now), if paced.has_begun() { room } else { 1 }),
             None => (u64::MAX, room),
         };
@@ -352,7 +360,7 @@ impl Capture {
         }
     }
 
-    /// Handles the end of the file. Continues with the next file if no record is incomplete.
+    /// Handles the end of the file. If no record is incomplete, continues with the next file.
     fn end(&mut self, needs: usize) -> Result<Polled, DeviceError> {
         let text = match (self.window.len(), self.window.skips()) {
             (0, false) => return self.next_file(),
@@ -388,7 +396,7 @@ impl Capture {
 impl Capture {
     /// Hands over frames, all of the same link type.
     fn read(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // Read at most one piece per poll, so that the time of one read limits the time of a poll.
+        // Read at most one piece per poll, so that a poll takes no longer than one read.
         let mut may_read = true;
         let full = out.len().saturating_add(budget);
         while out.len() < full {
@@ -460,7 +468,7 @@ impl RxQueue for Capture {
 }
 
 /// Recognises the format by the first bytes of the file. Also returns the length of the file's
-/// header. `None` if it needs more bytes. With `whole`, there are no more.
+/// header. Returns `None` if more bytes are needed. If `whole` is true, the file has no more bytes.
 fn recognise(head: &[u8], whole: bool) -> Result<Option<(Format, usize)>, Wrong> {
     let Some(magic) = head.first_chunk::<4>() else {
         let text = if head.is_empty() { "the file is empty".to_owned() } else { begins_with(head) };

@@ -1,5 +1,5 @@
-//! The memory window through which a capture is read. It moves through one block record by record,
-//! and then into the next block.
+//! The memory window through which a capture is read. The window moves through one block record by
+//! record, and then into the next block.
 
 use std::io;
 
@@ -8,46 +8,46 @@ use steerage::device::{Blocks, Claim, FrameHeader};
 use super::source::{Got, Source};
 use super::{READ_BYTES, RECORD_BYTES_MAX};
 
-/// The smallest offset for bytes that are carried to another block. A frame header must fit in
-/// front of the first packet.
+/// The smallest offset of bytes that are carried to another block. A frame header must fit in front
+/// of the first packet.
 const LEAD_BYTES: usize = FrameHeader::BYTES;
 
-/// The kernel copies fastest to the start of a page.
+/// The alignment of reads, because the kernel copies fastest to the start of a page.
 const ALIGNMENT: usize = 4096;
 
-/// The part of the file that is in memory and has not been walked yet.
+/// The part of the file that is in memory and that the walk has not reached yet.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The block that contains the window. The next two fields are the window's start and end in
-    /// the block.
+    /// The block that contains the window. The next two fields are the start and the end of the
+    /// window in the block.
     block: usize,
     at: usize,
     end: usize,
     /// The offset of `at` in the unpacked file.
     offset: u64,
-    /// Bytes on their way to another block. They begin a record that is not complete yet.
+    /// The first bytes of an incomplete record, while they are carried to another block.
     carry: Vec<u8>,
-    /// How many bytes to skip before the next record.
+    /// The number of bytes to skip before the next record.
     skip: u64,
-    /// Whether the file has ended.
+    /// True after the end of the file.
     ended: bool,
 }
 
-/// At the end of a block, a smaller read than this is not worth the system call.
+/// The smallest read at the end of a block. A smaller read is not worth the system call.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// If more than this of a record has been read and the rest fits into the block, it is read there.
-/// Carrying it would cost a copy.
+/// A record of which more than this many bytes have been read is completed in its block, if the
+/// rest of the record fits. Carrying the bytes to another block would cost a copy.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
 /// The outcome of [`Window::fill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filled {
-    /// There is more in the window, or the file has ended.
+    /// The window has more bytes, or the file has ended.
     Read,
-    /// There is nothing to read yet.
+    /// No data is available yet.
     Later,
-    /// Frames of all blocks are still out, so nothing has changed.
+    /// All blocks have frames that handlers still hold, so nothing has changed.
     FramesOut,
 }
 
@@ -57,29 +57,27 @@ impl Window {
         Self { block: 0, at: LEAD_BYTES, end: LEAD_BYTES, offset: 0, carry, skip: 0, ended: false }
     }
 
-    /// Resets the window to its initial state.
     pub(super) fn begin_anew(&mut self) {
         let carry = std::mem::take(&mut self.carry);
         *self = Self { block: 0, at: LEAD_BYTES, end: LEAD_BYTES, offset: 0, carry, skip: 0, ended: false };
     }
 
-    /// Begins the next file.
     pub(super) fn begin_file(&mut self) {
         (self.at, self.offset, self.skip, self.ended) = (self.end, 0, 0, false);
     }
 
-    /// The block, and the window's start and end in it.
+    /// Returns the block, and the window's start and end in the block.
     #[inline]
     pub(super) fn place(&self) -> (usize, usize, usize) {
         (self.block, self.at, self.end)
     }
 
-    /// The number of bytes in the window.
+    /// Returns the number of bytes in the window.
     pub(super) fn len(&self) -> usize {
         self.end - self.at
     }
 
-    /// Moves the start of the window to `at`, because everything before it is done.
+    /// Moves the start of the window to `at`, because all earlier bytes are done.
     pub(super) fn walked_to(&mut self, at: usize) {
         let at = at.clamp(self.at, self.end);
         self.offset += (at - self.at) as u64;
@@ -93,26 +91,27 @@ impl Window {
         self.skip = bytes - here;
     }
 
-    /// Whether bytes after the window must be skipped.
+    /// Returns true if bytes after the window must be skipped.
     pub(super) fn skips(&self) -> bool {
         self.skip > 0
     }
 
-    /// The offset of the window's start in the unpacked file.
+    /// Returns the offset of the window's start in the unpacked file.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Whether the file has ended.
+    /// Returns true if the file has ended.
     pub(super) fn ended(&self) -> bool {
         self.ended
     }
 
     /// Reads more of the file, for a record of `needs` bytes.
     ///
-    /// If frames return quickly, the window alternates between two blocks, one piece each, which
-    /// stay in the CPU's cache. If frames return late, or a pipe delivers small pieces, the window
-    /// fills a block before it moves to the next. That way the blocks hold the most frames.
+    /// If handlers release frames quickly, the window alternates between two blocks, with one piece
+    /// in each, so that both blocks stay in the CPU's cache. If handlers release frames late, or if
+    /// a pipe delivers small pieces, the window fills a block before it moves to the next block.
+    /// The blocks then hold the most frames.
     pub(super) fn fill(
         &mut self,
         (blocks, claim): (&mut Blocks, &Claim),

@@ -1,14 +1,15 @@
-//! The thread that writes one capture file or FIFO. CPUs put their packets into a bounded buffer,
-//! and never write or wait.
+//! The thread that writes one capture file or FIFO. CPUs append their packets to a bounded buffer,
+//! and never write to the file or wait for it.
 //!
-//! The buffer is a list of chunks, in the order in which packets were sent, no matter which CPU
-//! sent them. A CPU appends a batch at a time. It takes a lock for that, which is never held during
-//! a write. Each CPU has a share of the buffer. If the share is full, the CPU loses its packets for
-//! this output only (`tx_full`).
+//! The buffer is a list of chunks, in the order in which all CPUs sent their packets. A CPU appends
+//! a batch at a time. For the append, the CPU takes a lock, which is never held during a write.
+//! Each CPU has a share of the buffer. If its share is full, the CPU drops its packets for this
+//! output only (`tx_full`).
 //!
-//! Packets count as sent once they are written, or once they are read if the file is a watched
-//! pipe. If the output fails, or its reader takes nothing until the run gives up, a file is cut
-//! after its last complete packet. Packets that were not written count as lost (`tx_lost`).
+//! Packets count as sent after they were written. If the file is a watched pipe, packets count as
+//! sent after they were read. If the output fails, or if its reader takes nothing until the run
+//! gives up, the file is cut after its last complete packet. Packets that were not written count as
+//! lost (`tx_lost`).
 
 #[cfg(test)]
 mod faults;
@@ -32,34 +33,34 @@ use super::encode::StreamFormat;
 use super::pipe;
 use thread::Writing;
 
-/// How many bytes of all CPUs may wait to be written. At 10 Gbit/s, this covers a disk that does
-/// not respond for 25 ms.
+/// The number of bytes of all CPUs that may wait to be written. At 10 Gbit/s, the buffer covers a
+/// disk that does not respond for 25 ms.
 pub(super) const BUFFER_BYTES: usize = 32 << 20;
 
 /// The smallest share of a CPU: two batches of full Ethernet frames.
 const SHARE_MIN: usize = 256 << 10;
 
-/// How many bytes are written at a time, if there are enough. A system call then costs almost
-/// nothing per packet.
+/// The number of bytes that are written at a time, if enough bytes wait. A system call of this size
+/// costs almost nothing per packet.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// The room of a chunk for a batch of full Ethernet frames. A chunk is enlarged if a batch needs
-/// more.
+/// The initial capacity of a chunk: a batch of full Ethernet frames. A chunk is enlarged for a
+/// longer batch.
 const BATCH_BYTES: usize = 100 << 10;
 
-/// How long fewer than [`WRITE_BYTES`] bytes wait for more.
+/// The longest time for which fewer than [`WRITE_BYTES`] bytes wait for more bytes.
 const LINGER: Duration = Duration::from_millis(100);
 
 /// Options for writing a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriterOptions {
     pub(super) format: StreamFormat,
-    /// How many bytes of all CPUs may wait to be written.
+    /// The number of bytes of all CPUs that may wait to be written.
     pub(super) buffer_bytes: usize,
-    /// Whether inputs that can wait do so without a limit if the reader takes nothing.
+    /// True if inputs that can wait do so without a limit while the reader takes nothing.
     pub(super) patient: bool,
-    /// Whether the file is a pipe whose reader is watched. Packets then count as sent once they are
-    /// read.
+    /// True if the file is a pipe whose reader is watched. Packets then count as sent after they
+    /// were read.
     pub(super) watched: bool,
 }
 
@@ -67,8 +68,9 @@ pub(super) struct WriterOptions {
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     account: OnceLock<TxAccount>,
-    /// In bytes. Relaxed: only this CPU adds, so it never reads a value that is too small, and the
-    /// value does not publish other memory.
+    /// The number of bytes that the CPU has in the buffer. Relaxed: only this CPU adds to the
+    /// number, so the CPU never reads a value that is too small. The number publishes no other
+    /// memory.
     held: AtomicUsize,
 }
 
@@ -78,9 +80,9 @@ struct Sent {
     lane: Arc<Lane>,
     source: TxSource,
     packets: u64,
-    /// The bytes of the packets, without the bytes that the file format adds.
+    /// The total length of the packets, without the bytes that the file format adds.
     bytes: u64,
-    /// The end of the packets in the chunk. The next field is their length there.
+    /// The end of the packets in the chunk. The next field is their length in the chunk.
     end: usize,
     len: usize,
 }
@@ -89,11 +91,11 @@ struct Sent {
 struct Chunk {
     bytes: Vec<u8>,
     sent: Vec<Sent>,
-    /// The end of each head of the file or of an interface, which is not part of a batch.
+    /// The ends of the headers of the file and of its interfaces. Headers are not part of a batch.
     heads: Vec<usize>,
 }
 
-/// A batch that is being appended. The buffer stays locked meanwhile. Dropping this value passes
+/// A batch that is being appended. The buffer stays locked meanwhile. Dropping an `Entry` passes
 /// the batch to the writer.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
@@ -114,20 +116,20 @@ struct Buffer {
     spare: Vec<Chunk>,
     /// The number of bytes in `waiting`.
     bytes: usize,
-    /// Whether to write now, even if there is little.
+    /// True if the writer should write now, although fewer than [`WRITE_BYTES`] bytes wait.
     hurry: bool,
-    /// The writer sleeps until there are this many bytes.
+    /// The number of bytes at which the sleeping writer wakes. `None` if the writer does not sleep.
     wakes_at: Option<usize>,
     /// The number of CPUs that may still send packets.
     senders: usize,
-    /// Whether bytes other than packets were appended: the head of a file whose packets have one
-    /// link type.
+    /// True after bytes other than packets were appended: the header of a file whose packets have
+    /// one link type.
     begun: bool,
     /// The error that ended the writing, if any.
     failed: Option<StreamFailure>,
 }
 
-/// Why a stream was not written, or not read, to its end.
+/// The reason why a stream was not written, or not read, to its end.
 ///
 /// ```
 /// use steerage_capture::StreamFailure;
@@ -137,14 +139,14 @@ struct Buffer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StreamFailure {
-    /// No process reads the stream any more.
+    /// No process has the reading end of the stream open any more.
     ReaderGone,
-    /// The kernel did not take the data. The text says why.
+    /// The kernel rejected the data, for the reason in the text.
     Write(String),
 }
 
 impl StreamFailure {
-    /// The error for packets that come later.
+    /// Returns the error for packets that are sent after the failure.
     pub(super) fn cause(&self) -> io::Error {
         match self {
             Self::ReaderGone => rustix::io::Errno::PIPE.into(),
@@ -162,31 +164,32 @@ impl fmt::Display for StreamFailure {
     }
 }
 
-/// The part that the CPUs and the writer share.
+/// The state that the CPUs and the writer share.
 #[derive(Debug)]
 pub(super) struct Writer {
     name: String,
     options: WriterOptions,
-    /// The file. `None` before the start and after the end.
+    /// The file. `None` before the start of the thread and after its end.
     file: Mutex<Option<Arc<File>>>,
-    /// The number of bytes written, including those that are not packets. Relaxed, like the three
-    /// below: they publish no other memory.
+    /// The number of bytes written, including headers. Relaxed, like the three fields below: they
+    /// publish no other memory.
     written: AtomicU64,
     /// The number of bytes that wait, without the chunk that is being written.
     waiting: AtomicUsize,
-    /// Whether the thread has finished.
+    /// True after the thread has finished.
     ended: AtomicBool,
-    /// Whether no more packets will come, although CPUs could still send some.
+    /// True if no more packets will follow, although CPUs could still send packets.
     input_ended: AtomicBool,
-    /// Whether nobody will read any more, although a process may still have the pipe's other end.
+    /// True if no program will read the pipe any more, although a process may still have the pipe's
+    /// reading end open.
     abandoned: AtomicBool,
     buffer: Mutex<Buffer>,
     wake: Condvar,
     /// The number of CPUs that share the buffer.
     lanes: AtomicUsize,
     start: Instant,
-    /// Since when the writer has tried to write without success, in milliseconds after `start`. 0
-    /// if it does not try. Relaxed: it is only a time, and publishes no other memory.
+    /// The time since which the writer has tried to write without success, in milliseconds after
+    /// `start`. 0 if the writer is not trying. Relaxed: the time publishes no other memory.
     stuck_since: AtomicU64,
 }
 
@@ -220,7 +223,7 @@ impl Writer {
         let writer = Arc::clone(self);
         let body = move || {
             writing.run(&writer);
-            // The last owner closes the file.
+            // The last owner of the file closes it.
             writer.file().take();
             writer.ended.store(true, Ordering::Release);
         };
@@ -232,41 +235,43 @@ impl Writer {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of bytes written so far, and how many of them are in the pipe.
+    /// Returns the number of bytes written so far, and the number of these bytes that are unread in
+    /// the pipe.
     pub(super) fn written(&self) -> (u64, usize) {
         let unread = self.file().as_deref().filter(|_| self.options.watched).map_or(0, pipe::unread);
         (self.written.load(Ordering::Relaxed), unread)
     }
 
-    /// The number of bytes that wait to be written, as of the last batch.
+    /// Returns the number of bytes that waited to be written at the last batch.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether the thread has finished and closed the file. Pairs with the store at the thread's
-    /// end.
+    /// Returns true if the thread has finished and closed the file. The load pairs with the store
+    /// at the thread's end.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Ends the input. The remaining packets are written, and the file is closed.
+    /// Ends the input. The remaining packets are written, and then the file is closed.
     pub(super) fn end_input(&self) {
         let mut buffer = self.lock();
         self.input_ended.store(true, Ordering::Relaxed);
         self.wake_writer(&mut buffer);
     }
 
-    /// Why the output failed, if it did.
+    /// Returns the reason why the output failed, if it failed.
     pub(super) fn failure(&self) -> Option<StreamFailure> {
         self.lock().failed.clone()
     }
 
-    /// Whether the input was ended before the end of the run.
+    /// Returns true if the input was ended before the end of the run.
     pub(super) fn input_has_ended(&self) -> bool {
         self.input_ended.load(Ordering::Relaxed)
     }
 
-    /// Gives up packets that were not read yet, as if no process had the other end of the pipe.
+    /// Gives up packets that were not read yet, as if no process had the reading end of the pipe
+    /// open.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.flush();
@@ -283,9 +288,9 @@ impl Writer {
         Arc::default()
     }
 
-    /// Notes that a CPU sends no more. If it is the last one and nothing was appended, `head` makes
-    /// the file a capture without packets. It is written here, because a run without packets does not
-    /// wait for the thread.
+    /// Records that a CPU sends no more packets. If that CPU is the last one and nothing was
+    /// appended, `head` makes the file a capture without packets. This function writes `head`
+    /// itself, because a run without packets does not wait for the thread.
     pub(super) fn leave(&self, lane: &Lane, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
@@ -303,14 +308,14 @@ impl Writer {
         self.wake_writer(&mut buffer);
     }
 
-    /// Appends bytes that do not belong to a packet.
+    /// Appends bytes that are not part of a packet.
     pub(super) fn append(&self, bytes: &[u8]) {
         let mut buffer = self.lock();
         buffer.begun = true;
         buffer.append(bytes);
     }
 
-    /// Starts to append a batch. If the output has failed, the error says why.
+    /// Starts to append a batch. If the output has failed, the error states the reason.
     pub(super) fn begin<'a>(&'a self, lane: &'a Arc<Lane>, source: TxSource) -> Result<Entry<'a>, DeviceError> {
         let mut buffer = self.lock();
         if self.input_ended.load(Ordering::Relaxed) {
@@ -323,7 +328,7 @@ impl Writer {
         Ok(Entry { writer: self, lane, source, buffer, start, packets: 0, bytes: 0 })
     }
 
-    /// Has the waiting bytes written now.
+    /// Requests that the waiting bytes are written now.
     pub(super) fn flush(&self) {
         let mut buffer = self.lock();
         if buffer.bytes > 0 && !buffer.hurry {
@@ -338,18 +343,18 @@ impl Writer {
         }
     }
 
-    /// The share of the buffer that each CPU has, in bytes.
+    /// Returns each CPU's share of the buffer in bytes.
     fn share(&self) -> usize {
         (self.options.buffer_bytes / self.lanes.load(Ordering::Relaxed).max(1)).max(SHARE_MIN)
     }
 
-    /// Whether the buffer takes another batch of that CPU.
+    /// Returns true if the buffer accepts another batch of the CPU with this lane.
     pub(super) fn takes(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share()
     }
 
-    /// Whether there is room for two batches. Also true if the output is stuck, because inputs
-    /// should not wait for it then.
+    /// Returns true if the buffer has free space for two batches. Also returns true if the output
+    /// is stuck, because inputs should then not wait for the output.
     pub(super) fn has_room(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share() / 2 || self.is_stuck()
     }
@@ -361,7 +366,7 @@ impl Writer {
             && self.millis().saturating_sub(since) >= OUTPUT_STUCK_AFTER.as_millis() as u64
     }
 
-    /// Milliseconds since the start, and never 0.
+    /// Returns the milliseconds since the start, but never 0.
     fn millis(&self) -> u64 {
         self.start.elapsed().as_millis() as u64 + 1
     }
@@ -370,7 +375,8 @@ impl Writer {
         DeviceError::new(self.name.clone(), "write to", cause)
     }
 
-    /// The error for a packet with a second link type, if the file's format allows only one.
+    /// Returns the error for a packet with a second link type, if the file's format allows only
+    /// one.
     pub(super) fn several_links(&self) -> DeviceError {
         let cause = io::Error::other("a pcap file has one link type, and these packets have several");
         self.error(cause).advise("let the name end in .pcapng")
@@ -382,7 +388,8 @@ impl Writer {
 
     // ---- the writer's side
 
-    /// The next chunk to write. `None` if everything is written and no CPU sends any more.
+    /// Returns the next chunk to write. Returns `None` if all bytes are written and no CPU sends
+    /// packets any more.
     fn next(&self, used: Option<Chunk>) -> Option<Chunk> {
         let mut buffer = self.lock();
         buffer.spare.extend(used);
@@ -413,8 +420,8 @@ impl Writer {
         }
     }
 
-    /// Ends the writing early. The waiting packets are lost, and no more are taken. `chunk` was
-    /// being written.
+    /// Ends the writing early. The waiting packets count as lost, and no further packets are
+    /// accepted. `chunk` is the chunk that was being written.
     fn fail(&self, chunk: Option<&Chunk>, cause: io::Error) {
         let error = self.error(cause);
         tracing::error!(device = %self.name, "{error}");
@@ -439,7 +446,7 @@ impl Writer {
 }
 
 impl Lane {
-    /// Sets the account for the outcomes of this CPU's packets.
+    /// Sets the account in which the outcomes of this CPU's packets are counted.
     pub(super) fn set_account(&self, account: TxAccount) {
         // The account is set only once.
         let _ = self.account.set(account);
@@ -447,7 +454,7 @@ impl Lane {
 }
 
 impl Buffer {
-    /// Appends bytes that do not belong to a packet.
+    /// Appends bytes that are not part of a packet.
     fn append(&mut self, bytes: &[u8]) {
         let chunk = self.chunk_for(bytes.len());
         chunk.bytes.extend_from_slice(bytes);
@@ -455,7 +462,7 @@ impl Buffer {
         self.bytes += bytes.len();
     }
 
-    /// The last chunk. It has room for this many bytes.
+    /// Returns the last chunk, which has free space for this many bytes.
     fn chunk_for(&mut self, bytes: usize) -> &mut Chunk {
         let fits = self.waiting.back().is_some_and(|chunk| chunk.bytes.len() + bytes <= WRITE_BYTES);
         if !fits {
@@ -463,7 +470,8 @@ impl Buffer {
             let new = || Chunk { bytes: Vec::with_capacity(WRITE_BYTES), ..Chunk::default() };
             self.waiting.push_back(spare.unwrap_or_else(new));
         }
-        // A last chunk exists: it has room, or was pushed above.
+        // The last chunk exists: either it has free space, or the code above has pushed a new
+        // chunk.
         self.last_chunk()
     }
 
@@ -474,7 +482,7 @@ impl Buffer {
 }
 
 impl Entry<'_> {
-    /// The bytes to which the encoded packet is appended.
+    /// Returns the bytes to which the encoded packet is appended.
     #[inline]
     pub(super) fn blocks(&mut self) -> &mut Vec<u8> {
         &mut self.buffer.last_chunk().bytes
@@ -507,19 +515,19 @@ impl Drop for Entry<'_> {
 }
 
 impl Chunk {
-    /// Removes the chunk's bytes from the CPUs' shares.
+    /// Subtracts the chunk's bytes from the CPUs' shares.
     fn let_go(&self) {
         for sent in &self.sent {
             sent.lane.held.fetch_sub(sent.len, Ordering::Relaxed);
         }
     }
 
-    /// Whether the run no longer waits for the output.
+    /// Returns true if the run no longer waits for the output.
     fn is_over(&self) -> bool {
         self.sent.first().and_then(|sent| sent.lane.account.get()).is_some_and(TxAccount::is_over)
     }
 
-    /// Finds the last complete packet or head within the first `at` bytes, and returns the position
+    /// Finds the last complete packet or header in the first `at` bytes, and returns the position
     /// after it.
     fn whole(&self, at: usize, format: StreamFormat) -> usize {
         let head = self.heads.iter().copied().filter(|end| *end <= at).max().unwrap_or(0);
@@ -527,7 +535,8 @@ impl Chunk {
         self.sent.iter().rfind(|sent| sent.start() <= at).map_or(0, of_batch).max(head)
     }
 
-    /// The chunk, emptied for reuse. `None` if an unusually long batch has made it unusually large.
+    /// Returns the chunk, emptied for reuse. Returns `None` if a long batch has made the chunk
+    /// unusually large.
     fn emptied(mut self) -> Option<Self> {
         self.bytes.clear();
         self.sent.clear();
@@ -537,7 +546,7 @@ impl Chunk {
 }
 
 impl Sent {
-    /// The start of the packets in the chunk.
+    /// Returns the start of the packets in the chunk.
     fn start(&self) -> usize {
         self.end - self.len
     }
@@ -566,7 +575,7 @@ mod tests {
             WriterOptions { format: StreamFormat::PcapNanos, buffer_bytes: 1 << 16, patient: false, watched: false };
         let writer = Writer::new("test".to_owned(), options);
         *writer.file() = Some(Arc::new(File::create(&path).unwrap()));
-        // The thread was not started, so it writes nothing.
+        // The thread was not started, so no chunk is written.
         let [first, last] = [writer.lane(), writer.lane()];
         writer.leave(&first, b"head");
         assert_eq!(std::fs::read(&path).unwrap(), b"");

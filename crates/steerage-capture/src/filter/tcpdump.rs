@@ -1,4 +1,4 @@
-//! Uses tcpdump as the compiler. It runs as a child process and prints a program.
+//! Compiles filters by running tcpdump as a child process that prints the program.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -14,40 +14,41 @@ use super::{Filter, FilterError, FrameKind, SHOWN_CHARS_MAX, shown};
 
 const TCPDUMP: &str = "tcpdump";
 
-/// How long tcpdump may take. Compiling takes milliseconds, but tcpdump first looks up host names
-/// in the expression. A resolver tries for 10 s before it gives up on a server.
+/// The longest time that tcpdump may take. Compiling takes milliseconds, but tcpdump first resolves
+/// the host names in the expression. A resolver tries a server for 10 s before it gives up.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// How many bytes tcpdump may print. As numbers, the longest program that the kernel accepts has
-/// 112 KiB.
+/// The most bytes that tcpdump may print. The longest program that the kernel accepts has 112 KiB
+/// as numbers.
 const OUTPUT_BYTES_MAX: u64 = 256 << 10;
 
-/// How many characters of tcpdump's error are passed on. Its own errors are shorter.
+/// The most characters of tcpdump's error message that are passed on. tcpdump's own messages are
+/// shorter.
 const SAID_CHARS_MAX: usize = 240;
 
-/// The longest packet that a filter lets through uncut, in bytes. It is tcpdump's maximum, and
-/// longer than any frame.
+/// The longest packet that a filter passes uncut, in bytes: tcpdump's maximum, which is longer than
+/// any frame.
 const WHOLE: &str = "262144";
 const WHOLE_BYTES: u32 = 262_144;
 
-/// How many compilers run at a time, if an expression is compiled for several kinds of frames.
+/// The number of compilers that run at the same time, if an expression is compiled for several
+/// kinds of frames.
 const AT_A_TIME: usize = 8;
 
-/// The start of the message that tcpdump prints before it compiles for a file.
+/// The beginning of the message that tcpdump prints before it compiles for a file.
 const READING: &str = "reading from file ";
 
-/// The only word of the language that depends on the interface. It matches VLAN tags, which the
-/// kernel removes from live frames, but which are part of a file's frames. If it is compiled
-/// without the interface, it matches no live frame.
+/// The only keyword of the filter language whose meaning depends on the interface. `vlan` matches
+/// VLAN tags. The kernel removes the tags from live frames, but the frames of a file contain them.
+/// Without the interface, a compiled `vlan` matches no live frame.
 const NEEDS_INTERFACE: &str = "vlan";
 
-/// Compiles an expression.
 pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Filter, FilterError> {
     Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX }.compile(text, interface, link)
 }
 
-/// Compiles an expression for frames of files, once for each of these kinds. Each program is the
-/// one that `tcpdump -r` would use for such a file.
+/// Compiles an expression for the frames of files, once for each of these kinds. Each program is
+/// the one that `tcpdump -r` would use for a file of that kind.
 pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<Filter, FilterError>> {
     let compiler = Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX };
     if text.contains('\0') {
@@ -62,7 +63,7 @@ pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<F
     compiled
 }
 
-/// The header of a capture file of this kind, without packets.
+/// Returns the header of a capture file of this kind, without packets.
 fn file_header(kind: FrameKind) -> Vec<u8> {
     let (link, magic, version) = (u32::from(kind.link.0), 0xa1b2_c3d4_u32, [2_u16, 4]);
     let words = [magic, 0, 0, 0, WHOLE_BYTES, link];
@@ -73,7 +74,7 @@ fn file_header(kind: FrameKind) -> Vec<u8> {
     header
 }
 
-/// The program to run, and its time limit.
+/// The program that compiles filters, and its time limit.
 struct Compiler<'a> {
     program: &'a OsStr,
     time_max: Duration,
@@ -90,10 +91,11 @@ impl Compiler<'_> {
             return Err(refused(text, "it has a zero byte"));
         }
         if let Some(interface) = interface {
-            // -p: do not make the interface promiscuous. tcpdump opens the interface for a moment.
+            // -p: do not make the interface promiscuous, because tcpdump opens the interface for a
+            // moment.
             let compiled = self.run(&["-p", "-i", interface, "-y", link], text);
-            // If tcpdump may not open the interface, or the interface is down, compile without it.
-            // All words but `vlan` mean the same then.
+            // If tcpdump may not open the interface, or if the interface is down, compile without
+            // the interface. All keywords but `vlan` then keep their meaning.
             if !matches!(compiled, Err(FilterError::Expression { .. })) || has_word(text, NEEDS_INTERFACE) {
                 return compiled;
             }
@@ -101,16 +103,16 @@ impl Compiler<'_> {
         self.run(&["-y", link], text)
     }
 
-    /// Runs tcpdump, and reads the program that it prints.
+    /// Runs tcpdump, and parses the program that tcpdump prints.
     fn run(&self, options: &[&str], text: &str) -> Result<Filter, FilterError> {
         self.end(self.begin(options, text, &[])?, text)
     }
 
-    /// Starts tcpdump. `input` goes to its standard input, and must be shorter than a pipe.
+    /// Starts tcpdump. `input` is written to its standard input, and must fit into a pipe.
     fn begin(&self, options: &[&str], text: &str, input: &[u8]) -> Result<Child, FilterError> {
         let mut command = Command::new(self.program);
         // -s: do not cut packets, whatever the default is. --: the expression is never an option,
-        // no matter how it begins.
+        // whatever its first character is.
         command.args(options).args(["-s", WHOLE, "-ddd", "--", text]).env("LC_ALL", "C");
         command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -119,16 +121,17 @@ impl Compiler<'_> {
             _ => FilterError::Tcpdump { operation: "start tcpdump", cause },
         })?;
         if let Some(mut pipe) = child.stdin.take() {
-            // If tcpdump does not read this, it prints the reason.
+            // If tcpdump does not read its input, the output explains why.
             let _ = pipe.write_all(input);
         }
         Ok(child)
     }
 
-    /// Reads the program that tcpdump prints.
+    /// Parses the program that tcpdump prints.
     fn end(&self, mut child: Child, text: &str) -> Result<Filter, FilterError> {
         let printed = output(&mut child, self.time_max);
-        // tcpdump has ended, or should end. Success means that it printed a complete program.
+        // tcpdump has ended, or must end now. A successful exit means that the printed program is
+        // complete.
         let _ = child.kill();
         let _ = child.wait();
         let (out, err) = printed.map_err(|cause| FilterError::Tcpdump { operation: "run tcpdump", cause })?;
@@ -140,10 +143,10 @@ fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|other| other == word)
 }
 
-/// Everything that tcpdump prints on standard output and standard error.
+/// Returns everything that tcpdump prints on standard output and standard error.
 fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)> {
     let deadline = Instant::now() + time_max;
-    // Each pipe has its own reader, so tcpdump never waits for one of them.
+    // Each pipe has its own reader, so that tcpdump never blocks on a full pipe.
     let out = read_aside(child.stdout.take())?;
     let err = read_aside(child.stderr.take())?;
     let wait = |printed: mpsc::Receiver<io::Result<String>>| {
@@ -155,20 +158,20 @@ fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)>
 }
 
 /// Reads a pipe on a separate thread, up to the allowed number of bytes. The thread ends with the
-/// child.
+/// child process.
 fn read_aside(pipe: Option<impl Read + Send + 'static>) -> io::Result<mpsc::Receiver<io::Result<String>>> {
     let pipe = pipe.ok_or_else(|| io::Error::other("it has no pipe"))?;
     let (to, from) = mpsc::channel();
     thread::Builder::new().name("tcpdump".to_owned()).spawn(move || {
         let mut bytes = Vec::new();
         let read = pipe.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
-        // If the result comes too late, the receiver is gone.
+        // If the result is too late, the receiver was dropped.
         let _ = to.send(read.map(|_| String::from_utf8_lossy(&bytes).into_owned()));
     })?;
     Ok(from)
 }
 
-/// The error of tcpdump in one line, without its name and its warnings.
+/// Returns the error of tcpdump in one line, without the program's name and warnings.
 fn said(err: &str) -> String {
     let lines = err.lines().map(|line| line.strip_prefix("tcpdump: ").unwrap_or(line).trim());
     let is_error = |line: &&str| !line.is_empty() && !line.starts_with("Warning:") && !line.starts_with(READING);
@@ -206,8 +209,8 @@ mod tests {
 
         fn compile_within(&self, text: &str, time_max: Duration) -> Result<Filter, FilterError> {
             let program: OsString = self.0.clone().into();
-            // While another test forks, its child may still have the script open for writing. Then
-            // running it fails with ETXTBSY.
+            // While another test forks, its child may still have the script open for writing. An
+            // attempt to run the script then fails with ETXTBSY.
             loop {
                 match (Compiler { program: &program, time_max }).compile(text, Some("lo"), LinkType::ETHERNET) {
                     Err(FilterError::Tcpdump { cause, .. }) if cause.kind() == io::ErrorKind::ExecutableFileBusy => {}
@@ -248,7 +251,8 @@ mod tests {
         assert_eq!(said(""), "it printed nothing");
     }
 
-    /// An expression is never taken as an option, no matter how it begins, and no shell reads it.
+    /// The expression never becomes an option, whatever its first character is, and no shell parses
+    /// it.
     #[test]
     fn the_expression_is_one_argument() {
         let shows = Script::new("shows", r#"for a; do printf '<%s>' "$a" >&2; done"#);

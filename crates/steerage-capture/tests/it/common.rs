@@ -27,7 +27,7 @@ pub(crate) fn fifo(name: &str) -> PathBuf {
     path
 }
 
-/// All frames of a file, and how reading ended. Deletes the file.
+/// Returns all frames of a file, and the outcome of reading. Deletes the file.
 pub(crate) fn read(name: &str, bytes: &[u8]) -> (Vec<Vec<u8>>, Result<(), DeviceError>) {
     let path = temporary(name, bytes);
     let result = match Capture::open(&path) {
@@ -99,8 +99,8 @@ pub(crate) fn simple(big_endian: bool, original: u32, packet: &[u8]) -> Vec<u8> 
     block(big_endian, 3, &body)
 }
 
-/// A file with every kind of block, in two sections with different byte orders. Also returns its
-/// packets, and the end of each packet's block.
+/// Makes a file with every kind of block, in two sections with different byte orders. Also returns
+/// the packets, and the end of each packet's block.
 pub(crate) fn mixed_pcapng() -> (Vec<u8>, Vec<Vec<u8>>, Vec<usize>) {
     let (mut bytes, mut packets, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for big_endian in [false, true] {
@@ -136,8 +136,8 @@ pub(crate) fn packets_of(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8
 
 pub(crate) const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
-/// A reader that returns the bytes in pieces of various sizes. Before each piece it has no data, as
-/// a pipe may.
+/// A reader that returns the bytes in pieces of various sizes. Before each piece it reports that it
+/// has no data, like a pipe.
 pub(crate) struct Pieces {
     bytes: Vec<u8>,
     at: usize,
@@ -165,13 +165,13 @@ impl io::Read for Pieces {
     }
 }
 
-/// All frames of a capture in memory, and how reading ended.
+/// Returns all frames of a capture in memory, and the outcome of reading.
 pub(crate) fn read_bytes(bytes: &[u8]) -> (Vec<Vec<u8>>, Result<(), DeviceError>) {
     let (frames, end, _) = drain(Box::new(Capture::from_reader("bytes", io::Cursor::new(bytes.to_vec()))));
     (frames, end)
 }
 
-/// Changes some of the bytes, or cuts off some at the end.
+/// Changes some of the bytes, or cuts off bytes at the end.
 pub(crate) fn damage(bytes: &mut Vec<u8>, random: &mut Rng) {
     for _ in 0..=random.usize(..8) {
         let at = random.usize(..bytes.len());

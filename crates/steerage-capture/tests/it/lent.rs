@@ -1,5 +1,5 @@
-//! Frames in memory that a device lends. Writing to them and keeping them makes copies, and the
-//! pages of the copies return.
+//! Tests frames in a device's own memory. Writing to such frames and keeping them makes copies, and
+//! the pages of the copies return to the pool.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,8 @@ use steerage_fixtures::capture::pcap;
 
 const PACKETS: usize = 20_000;
 
-/// A pcap file of UDP packets. Each has a different flow, and its number is in the last four bytes.
+/// A pcap file of UDP packets. Each packet has a different flow, and its number in the last four
+/// bytes.
 fn capture_file() -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("lent.pcap");
     let bytes = pcap((0..PACKETS as u32).map(|number| {

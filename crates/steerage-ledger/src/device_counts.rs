@@ -30,7 +30,7 @@ impl DeviceCounts {
     /// Sets the count at index `nth` of the list of names, unless the count is already greater.
     ///
     /// # Panics
-    /// If the list of names is too short for `nth`.
+    /// Panics if the list of names is too short for `nth`.
     pub fn raise_to(&self, nth: usize, count: u64) {
         self.counts[nth].raise_to(count);
     }
@@ -38,7 +38,7 @@ impl DeviceCounts {
     /// Adds to the count at index `nth` of the list of names.
     ///
     /// # Panics
-    /// If the list of names is too short for `nth`.
+    /// Panics if the list of names is too short for `nth`.
     pub fn add(&self, nth: usize, count: u64) {
         self.counts[nth].add(count);
     }

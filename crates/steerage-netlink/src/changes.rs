@@ -44,7 +44,7 @@ impl Changes {
     /// Starts to receive the changes of one link.
     ///
     /// # Errors
-    /// If the kernel refuses the socket.
+    /// Fails if the kernel refuses the socket.
     pub fn of_link(link: u32) -> io::Result<Self> {
         Ok(Self { socket: Socket::open(None, LINKS)?, link: Some(link) })
     }
@@ -52,7 +52,7 @@ impl Changes {
     /// Starts to receive the changes of all links, addresses, routes and neighbours.
     ///
     /// # Errors
-    /// If the kernel refuses the socket.
+    /// Fails if the kernel refuses the socket.
     pub fn of_all() -> io::Result<Self> {
         let socket = Socket::open(None, LINKS | TABLES)?;
         // Root may exceed the buffer limit that applies to other users.

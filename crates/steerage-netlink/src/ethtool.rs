@@ -37,7 +37,7 @@ impl Ethtool {
     /// Opens a socket in the network namespace of this thread.
     ///
     /// # Errors
-    /// If the kernel refuses the socket, or does not support ethtool over netlink.
+    /// Fails if the kernel refuses the socket, or does not support ethtool over netlink.
     pub fn open() -> io::Result<Self> {
         Family::open("ethtool").map(Self)
     }

@@ -33,7 +33,7 @@ pub struct XdpSupport {
 /// Queries the XDP features of the link with this index.
 ///
 /// # Errors
-/// If no link has this index, or the kernel does not report the features.
+/// Fails if no link has this index, or the kernel does not report the features.
 pub fn xdp_support(link: u32) -> io::Result<XdpSupport> {
     let reply =
         Family::open("netdev")?.request(NETDEV_CMD_DEV_GET, &[attribute(NETDEV_A_DEV_IFINDEX, link.to_ne_bytes())])?;

@@ -28,7 +28,7 @@ impl Rtnetlink {
     /// Opens a socket in the network namespace of this thread.
     ///
     /// # Errors
-    /// If the kernel refuses the socket.
+    /// Fails if the kernel refuses the socket.
     pub fn open() -> io::Result<Self> {
         Socket::open(None, 0).map(Self)
     }
@@ -44,7 +44,7 @@ impl Rtnetlink {
     /// Returns the link with this name.
     ///
     /// # Errors
-    /// If no link has this name, or the kernel does not reply.
+    /// Fails if no link has this name, or the kernel does not reply.
     pub fn link(&mut self, name: &str) -> io::Result<Link> {
         self.described(0, vec![LinkAttribute::IfName(name.to_owned())])
     }
@@ -52,7 +52,7 @@ impl Rtnetlink {
     /// Returns the link with this index.
     ///
     /// # Errors
-    /// If no link has this index, or the kernel does not reply.
+    /// Fails if no link has this index, or the kernel does not reply.
     pub fn link_at(&mut self, index: u32) -> io::Result<Link> {
         self.described(index, Vec::new())
     }
@@ -71,7 +71,7 @@ impl Rtnetlink {
     /// Sets the link up. The caller needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// If the kernel refuses the change.
+    /// Fails if the kernel refuses the change.
     pub fn set_up(&mut self, link: u32) -> io::Result<()> {
         let mut message = link_message(link, Vec::new());
         (message.header.flags, message.header.change_mask) = (LinkFlags::Up, LinkFlags::Up);
@@ -82,7 +82,7 @@ impl Rtnetlink {
     /// `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// If the kernel refuses the change.
+    /// Fails if the kernel refuses the change.
     pub fn set_mtu(&mut self, link: u32, mtu: u32) -> io::Result<()> {
         let message = link_message(link, vec![LinkAttribute::Mtu(mtu)]);
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
@@ -96,7 +96,7 @@ impl Rtnetlink {
     /// supports XDP, and then detaches no program from the hook after the driver.
     ///
     /// # Errors
-    /// If the kernel refuses the change.
+    /// Fails if the kernel refuses the change.
     pub fn set_xdp_program(&mut self, link: u32, place: XdpPlace, program: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let program = LinkXdp::Fd(program.map_or(-1, |program| program.as_raw_fd()));
         let message = link_message(link, vec![LinkAttribute::Xdp(vec![program, LinkXdp::Flags(place as u32)])]);
@@ -108,7 +108,7 @@ impl Rtnetlink {
     /// are listed more than once. The last one is the newest.
     ///
     /// # Errors
-    /// If the kernel does not reply.
+    /// Fails if the kernel does not reply.
     pub fn list(&mut self, each: &mut dyn FnMut(Change)) -> io::Result<()> {
         let requests = [
             RouteNetlinkMessage::GetLink(LinkMessage::default()),

@@ -4,7 +4,7 @@
 /// Returns the 16-bit number at `at`.
 ///
 /// # Panics
-/// If the number is not completely within `bytes`. The other functions of this module panic
+/// Panics if the number is not completely within `bytes`. The other functions of this module panic
 /// likewise.
 #[inline(always)]
 pub fn be16(bytes: &[u8], at: usize) -> u16 {

@@ -200,7 +200,7 @@ impl FrameBuilder {
     /// Returns the Ethernet frame with this payload.
     ///
     /// # Panics
-    /// If the addresses have different IP versions, or the packet is longer than IP allows.
+    /// Panics if the addresses have different IP versions, or the packet is longer than IP allows.
     pub fn frame(&self, payload: &[u8]) -> Vec<u8> {
         let ethertype = if self.ip.source.is_ipv4() { ethertype::IPV4 } else { ethertype::IPV6 };
         self.after([&self.link[..], &ethertype.to_be_bytes()].concat(), payload)
@@ -209,7 +209,7 @@ impl FrameBuilder {
     /// Returns the Ethernet frame with this length in bytes and a payload of zeros.
     ///
     /// # Panics
-    /// If the headers are longer than `bytes`, or as [`frame`](Self::frame) does.
+    /// Panics if the headers are longer than `bytes`, or as [`frame`](Self::frame) does.
     pub fn frame_of(&self, bytes: usize) -> Vec<u8> {
         self.frame(&vec![0; bytes.checked_sub(self.header_bytes()).expect("the headers are longer")])
     }

@@ -40,8 +40,8 @@ impl Ethtool {
     /// Returns the numbers of queues of the interface with this name.
     ///
     /// # Errors
-    /// If no interface has this name, its driver does not report queues, or the kernel does not
-    /// reply.
+    /// Fails if no interface has this name, its driver does not report queues, or the kernel does
+    /// not reply.
     pub fn channels(&mut self, interface: &str) -> io::Result<Channels> {
         let reply = self.get(ETHTOOL_MSG_CHANNELS_GET, interface)?;
         let count = |kind| find(&reply, kind).and_then(|count| parse_u32(count).ok()).unwrap_or(0);

@@ -32,7 +32,7 @@ impl Ethtool {
     /// Returns the features of the interface with this name.
     ///
     /// # Errors
-    /// If no interface has this name, or the kernel does not reply.
+    /// Fails if no interface has this name, or the kernel does not reply.
     pub fn features(&mut self, interface: &str) -> io::Result<Features> {
         let reply = self.get(ETHTOOL_MSG_FEATURES_GET, interface)?;
         let names = |set| find(&reply, set).map(bit_names).unwrap_or_default();

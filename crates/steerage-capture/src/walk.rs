@@ -31,8 +31,8 @@ pub(super) struct Met {
     pub(super) filtered: u64,
     /// The number of packets whose timestamp is out of range. Such packets have no time.
     pub(super) bad_times: u64,
-    /// The earliest time of a packet in nanoseconds since 1970. If no packet had a time, `earliest
-    /// > latest`.
+    /// The earliest time of a packet in nanoseconds since 1970. If no packet had a time, `earliest`
+    /// is greater than `latest`.
     pub(super) earliest: u64,
     pub(super) latest: u64,
 }

@@ -1,5 +1,5 @@
 //! Keeps the fragments of a datagram together: the fragment that arrives first determines the key
-//! of all.
+//! of all fragments.
 //!
 //! Only the first fragment of a datagram has ports. If that fragment arrives first, its flow's key
 //! steers it, and the table records the key for the other fragments. If another fragment arrives

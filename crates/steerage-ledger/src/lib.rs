@@ -2,10 +2,10 @@
 //! in total.
 //!
 //! Every count has one writer. The receiving CPU counts the packets that it receives and drops. For
-//! each ring, the handling CPU counts the packets that it delivers and drops. The number in flight
-//! is the difference. A snapshot reads delivered and dropped before received, so that the
-//! difference is never negative. At rest the difference equals the number of packets in the rings
-//! and parking lots.
+//! each ring, the handling CPU counts the packets that it delivers and drops. The number of packets
+//! in flight is the difference. A snapshot reads the counts of delivered and dropped packets before
+//! the count of received packets, so that the difference is never negative. At rest the difference
+//! equals the number of packets in the rings and parking lots.
 //!
 //! The receive path writes the counts. Policies, reports and metrics read the counts and need
 //! nothing else from the path. Therefore the ledger is a crate that the path imports. A module

@@ -83,8 +83,8 @@ pub struct Facts<'a> {
 impl Ledgers {
     /// Reads all counts into a snapshot.
     pub fn snapshot(&self, facts: Facts<'_>) -> Snapshot {
-        // Delivered and dropped must be read before received, so that the number in flight is never
-        // negative.
+        // Delivered and dropped packets must be read before received packets, so that the number in
+        // flight is never negative.
         let settled = SettledBy::of(self);
         let cpus = (0..self.cpus.len()).map(|cpu| self.cpu_snapshot(cpu, &facts, &settled)).collect();
         let queues = self.queues.iter().zip(&settled.queue).zip(facts.masks);
@@ -165,8 +165,8 @@ fn queue_snapshot(queue: &QueueInfo, cpus: &[CpuId], rps_cpus: Vec<CpuId>, settl
     let mut verdicts = Verdicts { transmitted: settled.packets, ..Verdicts::default() };
     let mut dropped = settled.dropped;
     let mut reordered = 0;
-    // Delivered and dropped must be read before received, so that the number in flight is never
-    // negative.
+    // Delivered and dropped packets must be read before received packets, so that the number in
+    // flight is never negative.
     for ring in &queue.rings {
         let counts = &ring.by_consumer;
         verdicts.consumed += counts.consumed.get();

@@ -35,8 +35,8 @@ const CAPWAP_DTLS: u8 = 1;
 const CAPWAP_NATIVE: u32 = 0x0100;
 const CAPWAP_FRAGMENT: u32 = 0x0080;
 
-/// TZSP: version 1; the types of packets that contain a frame; the number of Ethernet; the tags
-/// that have only one byte.
+/// Constants of TZSP: version 1, the packet types that contain a frame, the number for Ethernet
+/// frames, and the tags without a length byte.
 const TZSP_VERSION: u8 = 1;
 const TZSP_RECEIVED: u8 = 0;
 const TZSP_TO_SEND: u8 = 1;

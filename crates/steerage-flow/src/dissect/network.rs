@@ -136,7 +136,7 @@ impl<'a> Walk<'a> {
     fn ipv6_fragment(&mut self, header: &[u8; 8], start: usize) -> Result<Step, End> {
         let field = be16(header, 2);
         if field & (ipv6::OFFSET | ipv6::MORE_FRAGMENTS) == 0 {
-            return Ok(Step::Protocol(header[0])); // The only one: RFC 6946.
+            return Ok(Step::Protocol(header[0])); // An atomic fragment: the datagram has no other (RFC 6946).
         }
         let Some(ip) = self.out.ip else { return Err(End::Malformed) };
         let mut datagram = [0; 36];

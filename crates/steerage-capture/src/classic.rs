@@ -15,7 +15,6 @@ use super::walk::{All, Found, Sieve, Stop, Walk, Wrong};
 use super::{CUT, DAMAGED, PACKET_BYTES_MAX};
 use crate::filter::FileFilters;
 
-/// The size of the file header.
 pub(super) const HEADER_BYTES: usize = 24;
 
 /// The size of a record's header: seconds, fraction, captured length and original length, 4 bytes
@@ -79,7 +78,6 @@ pub(super) struct Classic {
 }
 
 impl Classic {
-    /// Reads the file header.
     pub(super) fn new(head: &[u8]) -> Result<Self, Wrong> {
         let Ok((_, header)) = parse_pcap_header(head) else {
             let text = format!("the file ends {} bytes into its header of {HEADER_BYTES}", head.len());

@@ -39,10 +39,8 @@ pub(super) struct Files {
     opener: Option<Helper>,
 }
 
-/// An open file.
 #[derive(Debug)]
 pub(super) struct Open {
-    /// The name of the file in messages.
     pub(super) name: String,
     pub(super) source: Source,
 }

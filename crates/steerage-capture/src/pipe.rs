@@ -74,7 +74,6 @@ impl Room {
         Self { size, nap: NAP }
     }
 
-    /// Returns the size of the pipe in bytes.
     pub(super) fn size(&self) -> usize {
         self.size
     }

@@ -12,7 +12,6 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// The number of first bytes that identify the compression of a file.
 pub(super) const MAGIC_BYTES: usize = 4;
 
-/// A kind of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compression {
     Gzip,

@@ -72,7 +72,6 @@ impl Window {
         (self.block, self.at, self.end)
     }
 
-    /// Returns the number of bytes in the window.
     pub(super) fn len(&self) -> usize {
         self.end - self.at
     }
@@ -101,7 +100,6 @@ impl Window {
         self.offset
     }
 
-    /// Returns true if the file has ended.
     pub(super) fn ended(&self) -> bool {
         self.ended
     }

@@ -51,7 +51,6 @@ const BATCH_BYTES: usize = 100 << 10;
 /// The longest time for which fewer than [`WRITE_BYTES`] bytes wait for more bytes.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// Options for writing a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriterOptions {
     pub(super) format: StreamFormat,

@@ -19,7 +19,6 @@ pub(crate) fn temporary(name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// A FIFO for one test.
 pub(crate) fn fifo(name: &str) -> PathBuf {
     let path = temporary(name, b"");
     fs::remove_file(&path).unwrap();
@@ -66,7 +65,6 @@ pub(crate) fn pcap(big_endian: bool, magic: u32, packets: &[Vec<u8>]) -> Vec<u8>
     bytes
 }
 
-/// A pcapng block.
 pub(crate) fn block(big_endian: bool, kind: u32, body: &[u8]) -> Vec<u8> {
     let total = (body.len().next_multiple_of(4) + 12) as u32;
     let mut bytes = words(big_endian, &[kind, total]);

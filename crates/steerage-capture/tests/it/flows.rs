@@ -90,7 +90,6 @@ fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
     FrameBuilder::ip(from, to, next).packet(payload)
 }
 
-/// A UDP packet without a checksum.
 fn udp(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     let length = 8 + payload.len() as u16;
     [&[from, to, length, 0].map(u16::to_be_bytes).concat(), payload].concat()

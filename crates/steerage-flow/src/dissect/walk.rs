@@ -180,7 +180,6 @@ impl<'a> Walk<'a> {
         self.quoting || self.layers == Layers::Outer
     }
 
-    /// The current offset.
     pub(super) fn offset(&self) -> usize {
         self.at
     }

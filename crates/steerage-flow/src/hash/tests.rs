@@ -82,7 +82,6 @@ fn symmetric_rss_key() {
     }
 }
 
-/// Toeplitz by its definition, bit by bit.
 fn toeplitz_by_bits(key: &HashKey, input: &[u8]) -> u32 {
     let key_bit = |i: usize| u32::from(key.as_bytes()[i / 8] >> (7 - i % 8) & 1);
     let set = (0..8 * input.len()).filter(|i| input[i / 8] >> (7 - i % 8) & 1 == 1);

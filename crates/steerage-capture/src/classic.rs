@@ -1,4 +1,4 @@
-//! The classic format: a file header, and then records. Each record has a fixed header and the
+//! The pcap format: a file header, and then records. Each record has a fixed header and the
 //! packet's bytes.
 //!
 //! <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-04.html>
@@ -18,11 +18,11 @@ use crate::filter::FileFilters;
 pub(super) const HEADER_BYTES: usize = 24;
 
 /// The size of a record's header: seconds, fraction, captured length and original length, 4 bytes
-/// each. A [`FrameHeader`] has the same size, so it can replace the record's header.
+/// each. A [`FrameHeader`] has the same size, so that it can replace the record's header in place.
 const RECORD_HEADER_BYTES: usize = FrameHeader::BYTES;
 
-/// The magic numbers for micro- and nanoseconds, as in a big-endian file. A little-endian file has
-/// the bytes reversed.
+/// The magic numbers for micro- and nanoseconds, as in a big-endian file. In a little-endian file,
+/// the bytes are reversed.
 const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
 /// The supported versions: 2.4, used since 1998, and older versions, whose records have the same
@@ -30,20 +30,24 @@ const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 const VERSION_MAJOR: u16 = 2;
 const VERSION_MINOR_MAX: u16 = 4;
 
-/// The bits of the link type in its field. The higher bits are about frame check sequences.
+/// The bits of the header field that are the link type. The higher bits describe frame check
+/// sequences.
 const LINK_TYPE_MASK: u32 = 0xffff;
 
+/// Returns true if a file that begins with these bytes is a pcap file.
 pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     MAGICS.contains(&u32::from_be_bytes(bytes)) || MAGICS.contains(&u32::from_le_bytes(bytes))
 }
 
+/// The order of the two lengths in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
+    /// The captured length is first.
     InOrder,
-    /// Either order, as in files of some writers of version 2.3. The captured length is the smaller
-    /// one, because it cannot exceed the original length.
+    /// The order varies, as some writers of version 2.3 exchanged the lengths. The smaller length
+    /// is the captured length, because it cannot exceed the original length.
     Either,
-    /// The original length first, up to version 2.2.
+    /// The original length is first, as in files up to version 2.2.
     Swapped,
 }
 
@@ -56,18 +60,20 @@ impl Lengths {
         }
     }
 
+    /// Returns the captured and the original length.
     #[cold]
     fn of_old_version(self, first: u32, second: u32) -> (u32, u32) {
         if self == Self::Swapped || first > second { (second, first) } else { (first, second) }
     }
 }
 
+/// Walks over the records of a pcap file.
 #[derive(Debug)]
 pub(super) struct Classic {
     big_endian: bool,
     link: LinkType,
     lengths: Lengths,
-    /// The nanoseconds per unit of the fraction: 1 or 1000.
+    /// The number of nanoseconds per unit of the fraction: 1 or 1000.
     nanos_a_fraction: u64,
 }
 
@@ -83,7 +89,8 @@ impl Classic {
             return Err(Wrong::new(text, "rewrite it with `editcap -F pcap`"));
         }
         let link = LinkType((header.network.0 as u32 & LINK_TYPE_MASK) as u16);
-        // Use the magic number itself. The magic number of a big-endian file reads as written.
+        // Compare the magic number in its stored byte order. In a big-endian file, it equals one of
+        // `MAGICS`.
         let big_endian = head.first_chunk().is_some_and(|magic| MAGICS.contains(&u32::from_be_bytes(*magic)));
         let lengths = Lengths::of_version(minor);
         Ok(Self {
@@ -94,10 +101,12 @@ impl Classic {
         })
     }
 
+    /// Returns true if the file's times are in nanoseconds.
     pub(super) fn has_nanos(&self) -> bool {
         self.nanos_a_fraction == 1
     }
 
+    /// Returns the link type of all packets in the file.
     pub(super) fn link(&self) -> LinkType {
         self.link
     }
@@ -106,10 +115,11 @@ impl Classic {
         self.big_endian
     }
 
+    /// Hands over the available packets that pass the filter, up to `room` frames.
     pub(super) fn walk(&self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         walk.link = Some(self.link);
-        // The byte order and the filter are constants here, so a read is a load and at most a swap,
-        // without a branch.
+        // In each arm of this match, the byte order and the presence of a filter are constants.
+        // Therefore a read compiles to a load and at most a swap, without a branch.
         match (self.big_endian, filters) {
             (true, None) => self.records(walk, All, u32::from_be_bytes),
             (false, None) => self.records(walk, All, u32::from_le_bytes),
@@ -137,11 +147,11 @@ impl Classic {
             if rest.len() < needs {
                 return Err(Stop::Short { needs });
             }
-            // No overflow is possible: 2^32 seconds are a quarter of the 64-bit range in
+            // The sum cannot overflow: 2^32 seconds are a quarter of the 64-bit range in
             // nanoseconds.
             let nanos = u64::from(word(0)) * 1_000_000_000 + u64::from(word(4)) * self.nanos_a_fraction;
-            // Some writers set the original length to 0, but no frame was shorter than its captured
-            // part.
+            // Some writers set the original length to 0. No frame is shorter than its captured
+            // part, so the captured length is the lower bound.
             let wire_len = original.max(captured);
             let Some(len) = sieve.wanted(&rest[RECORD_HEADER_BYTES..needs], self.link, wire_len)? else {
                 met.filtered += 1;

@@ -6,20 +6,23 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// The default resolution: microseconds.
 const MICROSECONDS: u8 = 6;
 
-/// The bit of `if_tsresol` that marks the other bits as a power of 2, instead of 10.
+/// The bit of `if_tsresol` that is set if the resolution is a power of 2, and clear for a power of
+/// 10.
 const POWER_OF_TWO: u8 = 0x80;
 
+/// Converts an interface's ticks to nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
     unit: Unit,
     offset_nanos: i128,
 }
 
+/// The length of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
-    /// A tick has this many nanoseconds.
+    /// The number of nanoseconds in a tick.
     Nanos(u64),
-    /// A nanosecond has this many ticks.
+    /// The number of ticks in a nanosecond.
     Parts(u64),
     /// A second has 2 to the power of this many ticks.
     PowerOfTwo(u32),
@@ -28,7 +31,8 @@ enum Unit {
 }
 
 impl Clock {
-    /// A clock with the values of the two options, if they are given. `offset` is in seconds.
+    /// Makes a clock from the values of the two options, if they are present. `offset` is in
+    /// seconds.
     pub(super) fn new(resolution: Option<u8>, offset: Option<i64>) -> Self {
         let resolution = resolution.unwrap_or(MICROSECONDS);
         let exponent = u32::from(resolution & !POWER_OF_TWO);
@@ -40,7 +44,8 @@ impl Clock {
         Self { unit, offset_nanos: i128::from(offset.unwrap_or(0)) * NANOS_PER_SECOND as i128 }
     }
 
-    /// `ticks` in nanoseconds since 1970. `None` for times before 1970 or from 2554 on.
+    /// Converts `ticks` to nanoseconds since 1970. Returns `None` for times before 1970 and from
+    /// 2554 on.
     #[inline]
     pub(super) fn nanos(self, ticks: u64) -> Option<u64> {
         let nanos = match self.unit {
@@ -49,8 +54,8 @@ impl Clock {
             Unit::PowerOfTwo(exponent) => (u128::from(ticks) * NANOS_PER_SECOND) >> exponent,
             Unit::Nothing => 0,
         };
-        // The two terms are below `2^95` and `2^94`, so the sum cannot overflow. The highest value
-        // of 64 bits stands for "no time".
+        // The two terms are below `2^95` and `2^94`, so the sum cannot overflow. The highest 64-bit
+        // value is reserved for "no time".
         u64::try_from(nanos as i128 + self.offset_nanos).ok().filter(|nanos| *nanos < u64::MAX)
     }
 }

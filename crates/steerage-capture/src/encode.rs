@@ -1,28 +1,30 @@
-//! The formats of written packets, in the machine's byte order: pcap with micro- or nanoseconds,
-//! and pcapng according to draft-ietf-opsawg-pcapng.
+//! The formats in which captures are written, in the machine's byte order: pcap with micro- or
+//! nanoseconds, and pcapng according to draft-ietf-opsawg-pcapng.
 
 use steerage::LinkType;
 
 use super::PACKET_BYTES_MAX;
 
+/// Block types and options of pcapng.
 const SECTION: u32 = 0x0a0d_0d0a;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
 const IF_TSRESOL: u16 = 9;
-/// The unit of timestamps: 10 to the power of -9 seconds. Without this option, the unit is 10 to
-/// the power of -6 seconds.
+/// The unit of timestamps: 10 to the power of -9 seconds. Without this option, pcapng's unit is 10
+/// to the power of -6 seconds.
 const NANOSECONDS: u8 = 9;
 
-/// The length of a packet block before the packet's bytes: type, length, interface, time in two
-/// halves, and the packet's two lengths.
+/// The length of a packet block's header, which precedes the packet's bytes. The header has type,
+/// length, interface, time in two halves, and the packet's two lengths.
 const PACKET_HEAD: usize = 28;
 
+/// The first word of a pcap file.
 const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
-/// The length of a record's header in a pcap file: seconds, parts of a second, and the packet's two
-/// lengths.
+/// The length of a record's header in a pcap file. The header has seconds, parts of a second, and
+/// the packet's two lengths.
 const RECORD_HEAD: usize = 16;
 
 /// The format of a written capture.
@@ -36,26 +38,27 @@ const RECORD_HEAD: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum StreamFormat {
-    /// pcap with microseconds, which every program reads.
+    /// pcap with microseconds, which every program can read.
     Pcap,
     /// pcap with nanoseconds.
     PcapNanos,
-    /// pcapng with microseconds. Packets whose times need more precision belong to a separate
+    /// pcapng with microseconds. Packets whose times need more precision are written to a separate
     /// interface with nanoseconds.
     PcapngMicros,
     /// pcapng with nanoseconds.
     Pcapng,
 }
 
+/// The properties of an interface in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) link: LinkType,
-    /// Whether times are in nanoseconds instead of microseconds.
+    /// True if times are in nanoseconds, and false if they are in microseconds.
     pub(super) has_nanos: bool,
 }
 
-/// The number of packets that were written completely, their captured bytes, and the position after
-/// the last complete packet.
+/// The number of complete packets in the written bytes, their captured bytes, and the position
+/// after the last complete packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Whole {
     pub(super) packets: u64,
@@ -63,26 +66,29 @@ pub(super) struct Whole {
     pub(super) len: usize,
 }
 
+/// The fields that are written before and after a packet's bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketHead {
+    /// The number and the properties of the packet's interface in the file.
     pub(super) interface: (u32, Interface),
-    /// The time since 1970.
+    /// The packet's time in nanoseconds since 1970.
     pub(super) nanos: u64,
     pub(super) captured: usize,
     pub(super) wire: usize,
 }
 
 impl StreamFormat {
-    /// Whether a file can have packets of several link types.
+    /// Returns true if one file can have packets of several link types.
     pub fn takes_several_links(self) -> bool {
         matches!(self, Self::PcapngMicros | Self::Pcapng)
     }
 
+    /// Returns true if all times are in nanoseconds.
     fn has_nanos(self) -> bool {
         matches!(self, Self::PcapNanos | Self::Pcapng)
     }
 
-    /// The pcapng format with the same timestamp precision.
+    /// Returns the pcapng format with the same precision of time.
     ///
     /// ```
     /// use steerage_capture::StreamFormat;
@@ -94,6 +100,7 @@ impl StreamFormat {
         if self.has_nanos() { Self::Pcapng } else { Self::PcapngMicros }
     }
 
+    /// Returns the simplest format that can represent the packets of both formats.
     pub(super) fn or(self, other: Self) -> Self {
         match (self.has_nanos() || other.has_nanos(), self.takes_several_links() || other.takes_several_links()) {
             (false, false) => Self::Pcap,
@@ -103,17 +110,19 @@ impl StreamFormat {
         }
     }
 
+    /// Returns the interface for a packet with this link type and time.
     #[inline]
     pub(super) fn interface(self, link: LinkType, nanos: u64) -> Interface {
         let needs_nanos = self == Self::PcapngMicros && nanos % 1000 != 0;
         Interface { link, has_nanos: self.has_nanos() || needs_nanos }
     }
 
-    /// The first bytes of a file, which do not depend on the link type.
+    /// Returns the first bytes of a file, which do not depend on the link type.
     pub(super) fn file_head(self) -> Vec<u8> {
         if self.takes_several_links() { section() } else { Vec::new() }
     }
 
+    /// Returns the bytes that precede the first packet of an interface.
     pub(super) fn interface_head(self, interface: Interface) -> Vec<u8> {
         match self {
             Self::Pcap => pcap_head(MAGIC_MICROSECONDS, interface.link),
@@ -122,7 +131,7 @@ impl StreamFormat {
         }
     }
 
-    /// Appends a packet. Returns false if the format cannot represent its time.
+    /// Appends a packet. Returns false if the format cannot represent the packet's time.
     #[inline]
     pub(super) fn packet<'p>(self, to: &mut Vec<u8>, head: PacketHead, parts: impl Iterator<Item = &'p [u8]>) -> bool {
         let PacketHead { interface, nanos, captured, wire } = head;
@@ -148,8 +157,8 @@ impl StreamFormat {
         true
     }
 
-    /// Finds the complete packets in bytes that this module has written and that may be truncated.
-    /// In pcapng, other blocks may be between the packets.
+    /// Finds the complete packets in bytes that this module wrote and that may be cut off. In
+    /// pcapng, other blocks may be between the packets.
     pub(super) fn whole(self, written: &[u8]) -> Whole {
         let word = |at: usize| written.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
         let mut whole = Whole::default();
@@ -175,12 +184,15 @@ fn extend<const N: usize>(to: &mut Vec<u8>, words: [u32; N]) {
     words.iter().for_each(|word| to.extend_from_slice(&word.to_ne_bytes()));
 }
 
+/// Returns the header of a pcap file: magic number, version 2.4, two unused words, the longest
+/// packet, and the link type.
 fn pcap_head(magic: u32, link: LinkType) -> Vec<u8> {
     let version = [2_u16, 4].map(u16::to_ne_bytes).concat();
     let rest = [0, 0, PACKET_BYTES_MAX as u32, u32::from(link.0)].map(u32::to_ne_bytes).concat();
     [&magic.to_ne_bytes()[..], &version, &rest].concat()
 }
 
+/// Returns a pcapng block of this type, with its length before and after the body.
 fn block(kind: u32, body: &[&[u8]]) -> Vec<u8> {
     let body = body.concat();
     let len = (12 + body.len() as u32).to_ne_bytes();

@@ -1,5 +1,5 @@
-//! The files of a capture, read in order. All files are checked before the first is read, and each
-//! file is opened when its turn comes.
+//! The files of a capture, which are read one after another. All files are checked before the first
+//! file is read, and each file is opened when the previous file has ended.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -23,17 +23,19 @@ use super::walk::Wrong;
 use super::{CUT, DAMAGED, Format, GIVE, classic, recognise};
 use crate::filter::FrameKind;
 
+/// The name of standard input in messages.
 const STANDARD_INPUT_NAME: &str = "standard input";
 
-/// How many bytes are read to find a file's format. Usually, they describe all interfaces of a
-/// pcapng file.
+/// The number of bytes that are read to recognise a file's format. In a pcapng file, these bytes
+/// usually describe all interfaces.
 const HEAD_BYTES: usize = 16 << 10;
 
+/// The files that have not been read yet.
 #[derive(Debug)]
 pub(super) struct Files {
     to_come: VecDeque<PathBuf>,
     shared: Arc<Shared>,
-    /// Opens all files after the first.
+    /// The thread that opens all files after the first file.
     opener: Option<Helper>,
 }
 
@@ -43,19 +45,22 @@ pub(super) struct Open {
     pub(super) source: Source,
 }
 
+/// The properties of the files that are known before reading.
 pub(super) struct Known {
     pub(super) bytes: Option<u64>,
+    /// The link type of the first file, unless the file is a pipe.
     pub(super) link: Option<LinkType>,
-    /// The format that can hold all files, if no file is a pipe.
+    /// The format that can represent the packets of all files. `None` if a file is a pipe.
     pub(super) format: Option<StreamFormat>,
     pub(super) kinds: Kinds,
 }
 
+/// The kinds of frames in the files.
 #[derive(Debug)]
 pub(super) struct Kinds {
     pub(super) known: Vec<FrameKind>,
-    /// Whether other kinds are possible, as for a pipe, and for interfaces that a pcapng file
-    /// describes later.
+    /// True if the files may contain further kinds of frames: a file is a pipe, or a pcapng file
+    /// may describe more interfaces later.
     pub(super) others: bool,
 }
 
@@ -90,7 +95,7 @@ impl Files {
         Ok((files, known))
     }
 
-    /// Creates an empty list, because the input is a reader.
+    /// Returns an empty list of files, for an input that is not a file.
     pub(super) fn none() -> Self {
         Self { to_come: VecDeque::new(), shared: Arc::default(), opener: None }
     }
@@ -99,7 +104,7 @@ impl Files {
         self.shared.waker.as_deref()
     }
 
-    /// From now on other threads open the files, if there are more, and unpack them.
+    /// Starts the threads that unpack files and, if there are several files, open them.
     pub(super) fn start_threads(&mut self) -> io::Result<()> {
         if !self.to_come.is_empty() {
             self.opener = Some(Helper::opener()?);
@@ -108,12 +113,13 @@ impl Files {
         Ok(())
     }
 
+    /// Opens the next file.
     pub(super) fn next(&mut self, info: &Arc<CaptureInfo>) -> Option<Result<Open, DeviceError>> {
         let path = self.to_come.pop_front()?;
         Some(self.open(&path).map(|input| Open { name: name(&path), source: self.source(input, info) }))
     }
 
-    /// The source of an input's bytes.
+    /// Makes the source of an input's bytes.
     pub(super) fn source(&self, input: Input, info: &Arc<CaptureInfo>) -> Source {
         Source::new(input, Arc::clone(&self.shared), Arc::clone(info))
     }
@@ -127,19 +133,20 @@ impl Files {
             None => open(path),
         };
         let file = file.map_err(|e| failed(path, e))?;
-        // `File::metadata` makes a system call that could also take a path, which packet threads
-        // may not make.
+        // `File::metadata` makes a system call that can also take a path. Packet threads may not
+        // make that call.
         let stat = fstat(&file).map_err(|e| failed(path, e.into()))?;
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
         Ok(if is_file { Input::File(file) } else { Input::Pipe(Pipe::new(file, self.shared.waker.clone())) })
     }
 }
 
+/// Returns the name of a file in messages.
 pub(super) fn name(path: &Path) -> String {
     if path.as_os_str() == STANDARD_INPUT { STANDARD_INPUT_NAME.to_owned() } else { path.display().to_string() }
 }
 
-/// The size of a file. `None` for pipes and similar inputs, which have no size.
+/// Returns the size of a file, or `None` for an input without a size, such as a pipe.
 fn size(path: &Path) -> Result<Option<u64>, DeviceError> {
     if path.as_os_str() == STANDARD_INPUT {
         if io::stdin().is_terminal() {
@@ -163,6 +170,7 @@ fn size(path: &Path) -> Result<Option<u64>, DeviceError> {
     Ok(Some(kind.len()))
 }
 
+/// Reads enough of a file to find its format, and the kinds of frames in it.
 fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFormat), DeviceError> {
     let mut file = open(path).map_err(|e| failed(path, e))?;
     let mut stored = Vec::new();
@@ -175,7 +183,7 @@ fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFo
             let mut room = &mut unpacked[..];
             let ended = compression.unpack(stored.chain(&file), &mut room);
             let len = HEAD_BYTES - room.len();
-            // Damage after the header is reported when the file is read.
+            // Damage after the header is reported later, when the file is read.
             if let (Err(error), 0..classic::HEADER_BYTES) = (ended, len) {
                 let offset = file.stream_position().unwrap_or_default();
                 return Err(unreadable(&name(path), true, offset, error));
@@ -196,6 +204,7 @@ fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFo
             let format = Format::Classic(classic);
             Ok((format.link(), format.written()))
         }
+        // The file is empty.
         Ok(None) => Ok((None, StreamFormat::Pcap)),
         Err(wrong) => Err(wrong.into_error(&name(path), 0, compression.is_some())),
     }
@@ -205,13 +214,13 @@ fn failed(path: &Path, cause: io::Error) -> DeviceError {
     DeviceError::new(name(path), "open the capture", cause)
 }
 
-/// The error for a file that could not be read or unpacked from this offset on.
+/// Returns the error for a file that could not be read or unpacked from this offset on.
 pub(super) fn unreadable(name: &str, is_packed: bool, offset: u64, error: io::Error) -> DeviceError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof if is_packed => {
             Wrong::new("the file ends before what is packed in it".to_owned(), CUT).into_error(name, offset, false)
         }
-        // The unpackers report damage with these kinds.
+        // The decompressors report damaged data with these error kinds.
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if is_packed => {
             DeviceError::new(name, "unpack the capture", error).at(offset).advise(DAMAGED)
         }

@@ -1,11 +1,11 @@
-//! Filters: programs of classic BPF, as tcpdump compiles them from its expressions. For live
-//! interfaces, filters run in the kernel. For frames of capture files, they run in this crate
+//! Filters: programs of classic BPF, as tcpdump compiles them from its expressions. A filter for a
+//! live interface runs in the kernel. A filter for capture files runs in this crate
 //! ([`FrameFilter`]).
 //!
-//! This crate has no compiler. The language is libpcap's, and a second compiler with small
+//! This crate has no compiler. The filter language is libpcap's, and a second compiler with small
 //! differences would let wrong packets pass unnoticed. Therefore tcpdump compiles the expression,
-//! either now or earlier: the numbers that `tcpdump -ddd` prints are also accepted as a filter. In
-//! both cases, this crate checks the program by the kernel's rules before it uses the program.
+//! either now or in advance: the numbers that `tcpdump -ddd` prints are a filter as well. In both
+//! cases this crate checks the program by the kernel's rules before running it.
 
 mod check;
 mod for_files;
@@ -24,14 +24,15 @@ pub(crate) use for_files::FileFilters;
 pub(crate) use kinds::FrameKind;
 pub use run::FrameFilter;
 
-/// The longest text of a filter, in bytes: above the kernel's longest program as numbers (4096
-/// lines of at most 28 bytes), and below the longest argument of a program (128 KiB).
+/// The longest text of a filter, in bytes. The limit is above the length of the kernel's longest
+/// program as numbers: 4096 lines of at most 28 bytes. The limit is below the longest argument of a
+/// program, which has 128 KiB.
 const TEXT_BYTES_MAX: usize = 120 << 10;
 
 /// The longest program: the kernel's `BPF_MAXINSNS`, include/uapi/linux/bpf_common.h.
 pub const INSTRUCTIONS_MAX: usize = 4096;
 
-/// The maximum number of characters of an invalid text in an error.
+/// The number of characters of an invalid text that an error message shows.
 const SHOWN_CHARS_MAX: usize = 64;
 
 /// One instruction of classic BPF, with the layout of the kernel's `struct sock_filter`.
@@ -40,9 +41,9 @@ const SHOWN_CHARS_MAX: usize = 64;
 pub struct Instruction {
     /// The operation code.
     pub code: u16,
-    /// How many instructions to skip if the comparison holds.
+    /// The number of instructions to skip if the comparison is true.
     pub jump_true: u8,
-    /// How many instructions to skip if the comparison does not hold.
+    /// The number of instructions to skip if the comparison is false.
     pub jump_false: u8,
     /// The operand.
     pub operand: u32,
@@ -65,15 +66,15 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// The program, for `SO_ATTACH_FILTER`.
+    /// Returns the program, for `SO_ATTACH_FILTER`.
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
     }
 
-    /// Makes a filter of a compiled program.
+    /// Makes a filter from a compiled program.
     ///
     /// # Errors
-    /// [`FilterError::Program`] if the kernel would refuse the program, by the rules of
+    /// [`FilterError::Program`] if the kernel would reject the program, by the rules of
     /// `bpf_check_classic` in net/core/filter.c.
     pub fn from_instructions(instructions: impl Into<Box<[Instruction]>>) -> Result<Self, FilterError> {
         let instructions = instructions.into();
@@ -81,14 +82,16 @@ impl Filter {
         Ok(Self { instructions })
     }
 
-    /// Compiles the text of a user, for frames that begin with a header of type `link`:
+    /// Makes a filter from the text of a user, for frames whose first header has the type `link`.
+    /// The text has one of three forms:
     ///
     /// - `not port 22`: an expression of tcpdump (pcap-filter(7)). The `tcpdump` in the `PATH`
-    ///   compiles it, for `interface` if it is given and may be opened. Only with an interface does
-    ///   `vlan` find the tags, because the kernel removes them from frames before the filter runs.
-    /// - The numbers that `tcpdump -ddd` prints, separated by line breaks or commas. No program is
-    ///   run.
-    /// - `@FILE`: a file that contains an expression or numbers.
+    ///   compiles the expression, for `interface` if it is given and may be opened. Only with the
+    ///   interface does `vlan` match live frames, because the kernel removes the tags before the
+    ///   filter runs.
+    /// - The numbers that `tcpdump -ddd` prints, on separate lines or with commas between them. No
+    ///   program is started.
+    /// - `@FILE`: a file that contains an expression or such numbers.
     ///
     /// # Errors
     /// [`FilterError`], whose method [`is_mistake`](FilterError::is_mistake) distinguishes mistakes
@@ -108,11 +111,11 @@ impl Filter {
         if numbers::looks_like(&text) { text.parse() } else { tcpdump::compile(&text, interface, link) }
     }
 
-    /// Like [`compile`](Self::compile), but for an interface of this machine and its link type. A
-    /// device that listens to an interface calls this function.
+    /// Like [`compile`](Self::compile), for an interface of this machine and its link type. Devices
+    /// that listen to an interface call this function.
     ///
     /// # Errors
-    /// As for [`compile`](Self::compile). A missing interface is not an error yet.
+    /// As for [`compile`](Self::compile). A missing interface is not reported by this function.
     pub fn for_interface(text: &str, interface: &str) -> Result<Self, FilterError> {
         Self::compile(text, Some(interface), link_type_of(interface))
     }
@@ -122,8 +125,8 @@ impl Filter {
 /// `ARPHRD_LOOPBACK`, linux/if_arp.h.
 const ETHERNET: [u32; 2] = [1, 772];
 
-/// The link type of an interface: Ethernet, or raw IP (tunnels). Interfaces with other headers
-/// cannot have a filter, so a wrong answer for them does no harm.
+/// Returns the link type of an interface: Ethernet, or raw IP (tunnels). Interfaces with other
+/// headers cannot have a filter, so a wrong result for them does no harm.
 fn link_type_of(interface: &str) -> LinkType {
     let kind = fs::read_to_string(format!("/sys/class/net/{interface}/type")).ok();
     match kind.and_then(|kind| kind.trim().parse().ok()) {
@@ -132,7 +135,7 @@ fn link_type_of(interface: &str) -> LinkType {
     }
 }
 
-/// The text of the filter. For `@FILE`, this is the content of that file.
+/// Returns the text of the filter. For `@FILE`, the text is the content of the file.
 fn written(text: &str) -> Result<Cow<'_, str>, FilterError> {
     let text = match text.trim_start().strip_prefix('@') {
         Some(path) => read(path).map_err(|cause| FilterError::File { path: path.to_owned(), cause })?.into(),
@@ -145,14 +148,14 @@ fn written(text: &str) -> Result<Cow<'_, str>, FilterError> {
     Ok(text)
 }
 
-/// Reads any file, but at most as many bytes as a filter may have.
+/// Reads a file that may be of any kind. At most as many bytes are read as a filter may have.
 fn read(path: &str) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(TEXT_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// The reason for which there is no filter. The message is one line that says what to do.
+/// The reason why a filter cannot be made. The message is one line that also says what to do.
 ///
 /// ```
 /// use steerage::LinkType;
@@ -164,18 +167,18 @@ fn read(path: &str) -> io::Result<String> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterError {
-    /// The numbers are not a program. The text is the reason.
+    /// The numbers are not a program, for the reason in the text.
     #[error("the filter is not what `tcpdump -ddd` prints: {0}")]
     Numbers(String),
-    /// The kernel would refuse the program.
+    /// The kernel would reject the program.
     #[error("the kernel would refuse the filter: its instruction {at} {what}; have tcpdump -ddd print it anew")]
     Program {
-        /// The number of the instruction, starting at 0.
+        /// The number of the invalid instruction, starting at 0.
         at: usize,
         /// The mistake in the instruction.
         what: &'static str,
     },
-    /// tcpdump refuses the expression.
+    /// tcpdump rejects the expression.
     #[error("tcpdump refuses the filter `{text}`: {said}; man pcap-filter has the language")]
     Expression {
         /// The beginning of the expression.
@@ -183,7 +186,7 @@ pub enum FilterError {
         /// The message of tcpdump.
         said: String,
     },
-    /// Frames of this link type are not filtered.
+    /// Frames of this link type cannot be filtered.
     #[error("frames of link type {} are not filtered: leave the filter out", .0.0)]
     Link(LinkType),
     /// The program uses information that only the kernel has.
@@ -200,7 +203,7 @@ pub enum FilterError {
     File {
         /// The name of the file.
         path: String,
-        /// Why the file cannot be read.
+        /// The error of the kernel.
         #[source]
         cause: io::Error,
     },
@@ -213,21 +216,23 @@ pub enum FilterError {
     /// tcpdump did not run to its end.
     #[error("cannot {operation} to compile the filter: {cause}; give the numbers that `tcpdump -ddd` prints instead")]
     Tcpdump {
-        /// The operation that failed, which completes "cannot ...".
+        /// The operation that failed. The text completes "cannot ...".
         operation: &'static str,
-        /// Why the operation failed.
+        /// The error of the kernel.
         #[source]
         cause: io::Error,
     },
 }
 
 impl FilterError {
-    /// Whether the error is a mistake in the filter, and not a missing resource.
+    /// Returns true if the error is a mistake in the filter, and false if the cause is something
+    /// missing or failed.
     pub fn is_mistake(&self) -> bool {
         matches!(self, Self::Numbers(_) | Self::Program { .. } | Self::Expression { .. } | Self::KernelOnly { .. })
     }
 }
 
+/// Returns the beginning of an untrusted text, on one line.
 fn shown(text: &str, chars_max: usize) -> String {
     let mut shown: String = text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(chars_max).is_some() {

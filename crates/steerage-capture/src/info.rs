@@ -1,4 +1,4 @@
-//! Information about a capture, during the reading and afterwards.
+//! [`CaptureInfo`]: information about a capture, during the reading and afterwards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,12 +9,12 @@ use steerage::{LinkType, WallTime};
 use super::encode::StreamFormat;
 use super::walk::Met;
 
-/// Information about a capture device so far. The queue updates it at most once per poll, and any
-/// thread can read it.
+/// Information about a capture device. The queue updates the information at most once per poll, and
+/// every thread can read it.
 #[derive(Debug)]
 pub struct CaptureInfo {
-    // Relaxed throughout: each field is a separate number, and no other memory depends on it. The
-    // queue changes them all, and the thread that unpacks adds to `bytes_read`.
+    // All accesses are relaxed: each field is a separate number that publishes no other memory. The
+    // queue writes all fields, and the thread that unpacks also adds to `bytes_read`.
     packets: AtomicU64,
     filtered: AtomicU64,
     bad_times: AtomicU64,
@@ -41,54 +41,55 @@ impl CaptureInfo {
         }
     }
 
-    /// The number of delivered packets.
+    /// Returns the number of packets handed over.
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
     }
 
-    /// The number of packets that the [filter](super::Capture::filtered) removed.
+    /// Returns the number of packets that the [filter](super::Capture::filtered) removed.
     pub fn filtered(&self) -> u64 {
         self.filtered.load(Ordering::Relaxed)
     }
 
-    /// The number of packets with a timestamp outside the years 1970 to 2554. Such packets have no
-    /// time.
+    /// Returns the number of packets whose timestamp is outside the years 1970 to 2554. Such
+    /// packets are delivered without a time.
     pub fn bad_times(&self) -> u64 {
         self.bad_times.load(Ordering::Relaxed)
     }
 
-    /// The times of the earliest and the latest packet. `None` if no packet has a time.
+    /// Returns the times of the earliest and the latest packet, or `None` if no packet has a time.
     pub fn times(&self) -> Option<(WallTime, WallTime)> {
-        // The queue writes `earliest` first, so after the first packet, no reader sees `latest`
-        // without `earliest`.
+        // The queue writes `earliest` before `latest`. A reader that sees `latest` of the first
+        // packet therefore also sees `earliest`.
         let latest = self.latest.load(Ordering::Relaxed);
         let earliest = self.earliest.load(Ordering::Relaxed);
         (earliest <= latest).then(|| (WallTime::from_nanos(earliest), WallTime::from_nanos(latest)))
     }
 
-    /// The time from the earliest to the latest packet.
+    /// Returns the time from the earliest to the latest packet.
     pub fn recorded(&self) -> Option<Duration> {
         self.times().map(|(earliest, latest)| latest.since(earliest))
     }
 
-    /// The link types of the packets, in the order in which they appeared.
+    /// Returns the link types of the packets, in the order in which the types first appeared.
     pub fn links(&self) -> Vec<LinkType> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The number of bytes read from all files, as they are stored.
+    /// Returns the number of bytes read from all files, as they are stored (compressed or not).
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// The number of bytes in all files when they were opened. `None` if a file has no size, such
-    /// as a pipe.
+    /// Returns the number of bytes in all files at the time when the files were opened. Returns
+    /// `None` if a file has no size, as a pipe.
     pub fn bytes_total(&self) -> Option<u64> {
         self.bytes_total
     }
 
-    /// The format that can hold the packets of all files: their common format, if they have one.
-    /// `None` if the format is unknown before reading, as for a pipe.
+    /// Returns the format that can represent the packets of all files: the common format of the
+    /// files, if there is one. Returns `None` if the format is unknown before reading, as for a
+    /// pipe.
     pub fn format(&self) -> Option<StreamFormat> {
         self.format
     }
@@ -101,6 +102,7 @@ impl CaptureInfo {
         self.filtered.store(self.filtered() + packets, Ordering::Relaxed);
     }
 
+    /// Adds the results of a walk.
     pub(super) fn add(&self, met: &Met) {
         self.packets.store(self.packets() + met.packets, Ordering::Relaxed);
         self.bad_times.store(self.bad_times() + met.bad_times, Ordering::Relaxed);

@@ -1,10 +1,11 @@
-//! The part of each packet that a stream passes on, and the link types that occurred.
+//! [`Inner`]: the part of each packet that a stream passes on. [`LinksSeen`]: the link types of a
+//! stream's packets.
 
 use std::sync::OnceLock;
 
 use steerage::LinkType;
 
-/// The maximum number of bytes before an inner frame: an Ethernet header.
+/// The most bytes that can be put in front of an inner frame: an Ethernet header.
 const FRONT_BYTES_MAX: usize = 14;
 
 /// The part of a tunnelled packet that is passed on.
@@ -26,13 +27,13 @@ pub struct Inner {
 }
 
 impl Inner {
-    /// A packet without its first `from` bytes. The remaining bytes begin with a header of type
+    /// Describes a packet without its first `from` bytes. The rest begins with a header of type
     /// `link`.
     pub fn new(link: LinkType, from: usize) -> Self {
         Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
     }
 
-    /// Adds these bytes before the packet, at most 14. `None` if there are more.
+    /// Adds these bytes in front of the packet. Returns `None` for more than 14 bytes.
     #[must_use]
     pub fn with_front(mut self, front: &[u8]) -> Option<Self> {
         self.front.get_mut(..front.len())?.copy_from_slice(front);
@@ -45,11 +46,11 @@ impl Inner {
     }
 }
 
-/// Finds the part of a packet to pass on. The arguments are the packet's headers and the type of
-/// the first header. `None` means the whole packet.
+/// A function that finds the part of a packet to pass on. The arguments are the packet's headers
+/// and the type of the first header. The result `None` stands for the whole packet.
 pub type Unwrap = fn(&[u8], LinkType) -> Option<Inner>;
 
-/// The link types of the packets in several streams that belong to one input.
+/// The link types of the packets in several streams that are made from one input.
 ///
 /// ```
 /// use steerage::LinkType;
@@ -66,7 +67,7 @@ pub struct LinksSeen {
 }
 
 impl LinksSeen {
-    /// Creates a record for streams whose packets should have the link type `expected`, if that is
+    /// Makes the record for streams whose packets should have the link type `expected`, if it is
     /// known.
     pub fn new(expected: Option<LinkType>) -> Self {
         let seen = Self::default();
@@ -76,12 +77,12 @@ impl LinksSeen {
         seen
     }
 
-    /// The link type of the first packet.
+    /// Returns the link type of the first packet.
     pub fn first(&self) -> Option<LinkType> {
         self.first.get().copied()
     }
 
-    /// A link type that differs from the first packet's, if there was one.
+    /// Returns a link type that differs from the first packet's, if such a packet was seen.
     pub fn other(&self) -> Option<LinkType> {
         self.other.get().copied()
     }

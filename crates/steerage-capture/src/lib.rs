@@ -1,29 +1,30 @@
-//! Capture files: pcap in both byte orders, with micro- and nanoseconds, and pcapng. The sources
-//! are files, pipes and standard input, either plain or compressed with gzip or zstd.
+//! Capture files: pcap in both byte orders, with micro- and nanoseconds, and pcapng. Captures are
+//! read from files, pipes and standard input, uncompressed or compressed with gzip or zstd.
 //! docs/captures.md is the user's guide.
 //!
-//! A file is read in pieces of [`READ_BYTES`] into [`BLOCKS`] blocks, and its frames are lent from
-//! there without a copy. (Mapping the file is no faster, see docs/performance.md, and would kill
-//! the process if another process truncated the file.) A
+//! A file is read in pieces of [`READ_BYTES`] into [`BLOCKS`] blocks. The frames are handed over in
+//! these blocks, without a copy. (Mapping the file is no faster, see docs/performance.md. It would
+//! also kill the process if another process truncated the file.) A
 //! [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire, link type and
 //! interface replaces the header of each record in place. A record that crosses the end of a piece
-//! is moved to the block of the next piece, or completed in the same block. A block is filled again
-//! when all of its frames have returned. While all blocks are lent, a poll delivers nothing, but
-//! nothing is lost: the device [can wait](steerage::device::Capabilities::can_wait).
+//! is moved to the block of the next piece, or is read to its end in the same block. A block is
+//! filled again after handlers have released all of its frames. Until then a poll delivers nothing,
+//! but no packet is lost, because the device [can wait](steerage::device::Capabilities::can_wait).
 //!
-//! A thread unpacks compressed input into a pipe, and the queue reads the pipe. So a poll never
-//! unpacks, whatever is in the file.
+//! A separate thread unpacks compressed input into a pipe, and the queue reads the pipe. Therefore
+//! a poll never unpacks data, whatever the file contains.
 //!
 //! Packets of up to [`PACKET_BYTES_MAX`] bytes are read whole. A pcapng file may have any number of
 //! sections in either byte order. Each section may have up to [`INTERFACES_MAX`] interfaces with
-//! their own link types and clocks. Enhanced, simple and (obsolete) plain packet blocks are read,
-//! and all other blocks are skipped. The length in a packet's own record counts, so snap lengths
-//! are ignored. Simple packet blocks are the exception, because they have no other length.
+//! their own link types and clocks. The reader understands enhanced, simple and (obsolete) plain
+//! packet blocks, and skips all other blocks. A packet's length is taken from its own record, and
+//! snap lengths are ignored. Simple packet blocks are the exception, because they have no other
+//! length.
 //!
-//! Packets of all link types are delivered, but each poll delivers only one link type.
+//! Packets of all link types are delivered, but each poll delivers packets of only one link type.
 //!
-//! Every value in the file is checked before use. If a file is truncated or invalid, its packets up
-//! to that position are delivered, followed by an error with the offset.
+//! Every value in the file is checked before use. If a file is truncated or invalid, the packets
+//! before the damage are delivered, and then an error with the offset of the damage.
 
 #![forbid(unsafe_code)]
 
@@ -86,31 +87,33 @@ use window::{Filled, Window};
 
 use crate::filter::{FileFilters, FilterError};
 
-/// The number of bytes of a file that are read at a time: so many that the system call costs almost
-/// nothing per packet, and so few that other CPUs have work in the meantime. The kernel copies for
-/// about 10 us, and a full backlog of cheap work is done in 20 us.
+/// The number of bytes of a file that are read at a time. The size is large enough that the system
+/// call costs almost nothing per packet. The size is small enough that other CPUs do not run out of
+/// work during a read: the kernel copies for about 10 us, and a CPU finishes a full backlog of
+/// cheap work in 20 us.
 pub const READ_BYTES: usize = 64 << 10;
 
-/// The size of the blocks that frames are lent from, in bytes. The longest record fits after a
-/// piece.
+/// The size of the blocks that contain frames, in bytes. The longest record fits into a block after
+/// a piece.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// The number of blocks, which hold full backlogs of common frames, 8 MiB in total.
+/// The number of blocks. Together the blocks hold the full backlogs of ordinary frames, in 8 MiB.
 pub const BLOCKS: usize = 8;
 
-/// The longest packet in bytes: the maximum of tcpdump and Wireshark (`MAXIMUM_SNAPLEN`).
+/// The longest packet in bytes, which is also the maximum of tcpdump and Wireshark
+/// (`MAXIMUM_SNAPLEN`).
 pub const PACKET_BYTES_MAX: usize = 262_144;
 
-/// The longest packet in bytes that a handler can keep or write to. Jumbo frames fit. Every page
-/// has this length.
+/// The longest packet that a handler can keep or write to, in bytes. The limit is above the length
+/// of a jumbo frame. Every page has this length.
 pub const COPY_BYTES_MAX: usize = 9_728;
 
-/// The longest record in memory, in bytes: a packet, its header, and the same size for comments and
-/// other options.
+/// The longest record that is held in memory, in bytes: a packet, its header, and the same number
+/// of bytes again for comments and other options.
 pub const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX;
 
-/// The maximum number of interfaces in one section of a pcapng file: the limit of the interface
-/// number in a frame header.
+/// The most interfaces in one section of a pcapng file, because a frame's header has 16 bits for
+/// the number.
 pub const INTERFACES_MAX: usize = 65_536;
 
 const _: () = assert!(BLOCK_BYTES >= 2 * RECORD_BYTES_MAX, "a record carried to another block leaves room to read");
@@ -124,13 +127,13 @@ const GIVE: &str = "give a pcap or pcapng file, as it is or packed by gzip or zs
 /// Opens a capture file as a device with one queue. `-` is standard input.
 ///
 /// # Errors
-/// [`DeviceError`] if the file does not exist, cannot be read, or is not a capture. For a pipe, the
-/// poll reports that it is not a capture.
+/// [`DeviceError`] if the file does not exist, cannot be read, or is not a capture. For a pipe,
+/// only a later poll can report that it is not a capture.
 pub fn open(path: impl AsRef<Path>) -> Result<Input, DeviceError> {
     Capture::open(path).map(Capture::into_input)
 }
 
-/// Open capture files. One queue delivers the files in order.
+/// Open capture files, whose packets one queue delivers file after file.
 ///
 /// All files share one queue, so that the packets of a flow stay in order. In a rotated capture,
 /// flows continue from file to file.
@@ -147,14 +150,16 @@ pub fn open(path: impl AsRef<Path>) -> Result<Input, DeviceError> {
 /// ```
 #[derive(Debug)]
 pub struct Capture {
+    /// The name of the device.
     name: String,
     files: Files,
+    /// The name of the current file in messages.
     file: String,
     source: Source,
     window: Window,
-    /// The claim to the blocks, after the device was opened.
+    /// The claim to the blocks, after the blocks were handed to the instance.
     claim: Option<Claim>,
-    /// The format. `None` until enough of the file has been read.
+    /// The format of the current file. `None` until enough of the file has been read.
     format: Option<Format>,
     /// The link type of the frames in the last poll.
     link: LinkType,
@@ -174,6 +179,7 @@ enum Format {
 }
 
 impl Format {
+    /// Returns the link type of all frames in the file, if the format has only one.
     fn link(&self) -> Option<LinkType> {
         match self {
             Self::Classic(classic) => Some(classic.link()),
@@ -181,7 +187,7 @@ impl Format {
         }
     }
 
-    /// The format in which the file's packets can be written again.
+    /// Returns the format in which the file's packets can be written again.
     fn written(&self) -> StreamFormat {
         match self {
             Self::Classic(classic) if classic.has_nanos() => StreamFormat::PcapNanos,
@@ -195,15 +201,15 @@ impl Capture {
     /// Opens a file and reads its first bytes to find its format.
     ///
     /// # Errors
-    /// As for [`open`].
+    /// As [`open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DeviceError> {
         Self::open_all(&[path])
     }
 
-    /// Opens files that are read in order, and checks each of them.
+    /// Opens files that are read one after the other, and checks each of them.
     ///
     /// # Errors
-    /// As for [`open`]. An empty list is an error too.
+    /// As for [`open`]. An empty list is also an error.
     pub fn open_all(paths: &[impl AsRef<Path>]) -> Result<Self, DeviceError> {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
         let (mut files, known) = Files::new(&paths)?;
@@ -218,18 +224,18 @@ impl Capture {
         Ok(capture)
     }
 
-    /// A capture from any reader. The reader must not block. A reader without data returns
-    /// [`io::ErrorKind::WouldBlock`], and is called again at once. If the data is not a capture,
-    /// the poll reports that.
+    /// Makes a capture from any reader. The reader must not block: without data, it returns
+    /// [`io::ErrorKind::WouldBlock`], and is called again at once. If the data is not a capture, a
+    /// poll reports the error.
     pub fn from_reader(name: impl Into<String>, reader: impl io::Read + Send + 'static) -> Self {
         let (name, info, files) = (name.into(), Arc::new(CaptureInfo::new(None, None)), Files::none());
         let source = files.source(source::Input::Reader(Box::new(reader)), &info);
         Self::new(name.clone(), files, Open { name, source }, info)
     }
 
-    /// Starts again with another reader, in the existing memory, as if nothing had been read. All
-    /// frames must have returned. Fuzzing needs this method, because it would otherwise spend more
-    /// time on allocation than on reading a small file.
+    /// Starts again with another reader, in the existing memory, as if nothing had been read.
+    /// Handlers must have released all frames. This function is for fuzzing: allocation would take
+    /// longer than reading a small file.
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
@@ -256,26 +262,29 @@ impl Capture {
         }
     }
 
-    /// Replays the capture at a pace. The delay of each packet after its file's first packet is the
-    /// recorded delay, scaled by the factor of `pace`. The device can still wait: late packets
-    /// follow at once. Each file begins when the previous file has ended. Packets without a time
-    /// are due at once.
+    /// Replays the capture at a pace. The interval between a file's first packet and each later
+    /// packet is as recorded, scaled by the factor of `pace`. The device can still wait: packets
+    /// that could not be handed over in time follow at once. Each file begins when the previous
+    /// file has ended. Packets without a time are handed over at once.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { paced: Some(Paced::new(pace)), ..self }
     }
 
     /// Removes the frames that do not match `text`, which is a tcpdump expression or the numbers
-    /// that `tcpdump -ddd` prints. [`Filter::compile`](crate::filter::Filter::compile) has the
-    /// details. The remaining frames are those that `tcpdump -r FILE` would show.
-    /// [`CaptureInfo::filtered`] counts the removed frames, which do not count as received.
+    /// that `tcpdump -ddd` prints. For details, see
+    /// [`Filter::compile`](crate::filter::Filter::compile). The remaining frames are those that
+    /// `tcpdump -r FILE` would show. Removed frames do not count as received, and
+    /// [`CaptureInfo::filtered`] counts them.
     ///
-    /// `tcpdump` compiles an expression for each link type in the files, as a child process. Call
-    /// this method before you [drop privileges](https://docs.rs/steerage-guard) and before you
-    /// start threads. Numbers are a program for one link type.
+    /// `tcpdump` runs as a child process and compiles an expression for each link type in the
+    /// files. Therefore call this function before you [drop
+    /// privileges](https://docs.rs/steerage-guard) and before you start threads. Numbers are a
+    /// program for one link type.
     ///
     /// # Errors
-    /// [`FilterError`] if the text is not a filter for these files, or if `tcpdump` is missing.
+    /// [`FilterError`] if the text is not a filter for these files, or if `tcpdump` is needed and
+    /// missing.
     ///
     /// ```no_run
     /// use steerage_capture::Capture;
@@ -288,7 +297,7 @@ impl Capture {
         Ok(Self { filters: Some(filters), ..self })
     }
 
-    /// Information about the capture, now and while it is read.
+    /// Returns information about the capture, which is updated while the capture is read.
     pub fn info(&self) -> Arc<CaptureInfo> {
         Arc::clone(&self.info)
     }
@@ -298,11 +307,13 @@ impl Capture {
         Input::new(self.name.clone(), "capture", vec![Box::new(self)])
     }
 
+    /// Hands over the frames in the window, up to `room`.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> Result<Stop, DeviceError> {
         let link = (!out.is_empty()).then_some(self.link);
         let now = out.now();
         let (until, room) = match &self.paced {
-            // Deliver one packet first, because its time determines when later packets are due.
+            // Hand over only the first packet now, because its time determines when the later
+            // packets are due.
             Some(paced) => (paced.until(now), if paced.has_begun() { room } else { 1 }),
             None => (u64::MAX, room),
         };
@@ -349,7 +360,7 @@ impl Capture {
         }
     }
 
-    /// Handles the end of the file. Continues with the next file if no record is incomplete.
+    /// Handles the end of the file. If no record is incomplete, continues with the next file.
     fn end(&mut self, needs: usize) -> Result<Polled, DeviceError> {
         let text = match (self.window.len(), self.window.skips()) {
             (0, false) => return self.next_file(),
@@ -383,8 +394,9 @@ impl Capture {
 }
 
 impl Capture {
+    /// Hands over frames, all of the same link type.
     fn read(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // Read at most one piece per poll, so that the time of one read limits the time of a poll.
+        // Read at most one piece per poll, so that a poll takes no longer than one read.
         let mut may_read = true;
         let full = out.len().saturating_add(budget);
         while out.len() < full {
@@ -455,8 +467,8 @@ impl RxQueue for Capture {
     }
 }
 
-/// Determines the format from the first bytes of the file. Also returns the length of the file's
-/// header. `None` if more bytes are needed. `whole` means that the file has no more bytes.
+/// Recognises the format by the first bytes of the file. Also returns the length of the file's
+/// header. Returns `None` if more bytes are needed. If `whole` is true, the file has no more bytes.
 fn recognise(head: &[u8], whole: bool) -> Result<Option<(Format, usize)>, Wrong> {
     let Some(magic) = head.first_chunk::<4>() else {
         let text = if head.is_empty() { "the file is empty".to_owned() } else { begins_with(head) };
@@ -479,6 +491,7 @@ fn begins_with(bytes: &[u8]) -> String {
     format!("it begins with {}, as neither pcap nor pcapng does", hex.join(" "))
 }
 
+/// The name of a device for several files.
 fn name_of(paths: &[PathBuf]) -> String {
     match paths {
         [a, b, rest @ ..] if !rest.is_empty() => {
@@ -488,6 +501,7 @@ fn name_of(paths: &[PathBuf]) -> String {
     }
 }
 
+/// The examples of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -29,7 +29,7 @@ const NAMES: [(u16, &str); 21] = [
     (276, "linux-sll2"),
 ];
 
-/// The name of a link type, or `link-type-147` if it has none.
+/// Returns the name of a link type. A type without a name is called `link-type-` with its number.
 ///
 /// ```
 /// use steerage::LinkType;

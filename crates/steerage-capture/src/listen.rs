@@ -1,5 +1,5 @@
-//! Capture streams to a reader that connects later: the reader of a FIFO, or a TCP client (PCAP
-//! over IP).
+//! Writes capture streams to a reader that connects later: the reader of a FIFO, or a client of a
+//! TCP connection (PCAP over IP).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,19 +15,20 @@ use super::encode::StreamFormat;
 use super::peer_user;
 use super::stream::{StreamOptions, stream};
 
+/// The pause between two checks for a reader.
 const READER_LOOK: Duration = Duration::from_millis(20);
 
 const FORMAT: StreamFormat = StreamFormat::PcapNanos;
 
-/// An output that writes packets to a FIFO, as pcap with nanoseconds. Creates the FIFO if it does
-/// not exist.
+/// Makes an output that writes packets to a FIFO, as pcap with nanoseconds. Creates the FIFO if it
+/// does not exist.
 ///
-/// This function waits for a reader: it calls `waits` repeatedly with the number of earlier calls,
-/// and fails when `waits` returns false.
+/// This function waits for a reader. While it waits, it repeatedly calls `waits` with the number of
+/// earlier calls, and gives up when `waits` returns false.
 ///
 /// # Errors
-/// [`DeviceError`] if the FIFO cannot be created, if the path is not a FIFO, or if `waits` returns
-/// false.
+/// [`DeviceError`] if the FIFO cannot be created, if the path exists and is not a FIFO, or if
+/// `waits` returns false.
 ///
 /// ```no_run
 /// let output = steerage_capture::fifo("packets", |asked| asked < 10)?;
@@ -63,37 +64,37 @@ pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Resul
 pub enum Waiting {
     /// There is no reader yet.
     Looked {
-        /// The number of earlier checks.
+        /// The number of earlier checks for a reader.
         before: u64,
     },
     /// The output listens at an address that other machines may reach. The first client that
-    /// connects receives the traffic.
+    /// connects can read the traffic.
     OpenToOthers(SocketAddr),
-    /// A client of this machine was refused because it belongs to another user, who is not root.
+    /// A client of this machine was rejected, because it belongs to another user, who is not root.
     Refused {
         /// The address of the client.
         client: SocketAddr,
         /// The user of the client. `None` if the client has closed its socket already.
         uid: Option<u32>,
-        /// The number of refused clients, including this one.
+        /// The number of rejected clients, including this client.
         count: u64,
     },
 }
 
-/// An output that listens at `address`, such as `127.0.0.1:57012`, and sends packets to the first
-/// client, as pcap with nanoseconds. Wireshark, Zeek and Arkime read this protocol, which is called
-/// PCAP over IP.
+/// Makes an output that listens at `address`, such as `127.0.0.1:57012`, and sends packets to the
+/// first client, as pcap with nanoseconds. Wireshark, Zeek and Arkime can read this protocol (PCAP
+/// over IP).
 ///
-/// Clients of this machine must belong to this process's user or to root. All other local clients
-/// are disconnected. If other machines can reach the address, the first of their clients that
-/// connects receives the traffic.
+/// A client of this machine must belong to this process's user or to root, and is otherwise
+/// disconnected. If other machines can reach the address, the first client from any of them can
+/// read the traffic.
 ///
-/// This function waits for a client: it calls `waits` for each [`Waiting`], repeatedly while there
-/// is no client, and fails when `waits` returns false.
+/// This function waits for a client. It calls `waits` for each [`Waiting`] event, repeatedly while
+/// no client is connected, and gives up when `waits` returns false.
 ///
 /// # Errors
-/// [`DeviceError`] if it cannot listen at the address, if the kernel does not report the user of a
-/// client, or if `waits` returns false.
+/// [`DeviceError`] if the process cannot listen at the address, if the kernel does not report the
+/// user of a client, or if `waits` returns false.
 ///
 /// ```no_run
 /// use steerage_capture::{Waiting, listen};
@@ -131,24 +132,26 @@ pub fn listen(address: &str, mut waits: impl FnMut(Waiting) -> bool) -> Result<O
                 thread::sleep(READER_LOOK);
                 before += 1;
             }
-            // The client has disconnected already.
+            // The client has already closed the connection.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(failed(error)),
         }
     }
 }
 
+/// The decision whether a client may read the stream.
 enum Allowed {
     Yes,
+    /// The client belongs to this user.
     No(Option<u32>),
 }
 
-/// Checks the user of a client, because other users of this machine may not read what this user
-/// captures.
+/// Checks that the client is not another user of this machine, who may not read this user's
+/// capture.
 fn allowed(connection: &TcpStream, client: SocketAddr) -> io::Result<Allowed> {
     Ok(match peer_user::of(client, connection.local_addr()?)? {
         Some(uid) if uid == 0 || uid == geteuid().as_raw() => Allowed::Yes,
-        // The client is on another machine.
+        // The client runs on another machine.
         None if !client.ip().to_canonical().is_loopback() => Allowed::Yes,
         uid => Allowed::No(uid),
     })

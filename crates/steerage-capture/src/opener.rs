@@ -1,5 +1,5 @@
-//! Opens and unpacks the files of a capture on separate threads. The CPUs that read the files handle
-//! packets, and should neither have the right to open files nor spend their time on unpacking.
+//! Opens and unpacks the files of a capture on separate threads. The packet threads should not have
+//! the right to open files, and should not spend time on unpacking.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,14 +23,14 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// Starts a thread that opens files. It has the rights of the calling thread, and ends when this
-    /// value is dropped.
+    /// Starts a thread that opens files. The thread has the rights of the calling thread, and ends
+    /// when this value is dropped.
     pub(super) fn opener() -> io::Result<Self> {
         Self::start("open")
     }
 
-    /// Starts a thread that unpacks files. It has no capabilities. A write to a pipe that nobody
-    /// reads is an error in this thread, and never ends the process.
+    /// Starts a thread that unpacks files. The thread has no capabilities. If the thread writes to
+    /// a pipe without a reader, the write fails and does not end the process.
     pub(super) fn unpacker() -> io::Result<Self> {
         let unpacker = Self::start("unpack")?;
         unpacker.call(|| {
@@ -46,8 +46,8 @@ impl Helper {
         Ok(Self { jobs })
     }
 
-    /// Runs `job` and waits for its result. This takes as long as running it directly, plus two
-    /// switches between threads.
+    /// Runs `job` on the thread and waits for its result. The call takes as long as `job` itself,
+    /// plus two switches between threads.
     pub(super) fn call<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -57,13 +57,13 @@ impl Helper {
         result.recv().unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Runs `job`, and does not wait for it.
+    /// Runs `job` on the thread without waiting for it.
     pub(super) fn begin(&self, job: impl FnOnce() + Send + 'static) -> io::Result<()> {
         self.jobs.send(Box::new(job)).map_err(|_| gone())
     }
 }
 
-/// The error if a thread has ended, which it does only by a panic.
+/// Returns the error for a thread that has ended. Only a panic ends such a thread.
 pub(super) fn gone() -> io::Error {
     io::Error::other("the thread for it is gone")
 }
@@ -72,6 +72,6 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     if path.as_os_str() == STANDARD_INPUT {
         return io::stdin().as_fd().try_clone_to_owned().map(File::from);
     }
-    // Opening a FIFO waits for a writer unless this flag is set. Regular files ignore the flag.
+    // Without this flag, opening a FIFO waits for a writer. Regular files ignore the flag.
     OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
 }

@@ -7,7 +7,7 @@ use steerage::DeviceError;
 use super::{Capture, Pace};
 use crate::filter::FilterError;
 
-/// The reason for which a capture cannot be opened.
+/// The reason why a capture cannot be opened.
 ///
 /// ```
 /// use steerage_capture::{CaptureError, CaptureOptions};
@@ -58,7 +58,7 @@ impl CaptureOptions {
         Self { filter: Some(text.into()), ..self }
     }
 
-    /// Opens files that are read in order.
+    /// Opens files that are read one after another.
     ///
     /// # Errors
     /// As for [`Capture::open_all`] and [`Capture::filtered`].

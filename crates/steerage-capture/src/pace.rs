@@ -1,4 +1,5 @@
-//! Replays a capture at its recorded speed, and computes when each packet is due.
+//! Replays a capture at its recorded speed or a multiple of it, and computes when each packet is
+//! due.
 
 use std::str::FromStr;
 
@@ -6,7 +7,7 @@ use steerage::Timestamp;
 
 const MILLIONTHS: u64 = 1_000_000;
 
-/// The highest factor. With a higher factor, there would be nothing to wait for.
+/// The highest factor. With a higher factor, a replay would practically never wait.
 const FACTOR_MAX: f64 = 1e6;
 
 /// The speed of a replay, as a multiple of the recorded speed.
@@ -21,7 +22,7 @@ const FACTOR_MAX: f64 = 1e6;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The factor in millionths, so that times add up exactly.
+    /// The factor in millionths, so that scaled times have no rounding error.
     factor: u64,
 }
 
@@ -29,8 +30,8 @@ impl Pace {
     /// The recorded speed.
     pub const RECORDED: Self = Self { factor: MILLIONTHS };
 
-    /// `factor` times the recorded speed, so 2 takes half the time. `None` unless `factor` is from
-    /// a millionth to a million.
+    /// Returns a pace of `factor` times the recorded speed: a factor of 2 takes half the time.
+    /// Returns `None` if `factor` is not between a millionth and a million.
     pub fn times(factor: f64) -> Option<Self> {
         let millionths = (factor * MILLIONTHS as f64).round();
         (factor <= FACTOR_MAX && millionths >= 1.0).then_some(Self { factor: millionths as u64 })
@@ -50,10 +51,12 @@ impl FromStr for Pace {
     }
 }
 
+/// The state of a file that is replayed at a pace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Paced {
     pace: Pace,
-    /// The time at which the file's first packet was delivered, and its recorded time.
+    /// The time at which the file's first packet was handed over, and the time at which that packet
+    /// was recorded.
     start: Option<(Timestamp, u64)>,
 }
 
@@ -62,19 +65,22 @@ impl Paced {
         Self { pace, start: None }
     }
 
+    /// Makes the first packet of the next file due at once.
     pub(super) fn begin_file(&mut self) {
         self.start = None;
     }
 
+    /// Returns true if the first packet has been handed over.
     pub(super) fn has_begun(&self) -> bool {
         self.start.is_some()
     }
 
+    /// Records that the first packet with a time is handed over now.
     pub(super) fn begin(&mut self, now: Timestamp, nanos: u64) {
         self.start = Some((now, nanos));
     }
 
-    /// The recorded time up to which packets are due at `now`.
+    /// Returns the recorded time up to which packets are due at `now`.
     pub(super) fn until(&self, now: Timestamp) -> u64 {
         let Some((start, first)) = self.start else { return u64::MAX };
         let elapsed = u128::from(now.as_nanos().saturating_sub(start.as_nanos()));
@@ -82,7 +88,7 @@ impl Paced {
         u64::try_from(u128::from(first) + recorded).unwrap_or(u64::MAX)
     }
 
-    /// The earliest time at which a packet recorded at `nanos` is due.
+    /// Returns the earliest time at which a packet recorded at `nanos` is due.
     pub(super) fn due(&self, nanos: u64) -> Timestamp {
         let Some((start, first)) = self.start else { return Timestamp::ZERO };
         let recorded = u128::from(nanos.saturating_sub(first));
@@ -119,7 +125,7 @@ mod tests {
         assert_eq!(paced.until(Timestamp::from_nanos(5)), u64::MAX);
         paced.begin(Timestamp::from_nanos(1000), 50);
         assert_eq!(paced.due(2050), Timestamp::from_nanos(2000));
-        // This packet was recorded before the first one, so it is due at once.
+        // This packet was recorded before the first packet of the file, so it is due at once.
         assert_eq!(paced.due(3), Timestamp::from_nanos(1000));
     }
 

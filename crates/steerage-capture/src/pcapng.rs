@@ -1,9 +1,10 @@
-//! pcapng: blocks with a type, and with their length before and after the contents.
+//! The pcapng format: a list of blocks. Each block has a type, and its length before and after the
+//! contents.
 //!
 //! <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng-02.html>
 //!
-//! `pcap-parser` reads the blocks that occur once per section or interface. This module reads the
-//! packets itself, because `pcap-parser` would collect the options of each packet in a vector,
+//! The crate `pcap-parser` reads the blocks that occur once per section or interface. This module
+//! reads the packets itself, because `pcap-parser` collects the options of each packet in a vector,
 //! which is an allocation per packet.
 
 use pcap_parser::pcapng::{
@@ -22,34 +23,39 @@ use super::walk::{All, Found, Sieve, Stop, Walk, Wrong};
 use super::{DAMAGED, INTERFACES_MAX, PACKET_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::filter::{FileFilters, FrameKind};
 
-/// The plain packet block. Enhanced packet blocks made it obsolete, but old files still have it.
+/// The type of a plain packet block. Enhanced packet blocks made it obsolete, but old files still
+/// contain it.
 const PB_MAGIC: u32 = 2;
 
-/// The minimum size of a block: type and length at the start, and the length again at the end.
+/// The shortest block: type and length at the start, and the length again at the end.
 const BLOCK_BYTES_MIN: usize = 12;
 const TRAILER_BYTES: usize = 4;
 
-/// The sizes of the headers before a packet. An enhanced block has type, length, interface, time
-/// (8), captured length and original length. A simple block has type, length and original length.
-/// The [`FrameHeader`] replaces the end of this header. For a simple packet, it also replaces the
-/// length at the end of the previous block, which always exists.
+/// The sizes of the headers before a packet. An enhanced packet block has type, length, interface,
+/// time (8), captured length and original length. A simple packet block has type, length and
+/// original length. The [`FrameHeader`] replaces the end of this header. For a simple packet, the
+/// [`FrameHeader`] also replaces the length at the end of the previous block, which always exists.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);
 
-/// The only major version so far. Minor versions do not matter.
+/// The only major version so far. All minor versions are readable.
 const VERSION_MAJOR: u16 = 1;
 
-/// Whether a file that begins with these bytes has this format. The type of a section header reads
-/// the same in both byte orders.
+/// Returns true if a file that begins with these bytes is a pcapng file. The type of a section
+/// header is the same in both byte orders.
 pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     u32::from_be_bytes(bytes) == SHB_MAGIC
 }
 
+/// Walks over the blocks of a pcapng file.
 #[derive(Debug, Default)]
 pub(super) struct Pcapng {
+    /// The byte order of the section.
     big_endian: bool,
+    /// True after the first section header.
     in_section: bool,
+    /// The interfaces of the section.
     interfaces: Vec<Interface>,
 }
 
@@ -59,19 +65,22 @@ struct Interface {
     /// The snap length in bytes. 0 means no limit.
     snap_bytes: u32,
     clock: Clock,
+    /// True if all times are whole microseconds.
     has_microseconds: bool,
 }
 
+/// A packet in a block: its position in the block, and its properties.
 struct Packet {
     at: usize,
     len: usize,
     header: FrameHeader,
+    /// True if the block's timestamp cannot be represented.
     bad_time: bool,
 }
 
 impl Pcapng {
-    /// Delivers the available packets that are wanted, while there is room and they have the same
-    /// link type.
+    /// Hands over the available packets that pass the filter, up to `room` frames, as long as the
+    /// packets have the same link type.
     pub(super) fn walk(&mut self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         match filters {
             None => self.blocks(walk, All),
@@ -115,10 +124,11 @@ impl Pcapng {
         stop
     }
 
-    /// Whether all interfaces that are described before the first packet have whole microseconds.
+    /// Returns true if all interfaces that are described before the first packet have a resolution
+    /// of microseconds.
     pub(super) fn has_microseconds(&mut self, mut head: &[u8]) -> bool {
         while let Ok(block) = self.block(head) {
-            // Damage is reported when the file is read.
+            // A damaged block is reported later, when the file is read.
             if is_packet(self.u32_at(block, 0)) || self.read(block).is_err() {
                 break;
             }
@@ -127,7 +137,7 @@ impl Pcapng {
         !self.interfaces.is_empty() && self.interfaces.iter().all(|interface| interface.has_microseconds)
     }
 
-    /// The kinds of frames of the interfaces that the head of a file describes, up to the first
+    /// Returns the kinds of frames of the interfaces in the first bytes of a file, up to the first
     /// incomplete or invalid block.
     pub(super) fn kinds(head: &[u8]) -> Vec<FrameKind> {
         let (mut walk, mut rest, mut kinds) = (Self::default(), head, Vec::new());
@@ -144,13 +154,13 @@ impl Pcapng {
         kinds
     }
 
-    /// The first block of `rest`. The block is complete, and its lengths are checked.
+    /// Returns the first block of `rest`, which is complete and has two equal lengths.
     fn block<'a>(&self, rest: &'a [u8]) -> Result<&'a [u8], Stop> {
         let Some(head) = rest.first_chunk::<BLOCK_BYTES_MIN>() else {
             return Err(Stop::Short { needs: BLOCK_BYTES_MIN });
         };
         let kind = self.u32_at(head, 0);
-        // A section header defines the byte order.
+        // A section header defines the byte order of its section.
         let big_endian = if kind == SHB_MAGIC { is_big_endian(head).map_err(Stop::Wrong)? } else { self.big_endian };
         if kind != SHB_MAGIC && !self.in_section {
             return Err(wrong("it does not begin with a section header".to_owned()));
@@ -195,14 +205,15 @@ impl Pcapng {
         let known = interface.clock.nanos(ticks);
         let (nanos, bad_time) = (known.unwrap_or(FrameHeader::NO_TIME), known.is_none());
         let (len, original) = (self.u32_at(block, 20), self.u32_at(block, 24));
-        // No section has more interfaces than 16 bits can number.
+        // A section has at most 65,536 interfaces, so 16 bits suffice for the number.
         let header =
             FrameHeader { nanos, wire_len: original.max(len), link: interface.link.0, interface: number as u16 };
         check_room(block, EPB_HEADER_BYTES, len)?;
         Ok(Packet { at: EPB_HEADER_BYTES, len: len as usize, header, bad_time })
     }
 
-    /// A simple packet belongs to the section's first interface and has no time.
+    /// Reads a simple packet block, whose packet has no time and belongs to the section's first
+    /// interface.
     fn simple_packet(&self, block: &[u8]) -> Result<Packet, Wrong> {
         if block.len() < SPB_HEADER_BYTES + TRAILER_BYTES {
             return Err(shorter_than_its_header(block));
@@ -231,11 +242,12 @@ impl Pcapng {
         if self.interfaces.len() == INTERFACES_MAX {
             return Err(damaged(format!("there are more than {INTERFACES_MAX} interfaces")));
         }
-        // The field has 16 bits in the file.
+        // The link type has 16 bits in the file.
         let link = LinkType(interface.linktype.0 as u16);
         let value = |code| interface.options.iter().find(|option| option.code == code).map(|option| &*option.value);
         let resolution = value(OptionCode::IfTsresol).and_then(|value| value.first().copied());
-        // Do not use the parser's `if_tsoffset`, which is little-endian in every section.
+        // The parser's `if_tsoffset` must not be used, because the parser reads it as little-endian
+        // in every section.
         let offset = value(OptionCode::IfTsoffset).and_then(|value| value.first_chunk().copied());
         let offset = offset.map(if self.big_endian { i64::from_be_bytes } else { i64::from_le_bytes });
         let clock = Clock::new(resolution, offset);
@@ -270,7 +282,7 @@ impl Pcapng {
     }
 }
 
-/// Checks that the block has room for a packet of `len` bytes after a header of `header_bytes`.
+/// Checks that the block contains `len` bytes after a header of `header_bytes`.
 #[inline(always)]
 fn check_room(block: &[u8], header_bytes: usize, len: u32) -> Result<(), Wrong> {
     let room = block.len() - header_bytes - TRAILER_BYTES;
@@ -286,7 +298,7 @@ fn shorter_than_its_header(block: &[u8]) -> Wrong {
     damaged(format!("a packet's block has {} bytes, fewer than its header", block.len()))
 }
 
-/// Whether blocks of this type are read. All other blocks are skipped.
+/// Returns true if blocks of this type are read. Blocks of all other types are skipped.
 fn is_read(kind: u32) -> bool {
     matches!(kind, SHB_MAGIC | IDB_MAGIC) || is_packet(kind)
 }

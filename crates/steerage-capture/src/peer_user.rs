@@ -1,22 +1,23 @@
-//! The user at the other end of a TCP connection from this machine. The kernel lists every TCP
-//! socket with its user (proc(5), /proc/net/tcp).
+//! Finds the user at the other end of a TCP connection from this machine. The kernel lists every
+//! TCP socket with its user (proc(5), /proc/net/tcp).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
 
-/// The lists of the TCP sockets in this thread's network namespace: IPv4, and IPv6.
+/// The kernel's lists of the TCP sockets in this thread's network namespace, for IPv4 and for IPv6.
 const LISTS: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
 
-/// How often the lists are read before the socket counts as missing. The kernel fills a list in
-/// parts, so a socket can be missing if other sockets close meanwhile.
+/// The number of times that the lists are read before a socket counts as absent. The kernel
+/// generates a list in parts, so that a socket may be missing if another socket is closed in
+/// between.
 const LOOKS: usize = 3;
 
-/// The user whose socket is at `peer`, if it is connected to `ours`. `None` if this machine has no
-/// such socket: the peer is on another machine, or has closed its socket.
+/// Returns the user of the socket at `peer` that is connected to `ours`. Returns `None` if this
+/// machine has no such socket: the peer is another machine, or has closed its socket.
 ///
 /// # Errors
-/// If a list cannot be read.
+/// The kernel's error if a list cannot be read.
 pub(super) fn of(peer: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
     let ends = [peer, ours].map(listed);
     for _ in 0..LOOKS {
@@ -38,19 +39,19 @@ pub(super) fn of(peer: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> 
     Ok(None)
 }
 
+/// Returns the user of a listed socket, if the socket connects these two ends.
 fn user(line: &str, local: &str, remote: &str) -> Option<u32> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, from, to, _, _, _, _, uid, _, inode, ..] = fields.as_slice() else { return None };
-    // A socket that its process has closed has no inode, and its user is shown as root.
+    // A socket that its process has closed has no inode, and the list shows root as its user.
     ((*from, *to) == (local, remote) && *inode != "0").then(|| uid.parse().ok()).flatten()
 }
 
-/// The forms of an address in the list of IPv4 and in the list of IPv6. An IPv4 address is also in
-/// the list of IPv6, in its mapped form, if its socket is for both families. An IPv6 address is
-/// only in the list of IPv6.
+/// Formats an address as the IPv4 list and as the IPv6 list show it. If a socket is for both
+/// families, its IPv4 address is in the IPv6 list in mapped form. The IPv4 list never contains an
+/// IPv6 address.
 fn listed(end: SocketAddr) -> (String, String) {
-    // The kernel prints the words of an address as numbers of this machine, whatever their byte
-    // order is.
+    // The kernel prints the 32-bit words of an address as numbers in this machine's byte order.
     let words = |octets: &[u8]| -> String {
         let words = octets.chunks_exact(4).filter_map(|word| word.first_chunk().copied().map(u32::from_ne_bytes));
         words.map(|word| format!("{word:08X}")).collect()
@@ -71,6 +72,7 @@ mod tests {
 
     use super::*;
 
+    /// The test uses lines as Linux prints them on a little-endian machine.
     #[test]
     #[cfg(target_endian = "little")]
     fn lines_of_the_kernel_are_read() {
@@ -79,7 +81,8 @@ mod tests {
         let line = "   7: 0100007F:84D2 0100007F:DEB4 01 00000000:00000000 00:00000000 00000000  1000        0 204811 1 0 20 4 30 10 -1";
         let (local, remote) = (listed(peer).0, listed(ours).0);
         assert_eq!(user(line, &local, &remote), Some(1000));
-        // Our own end, another state of the same pair without an owner, and the header line.
+        // Lines that must not match: the connection's own end, the same pair in a state without an
+        // owner, and the header line.
         assert_eq!(user(line, &remote, &local), None);
         assert_eq!(user(&line.replace(" 1000        0 204811", "    0        0 0"), &local, &remote), None);
         let names = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";
@@ -100,6 +103,7 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (accepted, peer) = listener.accept().unwrap();
             assert_eq!(of(peer, accepted.local_addr().unwrap()).unwrap(), Some(us), "{at}");
+            // A closed socket belongs to no user.
             drop(client);
             assert_eq!(of(peer, accepted.local_addr().unwrap()).unwrap(), None, "{at}");
         }

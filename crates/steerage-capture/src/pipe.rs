@@ -1,5 +1,5 @@
-//! A pipe that another process or thread reads: its size, its unread bytes, and when it is worth writing to
-//! again.
+//! A pipe that another process or thread reads: its size, its unread bytes, and the right moment
+//! for the next write.
 
 use std::fs::File;
 use std::io;
@@ -11,31 +11,34 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
-/// The sizes to try for a pipe, largest first. Without privileges, the pipes of a user may take 64
-/// MiB in total. Beyond that, each new pipe gets only a page.
+/// The sizes to try for a pipe, largest first. Without privileges, all pipes of a user may take 64
+/// MiB in total. Above this limit, a new pipe gets only one page.
 const SIZES: [usize; 3] = [1 << 20, 256 << 10, 64 << 10];
 
-/// The part of a full pipe that must be free before the next write: a quarter. A reader takes 4 KiB
-/// at a time, and waking the writer for each read takes longer than copying the data.
+/// The part of a full pipe that must be free before the next write: a quarter. A reader usually
+/// takes 4 KiB at a time. Waking the writer for each 4 KiB would take longer than copying them.
 const ROOM_PART: usize = 4;
 
 /// The initial, the shortest and the longest time between two checks of a pipe's free space.
 const NAP: Duration = Duration::from_micros(500);
 const NAP_MIN: Duration = Duration::from_micros(100);
 const NAP_MAX: Duration = Duration::from_millis(8);
-/// After this many checks, any free space is enough.
+/// After this many checks, any amount of free space is sufficient for a write.
 const NAPS_MAX: usize = 20;
 
-/// The time between two checks of a pipe that must become empty: short at first, and longer later.
+/// The time between two checks of a pipe that must become empty: short for the first checks, and
+/// long for later checks.
 const LOOK_FAST: Duration = Duration::from_millis(1);
 const LOOK_SLOW: Duration = Duration::from_millis(10);
 const LOOKS_FAST: u32 = 100;
 
+/// Returns true if the file is a pipe or a FIFO.
 pub(super) fn is_pipe(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// A pipe as large as this user is allowed to make it: its reading and its writing end.
+/// Makes a pipe that is as large as this user is allowed to make it. Returns the reading end and
+/// the writing end.
 pub(super) fn pair() -> io::Result<(File, File)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     let writer = File::from(writer);
@@ -43,7 +46,7 @@ pub(super) fn pair() -> io::Result<(File, File)> {
     Ok((File::from(reader), writer))
 }
 
-/// Makes a pipe as large as this user is allowed to. Returns its size.
+/// Makes a pipe as large as this user is allowed to. Returns the size of the pipe.
 pub(super) fn enlarge(pipe: &File) -> io::Result<usize> {
     for size in SIZES {
         if let Ok(size) = fcntl_setpipe_size(pipe, size) {
@@ -53,10 +56,12 @@ pub(super) fn enlarge(pipe: &File) -> io::Result<usize> {
     Ok(fcntl_getpipe_size(pipe)?)
 }
 
+/// Returns the number of bytes in the pipe that were written but not read.
 pub(super) fn unread(pipe: &File) -> usize {
     rustix::io::ioctl_fionread(pipe).unwrap_or(0) as usize
 }
 
+/// Waits for free space in a pipe. The waiting time adapts to the speed of the pipe's reader.
 #[derive(Debug)]
 pub(super) struct Room {
     size: usize,
@@ -64,6 +69,7 @@ pub(super) struct Room {
 }
 
 impl Room {
+    /// Makes the state for a pipe of this size.
     pub(super) fn new(size: usize) -> Self {
         Self { size, nap: NAP }
     }
@@ -72,15 +78,15 @@ impl Room {
         self.size
     }
 
-    /// Waits until the full pipe has room, or for about as long as `look` if the reader takes
-    /// nothing. Errors are ignored here, because the next write reports them.
+    /// Waits until the full pipe has free space. If the reader takes nothing, the function returns
+    /// after about the time `look`. Errors are ignored here, because the next write reports them.
     pub(super) fn wait(&mut self, pipe: &File, look: PollTimeout) {
         for naps in 0..NAPS_MAX {
             thread::sleep(self.nap);
             let room = self.size.saturating_sub(unread(pipe));
             if room >= self.size / ROOM_PART {
                 self.nap = match naps {
-                    // The reader had almost emptied the pipe, so the next check comes earlier.
+                    // The reader had almost emptied the pipe, so the next check is earlier.
                     0 if room > self.size / ROOM_PART * 3 => (self.nap / 2).max(NAP_MIN),
                     0 | 1 => self.nap,
                     _ => (self.nap * 2).min(NAP_MAX),
@@ -98,7 +104,7 @@ impl Room {
     }
 }
 
-/// Waits until everything was read, no process has the other end, or `is_over` returns true.
+/// Waits until all bytes were read, no process has the other end open, or `is_over` returns true.
 /// Returns the number of unread bytes.
 pub(super) fn wait_until_read(pipe: &File, is_over: impl Fn() -> bool) -> usize {
     let mut looks = 0;
@@ -112,6 +118,7 @@ pub(super) fn wait_until_read(pipe: &File, is_over: impl Fn() -> bool) -> usize 
     }
 }
 
+/// Returns true if a process has the reading end of the pipe open.
 fn has_reader(pipe: &File) -> bool {
     let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
     match poll(&mut fds, PollTimeout::ZERO) {

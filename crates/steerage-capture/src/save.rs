@@ -1,9 +1,9 @@
-//! Capture files as outputs, with times in nanoseconds: pcap if the name ends in `.pcap`, and
-//! otherwise pcapng. A [stream](super::stream) may use another format.
+//! Capture files as outputs, with times in nanoseconds. A name that ends in `.pcap` selects pcap,
+//! and any other name selects pcapng. A [stream](super::stream) may request another format.
 //!
-//! A thread per file does the writing ([`writer`](super::writer)). CPUs pass their packets to this
-//! thread one batch at a time. The packets are therefore in the file in the order in which they
-//! were sent, whichever CPU has a flow.
+//! Each file has a thread that writes ([`writer`](super::writer)). CPUs pass their packets to this
+//! thread a batch at a time. Therefore the file contains the packets in the order in which they
+//! were sent, whichever CPU handles a flow.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -23,15 +23,17 @@ use super::encode::{Interface, PacketHead, StreamFormat};
 use super::inner::{LinksSeen, Unwrap};
 use super::writer::{BUFFER_BYTES, Entry, Lane, Writer, WriterOptions};
 
+/// The pause between two attempts to open a FIFO that has no reader yet.
 const READER_LOOK: Duration = Duration::from_millis(20);
 
-/// Creates a capture file as an output, and replaces an existing one. If the path is a FIFO, this
-/// function waits for a reader, and writes to the FIFO.
+/// Makes an output that creates a capture file, and replaces an existing file. If the path is a
+/// FIFO, this function waits for a reader, and the output writes to the FIFO.
 ///
-/// The format is pcap if the name ends in `.pcap`, and otherwise pcapng. A pcap file has one link
-/// type, so writing fails at the first packet of a different link type.
+/// The format is pcap if the name ends in `.pcap`, and pcapng otherwise. A pcap file has only one
+/// link type, so that writing fails at the first packet of a different link type.
 ///
-/// A packet has the time that its device recorded, or else the time at which its batch was handled.
+/// The time of a packet is the time that its device recorded. Without such a time, a packet has the
+/// time at which its batch was handled.
 ///
 /// # Errors
 /// [`DeviceError`] if the file cannot be created or written.
@@ -39,11 +41,11 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
     create_when_read(path, |_| true)
 }
 
-/// Like [`create`], but while a FIFO has no reader, this function calls `waits` repeatedly with the
-/// number of earlier calls. The function fails when `waits` returns false.
+/// Like [`create`], but while a FIFO has no reader, this function repeatedly calls `waits` with the
+/// number of earlier calls. The function gives up when `waits` returns false.
 ///
 /// # Errors
-/// As for [`create`], or if `waits` returns false.
+/// As for [`create`]. The function also fails if `waits` returns false.
 ///
 /// ```no_run
 /// // Waits ten times for a reader.
@@ -66,7 +68,7 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
     let format = if is_classic { StreamFormat::PcapNanos } else { StreamFormat::Pcapng };
     let head = format.file_head();
     (&file).write_all(&head).map_err(|error| failed("write to", error))?;
-    // The file of a descriptor, such as /dev/stdout, may have contents already. A FIFO has no
+    // The file of a descriptor, such as /dev/stdout, may already have contents. A FIFO has no
     // position.
     let written = (&file).stream_position().unwrap_or(head.len() as u64);
     let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
@@ -74,8 +76,10 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
     Ok(output(name, "pcap", Arc::new(shared), file, written))
 }
 
+/// Makes the output whose queues write to `file`. The file already contains `written` bytes.
 pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, file: File, written: u64) -> Output {
-    // The thread starts with the first queue, after the program has dropped its privileges.
+    // The first queue starts the thread, so that the thread starts after the program has dropped
+    // its privileges.
     let mut unwritten = Some(file);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();
@@ -93,16 +97,20 @@ fn now() -> WallTime {
     WallTime::from_nanos(since_1970.as_nanos() as u64)
 }
 
+/// A file to which all CPUs write.
 #[derive(Debug)]
 pub(super) struct SavedFile {
     pub(super) writer: Arc<Writer>,
     format: StreamFormat,
-    /// The interfaces of the file, by number. A CPU takes the lock when an interface is new to it.
+    /// The interfaces of the file, by their numbers. A CPU takes the lock only for the first packet
+    /// of an interface that is new to the CPU.
     interfaces: Mutex<Vec<Interface>>,
-    /// The wall time at which the path's clock started.
+    /// The wall time at which the receive path's clock started.
     epoch: WallTime,
-    /// Finds the part of each packet to write, if that is not the whole packet.
+    /// The function that finds the part of each packet to write. `None` if whole packets are
+    /// written.
     unwrap: Option<Unwrap>,
+    /// The link types that a group of streams has met. `None` for a single file.
     pub(super) seen: Option<Arc<LinksSeen>>,
 }
 
@@ -111,14 +119,14 @@ impl SavedFile {
         Self { writer, format, interfaces: Mutex::default(), epoch: now(), unwrap: None, seen: None }
     }
 
-    /// Makes this file one of several streams with the same `seen`. The stream has the parts of
-    /// packets that `unwrap` finds.
+    /// Makes this file one of several streams with the same `seen`. The file then contains the
+    /// parts of packets that `unwrap` finds.
     pub(super) fn part_of(self, seen: Arc<LinksSeen>, unwrap: Option<Unwrap>) -> Self {
         Self { seen: Some(seen), unwrap, ..self }
     }
 
-    /// The number of an interface. The interface is written to the file before its first packet.
-    /// `None` if the format does not allow a further link type.
+    /// Returns the number of an interface. The interface is written to the file before its first
+    /// packet. Returns `None` if the format allows no second link type.
     pub(super) fn number_of(&self, interface: Interface) -> Option<u32> {
         if self.seen.as_ref().is_some_and(|seen| !seen.see(interface.link) && !self.format.takes_several_links()) {
             return None;
@@ -135,8 +143,8 @@ impl SavedFile {
         Some(interfaces.len() as u32 - 1)
     }
 
-    /// Writes the head for `link` if the file has none yet, so that programs can read the file even
-    /// without packets.
+    /// Writes the file header for `link` if the file has none yet, so that programs can read even a
+    /// file without packets.
     pub(super) fn begin(&self, link: LinkType) {
         if self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             self.number_of(self.format.interface(link, 0));
@@ -144,14 +152,16 @@ impl SavedFile {
     }
 }
 
+/// The queue to the file that belongs to one CPU.
 #[derive(Debug)]
 struct Save {
     file: Arc<SavedFile>,
     lane: Arc<Lane>,
-    /// The file's interfaces that this CPU knows. `None` for link types that are refused.
+    /// The file's interfaces that this CPU has already used. The number is `None` for a rejected
+    /// link type.
     interfaces: Vec<(Interface, Option<u32>)>,
-    /// An error in a batch of which the file has some packets already. The next flush returns the
-    /// error, because an error from `send` means that no packet of the batch was taken.
+    /// An error in the middle of a batch of which the file already has some packets. The next flush
+    /// returns the error, because an error from `send` means that no packet of the batch was taken.
     failed: Option<DeviceError>,
 }
 
@@ -180,7 +190,7 @@ impl TxQueue for Save {
         let (format, unwrap) = (file.format, file.unwrap);
         let (handled, source) = (file.epoch.as_nanos() + packets.now().as_nanos(), packets.source());
         let (mut entry, mut failed): (Option<Entry<'_>>, _) = (None, false);
-        // The packets after an error are refused.
+        // The packets after an error count as refused.
         let mut error = None;
         while let Some(packet) = packets.next_packet() {
             if error.is_some() {
@@ -208,8 +218,8 @@ impl TxQueue for Save {
             if let (None, Some(_), false) = (&entry, number, failed) {
                 match file.writer.begin(lane, source) {
                     Ok(begun) => entry = Some(begun),
-                    // A reader that ends is not an error of the run. The code that started the
-                    // reader reports it.
+                    // A reader that closes the stream is not an error of the run. The code that
+                    // started the reader reports the end.
                     Err(_) if file.seen.is_some() => failed = true,
                     Err(cause) => error = Some(cause),
                 }
@@ -263,7 +273,7 @@ impl TxQueue for Save {
 
 impl Drop for Save {
     fn drop(&mut self) {
-        // A pcap file without packets still needs a head, which names a link type.
+        // A pcap file without packets still needs a header, which names a link type.
         let format = self.file.format;
         let needs_head = !format.takes_several_links() && self.file.seen.is_none();
         let head = if needs_head { format.interface_head(format.interface(LinkType::ETHERNET, 0)) } else { Vec::new() };
@@ -271,6 +281,7 @@ impl Drop for Save {
     }
 }
 
+/// Returns the parts of a packet without its first `from` bytes.
 fn parts_behind(segments: Segments<'_>, from: usize) -> impl Iterator<Item = &[u8]> {
     let mut skipped = 0;
     segments.map(move |part| {

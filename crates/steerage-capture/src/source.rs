@@ -1,5 +1,5 @@
-//! The source of a capture's bytes: a file, a pipe or any reader. A compressed input is unpacked by
-//! another thread into a pipe, and read from there.
+//! The source of a capture's bytes: a file, a pipe or any reader. Another thread unpacks a
+//! compressed input into a pipe, and the source then reads that pipe.
 
 use std::fmt;
 use std::fs::File;
@@ -28,33 +28,33 @@ pub(super) enum Got {
     End,
 }
 
-/// The input, as it is stored.
+/// The input in its stored form, which may be compressed.
 pub(super) enum Input {
-    /// A file. Reading it never waits.
+    /// A file, from which a read never blocks.
     File(File),
-    /// A pipe, which may have no data at times.
+    /// A pipe, which may temporarily have no data.
     Pipe(Pipe),
     /// A reader, which returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
     Reader(Box<dyn Read + Send>),
 }
 
-/// A pipe, FIFO or socket, and the epoll instance for waiting.
+/// A pipe, FIFO or socket, and the epoll instance that reports its data.
 pub(super) struct Pipe {
     file: File,
-    /// Contains the pipe only while the pipe has no data. It must not report events while the queue
-    /// does not want to read.
+    /// The epoll instance. The pipe is registered only while it has no data, because the instance
+    /// must not report events while the queue does not want to read.
     waker: Option<Arc<Epoll>>,
     waits: bool,
 }
 
 impl Pipe {
-    /// `None` for `waker` if no epoll instance should report the pipe's data.
+    /// Makes a pipe. `waker` is `None` if no epoll instance should report the pipe's data.
     pub(super) fn new(file: File, waker: Option<Arc<Epoll>>) -> Self {
         Self { file, waker, waits: false }
     }
 
-    /// Reads the available data. Other processes may share the file, so this polls the file first
-    /// instead of making it non-blocking.
+    /// Reads the available data. Other processes may share the file, and would be affected if this
+    /// function made it non-blocking. Therefore the function polls the file first.
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
         self.leave_waker()?;
         let mut events = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
@@ -78,8 +78,8 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // Standard input stays open when this copy of it is closed, and would remain in the epoll
-        // instance.
+        // If standard input is the pipe, closing this copy of its descriptor does not close the
+        // file. The file would therefore stay in the epoll instance.
         let _ = self.leave_waker();
     }
 }
@@ -106,11 +106,12 @@ fn read(from: &mut impl Read, to: &mut [u8]) -> io::Result<Got> {
     }
 }
 
-/// The input of the thread that unpacks. Reading waits until there is data.
+/// The input of the thread that unpacks. A read blocks until data is available.
 struct Waiting<'a> {
     input: Input,
     info: Arc<CaptureInfo>,
-    /// The pipe to which the input is unpacked. Waiting ends if nobody reads it any more.
+    /// The pipe into which the input is unpacked. A read stops waiting if this pipe has no reader
+    /// any more.
     output: BorrowedFd<'a>,
 }
 
@@ -143,19 +144,20 @@ impl Read for Waiting<'_> {
     }
 }
 
-/// What the sources of a capture share.
+/// The parts that all sources of a capture share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Becomes readable when a silent pipe has data. All pipes share it, because the waiting CPU
-    /// asks for it only once. `None` if the input is a reader.
+    /// An epoll instance that becomes readable when a silent pipe has data. All pipes share the
+    /// instance, because the waiting CPU requests its descriptor only once. `None` if the input is
+    /// a reader.
     pub(super) waker: Option<Arc<Epoll>>,
     /// The thread that unpacks.
     pub(super) unpacker: OnceLock<Helper>,
 }
 
-/// The bytes of a capture, unpacked.
+/// The uncompressed bytes of a capture.
 pub(super) struct Source {
-    /// The input, or the pipe to which it is unpacked.
+    /// The input, or the pipe into which another thread unpacks the input.
     input: Input,
     packing: Packing,
     shared: Arc<Shared>,
@@ -165,10 +167,10 @@ pub(super) struct Source {
 }
 
 enum Packing {
-    /// These are the first bytes.
+    /// The first bytes of the input, whose compression is not known yet.
     Unknown(Vec<u8>),
     Plain,
-    /// Another thread unpacks, and sends the outcome after the last byte.
+    /// Another thread unpacks the input, and sends the outcome after the last byte.
     Packed(Receiver<io::Result<()>>),
 }
 
@@ -184,17 +186,17 @@ impl Source {
         Self { input, packing: Packing::Unknown(Vec::new()), shared, info, before }
     }
 
-    /// Whether the input is compressed.
+    /// Returns true if the input is compressed.
     pub(super) fn is_packed(&self) -> bool {
         matches!(self.packing, Packing::Packed(_))
     }
 
-    /// How many bytes of the file itself have been read.
+    /// Returns the number of bytes of the stored file that have been read.
     pub(super) fn offset(&self) -> u64 {
         self.info.bytes_read() - self.before
     }
 
-    /// Reads the available bytes. The first read needs room for [`MAGIC_BYTES`].
+    /// Reads the available bytes. For the first read, `to` must have at least [`MAGIC_BYTES`].
     ///
     /// # Errors
     /// The kernel's error, or an error in the compressed data.
@@ -228,21 +230,22 @@ impl Source {
         Ok(got)
     }
 
-    /// Has the rest of the input unpacked, and makes the pipe the input. Returns what receives the outcome.
+    /// Starts to unpack the rest of the input, and makes the pipe the new input. Returns the
+    /// receiver of the outcome.
     fn unpack(&mut self, compression: Compression, head: Vec<u8>) -> io::Result<Receiver<io::Result<()>>> {
         let helper = self.shared.unpacker.get().ok_or_else(gone)?;
         let (reader, output) = helper.call(pipe::pair)?;
         let unpacked = Input::Pipe(Pipe::new(reader, self.shared.waker.clone()));
         let mut input = std::mem::replace(&mut self.input, unpacked);
         if let Input::Pipe(pipe) = &mut input {
-            // The queue does not read it any more.
+            // From here on, the queue does not read the original input.
             pipe.waker = None;
         }
         let info = Arc::clone(&self.info);
         let (done, outcome) = mpsc::channel();
         helper.begin(move || {
             let from = Waiting { input, info, output: output.as_fd() };
-            // Nobody receives the outcome if nobody reads the pipe any more.
+            // If the queue was dropped, it receives no outcome.
             let _ = done.send(compression.unpack(head.chain(from), &mut &output));
         })?;
         Ok(outcome)

@@ -15,7 +15,7 @@ use super::pipe;
 use super::save::{self, SavedFile};
 use super::writer::{StreamFailure, Writer, WriterOptions};
 
-/// The smallest limit for bytes that wait to be written to a stream.
+/// The smallest limit that users can set for the bytes that wait to be written to a stream.
 const BUFFER_MIN: usize = 1 << 20;
 
 /// Options for writing a stream.
@@ -29,21 +29,21 @@ pub struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// Options for a stream of this format.
+    /// Makes options for a stream of this format.
     pub fn new(format: StreamFormat) -> Self {
         Self { format, buffer_bytes: 4 << 20, patient: false, unwrap: None, seen: Arc::default() }
     }
 
-    /// Sets how many bytes may wait to be written, at least 1 MiB. Packets of a live input that do
-    /// not fit are lost for this stream.
+    /// Sets the number of bytes that may wait to be written, at least 1 MiB. If the buffer is full,
+    /// packets of a live input are lost for this stream.
     #[must_use]
     pub fn buffer(mut self, bytes: usize) -> Self {
         self.buffer_bytes = bytes.max(BUFFER_MIN);
         self
     }
 
-    /// Makes inputs that can wait do so, however long the stream's reader takes nothing. Without
-    /// this option, inputs wait for [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
+    /// Makes inputs that can wait do so without a limit while the stream's reader takes nothing.
+    /// Otherwise such inputs wait for [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
     #[must_use]
     pub fn patient(mut self) -> Self {
         self.patient = true;
@@ -58,7 +58,7 @@ impl StreamOptions {
     }
 
     /// Records the link types in `seen`, which several streams share. If the format allows only one
-    /// link type, packets are refused if their link type differs from the first one.
+    /// link type, packets whose link type differs from the first packet's are refused.
     #[must_use]
     pub fn links(mut self, seen: &Arc<LinksSeen>) -> Self {
         self.seen = Arc::clone(seen);
@@ -66,15 +66,16 @@ impl StreamOptions {
     }
 }
 
-/// Writes packets as a capture to `to`, which is a pipe, a FIFO, a socket or a file.
+/// Makes an output that writes packets as a capture to `to`: a pipe, a FIFO, a socket or a file.
 ///
-/// The stream has the input's timestamps. A packet without a timestamp gets the time at which its
-/// batch was handled. A pipe is made as large as this user is allowed to, and its packets count as
-/// sent after they were read. A reader that ends is not an error of the run. Packets that it did
-/// not read count as lost (`tx_lost`), and all further packets as refused (`tx_refused`).
+/// The stream contains the input's timestamps. A packet without a timestamp gets the time at which
+/// its batch was handled. A pipe is made as large as this user is allowed to, and a pipe's packets
+/// count as sent after they were read. A reader that closes the stream is not an error of the run.
+/// Packets that the reader left unread count as lost (`tx_lost`), and all further packets count as
+/// refused (`tx_refused`).
 ///
 /// # Errors
-/// [`DeviceError`] if `to` cannot be written to without blocking.
+/// [`DeviceError`] if `to` does not support writing without blocking.
 ///
 /// ```
 /// use std::io::Read;
@@ -126,51 +127,51 @@ pub fn stream(
     Ok((save::output(name, "stream", Arc::clone(&stream.file), to, 0), stream))
 }
 
-/// A view of a stream while it is written.
+/// Observes and ends a stream that is being written. The function [`stream()`] returns a `Stream`.
 #[derive(Clone, Debug)]
 pub struct Stream {
     file: Arc<SavedFile>,
 }
 
 impl Stream {
-    /// The number of bytes written so far, and the number of those that are unread in the pipe (0
-    /// if the stream is not a pipe).
+    /// Returns the number of bytes written so far, and the number of these bytes that are unread in
+    /// the pipe. The second number is 0 if the stream is not a pipe.
     pub fn written(&self) -> (u64, usize) {
         self.file.writer.written()
     }
 
-    /// The number of bytes that wait to be written.
+    /// Returns the number of bytes that wait to be written.
     pub fn waiting(&self) -> usize {
         self.file.writer.waiting()
     }
 
     /// Ends the stream before the instance ends. The packets sent so far are written and read, and
-    /// then the reader sees the end. Call this method when no more packets are sent. A stream
-    /// without packets becomes a capture without packets. The link type of an empty capture is that
-    /// of the other streams, or else Ethernet.
+    /// then the reader sees the end of the stream. Call this function when no more packets are
+    /// sent. A stream without packets becomes a capture without packets. The link type of an empty
+    /// stream is that of the other streams, or Ethernet if no stream had packets.
     pub fn end(&self) {
         self.file.begin(self.file.seen.as_ref().and_then(|seen| seen.first()).unwrap_or(LinkType::ETHERNET));
         self.file.writer.end_input();
     }
 
-    /// Whether the stream has failed, or everything was written and, if it is a pipe, read.
+    /// Returns true if the stream has failed, or if all bytes were written and, for a pipe, read.
     pub fn has_ended(&self) -> bool {
         self.file.writer.has_ended()
     }
 
-    /// Whether [`end`](Self::end) was called.
+    /// Returns true if [`end`](Self::end) was called.
     pub fn input_has_ended(&self) -> bool {
         self.file.writer.input_has_ended()
     }
 
-    /// Abandons the packets that were not read yet: they count as lost, and later packets as
-    /// refused. Call this method when the program that reads the pipe is gone, but another process
-    /// may still have the pipe open.
+    /// Gives up the packets that were not read yet: unread packets count as lost, and later packets
+    /// as refused. Call this function if the program that should read the pipe has ended, but
+    /// another process may still have the pipe open.
     pub fn abandon(&self) {
         self.file.writer.abandon();
     }
 
-    /// The reason for which the stream could not be written to its end.
+    /// Returns the reason why the stream could not be written to its end.
     pub fn failure(&self) -> Option<StreamFailure> {
         self.file.writer.failure()
     }

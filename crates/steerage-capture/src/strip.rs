@@ -1,5 +1,5 @@
-//! Removes tunnel headers from packets, for programs that cannot read tunnels and for traffic that
-//! a cloud mirrors.
+//! Takes packets out of tunnels, for programs that cannot read tunnels and for mirrored traffic in
+//! a cloud.
 
 use steerage::LinkType;
 use steerage::flow::wire::{ethernet, ethertype};
@@ -8,10 +8,11 @@ use steerage::flow::{Header, HeaderKind, Layers, dissect};
 use super::inner::Inner;
 
 /// Finds the innermost frame of a packet in tunnels: VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS.
-/// `None` if there is no tunnel, or if the type of its contents is unknown. If the innermost packet
-/// is an IP packet within an Ethernet frame, the result keeps that frame's addresses.
+/// Returns `None` if the packet is not in a tunnel, or if the type of the tunnel's contents is
+/// unknown. If the innermost packet is an IP packet in an Ethernet frame, the result keeps the
+/// Ethernet addresses in front of the packet.
 ///
-/// A later fragment of a tunnel's packet has no inner headers, so it is not changed.
+/// A later fragment of a tunnel's packet stays unchanged, because it has no inner headers.
 ///
 /// ```
 /// use steerage::LinkType;
@@ -26,7 +27,8 @@ use super::inner::Inner;
 /// ```
 pub fn strip_tunnels(frame: &[u8], link: LinkType) -> Option<Inner> {
     let found = dissect(frame, link, Layers::Inner);
-    // An ICMP error quotes a packet that was sent elsewhere, so the quoted headers are ignored.
+    // An ICMP error quotes a packet that was sent on another path, so the quoted headers are
+    // ignored.
     let quotes = |header: &Header| matches!(header.kind, HeaderKind::Icmp | HeaderKind::Icmp6);
     let (mut ethernet, mut in_tunnel, mut inner) = (None, false, None);
     for header in found.headers().take_while(|header| !quotes(header)) {
@@ -39,7 +41,7 @@ pub fn strip_tunnels(frame: &[u8], link: LinkType) -> Option<Inner> {
                     inner = Some(Inner::new(LinkType::ETHERNET, at));
                 }
             }
-            // This header is between the header of a tunnel and its contents.
+            // This header is between the header of a tunnel and the tunnel's contents.
             HeaderKind::CiscoMetadata => in_tunnel = was_in_tunnel,
             HeaderKind::Ipv4 if was_in_tunnel => inner = below(frame, ethernet, at, ethertype::IPV4),
             HeaderKind::Ipv6 if was_in_tunnel => inner = below(frame, ethernet, at, ethertype::IPV6),
@@ -54,7 +56,7 @@ fn is_stripped(kind: HeaderKind) -> bool {
     matches!(kind, Vxlan | Geneve | Gre | Erspan | Tzsp | Mpls)
 }
 
-/// The IP packet at `at`, with the addresses of the Ethernet header at `ethernet` if there is one.
+/// Returns the IP packet at `at`, with the addresses of the Ethernet header at `ethernet`, if any.
 fn below(frame: &[u8], ethernet: Option<usize>, at: usize, ethertype: u16) -> Option<Inner> {
     let Some(ethernet) = ethernet else { return Some(Inner::new(LinkType::RAW, at)) };
     let mut front: [u8; ethernet::BYTES] = *frame.get(ethernet..)?.first_chunk()?;
@@ -82,8 +84,7 @@ mod tests {
         let frame = ipv4(GRE).frame(&gre);
         let found = strip_tunnels(&frame, LinkType::ETHERNET).unwrap();
         assert_eq!(Some(found), Inner::new(LinkType::ETHERNET, 42).with_front(b"to....from..\x08\x00"));
-        // The GRE packet without a link header, and the frame within another tunnel: Ethernet in
-        // VXLAN.
+        // The GRE packet without a link header, and the frame in another tunnel: Ethernet in VXLAN.
         let raw = ipv4(GRE).packet(&gre);
         assert_eq!(strip_tunnels(&raw, LinkType::RAW), Some(Inner::new(LinkType::RAW, 28)));
         let vxlan = [&[0x20, 0, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 7, 0], &frame[..]].concat();
@@ -99,7 +100,7 @@ mod tests {
         let frame = ipv4(GRE).frame(&erspan);
         let expected = Inner::new(LinkType::ETHERNET, 50);
         assert_eq!(strip_tunnels(&frame, LinkType::ETHERNET), Some(expected));
-        // TZSP without tags: UDP port 37008.
+        // TZSP without tags, on UDP port 37008.
         let tzsp = [&[0x20, 0, 0x90, 0x90, 0, 0, 0, 0, 1, 0, 0, 1, 1], &mirrored[..]].concat();
         let frame = ipv4(UDP).frame(&tzsp);
         assert_eq!(strip_tunnels(&frame, LinkType::ETHERNET), Some(Inner::new(LinkType::ETHERNET, 47)));
@@ -111,7 +112,7 @@ mod tests {
         assert_eq!(strip_tunnels(&plain, LinkType::ETHERNET), None);
         assert_eq!(strip_tunnels(&plain[..13], LinkType::ETHERNET), None);
         assert_eq!(strip_tunnels(&[], LinkType::RAW), None);
-        // A GRE header without contents, and one with an unknown type of payload.
+        // A GRE header without contents, and a GRE header with an unknown type of payload.
         for gre in [vec![0, 0, 0x08, 0], [&[0, 0, 0x88, 0xcc][..], &[0; 40]].concat()] {
             let frame = ipv4(GRE).frame(&gre);
             assert_eq!(strip_tunnels(&frame, LinkType::ETHERNET), None);

@@ -1,4 +1,4 @@
-//! Unpacks gzip and zstd.
+//! Unpacks gzip and zstd data.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 
@@ -9,10 +9,9 @@ use super::{READ_BYTES, zstd};
 /// The first bytes of a gzip file (RFC 1952).
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// How many bytes show the compression of a file.
+/// The number of first bytes that identify the compression of a file.
 pub(super) const MAGIC_BYTES: usize = 4;
 
-/// A kind of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compression {
     Gzip,
@@ -20,7 +19,8 @@ pub(super) enum Compression {
 }
 
 impl Compression {
-    /// Recognises a packed file by its first bytes.
+    /// Recognises the compression of a file by its first bytes. Returns `None` for an uncompressed
+    /// file.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         match *head.first_chunk::<MAGIC_BYTES>()? {
             [a, b, ..] if [a, b] == GZIP_MAGIC => Some(Self::Gzip),
@@ -28,11 +28,11 @@ impl Compression {
         }
     }
 
-    /// Unpacks everything. The bytes that were unpacked are written before more are read, except for
-    /// the window of zstd.
+    /// Unpacks all of `from`. Unpacked bytes are written before more input is read, except for the
+    /// window of zstd.
     ///
     /// # Errors
-    /// An error of `from` or `to`, or in the packed bytes.
+    /// An error of `from` or `to`, or an error in the compressed data.
     pub(super) fn unpack(self, from: impl Read, to: &mut impl Write) -> io::Result<()> {
         let mut from = BufReader::with_capacity(READ_BYTES, from);
         match self {

@@ -1,4 +1,4 @@
-//! Code that the readers of both formats share.
+//! The code that the readers of pcap and pcapng share.
 
 use std::io;
 
@@ -7,26 +7,32 @@ use steerage::{
     device::{Lending, Spot},
 };
 
+/// The position of a walk over records, and its results so far.
 #[derive(Debug)]
 pub(super) struct Walk<'a> {
+    /// The bytes of the block that are not handed over yet, up to the end of the window.
     pub(super) lending: Lending<'a>,
     /// The position in `lending`. All earlier bytes are done.
     pub(super) at: usize,
-    /// The maximum number of frames to deliver.
+    /// The most frames to hand over.
     pub(super) room: usize,
-    /// Frames with later times are not due yet. In nanoseconds since 1970.
+    /// The recorded time up to which frames are due, in nanoseconds since 1970.
     pub(super) until: u64,
+    /// The link type of the frames that this poll has handed over, if any.
     pub(super) link: Option<LinkType>,
     pub(super) met: Met,
 }
 
+/// The results of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Met {
     pub(super) packets: u64,
+    /// The number of packets that the filter removed.
     pub(super) filtered: u64,
-    /// Packets whose time stamp is out of range, so that they have no time.
+    /// The number of packets whose timestamp is out of range. Such packets have no time.
     pub(super) bad_times: u64,
-    /// In nanoseconds since 1970. If no packet had a time, `earliest > latest`.
+    /// The earliest time of a packet in nanoseconds since 1970. If no packet had a time, `earliest`
+    /// is greater than `latest`.
     pub(super) earliest: u64,
     pub(super) latest: u64,
 }
@@ -34,6 +40,7 @@ pub(super) struct Met {
 impl Met {
     pub(super) const NOTHING: Self = Self { packets: 0, filtered: 0, bad_times: 0, earliest: u64::MAX, latest: 0 };
 
+    /// Counts a packet with a time.
     #[inline(always)]
     pub(super) fn packet_at(&mut self, nanos: u64) {
         self.packets += 1;
@@ -43,13 +50,14 @@ impl Met {
 }
 
 impl Walk<'_> {
+    /// Returns the bytes that the walk has not reached yet.
     #[inline(always)]
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         self.lending.bytes().get_mut(self.at..).unwrap_or_default()
     }
 
-    /// Delivers consecutive frames while there is room. `next` returns what the remaining bytes
-    /// begin with, or the reason for which there are no more frames.
+    /// Hands over consecutive frames, up to `room` frames. `next` returns the first item in the
+    /// remaining bytes, or the reason why there are no more frames.
     #[inline(always)]
     pub(super) fn push_each(&mut self, mut next: impl FnMut(&mut [u8]) -> Result<Found, Stop>) -> Stop {
         let mut at = self.at;
@@ -66,19 +74,22 @@ impl Walk<'_> {
     }
 }
 
-/// Decides which frames are delivered.
+/// Decides which frames are handed over.
 pub(super) trait Sieve {
-    /// The number of wanted bytes of the frame. `None` if the filter removes the frame.
+    /// Returns the number of bytes of the frame to hand over, or `None` if the filter removes the
+    /// frame.
     ///
     /// # Errors
-    /// [`Stop`] if the frame cannot be filtered, or if the walk has removed as many frames as it
-    /// may.
+    /// [`Stop`] if the frame cannot be filtered, or if the walk has reached its limit of removed
+    /// frames.
     fn wanted(&mut self, frame: &[u8], link: LinkType, wire_len: u32) -> Result<Option<usize>, Stop>;
 
+    /// Records that the following frames belong to a section in this byte order.
     #[inline(always)]
     fn section(&mut self, _big_endian: bool) {}
 }
 
+/// Accepts all frames uncut.
 pub(super) struct All;
 
 impl Sieve for All {
@@ -88,39 +99,41 @@ impl Sieve for All {
     }
 }
 
+/// The first item in the remaining bytes of a walk.
 pub(super) enum Found {
-    /// A packet, followed by this many bytes to skip.
+    /// A packet at the position `spot`, and the number of bytes to skip after the packet.
     Packet { spot: Spot, behind: usize },
-    /// This many bytes to skip.
+    /// A number of bytes to skip.
     Other { bytes: usize },
 }
 
-/// The walks check their spans, so this case is impossible. The function returns an error instead
-/// of causing a panic.
+/// The error for a frame outside of the block. The walks check all positions, so the case is
+/// impossible, and an error is safer than a panic.
 #[cold]
 fn no_place() -> Stop {
     Stop::Wrong(Wrong::new("a packet lies outside of what was read".to_owned(), "report this as a fault"))
 }
 
-/// The reason for which a walk ended.
+/// The reason why a walk ended.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The walk delivered as many frames as there was room for.
+    /// The walk handed over the maximum number of frames.
     Full,
-    /// The record has at least `needs` bytes, but fewer are available.
+    /// The record has at least `needs` bytes, but fewer bytes are available.
     Short { needs: usize },
-    /// The next `bytes` bytes contain nothing relevant, and need not be in memory at once.
+    /// The next `bytes` bytes contain no packets. They need not be in memory at once.
     Skip { bytes: u64 },
-    /// The next frame's link type differs from that of earlier frames in this poll.
+    /// The link type of the next frame differs from that of the earlier frames in this poll.
     OtherLink,
     /// The next frame is not due before this time.
     NotYet { nanos: u64 },
-    /// The filter removed as many frames as one poll may check.
+    /// The filter removed the maximum number of frames for one poll.
     Filtered,
     /// The next bytes are not a record.
     Wrong(Wrong),
 }
 
+/// An error in a file, and advice for it.
 #[derive(Debug)]
 pub(super) struct Wrong {
     text: String,
@@ -132,7 +145,8 @@ impl Wrong {
         Self { text, advice }
     }
 
-    /// If `packed` is set, the offset refers to the unpacked bytes and not to the file.
+    /// Makes the error for the user. If `packed` is true, the offset refers to the unpacked bytes
+    /// and not to the file.
     pub(super) fn into_error(self, device: &str, offset: u64, packed: bool) -> DeviceError {
         let cause = io::Error::new(io::ErrorKind::InvalidData, self.text);
         let operation = if packed { "read the capture, unpacked," } else { "read the capture" };

@@ -8,39 +8,46 @@ use steerage::device::{Blocks, Claim, FrameHeader};
 use super::source::{Got, Source};
 use super::{READ_BYTES, RECORD_BYTES_MAX};
 
-/// The smallest offset for bytes that are carried to another block. A frame header must fit before
-/// the first packet.
+/// The smallest offset of bytes that are carried to another block. A frame header must fit in front
+/// of the first packet.
 const LEAD_BYTES: usize = FrameHeader::BYTES;
 
-/// The kernel copies fastest to the start of a page.
+/// The alignment of reads, because the kernel copies fastest to the start of a page.
 const ALIGNMENT: usize = 4096;
 
-/// The part of the file that is in memory and has not been walked yet.
+/// The part of the file that is in memory and that the walk has not reached yet.
 #[derive(Debug)]
 pub(super) struct Window {
+    /// The block that contains the window. The next two fields are the start and the end of the
+    /// window in the block.
     block: usize,
     at: usize,
     end: usize,
+    /// The offset of `at` in the unpacked file.
     offset: u64,
-    /// Bytes on their way to another block, which begin a record that is not complete yet.
+    /// The first bytes of an incomplete record, while they are carried to another block.
     carry: Vec<u8>,
+    /// The number of bytes to skip before the next record.
     skip: u64,
+    /// True after the end of the file.
     ended: bool,
 }
 
-/// At the end of a block, a smaller read than this is not worth the system call.
+/// The smallest read at the end of a block. A smaller read is not worth the system call.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// If more than this of a record has been read and the remaining bytes fit into the block, the
-/// record is completed there. Carrying it would cost a copy.
+/// A record of which more than this many bytes have been read is completed in its block, if the
+/// rest of the record fits. Carrying the bytes to another block would cost a copy.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
+/// The outcome of [`Window::fill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filled {
     /// The window has more bytes, or the file has ended.
     Read,
+    /// No data is available yet.
     Later,
-    /// Frames of all blocks are still lent, so nothing has changed.
+    /// All blocks have frames that handlers still hold, so nothing has changed.
     FramesOut,
 }
 
@@ -59,6 +66,7 @@ impl Window {
         (self.at, self.offset, self.skip, self.ended) = (self.end, 0, 0, false);
     }
 
+    /// Returns the block, and the window's start and end in the block.
     #[inline]
     pub(super) fn place(&self) -> (usize, usize, usize) {
         (self.block, self.at, self.end)
@@ -75,17 +83,19 @@ impl Window {
         self.at = at;
     }
 
+    /// Skips `bytes` bytes, in the window and after it.
     pub(super) fn skip(&mut self, bytes: u64) {
         let here = bytes.min(self.len() as u64);
         self.walked_to(self.at + here as usize);
         self.skip = bytes - here;
     }
 
-    /// Whether bytes after the window must be skipped.
+    /// Returns true if bytes after the window must be skipped.
     pub(super) fn skips(&self) -> bool {
         self.skip > 0
     }
 
+    /// Returns the offset of the window's start in the unpacked file.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
@@ -96,10 +106,10 @@ impl Window {
 
     /// Reads more of the file, for a record of `needs` bytes.
     ///
-    /// If frames return quickly, the window alternates between two blocks, one piece each, which
-    /// stay in the CPU's cache. If frames return late, or a pipe delivers small pieces, the window
-    /// fills a block before it moves to the next block. In this way, the blocks hold the maximum
-    /// number of frames.
+    /// If handlers release frames quickly, the window alternates between two blocks, with one piece
+    /// in each, so that both blocks stay in the CPU's cache. If handlers release frames late, or if
+    /// a pipe delivers small pieces, the window fills a block before it moves to the next block.
+    /// The blocks then hold the most frames.
     pub(super) fn fill(
         &mut self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -131,6 +141,7 @@ impl Window {
         Ok(Filled::Read)
     }
 
+    /// Copies the window's bytes to another block.
     fn carry_to(&mut self, block: usize, (blocks, claim): (&mut Blocks, &Claim)) {
         self.carry.clear();
         self.carry.extend_from_slice(blocks.readable(claim, self.block).get(self.at..self.end).unwrap_or_default());

@@ -1,15 +1,15 @@
-//! The thread that writes one capture file or FIFO. CPUs put their packets into a bounded buffer,
-//! and never write or wait.
+//! The thread that writes one capture file or FIFO. CPUs append their packets to a bounded buffer,
+//! and never write to the file or wait for it.
 //!
-//! The buffer is a list of chunks, in the order in which packets were sent, whichever CPU sent
-//! them. A CPU appends one batch at a time, under a lock that is never held during a write. Each
-//! CPU has a share of the buffer. If the share is full, the CPU loses its packets for this output
-//! only (`tx_full`).
+//! The buffer is a list of chunks, in the order in which all CPUs sent their packets. A CPU appends
+//! a batch at a time. For the append, the CPU takes a lock, which is never held during a write.
+//! Each CPU has a share of the buffer. If its share is full, the CPU drops its packets for this
+//! output only (`tx_full`).
 //!
-//! Packets count as sent after they are written, or after they are read if the file is a watched
-//! pipe. If the output fails, or its reader takes nothing until the run no longer waits, a file is
-//! truncated after its last complete packet. Packets that were not written count as lost
-//! (`tx_lost`).
+//! Packets count as sent after they were written. If the file is a watched pipe, packets count as
+//! sent after they were read. If the output fails, or if its reader takes nothing until the run
+//! gives up, the file is cut after its last complete packet. Packets that were not written count as
+//! lost (`tx_lost`).
 
 #[cfg(test)]
 mod faults;
@@ -33,48 +33,55 @@ use super::encode::StreamFormat;
 use super::pipe;
 use thread::Writing;
 
-/// The maximum number of bytes of all CPUs that wait to be written. At 10 Gbit/s, the buffer covers
-/// a disk that does not respond for 25 ms.
+/// The number of bytes of all CPUs that may wait to be written. At 10 Gbit/s, the buffer covers a
+/// disk that does not respond for 25 ms.
 pub(super) const BUFFER_BYTES: usize = 32 << 20;
 
 /// The smallest share of a CPU: two batches of full Ethernet frames.
 const SHARE_MIN: usize = 256 << 10;
 
-/// The number of bytes per write, if there are enough. A system call then costs almost nothing per
-/// packet.
+/// The number of bytes that are written at a time, if enough bytes wait. A system call of this size
+/// costs almost nothing per packet.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// The size of a chunk: a batch of full Ethernet frames. A chunk is enlarged if a batch needs more.
+/// The initial capacity of a chunk: a batch of full Ethernet frames. A chunk is enlarged for a
+/// longer batch.
 const BATCH_BYTES: usize = 100 << 10;
 
-/// How long fewer than [`WRITE_BYTES`] bytes wait for more.
+/// The longest time for which fewer than [`WRITE_BYTES`] bytes wait for more bytes.
 const LINGER: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriterOptions {
     pub(super) format: StreamFormat,
+    /// The number of bytes of all CPUs that may wait to be written.
     pub(super) buffer_bytes: usize,
-    /// Whether inputs that can wait do so without a limit if the reader takes nothing.
+    /// True if inputs that can wait do so without a limit while the reader takes nothing.
     pub(super) patient: bool,
-    /// Whether the file is a pipe whose reader is watched. Packets then count as sent after they
-    /// are read.
+    /// True if the file is a pipe whose reader is watched. Packets then count as sent after they
+    /// were read.
     pub(super) watched: bool,
 }
 
+/// The part of the buffer that one CPU uses.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     account: OnceLock<TxAccount>,
-    /// The size in bytes. `Relaxed`: only this CPU adds, so it never reads a value that is too
-    /// small, and the value does not publish other memory.
+    /// The number of bytes that the CPU has in the buffer. Relaxed: only this CPU adds to the
+    /// number, so the CPU never reads a value that is too small. The number publishes no other
+    /// memory.
     held: AtomicUsize,
 }
 
+/// The packets of one batch in a chunk.
 #[derive(Debug)]
 struct Sent {
     lane: Arc<Lane>,
     source: TxSource,
     packets: u64,
+    /// The total length of the packets, without the bytes that the file format adds.
     bytes: u64,
+    /// The end of the packets in the chunk. The next field is their length in the chunk.
     end: usize,
     len: usize,
 }
@@ -83,11 +90,11 @@ struct Sent {
 struct Chunk {
     bytes: Vec<u8>,
     sent: Vec<Sent>,
-    /// The end of each head of the file or of an interface, which is not part of a batch.
+    /// The ends of the headers of the file and of its interfaces. Headers are not part of a batch.
     heads: Vec<usize>,
 }
 
-/// A batch that is being appended. The buffer stays locked meanwhile. Dropping this value passes
+/// A batch that is being appended. The buffer stays locked meanwhile. Dropping an `Entry` passes
 /// the batch to the writer.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
@@ -95,6 +102,7 @@ pub(super) struct Entry<'a> {
     lane: &'a Arc<Lane>,
     source: TxSource,
     buffer: MutexGuard<'a, Buffer>,
+    /// The start of the batch in the last chunk.
     start: usize,
     packets: u64,
     bytes: u64,
@@ -103,20 +111,24 @@ pub(super) struct Entry<'a> {
 #[derive(Debug, Default)]
 struct Buffer {
     waiting: VecDeque<Chunk>,
+    /// Empty chunks for reuse.
     spare: Vec<Chunk>,
+    /// The number of bytes in `waiting`.
     bytes: usize,
+    /// True if the writer should write now, although fewer than [`WRITE_BYTES`] bytes wait.
     hurry: bool,
-    /// The writer sleeps until this many bytes wait.
+    /// The number of bytes at which the sleeping writer wakes. `None` if the writer does not sleep.
     wakes_at: Option<usize>,
     /// The number of CPUs that may still send packets.
     senders: usize,
-    /// Whether bytes other than packets were appended: the head of a file whose packets have one
-    /// link type.
+    /// True after bytes other than packets were appended: the header of a file whose packets have
+    /// one link type.
     begun: bool,
+    /// The error that ended the writing, if any.
     failed: Option<StreamFailure>,
 }
 
-/// The reason for which a stream was not written, or not read, to its end.
+/// The reason why a stream was not written, or not read, to its end.
 ///
 /// ```
 /// use steerage_capture::StreamFailure;
@@ -126,13 +138,14 @@ struct Buffer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StreamFailure {
-    /// No process reads the stream any more.
+    /// No process has the reading end of the stream open any more.
     ReaderGone,
-    /// The kernel did not accept the data. The text is the reason.
+    /// The kernel rejected the data, for the reason in the text.
     Write(String),
 }
 
 impl StreamFailure {
+    /// Returns the error for packets that are sent after the failure.
     pub(super) fn cause(&self) -> io::Error {
         match self {
             Self::ReaderGone => rustix::io::Errno::PIPE.into(),
@@ -150,22 +163,24 @@ impl fmt::Display for StreamFailure {
     }
 }
 
+/// The state that the CPUs and the writer share.
 #[derive(Debug)]
 pub(super) struct Writer {
     name: String,
     options: WriterOptions,
-    /// The file. `None` before the start and after the end.
+    /// The file. `None` before the start of the thread and after its end.
     file: Mutex<Option<Arc<File>>>,
-    /// The number of bytes written, including those that are not packets. `Relaxed`, like the three
-    /// fields below: they publish no other memory.
+    /// The number of bytes written, including headers. Relaxed, like the three fields below: they
+    /// publish no other memory.
     written: AtomicU64,
     /// The number of bytes that wait, without the chunk that is being written.
     waiting: AtomicUsize,
+    /// True after the thread has finished.
     ended: AtomicBool,
-    /// Whether no more packets will arrive, although CPUs could still send some.
+    /// True if no more packets will follow, although CPUs could still send packets.
     input_ended: AtomicBool,
-    /// Whether the stream has no reader any more, although a process may still have the pipe's
-    /// other end.
+    /// True if no program will read the pipe any more, although a process may still have the pipe's
+    /// reading end open.
     abandoned: AtomicBool,
     buffer: Mutex<Buffer>,
     wake: Condvar,
@@ -173,7 +188,7 @@ pub(super) struct Writer {
     lanes: AtomicUsize,
     start: Instant,
     /// The time since which the writer has tried to write without success, in milliseconds after
-    /// `start`. 0 if it does not try. `Relaxed`: it is only a time, and publishes no other memory.
+    /// `start`. 0 if the writer is not trying. Relaxed: the time publishes no other memory.
     stuck_since: AtomicU64,
 }
 
@@ -207,7 +222,7 @@ impl Writer {
         let writer = Arc::clone(self);
         let body = move || {
             writing.run(&writer);
-            // The last owner closes the file.
+            // The last owner of the file closes it.
             writer.file().take();
             writer.ended.store(true, Ordering::Release);
         };
@@ -219,37 +234,43 @@ impl Writer {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the number of bytes written so far, and the number of these bytes that are unread in
+    /// the pipe.
     pub(super) fn written(&self) -> (u64, usize) {
         let unread = self.file().as_deref().filter(|_| self.options.watched).map_or(0, pipe::unread);
         (self.written.load(Ordering::Relaxed), unread)
     }
 
+    /// Returns the number of bytes that waited to be written at the last batch.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether the thread has finished and closed the file. Pairs with the store at the thread's
-    /// end.
+    /// Returns true if the thread has finished and closed the file. The load pairs with the store
+    /// at the thread's end.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Ends the input. The remaining packets are written, and the file is closed.
+    /// Ends the input. The remaining packets are written, and then the file is closed.
     pub(super) fn end_input(&self) {
         let mut buffer = self.lock();
         self.input_ended.store(true, Ordering::Relaxed);
         self.wake_writer(&mut buffer);
     }
 
+    /// Returns the reason why the output failed, if it failed.
     pub(super) fn failure(&self) -> Option<StreamFailure> {
         self.lock().failed.clone()
     }
 
+    /// Returns true if the input was ended before the end of the run.
     pub(super) fn input_has_ended(&self) -> bool {
         self.input_ended.load(Ordering::Relaxed)
     }
 
-    /// Abandons packets that were not read yet, as if no process had the other end of the pipe.
+    /// Gives up packets that were not read yet, as if no process had the reading end of the pipe
+    /// open.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.flush();
@@ -259,15 +280,16 @@ impl Writer {
         self.abandoned.load(Ordering::Relaxed)
     }
 
+    /// Creates a lane for a CPU.
     pub(super) fn lane(&self) -> Arc<Lane> {
         self.lock().senders += 1;
         self.lanes.fetch_add(1, Ordering::Relaxed);
         Arc::default()
     }
 
-    /// Records that a CPU sends no more packets. If the last CPU leaves and nothing was appended,
-    /// `head` makes the file a capture without packets. The head is written here, because a run
-    /// without packets does not wait for the thread.
+    /// Records that a CPU sends no more packets. If that CPU is the last one and nothing was
+    /// appended, `head` makes the file a capture without packets. This function writes `head`
+    /// itself, because a run without packets does not wait for the thread.
     pub(super) fn leave(&self, lane: &Lane, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
@@ -285,13 +307,14 @@ impl Writer {
         self.wake_writer(&mut buffer);
     }
 
+    /// Appends bytes that are not part of a packet.
     pub(super) fn append(&self, bytes: &[u8]) {
         let mut buffer = self.lock();
         buffer.begun = true;
         buffer.append(bytes);
     }
 
-    /// Starts to append a batch. If the output has failed, returns the reason.
+    /// Starts to append a batch. If the output has failed, the error states the reason.
     pub(super) fn begin<'a>(&'a self, lane: &'a Arc<Lane>, source: TxSource) -> Result<Entry<'a>, DeviceError> {
         let mut buffer = self.lock();
         if self.input_ended.load(Ordering::Relaxed) {
@@ -304,6 +327,7 @@ impl Writer {
         Ok(Entry { writer: self, lane, source, buffer, start, packets: 0, bytes: 0 })
     }
 
+    /// Requests that the waiting bytes are written now.
     pub(super) fn flush(&self) {
         let mut buffer = self.lock();
         if buffer.bytes > 0 && !buffer.hurry {
@@ -318,16 +342,18 @@ impl Writer {
         }
     }
 
+    /// Returns each CPU's share of the buffer in bytes.
     fn share(&self) -> usize {
         (self.options.buffer_bytes / self.lanes.load(Ordering::Relaxed).max(1)).max(SHARE_MIN)
     }
 
+    /// Returns true if the buffer accepts another batch of the CPU with this lane.
     pub(super) fn takes(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share()
     }
 
-    /// Whether there is room for two batches. Also true if the output is stuck, because inputs
-    /// should not wait for a stuck output.
+    /// Returns true if the buffer has free space for two batches. Also returns true if the output
+    /// is stuck, because inputs should then not wait for the output.
     pub(super) fn has_room(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share() / 2 || self.is_stuck()
     }
@@ -339,7 +365,7 @@ impl Writer {
             && self.millis().saturating_sub(since) >= OUTPUT_STUCK_AFTER.as_millis() as u64
     }
 
-    /// Milliseconds since the start, and never 0.
+    /// Returns the milliseconds since the start, but never 0.
     fn millis(&self) -> u64 {
         self.start.elapsed().as_millis() as u64 + 1
     }
@@ -348,7 +374,8 @@ impl Writer {
         DeviceError::new(self.name.clone(), "write to", cause)
     }
 
-    /// The error for a packet with a second link type, if the file's format allows only one.
+    /// Returns the error for a packet with a second link type, if the file's format allows only
+    /// one.
     pub(super) fn several_links(&self) -> DeviceError {
         let cause = io::Error::other("a pcap file has one link type, and these packets have several");
         self.error(cause).advise("let the name end in .pcapng")
@@ -360,13 +387,14 @@ impl Writer {
 
     // ---- the writer's side
 
-    /// The next chunk to write. `None` if everything is written and no CPU sends any more.
+    /// Returns the next chunk to write. Returns `None` if all bytes are written and no CPU sends
+    /// packets any more.
     fn next(&self, used: Option<Chunk>) -> Option<Chunk> {
         let mut buffer = self.lock();
         buffer.spare.extend(used);
         let mut lingered = false;
         loop {
-            // `Relaxed`: only changed under the lock of the buffer.
+            // Relaxed: changed only under the lock of the buffer.
             let over = buffer.senders == 0 || self.input_ended.load(Ordering::Relaxed);
             if buffer.bytes >= WRITE_BYTES || ((buffer.hurry || lingered || over) && buffer.bytes > 0) {
                 buffer.wakes_at = None;
@@ -391,8 +419,8 @@ impl Writer {
         }
     }
 
-    /// Ends the writing early. The waiting packets are lost, and no more packets are accepted.
-    /// `chunk` was being written.
+    /// Ends the writing early. The waiting packets count as lost, and no further packets are
+    /// accepted. `chunk` is the chunk that was being written.
     fn fail(&self, chunk: Option<&Chunk>, cause: io::Error) {
         let error = self.error(cause);
         tracing::error!(device = %self.name, "{error}");
@@ -417,12 +445,15 @@ impl Writer {
 }
 
 impl Lane {
+    /// Sets the account in which the outcomes of this CPU's packets are counted.
     pub(super) fn set_account(&self, account: TxAccount) {
+        // The account is set only once.
         let _ = self.account.set(account);
     }
 }
 
 impl Buffer {
+    /// Appends bytes that are not part of a packet.
     fn append(&mut self, bytes: &[u8]) {
         let chunk = self.chunk_for(bytes.len());
         chunk.bytes.extend_from_slice(bytes);
@@ -430,7 +461,7 @@ impl Buffer {
         self.bytes += bytes.len();
     }
 
-    /// The last chunk, which has room for this many bytes.
+    /// Returns the last chunk, which has free space for this many bytes.
     fn chunk_for(&mut self, bytes: usize) -> &mut Chunk {
         let fits = self.waiting.back().is_some_and(|chunk| chunk.bytes.len() + bytes <= WRITE_BYTES);
         if !fits {
@@ -438,7 +469,8 @@ impl Buffer {
             let new = || Chunk { bytes: Vec::with_capacity(WRITE_BYTES), ..Chunk::default() };
             self.waiting.push_back(spare.unwrap_or_else(new));
         }
-        // A last chunk exists: it has room, or was pushed above.
+        // The last chunk exists: either it has free space, or the code above has pushed a new
+        // chunk.
         self.last_chunk()
     }
 
@@ -449,11 +481,13 @@ impl Buffer {
 }
 
 impl Entry<'_> {
+    /// Returns the bytes to which the encoded packet is appended.
     #[inline]
     pub(super) fn blocks(&mut self) -> &mut Vec<u8> {
         &mut self.buffer.last_chunk().bytes
     }
 
+    /// Counts an appended packet with this many captured bytes.
     #[inline]
     pub(super) fn count(&mut self, bytes: u64) {
         self.packets += 1;
@@ -480,24 +514,28 @@ impl Drop for Entry<'_> {
 }
 
 impl Chunk {
+    /// Subtracts the chunk's bytes from the CPUs' shares.
     fn let_go(&self) {
         for sent in &self.sent {
             sent.lane.held.fetch_sub(sent.len, Ordering::Relaxed);
         }
     }
 
+    /// Returns true if the run no longer waits for the output.
     fn is_over(&self) -> bool {
         self.sent.first().and_then(|sent| sent.lane.account.get()).is_some_and(TxAccount::is_over)
     }
 
-    /// The position after the last complete packet or head within the first `at` bytes.
+    /// Finds the last complete packet or header in the first `at` bytes, and returns the position
+    /// after it.
     fn whole(&self, at: usize, format: StreamFormat) -> usize {
         let head = self.heads.iter().copied().filter(|end| *end <= at).max().unwrap_or(0);
         let of_batch = |sent: &Sent| sent.start() + format.whole(&self.bytes[sent.start()..at.min(sent.end)]).len;
         self.sent.iter().rfind(|sent| sent.start() <= at).map_or(0, of_batch).max(head)
     }
 
-    /// The chunk, emptied for reuse. `None` if an unusually long batch has made it unusually large.
+    /// Returns the chunk, emptied for reuse. Returns `None` if a long batch has made the chunk
+    /// unusually large.
     fn emptied(mut self) -> Option<Self> {
         self.bytes.clear();
         self.sent.clear();
@@ -507,6 +545,7 @@ impl Chunk {
 }
 
 impl Sent {
+    /// Returns the start of the packets in the chunk.
     fn start(&self) -> usize {
         self.end - self.len
     }
@@ -535,7 +574,7 @@ mod tests {
             WriterOptions { format: StreamFormat::PcapNanos, buffer_bytes: 1 << 16, patient: false, watched: false };
         let writer = Writer::new("test".to_owned(), options);
         *writer.file() = Some(Arc::new(File::create(&path).unwrap()));
-        // The thread was not started, so it writes nothing.
+        // The thread was not started, so no chunk is written.
         let [first, last] = [writer.lane(), writer.lane()];
         writer.leave(&first, b"head");
         assert_eq!(std::fs::read(&path).unwrap(), b"");

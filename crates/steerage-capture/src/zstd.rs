@@ -1,5 +1,5 @@
-//! Zstandard (RFC 8878). Memory is bounded whatever a file claims: it grows with the unpacked bytes,
-//! up to the window.
+//! Zstandard (RFC 8878). Memory is bounded, whatever sizes a file states: it grows with the
+//! unpacked bytes, up to the size of the window.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -9,39 +9,42 @@ use ruzstd::decoding::errors::{FrameDecoderError as Failed, FrameHeaderError, Re
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 const MAGIC: u32 = 0xfd2f_b528;
-/// The first of 16 magic numbers for frames to skip.
+/// The first of the 16 magic numbers of skippable frames.
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 
-/// The largest window, which is how far back unpacked bytes may be repeated. `zstd -d` has the same
-/// limit. The compressor uses 8 MiB at level 19, and up to 128 MiB with `--ultra` or `--long`.
+/// The largest window, which is the distance up to which unpacked bytes may be repeated. `zstd -d`
+/// has the same limit. The compressor uses 8 MiB at level 19, and up to 128 MiB with `--ultra` or
+/// `--long`.
 const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
-/// The magic number, the descriptor, and the byte for the window if there is one. No frame is
+/// The length of the magic number, the descriptor, and the window byte if there is one. No frame is
 /// shorter.
 const FRAME_START_BYTES: usize = 6;
-/// The descriptor's bit for a frame without a byte for the window. Its window is the whole content.
+/// The descriptor's bit for a frame without a window byte. The window of such a frame is its whole
+/// content.
 const SINGLE_SEGMENT: u8 = 0x20;
 
 /// An empty last block, and bytes in place of a checksum.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
-/// Whether a file that begins with these bytes is compressed with zstd.
+/// Returns true if a file that begins with these bytes is compressed with zstd.
 pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     let magic = u32::from_le_bytes(bytes);
     magic == MAGIC || magic & !0xf == SKIPPABLE_MAGIC
 }
 
-/// Unpacks all frames of `from`. If an error follows valid blocks, their bytes are written first.
+/// Unpacks all frames of `from`. If damaged data follows valid blocks, the bytes of the valid
+/// blocks are written before the error is returned.
 pub(super) fn unpack(from: &mut impl BufRead, to: &mut impl Write) -> io::Result<()> {
     while !from.fill_buf()?.is_empty() {
-        // A decoder that is used again allocates the whole window at once, and up to 100 MiB only.
-        // A new one allocates as much as it unpacks.
+        // A reused decoder allocates the whole window at once, and supports at most 100 MiB. A new
+        // decoder allocates only as much as it unpacks.
         let mut frame = FrameDecoder::new();
         if !begin(&mut frame, from)? {
             continue;
         }
         if let Err(error) = unpack_blocks(&mut frame, from, to) {
-            // The decoder hands out the window only after the last block.
+            // The decoder returns the bytes of the window only after the last block.
             let _ = frame.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::UptoBlocks(1));
             return write_unpacked(&mut frame, to).and(Err(error));
         }
@@ -49,7 +52,7 @@ pub(super) fn unpack(from: &mut impl BufRead, to: &mut impl Write) -> io::Result
     Ok(())
 }
 
-/// Reads a frame header. Returns false for a frame to skip, after skipping it.
+/// Reads a frame header. For a skippable frame, skips the frame and returns false.
 fn begin(frame: &mut FrameDecoder, from: &mut impl BufRead) -> io::Result<bool> {
     let mut start = [0; FRAME_START_BYTES];
     from.read_exact(&mut start)?;
@@ -94,7 +97,7 @@ fn unpack_blocks(frame: &mut FrameDecoder, from: &mut impl BufRead, to: &mut imp
     }
 }
 
-/// Writes the unpacked bytes, except for the window of a frame that continues.
+/// Writes the unpacked bytes, except for the window of an unfinished frame.
 fn write_unpacked(frame: &mut FrameDecoder, to: &mut impl Write) -> io::Result<()> {
     while frame.can_collect() > 0 {
         match frame.collect_to_writer(&mut *to) {
@@ -106,13 +109,13 @@ fn write_unpacked(frame: &mut FrameDecoder, to: &mut impl Write) -> io::Result<(
     Ok(())
 }
 
-/// The size of the window, from its byte (RFC 8878, 3.1.1.1.2).
+/// Returns the size of the window that its byte states (RFC 8878, 3.1.1.1.2).
 fn window_bytes(window: u8) -> u64 {
     let base = 1 << (10 + (window >> 3));
     base + base / 8 * u64::from(window & 7)
 }
 
-/// The decoder's error, or the error of the input that caused it.
+/// Returns the decoder's error, or the error of the input that caused it.
 fn unpacking(error: Failed) -> io::Error {
     let mut cause: Option<&dyn Error> = Some(&error);
     while let Some(error) = cause {
@@ -124,7 +127,7 @@ fn unpacking(error: Failed) -> io::Error {
     damaged(error)
 }
 
-/// The error for valid data that this module cannot unpack.
+/// Returns the error for valid data that this module cannot unpack.
 fn unsupported(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("zstd: {text}"))
 }

@@ -1,4 +1,4 @@
-//! Which packets must stay together on one CPU.
+//! [`Affinity`]: which packets must stay together on one CPU.
 
 use crate::flow_key::FlowKey;
 
@@ -16,20 +16,23 @@ use crate::flow_key::FlowKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Affinity {
-    /// Both directions of a flow. For a program that keeps state of a conversation.
+    /// Both directions of a flow stay together. Choose this for a program that keeps state for each
+    /// connection.
     BothDirections,
-    /// Each direction of a flow by itself. For routers, which receive the two directions on different interfaces. Hashing costs
-    /// less, and a device's own hash can be used more often.
+    /// Each direction of a flow is steered by itself. Choose this for a router, because a router
+    /// receives the two directions on different interfaces. The hash costs less, and a device's own
+    /// hash can be used more often.
     OneDirection,
 }
 
 impl Affinity {
-    /// Whether a hash that keeps `self` together also keeps `wanted` together.
+    /// Returns true if a hash that keeps the packets of `self` together also keeps the packets of
+    /// `wanted` together.
     pub fn satisfies(self, wanted: Self) -> bool {
         self == wanted || self == Self::BothDirections
     }
 
-    /// The key to hash for a flow, so that what this affinity names stays together.
+    /// The key to hash for a flow, so that the packets named by this affinity stay together.
     #[must_use]
     #[inline(always)]
     pub const fn key(self, flow: FlowKey) -> FlowKey {

@@ -1,20 +1,21 @@
 //! Reads a frame's headers and finds its [`FlowKey`].
 //!
-//! [`flow_key`] is for steering and [`dissect`] is for tools; both find the same key. There are two ways to it.
-//! Nearly every frame takes a short cut (`plain`), a straight line of a few loads and compares. All other frames, and
-//! all calls of `dissect`, take the walk of headers in `walk`, which is slower but bounded by limits. `docs/flows.md`
-//! says which headers are read and which packets stay together.
+//! [`flow_key`] is for steering and [`dissect`] is for tools. Both functions find the same key.
+//! `flow_key` tries the fast path in `plain` first: a few loads and compares that suffice for
+//! nearly every frame. All other frames, and all calls of `dissect`, read one header after another
+//! in `walk`, which is slower but bounded by limits. `docs/flows.md` lists the headers that are
+//! read and the packets that stay together.
 //!
 //! | module | what it reads |
 //! |---|---|
 //! | `plain` | Ethernet with at most one tag, IP without options or extensions, TCP and UDP outside of tunnels |
-//! | `walk` | one header per step, by means of the modules below |
+//! | `walk` | one header per step, with the functions of the modules below |
 //! | `link` | Ethernet and other link headers, tags, PPP, MPLS |
 //! | `network` | IPv4, IPv6, extensions, fragments |
 //! | `transport` | ports, ICMP |
 //! | `tunnel` | GRE, VXLAN, Geneve, GTP-U |
-//! | `mirror` | ERSPAN, WCCP, TZSP, CAPWAP, Teredo: what carries copies of packets, or packets around something |
-//! | `dissection`, `ports` | the result; ports of tunnels |
+//! | `mirror` | ERSPAN, WCCP, TZSP, CAPWAP, Teredo: headers around copied, redirected or tunnelled packets |
+//! | `dissection`, `ports` | the result; the UDP ports of tunnels |
 //!
 mod dissection;
 mod dissections;
@@ -36,20 +37,22 @@ pub use dissections::Dissections;
 pub(crate) use plain::{plain, plain_ip};
 pub(crate) use ports::PAIRS as TUNNEL_PORTS;
 
-/// The flow that a frame belongs to, from its sender's point of view. Apply [`FlowKey::both_directions`] if both
-/// directions should have the same key. `None` if the frame contains no IP, or no complete IP header. The result is
-/// the same as the [`flow`](Dissection::flow) of [`dissect`].
+/// The flow that a frame belongs to, as its sender sees it. Apply [`FlowKey::both_directions`] if
+/// both directions should have the same key. Returns `None` if the frame has no complete IP header.
+/// The result equals [`flow`](Dissection::flow) of the same frame's [`dissect`].
 ///
-/// - TCP, UDP and SCTP: the key consists of addresses, ports and protocol. Tags, labels and tunnel ids do not count.
-/// - ICMP queries: the key consists of the addresses and the identifier, which takes the place of both ports. ICMP
-///   errors have the key of the flow that they quote.
-/// - Other protocols: the key consists of addresses and protocol, with ports 0. That also applies to TCP, UDP and
-///   SCTP packets that are cut off before the ports, and to all fragments but the first. A first fragment has the key
-///   of its flow. (Steering keeps the fragments of a datagram together all the same.)
+/// - TCP, UDP and SCTP: the key consists of addresses, ports and protocol. VLAN tags, MPLS labels
+///   and tunnel identifiers are not part of the key.
+/// - ICMP queries: the key consists of the addresses and the identifier, which is stored in both
+///   ports. An ICMP error has the key of the flow that the error quotes.
+/// - Other protocols: the key consists of addresses and protocol, with ports 0. TCP, UDP and SCTP
+///   packets that are cut off before the ports have such a key too, and so have all fragments but
+///   the first. A first fragment has the key of its flow. (Steering keeps the fragments of a
+///   datagram together by means of [`FragmentTable`](crate::FragmentTable).)
 ///
-/// `frame` begins with a header of type `link`, and may be cut off at the end. A frame check sequence is ignored.
-/// Lengths stated in the headers are not compared with the frame's length. So a frame that is padded to the Ethernet minimum, cut off
-/// by a capture or coalesced by the kernel has the key of its flow.
+/// `frame` begins with a header of type `link`, and may be cut off at the end. A frame check
+/// sequence is ignored. Lengths stated in the headers are not compared with the frame's length.
+/// Therefore padding, a short capture or merging by the kernel does not change the key of a frame.
 #[must_use]
 #[inline(always)]
 pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {
@@ -64,8 +67,9 @@ pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey>
     }
 }
 
-/// Whether UDP packets between these ports are read as a tunnel: `docs/flows.md` lists them. For programs that
-/// read plain packets by themselves and leave all others to [`dissect`].
+/// Returns true if UDP packets between these ports are read as a tunnel. `docs/flows.md` lists the
+/// ports. A program that parses simple packets itself uses this function to leave tunnels to
+/// [`dissect`].
 ///
 /// ```
 /// use steerage_flow::dissect::is_tunnel;
@@ -79,8 +83,8 @@ pub fn is_tunnel(from: u16, to: u16) -> bool {
     ports::may_be_tunnel(from, to) && ports::of_tunnel(from, to).is_some()
 }
 
-/// Fills in a blank dissection in place, because a dissection is too large to be moved about (measured: that takes
-/// half of the time).
+/// Fills in a blank dissection in place, because a dissection is large: moving the result took half
+/// of the time when measured.
 #[inline(never)]
 fn dissect_into(frame: &[u8], link: LinkType, layers: Layers, found: &mut Dissection) {
     walk::Walk::new(frame, layers, found).run(link);
@@ -92,7 +96,8 @@ fn slowly(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {
     dissect(frame, link, layers).flow()
 }
 
-/// Everything that a frame's headers say. It takes bounded time and allocates nothing.
+/// Returns everything that a frame's headers state. Dissection takes bounded time and allocates
+/// nothing.
 ///
 /// ```
 /// use steerage_flow::LinkType;

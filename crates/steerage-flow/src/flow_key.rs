@@ -1,7 +1,7 @@
-//! The key of a flow, in the form in which it is hashed.
+//! [`FlowKey`], the key of a flow, in the form in which it is hashed.
 //!
-//! A key has two words ("short") or five ("long"), in native integers. These are the fields, from the most
-//! significant bits down, with their widths in bits:
+//! A key has two words ("short") or five ("long"), in native integers. The table shows the fields
+//! from the most significant bits down, with their widths in bits:
 //!
 //! ```text
 //! short     word 0 (bits 63..0)                 word 1
@@ -14,10 +14,11 @@
 //! bytes     bytes 0..16  bytes 16..32  bytes 32..40                                            2 + length
 //! ```
 //!
-//! So two keys of different kinds are never equal: short keys differ in the top byte of word 0, long keys in the tag,
-//! and the tag of short keys is 0. Addresses and bytes are big-endian, with the first byte in the top bits, which is
-//! the order in which Toeplitz takes them. The IPv4 words are laid out so that each endpoint is a number below 2^48,
-//! and two endpoints can be sorted by a `min` and a `max`.
+//! Therefore two keys of different kinds are never equal: short keys differ in the top byte of word
+//! 0, and long keys differ in the tag. The tag of a short key is 0. Addresses and bytes are
+//! big-endian, with the first byte in the top bits, which is the order in which Toeplitz reads
+//! them. Each endpoint of an IPv4 key is a number below 2^48, so that `min` and `max` sort the two
+//! endpoints.
 
 mod parse;
 #[cfg(test)]
@@ -30,30 +31,31 @@ pub use parse::ParseFlowKeyError;
 
 use crate::wire::protocol;
 
-/// How many bytes of a custom key are hashed. If there are more, only their number counts.
+/// The number of bytes of a custom key that are hashed. Of any further bytes only the number
+/// counts.
 const BYTES_MAX: usize = 40;
-/// The length up to which a custom key fits two words, beside its kind and length.
+/// The longest custom key that fits into two words together with its kind and length.
 const SHORT_MAX: usize = 15;
 
-// The top byte of word 0 of a short key.
+// The values of the top byte of word 0 in a short key.
 const SHORT_V4: u8 = 0;
 const SHORT_LINK: u8 = 1;
 const SHORT_BYTES: u8 = 2;
-// The tag of a long key. The tag of a short key is 0.
+// The tags of long keys. The tag of a short key is 0.
 pub(crate) const LONG_V6: u64 = 1;
 const LONG_BYTES: u64 = 2;
-/// Tags are less than this, because SipHash has seven bytes for them.
+/// The upper bound of tags, because SipHash has seven bytes for a tag.
 const TAG_END: u64 = 1 << 56;
 
 const ENDPOINT_V4: u64 = (1 << 48) - 1;
 
 /// The key of a flow: addresses, ports and protocol, or up to 40 bytes that the program chooses.
 ///
-/// The source is the sender of the packet that the key was read from. The two directions of a flow have different
-/// keys, until [`both_directions`](FlowKey::both_directions) makes them equal.
+/// The source is the sender of the packet. The two directions of a flow have different keys until
+/// [`both_directions`](FlowKey::both_directions) makes the keys equal.
 ///
-/// The constructors are inlined so that a key never has to exist in memory: for IPv4 the compiler keeps two words in
-/// registers and drops the others.
+/// The constructors are inlined, so that a key need not exist in memory: for IPv4 the compiler
+/// keeps two words in registers and drops the other three.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -77,23 +79,24 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// An IPv4 flow: two endpoints, and the protocol number. Ports are 0 if there are none, or if they should not count, as for
-    /// fragments.
+    /// The key of an IPv4 flow: two endpoints, and the protocol number. Set the ports to 0 if the
+    /// protocol has none or if ports should not count, as for fragments.
     #[must_use]
     #[inline(always)]
     pub const fn v4(source: SocketAddrV4, destination: SocketAddrV4, protocol: u8) -> FlowKey {
         FlowKey::v4_bits(v4_end(source), v4_end(destination), protocol)
     }
 
-    /// An IPv6 flow, like [`v4`](FlowKey::v4). The flow label is not part of the key, because senders may change it
-    /// (RFC 6437). The scope is not part of it either.
+    /// The key of an IPv6 flow, like [`v4`](FlowKey::v4). The flow label is not part of the key,
+    /// because senders may change it (RFC 6437). The scope is not part of the key either.
     #[must_use]
     #[inline(always)]
     pub const fn v6(source: SocketAddrV6, destination: SocketAddrV6, protocol: u8) -> FlowKey {
         FlowKey::v6_bits(v6_end(source), v6_end(destination), protocol)
     }
 
-    /// An IP flow, like [`v4`](FlowKey::v4) or [`v6`](FlowKey::v6). `None` if one endpoint is IPv4 and the other IPv6.
+    /// The key of an IP flow, like [`v4`](FlowKey::v4) or [`v6`](FlowKey::v6). `None` if one
+    /// endpoint is IPv4 and the other IPv6.
     #[must_use]
     pub const fn between(source: SocketAddr, destination: SocketAddr, protocol: u8) -> Option<FlowKey> {
         match (source, destination) {
@@ -103,7 +106,7 @@ impl FlowKey {
         }
     }
 
-    /// [`v4`](FlowKey::v4) from the numbers that headers hold: (address, port) in host byte order.
+    /// [`v4`](FlowKey::v4) from the numbers in the headers: (address, port) in host byte order.
     #[inline(always)]
     pub(crate) const fn v4_bits(source: (u32, u16), destination: (u32, u16), protocol: u8) -> FlowKey {
         let source = (source.0 as u64) << 16 | source.1 as u64;
@@ -111,7 +114,7 @@ impl FlowKey {
         FlowKey::short((SHORT_V4 as u64) << 56 | source, (protocol as u64) << 48 | destination)
     }
 
-    /// [`v6`](FlowKey::v6) from the numbers that headers hold.
+    /// [`v6`](FlowKey::v6) from the numbers in the headers.
     #[inline(always)]
     pub(crate) const fn v6_bits(source: (u128, u16), destination: (u128, u16), protocol: u8) -> FlowKey {
         let last = (source.1 as u64) << 48 | (destination.1 as u64) << 32 | protocol as u64;
@@ -119,7 +122,7 @@ impl FlowKey {
         FlowKey { words: [(s >> 64) as u64, s as u64, (d >> 64) as u64, d as u64, last], tag: LONG_V6 }
     }
 
-    /// The link addresses of a frame that contains no IP, in transmission order of their bytes, and its EtherType.
+    /// The key of a frame without IP: its EtherType, and its link addresses as transmitted.
     #[must_use]
     #[inline(always)]
     pub const fn link(source: [u8; 6], destination: [u8; 6], ethertype: u16) -> FlowKey {
@@ -132,8 +135,8 @@ impl FlowKey {
         )
     }
 
-    /// A custom key, for example a QUIC connection id. Bytes after the 40th are ignored except for their number: keys
-    /// of different lengths are different keys.
+    /// A custom key, for example a QUIC connection identifier. Bytes after the 40th are ignored,
+    /// but keys of different lengths are always different.
     #[must_use]
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> FlowKey {
@@ -158,8 +161,8 @@ impl FlowKey {
         FlowKey { words: [a, b, 0, 0, 0], tag: 0 }
     }
 
-    /// The key with its endpoints in ascending order, which is the same for both directions of the flow. A custom key
-    /// has no directions and is returned unchanged.
+    /// Returns the key with its endpoints in ascending order, so that both directions of a flow
+    /// have the same key. A custom key has no directions and is returned unchanged.
     #[must_use]
     #[inline(always)]
     pub const fn both_directions(self) -> FlowKey {
@@ -180,8 +183,8 @@ impl FlowKey {
         let source = (a as u128) << 64 | b as u128;
         let destination = (c as u128) << 64 | d as u128;
         let (source_port, destination_port) = ((e >> 48) as u16, (e >> 32) as u16);
-        // This uses neither `&&` nor `if`, because the direction of a packet is random and no branch predictor can
-        // guess it.
+        // `&&` and `if` would compile to branches. The direction of a packet is random, so no
+        // branch predictor can guess it.
         let swap = (source > destination) | ((source == destination) & (source_port > destination_port));
         let mask = (swap as u64).wrapping_neg();
         let (high, low) = ((a ^ c) & mask, (b ^ d) & mask);
@@ -189,7 +192,8 @@ impl FlowKey {
         FlowKey { words: [a ^ high, b ^ low, c ^ high, d ^ low, e ^ (ports << 48 | ports << 32)], tag: LONG_V6 }
     }
 
-    /// The key of packets in the other direction. A custom key has no directions and is returned unchanged.
+    /// Returns the key of packets in the other direction. A custom key has no directions and is
+    /// returned unchanged.
     #[must_use]
     pub const fn reversed(self) -> FlowKey {
         match self.parts() {
@@ -200,8 +204,8 @@ impl FlowKey {
         }
     }
 
-    /// The key with both ports 0: the flow between the same addresses by the same protocol, whatever the ports. A key that is not
-    /// IP is returned unchanged.
+    /// Returns the key with both ports 0: the same addresses and protocol, whatever the ports. A
+    /// link or custom key is returned unchanged.
     #[must_use]
     pub const fn without_ports(self) -> FlowKey {
         let [a, b, c, d, e] = self.words;
@@ -214,8 +218,8 @@ impl FlowKey {
         self
     }
 
-    /// The sender's address and port. The port is 0 if the protocol has none, or if it was not known, as in a later fragment.
-    /// `None` if the key is not IP: a link or custom key.
+    /// The sender's address and port. The port is 0 if the protocol has no ports, or if the port
+    /// was unknown, as in a later fragment. `None` for a link or custom key.
     #[must_use]
     pub const fn source(&self) -> Option<SocketAddr> {
         match self.parts() {
@@ -235,7 +239,7 @@ impl FlowKey {
         }
     }
 
-    /// The protocol number. `None` if the key is not IP.
+    /// The protocol number. `None` for a link or custom key.
     #[must_use]
     pub const fn protocol(&self) -> Option<u8> {
         let [_, b, _, _, e] = self.words;
@@ -245,9 +249,10 @@ impl FlowKey {
         if self.is_v6() { Some(e as u8) } else { None }
     }
 
-    /// The same key, copied word by word. For a key that a function returns that is *not* inlined, on a path on which
-    /// most keys are built inline. Without this copy, the compiler also builds the other keys in memory, at the place of the
-    /// call's result. Code that then reads a pair of words waits for both stores: IPv6 with AES takes 57 ticks instead of 21.
+    /// Returns the same key, copied word by word. Use this copy for the result of a function that
+    /// is *not* inlined, if most keys on the same path are built inline. Without the copy, the
+    /// compiler builds all keys in memory. Code that then loads two words of a key at once must
+    /// wait for both stores, so that IPv6 with AES takes 57 ticks instead of 21.
     #[must_use]
     #[inline(always)]
     pub const fn by_words(self) -> FlowKey {
@@ -255,7 +260,7 @@ impl FlowKey {
         FlowKey { words: [a, b, c, d, e], tag }
     }
 
-    /// The parts that the constructor was given.
+    /// The parts from which the key was constructed.
     #[must_use]
     pub const fn parts(&self) -> FlowParts {
         let [a, b, c, d, e] = self.words;
@@ -289,12 +294,13 @@ impl FlowKey {
         FlowParts::Bytes { bytes, len: (kind - SHORT_BYTES) as usize }
     }
 
-    /// The bytes of a key that is not IPv4, in the order given, padded with zeros.
+    /// The bytes of a key that is not IPv4, in their original order, padded with zeros.
     const fn big_endian_bytes(&self) -> [u8; BYTES_MAX] {
         let blocks = self.big_endian_words();
         let mut bytes = [0; BYTES_MAX];
         let mut block = 0;
-        // A word at a time: byte by byte, it was a third of what an unread packet costs `explain`.
+        // Copies a word at a time. A copy byte by byte took a third of the time of `explain` for an
+        // undissected packet.
         while block < blocks.len() {
             let word = blocks[block].to_be_bytes();
             let mut i = 0;
@@ -307,27 +313,27 @@ impl FlowKey {
         bytes
     }
 
-    /// The words of a key that is not IPv4, without the kind of a short key: its bytes, big-endian from the top of
-    /// word 0.
+    /// The words of a key that is not IPv4, big-endian from the top of word 0, without the kind of
+    /// a short key.
     #[inline(always)]
     pub(crate) const fn big_endian_words(&self) -> [u64; 5] {
         let [a, b, c, d, e] = self.words;
         if self.is_short() { [a << 8 | b >> 56, b << 8, 0, 0, 0] } else { [a, b, c, d, e] }
     }
 
-    /// All five words. The words of a short key beyond the second are 0.
+    /// All five words. In a short key, words 2 to 4 are 0.
     #[inline(always)]
     pub(crate) const fn words(&self) -> &[u64; 5] {
         &self.words
     }
 
-    /// The tag, which distinguishes long keys and is below 2^56. It is 0 for a short key.
+    /// The tag, which distinguishes long keys and is below 2^56. The tag of a short key is 0.
     #[inline(always)]
     pub(crate) const fn tag(&self) -> u64 {
         self.tag
     }
 
-    /// Whether the key has only two words.
+    /// Returns true if the key has only two words.
     #[inline(always)]
     pub(crate) const fn is_short(&self) -> bool {
         self.tag == 0
@@ -352,13 +358,13 @@ const fn v6_end(end: SocketAddrV6) -> (u128, u16) {
     (end.ip().to_bits(), end.port())
 }
 
-/// An endpoint from both halves of its address and a word that has the port in its lowest 16 bits.
+/// An IPv6 endpoint from both halves of its address and a word whose lowest 16 bits are the port.
 const fn v6_socket(high: u64, low: u64, port: u64) -> SocketAddrV6 {
     SocketAddrV6::new(Ipv6Addr::from_bits((high as u128) << 64 | low as u128), port as u16, 0, 0)
 }
 
-/// [`FlowKey::both_directions`] for a short key that is not IPv4. It takes the words one by one, because as a whole
-/// the key would have to be in memory.
+/// [`FlowKey::both_directions`] for a short key that is not IPv4. The function takes the words one
+/// by one, because a reference to the whole key would force the key into memory.
 #[cold]
 #[inline(never)]
 const fn link_both_directions(a: u64, b: u64) -> (u64, u64) {
@@ -374,7 +380,7 @@ const fn link_both_directions(a: u64, b: u64) -> (u64, u64) {
     (key.words[0], key.words[1])
 }
 
-/// `a > b`, which a `const fn` cannot say for arrays.
+/// `a > b` for arrays, which a `const fn` cannot compare with the operator.
 const fn greater(a: [u8; 6], b: [u8; 6]) -> bool {
     let mut i = 0;
     while i < 6 {
@@ -386,8 +392,9 @@ const fn greater(a: [u8; 6], b: [u8; 6]) -> bool {
     false
 }
 
-/// The parts of a [`FlowKey`], for a `match` over its kinds. [`FlowKey::source`], [`FlowKey::destination`] and
-/// [`FlowKey::protocol`] are shorter if only IP is of interest. Ports are 0 if the protocol has none.
+/// The parts of a [`FlowKey`], for a `match` over its kinds. If only IP matters,
+/// [`FlowKey::source`], [`FlowKey::destination`] and [`FlowKey::protocol`] are shorter. Ports are 0
+/// if the protocol has none.
 ///
 /// ```
 /// use steerage_flow::{FlowKey, FlowParts};
@@ -433,13 +440,13 @@ pub enum FlowParts {
     Bytes {
         /// The first 40 bytes, padded with zeros.
         bytes: [u8; 40],
-        /// How many bytes were given.
+        /// The number of bytes that were passed to the constructor.
         len: usize,
     },
 }
 
-/// The usual notation: `tcp 10.0.0.1:5 > 10.0.0.2:80`, `icmp6 fd00::1 > fd00::2`, `link 02:00:00:00:00:01 >
-/// 02:00:00:00:00:02 0x0806`, `bytes c0ffee`. Ports are omitted if both are 0.
+/// Prints the usual notation: `tcp 10.0.0.1:5 > 10.0.0.2:80`, `icmp6 fd00::1 > fd00::2`, `link
+/// 02:00:00:00:00:01 > 02:00:00:00:00:02 0x0806`, `bytes c0ffee`. Ports are omitted if both are 0.
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.parts() {
@@ -479,7 +486,8 @@ fn fmt_protocol(f: &mut fmt::Formatter<'_>, protocol: u8) -> fmt::Result {
     }
 }
 
-/// The same text as [`Display`](fmt::Display), because the words as numbers would be unreadable.
+/// Prints the same text as [`Display`](fmt::Display), because the raw words of a key are
+/// unreadable.
 impl fmt::Debug for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FlowKey({self})")

@@ -1,13 +1,13 @@
-//! The flow limit: finds a flow that has more than half of the latest packets, so that small flows do not lose
-//! packets because of it.
+//! The flow limit: detects a flow that sends more than half of the latest packets, so that smaller
+//! flows do not lose packets because of that flow.
 //!
-//! It works like Linux's (`skb_flow_limit`, Willem de Bruijn, 2013): flows are distinguished by a table indexed by
-//! their hashes, and counted over the last 128 packets.
+//! The limit works like Linux's (`skb_flow_limit`, Willem de Bruijn, 2013). A table indexed by flow
+//! hashes counts each flow's share of the last 128 packets.
 
 use crate::hash::FlowHash;
 use crate::limits::FLOW_LIMIT_HISTORY;
 
-/// Counts the latest packets by flow.
+/// Counts each flow's share of the latest packets.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowLimit};
@@ -20,25 +20,25 @@ use crate::limits::FLOW_LIMIT_HISTORY;
 /// ```
 #[derive(Debug)]
 pub struct FlowLimit {
-    /// The table indices of the last packets, the oldest at `at`.
+    /// The table indices of the latest packets. The oldest index is at `at`.
     history: [u16; FLOW_LIMIT_HISTORY],
     at: usize,
-    /// How many of these packets each table entry has.
+    /// For each table entry, the number of packets in `history` that have this index.
     counts: Box<[u8]>,
 }
 
 impl FlowLimit {
-    /// Distinguishes flows by a table of `table_len` entries: a power of two, at most 65,536.
+    /// Makes a limit whose table has `table_len` entries: a power of two, at most 65,536.
     pub fn new(table_len: usize) -> Self {
         Self { history: [0; FLOW_LIMIT_HISTORY], at: 0, counts: vec![0; table_len].into() }
     }
 
-    /// Counts a packet, and returns whether its flow has too many.
+    /// Counts a packet, and returns true if the packet's flow exceeds its limit.
     pub fn is_over(&mut self, hash: FlowHash) -> bool {
         let place = hash.0 as usize & (self.counts.len() - 1);
         let oldest = std::mem::replace(&mut self.history[self.at], place as u16);
         self.at = (self.at + 1) % FLOW_LIMIT_HISTORY;
-        // At the beginning the history contains packets that never existed.
+        // A new history begins with entries for packets that never existed.
         let of_oldest = &mut self.counts[usize::from(oldest)];
         *of_oldest = of_oldest.saturating_sub(1);
         self.counts[place] += 1;
@@ -46,7 +46,7 @@ impl FlowLimit {
     }
 }
 
-/// The flow limits of some of the CPUs.
+/// The flow limits of those CPUs that have one.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowLimits};
@@ -61,13 +61,14 @@ impl FlowLimit {
 pub struct FlowLimits(Vec<Option<FlowLimit>>);
 
 impl FlowLimits {
-    /// Whether no CPU has a flow limit.
+    /// Returns true if no CPU has a flow limit.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Switches flow limits on for `limited`, and off for all other CPUs. Limits that are on stay as they are.
+    /// Switches flow limits on for the CPUs in `limited`, and off for all other CPUs. A limit that
+    /// is already on keeps its history.
     pub fn set(&mut self, limited: &[u16], table_len: usize) {
         let last = limited.iter().max().map_or(0, |cpu| usize::from(*cpu) + 1);
         self.0.resize_with(last, || None);
@@ -80,12 +81,13 @@ impl FlowLimits {
         }
     }
 
-    /// Whether `cpu` has a flow limit.
+    /// Returns true if `cpu` has a flow limit.
     pub fn has(&self, cpu: usize) -> bool {
         self.0.get(cpu).is_some_and(Option::is_some)
     }
 
-    /// Counts a packet for `cpu`. Returns whether its flow has too many there. Never, if the CPU has no flow limit.
+    /// Counts a packet for `cpu`, and returns true if the packet's flow exceeds that CPU's limit.
+    /// Returns false if the CPU has no flow limit.
     pub fn is_over(&mut self, cpu: usize, hash: FlowHash) -> bool {
         self.0.get_mut(cpu).and_then(Option::as_mut).is_some_and(|limit| limit.is_over(hash))
     }
@@ -95,7 +97,7 @@ impl FlowLimits {
 mod tests {
     use super::*;
 
-    /// How many packets are over the limit, if `packets` packets belong to these flows in turn.
+    /// The number of packets over the limit, if `packets` packets belong to these flows in turn.
     fn over(limit: &mut FlowLimit, flows: &[u32], packets: usize) -> usize {
         flows.iter().cycle().take(packets).filter(|flow| limit.is_over(FlowHash(**flow))).count()
     }
@@ -105,10 +107,11 @@ mod tests {
         let mut limit = FlowLimit::new(4096);
         // A flow that sends all packets may fill half of the history.
         assert_eq!(over(&mut limit, &[7], 1000), 1000 - FLOW_LIMIT_HISTORY / 2);
-        // Two flows with equal shares are not over the limit, once the packets before are forgotten.
+        // Two flows with equal shares are within the limit, as soon as the history contains only
+        // their packets.
         over(&mut limit, &[8, 9], FLOW_LIMIT_HISTORY);
         assert_eq!(over(&mut limit, &[8, 9], 1000), 0);
-        // Two thirds of the packets are too many, and only the packets of that flow are over the limit.
+        // Two thirds of the packets are too many, and only packets of that flow exceed the limit.
         over(&mut limit, &[1, 1, 2], FLOW_LIMIT_HISTORY);
         assert_eq!(over(&mut limit, &[1, 1, 2], 999), 666);
     }

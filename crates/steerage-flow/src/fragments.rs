@@ -1,13 +1,14 @@
-//! Keeps the fragments of a datagram together: the fragment that arrives first decides for the others.
+//! Keeps the fragments of a datagram together: the fragment that arrives first determines the key
+//! of all fragments.
 //!
-//! Only the first fragment of a datagram has ports. If it arrives first, it is steered by its flow, and the table
-//! records the flow's key for the other fragments. If another fragment arrives first, the ports are not known: the
-//! datagram gets a key of its own, and all of its fragments are steered by that key. Either way, all fragments of a
-//! datagram go to the same CPU, in order. The table holds keys and not CPUs, so a bucket that moves takes its
-//! fragments along.
+//! Only the first fragment of a datagram has ports. If that fragment arrives first, its flow's key
+//! steers it, and the table records the key for the other fragments. If another fragment arrives
+//! first, the ports are unknown. All fragments are then steered by a key made for the datagram. In
+//! both cases all fragments of a datagram reach the same CPU in order. The table stores keys and
+//! not CPUs, so that fragments follow when their bucket moves to another CPU.
 //!
-//! Each receive queue has a table of its own, which only the queue's owner uses. Only frames that are not plain reach
-//! it.
+//! Each receive queue has a table, which only the queue's owner uses. Frames that the fast path can
+//! read never reach the table.
 
 use crate::flow_key::FlowKey;
 use crate::hash::FlowHasher;
@@ -16,20 +17,22 @@ use crate::dissect::{Dissection, Fragment};
 use crate::limits::{FRAGMENT_SETS, FRAGMENT_TIME, FRAGMENT_WAYS};
 use crate::time::Timestamp;
 
-/// A datagram with fragments that have arrived.
+/// A datagram of which some fragments have arrived.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     datagram: FlowKey,
-    /// The key that its fragments are steered by.
+    /// The key by which the datagram's fragments are steered.
     key: FlowKey,
     since: Timestamp,
-    /// How many bytes of its data have arrived.
+    /// The number of the datagram's bytes that have arrived.
     bytes: u32,
-    /// The length of its data, which its last fragment states. `u32::MAX` until then.
+    /// The length of the datagram's data, which only the last fragment states. `u32::MAX` until
+    /// that fragment arrives.
     bytes_all: u32,
-    /// Whether the first fragment, which has the ports, has arrived.
+    /// True after the first fragment, which has the ports, has arrived.
     first_came: bool,
-    /// Whether the entry can be reused, because all of the datagram has arrived or the entry was never used.
+    /// True if the entry can be reused, because all of the datagram has arrived or the entry was
+    /// never used.
     free: bool,
 }
 
@@ -55,17 +58,17 @@ impl Entry {
     }
 }
 
-/// How often a queue's table could not remember a datagram.
+/// Counts datagrams that a queue's table could not keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FragmentCounts {
-    /// There was no free entry for the datagram.
+    /// Datagrams for which the table had no free entry.
     pub full: u64,
-    /// The datagram's time had run out.
+    /// Datagrams whose time in the table ran out.
     pub aged: u64,
 }
 
-/// The fragmented datagrams of a queue.
+/// The table of a queue's fragmented datagrams.
 ///
 /// ```
 /// use steerage_flow::dissect::{Layers, dissect};
@@ -114,18 +117,19 @@ impl FragmentTable {
         Self { sets: vec![[empty; FRAGMENT_WAYS]; FRAGMENT_SETS].into_boxed_slice(), counts: FragmentCounts::default() }
     }
 
-    /// The key that a frame is steered by. The inner datagram is looked up first, because the other fragments of the
-    /// outer datagram must follow the key that results.
+    /// Returns the key by which a frame is steered. The inner datagram is looked up first, because
+    /// the other fragments of the outer datagram must follow the key that results from the inner
+    /// one.
     pub fn steer(&mut self, found: &Dissection, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
         found.fragments.iter().rev().flatten().fold(found.key, |key, fragment| self.follow(fragment, key, hasher, now))
     }
 
-    /// The key that a fragment is steered by. `key` is the key of its headers, which counts if this is the first
-    /// fragment and arrives first.
+    /// Returns the key by which a fragment is steered. `key` is the key of the fragment's own
+    /// headers, which is used if `fragment` is the first of its datagram and arrives first.
     fn follow(&mut self, fragment: &Fragment, key: FlowKey, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
         let is_first = fragment.offset == 0;
         let own = if is_first { key } else { fragment.datagram };
-        // The hash is keyed, so no sender can aim at a set.
+        // The hash is keyed, so that no sender can fill a chosen set of the table.
         let set = &mut self.sets[hasher.hash(&fragment.datagram).0 as usize % FRAGMENT_SETS];
         let Some(entry) = set.iter_mut().find(|entry| entry.datagram == fragment.datagram) else {
             return match set.iter_mut().find(|entry| entry.free || entry.is_old(now)) {
@@ -134,7 +138,7 @@ impl FragmentTable {
                     own
                 }
                 None => {
-                    // All fragments of the datagram get this key without a table.
+                    // Every fragment computes this key from its own headers, without the table.
                     self.counts.full += 1;
                     fragment.datagram
                 }
@@ -144,7 +148,8 @@ impl FragmentTable {
         if is_old && !is_first {
             self.counts.aged += 1;
         }
-        // A second first fragment belongs to another datagram, because ids are reused.
+        // A repeated first fragment belongs to another datagram, because senders reuse
+        // identifications.
         if is_old || (is_first && entry.first_came) {
             *entry = Entry::begin(fragment, own, now);
             return own;
@@ -153,7 +158,7 @@ impl FragmentTable {
         entry.key
     }
 
-    /// The counts since the last call.
+    /// Returns the counts since the last call.
     pub fn take_counts(&mut self) -> FragmentCounts {
         std::mem::take(&mut self.counts)
     }
@@ -189,7 +194,7 @@ mod tests {
         let own = fragment(7, 8, true).datagram;
         let mut at = |offset, more| table.follow(&fragment(7, offset, more), FLOW, &hasher, Timestamp::ZERO);
         assert_eq!([at(8, true), at(0, true), at(16, false)], [own; 3]);
-        // Another datagram with the same id, whose first fragment arrives first.
+        // Another datagram with the same identification, whose first fragment arrives first.
         assert_eq!([at(0, true), at(8, false)], [FLOW; 2]);
     }
 
@@ -205,7 +210,8 @@ mod tests {
         assert_eq!(table.take_counts(), FragmentCounts::default());
     }
 
-    /// If the table is full, each datagram is steered by its own key, including its first fragment.
+    /// If the table is full, every fragment is steered by its datagram's own key, even the first
+    /// fragment.
     #[test]
     fn a_full_table_is_counted_and_splits_nothing() {
         let (mut table, hasher) = table();
@@ -215,14 +221,14 @@ mod tests {
             let key = table.follow(&fragment(id, 0, true), FLOW, &hasher, Timestamp::ZERO);
             own += u64::from(key != FLOW);
             assert!(key == FLOW || key == fragment(id, 0, true).datagram);
-            // The other fragments get the same key as the first.
+            // The later fragments get the same key as the first fragment.
             assert_eq!(table.follow(&fragment(id, 8, true), FLOW, &hasher, Timestamp::ZERO), key);
         }
         assert_eq!(u64::from(many) - own, (FRAGMENT_SETS * FRAGMENT_WAYS) as u64);
         assert_eq!(table.take_counts(), FragmentCounts { full: 2 * own, aged: 0 });
     }
 
-    /// Complete datagrams free their entries: the table is never full, however many there are.
+    /// Complete datagrams free their entries, so that the table never fills up.
     #[test]
     fn whole_datagrams_make_room() {
         let (mut table, hasher) = table();

@@ -1,7 +1,7 @@
-//! Finds the key that a frame is steered by, and hashes it.
+//! Finds the key by which a frame is steered, and hashes the key.
 //!
-//! The key of most frames is the flow that their headers identify. A fragment has the key that the fragment of its
-//! datagram that arrived first decided on ([`FragmentTable`]). A program may supply keys of its own
+//! The key of most frames is the flow in their headers. All fragments of a datagram have the key
+//! that the earliest fragment determined ([`FragmentTable`]). A program may supply keys of its own
 //! ([`CustomKey`]).
 
 #[cfg(test)]
@@ -18,25 +18,26 @@ use crate::hash::{FlowHash, FlowHasher, Hashing, PlainFrames, TOGETHER};
 use crate::link_type::LinkType;
 use crate::time::Timestamp;
 
-/// Fewer frames than this are hashed one by one.
+/// A batch with fewer frames is hashed frame by frame.
 const LEAST_TOGETHER: usize = 4;
 
-/// The flow that a frame is steered by: the flow of its headers or, for a fragment, the flow that its datagram
-/// follows.
+/// Returns the flow by which a frame is steered: the flow in its headers or, for a fragment, the
+/// flow that its datagram follows.
 fn steered_by(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
     match found.fragments {
-        // Without a flow the direction does not matter.
+        // A frame without a flow has no direction, so both directions share a key.
         _ if !found.is_flow => found.key.both_directions(),
         [None, _] => found.key,
         _ => fragments.steer(found, hasher, now),
     }
 }
 
-/// Finds the keys that a receive queue's frames are steered by, with the code that steers them. For tools that
-/// explain steering: a packet carries only the hash of its key.
+/// Finds the keys by which a receive queue's frames are steered, with the same code that steers the
+/// frames. Tools that explain steering need the keys, because a packet carries only the hash of its
+/// key.
 ///
-/// All fragments of a datagram follow the fragment that arrives first, so a `SteeringKeys` stands for one queue and
-/// must see all of its frames in order.
+/// All fragments of a datagram follow the fragment that arrives first. Therefore one `SteeringKeys`
+/// stands for one queue and must see all frames of that queue in order.
 ///
 /// ```
 /// use steerage_flow::dissect::{self, Layers};
@@ -69,19 +70,20 @@ impl fmt::Debug for SteeringKeys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SteeringKey {
-    /// The flow that the frame is steered by, in the direction in which the frame goes.
+    /// The flow by which the frame is steered, in the direction of the frame.
     pub flow: FlowKey,
-    /// The key that is hashed.
+    /// The key that is hashed for the frame.
     pub hashed: FlowKey,
 }
 
 impl SteeringKeys {
-    /// For a queue of a handler with this affinity, in an instance with this hash.
+    /// Makes the keys of a queue whose handler has this affinity, in an instance with this hash.
     pub fn new(hasher: FlowHasher, affinity: Affinity) -> Self {
         Self { hasher, affinity, fragments: FragmentTable::new() }
     }
 
-    /// The key of the next frame. `found` comes from [`dissect::dissect`], with the layers of the instance.
+    /// Returns the key of the next frame. `found` is the frame's [`dissect::dissect`], with the
+    /// instance's layers.
     pub fn of(&mut self, found: &Dissection, now: Timestamp) -> SteeringKey {
         let flow = steered_by(found, &mut self.fragments, &self.hasher, now);
         let hashed = self.affinity.key(flow);
@@ -89,8 +91,9 @@ impl SteeringKeys {
     }
 }
 
-/// Which part of a frame's flow is hashed. It is a trait and not a closure, because only a method can be marked to be
-/// inlined into the loop of each hash kernel: that takes 11 ticks per packet instead of 34.
+/// Selects the part of a frame's flow that is hashed. `KeyRule` is a trait because only a method,
+/// and no closure, can be marked to be inlined into the loop of each hash kernel. Inlining takes 11
+/// ticks per packet instead of 34.
 ///
 /// ```
 /// use steerage_flow::dissect::Layers;
@@ -126,14 +129,16 @@ impl SteeringKeys {
 /// assert_ne!(flows.hash_one(&packet, LinkType::RAW), flows.hash_one(&other, LinkType::RAW));
 /// ```
 pub trait KeyRule: Send + Sync {
-    /// A key that the program supplies for a frame that begins with this kind of header, in place of the frame's flow.
+    /// Returns the program's own key for a frame whose first header is a `LinkType` header. The own
+    /// key replaces the frame's flow.
     #[inline(always)]
     fn custom(&self, _: &[u8], _: LinkType) -> Option<FlowKey> {
         None
     }
 
-    /// The affinity that this rule amounts to, if it has no custom keys and `of_flow` is [`Affinity::key`] for every flow. The hash of
-    /// most frames is then computed without making a key.
+    /// Returns the affinity that is equivalent to this rule: the rule has no custom keys, and
+    /// `of_flow` equals [`Affinity::key`] for every flow. The hash of most frames is then computed
+    /// without making a key.
     #[inline(always)]
     fn affinity(&self) -> Option<Affinity> {
         None
@@ -143,7 +148,7 @@ pub trait KeyRule: Send + Sync {
     fn of_flow(&self, flow: FlowKey) -> FlowKey;
 }
 
-/// Hashes both directions of a flow alike.
+/// Gives both directions of a flow the same hash.
 #[derive(Clone, Copy, Debug)]
 pub struct BothDirections;
 
@@ -151,7 +156,8 @@ pub struct BothDirections;
 #[derive(Clone, Copy, Debug)]
 pub struct OneDirection;
 
-/// Asks a function of the program for the key, and another rule if that function returns none.
+/// Calls a function of the program for the key, and uses another rule if that function returns
+/// none.
 #[derive(Clone, Copy, Debug)]
 pub struct CustomKey<F, K>(pub F, pub K);
 
@@ -200,24 +206,24 @@ pub struct FrameHasher<K> {
 }
 
 impl<K: KeyRule> FrameHasher<K> {
-    /// A hasher for the key that `rule` makes from the flow at `layers`.
+    /// Makes a hasher for the key that `rule` makes from the flow at `layers`.
     pub fn new(hasher: FlowHasher, layers: Layers, rule: K) -> Self {
         Self { hasher, layers, rule }
     }
 
-    /// Which flow counts if packets are in tunnels.
+    /// Returns which flow of a tunnelled packet is hashed.
     pub fn layers(&self) -> Layers {
         self.layers
     }
 
-    /// The hasher of the keys.
+    /// Returns the hasher of the keys.
     #[inline]
     pub fn hasher(&self) -> &FlowHasher {
         &self.hasher
     }
 
-    /// Hashes frames that arrived together at the time `now` and all begin with a `link` header. Returns how many of
-    /// them belong to no flow.
+    /// Hashes frames that arrived together at the time `now` and that all begin with a `link`
+    /// header. Returns the number of frames that belong to no flow.
     pub fn hash_batch<T>(
         &self,
         frames: &mut [T],
@@ -246,7 +252,8 @@ impl<K: KeyRule> FrameHasher<K> {
         batch.0.unparsed.get()
     }
 
-    /// The hash of one frame, without a fragment table: a fragment other than the first is hashed by its datagram.
+    /// Returns the hash of one frame without a fragment table: a fragment other than the first is
+    /// hashed by its datagram's own key.
     pub fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         if let Some(key) = self.rule.custom(frame, link) {
             return self.hasher.hash(&key);
@@ -265,17 +272,18 @@ impl<K: KeyRule> FrameHasher<K> {
     }
 }
 
-/// Access to the bytes of a frame, and to the place of its hash. Mark both functions `#[inline(always)]`: see
-/// [`Hashing`].
+/// Reads the bytes of a frame, and stores the frame's hash. Mark both functions
+/// `#[inline(always)]`: see [`Hashing`].
 pub trait FrameAccess<T> {
-    /// The bytes of a frame. It may prefetch them: it is called for all frames of a batch before the first one is read.
+    /// Returns the bytes of a frame. This function is called for all frames of a batch before the
+    /// first frame is read, so it may prefetch the bytes.
     fn bytes<'f>(&'f self, frame: &'f T) -> &'f [u8];
 
     /// Stores a frame's hash.
     fn set_hash(&self, frame: &mut T, hash: FlowHash);
 }
 
-/// Prefetches frames that are read one by one afterwards.
+/// Prefetches frames that are then read one by one.
 #[inline(always)]
 fn fetch<T>(frames: &[T], access: &impl FrameAccess<T>) {
     for frame in frames {
@@ -294,7 +302,7 @@ struct BatchKeys<'a, K, A> {
 }
 
 impl<K: KeyRule, A> BatchKeys<'_, K, A> {
-    /// The key of any frame, by a full dissection.
+    /// Returns the key of any frame, by a full dissection.
     #[cold]
     #[inline(never)]
     fn of_any(&self, frame: &[u8]) -> FlowKey {
@@ -330,7 +338,8 @@ impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for EthernetFrames<'_, K, A> {
 }
 
 impl<K: KeyRule, A> EthernetFrames<'_, K, A> {
-    /// Hashes at most [`TOGETHER`] frames: the plain ones by `kernel`, then the others one by one, in their order.
+    /// Hashes at most [`TOGETHER`] frames: first the plain frames by `kernel`, then all other
+    /// frames one by one in order.
     #[inline(always)]
     fn hash_together<T>(&self, frames: &mut [T], affinity: Affinity, kernel: PlainFrames<'_>)
     where

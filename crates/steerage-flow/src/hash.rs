@@ -1,16 +1,18 @@
-//! Flow hashes: a packet's hash chooses its bucket, and so its CPU.
+//! Flow hashes: a packet's hash selects its bucket, and the bucket selects the CPU.
 //!
-//! A [`FlowKey`] is what is hashed, a [`FlowHasher`] is how it is hashed, and a [`FlowHash`] is the 32-bit result.
-//! There are two kinds of hash for two purposes:
+//! A [`FlowKey`] is hashed by a [`FlowHasher`] into a 32-bit [`FlowHash`]. There are two kinds of
+//! hash for two purposes:
 //!
-//! * **Keyed** ([`FlowHasher::keyed`]): AES rounds, or SipHash-1-3 if the CPU has no AES instructions. An attacker
-//!   who does not know the [`HashKey`] cannot aim packets at one CPU. Use this hash for steering.
-//! * **Toeplitz** ([`FlowHasher::toeplitz`]): the hash that network cards compute for receive side scaling (RSS). It
-//!   is linear, so a single observed collision yields any number of others. Use it to agree with hardware.
+//! * **Keyed** ([`FlowHasher::keyed`]): AES rounds, or SipHash-1-3 if the CPU has no AES
+//!   instructions. An attacker who does not know the [`HashKey`] cannot aim packets at one CPU. Use
+//!   this hash for steering.
+//! * **Toeplitz** ([`FlowHasher::toeplitz`]): the hash that network cards compute for receive side
+//!   scaling (RSS). Use this hash to agree with hardware. Toeplitz is linear, so an attacker who
+//!   observes one collision can construct any number of further collisions.
 //!
-//! Packets are hashed one batch at a time ([`FlowHasher::hash_batch_with`]). A function compiled for a CPU feature
-//! cannot be inlined into a function that is not, so a call per packet would cost more than the AES rounds
-//! themselves.
+//! Packets are hashed one batch at a time ([`FlowHasher::hash_batch_with`]). The compiler cannot
+//! inline a function that uses a CPU feature into a caller compiled without that feature. A call
+//! per packet would cost more than the AES rounds.
 
 #[cfg(not(target_arch = "x86_64"))]
 mod absent;
@@ -48,15 +50,17 @@ use toeplitz::Table;
 
 use crate::flow_key::FlowKey;
 
-/// The most frames that [`PlainFrames`] hashes together, as many as a word has bits.
+/// The most frames that [`PlainFrames`] hashes together: one for each bit of a word.
 pub(crate) const TOGETHER: usize = u64::BITS as usize;
 
-/// Pairs of a source port and a destination port, in network byte order. Either port alone may identify a tunnel.
+/// Pairs of a source port and a destination port, in network byte order. Either port alone may
+/// identify a tunnel.
 pub(crate) type PortPairs = [[[u8; 2]; 2]; 8];
 
-/// The hash of a flow: 32 bits. If the hasher is keyed, all bits are equally good.
+/// The hash of a flow: 32 bits. With a keyed hasher, all bits are equally well distributed.
 ///
-/// It is displayed as eight hexadecimal digits, most significant first, as the RSS verification suite prints them.
+/// A hash is displayed as eight hexadecimal digits, most significant first, as in the RSS
+/// verification suite.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct FlowHash(pub u32);
 
@@ -66,10 +70,11 @@ impl fmt::Display for FlowHash {
     }
 }
 
-/// Supplies the keys of a batch, and takes its hashes.
+/// Supplies the keys of a batch, and stores its hashes.
 ///
-/// Mark both functions `#[inline(always)]`, and also the functions that they usually call. They are compiled into the
-/// loop of each kernel, and only a method can be marked like this, and no closure.
+/// Mark both functions `#[inline(always)]`, and also the functions that they usually call. Both
+/// functions are compiled into the loop of each hash kernel. The trait exists because a closure
+/// cannot be marked for inlining.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowHasher, FlowKey, Hashing, HashKey};
@@ -94,21 +99,23 @@ impl fmt::Display for FlowHash {
 /// assert_eq!(batch[0].cpu, 7);
 /// ```
 pub trait Hashing<T> {
-    /// The key of an item.
+    /// Returns the key of an item.
     fn key(&self, item: &T) -> FlowKey;
 
-    /// Takes the hash of that key.
+    /// Stores the hash of the item's key.
     fn store(&self, item: &mut T, hash: FlowHash);
 }
 
-/// One way to hash. A kernel that needs a CPU feature can only be constructed if the CPU has it, so a value of the
-/// kernel proves that its instructions may run.
+/// A hash function for one instruction set. A kernel that needs a CPU feature can only be
+/// constructed if the CPU has the feature. The kernel's value therefore proves that its
+/// instructions may run.
 trait Kernel {
     /// The result of [`FlowHasher::name`].
     const NAME: &'static str;
 
-    /// Always inlined. If the kernel needs a CPU feature, it is inlined into a function compiled for that feature.
-    /// (In other functions the result is correct too, but each of its instructions becomes a call.)
+    /// Hashes one key. This function is always inlined. A kernel that needs a CPU feature inlines
+    /// it into a function compiled for that feature. (In other functions the result is correct too,
+    /// but each special instruction becomes a call.)
     fn hash(&self, key: &FlowKey) -> u32;
 
     #[inline(always)]
@@ -119,18 +126,18 @@ trait Kernel {
         }
     }
 
-    /// A kernel that needs a CPU feature overrides this and calls [`hash_each`](Kernel::hash_each) from a function
-    /// compiled for the feature.
+    /// Hashes a batch. A kernel that needs a CPU feature overrides this function and calls
+    /// [`hash_each`](Kernel::hash_each) from a function compiled for the feature.
     #[inline(always)]
     fn hash_batch<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
         self.hash_each(batch, hashing);
     }
 }
 
-/// Hashes flow keys with the kind of hash chosen at construction.
+/// Hashes flow keys with the kind of hash that was selected at construction.
 ///
-/// Two hashers with the same [`name`](FlowHasher::name) and equal keys give equal hashes, and so do the two forms of
-/// Toeplitz. AES and SipHash do not agree with each other.
+/// Two hashers with the same [`name`](FlowHasher::name) and equal keys return equal hashes. The two
+/// implementations of Toeplitz agree as well. AES and SipHash do not agree with each other.
 ///
 /// ```
 /// use steerage_flow::{FlowHasher, FlowKey, HashKey};
@@ -151,7 +158,8 @@ enum Kind {
     Gfni(Gfni),
 }
 
-/// Evaluates `$body` with `$kernel` bound to the kernel in `$hasher`, compiled for each of them.
+/// Evaluates `$body` with `$kernel` bound to the kernel in `$hasher`, and compiles `$body` for each
+/// kernel.
 macro_rules! with_kernel {
     ($hasher:expr, $kernel:ident => $body:expr) => {
         match &$hasher.0 {
@@ -164,10 +172,11 @@ macro_rules! with_kernel {
 }
 
 impl FlowHasher {
-    /// The hash of that kind with `key`.
+    /// Makes a hasher of this kind with `key`.
     ///
     /// # Errors
-    /// [`HashUnavailable`] if this CPU lacks the instructions: only for [`HashKind::Aes`] and [`HashKind::ToeplitzGfni`].
+    /// [`HashUnavailable`] if this CPU lacks the instructions. Only [`HashKind::Aes`] and
+    /// [`HashKind::ToeplitzGfni`] need special instructions.
     ///
     /// ```
     /// # use steerage_flow::{FlowHasher, HashKey, HashKind};
@@ -189,8 +198,8 @@ impl FlowHasher {
         }
     }
 
-    /// The hash for steering: unpredictable to anyone who does not know `key`. Uses AES if this CPU has it, otherwise
-    /// SipHash.
+    /// The hash for steering, which nobody can predict without `key`. The hasher uses AES if this
+    /// CPU has AES instructions, and SipHash otherwise.
     ///
     /// ```
     /// # use steerage_flow::{FlowHasher, HashKey};
@@ -202,42 +211,47 @@ impl FlowHasher {
         FlowHasher::aes(key).unwrap_or_else(|| FlowHasher::sip(key))
     }
 
-    /// Four AES rounds per block, with round keys derived from `key`. `None` if this CPU has no AES instructions.
+    /// Four AES rounds per block, with round keys derived from `key`. `None` if this CPU has no AES
+    /// instructions.
     #[must_use]
     pub fn aes(key: &HashKey) -> Option<FlowHasher> {
         Aes::new(key).map(|kernel| FlowHasher(Kind::Aes(kernel)))
     }
 
-    /// SipHash-1-3 with a 128-bit key derived from `key`. It runs on every CPU and takes about three times as long as
-    /// AES.
+    /// SipHash-1-3 with a 128-bit key derived from `key`. SipHash runs on every CPU and takes about
+    /// three times as long as AES.
     #[must_use]
     pub fn sip(key: &HashKey) -> FlowHasher {
         FlowHasher(Kind::Sip(Sip::new(key)))
     }
 
-    /// The hash that RSS hardware with this `key` computes, by the fastest means that this CPU has.
+    /// The hash that RSS hardware computes with this `key`, by the fastest implementation for this
+    /// CPU.
     ///
-    /// The input is the one that the RSS specification defines, in the order of the flow key: source address,
-    /// destination address and, if the protocol is TCP, UDP or SCTP, source and destination port. If the key is a link
-    /// or custom key, its first 36 bytes are hashed, which is all that a 40-byte key covers. Its length and kind do not count.
+    /// The input is the one that the RSS specification defines, in the order of the flow key:
+    /// source address, destination address and, if the protocol is TCP, UDP or SCTP, source and
+    /// destination port. For a link or custom key, only the first 36 bytes are hashed, because a
+    /// 40-byte hash key covers no more. The length and the kind of such a key are not hashed.
     #[must_use]
     pub fn toeplitz(key: &HashKey) -> FlowHasher {
         FlowHasher::toeplitz_gfni(key).unwrap_or_else(|| FlowHasher::toeplitz_table(key))
     }
 
-    /// [`toeplitz`](FlowHasher::toeplitz) by a table of 36 KiB, on every CPU, with one look-up per byte.
+    /// [`toeplitz`](FlowHasher::toeplitz) with a table of 36 KiB and one look-up per byte, which
+    /// runs on every CPU.
     #[must_use]
     pub fn toeplitz_table(key: &HashKey) -> FlowHasher {
         FlowHasher(Kind::Table(Table::new(key)))
     }
 
-    /// [`toeplitz`](FlowHasher::toeplitz) by bit-matrix products. `None` if this CPU lacks GFNI or AVX2.
+    /// [`toeplitz`](FlowHasher::toeplitz) with bit-matrix products. `None` if this CPU lacks GFNI
+    /// or AVX2.
     #[must_use]
     pub fn toeplitz_gfni(key: &HashKey) -> Option<FlowHasher> {
         Gfni::new(key).map(|kernel| FlowHasher(Kind::Gfni(kernel)))
     }
 
-    /// The name of the hash: `aes`, `siphash-1-3`, `toeplitz-table` or `toeplitz-gfni`.
+    /// Returns the name of the hash: `aes`, `siphash-1-3`, `toeplitz-table` or `toeplitz-gfni`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         fn of<K: Kernel>(_: &K) -> &'static str {
@@ -246,7 +260,8 @@ impl FlowHasher {
         with_kernel!(self, kernel => of(kernel))
     }
 
-    /// Hashes one key. On the packet path use [`hash_batch_with`](FlowHasher::hash_batch_with).
+    /// Hashes one key. On the packet path, use [`hash_batch_with`](FlowHasher::hash_batch_with)
+    /// instead.
     #[must_use]
     pub fn hash(&self, key: &FlowKey) -> FlowHash {
         let mut batch = [(*key, FlowHash(0))];
@@ -254,15 +269,16 @@ impl FlowHasher {
         batch[0].1
     }
 
-    /// Hashes a batch: stores the hash of the key of each item of `batch`, in order, as `hashing` defines. The kind
-    /// of hash is looked up once per batch, and no function is called per item: see [`Hashing`].
+    /// Hashes a batch: reads the key of each item of `batch` and stores the key's hash, as
+    /// `hashing` defines. The kind of hash is looked up once per batch, and no function is called
+    /// per item: see [`Hashing`].
     #[inline]
     pub fn hash_batch_with<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
         with_kernel!(self, kernel => kernel.hash_batch(batch, hashing));
     }
 
-    /// The kernel that reads the keys of plain frames itself, without making a [`FlowKey`]: for AES, if this CPU has the
-    /// instructions. Frames with one of the ports in `tunnels` are not plain.
+    /// Returns the kernel that hashes plain frames without making a [`FlowKey`], if this CPU has
+    /// AES. A frame with one of the ports in `tunnels` is not plain.
     #[inline]
     pub(crate) fn plain_frames(&self, tunnels: &'static PortPairs) -> Option<PlainFrames<'_>> {
         match &self.0 {
@@ -271,11 +287,12 @@ impl FlowHasher {
         }
     }
 
-    /// [`hash_batch_with`](FlowHasher::hash_batch_with) for closures: `store(item, hash of key(item))` for each item.
+    /// [`hash_batch_with`](FlowHasher::hash_batch_with) for closures: `store(item, hash of
+    /// key(item))` for each item.
     ///
-    /// Use this if the key is at hand. A closure that reads packet headers is too large for the compiler to inline it
-    /// into four kernels by itself, and then costs more than the hash (35 ticks instead of 13). Write a [`Hashing`]
-    /// in that case.
+    /// Use this function if the keys already exist. A closure that reads packet headers is too
+    /// large for the compiler to inline it into four kernels, and then costs more than the hash (35
+    /// ticks instead of 13). Implement [`Hashing`] in that case.
     ///
     /// ```
     /// # use steerage_flow::{FlowHash, FlowHasher, FlowKey, HashKey};
@@ -307,14 +324,14 @@ impl<T, K: Fn(&T) -> FlowKey, S: Fn(&mut T, FlowHash)> Hashing<T> for Closures<K
     }
 }
 
-/// Prints only the [name](FlowHasher::name), because the key is the secret of the run.
+/// Prints only the [name](FlowHasher::name), because the hash key must stay secret.
 impl fmt::Display for FlowHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-/// Prints only the name, because the key is the secret of the run.
+/// Prints only the name, because the hash key must stay secret.
 impl fmt::Debug for FlowHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FlowHasher({})", self.name())

@@ -1,26 +1,28 @@
-//! From a frame's headers to its flow, and from the flow to a hash: a dissector and hash functions for packet steering.
+//! Finds the flow of a frame from its headers, and hashes the flow: a dissector and hash functions
+//! for packet steering.
 //!
-//! * [`dissect::flow_key`] reads the flow of a frame: through VLAN tags, MPLS labels, PPP and tunnels (GRE, VXLAN, Geneve,
-//!   GTP-U). Its work is bounded however deep a frame is nested, and it is fuzzed.
-//! * [`FlowHasher`] hashes flows a batch at a time: by AES or SipHash with a secret key, or by Toeplitz exactly as network
-//!   cards do for receive side scaling (RSS).
-//! * [`FragmentTable`] keeps the fragments of a datagram with their flow.
+//! * [`dissect::flow_key`] reads the flow of a frame: through VLAN tags, MPLS labels, PPP and
+//!   tunnels (GRE, VXLAN, Geneve, GTP-U). The work is bounded, however deep the headers are nested,
+//!   and the dissector is fuzzed.
+//! * [`FlowHasher`] hashes flows a batch at a time: by AES or SipHash with a secret key, or by
+//!   Toeplitz exactly as network cards do for receive side scaling (RSS).
+//! * [`FragmentTable`] keeps the fragments of a datagram on the CPU of their flow.
 //!
-//! The modules import downwards only:
+//! A module imports only modules below it in this table:
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `frame_key` | from a frame to the key that it is steered by: [`SteeringKeys`], [`FrameHasher`] |
-//! | `fragments`, `flow_limit` | datagrams in fragments: [`FragmentTable`]; a flow that has too much: [`FlowLimit`] |
+//! | `frame_key` | from a frame to the key by which it is steered: [`SteeringKeys`], [`FrameHasher`] |
+//! | `fragments`, `flow_limit` | fragmented datagrams: [`FragmentTable`]; flows with too many packets: [`FlowLimit`] |
 //! | [`dissect`] | from a frame's headers to its [`FlowKey`] |
-//! | [`offload`] | super-frames: [`Offload`](offload::Offload), the packets that they stand for, and how packets are merged |
+//! | [`offload`] | super-frames: [`Offload`](offload::Offload), how they are cut into packets, and how packets are merged |
 //! | [`hash`] | the hash functions, and all `unsafe` of this crate |
 //! | `affinity` | which packets must stay together: [`Affinity`] |
 //! | `flow_key` | the key of a flow, in the form in which it is hashed: [`FlowKey`] |
 //! | [`wire`] | protocol numbers, the layout of headers, the Internet checksum, and a builder of frames |
 //! | `link_type`, `time`, `limits` | the type of a frame's first header; clocks; every limit with its reason |
 //!
-//! Nothing here depends on another crate of steerage.
+//! This crate depends on no other crate of steerage.
 #![deny(unsafe_code)]
 
 // Doc examples and tests name the crate as its users do.

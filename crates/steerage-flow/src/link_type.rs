@@ -1,6 +1,7 @@
 //! The type of a frame's first header.
 
-/// The type of a frame's first header, by tcpdump's numbers (<https://www.tcpdump.org/linktypes.html>).
+/// The type of a frame's first header, with tcpdump's numbers
+/// (<https://www.tcpdump.org/linktypes.html>).
 ///
 /// ```
 /// use steerage_flow::dissect::{Layers, dissect};
@@ -19,15 +20,15 @@ impl LinkType {
     pub const NULL: Self = Self(0);
     /// An Ethernet header.
     pub const ETHERNET: Self = Self(1);
-    /// PPP (RFC 1661), with or without HDLC's address and control.
+    /// PPP (RFC 1661), with or without the address and control bytes of HDLC.
     pub const PPP: Self = Self(9);
-    /// IPv4 or IPv6, with the number that the BSDs use.
+    /// IPv4 or IPv6 without a link header, with the number that the BSDs use.
     pub const RAW_BSD: Self = Self(12);
-    /// IPv4 or IPv6, with the number that OpenBSD uses.
+    /// IPv4 or IPv6 without a link header, with the number that OpenBSD uses.
     pub const RAW_OPENBSD: Self = Self(14);
-    /// PPP in HDLC framing (RFC 1662), or Cisco's.
+    /// PPP in HDLC framing (RFC 1662), or Cisco's framing.
     pub const PPP_HDLC: Self = Self(50);
-    /// IPv4 or IPv6.
+    /// IPv4 or IPv6 without a link header.
     pub const RAW: Self = Self(101);
     /// Cisco's HDLC framing.
     pub const C_HDLC: Self = Self(104);
@@ -35,14 +36,15 @@ impl LinkType {
     pub const LOOP: Self = Self(108);
     /// Linux cooked capture.
     pub const LINUX_SLL: Self = Self(113);
-    /// IPv4.
+    /// IPv4 without a link header.
     pub const IPV4: Self = Self(228);
-    /// IPv6.
+    /// IPv6 without a link header.
     pub const IPV6: Self = Self(229);
     /// Linux cooked capture, version 2.
     pub const LINUX_SLL2: Self = Self(276);
 
-    /// The supported types. A slot has four bits for an index in this list, and contains 0 (Ethernet) if no type was written.
+    /// The supported link types. A slot stores an index into this list in four bits. A slot without
+    /// a stored type contains 0 (Ethernet).
     pub const READ: &[Self] = &[
         Self::ETHERNET,
         Self::RAW,
@@ -64,12 +66,13 @@ impl LinkType {
     /// A type that is not supported.
     pub const UNKNOWN: Self = Self(u16::MAX);
 
-    /// Its index in the list of supported types, or the length of the list if it is not supported. Four bits hold it.
+    /// The index of this type in the list of supported types, or the length of the list for any
+    /// other type. The index fits into four bits.
     pub fn code(self) -> u8 {
         Self::READ.iter().position(|link| *link == self).unwrap_or(Self::READ.len()) as u8
     }
 
-    /// The type with this [`code`](Self::code).
+    /// Returns the type with this [`code`](Self::code).
     #[inline]
     pub fn of_code(code: u8) -> Self {
         Self::READ.get(usize::from(code)).copied().unwrap_or(Self::UNKNOWN)

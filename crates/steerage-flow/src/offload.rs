@@ -1,18 +1,18 @@
-//! Super-frames: a frame that stands for several packets, because an offload left them in one piece
-//! (TSO, USO, GRO). Also packets whose checksum another part of the system must finish.
+//! Super-frames: frames that stand for several packets, because an offload (TSO, USO, GRO) merged
+//! or never cut these packets. Also packets whose checksum is still to be finished.
 //!
-//! A super-frame has the headers of its first packet and the payload of all packets. It belongs to
-//! one flow, so it is steered, queued and handled as one frame, at a fortieth of the cost. It is
-//! cut late, on the CPU that handles it, or not at all: TUN, TAP, veth and UDP sockets take
-//! super-frames as they are. So do virtual machines.
+//! A super-frame has the headers of its first packet and the payload of all packets. All packets
+//! belong to one flow, so a super-frame is steered, queued and handled as one frame, at a fortieth
+//! of the cost of its packets. A super-frame is cut late, on the CPU that handles it, or never.
+//! TUN, TAP, veth, UDP sockets and virtual machines accept super-frames uncut.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | here | [`Offload`]: the work that was left to do for a frame |
+//! | this file | [`Offload`]: the work that an offload left undone for a frame |
 //! | `virtio` | `struct virtio_net_hdr`, the form that the kernel and virtual machines use |
 //! | `segments` | [`Segments`]: iterates over the packets of a frame |
 //! | `coalesce` | [`coalesce`]: makes super-frames from packets, by the rules of Linux GRO |
-//! | `layout` | the positions of headers |
+//! | `layout` | the positions of a packet's headers |
 //!
 //! Nothing in this module copies a payload or allocates memory.
 
@@ -38,34 +38,35 @@ pub use virtio::VIRTIO_BYTES;
 /// extension headers, TCP with all options (60).
 pub const HEADER_BYTES_MAX: usize = 192;
 
-/// The most packets that a frame may stand for. A frame of 64 KiB has 45 packets at an MTU of 1500.
-/// It reaches this limit only with 16 bytes per packet. A hostile guest could request 65,536
-/// packets of one byte.
+/// The most packets that a frame may stand for. A frame of 64 KiB has 45 packets at an MTU of 1500,
+/// and reaches this limit only with 16 bytes per packet. The limit exists because a hostile guest
+/// could request 65,536 packets of one byte.
 pub const SEGMENTS_MAX: usize = 4096;
 
 /// The contents of a super-frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffloadKind {
-    /// One packet. Only its checksum was left to do.
+    /// One packet, of which only the checksum is unfinished.
     Single,
     /// Segments of TCP (TSO, GRO).
     Tcp,
-    /// UDP datagrams of equal size (USO, UDP GRO). The last one may be shorter.
+    /// UDP datagrams of equal size (USO, UDP GRO), of which the last datagram may be shorter.
     Udp,
 }
 
 /// The state of a frame's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// The checksum is in the packet, as on any wire. In a super-frame it has no use, because each
-    /// packet gets its own.
+    /// The checksum is in the packet, as on any wire. The checksum of a super-frame is not used,
+    /// because each packet gets a checksum when the frame is cut.
     Complete,
-    /// The checksum field holds only the sum of the pseudo-header. The rest must be added.
+    /// The checksum field contains only the sum of the pseudo-header. The sum of header and payload
+    /// must be added.
     Partial,
 }
 
-/// The work that an offload left to do for a frame: the size of the packets to cut it into, and the
-/// checksum to finish.
+/// The work that an offload left undone for a frame: the size of the packets into which the frame
+/// is cut, and the checksum to finish.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -86,7 +87,7 @@ pub enum ChecksumState {
 pub struct Offload {
     kind: OffloadKind,
     checksum: ChecksumState,
-    /// The congestion window was reduced: TCP's CWR flag, which only the first packet has.
+    /// True if the congestion window was reduced: TCP's CWR flag, which only the first packet has.
     ecn: bool,
     segment_bytes: u16,
     header_bytes: u16,
@@ -95,18 +96,18 @@ pub struct Offload {
     checksum_at: u16,
 }
 
-/// The statement about a frame's offload is impossible.
-/// The example of [`Offload`] returns it.
+/// The reason why the description of a frame's offload is impossible. See the example of
+/// [`Offload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadOffload {
-    /// The stated checksum field lies outside of the frame, or the headers have no checksum at that
+    /// The checksum field would be outside of the frame, or the headers have no checksum at that
     /// position.
     Checksum,
-    /// The kind of segmentation was never requested.
+    /// The kind of segmentation was never enabled on the device.
     Kind,
     /// The headers do not match the kind, are cut off, or are longer than [`HEADER_BYTES_MAX`].
     Header,
-    /// The segments have no size, or there are more than [`SEGMENTS_MAX`].
+    /// The segment size is zero, or there are more segments than [`SEGMENTS_MAX`].
     SegmentSize,
 }
 
@@ -127,8 +128,8 @@ impl Offload {
     /// The size of an offload in memory, in bytes.
     pub const BYTES: usize = 16;
 
-    /// A super-frame of this kind, with `segment_bytes` bytes of payload per packet, for a device
-    /// that made the headers itself. Its checksum counts as complete.
+    /// Describes a super-frame of this kind, with `segment_bytes` bytes of payload per packet. Use
+    /// this function for a device that builds the headers itself. The checksum counts as complete.
     ///
     /// # Errors
     /// [`BadOffload`] if the headers are not those of such a super-frame.
@@ -169,8 +170,8 @@ impl Offload {
         }
     }
 
-    /// Whether the frame is a single packet with these headers, whose transport checksum must be
-    /// finished.
+    /// Returns true if the frame is a single packet with these headers whose transport checksum
+    /// must be finished.
     fn leaves_checksum_of(&self, layout: &Layout) -> bool {
         !self.is_super_frame()
             && self.checksum == ChecksumState::Partial
@@ -178,47 +179,47 @@ impl Offload {
             && usize::from(self.checksum_at) == layout.transport_at + layout.checksum_at()
     }
 
-    /// The contents of the frame.
+    /// Returns the kind of offload.
     pub fn kind(&self) -> OffloadKind {
         self.kind
     }
 
-    /// Whether the frame must be cut.
+    /// Returns true if the frame must be cut into packets.
     pub fn is_super_frame(&self) -> bool {
         self.kind != OffloadKind::Single
     }
 
-    /// The state of the frame's transport checksum.
+    /// Returns the state of the frame's transport checksum.
     pub fn checksum(&self) -> ChecksumState {
         self.checksum
     }
 
-    /// The number of payload bytes per packet; the last packet may have fewer. 0 if the frame is a
-    /// single packet.
+    /// Returns the number of payload bytes per packet. The last packet may have fewer. Returns 0
+    /// for a single packet.
     pub fn segment_bytes(&self) -> usize {
         usize::from(self.segment_bytes)
     }
 
-    /// The length of the headers that each packet has, in bytes, including the link header. For a
-    /// single packet, the length of the part that ends with the checksum field.
+    /// Returns the length of the headers that each packet has, in bytes, including the link header.
+    /// For a single packet, returns the length of the part that ends with the checksum field.
     pub fn header_bytes(&self) -> usize {
         usize::from(self.header_bytes)
     }
 
-    /// The offset of the IP header. 0 for a single packet.
+    /// Returns the offset of the IP header, or 0 for a single packet.
     pub fn network_at(&self) -> usize {
         usize::from(self.network_at)
     }
 
-    /// The length of the frame's longest packet without its link header, which an MTU limits.
-    /// `frame_bytes` is the length of the frame.
+    /// Returns the length of the frame's longest packet without its link header, to be compared
+    /// with an MTU. `frame_bytes` is the length of the frame.
     pub fn packet_bytes_max(&self, frame_bytes: usize) -> usize {
         let payload = frame_bytes.saturating_sub(self.header_bytes());
         let most = if self.is_super_frame() { payload.min(self.segment_bytes()) } else { payload };
         (self.header_bytes() - self.network_at()) + most
     }
 
-    /// The number of packets that a frame of `frame_bytes` bytes stands for.
+    /// Returns the number of packets that a frame of `frame_bytes` bytes stands for.
     pub fn packets(&self, frame_bytes: usize) -> usize {
         match self.kind {
             OffloadKind::Single => 1,
@@ -226,7 +227,8 @@ impl Offload {
         }
     }
 
-    /// The length of all these packets together, each with its headers, in bytes.
+    /// Returns the total length of the frame's packets in bytes, including the headers of each
+    /// packet.
     pub fn wire_bytes(&self, frame_bytes: usize) -> usize {
         match self.kind {
             OffloadKind::Single => frame_bytes,
@@ -234,9 +236,9 @@ impl Offload {
         }
     }
 
-    /// The offload of the same frame after a link header was added or removed. The headers then
-    /// begin `bytes` bytes later, or earlier if the number is negative. `None` if no headers can
-    /// have these positions.
+    /// Returns the offload of the same frame after a link header was added or removed. The IP
+    /// header then begins `bytes` bytes later, or earlier if the number is negative. Returns `None`
+    /// if no headers can have these positions.
     #[must_use]
     pub fn shifted(self, bytes: isize) -> Option<Self> {
         let shift = |at: u16| usize::from(at).checked_add_signed(bytes).and_then(|at| u16::try_from(at).ok());
@@ -263,7 +265,7 @@ impl Offload {
         }
     }
 
-    /// The offload in the form in which it is stored in memory.
+    /// Returns the offload in the form in which it is stored in memory.
     #[inline]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let kind = self.kind as u8;
@@ -277,9 +279,9 @@ impl Offload {
         bytes
     }
 
-    /// Reads an offload from memory. `None` for bytes that [`to_bytes`](Self::to_bytes) does not
-    /// write. A reader must still compare it with the length of the frame, as all functions in this
-    /// module do.
+    /// Reads an offload from memory. Returns `None` for bytes that [`to_bytes`](Self::to_bytes)
+    /// does not write. The caller must still compare the offload with the length of the frame, as
+    /// all functions in this module do.
     #[inline]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Option<Self> {
         let kind = match bytes[0] {

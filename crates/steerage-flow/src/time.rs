@@ -1,4 +1,5 @@
-//! Two clocks: the clock of the receive path, and the time of day that a capture records.
+//! Clocks: the monotonic clock of the receive path, the time of day in a capture, and the clock of
+//! the packets.
 
 use std::fmt;
 use std::ops::Add;
@@ -23,17 +24,17 @@ impl Timestamp {
     /// The start of the clock.
     pub const ZERO: Self = Self(0);
 
-    /// `nanos` nanoseconds after the clock's start.
+    /// The time `nanos` nanoseconds after the clock's start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the clock's start.
+    /// Returns the nanoseconds since the clock's start.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The time from `earlier` to this; zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -55,8 +56,9 @@ impl fmt::Display for Timestamp {
 
 /// The time at which a device received a frame: nanoseconds since 1970-01-01 00:00 UTC.
 ///
-/// This is a different clock from that of [`Timestamp`]. It shows the time of day and may be set back. In a capture,
-/// it is the clock of another machine at an earlier time.
+/// A wall time is not on the clock of [`Timestamp`]. It states the time of day, and its clock may
+/// be set back. In a capture, a wall time comes from the clock of the machine that wrote the
+/// capture.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -69,27 +71,28 @@ impl fmt::Display for Timestamp {
 pub struct WallTime(u64);
 
 impl WallTime {
-    /// `nanos` nanoseconds after 1970-01-01 00:00 UTC.
+    /// The time `nanos` nanoseconds after 1970-01-01 00:00 UTC.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since 1970-01-01 00:00 UTC.
+    /// Returns the nanoseconds since 1970-01-01 00:00 UTC.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The time from `earlier` to this; zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// The time by the packets, for state that expires. It never goes back, although packets of several interfaces may come out
-/// of order.
+/// A clock that follows the timestamps of packets, for state that expires. The clock never goes
+/// back, although packets of several interfaces may arrive out of order.
 ///
-/// A capture file is read much faster than its packets once arrived, so the clock of the CPUs is the wrong one for it. Between
-/// two packets this clock stands still, and it does not move in a tick.
+/// A capture file is read much faster than its packets once arrived, so the CPU's clock is wrong
+/// for the packets of a file. This clock advances only when a packet is seen, and not in a
+/// handler's tick.
 ///
 /// ```
 /// use std::time::Duration;
@@ -107,15 +110,15 @@ impl WallTime {
 pub struct PacketClock(WallTime);
 
 impl PacketClock {
-    /// Moves on to the time of a packet, and returns the time then. If the device does not record times, this is `now`, the time
-    /// of the CPUs' clock, which begins at 0.
+    /// Advances the clock to the time of a packet, and returns the clock's new time. If the device
+    /// does not record times, the result is `now`, the time of the CPU's clock, which begins at 0.
     #[inline]
     pub fn see(&mut self, packet: Option<WallTime>, now: Timestamp) -> WallTime {
         self.0 = self.0.max(packet.unwrap_or(WallTime(now.0)));
         self.0
     }
 
-    /// The time of the latest packet so far.
+    /// Returns the time of the latest packet so far.
     pub const fn now(&self) -> WallTime {
         self.0
     }

@@ -1,4 +1,5 @@
-//! What is on the wire: assigned numbers, the layout of headers, the Internet checksum, and frames to order.
+//! Wire formats: assigned numbers, the layout of headers, the Internet checksum, and a builder for
+//! frames.
 //!
 //! | module | what it holds |
 //! |---|---|

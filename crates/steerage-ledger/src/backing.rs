@@ -1,4 +1,4 @@
-//! The kind of pages that packet memory lies in.
+//! [`Backing`]: the kind of memory pages behind the packet memory.
 
 use std::fmt;
 
@@ -17,7 +17,8 @@ use std::fmt;
 pub enum Backing {
     /// Reserved 2 MiB pages (`vm.nr_hugepages`).
     HugePages,
-    /// 2 MiB pages as far as the kernel finds them (transparent huge pages).
+    /// 2 MiB pages where the kernel finds free ones, and 4 KiB pages otherwise (transparent huge
+    /// pages).
     TransparentHugePages,
     /// 4 KiB pages only.
     #[default]

@@ -1,4 +1,4 @@
-//! The counts of queues, rings, outputs and CPUs, and which CPU writes them.
+//! The counts of queues, rings, outputs and CPUs. Each count names the CPU that writes it.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -31,11 +31,12 @@ pub struct QueueLedger {
     pub buckets: BucketLoads,
     /// The number of frames that were sampled for `buckets`.
     pub samples: Counter,
-    /// Written by the CPU that has the bucket.
+    /// The times of buckets, written by the CPU that has the bucket.
     pub timed: TimedBuckets,
 }
 
-/// The approximate number of frames for each bucket. One frame of each poll is sampled, and counts for all frames of the poll.
+/// The approximate number of frames for each bucket. One frame of each poll is sampled, and its
+/// bucket is credited with all frames of the poll.
 #[derive(Debug)]
 pub struct BucketLoads(Box<[Counter]>);
 
@@ -58,9 +59,10 @@ impl BucketLoads {
     }
 }
 
-/// The time that the packet function took for the packets of each bucket that were timed, in nanoseconds, and their number. A
-/// bucket belongs to one CPU at a time, so each count has one writer. The exception is a CPU that was declared dead: its late write
-/// may restore an older count, which loses a sample.
+/// For each bucket, the handler's time for sampled packets in nanoseconds, and the number of these
+/// packets. A bucket belongs to one CPU at a time, so each count has one writer. The exception is a
+/// CPU that was declared dead: a late write of that CPU may restore an older count, which loses a
+/// sample.
 #[derive(Debug)]
 pub struct TimedBuckets(Box<[(Counter, Counter)]>);
 
@@ -84,7 +86,7 @@ impl TimedBuckets {
 }
 
 impl QueueLedger {
-    /// For a queue whose flows are divided into `buckets` buckets.
+    /// Makes the ledger of a queue whose flows are divided into `buckets` buckets.
     pub fn new(buckets: usize) -> Self {
         Self {
             buckets: BucketLoads::new(buckets),
@@ -104,7 +106,8 @@ impl QueueLedger {
         }
     }
 
-    /// Counts a poll that handed over `frames` frames. Usually nothing was lost, and then those counts are not touched.
+    /// Counts a poll that handed over `frames` frames. The counts of losses are usually 0 and are
+    /// then not touched.
     #[inline]
     pub fn polled(&self, frames: u64, counts: &PollCounts) {
         let PollCounts { wire_bytes, lost, no_page, copied, passed } = *counts;
@@ -113,7 +116,7 @@ impl QueueLedger {
             self.received.add(received);
             self.received_bytes.add(wire_bytes);
         }
-        // Mostly nothing of it happened, and then one look at all of it is enough.
+        // One compare of all four counts is enough for nearly every poll.
         if lost | no_page | copied | passed != 0 {
             self.dropped.add(DropReason::Device, lost);
             self.dropped.add(DropReason::NoPage, no_page);
@@ -122,7 +125,8 @@ impl QueueLedger {
         }
     }
 
-    /// Counts the outcome of hashing a batch of `frames` frames. Mostly there is nothing else to count.
+    /// Counts the outcome of hashing a batch of `frames` frames. Unparsed frames and fragments are
+    /// rare, and their counts are usually not touched.
     pub fn hashed(&self, frames: u64, unparsed: u64, fragments: FragmentCounts) {
         self.hashed.add(frames);
         if unparsed > 0 {
@@ -154,9 +158,10 @@ impl RingLedger {
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct ProducerLedger {
-    /// Dropped because this CPU's backlog was full.
+    /// Frames that were dropped because this CPU's backlog was full.
     pub backlog_full: Counter,
-    /// Dropped so that this CPU's backlog has room for other flows.
+    /// Frames that were dropped by the flow limit, so that this CPU's backlog has room for other
+    /// flows.
     pub flow_limit: Counter,
 }
 
@@ -179,20 +184,22 @@ pub struct ConsumerLedger {
 pub struct TxLedger {
     pub packets: Counter,
     pub bytes: Counter,
-    /// Packets refused, and packets that found no room.
+    /// Packets that the output refused, and packets for which the output had no room.
     pub dropped: DropCounters,
-    /// The packets that the output takes and finishes later, if it is an output that does so.
+    /// The packets that the output takes and finishes later. `None` for an output that finishes
+    /// packets at once.
     pub deferred: Option<Deferred>,
     error: Mutex<Option<String>>,
 }
 
 impl TxLedger {
-    /// For an output that may finish packets later, which come from `sources` sources.
+    /// Makes the ledger of an output that may finish packets later. The packets come from `sources`
+    /// sources.
     pub fn deferring(sources: usize) -> Self {
         Self { deferred: Some(Deferred::new(sources)), ..Self::default() }
     }
 
-    /// Packets that the output holds.
+    /// Returns the number of packets that the output holds.
     pub fn held(&self) -> u64 {
         self.deferred.as_ref().map_or(0, Deferred::held)
     }
@@ -219,12 +226,13 @@ pub struct CpuLedger {
     /// The part of `busy_nanos` that was spent on receiving, estimated from a sample of the rounds.
     pub receive_nanos: Counter,
     pub rounds: Counter,
-    /// The rounds in which a poll or a batch was full, so that packets were left for the next round.
+    /// The rounds in which a poll or a batch was full, so that packets had to wait for the next
+    /// round.
     pub full_rounds: Counter,
     pub time_squeeze: Counter,
     pub backlog_max: Counter,
     pub wakes_sent: Counter,
-    /// Written by the CPUs that wake this CPU.
+    /// The number of wake-ups of this CPU. The CPUs that wake this CPU write the count.
     pub wakes_received: SharedCounter,
     pub wakes_for_control: SharedCounter,
     pub panics: Counter,
@@ -238,52 +246,55 @@ pub struct CpuLedger {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct QueueError {
-    /// The one-line message.
+    /// The error message in one line.
     pub message: String,
-    /// The position in the input, in bytes.
+    /// The position of the error in the input, in bytes.
     pub offset: Option<u64>,
 }
 
-/// The counts of a poll, besides the frames that it hands over.
+/// The counts of one poll, without the frames that the poll hands over.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct PollCounts {
-    /// The frames' bytes on the wire.
+    /// The length of the frames on the wire, in bytes.
     pub wire_bytes: u64,
     /// Frames lost before they were received.
     pub lost: u64,
-    /// Frames that were lost because no page was free to take their place.
+    /// Frames that were lost because no free page could replace the frame's page.
     pub no_page: u64,
-    /// Frames in lent memory that were copied so that the device could continue.
+    /// Frames in memory borrowed from the device that were copied so that the device could
+    /// continue.
     pub copied: u64,
-    /// Frames that the device left to the kernel.
+    /// Frames that the device passed to the kernel.
     pub passed: u64,
 }
 
-/// The counters of a page pool, in pages. They have the names of ENA's driver (`lpc_*`) and of the kernel's page_pool (`alloc_*`,
-/// `recycle_*`). They have cache lines of their own, since their owner writes them once per poll.
+/// The counters of a page pool, in pages. The names are those of ENA's driver (`lpc_*`) and of the
+/// kernel's page_pool (`alloc_*`, `recycle_*`). The counters have cache lines of their own, because
+/// their owner writes them once per poll.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct PoolCounters {
-    /// Pages served from the local cache.
+    /// Pages that the local page cache supplied.
     pub alloc_fast: Counter,
-    /// Pages taken from the shared pool, in bulk.
+    /// Pages that were taken from the shared pool, in bulk.
     pub alloc_slow: Counter,
-    /// The number of times that a page was needed and none was free.
+    /// The number of times that a page was needed and no page was free.
     pub alloc_empty: Counter,
-    /// Pages that came back to the local cache.
+    /// Pages that were returned to the local page cache.
     pub recycle_cached: Counter,
-    /// Pages that came back while the local cache was full, and went to the shared pool.
+    /// Pages that were returned while the local page cache was full, and went to the shared pool.
     pub recycle_cache_full: Counter,
-    /// The returned pages that a handler had kept.
+    /// Pages that were returned after a handler had kept them.
     pub recycle_kept: Counter,
-    /// Frames that were copied out of a device's page, so that the page stayed in the device's ring.
+    /// Frames that were copied out of a device's page, so that the page stayed in the device's
+    /// ring.
     pub rx_copybreak: Counter,
-    /// The pages from the shared pool that made the queue have more pages than ever before.
+    /// Pages from the shared pool that raised the queue's number of pages to a new maximum.
     pub lpc_warm_up: Counter,
-    /// The pages from the shared pool that were taken while the cache was switched off.
+    /// Pages from the shared pool that were taken while the local page cache was switched off.
     pub lpc_passed_by: Counter,
-    /// Pages of another NUMA node that came back, and went to the shared pool.
+    /// Returned pages of another NUMA node, which went to the shared pool.
     pub lpc_wrong_numa: Counter,
 }

@@ -1,8 +1,9 @@
-//! Packets that an output has taken and not sent yet. They are in flight until the output reports them as sent or lost.
+//! Packets that an output has taken and not sent yet. Such packets are in flight until the output
+//! reports them as sent or lost.
 //!
-//! The CPU that sends counts the packets that the output took. The output, on a thread of its own, settles each of them once: as
-//! sent or as lost. A queue's ledger counts settled packets only, so packets that an output still holds are in flight without a
-//! count of their own.
+//! The CPU that sends counts the packets that the output took. The output settles each packet once,
+//! on a thread of its own: as sent or as lost. A queue's ledger counts only settled packets.
+//! Therefore packets that an output still holds are in flight without a separate count.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,22 +12,24 @@ use crate::counter::Counter;
 use crate::drops::Drops;
 use crate::reasons::DropReason;
 
-/// Where the packets of a batch came from. An output that finishes them later passes it to its account.
+/// The source of a batch's packets. An output that finishes packets later passes the source to its
+/// account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxSource(u32);
 
 impl TxSource {
-    /// The receive queue with that number.
+    /// The source for packets of the receive queue with this number.
     pub fn queue(queue: usize) -> Self {
         Self(queue as u32)
     }
 
-    /// Packets that a packet function made itself. The number of this source follows those of the `queues` receive queues.
+    /// The source for packets that a handler made itself. The index of this source follows the
+    /// indices of the `queues` receive queues.
     pub fn originated(queues: usize) -> Self {
         Self(queues as u32)
     }
 
-    /// The index of the source.
+    /// Returns the index of the source.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -45,7 +48,7 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// Adds all of `other`.
+    /// Adds all counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;
@@ -60,22 +63,24 @@ impl Settled {
 /// The packets that one CPU's queue to an output took and settled, by source.
 #[derive(Debug)]
 pub struct Deferred {
-    /// Packets that the output took. Written by the CPU that sends.
+    /// Packets that the output took, written by the CPU that sends.
     taken: Box<[Counter]>,
     books: Mutex<Books>,
-    /// The run no longer waits. Relaxed: no other memory depends on it.
+    /// True after the run stopped waiting for the output. Relaxed: the flag publishes no other
+    /// memory.
     over: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Books {
     settled: Box<[Settled]>,
-    /// All packets are accounted for. Later reports of the output are ignored.
+    /// True after all packets were counted as sent or lost. Later reports of the output are
+    /// ignored.
     closed: bool,
 }
 
 impl Deferred {
-    /// For packets of `sources` sources.
+    /// Makes the counts for packets of `sources` sources.
     pub fn new(sources: usize) -> Self {
         let settled = vec![Settled::default(); sources].into();
         let taken = (0..sources).map(|_| Counter::default()).collect();
@@ -93,7 +98,7 @@ impl Deferred {
         }
     }
 
-    /// Counts the outcomes of packets that the output reports.
+    /// Counts packets that the output reports as sent or lost.
     pub fn settle(&self, source: TxSource, count: impl FnOnce(&mut Settled)) {
         let mut books = self.books();
         if books.closed {
@@ -104,19 +109,19 @@ impl Deferred {
         }
     }
 
-    /// The settled packets, by source.
+    /// Returns the settled packets, by source.
     pub fn settled(&self) -> Box<[Settled]> {
         self.books().settled.clone()
     }
 
-    /// Packets that the output holds.
+    /// Returns the number of packets that the output holds.
     pub fn held(&self) -> u64 {
         let settled: u64 = self.books().settled.iter().map(Settled::total).sum();
-        // The output may settle packets before the CPU that gave them has counted them.
+        // The output may settle packets before the sending CPU has counted them as taken.
         self.taken.iter().map(Counter::get).sum::<u64>().saturating_sub(settled)
     }
 
-    /// Whether the output was requested to drop the packets that it holds.
+    /// Returns true if the output was requested to drop the packets that it holds.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }
@@ -126,7 +131,8 @@ impl Deferred {
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// Counts the packets that the output still holds as lost. Later reports of the output are ignored.
+    /// Counts the packets that the output still holds as lost. Later reports of the output are
+    /// ignored.
     pub fn close(&self) {
         let mut books = self.books();
         books.closed = true;

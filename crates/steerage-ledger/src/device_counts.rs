@@ -1,9 +1,10 @@
-//! The counts of a device besides received and lost packets.
+//! [`DeviceCounts`]: a device's own counts, in addition to received and lost packets.
 
 use crate::counter::SharedCounter;
 
-/// Counts of a queue that only its kind of device has, by the names that the kernel or the driver gives them. The queue adds to them,
-/// and so may other threads that use the device. Any thread reads them.
+/// The counts of a queue that only its kind of device has, with the names that the kernel or the
+/// driver uses. The queue and all other threads that use the device may add to the counts. Every
+/// thread may read the counts.
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_ledger::DeviceCounts; } }
@@ -21,28 +22,28 @@ pub struct DeviceCounts {
 }
 
 impl DeviceCounts {
-    /// Counts with these names, all 0.
+    /// Makes counts with these names, all 0.
     pub fn new(names: &'static [&'static str]) -> Self {
         Self { names, counts: names.iter().map(|_| SharedCounter::default()).collect() }
     }
 
-    /// Sets the count at this place in the list of names, unless it is less than before.
+    /// Sets the count at index `nth` of the list of names, unless the count is already greater.
     ///
     /// # Panics
-    /// If the list has fewer names.
+    /// Panics if the list of names is too short for `nth`.
     pub fn raise_to(&self, nth: usize, count: u64) {
         self.counts[nth].raise_to(count);
     }
 
-    /// Adds to the count at this place in the list of names.
+    /// Adds to the count at index `nth` of the list of names.
     ///
     /// # Panics
-    /// If the list has fewer names.
+    /// Panics if the list of names is too short for `nth`.
     pub fn add(&self, nth: usize, count: u64) {
         self.counts[nth].add(count);
     }
 
-    /// The counts with their names, in the order of the names.
+    /// Returns the names and their counts, in the order of the list of names.
     pub fn read(&self) -> Vec<(&'static str, u64)> {
         self.names.iter().copied().zip(self.counts.iter().map(SharedCounter::get)).collect()
     }

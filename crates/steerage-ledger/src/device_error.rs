@@ -1,9 +1,9 @@
-//! Errors of a device.
+//! [`DeviceError`]: the errors of a device.
 
 use std::fmt;
 use std::io;
 
-/// An error of a device, in one line that says what to do.
+/// An error of a device, in one line that also says what the user can do.
 ///
 /// ```
 /// # mod steerage { pub use steerage_ledger::DeviceError; }
@@ -18,30 +18,30 @@ use std::io;
 pub struct DeviceError {
     /// The device's name as the user gave it.
     pub device: String,
-    /// The operation that failed: completes the sentence "cannot ...".
+    /// The operation that failed. The text completes the sentence "cannot ...".
     pub operation: &'static str,
     /// The error of the kernel, or of the input's format.
     pub cause: io::Error,
-    /// The offset in the input at which it happened, in bytes.
+    /// The offset of the error in the input, in bytes.
     pub offset: Option<u64>,
     /// Advice on how to solve the problem: a clause, or an empty string.
     pub advice: &'static str,
 }
 
 impl DeviceError {
-    /// An error on `device` while trying to `operation`.
+    /// Makes the error of `device` for a failed `operation`.
     pub fn new(device: impl Into<String>, operation: &'static str, cause: io::Error) -> Self {
         Self { device: device.into(), operation, cause, offset: None, advice: "" }
     }
 
-    /// Adds the offset at which it happened.
+    /// Adds the offset of the error in the input.
     #[must_use]
     pub fn at(mut self, offset: u64) -> Self {
         self.offset = Some(offset);
         self
     }
 
-    /// Adds what the user can do about it.
+    /// Adds advice for the user.
     #[must_use]
     pub fn advise(mut self, advice: &'static str) -> Self {
         self.advice = advice;
@@ -63,7 +63,8 @@ impl fmt::Display for DeviceError {
     }
 }
 
-/// Prints the same text as `Display`, because Rust prints the `Debug` form of an error that `main` returns.
+/// Prints the same text as `Display`, because Rust prints the `Debug` form of an error that `main`
+/// returns.
 impl fmt::Debug for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

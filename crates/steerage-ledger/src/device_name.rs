@@ -1,9 +1,10 @@
-//! The name of a device, also after it was renamed.
+//! [`DeviceName`]: the name of a device, which follows renames.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The name of a device. Most names never change; a network interface can be renamed while it is open. Clones share the name.
+/// The name of a device. Most names never change, but a network interface can be renamed while it
+/// is open. Clones share the name.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -30,18 +31,18 @@ struct Inner {
 }
 
 impl DeviceName {
-    /// A name that may change. `ask` returns what the device is called now, or `None` if that is not known, as when the device
-    /// is gone: then the last known name stands. The function is called each time the name is read, by any thread; until then, the name is
-    /// `name`.
+    /// Makes a name that may change, and is `name` at first. Every call of [`get`](Self::get), from
+    /// any thread, calls `ask` for the current name. If `ask` returns `None`, for example because
+    /// the device no longer exists, the last known name stays.
     pub fn following(name: impl Into<String>, ask: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner { last: Mutex::new(name.into()), ask: Some(Box::new(ask)) }))
     }
 
-    /// The current name of the device.
+    /// Returns the current name of the device.
     pub fn get(&self) -> String {
         let Inner { last, ask } = &*self.0;
         let now = ask.as_ref().and_then(|ask| ask());
-        // A panic elsewhere leaves a whole name.
+        // A panic of another thread leaves the name intact.
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(now) = now {
             *last = now;

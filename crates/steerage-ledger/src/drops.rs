@@ -5,7 +5,7 @@ use std::{array, fmt};
 use crate::counter::Counter;
 use crate::reasons::DropReason;
 
-/// Lost packets by reason. It is printed without the reasons that did not occur.
+/// Lost packets by reason. Reasons that did not occur are not printed.
 ///
 /// ```
 /// use steerage_ledger::{DropReason, Drops};
@@ -21,9 +21,10 @@ use crate::reasons::DropReason;
 pub struct Drops([u64; DropReason::ALL.len()]);
 
 impl Drops {
-    /// Divides `count` packets that an output did not send among the reasons that it reported: too long, of another link
-    /// type, cut, and refused. The rest found no room. An output that reports too many is wrong, but the parts add up to
-    /// `count` all the same.
+    /// Divides `count` packets that an output did not send among the reasons that the output
+    /// reported: too long, of another link type, cut, and refused. The remaining packets are
+    /// counted as [`DropReason::TxFull`]. If an output reports too many packets, the parts still
+    /// add up to `count`.
     pub fn unsent(mut count: u64, reported: [u64; 4]) -> Self {
         use DropReason::{TxCut, TxLinkType, TxRefused, TxTooLong};
         let mut drops = Self::default();
@@ -36,29 +37,29 @@ impl Drops {
         drops
     }
 
-    /// The packets that were lost for `reason`.
+    /// Returns the number of packets that were lost for `reason`.
     pub fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// Counts `packets` more.
+    /// Adds `packets` packets that were lost for `reason`.
     pub fn add(&mut self, reason: DropReason, packets: u64) {
         self.0[reason as usize] += packets;
     }
 
-    /// Adds all of `other`.
+    /// Adds all counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;
         }
     }
 
-    /// All lost packets.
+    /// Returns the number of all lost packets.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// The reasons that occurred, with their counts.
+    /// Returns the reasons that occurred, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.into_iter().map(|reason| (reason, self.get(reason))).filter(|(_, packets)| *packets > 0)
     }
@@ -74,7 +75,8 @@ impl fmt::Debug for Drops {
     }
 }
 
-/// One line: `3 backlog_full, 1 tx_full`, in the order of a packet's way, or `none`.
+/// Prints one line, such as `3 backlog_full, 1 tx_full`, in the order of the stages that a packet
+/// passes. Prints `none` if no packet was lost.
 impl fmt::Display for Drops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::default() {
@@ -97,18 +99,18 @@ impl Default for DropCounters {
 }
 
 impl DropCounters {
-    /// Counts `packets` more.
+    /// Adds `packets` packets that were lost for `reason`.
     pub fn add(&self, reason: DropReason, packets: u64) {
         self.0[reason as usize].add(packets);
     }
 
-    /// The counts.
+    /// Returns the counts.
     pub fn read(&self) -> Drops {
         Drops(array::from_fn(|i| self.0[i].get()))
     }
 }
 
-/// Like that of [`Drops`].
+/// Prints the same text as the `Debug` form of [`Drops`].
 impl fmt::Debug for DropCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.read().fmt(f)

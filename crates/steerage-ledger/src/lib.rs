@@ -1,27 +1,30 @@
-//! The ledger of steerage: received = delivered + dropped by reason + in flight, for each queue and in total.
+//! The ledger of steerage: received = delivered + dropped by reason + in flight, for each queue and
+//! in total.
 //!
-//! Every count has one writer. The receiving CPU counts the packets that it receives and those that it drops. The handling CPU
-//! counts, for each ring, the packets that it delivers and those that it drops. In flight is the difference. A snapshot reads
-//! delivered and dropped before received, so the difference is never negative. At rest it equals the number of packets in the rings
-//! and parking lots.
+//! Every count has one writer. The receiving CPU counts the packets that it receives and drops. For
+//! each ring, the handling CPU counts the packets that it delivers and drops. The number of packets
+//! in flight is the difference. A snapshot reads the counts of delivered and dropped packets before
+//! the count of received packets, so that the difference is never negative. At rest the difference
+//! equals the number of packets in the rings and parking lots.
 //!
-//! The receive path writes the counts. Policies, reports and metrics read them and need nothing else of the path, so the ledger is
-//! a crate below it. The modules import downwards only:
+//! The receive path writes the counts. Policies, reports and metrics read the counts and need
+//! nothing else from the path. Therefore the ledger is a crate that the path imports. A module
+//! imports only modules below it in this table:
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `read` | reads the ledgers of an instance at one time |
+//! | `read` | reads all ledgers of an instance into one snapshot |
 //! | `snapshot` | the ledger in plain numbers |
-//! | `findings` | the costs and regimes that policies found, and how each group is steered |
-//! | `records` | the ledgers of an instance: those of its queues, outputs and CPUs |
+//! | `findings` | the costs and regimes that policies found, and the steering of each group |
+//! | `records` | the ledgers of all queues, outputs and CPUs of an instance |
 //! | [`counts`] | the counts of each queue, ring, output and CPU |
 //! | `tx_account`, `deferred` | packets that an output has taken and not sent yet |
 //! | `order_check` | whether packets complete in the order of their arrival |
 //! | `drops`, `reasons` | lost packets by reason |
-//! | [`limits`] | how long the end of a run waits |
-//! | `serial` | the forms of values in reports (feature `serde`) |
-//! | `backing` | the kind of pages that packet memory lies in |
-//! | `device_name`, `device_error`, `device_counts`, `counter` | the name of a device; its errors; what it counts itself; a count with one writer |
+//! | [`limits`] | the time limits at the end of a run |
+//! | `serial` | how reports format values (feature `serde`) |
+//! | `backing` | the kind of memory pages behind the packet memory |
+//! | `device_name`, `device_error`, `device_counts`, `counter` | a device's name, errors and own counts; a count with one writer |
 #![forbid(unsafe_code)]
 
 mod backing;

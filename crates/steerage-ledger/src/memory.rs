@@ -1,8 +1,9 @@
-//! The purposes of packet memory.
+//! [`MemoryUse`]: how the packet memory is divided.
 
 use steerage_mem::Supply;
 
-/// The purposes of an instance's packet memory, in bytes. The kernel provides most of it when it is first used.
+/// The purposes of an instance's packet memory, in bytes. The kernel allocates most of this memory
+/// when it is first used.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } }
@@ -25,28 +26,31 @@ pub struct MemoryUse {
     pub backlogs: u64,
     /// Pages for the packets of moving buckets, in parking lots.
     pub parked: u64,
-    /// Pages for the packets that functions keep.
+    /// Pages for the packets that handlers keep.
     pub kept: u64,
-    /// Pages in the local page caches of queues. 0 for a single queue, which caches the pages of its own backlogs.
+    /// Pages in the local page caches of queues. A single queue has 0, because it caches the pages
+    /// of its own backlogs.
     pub caches: u64,
-    /// All other pages: those of devices and outputs, of packets that functions originate, and of one poll per queue.
+    /// All other pages: the pages of devices and outputs, of packets that handlers make, and of one
+    /// poll per queue.
     pub others: u64,
     /// Rings, parking lots and tables of fragments.
     pub rings: u64,
-    /// The blocks that devices provide.
+    /// The blocks of memory that devices provide.
     pub lent: u64,
-    /// The cap on all packet memory.
+    /// The limit on all packet memory.
     pub cap: u64,
-    /// How many packets may wait for a CPU. For each CPU this is its share of the memory.
+    /// The number of packets that may wait for a CPU, which follows from each CPU's share of the
+    /// memory.
     pub backlog: u64,
-    /// How many packets were requested at the start.
+    /// The backlog that was requested at the start, in packets.
     pub backlog_asked: u64,
-    /// The largest value that can be set while the instance runs.
+    /// The largest backlog that can be set while the instance runs.
     pub backlog_max: u64,
 }
 
 impl MemoryUse {
-    /// The memory of an instance whose devices lend `lent` bytes.
+    /// Computes the memory use of an instance whose devices provide `lent` bytes.
     pub fn of(supply: &Supply, lent: u64) -> Self {
         let (budget, page) = (supply.budget(), supply.region().page_bytes() as u64);
         let bytes = |pages: usize| pages as u64 * page;
@@ -68,7 +72,7 @@ impl MemoryUse {
         }
     }
 
-    /// All packet memory, in bytes.
+    /// Returns the total packet memory, in bytes.
     pub fn bytes(&self) -> u64 {
         self.backlogs + self.parked + self.kept + self.caches + self.others + self.rings + self.lent
     }

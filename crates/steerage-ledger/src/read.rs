@@ -14,13 +14,14 @@ use crate::reasons::DropReason;
 use crate::records::{Ledgers, OutputInfo, QueueInfo};
 use crate::snapshot::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Totals, Verdicts};
 
-/// The packets that outputs took and finished later, added up in the three ways in which the ledger shows them.
+/// The packets that outputs took and finished later, summed in the three ways in which a snapshot
+/// shows them.
 struct SettledBy {
     output: Vec<Settled>,
     queue: Vec<Settled>,
-    /// Packets that came from receive queues.
+    /// Settled packets from receive queues, by CPU.
     cpu: Vec<Settled>,
-    /// Packets that the CPU's packet function made.
+    /// Settled packets that a CPU's handler made, by CPU.
     originated: Vec<Settled>,
 }
 
@@ -50,39 +51,40 @@ impl SettledBy {
     }
 }
 
-/// The facts that a snapshot shows besides the ledgers.
+/// The contents of a snapshot that are not in the ledgers.
 #[derive(Debug)]
 pub struct Facts<'a> {
     /// The CPUs of the instance.
     pub cpus: &'a [CpuId],
     /// The time since the instance was built.
     pub elapsed: Duration,
-    /// The CPUs of each queue's mask.
+    /// The CPUs in each queue's mask.
     pub masks: Vec<Vec<CpuId>>,
-    /// The share of each CPU's time that others took recently.
+    /// The recent share of each CPU's time that other programs, interrupts or guests took.
     pub others: Vec<f64>,
-    /// How long each CPU has been in its handler, if it is.
+    /// For each CPU that is in its handler, the time since the handler was called.
     pub in_handler: Vec<Option<Duration>>,
     /// The counts of moves.
     pub moves: MoveCounts,
-    /// How each group is steered.
+    /// The steering of each group.
     pub groups: Vec<GroupSnapshot>,
     /// The kind of pages that back the packet memory.
     pub backing: Backing,
     /// A page's size, in bytes.
     pub page_bytes: u64,
-    /// Pages in all.
+    /// The number of all pages.
     pub pages: u64,
-    /// Pages that no queue has.
+    /// The number of pages that no queue has.
     pub pages_free: u64,
-    /// Packet memory and rings.
+    /// The use of packet memory and rings.
     pub memory: MemoryUse,
 }
 
 impl Ledgers {
-    /// Reads all counts.
+    /// Reads all counts into a snapshot.
     pub fn snapshot(&self, facts: Facts<'_>) -> Snapshot {
-        // Delivered and dropped are read before received: see the crate's documentation.
+        // Delivered and dropped packets must be read before received packets, so that the number in
+        // flight is never negative.
         let settled = SettledBy::of(self);
         let cpus = (0..self.cpus.len()).map(|cpu| self.cpu_snapshot(cpu, &facts, &settled)).collect();
         let queues = self.queues.iter().zip(&settled.queue).zip(facts.masks);
@@ -163,7 +165,8 @@ fn queue_snapshot(queue: &QueueInfo, cpus: &[CpuId], rps_cpus: Vec<CpuId>, settl
     let mut verdicts = Verdicts { transmitted: settled.packets, ..Verdicts::default() };
     let mut dropped = settled.dropped;
     let mut reordered = 0;
-    // Delivered and dropped are read before received: see the crate's documentation.
+    // Delivered and dropped packets must be read before received packets, so that the number in
+    // flight is never negative.
     for ring in &queue.rings {
         let counts = &ring.by_consumer;
         verdicts.consumed += counts.consumed.get();

@@ -1,43 +1,47 @@
-//! Why packets were lost.
+//! [`DropReason`]: the reasons for which packets are lost.
 
 use std::fmt;
 
-/// Why a packet was lost. Each lost packet adds one to exactly one of these.
+/// The reason for which a packet was lost. Each lost packet adds one to exactly one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// The packet was lost before it was received: by the kernel, in a device's ring that overflowed, or because the device placed
-    /// the frame outside of its memory.
+    /// The packet was lost before steerage received it: the kernel dropped the packet, a device's
+    /// ring overflowed, or the device placed the frame outside of its memory.
     Device,
-    /// The packet's page could not be exchanged for another: too many packets are kept or in flight.
+    /// No free page could replace the packet's page, because too many packets are kept or in
+    /// flight.
     NoPage,
-    /// The backlog of the packet's CPU was full: the CPU cannot keep up.
+    /// The backlog of the packet's CPU was full, because the CPU cannot keep up.
     BacklogFull,
-    /// The backlog of the packet's CPU was over half full, and the packet's flow had more than half of the latest arrivals: the
-    /// flow limit.
+    /// The flow limit dropped the packet: its CPU's backlog was more than half full, and its flow
+    /// had sent more than half of the latest packets.
     FlowLimit,
     /// The packet's bucket was moving, and the parking lot was full or the move took too long.
     Moving,
-    /// The packet waited for a CPU that made no progress, and a move took its bucket away from that CPU.
+    /// The packet waited for a CPU that made no progress, and a move took its bucket away from that
+    /// CPU.
     Revoked,
     /// The handler panicked before it was done with the packet.
     HandlerPanicked,
     /// The output had no room for the packet.
     TxFull,
-    /// The packet is longer than the output can send.
+    /// The packet is too long for the output.
     TxTooLong,
-    /// The packet's link type is not that of the output.
+    /// The packet's link type differs from the output's.
     TxLinkType,
-    /// A capture has cut the packet, so the output cannot send all of it.
+    /// The packet was cut off by a capture, so the output cannot send all of it.
     TxCut,
-    /// The output takes no packets like this one for another reason: it has failed, its interface is down, or the packet has a fault.
+    /// The output refused the packet for another reason: the output has failed, its interface is
+    /// down, or the packet is invalid.
     TxRefused,
-    /// The output took the packet and did not send it: the output failed, or the run ended first.
+    /// The output took the packet and never sent it, because the output failed or the run ended
+    /// first.
     TxLost,
 }
 
 impl DropReason {
-    /// All reasons, in the order of a packet's way.
+    /// All reasons, in the order of the stages that a packet passes.
     pub const ALL: [Self; 13] = [
         Self::Device,
         Self::NoPage,
@@ -58,7 +62,7 @@ impl DropReason {
     pub const OF_OUTPUTS: [Self; 6] =
         [Self::TxFull, Self::TxTooLong, Self::TxLinkType, Self::TxCut, Self::TxRefused, Self::TxLost];
 
-    /// The name in reports and metrics.
+    /// Returns the name of the reason in reports and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Device => "device",
@@ -78,7 +82,7 @@ impl DropReason {
     }
 }
 
-/// The [name](DropReason::name).
+/// Prints the [name](DropReason::name).
 impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

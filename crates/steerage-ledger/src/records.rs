@@ -1,4 +1,5 @@
-//! The ledgers of an instance: the facts and counts of its queues, outputs and CPUs that other threads may read.
+//! The ledgers of an instance: the properties and counts of its queues, outputs and CPUs that all
+//! threads may read.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -15,36 +16,39 @@ use crate::device_error::DeviceError;
 use crate::device_name::DeviceName;
 use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
 
-/// The facts and counts of a queue that other threads may read.
+/// The properties and counts of a queue that all threads may read.
 #[derive(Debug)]
 pub struct QueueInfo {
     pub device: DeviceName,
     pub kind: &'static str,
     pub mode: &'static str,
     pub number: usize,
-    /// The CPU that polls the queue. Relaxed: a thread that reads it to wake that CPU has passed a fence before.
+    /// The index of the CPU that polls the queue. Relaxed: a thread that reads the index to wake
+    /// that CPU has executed a fence before.
     pub owner: AtomicU16,
-    /// The user has chosen that CPU, so no policy chooses a different CPU. Relaxed: it hands nothing over.
+    /// True if the user chose the polling CPU, so that no policy chooses another CPU. Relaxed: the
+    /// flag publishes no other memory.
     pub owner_is_chosen: AtomicBool,
     pub hash: &'static str,
     pub checks_order: bool,
     pub ledger: Arc<QueueLedger>,
-    /// The ledger of each ring, by CPU.
+    /// The ledgers of the queue's rings, by CPU.
     pub rings: Vec<Arc<RingLedger>>,
     pub pool: Arc<PoolCounters>,
     pub kept_pages: Arc<KeptPages>,
-    /// Other counts of the device, if it has any.
+    /// The device's own counts, if the device has any.
     pub device_counts: Option<Arc<DeviceCounts>>,
-    /// Whether the device provides blocks for its frames.
+    /// True if the device provides the memory blocks of its frames.
     pub lends: bool,
     pub error: Mutex<Option<QueueError>>,
-    /// The steering group that handlers see. Relaxed throughout: it changes only while no packet of the queue is in flight. So
-    /// a CPU that takes a frame sees, by the frame's ring (P1), the group under which the frame was sent.
+    /// The steering group that handlers see. Relaxed: the group changes only while no packet of the
+    /// queue is in flight. Therefore a CPU that takes a frame from its ring sees, by the ring's
+    /// ordering (P1), the group under which the frame was sent.
     pub group: AtomicU16,
 }
 
 impl QueueInfo {
-    /// The index of the CPU that polls the queue.
+    /// Returns the index of the CPU that polls the queue.
     pub fn owner(&self) -> u16 {
         self.owner.load(Ordering::Relaxed)
     }
@@ -53,7 +57,7 @@ impl QueueInfo {
         self.owner.store(cpu, Ordering::Relaxed);
     }
 
-    /// The queue's steering group, as handlers see it.
+    /// Returns the queue's steering group, as handlers see it.
     pub fn group(&self) -> u16 {
         self.group.load(Ordering::Relaxed)
     }
@@ -62,13 +66,15 @@ impl QueueInfo {
         self.group.store(group, Ordering::Relaxed);
     }
 
-    /// Records the error that ended the queue: a one-line message, and its position in the input.
+    /// Records the error that ended the queue: a one-line message, and the error's position in the
+    /// input.
     #[cold]
     pub fn failed(&self, message: String, offset: Option<u64>) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(QueueError { message, offset });
     }
 
-    /// The number of frames in the rings and the parking lot. At rest these are exactly the frames in flight.
+    /// Returns the number of frames in the rings and the parking lot. At rest, exactly these frames
+    /// are in flight.
     pub fn held(&self) -> u64 {
         let unparked = self.ledger.unparked.get();
         let in_rings: u64 = self.rings.iter().map(|ring| ring.gauge.read()).map(|(p, f)| p - f).sum();
@@ -76,18 +82,18 @@ impl QueueInfo {
     }
 }
 
-/// The facts and counts of an output that other threads may read.
+/// The properties and counts of an output that all threads may read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OutputInfo {
     pub name: DeviceName,
     pub kind: &'static str,
-    /// The ledger of each CPU's queue to the output, by CPU.
+    /// The ledgers of the queues to the output, by CPU.
     pub ledgers: Vec<Arc<TxLedger>>,
 }
 
 impl OutputInfo {
-    /// An output of that name and kind, with the ledger of each CPU.
+    /// Makes an output with this name and kind, and a ledger for each CPU.
     pub fn new(name: DeviceName, kind: &'static str, ledgers: Vec<Arc<TxLedger>>) -> Self {
         Self { name, kind, ledgers }
     }
@@ -96,16 +102,17 @@ impl OutputInfo {
 /// All ledgers of an instance.
 #[derive(Debug)]
 pub struct Ledgers {
-    /// By the index of the CPU.
+    /// The ledgers of the CPUs, by the CPU's index.
     pub cpus: Vec<CpuLedger>,
-    /// By the number of the queue, counted over all inputs.
+    /// The queues, by number over all inputs.
     pub queues: Vec<QueueInfo>,
-    /// By the number of the output.
+    /// The outputs, by number.
     pub outputs: Vec<OutputInfo>,
 }
 
 impl Ledgers {
-    /// Counts that the CPU with the index `cpu` was woken: because of packets from the CPU `by`, or else for control.
+    /// Counts a wake-up of the CPU with the index `cpu`. `by` is the CPU that handed packets over;
+    /// `None` stands for a wake-up for control.
     pub fn count_wake(&self, cpu: usize, by: Option<usize>) {
         match by {
             Some(by) => {
@@ -116,19 +123,20 @@ impl Ledgers {
         }
     }
 
-    /// The number of frames in rings, parking lots and outputs.
+    /// Returns the number of frames in rings, parking lots and outputs.
     pub fn held(&self) -> u64 {
         self.queues.iter().map(QueueInfo::held).sum::<u64>() + self.held_by_outputs()
     }
 
-    /// The number of packets that outputs have taken and not finished.
+    /// Returns the number of packets that outputs have taken and not finished.
     pub fn held_by_outputs(&self) -> u64 {
         self.outputs.iter().flat_map(|output| &output.ledgers).map(|ledger| ledger.held()).sum()
     }
 
-    /// Waits until the outputs that finish packets later have finished them. It waits while they make progress, and
-    /// for at most [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, it waits at most
-    /// [`DRAIN_MAX`] in all. Packets that are left then are lost. Call it when no CPU sends any more.
+    /// Waits until the outputs that finish packets later have finished them. Without progress, the
+    /// function waits at most [`OUTPUT_STUCK_AFTER`]. After a stop was requested, the function
+    /// waits at most [`DRAIN_MAX`] in all. Packets that are then unfinished count as lost. Call
+    /// this function when no CPU sends any more.
     pub fn finish_outputs(&self, is_stopping: impl Fn() -> bool) {
         let deferred = || self.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
         let (mut left, mut since, mut stopping) = (self.held_by_outputs(), Instant::now(), None);
@@ -143,7 +151,7 @@ impl Ledgers {
             }
         }
         deferred().for_each(Deferred::ask_to_end);
-        // Outputs that can still report exactly what was sent do so now.
+        // Outputs that can still report exactly which packets were sent do so now.
         let asked = Instant::now();
         while self.held_by_outputs() > 0 && asked.elapsed() < LEAVE_BEHIND_AFTER {
             thread::sleep(DRAIN_LOOK);

@@ -1,7 +1,8 @@
-//! The forms in which reports write values that have no form of their own: times as seconds, CPUs as a list, counts by name.
+//! How reports format values whose types do not implement serde's traits: times as seconds, CPUs as
+//! a list, counts by name.
 //!
-//! A flow is not among them. `FlowKey` has no such form either, so a ledger with the address of a packet does not compile until
-//! somebody decides who may see it.
+//! `FlowKey` deliberately has no serialized form. A ledger type that contains the addresses of a
+//! packet therefore does not compile until a programmer decides who may see the addresses.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,10 +11,10 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serializer, de};
 use steerage_topology::CpuId;
 
-/// More CPUs than any machine has: a list from elsewhere is read up to here.
+/// More CPUs than any machine has. A list from another program is parsed only up to this CPU.
 const NR_CPU_IDS: usize = 1 << u16::BITS;
 
-/// A number as a whole CPU.
+/// Formats a CPU as its number.
 pub(crate) mod cpu {
     use super::*;
 
@@ -26,7 +27,7 @@ pub(crate) mod cpu {
     }
 }
 
-/// CPUs as a list: `0-3,8`.
+/// Formats CPUs as a list: `0-3,8`.
 pub(crate) mod cpu_list {
     use super::*;
     use steerage_topology::CpuMask;
@@ -42,7 +43,7 @@ pub(crate) mod cpu_list {
     }
 }
 
-/// A time in seconds with six decimals: they are readable, and no time here is more exact.
+/// Formats a time in seconds with six decimals, because the times in reports are not more exact.
 pub(crate) mod seconds {
     use super::*;
 
@@ -55,7 +56,7 @@ pub(crate) mod seconds {
     }
 }
 
-/// A time in seconds that is 0 if there is none.
+/// Formats a time in seconds, with 0 for no time.
 pub(crate) mod seconds_or_zero {
     use super::*;
 
@@ -68,7 +69,7 @@ pub(crate) mod seconds_or_zero {
     }
 }
 
-/// A time in nanoseconds.
+/// Formats a time in nanoseconds.
 pub(crate) mod nanoseconds {
     use super::*;
 
@@ -84,7 +85,7 @@ pub(crate) mod nanoseconds {
     }
 }
 
-/// A name, or null if it is empty.
+/// Formats a name, or null if the name is empty.
 pub(crate) mod name {
     use super::*;
 
@@ -97,7 +98,7 @@ pub(crate) mod name {
     }
 }
 
-/// Counts with names as an object.
+/// Formats counts with names as an object.
 pub(crate) mod by_name {
     use super::*;
 
@@ -115,7 +116,7 @@ pub(crate) mod by_name {
     }
 }
 
-/// An estimate rounded to a tenth, since more digits would be noise.
+/// Formats an estimate rounded to a tenth, because further digits would be noise.
 pub(crate) mod tenths {
     use super::*;
 
@@ -128,7 +129,7 @@ pub(crate) mod tenths {
     }
 }
 
-/// An estimate rounded to a whole number.
+/// Formats an estimate rounded to a whole number.
 pub(crate) mod whole {
     use super::*;
 
@@ -141,7 +142,7 @@ pub(crate) mod whole {
     }
 }
 
-/// The kind of pages by its name.
+/// Formats the kind of pages as its name.
 pub(crate) mod backing {
     use super::*;
     use crate::backing::Backing;
@@ -157,7 +158,7 @@ pub(crate) mod backing {
     }
 }
 
-/// Lost packets by reason, with only the reasons that occurred.
+/// Formats lost packets by reason, with only the reasons that occurred.
 mod drops {
     use serde::Serialize;
 
@@ -171,7 +172,7 @@ mod drops {
         }
     }
 
-    /// Reasons of a later version are left out, as unknown keys are.
+    /// Ignores unknown reasons, which a later version may write.
     impl<'de> Deserialize<'de> for Drops {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
@@ -184,7 +185,7 @@ mod drops {
     }
 }
 
-/// The counts of moves, by cause with only the causes that occurred.
+/// Formats the counts of moves by cause, with only the causes that occurred.
 pub(crate) mod moves {
     use serde::Serialize;
     use steerage_moves::{MoveCause, MoveCounts};

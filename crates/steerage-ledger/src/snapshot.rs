@@ -1,4 +1,4 @@
-//! The ledger in plain numbers, read at one time.
+//! The ledger in plain numbers, read at one point in time.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::memory::MemoryUse;
 #[cfg(feature = "serde")]
 use crate::serial;
 
-/// One of a queue's buckets.
+/// The state of one bucket of a queue.
 ///
 /// ```
 /// use steerage_ledger::BucketSnapshot;
@@ -27,17 +27,19 @@ use crate::serial;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketSnapshot {
-    /// The CPU that has the bucket. During a move this is the old CPU until the new one gets new packets.
+    /// The CPU that has the bucket. During a move, this is the old CPU until the new CPU receives
+    /// packets.
     pub cpu: CpuId,
-    /// The approximate number of the queue's packets for this bucket. One packet of each poll is sampled, and counts for all packets of
-    /// the poll. No packets are counted while one CPU has all buckets, since nothing is hashed then.
+    /// The approximate number of the queue's packets for this bucket. One packet of each poll is
+    /// sampled, and its bucket is credited with all packets of the poll. While one CPU has all
+    /// buckets, no packet is hashed and none is counted here.
     pub packets: u64,
-    /// How many times the bucket changed CPU.
+    /// The number of times that the bucket moved to another CPU.
     pub moves: u64,
 }
 
 impl BucketSnapshot {
-    /// A bucket on `cpu`.
+    /// Makes the state of a bucket on `cpu`.
     pub fn new(cpu: CpuId, packets: u64, moves: u64) -> Self {
         Self { cpu, packets, moves }
     }
@@ -48,23 +50,23 @@ impl BucketSnapshot {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Verdicts {
-    /// Consumed by the packet function.
+    /// Packets that the handler consumed.
     pub consumed: u64,
-    /// Discarded by the packet function.
+    /// Packets that the handler discarded.
     pub discarded: u64,
-    /// Kept beyond their batch.
+    /// Packets that the handler kept after their batch.
     pub kept: u64,
-    /// Sent by an output.
+    /// Packets that an output sent.
     pub transmitted: u64,
 }
 
 impl Verdicts {
-    /// All delivered packets.
+    /// Returns the number of all delivered packets.
     pub fn total(&self) -> u64 {
         self.consumed + self.discarded + self.kept + self.transmitted
     }
 
-    /// Adds all of `other`.
+    /// Adds all counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.consumed += other.consumed;
         self.discarded += other.discarded;
@@ -73,12 +75,12 @@ impl Verdicts {
     }
 }
 
-/// One receive queue's part of the ledger.
+/// The part of the ledger for one receive queue.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct QueueSnapshot {
-    /// The input's name.
+    /// The name of the input.
     pub device: String,
     /// The kind of device.
     pub kind: Cow<'static, str>,
@@ -90,79 +92,88 @@ pub struct QueueSnapshot {
     /// The CPU that polls the queue.
     #[cfg_attr(feature = "serde", serde(with = "serial::cpu"))]
     pub cpu: CpuId,
-    /// The source of the flow hash: `device`, or the name of our own hash.
+    /// The source of the flow hash: `device`, or the name of steerage's own hash.
     pub hash: Cow<'static, str>,
-    /// The CPUs of its mask that have buckets of the queue.
+    /// The CPUs in the queue's mask that have buckets of the queue.
     #[cfg_attr(feature = "serde", serde(rename = "rps_cpus_list", with = "serial::cpu_list"))]
     pub rps_cpus: Vec<CpuId>,
-    /// Frames received, including those that were lost before they reached us.
+    /// Frames received, including frames that were lost before steerage received them.
     pub received: u64,
-    /// Bytes received, as on the wire, without the frames that were lost before they reached us.
+    /// The length of the received frames on the wire, in bytes, without the frames that were lost
+    /// before steerage received them.
     pub received_bytes: u64,
     /// Frames delivered.
     pub delivered: u64,
-    /// Their outcomes.
+    /// The outcomes of the delivered frames.
     pub verdicts: Verdicts,
     /// Frames dropped, by reason.
     pub dropped: Drops,
-    /// Frames received and neither delivered nor dropped yet.
+    /// Frames that were received and are neither delivered nor dropped yet.
     pub in_flight: u64,
-    /// Frames whose flow hash was computed when they arrived. Those to which the device set a hash that is used are not among
-    /// them, nor is any frame while one CPU has all buckets.
+    /// Frames whose flow hash was computed on arrival. Frames with a usable hash from the device
+    /// are not counted. While one CPU has all buckets, no frame is hashed.
     pub hashed: u64,
-    /// Frames without a known flow, either of IP or by the user's own flow key. They are steered by their link addresses. They are
-    /// counted only if frames are hashed, that is, not while one CPU has all buckets.
+    /// Hashed frames without a known flow: neither an IP flow nor the user's own flow key. Such
+    /// frames are steered by their link addresses. While one CPU has all buckets, no frame is
+    /// hashed and none is counted here.
     pub unparsed: u64,
-    /// Fragments of datagrams whose flow could not be recorded because the table was full. Such a datagram is steered by a key of its own.
+    /// Fragments of datagrams whose flow could not be recorded because the table was full. Such a
+    /// datagram is steered by a key of its own.
     pub fragments_full: u64,
-    /// Later fragments that arrived after the time limit of their datagram ([`FRAGMENT_TIME`](steerage_flow::limits::FRAGMENT_TIME)).
+    /// Later fragments that arrived after the time limit of their datagram
+    /// ([`FRAGMENT_TIME`](steerage_flow::limits::FRAGMENT_TIME)).
     pub fragments_aged: u64,
-    /// Frames in lent memory that the device copied so that it could continue, since they were not released in time.
+    /// Frames in the device's memory that were copied so that the device could continue, because
+    /// handlers did not release the frames in time.
     pub copied: u64,
-    /// Frames that the device left to the kernel. They are neither received nor dropped.
+    /// Frames that the device passed to the kernel. Such frames count neither as received nor as
+    /// dropped.
     pub passed: u64,
-    /// The counts that only this kind of device has, by the kernel's names.
+    /// The counts that only this kind of device has, with the kernel's names.
     #[cfg_attr(feature = "serde", serde(with = "serial::by_name"))]
     pub device_counts: Vec<(Cow<'static, str>, u64)>,
     /// Frames that completed out of order. `None` if the order is not checked.
     pub reordered: Option<u64>,
     /// The page pool's counters.
     pub pool: PoolSnapshot,
-    /// The error that ended the queue, if one did.
+    /// The error that ended the queue, if any.
     pub error: Option<QueueError>,
 }
 
-/// The counters of a queue's page pool, in pages. They have the names of ENA's driver and of the kernel's page_pool.
+/// The counters of a queue's page pool, in pages. The names are those of ENA's driver and of the
+/// kernel's page_pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct PoolSnapshot {
-    /// Pages served from the local cache.
+    /// Pages that the local page cache supplied.
     pub alloc_fast: u64,
-    /// Pages taken from the shared pool.
+    /// Pages that were taken from the shared pool.
     pub alloc_slow: u64,
-    /// The number of times that a page was needed and none was free.
+    /// The number of times that a page was needed and no page was free.
     pub alloc_empty: u64,
-    /// Pages that came back to the local cache.
+    /// Pages that were returned to the local page cache.
     pub recycle_cached: u64,
-    /// Pages that came back while the local cache was full.
+    /// Pages that were returned while the local page cache was full.
     pub recycle_cache_full: u64,
-    /// Pages that came back after a handler had kept them.
+    /// Pages that were returned after a handler had kept them.
     pub recycle_kept: u64,
-    /// Frames that were copied out of a device's page, so that the page stayed in the device's ring.
+    /// Frames that were copied out of a device's page, so that the page stayed in the device's
+    /// ring.
     pub rx_copybreak: u64,
-    /// The pages from the shared pool that made the queue have more pages than ever before: the cache warms up.
+    /// Pages from the shared pool that raised the queue's number of pages to a new maximum. The
+    /// number grows while the cache warms up.
     pub lpc_warm_up: u64,
-    /// The pages from the shared pool that were taken while the local cache was switched off.
+    /// Pages from the shared pool that were taken while the local page cache was switched off.
     pub lpc_passed_by: u64,
-    /// Pages of another NUMA node than that of the queue's CPU that came back, and went to the shared pool. The queue replaces each by
-    /// a page of its own node.
+    /// Returned pages of another NUMA node than the queue's CPU, which went to the shared pool. The
+    /// queue takes a page of its own node instead of each.
     pub lpc_wrong_numa: u64,
     /// Packets that handlers currently keep.
     pub kept: u64,
 }
 
-/// One CPU's part of the ledger.
+/// The part of the ledger for one CPU.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
@@ -172,15 +183,15 @@ pub struct CpuSnapshot {
     pub cpu: CpuId,
     /// Frames that the CPU polled from its queues.
     pub polled: u64,
-    /// Frames that the CPU has taken from other CPUs.
+    /// Frames that the CPU took from other CPUs.
     pub handed_in: u64,
-    /// Frames that the CPU's handler got.
+    /// Frames that were passed to the CPU's handler.
     pub processed: u64,
-    /// The frames given to its handler that it had polled itself.
+    /// Frames that the CPU polled itself and passed to its own handler.
     pub inline: u64,
-    /// Frames that were dropped because of this CPU: its backlog was full, or it made no progress.
+    /// Frames that were dropped because this CPU's backlog was full or this CPU made no progress.
     pub dropped: Drops,
-    /// The time of rounds that did some work. The time of a round lasts until the next one starts.
+    /// The total time of rounds that did some work. A round lasts until the next round starts.
     #[cfg_attr(feature = "serde", serde(rename = "busy_seconds", with = "serial::seconds"))]
     pub busy: Duration,
     /// Rounds that did some work.
@@ -189,32 +200,36 @@ pub struct CpuSnapshot {
     pub time_squeeze: u64,
     /// Frames that currently wait for the CPU.
     pub backlog: u64,
-    /// The most frames that it has ever found waiting on one of its rings.
+    /// The most frames that the CPU has found waiting on one of its rings.
     pub backlog_max: u64,
-    /// How many times it woke a sleeping CPU that it had given packets.
+    /// The number of times that this CPU woke a sleeping CPU after handing over packets.
     pub wakes_sent: u64,
-    /// How many times another CPU woke this CPU because of packets.
+    /// The number of times that another CPU woke this CPU after handing over packets.
     pub wakes_received: u64,
-    /// How many times it was woken for something else: a change, a move, a stop, or room for packets.
+    /// The number of times that this CPU was woken for another reason: a change, a move, a stop, or
+    /// free space for packets.
     pub wakes_for_control: u64,
-    /// How many times the CPU's handler panicked.
+    /// The number of times that the CPU's handler panicked.
     pub panics: u64,
-    /// How many times the CPU was declared dead.
+    /// The number of times that the CPU was declared dead.
     pub deaths: u64,
-    /// Packets that its packet function made itself and that were sent. They are in no queue's balance, since no queue received them.
+    /// Packets that the CPU's handler made itself and that were sent. No queue's ledger counts
+    /// these packets, because no queue received them.
     pub originated: u64,
-    /// Packets that its packet function made and that were not sent: the output had no room, or cannot send such packets.
+    /// Packets that the CPU's handler made itself and that were not sent, because the output was
+    /// full or cannot send such packets.
     pub originated_dropped: u64,
-    /// The share of the CPU's time that others took recently, from 0 to 1: other programs, interrupts, other guests of the hypervisor.
-    /// 0 if nobody measures it (`Handle::set_others_time`).
+    /// The recent share of the CPU's time that other programs, interrupts or other guests of the
+    /// hypervisor took, from 0 to 1. The share is 0 if no thread measures it
+    /// (`Handle::set_others_time`).
     pub others: f64,
-    /// How long the packet function has been running without returning. `None` while it is not running. A working CPU spends most of
-    /// its time in the packet function, for microseconds each time. A CPU that stays there for seconds is stuck.
+    /// The time since the handler was called, or `None` while the handler is not running. A call of
+    /// the handler usually takes microseconds. A handler that does not return for seconds is stuck.
     #[cfg_attr(feature = "serde", serde(rename = "handler_seconds", with = "serial::seconds_or_zero"))]
     pub in_handler: Option<Duration>,
 }
 
-/// One output's part of the ledger.
+/// The part of the ledger for one output.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
@@ -227,15 +242,15 @@ pub struct OutputSnapshot {
     pub packets: u64,
     /// The bytes of the sent packets.
     pub bytes: u64,
-    /// Packets that should have been sent and were lost, by reason.
+    /// Packets that the output should have sent and that were lost, by reason.
     pub dropped: Drops,
-    /// Packets that the output has taken and not sent yet. They are in flight.
+    /// Packets that the output has taken and not sent yet. These packets are in flight.
     pub held: u64,
-    /// The error that ended the output on a CPU, if one did.
+    /// The error that ended the output on a CPU, if any.
     pub error: Option<String>,
 }
 
-/// The whole ledger at one time.
+/// The whole ledger at one point in time.
 ///
 /// ```
 /// use steerage_ledger::Snapshot;
@@ -270,7 +285,7 @@ pub struct Snapshot {
     /// The time since the instance was built.
     #[cfg_attr(feature = "serde", serde(rename = "seconds", with = "serial::seconds"))]
     pub elapsed: Duration,
-    /// The sums over all queues. The methods return them too.
+    /// The sums over all queues, which this type's methods return too.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub totals: Totals,
     /// The receive queues.
@@ -289,13 +304,13 @@ pub struct Snapshot {
     pub backing: Backing,
     /// The size of a page, in bytes.
     pub page_bytes: u64,
-    /// All pages of the pool.
+    /// The number of pages in the pool.
     pub pages: u64,
-    /// The pages that no queue has. At rest, if no packets are kept, these are all pages.
+    /// The number of pages that no queue has. At rest, if no packets are kept, this equals `pages`.
     pub pages_free: u64,
     /// The upper limit of packet memory and rings, in bytes.
     pub memory_bytes: u64,
-    /// The purposes of this memory.
+    /// How the packet memory is divided.
     pub memory: MemoryUse,
 }
 
@@ -306,22 +321,22 @@ pub struct Snapshot {
 pub struct Totals {
     /// Frames received.
     pub received: u64,
-    /// Bytes received, on the wire.
+    /// The length of the received frames on the wire, in bytes.
     pub received_bytes: u64,
     /// Frames delivered.
     pub delivered: u64,
-    /// Their outcomes.
+    /// The outcomes of the delivered frames.
     pub verdicts: Verdicts,
     /// Frames dropped, by reason.
     pub dropped: Drops,
-    /// Frames in flight.
+    /// Frames that are in flight.
     pub in_flight: u64,
     /// Frames that completed out of order. `None` if the order is not checked.
     pub reordered: Option<u64>,
 }
 
 impl Totals {
-    /// The sums over these queues.
+    /// Returns the sums over these queues.
     pub fn of(queues: &[QueueSnapshot]) -> Self {
         let mut sums = Self { reordered: Some(0), ..Self::default() };
         for queue in queues {
@@ -338,37 +353,38 @@ impl Totals {
 }
 
 impl Snapshot {
-    /// Frames received.
+    /// Returns the number of frames received.
     pub fn received(&self) -> u64 {
         self.totals.received
     }
 
-    /// Bytes received, on the wire.
+    /// Returns the length of the received frames on the wire, in bytes.
     pub fn received_bytes(&self) -> u64 {
         self.totals.received_bytes
     }
 
-    /// The outcomes of the delivered frames.
+    /// Returns the outcomes of the delivered frames.
     pub fn verdicts(&self) -> Verdicts {
         self.totals.verdicts
     }
 
-    /// Frames delivered.
+    /// Returns the number of frames delivered.
     pub fn delivered(&self) -> u64 {
         self.totals.delivered
     }
 
-    /// Frames dropped, by reason.
+    /// Returns the frames dropped, by reason.
     pub fn dropped(&self) -> Drops {
         self.totals.dropped
     }
 
-    /// Frames in flight.
+    /// Returns the number of frames in flight.
     pub fn in_flight(&self) -> u64 {
         self.totals.in_flight
     }
 
-    /// Frames that completed out of order. `None` if the order is not checked.
+    /// Returns the number of frames that completed out of order, or `None` if the order is not
+    /// checked.
     pub fn reordered(&self) -> Option<u64> {
         self.totals.reordered
     }

@@ -1,4 +1,5 @@
-//! The account in which an output reports the packets that it took and finished later.
+//! [`TxAccount`]: the account in which an output counts the packets that it took and finished
+//! later.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +8,8 @@ use crate::counts::TxLedger;
 use crate::deferred::{Deferred, Settled, TxSource};
 use crate::reasons::DropReason;
 
-/// Counts the packets that an output took in `TxQueue::send` and finished later. It may be used from any thread.
+/// Counts the packets that an output took in `TxQueue::send` and finished later. Every thread may
+/// use the account.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -27,7 +29,7 @@ use crate::reasons::DropReason;
 pub struct TxAccount(Arc<TxLedger>);
 
 impl TxAccount {
-    /// The account of an output with this ledger.
+    /// Makes the account of an output with this ledger.
     pub fn new(ledger: &Arc<TxLedger>) -> Self {
         Self(Arc::clone(ledger))
     }
@@ -36,7 +38,7 @@ impl TxAccount {
         self.0.deferred.as_ref()
     }
 
-    /// Counts `packets` packets as sent. `bytes` is their length with their link headers.
+    /// Counts `packets` packets as sent. `bytes` is their total length including link headers.
     pub fn sent(&self, source: TxSource, packets: u64, bytes: u64) {
         self.settle(source, |settled| {
             settled.packets += packets;
@@ -44,8 +46,8 @@ impl TxAccount {
         });
     }
 
-    /// Counts `packets` packets as lost, because the output failed or the run ended before they were sent. The reason is
-    /// [`DropReason::TxLost`].
+    /// Counts `packets` packets as lost for [`DropReason::TxLost`]: the output failed, or the run
+    /// ended before the packets were sent.
     pub fn lost(&self, source: TxSource, packets: u64) {
         self.settle(source, |settled| settled.dropped.add(DropReason::TxLost, packets));
     }
@@ -56,12 +58,13 @@ impl TxAccount {
         }
     }
 
-    /// Records that the output failed. The reports show the error.
+    /// Records that the output failed. Reports show the error.
     pub fn failed(&self, error: &impl fmt::Display) {
         self.0.failed(error);
     }
 
-    /// Whether the run no longer waits for the output. The output should now count packets that it cannot send at once as lost.
+    /// Returns true if the run no longer waits for the output. The output should then count packets
+    /// that it cannot send at once as lost.
     pub fn is_over(&self) -> bool {
         self.deferred().is_some_and(|deferred| deferred.is_over())
     }

@@ -1,31 +1,30 @@
-//! The attributes of messages: netlink(7). A message of generic netlink is a list of them, and their values may be lists
-//! too.
+//! The attributes of netlink messages: netlink(7). A generic netlink message is a list of
+//! attributes. The value of an attribute may be another list.
 
 use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED, NLA_HEADER_SIZE, NlasIterator};
 
-/// An attribute with this value.
 pub(crate) fn attribute(kind: u16, value: impl Into<Vec<u8>>) -> DefaultNla {
     DefaultNla::new(kind, value.into())
 }
 
-/// An attribute with a text, which ends with a zero byte.
+/// Makes an attribute whose value is a text with a zero byte at the end.
 pub(crate) fn text_attribute(kind: u16, text: &str) -> DefaultNla {
     attribute(kind, [text.as_bytes(), &[0]].concat())
 }
 
-/// An attribute whose value is a list of attributes.
+/// Makes an attribute whose value is a list of attributes.
 pub(crate) fn nested(kind: u16, inner: &[DefaultNla]) -> DefaultNla {
     attribute(kind | NLA_F_NESTED, serialized(inner))
 }
 
-/// The bytes of a list of attributes.
+/// Returns the bytes of a list of attributes.
 pub(crate) fn serialized(attributes: &[DefaultNla]) -> Vec<u8> {
     let mut bytes = vec![0; attributes.buffer_len()];
     attributes.emit(&mut bytes);
     bytes
 }
 
-/// The attributes of a list, up to the first that is cut off: types and values.
+/// Returns the types and values of a list's attributes, up to the first attribute that is cut off.
 pub(crate) fn each(list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(list).map_while(|attribute| {
         let attribute = attribute.ok()?;
@@ -34,12 +33,12 @@ pub(crate) fn each(list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The value of the first attribute of this type.
+/// Returns the value of the first attribute of this type.
 pub(crate) fn find(list: &[u8], kind: u16) -> Option<&[u8]> {
     each(list).find(|(other, _)| *other == kind).map(|(_, value)| value)
 }
 
-/// A text, with or without its zero byte.
+/// Returns a text, which may end with a zero byte.
 pub(crate) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned()
 }
@@ -62,7 +61,7 @@ mod tests {
         for cut in 0..list.len() {
             assert_eq!(each(&list[..cut]).count(), cut / 8, "{cut}");
         }
-        // Lengths that do not even cover the attribute's own header.
+        // The stated length is shorter than the attribute's own header.
         assert_eq!(each(&[2, 0, 1, 0, 9, 9, 9, 9]).count(), 0);
         assert_eq!(each(&[0; 8]).count(), 0);
     }

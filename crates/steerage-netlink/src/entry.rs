@@ -1,4 +1,4 @@
-//! What the kernel's tables consist of: links, addresses, routes and neighbours.
+//! The entries of the kernel's tables: links, addresses, routes and neighbours.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,12 +13,12 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::socket::Message;
 
-/// A new state of an entry, or its end.
+/// A new or deleted entry, or a new state of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The entry as it is now, or as it was last.
+    /// The entry in its current state, or in its last state before it was deleted.
     pub entry: Entry,
-    /// Whether the entry is there. If not, it was deleted.
+    /// True if the entry exists, and false if the entry was deleted.
     pub is_there: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct Change {
 pub enum Entry {
     /// A network interface.
     Link(Link),
-    /// An address of this machine.
+    /// An IP address of this machine.
     Address(Address),
     /// A route.
     Route(Route),
@@ -36,62 +36,63 @@ pub enum Entry {
     Neighbour(Neighbour),
 }
 
-/// A network interface. A report of a change may leave out the fields that are `None`; a reply to a request has all that
-/// the interface has.
+/// A network interface. The message about a change may leave out fields, which are then `None`. The
+/// reply to a request has all fields of the interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
-    /// Its number in its network namespace.
+    /// The interface's number in its network namespace.
     pub index: u32,
-    /// Its name, such as `eth0`.
+    /// The interface's name, such as `eth0`.
     pub name: Option<String>,
-    /// What kind of virtual interface it is, as `ip link add type` names it: `veth`, `tun`, `bond`.
+    /// The kind of virtual interface, as `ip link add type` names it: `veth`, `tun`, `bond`.
     pub kind: Option<String>,
-    /// The type of its link headers, an `ARPHRD_` number of linux/if_arp.h. Ethernet is 1.
+    /// The type of the link headers, as an `ARPHRD_` number of linux/if_arp.h. Ethernet is 1.
     pub hardware: u16,
-    /// Whether it is switched on.
+    /// True if the interface is switched on.
     pub up: bool,
-    /// Whether it has a carrier, and can pass packets.
+    /// True if the interface has a carrier and can pass packets.
     pub running: bool,
-    /// The longest packet that it sends, without the link header.
+    /// The longest packet that the interface sends, without the link header.
     pub mtu: Option<usize>,
-    /// Its address on the link. Ethernet's has 6 bytes.
+    /// The link address of the interface. An Ethernet address has 6 bytes.
     pub address: Option<Vec<u8>>,
     /// The attached XDP programs.
     pub programs: Vec<XdpProgram>,
-    /// What it has counted since it was created.
+    /// The statistics of the interface since it was created.
     pub statistics: Option<Box<Stats64>>,
 }
 
 /// An XDP program on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpProgram {
-    /// Its number, for bpf(2).
+    /// The program's number for bpf(2).
     pub id: u32,
-    /// Where it runs.
+    /// The hook at which the program is attached.
     pub place: XdpPlace,
 }
 
-/// A place of an interface that can hold one XDP program. The values are those of `XDP_FLAGS_` (linux/if_link.h).
+/// A hook of an interface at which one XDP program can be attached. The values are those of
+/// `XDP_FLAGS_` (linux/if_link.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum XdpPlace {
-    /// In the driver (`xdpdrv`, native mode).
+    /// The hook in the driver (`xdpdrv`, native mode).
     Driver = 1 << 2,
-    /// After the driver, on packets with metadata (`xdpgeneric`, skb mode).
+    /// The hook after the driver, for packets with metadata (`xdpgeneric`, skb mode).
     Generic = 1 << 1,
-    /// In the card (`xdpoffload`).
+    /// The hook in the network card (`xdpoffload`).
     Card = 1 << 3,
 }
 
-/// An address of this machine.
+/// An IP address of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The index of the link that has it.
+    /// The index of the link that has the address.
     pub link: u32,
     /// The address.
     pub address: IpAddr,
-    /// How many bits of it are the network's.
+    /// The length of the network prefix in bits.
     pub prefix_bits: u8,
 }
 
@@ -100,54 +101,56 @@ pub struct Address {
 pub struct Route {
     /// The number of the routing table: 254 is `main`.
     pub table: u32,
-    /// The first bits of its destinations, and how many bits count.
+    /// The destination prefix, and its length in bits.
     pub prefix: (IpAddr, u8),
-    /// Among routes of a table to one prefix, the lowest metric wins.
+    /// The route's metric. Among a table's routes to the same prefix, the route with the lowest
+    /// metric is used.
     pub metric: u32,
-    /// What happens to packets.
+    /// The action for packets, such as forwarding or rejecting.
     pub kind: RouteType,
-    /// The next hops, of which each flow takes one.
+    /// The next hops. Each flow uses one of them.
     pub hops: Vec<NextHop>,
-    /// Whether packets to a next hop get another header.
+    /// True if packets to a next hop are encapsulated in another header.
     pub encapsulates: bool,
-    /// Whether it is for some packets to the prefix only, those with a type of service or a source address, or is a copy
-    /// that the kernel made for one destination.
+    /// True if the route applies only to packets with a certain type of service or source address,
+    /// or if the route is a copy that the kernel made for one destination.
     pub is_special: bool,
-    /// Whether a change adds these next hops to a route that has others.
+    /// True if the change adds the next hops to an existing route.
     pub is_appended: bool,
 }
 
 /// A next hop of a [`Route`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// The index of the link by which packets leave.
+    /// The index of the link on which packets are sent.
     pub link: u32,
-    /// The next router, or `None` if the destination itself is on the link.
+    /// The address of the next router, or `None` if the destination itself is on the link.
     pub gateway: Option<IpAddr>,
-    /// The share of the flows.
+    /// The weight of the next hop, which determines its share of the flows.
     pub weight: u16,
 }
 
 /// A neighbour: a machine on the same link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// The index of the link.
+    /// The index of the link to the neighbour.
     pub link: u32,
     /// The neighbour's address.
     pub address: IpAddr,
-    /// Its address on the link, if that is known.
+    /// The neighbour's link address, if it is known.
     pub link_address: Option<Vec<u8>>,
-    /// What the kernel knows about it.
+    /// The kernel's state of the neighbour.
     pub state: NeighbourState,
-    /// Whether the kernel replies in its place (proxy ARP).
+    /// True if the kernel replies in place of the neighbour (proxy ARP).
     pub is_proxy: bool,
 }
 
 impl Change {
-    /// The change that a message reports. `None` if the message has no entry, or one that does not concern IP.
+    /// Returns the change that a message reports. Returns `None` if the message has no entry, or an
+    /// entry that is not about IP.
     pub(crate) fn from_message(message: Message<'_>) -> Option<Self> {
         use RouteNetlinkMessage as Kernel;
-        // Newer kernels have messages that this program does not know.
+        // Newer kernels have message types that the library does not know.
         let parsed = Kernel::parse_with_param(message.body, message.kind)
             .inspect_err(|error| tracing::debug!("a message of the kernel is not understood: {error}"))
             .ok()?;
@@ -169,13 +172,14 @@ impl Change {
 impl Link {
     fn new(message: LinkMessage, body: &[u8]) -> Option<Self> {
         let header = message.header;
-        // A bridge also reports its ports with these messages. A port that leaves the bridge still exists.
+        // A bridge sends the same type of message about its ports. A port that leaves the bridge
+        // still exists as an interface.
         if header.interface_family != AddressFamily::Unspec {
             return None;
         }
         let mut link = Self {
             index: header.index,
-            // The parsed type leaves out what the library does not know.
+            // The library's parsed type drops ARPHRD numbers that the library does not know.
             hardware: body.get(2..4).and_then(|hardware| parse_u16(hardware).ok())?,
             up: header.flags.contains(LinkFlags::Up),
             running: header.flags.contains(LinkFlags::Running),
@@ -217,7 +221,7 @@ impl Address {
         let mut address = None;
         for attribute in &message.attributes {
             match attribute {
-                // If a message has both, `Address` is the peer's.
+                // If a message has both attributes, `Address` is the peer's address.
                 AddressAttribute::Local(local) => address = Some(*local),
                 AddressAttribute::Address(other) => address = address.or(Some(*other)),
                 _ => {}

@@ -1,7 +1,9 @@
-//! The settings of network cards: the family `ethtool` of generic netlink (Documentation/networking/ethtool-netlink.rst of
-//! the kernel). There is a file for each kind of setting. Any user may read them.
+//! The settings of network cards: the family `ethtool` of generic netlink
+//! (Documentation/networking/ethtool-netlink.rst of the kernel). Each kind of setting has a file.
+//! Any user may read the settings.
 //!
-//! Kernels since 5.6 have the family, unless they are built without it, and since 5.7 the settings here.
+//! Linux supports the family since 5.6, and the settings in this module since 5.7. A kernel can be
+//! built without the family.
 
 mod channels;
 mod features;
@@ -14,11 +16,11 @@ use crate::generic::Family;
 pub use channels::Channels;
 pub use features::Features;
 
-/// The attribute of each request that names the interface.
+/// The attribute that names the interface in each request.
 const HEADER: u16 = 1;
 const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
 
-/// A socket for requests about the settings of interfaces.
+/// A socket for requests about the settings of network interfaces.
 ///
 /// ```
 /// use steerage_netlink::ethtool::Ethtool;
@@ -35,12 +37,13 @@ impl Ethtool {
     /// Opens a socket in the network namespace of this thread.
     ///
     /// # Errors
-    /// If the kernel refuses the socket, or has no ethtool by netlink.
+    /// Fails if the kernel refuses the socket, or does not support ethtool over netlink.
     pub fn open() -> io::Result<Self> {
         Family::open("ethtool").map(Self)
     }
 
-    /// Sends a command that reads a setting of an interface. Returns the attributes of the reply.
+    /// Sends a command that reads a setting of an interface, and returns the attributes of the
+    /// reply.
     fn get(&mut self, command: u8, interface: &str) -> io::Result<Vec<u8>> {
         self.0.request(command, &[nested(HEADER, &[text_attribute(ETHTOOL_A_HEADER_DEV_NAME, interface)])])
     }

@@ -1,4 +1,5 @@
-//! Generic netlink: families that have names, such as `ethtool`. Kernels without a family report that it is missing.
+//! Generic netlink: families with names, such as `ethtool`. A kernel without a family reports that
+//! the family is missing.
 
 use std::io;
 
@@ -8,12 +9,12 @@ use rustix::net::netlink::GENERIC;
 use crate::attributes::{find, serialized, text_attribute};
 use crate::socket::Socket;
 
-/// The command, the version, and two unused bytes.
+/// The length of a generic netlink header: the command, the version, and two unused bytes.
 const HEADER_BYTES: usize = 4;
-/// All commands in use have this version.
+/// The version of all commands in this crate.
 const VERSION: u8 = 1;
 
-/// The family that knows the numbers of families: linux/genetlink.h.
+/// The family that maps the names of families to numbers: linux/genetlink.h.
 const CONTROLLER: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -27,7 +28,7 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Opens a socket, and asks for the family's number.
+    /// Opens a socket, and requests the number of the family `name`.
     pub(crate) fn open(name: &str) -> io::Result<Self> {
         let mut family = Self { socket: Socket::open(Some(GENERIC), 0)?, number: CONTROLLER };
         let reply = family.request(CTRL_CMD_GETFAMILY, &[text_attribute(CTRL_ATTR_FAMILY_NAME, name)])?;
@@ -36,8 +37,8 @@ impl Family {
         Ok(family)
     }
 
-    /// Sends a command with these attributes. Returns the attributes of the reply, none if the command has no reply but
-    /// its success.
+    /// Sends a command with these attributes. Returns the attributes of the reply, or none if the
+    /// kernel only confirms the command.
     pub(crate) fn request(&mut self, command: u8, attributes: &[DefaultNla]) -> io::Result<Vec<u8>> {
         let body = [&[command, VERSION, 0, 0], &serialized(attributes)[..]].concat();
         let mut reply = Vec::new();

@@ -1,22 +1,24 @@
-//! Asks the kernel about interfaces, addresses, routes and neighbours by netlink(7), and receives their changes.
+//! Queries the kernel about interfaces, addresses, routes and neighbours over netlink(7), and
+//! receives their changes.
 //!
 //! | file | content |
 //! |---|---|
-//! | `socket` | a netlink socket: requests with a bounded wait, dumps, errors in the kernel's words, changes |
+//! | `socket` | a netlink socket: requests with a bounded wait, dumps, the kernel's error texts, changes |
 //! | `rtnetlink` | [`Rtnetlink`]: links, XDP programs, statistics, and the tables of addresses, routes and neighbours |
-//! | `changes` | [`Changes`]: links and tables that change |
-//! | `entry` | what both of them return: [`Link`], [`Address`], [`Route`], [`Neighbour`] |
-//! | `generic` | families of generic netlink, which have names |
-//! | [`ethtool`] | the family of that name: a file for each kind of setting |
-//! | [`netdev`] | the family of that name: what drivers support for XDP |
-//! | `attributes` | the attributes of messages of generic netlink |
+//! | `changes` | [`Changes`]: receives changes of links and tables |
+//! | `entry` | the results of `rtnetlink` and `changes`: [`Link`], [`Address`], [`Route`], [`Neighbour`] |
+//! | `generic` | the families of generic netlink, which have names |
+//! | [`ethtool`] | the family `ethtool`: a file for each kind of setting |
+//! | [`netdev`] | the family `netdev`: the XDP features that drivers support |
+//! | `attributes` | the attributes of generic netlink messages |
 //!
-//! A socket belongs to the network namespace in which it was opened. Requests that only read need no privilege. Opening a
-//! socket is the only step that a sandbox must allow for: afterwards, requests `write`, and replies and changes come by
-//! `recvfrom`.
+//! A socket belongs to the network namespace in which it was opened. Requests that only read need
+//! no privilege. A sandbox must allow opening the socket, and then only the system calls `write`
+//! (for requests) and `recvfrom` (for replies and changes).
 //!
-//! To add a setting of ethtool, such as its rings, write a file beside `ethtool/channels.rs`. It has the numbers of
-//! linux/ethtool_netlink.h, the type with the values, and an `impl Ethtool` with the request.
+//! To add a setting of ethtool, such as ring sizes, write a file beside `ethtool/channels.rs`. The
+//! file contains the numbers of linux/ethtool_netlink.h, a type for the values, and an `impl
+//! Ethtool` with the request.
 #![forbid(unsafe_code)]
 
 mod attributes;

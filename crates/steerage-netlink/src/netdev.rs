@@ -1,5 +1,6 @@
-//! What drivers support for XDP: the family `netdev` of generic netlink (Documentation/netlink/specs/netdev.yaml of the
-//! kernel). Any user may ask. Kernels since 6.3 have it, and since 6.8 the part about metadata.
+//! The XDP features that drivers support: the family `netdev` of generic netlink
+//! (Documentation/netlink/specs/netdev.yaml of the kernel). Any user may query them. Linux supports
+//! the family since 6.3, and its part about metadata since 6.8.
 
 use std::io;
 
@@ -12,26 +13,27 @@ const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
-/// `NETDEV_XDP_ACT_BASIC`, `NETDEV_XDP_ACT_XSK_ZEROCOPY` and `NETDEV_XDP_RX_METADATA_HASH`.
+/// The bits `NETDEV_XDP_ACT_BASIC`, `NETDEV_XDP_ACT_XSK_ZEROCOPY` and
+/// `NETDEV_XDP_RX_METADATA_HASH`.
 const BASIC: u64 = 1;
 const ZERO_COPY: u64 = 8;
 const METADATA_HASH: u64 = 2;
 
-/// A driver's support for XDP.
+/// The XDP features that a driver supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpSupport {
-    /// Whether XDP programs can run in the driver.
+    /// True if XDP programs can run in the driver.
     pub driver: bool,
-    /// Whether AF_XDP sockets can receive and send without a copy.
+    /// True if AF_XDP sockets can receive and send without a copy.
     pub zero_copy: bool,
-    /// Whether programs get the card's flow hash. `None` if the kernel does not report it.
+    /// True if XDP programs can read the card's flow hash. `None` if the kernel does not report it.
     pub hash: Option<bool>,
 }
 
-/// Asks for the support of the link with this index.
+/// Queries the XDP features of the link with this index.
 ///
 /// # Errors
-/// If there is no such link, or the kernel does not report it.
+/// Fails if no link has this index, or the kernel does not report the features.
 pub fn xdp_support(link: u32) -> io::Result<XdpSupport> {
     let reply =
         Family::open("netdev")?.request(NETDEV_CMD_DEV_GET, &[attribute(NETDEV_A_DEV_IFINDEX, link.to_ne_bytes())])?;

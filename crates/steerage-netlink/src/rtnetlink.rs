@@ -1,4 +1,4 @@
-//! Requests to rtnetlink(7).
+//! [`Rtnetlink`]: requests to rtnetlink(7).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -28,7 +28,7 @@ impl Rtnetlink {
     /// Opens a socket in the network namespace of this thread.
     ///
     /// # Errors
-    /// If the kernel refuses the socket.
+    /// Fails if the kernel refuses the socket.
     pub fn open() -> io::Result<Self> {
         Socket::open(None, 0).map(Self)
     }
@@ -41,18 +41,18 @@ impl Rtnetlink {
         })
     }
 
-    /// The link of this name.
+    /// Returns the link with this name.
     ///
     /// # Errors
-    /// If there is none, or the kernel does not reply.
+    /// Fails if no link has this name, or the kernel does not reply.
     pub fn link(&mut self, name: &str) -> io::Result<Link> {
         self.described(0, vec![LinkAttribute::IfName(name.to_owned())])
     }
 
-    /// The link with this index.
+    /// Returns the link with this index.
     ///
     /// # Errors
-    /// If there is none, or the kernel does not reply.
+    /// Fails if no link has this index, or the kernel does not reply.
     pub fn link_at(&mut self, index: u32) -> io::Result<Link> {
         self.described(index, Vec::new())
     }
@@ -68,44 +68,47 @@ impl Rtnetlink {
         found.ok_or_else(|| io::Error::other("the kernel's description of the link is not understood"))
     }
 
-    /// Sets the link up. Needs `CAP_NET_ADMIN`.
+    /// Sets the link up. The caller needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// Fails if the kernel refuses the change.
     pub fn set_up(&mut self, link: u32) -> io::Result<()> {
         let mut message = link_message(link, Vec::new());
         (message.header.flags, message.header.change_mask) = (LinkFlags::Up, LinkFlags::Up);
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Sets the longest packet that the link sends. Needs `CAP_NET_ADMIN`.
+    /// Sets the link's MTU, the longest packet that the link sends. The caller needs
+    /// `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// Fails if the kernel refuses the change.
     pub fn set_mtu(&mut self, link: u32, mtu: u32) -> io::Result<()> {
         let message = link_message(link, vec![LinkAttribute::Mtu(mtu)]);
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Attaches an XDP program to a place of the link, in place of the one that is there. For `None`, the place becomes
-    /// empty. Programs that are attached through a link of bpf(2) stay. Needs `CAP_NET_ADMIN`.
+    /// Attaches an XDP program to a hook of the link, and replaces the program that is attached
+    /// there. `None` detaches the program. A program that was attached by a link of bpf(2) cannot
+    /// be replaced. The caller needs `CAP_NET_ADMIN`.
     ///
-    /// The place must be named: without it, the kernel chooses the driver's place if the driver supports XDP, and then
-    /// removes no program from the place after the driver.
+    /// The hook must be named. Without a name, the kernel chooses the driver's hook if the driver
+    /// supports XDP, and then detaches no program from the hook after the driver.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// Fails if the kernel refuses the change.
     pub fn set_xdp_program(&mut self, link: u32, place: XdpPlace, program: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let program = LinkXdp::Fd(program.map_or(-1, |program| program.as_raw_fd()));
         let message = link_message(link, vec![LinkAttribute::Xdp(vec![program, LinkXdp::Flags(place as u32)])]);
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Lists all links, addresses, routes and neighbours, in this order, so that each entry comes after those that it
-    /// refers to. If the tables change meanwhile, some entries come more than once, the last being the newest.
+    /// Lists all links, addresses, routes and neighbours, in this order, so that each entry comes
+    /// after the entries to which it refers. If a table changes during the listing, some entries
+    /// are listed more than once. The last one is the newest.
     ///
     /// # Errors
-    /// If the kernel does not reply.
+    /// Fails if the kernel does not reply.
     pub fn list(&mut self, each: &mut dyn FnMut(Change)) -> io::Result<()> {
         let requests = [
             RouteNetlinkMessage::GetLink(LinkMessage::default()),

@@ -1,4 +1,4 @@
-//! A netlink socket.
+//! A netlink socket for requests, dumps and changes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,30 +14,29 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, b
 
 use crate::attributes;
 
-/// How many times a dump is requested if changes interrupt it. After that, the changes that the kernel reports must be
-/// enough.
+/// The number of times that a dump is requested if changes interrupt it. After the last dump, the
+/// changes that the kernel reports must suffice.
 const DUMPS_MAX: usize = 3;
 
-/// The longest datagram. The parts of a dump have up to 32 KiB, and no attribute is longer than 64 KiB.
+/// The longest datagram. A part of a dump has up to 32 KiB, and no attribute is longer than 64 KiB.
 const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 
-/// The most datagrams with changes that are read at a time.
+/// The most datagrams with changes that one call reads.
 const DATAGRAMS_MAX: usize = 4096;
 
-/// Types of messages that every family of netlink has: linux/netlink.h.
+/// The message types that all netlink families share: linux/netlink.h.
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 /// A message's header: `struct nlmsghdr`.
 const HEADER_BYTES: usize = 16;
-/// The attribute with the kernel's words about an error.
+/// The attribute with the kernel's text about an error.
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
-/// The option for explanations of errors.
+/// The socket option that requests error texts from the kernel.
 #[derive(Clone)]
 struct ExtendedAck;
 nix::setsockopt_impl!(ExtendedAck, libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, bool, SetBool);
 
-/// A message of the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
@@ -46,11 +45,12 @@ pub(crate) struct Message<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// A function that gets each message.
+/// A function that is called with each message.
 pub(crate) type Each<'a> = &'a mut dyn FnMut(Message<'_>);
 
-/// A socket of one family of netlink. It never waits. The kernel handles a request in the call that sends it, so the reply
-/// is there when that call returns, or never comes. Each further part of a dump is made when the part before is received.
+/// A socket of one netlink family, which never blocks. The kernel handles a request in the system
+/// call that sends it. Therefore the reply is ready when that call returns, or will never arrive.
+/// The kernel makes each further part of a dump when the previous part is received.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) fd: OwnedFd,
@@ -59,19 +59,20 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Opens a socket in the network namespace of this thread. It receives the changes of these groups. `None` is the family
-    /// of rtnetlink.
+    /// Opens a socket in the network namespace of this thread, which receives the changes of these
+    /// multicast groups. `None` selects the family of rtnetlink.
     pub(crate) fn open(family: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, family)?;
-        // Since Linux 4.12. Without it, errors are only numbers.
+        // Linux has this option since 4.12. Without the option, errors are only numbers.
         let _ = ExtendedAck.set(&fd, &true);
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         Ok(Self { fd, buffer: vec![0; DATAGRAM_BYTES_MAX].into(), sequence: 0 })
     }
 
-    /// Sends a request, and passes the messages of the reply to `each`. `flags` has `NLM_F_DUMP` for all entries of a
-    /// table, and `NLM_F_ACK` for anything else. If a table changes during a dump, entries come again.
+    /// Sends a request, and passes the messages of the reply to `each`. `flags` contains
+    /// `NLM_F_DUMP` for all entries of a table, and `NLM_F_ACK` for any other request. If a table
+    /// changes during a dump, `each` may get entries twice.
     pub(crate) fn request(&mut self, kind: u16, flags: u16, body: &[u8], each: Each<'_>) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
@@ -89,7 +90,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Reads a reply to its end. Returns false if the table changed meanwhile.
+    /// Reads a reply to its end. Returns false if the table changed during the dump.
     fn reply(&mut self, each: Each<'_>) -> io::Result<bool> {
         let mut is_consistent = true;
         loop {
@@ -98,7 +99,7 @@ impl Socket {
                 other => other.into(),
             })?;
             for message in messages(&self.buffer[..length]) {
-                // Skip what is left of a reply that came too late.
+                // Skip the remaining messages of an earlier request's late reply.
                 if message.sequence != self.sequence {
                     continue;
                 }
@@ -111,7 +112,7 @@ impl Socket {
         }
     }
 
-    /// Passes the changes that have arrived to `each`. Returns false if some were lost.
+    /// Passes the changes that have arrived to `each`. Returns false if changes were lost.
     pub(crate) fn read(&mut self, each: Each<'_>) -> bool {
         let mut is_complete = true;
         for _ in 0..DATAGRAMS_MAX {
@@ -124,7 +125,7 @@ impl Socket {
         is_complete
     }
 
-    /// Receives a datagram. Returns its length.
+    /// Receives a datagram, and returns its length.
     fn receive(&mut self) -> Result<usize, Errno> {
         loop {
             match recv(&self.fd, &mut self.buffer[..], RecvFlags::TRUNC) {
@@ -137,7 +138,7 @@ impl Socket {
     }
 }
 
-/// Splits a datagram into messages, up to the first that is cut off.
+/// Splits a datagram into messages, up to the first message that is cut off.
 fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let message = NetlinkBuffer::new_checked(datagram).ok()?;
@@ -151,14 +152,14 @@ fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// The outcome at the end of a reply: an error, or 0 for success.
+/// Returns the outcome at the end of a reply: an error, or success if the error number is 0.
 fn outcome(message: Message<'_>) -> io::Result<()> {
     let code = message.body.get(..4).and_then(|code| parse_i32(code).ok()).unwrap_or_default();
     if code == 0 {
         return Ok(());
     }
     let error = io::Error::from_raw_os_error(code.saturating_neg());
-    // In an error, the attributes follow a copy of the request.
+    // In an error message, the attributes follow a copy of the request.
     let rest = message.body.get(4..).unwrap_or_default();
     let request = if message.kind == NLMSG_DONE { Some(0) } else { rest.get(..4).and_then(|it| parse_u32(it).ok()) };
     let request = request.and_then(|length| (length as usize).checked_next_multiple_of(4));
@@ -175,7 +176,6 @@ mod tests {
 
     use super::*;
 
-    /// A message with this body.
     fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
         let length = (HEADER_BYTES + body.len()) as u32;
         let mut bytes = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8], body].concat();
@@ -192,22 +192,23 @@ mod tests {
         for cut in 20..datagram.len() {
             assert_eq!(read(&datagram[..cut]), [(16, b"abc".to_vec())], "{cut}");
         }
-        // A length that is shorter than the header.
+        // The stated length is shorter than the header.
         assert_eq!(read(&[3; 40]), []);
         assert_eq!(read(&[0; 40]), []);
     }
 
-    /// A socket, and the end at which a test is the kernel.
+    /// A socket, and the other end of its connection, on which a test plays the kernel.
     fn pair() -> (Socket, OwnedFd) {
         let (fd, kernel) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None).unwrap();
         (Socket { fd, buffer: vec![0; 256].into(), sequence: 0 }, kernel)
     }
 
-    /// The bodies of the reply to the next request, if the kernel replies with these datagrams.
+    /// Returns the bodies of the reply to the next request, if the kernel replies with these
+    /// datagrams.
     fn reply(socket: &mut Socket, kernel: &OwnedFd, datagrams: &[Vec<u8>]) -> io::Result<Vec<Vec<u8>>> {
         for datagram in datagrams {
             let mut datagram = datagram.clone();
-            // Messages with the sequence number 0 get that of the next request.
+            // A message with the sequence number 0 gets the number of the next request.
             if datagram[8] == 0 {
                 datagram[8..12].copy_from_slice(&(socket.sequence + 1).to_ne_bytes());
             }
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(reply(&mut socket, &kernel, &replies).unwrap(), [b"olds", b"news"]);
         let forever: Vec<Vec<u8>> = (0..DUMPS_MAX).flat_map(|_| [interrupted.clone(), done.clone()]).collect();
         assert_eq!(reply(&mut socket, &kernel, &forever).unwrap().len(), DUMPS_MAX);
-        // The end alone may say so too.
+        // The flag in the end message alone must also be detected.
         let replies = [message(NLMSG_DONE, NLM_F_DUMP_INTR, &[0; 4]), done];
         assert_eq!(reply(&mut socket, &kernel, &replies).unwrap(), Vec::<Vec<u8>>::new());
     }
@@ -265,7 +266,7 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
             assert!(error.to_string().ends_with(": no such queue"), "{error}");
         }
-        // Without words, or with a request that is not whole.
+        // The error has no text, or the copy of the request is cut off.
         for parts in [&[&request[..]][..], &[&request[..6]], &[&[255; 16]], &[]] {
             assert_eq!(error(NLMSG_ERROR, 0, parts).raw_os_error(), Some(libc::EPERM));
         }

@@ -1,4 +1,4 @@
-//! Asks the kernel that runs the tests.
+//! Sends requests to the kernel that runs the tests.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,7 +11,8 @@ use steerage_fixtures::namespaces::Namespaces;
 use steerage_netlink::ethtool::Ethtool;
 use steerage_netlink::{Change, Changes, Entry, NextHop, Route, RouteType, Rtnetlink, XdpPlace, netdev};
 
-/// A cable whose far end has the network 192.0.2.0/24, two routes of an odd kind, and a neighbour.
+/// A pair of connected interfaces. The far end has the network 192.0.2.0/24, two special routes,
+/// and a neighbour.
 fn cable() -> Option<Namespaces> {
     let namespaces = Namespaces::new(2)?;
     namespaces.veth((0, "near0"), (1, "far0"));
@@ -66,7 +67,7 @@ fn a_link_is_set() {
         kernel.set_up(index).unwrap();
         let link = kernel.link("near0").unwrap();
         assert_eq!((link.mtu, link.up), (Some(1300), true));
-        // Longer than any frame of this link.
+        // This MTU is longer than any frame on this link.
         assert!(kernel.set_mtu(index, 1 << 24).is_err());
     });
 }
@@ -111,7 +112,7 @@ fn has_mtu(change: &Change, mtu: usize) -> bool {
     change.is_there && matches!(&change.entry, Entry::Link(link) if link.mtu == Some(mtu))
 }
 
-/// The changes until one of them is `last`.
+/// Reads changes until one of them is `last`, and returns all of them.
 fn until(changes: &mut Changes, last: impl Fn(&Change) -> bool) -> Vec<Change> {
     let start = Instant::now();
     let mut all = Vec::new();
@@ -151,7 +152,7 @@ fn changes_come_and_those_of_one_link_can_be_had_alone() {
     assert!(changes.iter().any(|change| has_mtu(change, 1400)), "{changes:?}");
 }
 
-/// More changes than the socket has room for.
+/// Causes more changes than the socket's buffer holds.
 #[test]
 fn lost_changes_are_reported() {
     let Some(namespaces) = cable() else { return };
@@ -161,12 +162,13 @@ fn lost_changes_are_reported() {
         namespaces.must(0, &format!("link set near0 mtu {mtu}"));
     }
     assert!(!changes.read(&mut |_| {}));
-    // Later changes come again.
+    // After the loss, the socket still receives later changes.
     namespaces.must(0, "link set near0 mtu 1400");
     until(&mut changes, |change| has_mtu(change, 1400));
 }
 
-/// Every kernel that reports features knows those of the loopback interface, which has no queues to report.
+/// Every kernel that reports features reports the loopback interface's features. The loopback
+/// interface has no queues to report.
 #[test]
 fn features_and_queues_are_those_of_the_interface() {
     let Ok(mut ethtool) = Ethtool::open() else {
@@ -194,7 +196,7 @@ fn what_the_kernel_refuses_it_explains() {
     assert!(error.contains("os error 19") && error.contains("no device"), "{error}");
     let error = Rtnetlink::open().unwrap().link("no-such-if").unwrap_err();
     assert!(error.to_string().contains("os error 19"), "{error}");
-    // The socket is still good.
+    // After an error, the socket can still be used.
     assert!(ethtool.features("lo").is_ok());
 }
 
@@ -207,7 +209,7 @@ fn drivers_report_their_support_of_xdp() {
         };
         assert!(support.driver && !support.zero_copy, "{support:?}");
         assert!(netdev::xdp_support(1 << 20).is_err());
-        // There is no program to remove, which is no error.
+        // Detaching a program from an empty hook is no error.
         let index = if_nametoindex("near0").unwrap();
         Rtnetlink::open().unwrap().set_xdp_program(index, XdpPlace::Generic, None).unwrap();
         assert!(Rtnetlink::open().unwrap().set_xdp_program(1 << 20, XdpPlace::Generic, None).is_err());

@@ -1,17 +1,19 @@
-//! Checks whether the kernel would accept a program. The rules are those of `bpf_check_classic` in
+//! Checks that the kernel would accept a program. The rules are those of `bpf_check_classic` in
 //! net/core/filter.c.
 
 use super::{FilterError, INSTRUCTIONS_MAX, Instruction};
 
-/// The number of memory words of a program: `BPF_MEMWORDS`.
+/// The number of memory words that a program has: `BPF_MEMWORDS`.
 const MEMORY_WORDS: u32 = 16;
 
-/// Loads from this offset on read the kernel's information about the packet instead of the packet:
-/// `SKF_AD_OFF`.
+/// A load from this offset or a higher one reads the kernel's information about the packet, and not
+/// the packet: `SKF_AD_OFF`.
 const ANCILLARY: u32 = 0xffff_f000;
-/// The end of that information, whose fields are at multiples of 4 below it: `SKF_AD_MAX`.
+/// The end of the kernel's information, whose fields are at multiples of 4 below this offset:
+/// `SKF_AD_MAX`.
 const ANCILLARY_END: u32 = ANCILLARY + 64;
 
+/// The kind of an instruction, as far as the rules distinguish it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// An instruction that is always valid.
@@ -26,7 +28,7 @@ enum Kind {
     Return,
 }
 
-/// The kind of an operation code. `None` if the kernel does not know the code.
+/// Returns the kind of an operation code, or `None` if the kernel does not know the code.
 fn kind(code: u16) -> Option<Kind> {
     Some(match code {
         // Divide and modulo by a constant. The next line has shifts by a constant.
@@ -50,6 +52,7 @@ fn kind(code: u16) -> Option<Kind> {
     })
 }
 
+/// Rejects programs that the kernel would reject.
 pub(super) fn program(program: &[Instruction]) -> Result<(), FilterError> {
     let wrong = |at, what| Err(FilterError::Program { at, what });
     if program.is_empty() {
@@ -69,7 +72,7 @@ pub(super) fn program(program: &[Instruction]) -> Result<(), FilterError> {
     memory_is_written_before_it_is_read(program)
 }
 
-/// The mistake in an instruction, if there is one. `behind` is the number of instructions after it.
+/// Returns the mistake in an instruction, if any. `behind` is the number of instructions after it.
 fn instruction_is_wrong(instruction: &Instruction, behind: usize) -> Option<&'static str> {
     let Instruction { operand, jump_true, jump_false, .. } = *instruction;
     match kind(instruction.code) {
@@ -89,13 +92,14 @@ fn instruction_is_wrong(instruction: &Instruction, behind: usize) -> Option<&'st
     }
 }
 
-/// Checks that no path through the program reads a memory word before it is written, like
-/// `check_load_and_stores`. All jumps go forward, so one pass sees every path to an instruction
-/// before the instruction itself.
+/// Checks that no path through the program reads a memory word before that word is written, like
+/// the kernel's `check_load_and_stores`. All jumps go forward, so one pass sees every path to an
+/// instruction before the instruction itself.
 fn memory_is_written_before_it_is_read(program: &[Instruction]) -> Result<(), FilterError> {
-    // The words that are certainly written when a jump reaches an instruction, one bit per word.
+    // For each instruction, the memory words that are written on every path that jumps to it, one
+    // bit per word.
     let mut on_arrival = vec![u16::MAX; program.len()];
-    // The words that are written on the path from the previous instruction.
+    // The memory words that are written on the path from the previous instruction.
     let mut written: u16 = 0;
     for (at, instruction) in program.iter().enumerate() {
         written &= on_arrival[at];

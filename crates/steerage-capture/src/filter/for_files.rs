@@ -1,20 +1,22 @@
-//! The filter of capture files, which has a program for each kind of frames in the files.
+//! The filter of capture files, with a program for each kind of frames in the files.
 
 use steerage::LinkType;
 
 use super::kinds::FrameKind;
 use super::{Filter, FilterError, FrameFilter, numbers, tcpdump, written};
 
+/// The filter programs for all kinds of frames in the files.
 #[derive(Debug)]
 pub(crate) enum FileFilters {
-    /// A program that the user compiled for one link type: that of the first frame.
+    /// A program that the user compiled in advance. The program is valid for one link type, the
+    /// type of the first frame.
     Numbers { filter: FrameFilter, link: Option<LinkType> },
-    /// The programs that tcpdump compiled for each kind, or its error for that kind.
+    /// The programs that tcpdump compiled, or tcpdump's error, for each kind of frames.
     Compiled(Vec<(FrameKind, Result<FrameFilter, String>)>),
 }
 
 impl FileFilters {
-    /// Compiles `text` for frames of these kinds and, if other kinds may follow, for the usual
+    /// Compiles `text` for frames of these kinds and, if other kinds may follow, also for the usual
     /// kinds.
     pub(crate) fn compile(text: &str, kinds: &[FrameKind], others: bool) -> Result<Self, FilterError> {
         let text = written(text)?;
@@ -36,8 +38,8 @@ impl FileFilters {
         let mut first_error = None;
         for (kind, filter) in wanted.into_iter().zip(compiled) {
             let filter = match filter.and_then(|filter| filter.for_frames()) {
-                // Kinds that the files contain must have a filter. In addition, at least one kind
-                // must have a filter, or the expression is invalid.
+                // Every kind that the files contain must have a filter. If no kind has a filter,
+                // the expression is invalid.
                 Err(error) if kinds.contains(&kind) => return Err(error),
                 Err(error) => {
                     let text = error.to_string();
@@ -54,6 +56,7 @@ impl FileFilters {
         }
     }
 
+    /// Returns the program for frames of this kind, or the reason why there is none.
     pub(crate) fn program(&mut self, kind: FrameKind) -> Result<&FrameFilter, String> {
         match self {
             Self::Numbers { filter, link } => match *link.get_or_insert(kind.link) {

@@ -1,15 +1,17 @@
-//! Parses a filter as `tcpdump -ddd` prints it: the number of instructions, and four numbers for
-//! each.
+//! Parses a filter as `tcpdump -ddd` prints it: the number of instructions, and then four numbers
+//! for each instruction.
 
 use std::str::FromStr;
 
 use super::{Filter, FilterError, INSTRUCTIONS_MAX, Instruction, SHOWN_CHARS_MAX, shown};
 
+/// Returns true if the character separates numbers.
 fn is_between(c: char) -> bool {
     c.is_ascii_whitespace() || c == ','
 }
 
-/// Whether a text is a list of numbers. An expression never consists of decimal numbers only.
+/// Returns true if the text is a list of numbers. An expression never consists of decimal numbers
+/// only.
 pub(super) fn looks_like(text: &str) -> bool {
     let mut digits = false;
     text.chars().all(|c| {
@@ -21,8 +23,8 @@ pub(super) fn looks_like(text: &str) -> bool {
 impl FromStr for Filter {
     type Err = FilterError;
 
-    /// Reads the output of `tcpdump -ddd`, with line breaks or commas between the numbers, and
-    /// checks it by the kernel's rules.
+    /// Parses the output of `tcpdump -ddd`, with line breaks or commas between the numbers, and
+    /// checks the program by the kernel's rules.
     fn from_str(text: &str) -> Result<Self, FilterError> {
         let mut words = text.split(is_between).filter(|word| !word.is_empty());
         let count: usize = match words.next() {

@@ -1,24 +1,26 @@
-//! Runs a filter on a frame in memory, as the kernel does for interfaces.
+//! Runs a filter on a frame in memory. For frames of files, this module does what the kernel does
+//! for live interfaces.
 //!
-//! Each operation means the same as in libpcap's `bpf_filter.c`, which `tcpdump -r` uses. For
-//! example, a load past the end of the frame rejects the frame. No crate offers this (November
-//! 2026): `rbpf` runs only extended BPF, and `classic_bpf` attaches programs to sockets.
+//! Each operation has the same meaning as in libpcap's `bpf_filter.c`, which `tcpdump -r` uses. For
+//! example, a load after the end of the frame rejects the frame. No published crate runs classic
+//! BPF on a frame in memory (November 2026): `rbpf` runs only extended BPF, and `classic_bpf`
+//! attaches programs to sockets.
 
 use super::{Filter, FilterError, Instruction};
 
-/// The number of memory words of a program: `BPF_MEMWORDS`.
+/// The number of memory words that a program has: `BPF_MEMWORDS`.
 const MEMORY_WORDS: usize = 16;
 
-/// Loads from this offset on read the kernel's information about a packet, or are relative to
-/// headers that the kernel has found (`SKF_LL_OFF`). For a frame of a file, this information does
-/// not exist, and no frame is this long.
+/// A load from this offset or a higher one reads the kernel's information about a packet, or is
+/// relative to headers that the kernel has found (`SKF_LL_OFF`). A frame of a file has no such
+/// information, and no frame is this long.
 const KERNEL_ONLY: u32 = 0xffe0_0000;
 
 /// A filter for frames in memory, such as those of a capture file.
 ///
 /// The work of a filter is bounded: it has at most [`INSTRUCTIONS_MAX`](super::INSTRUCTIONS_MAX)
-/// instructions, and runs each at most once, because all jumps go forward. A filter allocates
-/// nothing and reads nothing but the frame.
+/// instructions, and runs each instruction at most once, because all jumps go forward. A filter
+/// allocates no memory and reads nothing but the frame.
 ///
 /// ```
 /// use steerage_capture::filter::Filter;
@@ -38,9 +40,11 @@ pub struct FrameFilter {
     operations: Box<[Operation]>,
 }
 
+/// A decoded instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Load(Size, u32),
+    /// Loads from the constant offset plus X.
     LoadBeyond(Size, u32),
     LoadConstant(u32),
     LoadLength,
@@ -48,7 +52,7 @@ enum Operation {
     SetX(u32),
     SetXToLength,
     SetXFromMemory(u8),
-    /// Four times the lower half of a byte, which is the length of an IPv4 header.
+    /// Sets X to four times the lower half of a byte, which is the length of an IPv4 header.
     SetXToHeaderLength(u32),
     Store(u8),
     StoreX(u8),
@@ -57,8 +61,8 @@ enum Operation {
     XFromA,
     AFromX,
     Jump(u32),
-    /// Compares A. The numbers are the instructions to skip if the comparison holds, and if it does
-    /// not.
+    /// Compares A. The two numbers are the instructions to skip if the comparison is true, and if
+    /// it is false.
     Branch(Comparison, Operand, u8, u8),
     Return(u32),
     ReturnA,
@@ -103,8 +107,8 @@ impl Filter {
     /// Prepares the filter for frames in memory.
     ///
     /// # Errors
-    /// [`FilterError::KernelOnly`] if the filter uses information that only the kernel has, as a
-    /// filter that tcpdump compiled for an interface may do.
+    /// [`FilterError::KernelOnly`] if the program uses information that only the kernel has. A
+    /// filter that tcpdump compiled for an interface may do so.
     pub fn for_frames(&self) -> Result<FrameFilter, FilterError> {
         let decoded = self.instructions.iter().enumerate();
         let operations = decoded.map(|(at, one)| Operation::decode(one).ok_or(FilterError::KernelOnly { at }));
@@ -113,7 +117,7 @@ impl Filter {
 }
 
 impl Operation {
-    /// Decodes an instruction. `None` if only the kernel can run it.
+    /// Decodes an instruction. Returns `None` if only the kernel can run the instruction.
     fn decode(instruction: &Instruction) -> Option<Self> {
         let Instruction { code, jump_true, jump_false, operand } = *instruction;
         let size = match code & 0x18 {
@@ -133,7 +137,7 @@ impl Operation {
             0x01 => Self::SetX(operand),
             0x80 => Self::LoadLength,
             0x81 => Self::SetXToLength,
-            // `check::program` has checked that memory words are below 16.
+            // `check::program` has already checked that memory words are below 16.
             0x60 => Self::LoadMemory(operand as u8),
             0x61 => Self::SetXFromMemory(operand as u8),
             0x02 => Self::Store(operand as u8),
@@ -157,28 +161,28 @@ impl Operation {
             0x35 | 0x3d => branch(Comparison::AtLeast),
             0x45 | 0x4d => branch(Comparison::AnyBit),
             0x06 => Self::Return(operand),
-            // `check::program` accepts no other code.
+            // `check::program` rejects all other operation codes.
             _ => Self::ReturnA,
         })
     }
 }
 
 impl FrameFilter {
-    /// The number of bytes of the frame that the filter accepts. 0 means that the filter removes
-    /// the frame. `wire_len` is the length of the frame on the wire, which `len`, `less` and
-    /// `greater` use.
+    /// Returns the number of the frame's bytes that pass the filter, where 0 removes the frame.
+    /// `wire_len` is the length of the frame on the wire, which the primitives `len`, `less` and
+    /// `greater` compare.
     pub fn run(&self, frame: &[u8], wire_len: u32) -> u32 {
         self.try_run(frame, wire_len).unwrap_or(0)
     }
 
-    /// Runs the program. `None` if the program loads bytes past the end of the frame, or divides
-    /// by 0.
+    /// Runs the program. Returns `None` if the program loads bytes after the end of the frame, or
+    /// divides by 0.
     fn try_run(&self, frame: &[u8], wire_len: u32) -> Option<u32> {
         let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; MEMORY_WORDS]);
         let mut rest = self.operations.iter();
         loop {
-            // `check::program` has checked that all jumps stay within the program, and that the
-            // last instruction returns.
+            // `check::program` has already checked that all jumps stay within the program, and that
+            // the last instruction returns.
             let skip = match *rest.next()? {
                 Operation::Load(size, at) => {
                     a = load(frame, size, at)?;
@@ -313,8 +317,8 @@ mod tests {
         program.parse::<Filter>().unwrap().for_frames().unwrap().run(frame, wire_len)
     }
 
-    /// The expected results come from `bpf_filter` of libpcap 1.10, which ran each program on
-    /// `frame`, with a length on the wire of 100.
+    /// The expected results were computed by `bpf_filter` of libpcap 1.10, which ran each program
+    /// on `frame` with a length on the wire of 100.
     #[test]
     fn operations_are_those_of_libpcap() {
         let frame = [1, 2, 3, 4, 5, 6, 7, 8];

@@ -1,4 +1,4 @@
-//! Uses tcpdump as the compiler: a child process that prints a program.
+//! Compiles filters by running tcpdump as a child process that prints the program.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -14,40 +14,41 @@ use super::{Filter, FilterError, FrameKind, SHOWN_CHARS_MAX, shown};
 
 const TCPDUMP: &str = "tcpdump";
 
-/// The timeout of tcpdump. Compiling takes milliseconds, but tcpdump first resolves host names in
-/// the expression. A resolver tries a server for 10 s.
+/// The longest time that tcpdump may take. Compiling takes milliseconds, but tcpdump first resolves
+/// the host names in the expression. A resolver tries a server for 10 s before it gives up.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The maximum number of bytes that tcpdump may print. As numbers, the longest program that the
-/// kernel accepts has 112 KiB.
+/// The most bytes that tcpdump may print. The longest program that the kernel accepts has 112 KiB
+/// as numbers.
 const OUTPUT_BYTES_MAX: u64 = 256 << 10;
 
-/// The maximum number of characters of tcpdump's error that are passed on. tcpdump's own errors are
+/// The most characters of tcpdump's error message that are passed on. tcpdump's own messages are
 /// shorter.
 const SAID_CHARS_MAX: usize = 240;
 
-/// The longest packet that a filter accepts uncut, in bytes: tcpdump's maximum, which exceeds any
-/// frame.
+/// The longest packet that a filter passes uncut, in bytes: tcpdump's maximum, which is longer than
+/// any frame.
 const WHOLE: &str = "262144";
 const WHOLE_BYTES: u32 = 262_144;
 
-/// The maximum number of simultaneous compilers, if an expression is compiled for several kinds of
-/// frames.
+/// The number of compilers that run at the same time, if an expression is compiled for several
+/// kinds of frames.
 const AT_A_TIME: usize = 8;
 
+/// The beginning of the message that tcpdump prints before it compiles for a file.
 const READING: &str = "reading from file ";
 
-/// The only word of the language that depends on the interface. `vlan` matches VLAN tags, which the
-/// kernel removes from live frames, but which are part of a file's frames. Compiled without the
-/// interface, `vlan` matches no live frame.
+/// The only keyword of the filter language whose meaning depends on the interface. `vlan` matches
+/// VLAN tags. The kernel removes the tags from live frames, but the frames of a file contain them.
+/// Without the interface, a compiled `vlan` matches no live frame.
 const NEEDS_INTERFACE: &str = "vlan";
 
 pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Filter, FilterError> {
     Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX }.compile(text, interface, link)
 }
 
-/// Compiles an expression for frames of files, once for each of these kinds. Each program is the
-/// one that `tcpdump -r` would use for such a file.
+/// Compiles an expression for the frames of files, once for each of these kinds. Each program is
+/// the one that `tcpdump -r` would use for a file of that kind.
 pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<Filter, FilterError>> {
     let compiler = Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX };
     if text.contains('\0') {
@@ -62,6 +63,7 @@ pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<F
     compiled
 }
 
+/// Returns the header of a capture file of this kind, without packets.
 fn file_header(kind: FrameKind) -> Vec<u8> {
     let (link, magic, version) = (u32::from(kind.link.0), 0xa1b2_c3d4_u32, [2_u16, 4]);
     let words = [magic, 0, 0, 0, WHOLE_BYTES, link];
@@ -72,6 +74,7 @@ fn file_header(kind: FrameKind) -> Vec<u8> {
     header
 }
 
+/// The program that compiles filters, and its time limit.
 struct Compiler<'a> {
     program: &'a OsStr,
     time_max: Duration,
@@ -88,10 +91,11 @@ impl Compiler<'_> {
             return Err(refused(text, "it has a zero byte"));
         }
         if let Some(interface) = interface {
-            // -p: do not make the interface promiscuous. tcpdump opens the interface for a moment.
+            // -p: do not make the interface promiscuous, because tcpdump opens the interface for a
+            // moment.
             let compiled = self.run(&["-p", "-i", interface, "-y", link], text);
-            // If tcpdump may not open the interface, or the interface is down, compile without it.
-            // All words except `vlan` then mean the same.
+            // If tcpdump may not open the interface, or if the interface is down, compile without
+            // the interface. All keywords but `vlan` then keep their meaning.
             if !matches!(compiled, Err(FilterError::Expression { .. })) || has_word(text, NEEDS_INTERFACE) {
                 return compiled;
             }
@@ -99,15 +103,16 @@ impl Compiler<'_> {
         self.run(&["-y", link], text)
     }
 
+    /// Runs tcpdump, and parses the program that tcpdump prints.
     fn run(&self, options: &[&str], text: &str) -> Result<Filter, FilterError> {
         self.end(self.begin(options, text, &[])?, text)
     }
 
-    /// Starts tcpdump. `input` goes to its standard input, and must fit into a pipe.
+    /// Starts tcpdump. `input` is written to its standard input, and must fit into a pipe.
     fn begin(&self, options: &[&str], text: &str, input: &[u8]) -> Result<Child, FilterError> {
         let mut command = Command::new(self.program);
         // -s: do not cut packets, whatever the default is. --: the expression is never an option,
-        // however it begins.
+        // whatever its first character is.
         command.args(options).args(["-s", WHOLE, "-ddd", "--", text]).env("LC_ALL", "C");
         command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -116,15 +121,17 @@ impl Compiler<'_> {
             _ => FilterError::Tcpdump { operation: "start tcpdump", cause },
         })?;
         if let Some(mut pipe) = child.stdin.take() {
-            // If tcpdump does not read this input, it prints the reason.
+            // If tcpdump does not read its input, the output explains why.
             let _ = pipe.write_all(input);
         }
         Ok(child)
     }
 
+    /// Parses the program that tcpdump prints.
     fn end(&self, mut child: Child, text: &str) -> Result<Filter, FilterError> {
         let printed = output(&mut child, self.time_max);
-        // tcpdump has ended, or should end. Success means that it printed a complete program.
+        // tcpdump has ended, or must end now. A successful exit means that the printed program is
+        // complete.
         let _ = child.kill();
         let _ = child.wait();
         let (out, err) = printed.map_err(|cause| FilterError::Tcpdump { operation: "run tcpdump", cause })?;
@@ -136,9 +143,10 @@ fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|other| other == word)
 }
 
+/// Returns everything that tcpdump prints on standard output and standard error.
 fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)> {
     let deadline = Instant::now() + time_max;
-    // Each pipe has its own reader, so that tcpdump never waits for a reader.
+    // Each pipe has its own reader, so that tcpdump never blocks on a full pipe.
     let out = read_aside(child.stdout.take())?;
     let err = read_aside(child.stderr.take())?;
     let wait = |printed: mpsc::Receiver<io::Result<String>>| {
@@ -150,20 +158,20 @@ fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)>
 }
 
 /// Reads a pipe on a separate thread, up to the allowed number of bytes. The thread ends with the
-/// child.
+/// child process.
 fn read_aside(pipe: Option<impl Read + Send + 'static>) -> io::Result<mpsc::Receiver<io::Result<String>>> {
     let pipe = pipe.ok_or_else(|| io::Error::other("it has no pipe"))?;
     let (to, from) = mpsc::channel();
     thread::Builder::new().name("tcpdump".to_owned()).spawn(move || {
         let mut bytes = Vec::new();
         let read = pipe.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
-        // If the result comes too late, the receiver is gone.
+        // If the result is too late, the receiver was dropped.
         let _ = to.send(read.map(|_| String::from_utf8_lossy(&bytes).into_owned()));
     })?;
     Ok(from)
 }
 
-/// The error of tcpdump in one line, without its name and its warnings.
+/// Returns the error of tcpdump in one line, without the program's name and warnings.
 fn said(err: &str) -> String {
     let lines = err.lines().map(|line| line.strip_prefix("tcpdump: ").unwrap_or(line).trim());
     let is_error = |line: &&str| !line.is_empty() && !line.starts_with("Warning:") && !line.starts_with(READING);
@@ -184,6 +192,7 @@ mod tests {
 
     use super::*;
 
+    /// A script that replaces tcpdump.
     struct Script(PathBuf);
 
     impl Script {
@@ -200,8 +209,8 @@ mod tests {
 
         fn compile_within(&self, text: &str, time_max: Duration) -> Result<Filter, FilterError> {
             let program: OsString = self.0.clone().into();
-            // While another test forks, its child may still have the script open for writing.
-            // Running the script then fails with ETXTBSY.
+            // While another test forks, its child may still have the script open for writing. An
+            // attempt to run the script then fails with ETXTBSY.
             loop {
                 match (Compiler { program: &program, time_max }).compile(text, Some("lo"), LinkType::ETHERNET) {
                     Err(FilterError::Tcpdump { cause, .. }) if cause.kind() == io::ErrorKind::ExecutableFileBusy => {}
@@ -242,7 +251,8 @@ mod tests {
         assert_eq!(said(""), "it printed nothing");
     }
 
-    /// An expression is never taken as an option, however it begins, and no shell reads it.
+    /// The expression never becomes an option, whatever its first character is, and no shell parses
+    /// it.
     #[test]
     fn the_expression_is_one_argument() {
         let shows = Script::new("shows", r#"for a; do printf '<%s>' "$a" >&2; done"#);

@@ -1,5 +1,5 @@
-//! Fills the disk after any number of bytes. Packets count as sent or as lost, and the file has
-//! exactly the packets that count as sent.
+//! Simulates a disk that is full after any number of bytes. The file must contain exactly the
+//! packets that count as sent, and all other packets count as lost.
 
 use steerage::LinkType;
 use steerage_fixtures::scratch::Scratch;
@@ -9,6 +9,7 @@ use super::super::encode::PacketHead;
 use super::thread::fault;
 use super::*;
 
+/// The lengths of the packets in a batch.
 const LENGTHS: [usize; 5] = [60, 0, 1, 150, 33];
 const BATCHES: u64 = 2;
 
@@ -59,19 +60,18 @@ fn a_file_has_the_packets_that_count_as_sent() {
         for room in 0..all.len() {
             let (bytes, sent) = write(format, room, false);
             assert_eq!(bytes, all[..bytes.len()], "{format:?} {room}");
-            // A head that does not fit is missing completely.
+            // If the header does not fit, the file is empty.
             let packets = bytes.get(head..).unwrap_or_default();
             let whole = format.whole(packets);
             assert_eq!((whole.packets, whole.len), (sent, packets.len()), "{format:?} {room}");
             assert_eq!(bytes.len() >= head, room >= head, "{format:?} {room}");
-            // Bytes that cannot be removed stay.
+            // A file that cannot be cut keeps its incomplete packet.
             let (uncut, counted) = write(format, room, true);
             assert_eq!((uncut.len(), counted), (room, sent));
         }
     }
 }
 
-/// A capture without packets still needs its head.
 #[test]
 fn a_head_that_cannot_be_written_is_an_error() {
     let writer = Writer::new("test".to_owned(), options(StreamFormat::Pcap));

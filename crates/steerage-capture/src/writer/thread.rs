@@ -1,4 +1,4 @@
-//! The work of the writing thread, and its end.
+//! The main loop of the writing thread, and its end.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,22 +13,25 @@ use super::super::encode::Whole;
 use super::super::pipe::{self, Room};
 use super::{Chunk, Writer};
 
-/// The interval at which a writer checks whether the run still waits for an output that takes
-/// nothing.
+/// The interval at which a writer checks whether the run still waits for a stuck output.
 const STUCK_LOOK_MILLIS: u8 = 20;
 
+/// The state that only the thread uses.
 pub(super) struct Writing {
     file: Arc<File>,
     can_be_cut: bool,
-    /// The bytes of complete chunks, plus those that were in the file before.
+    /// The number of bytes in complete chunks and in the file before the start.
     written: u64,
+    /// The pipe, if its reader is watched.
     pipe: Option<Room>,
-    /// Chunks that were written to the pipe and may be unread, each with the number of bytes
+    /// Chunks that were written to the pipe and may be unread. Each chunk has the number of bytes
     /// written up to its end.
     unread: VecDeque<(u64, Chunk)>,
 }
 
+/// The position at which the writing of a chunk stopped.
 struct Stopped {
+    /// The number of bytes of the chunk that were written. The next field is the number of batches.
     at: usize,
     settled: usize,
     cause: io::Error,
@@ -97,8 +100,8 @@ impl Writing {
         Ok(())
     }
 
-    /// Waits until the FIFO may have room, or until it is time to check whether the run still
-    /// waits.
+    /// Waits until the FIFO may have free space, or until the writer must check whether the run
+    /// still waits.
     fn wait(&mut self) {
         let look = PollTimeout::from(STUCK_LOOK_MILLIS);
         match &mut self.pipe {
@@ -113,7 +116,8 @@ impl Writing {
     fn keep_until_read(&mut self, chunk: Chunk) -> Option<Chunk> {
         let Some(size) = self.pipe.as_ref().map(Room::size) else { return chunk.emptied() };
         self.unread.push_back((self.written, chunk));
-        // A pipe holds no more than its size, so all earlier bytes have been read.
+        // A pipe holds no more than its size, so all bytes before the last `size` bytes have been
+        // read.
         let (end, _) = self.unread.front()?;
         if end + size as u64 > self.written {
             return None;
@@ -123,8 +127,9 @@ impl Writing {
         read.emptied()
     }
 
-    /// Accounts for the bytes that were written to a pipe. The last `unread` bytes count as lost,
-    /// and all earlier bytes as sent. After the complete chunks, `at` more bytes were written.
+    /// Counts the packets that were written to a pipe. Packets in the last `unread` bytes count as
+    /// lost, and all earlier packets as sent. `at` is the number of bytes written after the last
+    /// complete chunk.
     fn settle_unread(&mut self, unread: usize, at: usize, writer: &Writer) {
         let read = (self.written + at as u64).saturating_sub(unread as u64);
         for (end, chunk) in std::mem::take(&mut self.unread) {
@@ -148,8 +153,8 @@ impl Writing {
         io::Error::new(io::ErrorKind::TimedOut, format!("{why}; what was left is lost"))
     }
 
-    /// Counts the written and read part of the chunk as sent and the remaining part as lost.
-    /// Truncates a file after its last complete packet.
+    /// Counts the written and read part of the chunk as sent, and the rest as lost. Cuts a file
+    /// after its last complete packet.
     fn give_up(&mut self, chunk: Chunk, stopped: Stopped, writer: &Writer) {
         let Stopped { mut at, settled, cause } = stopped;
         if self.can_be_cut {
@@ -170,7 +175,7 @@ impl Writing {
 }
 
 /// Counts the packets of a chunk from the batch `from` on. Packets that are complete within the
-/// first `at` bytes count as sent, and all later packets as lost.
+/// first `at` bytes count as sent, and all other packets count as lost.
 fn settle(chunk: &Chunk, from: usize, at: usize, writer: &Writer) {
     for sent in chunk.sent.get(from..).unwrap_or_default() {
         let start = sent.start();
@@ -183,7 +188,7 @@ fn settle(chunk: &Chunk, from: usize, at: usize, writer: &Writer) {
 
 #[cfg(not(test))]
 mod fault {
-    //! The program itself plans no faults.
+    //! In the program, no operation is made to fail.
 
     use std::io;
 
@@ -200,18 +205,19 @@ mod fault {
 
 #[cfg(test)]
 pub(super) mod fault {
-    //! Makes writes of the test's thread fail.
+    //! Makes the writes of the test's thread fail.
 
     use std::cell::Cell;
     use std::io;
 
     thread_local! {
-        /// The number of bytes that are still accepted, and whether all later operations fail.
+        /// The number of bytes that can still be written, and true if all later operations fail as
+        /// well.
         static ROOM: Cell<(usize, bool)> = const { Cell::new((usize::MAX, false)) };
     }
 
-    /// After this many bytes, writes fail with ENOSPC. If `for_good` is set, the file cannot be
-    /// truncated either.
+    /// Makes writes fail with ENOSPC after this many bytes. If `for_good` is true, the file cannot
+    /// be cut either.
     pub(in super::super) fn fill_after(bytes: usize, for_good: bool) {
         ROOM.set((bytes, for_good));
     }

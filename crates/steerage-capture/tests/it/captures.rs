@@ -1,5 +1,5 @@
-//! Capture files: compares real captures with the output of tshark, and reads generated captures,
-//! which are complete, truncated and damaged.
+//! Reads capture files. Compares real captures with the output of tshark, and reads generated
+//! captures that are complete, cut or damaged.
 
 use std::fs;
 use std::process::Command;
@@ -44,7 +44,7 @@ fn real_captures_are_the_same_in_every_format() {
             let Ok(status) = Command::new("editcap").args(["-F", format]).args([&path, &to]).status() else {
                 return skip("editcap is absent: install the package tshark");
             };
-            // A capture with two link types cannot be written as pcap.
+            // editcap cannot write a capture with two link types as pcap.
             if status.success() {
                 assert_eq!(drain(Box::new(Capture::open(&to).unwrap())).0, frames, "{} as {format}", path.display());
             }
@@ -89,6 +89,7 @@ fn a_snap_length_gives_the_length_of_a_simple_packet() {
     assert!(error_of("lies.pcapng", &lies).contains("a packet says it has 41 bytes, more than the 40 that can be"));
 }
 
+/// A capture device that records the number and the link type of each poll's frames.
 struct Watched {
     capture: Capture,
     seen: Arc<Mutex<Vec<(usize, LinkType)>>>,
@@ -129,7 +130,7 @@ fn no_poll_mixes_link_types() {
 #[test]
 fn the_link_type_is_that_of_the_file() {
     let mut bytes = pcap(false, MAGICS[0], &packets_of([60]));
-    // The bits above the link type are about frame check sequences.
+    // The bits above the link type describe frame check sequences.
     bytes[20..24].copy_from_slice(&0x5400_0065u32.to_le_bytes());
     let path = temporary("raw.pcap", &bytes);
     let frames = steerage_fixtures::queues::drain_with_links(Box::new(Capture::open(&path).unwrap()));
@@ -137,7 +138,8 @@ fn the_link_type_is_that_of_the_file() {
     fs::remove_file(path).unwrap();
 }
 
-/// Records over several pieces, whose lengths put every kind of record across the end of a piece.
+/// Reads records over several pieces. The record lengths put every kind of record across the end of
+/// a piece.
 #[test]
 fn records_across_stretches() {
     let mut random = Rng::with_seed(7);
@@ -156,7 +158,7 @@ fn records_across_stretches() {
     }
 }
 
-/// A block to skip may be longer than a piece, and longer than all blocks of memory.
+/// A skipped block may be longer than a piece, and longer than all blocks of memory.
 #[test]
 fn huge_blocks_are_passed_over() {
     let packets = packets_of([60, 61]);
@@ -172,8 +174,8 @@ fn huge_blocks_are_passed_over() {
     }
 }
 
-/// While frames are lent, their blocks are not filled again. The device does not wait, and
-/// continues when the frames have returned.
+/// While handlers hold frames, the blocks of these frames are not filled again. The device does not
+/// wait, and continues when the frames are released.
 #[test]
 fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
     let packets = packets_of(vec![1400; (BLOCKS + 3) * BLOCK_BYTES / 1400]);
@@ -201,7 +203,7 @@ fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
     fs::remove_file(path).unwrap();
 }
 
-/// Reading any prefix ends, and delivers the complete packets before the end of the prefix.
+/// For every prefix of a capture, reading ends, and delivers the complete packets before the cut.
 #[test]
 fn every_prefix_gives_its_whole_packets() {
     let packets = packets_of([60, 14, 0, 100]);

@@ -1,4 +1,5 @@
-//! The metadata of a capture's frames: time, length on the wire, link type, and interface.
+//! Tests the metadata that a capture has for its frames: time, length on the wire, link type, and
+//! interface.
 
 use std::io::Cursor;
 
@@ -11,7 +12,7 @@ use steerage_fixtures::queues::drain_headed;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Each frame's time in nanoseconds, wire length, captured length, link type, and interface.
+/// For each frame: time in nanoseconds, wire length, captured length, link type, and interface.
 fn noted(bytes: Vec<u8>) -> Vec<(u64, u32, usize, u16, u16)> {
     let frames = drain_headed(Box::new(Capture::from_reader("made", Cursor::new(bytes))));
     let noted = frames.into_iter().map(|(header, frame)| {
@@ -25,13 +26,13 @@ fn noted(bytes: Vec<u8>) -> Vec<(u64, u32, usize, u16, u16)> {
 fn nanos(text: &str) -> u64 {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let fraction: u64 = format!("{fraction:0<9}")[..9].parse().unwrap();
-    // Times after 2554 are not supported, and count as no time.
+    // Times after 2554 are not supported, and such a packet has no time.
     let seconds = seconds.parse::<u64>().unwrap().checked_mul(SECOND);
     seconds.and_then(|seconds| seconds.checked_add(fraction)).unwrap_or(u64::MAX)
 }
 
-/// Translates Wireshark's link types (`wiretap/wtap.h`) to tcpdump's, as far as the captures need
-/// them.
+/// Translates Wireshark's link types (`wiretap/wtap.h`) to tcpdump's, for the link types in the
+/// test captures.
 fn link_of(encapsulation: &str) -> u16 {
     match encapsulation {
         "1" => 1,
@@ -82,6 +83,7 @@ fn real_captures_note_what_tshark_finds() {
     }
 }
 
+/// An interface block with a resolution and an offset.
 fn clocked(big_endian: bool, resolution: u8, offset: i64) -> Vec<u8> {
     let two = |a: u16, b: u16| match big_endian {
         true => [a.to_be_bytes(), b.to_be_bytes()].concat(),
@@ -114,7 +116,8 @@ fn pcap_times_in_both_resolutions_and_byte_orders() {
     }
 }
 
-/// Seconds are unsigned, and last until 2106. A fraction of more than a second carries over.
+/// Seconds are unsigned, and last until 2106. A fraction of more than a second is added to the
+/// seconds.
 #[test]
 fn pcap_times_reach_to_the_end_of_their_field() {
     let mut file = pcap(false, MAGICS[0], &[vec![]]);
@@ -142,6 +145,7 @@ fn each_interface_has_its_own_clock() {
     }
 }
 
+/// A packet with an impossible time is counted and has no time. The next packet is read normally.
 #[test]
 fn a_time_that_cannot_be_is_no_time() {
     let good = [section(false), clocked(false, 0, -10), at(false, 0, 11)].concat();
@@ -154,7 +158,7 @@ fn a_time_that_cannot_be_is_no_time() {
     assert_eq!(info.times(), Some((WallTime::from_nanos(SECOND), WallTime::from_nanos(2 * SECOND))));
 }
 
-/// Files of versions before 2.4 have the two lengths in a different order. The rules are in
+/// Files of versions before 2.4 store the two lengths in a different order. The rules are in
 /// libpcap's sf-pcap.c.
 #[test]
 fn old_versions_have_their_lengths_in_another_order() {
@@ -181,7 +185,8 @@ fn simple_packets_have_no_time_and_keep_their_length() {
     assert_eq!(noted(file.concat()), [(u64::MAX, 1500, 96, 1, 0), (u64::MAX, 3, 3, 1, 0)]);
 }
 
-/// A snap length is the recorder's configuration, which does not limit the packets in the file.
+/// A snap length is the limit with which the recorder was configured. It does not limit the packets
+/// in the file.
 #[test]
 fn snap_lengths_of_nothing_and_too_much_change_nothing() {
     for snap_bytes in [0, 1, u32::MAX] {
@@ -193,6 +198,7 @@ fn snap_lengths_of_nothing_and_too_much_change_nothing() {
     }
 }
 
+/// A handler that reads all metadata of each packet, and keeps it.
 #[derive(Default)]
 struct Asks(Vec<(Option<WallTime>, usize, LinkType, usize)>);
 
@@ -206,6 +212,7 @@ impl Handler for Asks {
             assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, packet.data()));
             packet.data_mut().expect("a page for a copy").fill(0xff);
             assert_eq!((packet.time(), packet.wire_len(), packet.link(), packet.data().len()), asked);
+            // After the write, reading returns the new bytes.
             assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, &vec![0xff; asked.3][..]));
             let known = (packet.time(), packet.wire_len(), packet.link(), packet.interface());
             let kept = packet.keep().expect("room to keep it");

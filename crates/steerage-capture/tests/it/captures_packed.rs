@@ -1,5 +1,5 @@
-//! Captures compressed with gzip and zstd deliver the same frames as uncompressed captures,
-//! whatever damage they have and in whatever pieces they arrive.
+//! Reads captures compressed with gzip and zstd. The frames must be the same as in uncompressed
+//! captures, whatever damage the compressed data has and in whatever pieces it arrives.
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
 use std::fs::{self, OpenOptions};
@@ -31,7 +31,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }
 
-/// The compressed bytes from a program. `None` if the program is missing.
+/// Returns the compressed bytes from a program, or `None` if the program is not installed.
 fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>> {
     let path = temporary(&format!("packed-by-{program}"), bytes);
     let output = Command::new(program).args(arguments).arg("-c").arg(&path).stderr(Stdio::null()).output();
@@ -45,6 +45,7 @@ fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>>
     }
 }
 
+/// Files in both formats, with packets of about 100 kB in total.
 fn files() -> [Vec<u8>; 2] {
     let mut random = Rng::with_seed(3);
     let packets = packets_of((0..300).map(|_| random.usize(..700)));
@@ -80,8 +81,8 @@ fn packed_captures_hold_the_same_frames() {
     }
 }
 
-/// Every prefix delivers its complete frames, and then an error. The result does not depend on the
-/// pieces.
+/// For every prefix, the complete frames are delivered, and then an error. The sizes of the pieces
+/// do not change the result.
 #[test]
 fn cut_anywhere() {
     let packets = packets_of([60, 14, 300, 100]);
@@ -148,8 +149,8 @@ fn errors_say_what_is_wrong() {
     assert!(error("after.zst", &after).contains("what follows is no frame"));
 }
 
-/// Windows of 64 MiB and 128 MiB, and a dictionary. The files are from the collection, and were
-/// created with `zstd`.
+/// Windows of 64 MiB and 128 MiB, and a dictionary. The files were made with `zstd` and are part of
+/// the collection of captures.
 #[test]
 fn large_windows_are_read_and_dictionaries_named() {
     for name in ["w26.zst", "w27.zst"] {
@@ -168,8 +169,8 @@ fn large_windows_are_read_and_dictionaries_named() {
     assert!(error.contains("it was packed with dictionary ") && !error.contains("damaged"), "{error}");
 }
 
-/// The file has 3 MiB of incompressible data twice, so the second half refers back by 3 MiB,
-/// further than the window in the header that the decoder sees.
+/// The file contains 3 MiB of incompressible data twice, so that the second half refers back by 3
+/// MiB. The distance exceeds the window in the header that the decoder sees.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {
@@ -187,14 +188,14 @@ fn matches_reach_back_through_the_whole_window() {
 }
 
 /// A file that unpacks to a huge size is read with little memory. The peak memory belongs to the
-/// whole process, so the test has its own process.
+/// whole process, so the test runs in its own process.
 #[test]
 fn bombs_do_not_go_off() {
     const PEAK_KIB: u64 = 128 << 10;
     if !in_own_process("captures_packed::bombs_do_not_go_off") {
         return;
     }
-    // A block to skip, with 1 GiB of zeros, followed by the end of the file.
+    // A skipped block with 1 GiB of zeros, followed by the end of the file.
     let zeros = 1usize << 30;
     let head = [section(false), words(false, &[0x0bad_cafe, 12 + zeros as u32])].concat();
     let mut packed = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 7 << 3];
@@ -219,7 +220,7 @@ fn bombs_do_not_go_off() {
     assert!(peak < PEAK_KIB, "{peak} KiB");
 }
 
-/// Polls until frames come, and waits while there are none.
+/// Polls until the queue hands over frames, and waits while it has none.
 fn next_frames(tester: &mut QueueTester) -> Vec<Vec<u8>> {
     loop {
         let (polled, frames) = tester.poll(Timestamp::ZERO, 64).unwrap();
@@ -232,7 +233,8 @@ fn next_frames(tester: &mut QueueTester) -> Vec<Vec<u8>> {
     }
 }
 
-/// A packet is handed over as soon as it can be unpacked, while the writer waits for the next one.
+/// A packet is handed over as soon as it can be unpacked, while the writer of the pipe waits for
+/// the next packet.
 #[test]
 fn a_packed_pipe_is_read_as_it_comes() {
     let packets = packets_of([60, 0, 700, 61, 9000]);
@@ -253,8 +255,8 @@ fn a_packed_pipe_is_read_as_it_comes() {
     fs::remove_file(path).unwrap();
 }
 
-/// If the queue is dropped, unpacking ends and closes its input. It may wait for more input then, or
-/// for room in a pipe that nobody empties.
+/// If the queue is dropped, unpacking ends and closes its input. At that time the thread may be
+/// waiting for more input, or for free space in a pipe without a reader.
 #[test]
 fn unpacking_ends_with_the_queue() {
     for (name, packets, missing) in [("packed-input", 10, 20), ("packed-output", 100, 0)] {
@@ -294,8 +296,8 @@ fn the_thread_that_unpacks_is_restricted() {
     drop(tester);
 }
 
-/// A frame whose end is missing is handed over up to the last block, although its window is larger
-/// than the file.
+/// The packets of a compressed frame without its end are handed over up to the last complete block,
+/// although the window is larger than the file.
 #[test]
 fn what_comes_before_a_cut_is_handed_over() {
     let mut random = Rng::with_seed(5);
@@ -303,7 +305,7 @@ fn what_comes_before_a_cut_is_handed_over() {
     let Some(packed) = packed_by("zstd", &["-3"], &pcap(false, MAGICS[0], &packets)) else { return };
     let (frames, end) = read_bytes(&packed[..packed.len() - 10]);
     assert!(end.unwrap_err().to_string().contains("the file ends before what is packed in it"));
-    // A block has at most 128 KiB.
+    // A zstd block has at most 128 KiB.
     assert!(packets.starts_with(&frames) && frames.len() > packets.len() - 15, "{}", frames.len());
 }
 

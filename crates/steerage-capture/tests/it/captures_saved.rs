@@ -1,4 +1,4 @@
-//! Written capture files, read again with tshark and with steerage.
+//! Writes capture files, and reads them again with tshark and with steerage.
 
 use std::path::{Path, PathBuf};
 
@@ -20,8 +20,8 @@ fn save(input: steerage::Input, to: &Path, cpus: usize) -> Snapshot {
     outcome.snapshot
 }
 
-/// The fields of a frame that must be the same in a copy: time, length, and all bytes, through a
-/// checksum by tshark.
+/// The fields of a frame that must be the same in a copy: time, length, and all bytes, which tshark
+/// reduces to a checksum.
 const FIELDS: [&str; 4] = ["frame.time_epoch", "frame.len", "frame.cap_len", "frame.protocols"];
 
 #[test]
@@ -34,12 +34,12 @@ fn tshark_reads_the_same_from_a_copy() {
             assert_eq!(snapshot.outputs[0].packets, of_original.len() as u64, "{}", path.display());
             let mut of_copy = tshark(&copy, &FIELDS).unwrap();
             if cpus > 1 {
-                // Only the packets within a flow keep their order.
+                // With several CPUs, only the packets within a flow keep their order.
                 of_copy.sort();
                 of_original.sort();
             }
-            // tshark guesses some protocols from earlier packets, so they may differ if the order
-            // does.
+            // tshark guesses some protocols from earlier packets. The guesses may differ if the
+            // order differs.
             let fields = if cpus > 1 { 3 } else { 4 };
             let cut = |rows: &[Vec<String>]| rows.iter().map(|row| row[..fields].to_vec()).collect::<Vec<_>>();
             assert_eq!(cut(&of_copy), cut(&of_original), "{} on {cpus} CPUs", path.display());
@@ -47,6 +47,7 @@ fn tshark_reads_the_same_from_a_copy() {
     }
 }
 
+/// Reads a written file with steerage's own reader, and compares it byte by byte.
 #[test]
 fn what_was_written_is_read_again() {
     struct Collect(Vec<(Option<u64>, u16, usize, Vec<u8>)>);

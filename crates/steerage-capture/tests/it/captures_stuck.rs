@@ -1,5 +1,5 @@
-//! Capture outputs that accept nothing for a while, or forever. Such outputs lose only their own
-//! packets, count them promptly, and delay nothing else.
+//! Tests capture outputs that take nothing for a while, or forever. Such an output drops only its
+//! own packets, without delay, and counts them. No other part of a run waits for the output.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -15,6 +15,7 @@ use steerage_fixtures::HANG;
 use steerage_fixtures::capture::whole_packets;
 use steerage_fixtures::handlers::Nothing;
 
+/// A handler that distributes the flows to two outputs.
 struct Halves;
 
 impl Handler for Halves {
@@ -35,8 +36,8 @@ fn target(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stuck-{name}"))
 }
 
-/// A FIFO and its reader. The reader reads nothing until the test allows it, and then reads to the
-/// end and returns the bytes.
+/// Makes a FIFO and its reader. The reader reads nothing until the test permits it, and then reads
+/// to the end and returns the bytes.
 fn fifo(name: &str) -> (PathBuf, mpsc::Sender<()>, thread::JoinHandle<Vec<u8>>) {
     let path = target(name);
     let _ = fs::remove_file(&path);
@@ -84,7 +85,7 @@ fn assert_balanced(ledger: &Snapshot) {
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total() + ledger.in_flight());
 }
 
-/// The number of packets, counted by steerage's own reader, which requires a complete file.
+/// Counts the packets with steerage's own reader, which requires a complete file.
 fn read_again(path: &Path) -> u64 {
     let input = capture::open(path).unwrap();
     let ledger =
@@ -99,13 +100,13 @@ fn a_reader_that_pauses_costs_its_own_packets_while_it_pauses() {
     let file = target("pauses.pcapng");
     let running = over(traffic(None, Some(50_000)), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // During the outage, the losses of the output are visible, and the other output continues.
+    // During the outage, the output's drops are visible, and the other output continues.
     wait_until(&handle, "drops", |now| now.outputs[0].dropped.get(DropReason::TxFull) > 100);
     let before = handle.snapshot().outputs;
     wait_until(&handle, "the other output", |now| now.outputs[1].packets > before[1].packets + 10_000);
     assert_eq!(handle.snapshot().outputs[0].packets, before[0].packets, "nobody reads it");
     assert!(handle.snapshot().outputs[0].held > 0);
-    // When the reader continues, so does the output.
+    // When the reader continues, the output continues as well.
     go.send(()).unwrap();
     wait_until(&handle, "the reader", |now| now.outputs[0].packets > before[0].packets + before[0].held);
     handle.stop();
@@ -125,7 +126,7 @@ fn a_reader_that_never_comes_back_costs_its_own_packets_and_holds_nothing_up() {
     let file = target("never.pcapng");
     let running = over(traffic(None, Some(50_000)), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // More packets than the pipe itself can hold, which is at most 1 MiB.
+    // Sends more packets than the pipe itself can hold, which is at most 1 MiB.
     wait_until(&handle, "traffic", |now| now.outputs[0].held > 2000 && now.outputs[1].packets > 1000);
     handle.stop();
     let outcome = running.join();
@@ -144,7 +145,7 @@ fn a_reader_that_never_comes_back_costs_its_own_packets_and_holds_nothing_up() {
     assert_eq!(read_again(&file), ledger.outputs[1].packets);
 }
 
-/// When the input ends by itself, the end waits for the reader, but not forever.
+/// When the input ends by itself, the run waits for the reader, but not forever.
 #[test]
 fn the_end_of_the_input_waits_for_a_reader_and_not_for_ever() {
     for comes_back in [true, false] {
@@ -170,7 +171,7 @@ fn the_end_of_the_input_waits_for_a_reader_and_not_for_ever() {
     }
 }
 
-/// If the input can wait, a slow output loses nothing. The test sends more packets than fit into
+/// If the input can wait, a slow output drops nothing. The test sends more packets than fit into
 /// the buffer, and the reader starts late.
 #[test]
 fn a_slow_output_slows_a_source_that_can_wait() {
@@ -179,7 +180,8 @@ fn a_slow_output_slows_a_source_that_can_wait() {
     let count = 100_000;
     let running = over(traffic(Some(count), None), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // Nearly half of a CPU's share of the 32 MiB. The source waits when half of the share is used.
+    // Nearly half of a CPU's share of the 32 MiB is used. The source waits when half of the share
+    // is used.
     wait_until(&handle, "a full buffer", |now| now.outputs[0].held * 1500 > 7 << 20);
     go.send(()).unwrap();
     let ledger = running.join().snapshot;
@@ -187,7 +189,7 @@ fn a_slow_output_slows_a_source_that_can_wait() {
     assert_eq!(whole_packets(&reader.join().unwrap()) + read_again(&file), count);
 }
 
-/// Outputs to a character device write to it, and do not replace it by a file.
+/// An output to a character device writes to the device, and does not replace it by a file.
 #[test]
 fn a_device_is_written_to_as_it_is() {
     let null = over(traffic(Some(10_000), None), [Path::new("/dev/null"), Path::new("/dev/null")]);

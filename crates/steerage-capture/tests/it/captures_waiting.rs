@@ -1,4 +1,4 @@
-//! Captures that deliver data late: pipes, and files that are replayed at a pace. Also several
+//! Tests captures that must wait: pipes, and files that are replayed at a pace. Also tests several
 //! files in a row.
 
 use std::fs::{self, File, OpenOptions};
@@ -17,12 +17,13 @@ use steerage_fixtures::queues::{POLLS_MAX, drain, drain_headed};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Whether the descriptor that the queue waits on reports data.
+/// Returns true if the descriptor on which the queue waits reports data.
 fn rings(tester: &QueueTester) -> bool {
     let fd = tester.queue().wait_on().expect("a pipe is waited on");
     poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 1
 }
 
+/// Polls until the queue returns a result other than `More`.
 fn poll_dry(tester: &mut QueueTester, now: Timestamp, all: &mut Vec<Vec<u8>>) -> Polled {
     for _ in 0..POLLS_MAX {
         let (polled, frames) = tester.poll(now, 64).unwrap();
@@ -34,13 +35,14 @@ fn poll_dry(tester: &mut QueueTester, now: Timestamp, all: &mut Vec<Vec<u8>>) ->
     panic!("it goes on forever");
 }
 
+/// Polls until the queue hands over frames.
 fn poll_some(tester: &mut QueueTester, budget: usize) -> (Polled, Vec<Vec<u8>>) {
     let polls = (0..POLLS_MAX).map(|_| tester.poll(Timestamp::ZERO, budget).unwrap());
     polls.into_iter().find(|(_, frames)| !frames.is_empty()).expect("it has something")
 }
 
-/// The data arrives in odd pieces. Between the pieces, the queue waits without spinning, and
-/// nothing hangs.
+/// The data arrives in pieces of odd sizes. Between the pieces the queue waits without spinning,
+/// and reading reaches the end.
 #[test]
 fn a_pipe_is_read_as_it_comes() {
     let packets = packets_of((0..200).map(|nth| nth * 7 % 300));
@@ -67,15 +69,15 @@ fn a_pipe_is_read_as_it_comes() {
         }
         assert_eq!(all, packets, "all that came is handed over before the pipe is closed");
         drop(pipe);
-        // A child that another test has just forked keeps the pipe open until it executes another
-        // program.
+        // A child process that another test has just forked keeps the pipe open until it runs its
+        // executable.
         until("the pipe is closed", || rings(&tester));
         assert_eq!(poll_dry(&mut tester, Timestamp::ZERO, &mut all), Polled::Ended);
         fs::remove_file(path).unwrap();
     }
 }
 
-/// While the queue does not want to read, neither a full pipe nor a pipe without a writer may wake
+/// While the queue does not want to read, a full pipe, or a pipe without a writer, must not wake
 /// the CPU.
 #[test]
 fn a_pipe_is_quiet_while_nobody_waits_for_it() {
@@ -92,7 +94,7 @@ fn a_pipe_is_quiet_while_nobody_waits_for_it() {
     fs::remove_file(path).unwrap();
 }
 
-/// A dropped queue leaves nothing in the epoll instance on which it waited.
+/// A dropped queue leaves no descriptor in the epoll instance on which it waited.
 #[test]
 fn a_silent_pipe_can_be_dropped() {
     let path = fifo("silent");
@@ -129,7 +131,7 @@ fn a_pace_hands_each_packet_over_when_it_is_due() {
         match polled {
             Polled::NotBefore(due) => {
                 assert!(due > now);
-                // One nanosecond earlier, nothing is due.
+                // One nanosecond earlier, no packet is due.
                 let early = tester.poll(Timestamp::from_nanos(due.as_nanos() - 1), 64).unwrap();
                 assert_eq!(early, (Polled::NotBefore(due), vec![]));
                 now = due;
@@ -138,8 +140,7 @@ fn a_pace_hands_each_packet_over_when_it_is_due() {
             other => panic!("{other:?}"),
         }
     }
-    // Half of the recorded speed. Packets whose time is earlier than the previous one are due at
-    // once.
+    // The replay runs at half of the recorded speed. Packets whose time goes back are due at once.
     let expected = [(0, vec![0]), (20, vec![1]), (2000, vec![2]), (2002, vec![3, 4]), (6 * SECOND, vec![5])];
     assert_eq!(history, expected);
 }
@@ -175,7 +176,7 @@ fn several_files_are_one_capture() {
     assert!(frames == [packets.clone(), ng_packets, packets].concat());
     assert_eq!(Some(info.bytes_read()), info.bytes_total());
 
-    // With a pace, each file begins when the previous one has ended.
+    // With a pace, each file begins when the previous file has ended.
     let late = temporary("late.pcap", &timed(&[9_000_000 * SECOND, 9_000_000 * SECOND + 5]));
     let early = temporary("early.pcap", &timed(&[3, 4]));
     let mut tester =
@@ -189,7 +190,8 @@ fn several_files_are_one_capture() {
     [first, second, late, early].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
-/// All files are checked before the first is read. Later errors name the file that contains them.
+/// All files are checked before the first file is read. Later errors name the file that contains
+/// them.
 #[test]
 fn the_second_file_may_be_wrong() {
     let good = pcap(false, MAGICS[0], &packets_of([60]));

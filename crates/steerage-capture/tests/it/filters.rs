@@ -1,5 +1,5 @@
-//! Filters: checks that the programs are those that tcpdump compiles, and that steerage refuses the
-//! programs that the kernel refuses.
+//! Tests filters: the programs must be those that tcpdump compiles, and steerage must reject the
+//! programs that the kernel rejects.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -17,6 +17,7 @@ fn compile(text: &str) -> Result<Filter, FilterError> {
     Filter::compile(text, None, LinkType::ETHERNET)
 }
 
+/// The program that tcpdump prints for an expression.
 fn tcpdump(options: &[&str], expression: &str) -> String {
     let output = Command::new("tcpdump").args(options).args(["-ddd", expression]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -51,7 +52,7 @@ fn an_expression_is_what_tcpdump_makes_of_it() {
     ] {
         let filter = compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
         assert_eq!(lines(&filter), tcpdump(&["-y", "EN10MB"], expression), "{expression}");
-        // Convert the program to text and back, as lines and with commas.
+        // Converts the program to text and back, on separate lines and with commas.
         let printed = lines(&filter);
         assert_eq!(printed.parse::<Filter>().unwrap(), filter);
         assert_eq!(compile(&printed.replace('\n', ",")).unwrap(), filter);
@@ -80,8 +81,8 @@ fn what_tcpdump_refuses_is_a_mistake_in_one_line() {
     assert!(matches!(error, FilterError::Link(_)), "{error}");
 }
 
-/// For an interface, the tag is in the kernel's metadata instead of the frame. 4294963248 is
-/// `SKF_AD_VLAN_TAG_PRESENT`.
+/// In a filter for an interface, `vlan` reads the kernel's metadata and not the frame. 4294963248
+/// is `SKF_AD_VLAN_TAG_PRESENT`.
 #[test]
 fn for_an_interface_vlan_finds_the_tag_that_the_kernel_took_out() {
     let in_a_namespace = || {
@@ -92,8 +93,8 @@ fn for_an_interface_vlan_finds_the_tag_that_the_kernel_took_out() {
             return skip(&format!("no network namespace: {error}"));
         }
         let on = |text| Filter::compile(text, Some("lo"), LinkType::ETHERNET);
-        // The interface is down, and tcpdump does not open such interfaces. Without the interface,
-        // `vlan` cannot be compiled, but all other expressions can.
+        // The interface is down, and tcpdump does not open such interfaces. Therefore `vlan` cannot
+        // be compiled, but all other keywords can.
         assert!(on("vlan").unwrap_err().to_string().contains("not up"));
         assert_eq!(on("not port 22").unwrap(), compile("not port 22").unwrap());
         assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
@@ -118,6 +119,7 @@ fn a_filter_can_lie_in_a_file() {
     std::fs::remove_file(&path).unwrap();
     let gone = compile(&at).unwrap_err();
     assert!(!gone.is_mistake() && gone.to_string().contains("cannot read the filter in"), "{gone}");
+    // A file without an end.
     assert!(compile("@/dev/zero").is_err());
 }
 
@@ -153,7 +155,7 @@ fn numbers_that_are_no_program_say_what_is_wrong() {
     assert!(Filter::from_instructions([]).is_err());
 }
 
-/// Random programs, most of them almost valid, are checked by the kernel and by steerage.
+/// Passes random programs, of which most are almost valid, to the kernel and to steerage.
 #[test]
 fn we_refuse_what_the_kernel_refuses_and_nothing_else() {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket needs no privilege");
@@ -188,6 +190,6 @@ fn we_refuse_what_the_kernel_refuses_and_nothing_else() {
         assert_eq!(ours.is_ok(), kernels, "round {round}: {program:?}: {ours:?}");
         taken += u32::from(kernels);
     }
-    // Both results occurred often enough.
+    // Both outcomes, accepted and rejected, occurred often enough.
     assert!((2_000..18_000).contains(&taken), "{taken}");
 }

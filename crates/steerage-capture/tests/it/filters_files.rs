@@ -1,4 +1,5 @@
-//! Filters of capture files. The packets that pass are those that `tcpdump -r FILE EXPR` writes.
+//! Tests filters of capture files. The packets that pass must be those that `tcpdump -r FILE EXPR`
+//! writes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,8 +18,8 @@ use steerage_fixtures::{is_installed, tshark};
 use super::common::{block, enhanced, interface, pcap, section, temporary, words};
 use steerage_fixtures::queues::{drain, drain_with_links};
 
-/// Expressions with all parts of the language. Each expression accepts some packets of the
-/// captures, and rejects others.
+/// Expressions that use all parts of the filter language. Each expression passes some packets of
+/// the captures, and removes other packets.
 const EXPRESSIONS: [&str; 30] = [
     "ip",
     "ip6",
@@ -52,6 +53,7 @@ const EXPRESSIONS: [&str; 30] = [
     "tcp and not (src port 22 or dst portrange 6000-6100) and ip[2:2] * 2 - ((ip[0] & 0xf) << 2) > 200",
 ];
 
+/// Returns the packets that tcpdump writes, or tcpdump's error message.
 fn tcpdumps(file: &Path, expression: &str) -> Result<Vec<Vec<u8>>, String> {
     let output = Command::new("tcpdump").arg("-r").arg(file).args(["-w", "-", "--", expression]).output().unwrap();
     if output.stdout.is_empty() {
@@ -100,12 +102,13 @@ fn thirty_expressions_pass_what_tcpdump_passes() {
             });
         }
     });
-    // Both results occurred many times, and some expressions are impossible for some link types.
+    // Both outcomes occurred many times. Some expressions are impossible for some link types.
     let counts = [passed, out, refused].map(AtomicUsize::into_inner);
     assert!(counts[0] > 4_000 && counts[1] > 10_000 && counts[2] > 10, "{counts:?}");
 }
 
-/// If a file has two link types, each has its own filter program. The byte orders differ too.
+/// In a file with two link types, each link type has its own filter program. The byte orders differ
+/// as well.
 #[test]
 fn each_link_type_of_a_file_has_its_own_program() {
     if !is_installed("tcpdump", "tcpdump") {
@@ -136,11 +139,11 @@ fn each_link_type_of_a_file_has_its_own_program() {
     let info = capture.info();
     let passed: Vec<_> = drain_with_links(Box::new(capture)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!((passed, info.filtered()), (wanted.clone(), 6));
-    // Read the same bytes from a source whose contents are unknown in advance.
+    // Reads the same bytes from a source that does not report its link types in advance.
     let piped = Capture::from_reader("pipe", Cursor::new(bytes.clone())).filtered("ip6").unwrap();
     let passed: Vec<_> = drain_with_links(Box::new(piped)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!(passed, wanted);
-    // A filter of numbers is a program for one link type.
+    // A program in numbers is for one link type.
     let numbers = "4, 40 0 0 12, 21 0 1 34525, 6 0 0 262144, 6 0 0 0";
     let (frames, end, _) = drain(Box::new(Capture::open(&path).unwrap().filtered(numbers).unwrap()));
     let end = end.unwrap_err().to_string();
@@ -165,8 +168,9 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     usb[20] = 220;
     let error = open(&usb, "ip");
     assert!(error.contains("link-layer type filtering not implemented"), "{error}");
-    // The link type of a pipe is not known at first. An expression that is invalid for all link
-    // types is an error at once, but not one that is invalid only for some.
+    // The link type of a pipe is unknown at first. An expression that is invalid for all link types
+    // is an error at once. An expression that is invalid only for some link types is an error
+    // later.
     let piped = |text| Capture::from_reader("pipe", Cursor::new(usb.clone())).filtered(text);
     let error = piped("tcp an udp").unwrap_err();
     assert!(error.is_mistake() && error.to_string().contains("syntax error"), "{error}");
@@ -187,12 +191,12 @@ fn a_program_may_cut_packets() {
     let capture = Capture::from_reader("cut", Cursor::new(file)).filtered("1, 6 0 0 96").unwrap();
     let (frames, end, wire_bytes) = drain(Box::new(capture));
     end.unwrap();
-    // In the file, the length on the wire is four bytes more for each packet.
+    // In the file, the length on the wire is four bytes more than each packet's captured length.
     assert_eq!((frames, wire_bytes), (vec![vec![1; 96], vec![2; 20]], 228));
 }
 
-/// Each poll checks a limited number of packets. A packet that the filter removes does not delay
-/// other packets by its timestamp.
+/// Each poll examines a limited number of packets. The timestamp of a removed packet does not delay
+/// other packets.
 #[test]
 fn polls_are_bounded_and_paced() {
     let file = pcap(false, 0xa1b2_c3d4, &vec![Vec::new(); 5_000]);
@@ -210,7 +214,7 @@ fn polls_are_bounded_and_paced() {
         }
     }
     assert_eq!(info.filtered(), 5_000);
-    // 1,024 packets before the next read, and the same number after it.
+    // A poll examines 1,024 packets before the next read, and at most 1,024 after it.
     assert!(polls.keys().all(|looked_at| *looked_at <= 2 * 1024), "{polls:?}");
 
     // The packets are a second apart. The second packet is the first that passes the filter, so it
@@ -234,7 +238,7 @@ fn polls_are_bounded_and_paced() {
     assert_eq!((until, handed_over), (Polled::NotBefore(Timestamp::from_nanos(1_000_000_000)), 1));
 }
 
-/// A pcapng file with a damaged packet block after the first packet. The first packet is filtered,
+/// A pcapng file has a damaged packet block after the first packet. The first packet is filtered,
 /// and then the error is reported.
 #[test]
 fn damage_is_found_behind_the_filter() {
@@ -246,7 +250,7 @@ fn damage_is_found_behind_the_filter() {
     assert!(end.unwrap_err().to_string().contains("of interface 9") && frames.is_empty() && info.filtered() == 1);
 }
 
-/// The longest program, which runs each instruction once.
+/// The longest program. It runs each instruction once.
 #[test]
 fn the_longest_program_runs_to_its_end() {
     let numbers = format!("4096, {} 6 0 0 5", "4 0 0 1, ".repeat(4095));

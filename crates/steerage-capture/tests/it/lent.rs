@@ -1,5 +1,5 @@
-//! Frames in memory that a device lends. Writing to them and keeping them creates copies, whose
-//! pages return later.
+//! Tests frames in a device's own memory. Writing to such frames and keeping them makes copies, and
+//! the pages of the copies return to the pool.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use steerage_fixtures::capture::pcap;
 
 const PACKETS: usize = 20_000;
 
-/// A pcap file of UDP packets, each with a different flow. The packet's number is in the last four
+/// A pcap file of UDP packets. Each packet has a different flow, and its number in the last four
 /// bytes.
 fn capture_file() -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("lent.pcap");
@@ -23,6 +23,7 @@ fn capture_file() -> PathBuf {
     path
 }
 
+/// A handler that writes to every packet and keeps it until the next batch.
 #[derive(Default)]
 struct WritesAndKeeps {
     kept: Vec<Kept>,

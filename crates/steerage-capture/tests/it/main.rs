@@ -1,4 +1,4 @@
-//! Capture files and filters against tshark, tcpdump, gzip, zstd and the kernel.
+//! Tests capture files and filters against tshark, tcpdump, gzip, zstd and the kernel.
 
 mod captures;
 mod captures_headers;

@@ -7,7 +7,7 @@ use crate::flow_key::FlowKey;
 
 use crate::limits::{FLOW_HEADERS_MAX, VLAN_TAGS_MAX};
 
-/// Which flow counts if a packet is inside a tunnel.
+/// Selects the flow of a packet inside a tunnel: the inner flow or the tunnel's own.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -27,43 +27,48 @@ use crate::limits::{FLOW_HEADERS_MAX, VLAN_TAGS_MAX};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layers {
-    /// The flow of the innermost IP header that can be read: the flows inside a tunnel spread over the CPUs.
+    /// The flow of the innermost IP header that can be read, so that the flows inside a tunnel
+    /// spread over the CPUs.
     #[default]
     Inner,
-    /// The flow of the first IP header: all packets of a tunnel stay together.
+    /// The flow of the first IP header, so that all packets of a tunnel stay together.
     Outer,
 }
 
-/// The result of [`dissect`](super::dissect). Offsets are in bytes from the first byte of the frame.
+/// The result of [`dissect`](super::dissect). Offsets are in bytes from the first byte of the
+/// frame.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Dissection {
-    /// The key of the frame. Its source is the sender. An ICMP error has the key of the flow that it reports about,
-    /// in the direction in which the error itself goes: from the receiver of the quoted packet to its sender. An ICMP
-    /// query has its identifier as both ports. A fragment other than the first, and a packet cut off before the
-    /// ports, has ports 0.
+    /// The key of the frame, whose source is the sender. An ICMP error has the key of the flow that
+    /// the error quotes, in the direction of the error itself: from the receiver of the quoted
+    /// packet to its sender. An ICMP query has its identifier as both ports. The ports are 0 for a
+    /// fragment other than the first, and for a packet cut off before the ports.
     pub key: FlowKey,
-    /// Whether `key` is the key of an IP flow. If not, it consists of the link addresses and the EtherType.
+    /// True if `key` is the key of an IP flow. Otherwise `key` consists of the link addresses and
+    /// the EtherType.
     pub is_flow: bool,
-    /// Why reading ended.
+    /// The reason why dissection ended.
     pub end: End,
-    /// The innermost IP header that was read, or the outermost for [`Layers::Outer`]. An IP header quoted by an ICMP
-    /// error does not count.
+    /// The innermost IP header that was read, or the outermost for [`Layers::Outer`]. An IP header
+    /// quoted by an ICMP error does not count.
     pub ip: Option<IpLayer>,
-    /// The offset of the header after `ip` and its extensions, if the frame contains any of it.
+    /// The offset of the header after `ip` and its extension headers, if the frame contains any
+    /// part of that header.
     pub transport_offset: Option<u32>,
-    /// The offset of the payload of TCP, UDP or SCTP. It may lie beyond the end of a frame that is cut off.
+    /// The offset of the payload of TCP, UDP or SCTP. If the frame is cut off, the offset may be
+    /// after its end.
     pub payload_offset: Option<u32>,
     /// The TCP flags: the lower 8 bits as in RFC 9293, and bit 8 is AE (RFC 9768).
     pub tcp_flags: Option<u16>,
     /// The ICMP type and code.
     pub icmp: Option<(u8, u8)>,
-    /// Whether `key` is the key of a flow that an ICMP error quotes.
+    /// True if `key` is the key of a flow that an ICMP error quotes.
     pub is_quoted: bool,
-    /// The fragments in the frame, at most two: the outermost fragment comes first, and the innermost last. A packet
-    /// inside a tunnel can be a fragment, and the packet of the tunnel around it too.
+    /// The fragments in the frame, at most two, from the outermost to the innermost. There are two
+    /// if a fragment of an inner packet is carried in a fragment of a tunnel's packet.
     pub fragments: [Option<Fragment>; 2],
-    /// The ids of the VLAN tags of the outermost frame, the outer tag first.
+    /// The VLAN identifiers of the outermost frame's tags, the outer tag first.
     pub vlans: [Option<u16>; VLAN_TAGS_MAX],
     /// The innermost tunnel that was entered.
     pub tunnel: Option<Tunnel>,
@@ -71,7 +76,7 @@ pub struct Dissection {
 }
 
 impl Dissection {
-    /// An empty dissection, to be filled in.
+    /// An empty dissection, which the walk fills in.
     #[inline(always)]
     pub(super) fn blank() -> Self {
         Self {
@@ -111,18 +116,19 @@ impl Dissection {
     }
 }
 
-/// An IP header.
+/// An IP header that the dissection found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IpLayer {
-    /// The offset at which it begins.
+    /// The offset of the IP header in the frame.
     pub offset: u32,
-    /// 4 or 6.
+    /// The IP version: 4 or 6.
     pub version: u8,
-    /// The protocol of its payload, after all extension headers that were read.
+    /// The protocol of the IP payload, after all extension headers that were read.
     pub protocol: u8,
-    /// The length that the header states, including the header, in bytes: what IPFIX counts as octets. `None` if it
-    /// states none, as in a jumbogram (RFC 2675) or a packet that the kernel merged from many.
+    /// The packet length that the IP header states, including the header itself, in bytes (IPFIX's
+    /// octet count). `None` if the header states no length, as in a jumbogram (RFC 2675) or a
+    /// packet that the kernel merged from many.
     pub stated_bytes: Option<u32>,
 }
 
@@ -134,26 +140,27 @@ pub struct Fragment {
     pub ip_offset: u32,
     /// The datagram's identification: 16 bits for IPv4, 32 bits for IPv6.
     pub id: u32,
-    /// The position of its data in the datagram, in bytes. The first fragment has 0.
+    /// The position of the fragment's data in the datagram, in bytes: 0 for the first fragment.
     pub offset: u32,
-    /// The number of bytes of data that the headers state.
+    /// The number of bytes of data in the fragment, as the headers state it.
     pub bytes: u32,
-    /// Whether more fragments follow.
+    /// True if more fragments follow this one.
     pub more: bool,
-    /// A key that all fragments of the datagram have in common: addresses, protocol (only for IPv4: RFC 791, RFC
-    /// 8200) and id.
+    /// A key that is equal for all fragments of the datagram: addresses, identification and, for
+    /// IPv4 only, the protocol (RFC 791, RFC 8200).
     pub datagram: FlowKey,
 }
 
 impl Fragment {
-    /// A fragment whose header is at `ip_offset`, with this part of the datagram's data: for tests of what reads fragments.
+    /// A fragment whose header is at `ip_offset` and which carries the bytes `data` of its
+    /// datagram. Use this function to test code that reads fragments.
     #[must_use]
     pub const fn new(ip_offset: u32, id: u32, data: Range<u32>, more: bool, datagram: FlowKey) -> Self {
         Self { ip_offset, id, offset: data.start, bytes: data.end - data.start, more, datagram }
     }
 }
 
-/// A tunnel that was entered.
+/// A tunnel that the dissection entered.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -199,11 +206,11 @@ impl Tunnel {
 pub struct Header {
     /// The kind of header.
     pub kind: HeaderKind,
-    /// The offset at which it begins.
+    /// The offset of the header in the frame.
     pub offset: u32,
 }
 
-/// Kinds of headers.
+/// The kinds of headers that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each is the name of a header")]
@@ -242,7 +249,7 @@ pub enum HeaderKind {
 }
 
 impl HeaderKind {
-    /// All kinds, each at the index of its number.
+    /// All kinds of headers, each at the index that equals its number.
     pub const ALL: [Self; 31] = [
         Self::Ethernet,
         Self::Vlan,
@@ -316,31 +323,34 @@ impl fmt::Display for HeaderKind {
     }
 }
 
-/// Why reading ended.
+/// The reason why dissection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum End {
-    /// Everything that the flow's key needs was read.
+    /// All headers that the flow's key needs were read.
     Complete,
     /// The frame ends within a header.
     Truncated,
-    /// The packet is a fragment other than the first: what follows is data from the middle of a datagram.
+    /// The packet is a fragment other than the first, so that its payload is data from the middle
+    /// of a datagram.
     LaterFragment,
     /// A header contradicts its standard.
     Malformed,
-    /// There are more headers, tags, extensions or tunnels than are read: see [`limits`](crate::limits).
+    /// The frame has more headers, tags, extensions or tunnels than the [`limits`](crate::limits)
+    /// allow.
     TooDeep,
     /// Frames of this link type are not supported.
     UnknownLink,
-    /// The payload of the frame or of a tunnel has this EtherType, which is not supported.
+    /// The payload of the frame, or of a tunnel, has this unsupported EtherType.
     UnknownEtherType(u16),
-    /// The frame has a length in place of an EtherType, and what follows is not supported (IEEE 802.2).
+    /// The frame has a length in place of an EtherType, and the LLC header (IEEE 802.2) names an
+    /// unsupported protocol.
     UnknownLlc,
-    /// The rest is encrypted.
+    /// The rest of the frame is encrypted.
     Encrypted,
-    /// The PPP payload has this protocol, which is not supported.
+    /// The PPP payload has this unsupported protocol.
     UnknownPpp(u16),
-    /// The IP payload has this protocol, which is not read any further. The flow's key consists of addresses and
+    /// The IP payload has this unsupported protocol. The flow's key consists of addresses and
     /// protocol.
     UnknownProtocol(u8),
     /// The payload of a tunnel has no stated type, or is not IP.
@@ -366,8 +376,9 @@ impl fmt::Display for End {
     }
 }
 
-/// A list of fixed size with four bytes per header. It is small because the list must be cleared for every frame. The
-/// upper bits of an entry contain the kind, as its index in [`HeaderKind::ALL`], and the lower bits the offset.
+/// A list of headers with a fixed size and four bytes for each entry. The list is small because it
+/// must be cleared for every frame. The upper bits of an entry are the header's kind, as its index
+/// in [`HeaderKind::ALL`]. The lower bits are the header's offset.
 #[derive(Clone)]
 pub(super) struct Headers {
     list: [u32; FLOW_HEADERS_MAX],
@@ -375,9 +386,9 @@ pub(super) struct Headers {
 }
 
 const OFFSET_BITS: u32 = 24;
-/// Frames are shorter than this.
+/// All offsets in a frame fit into these bits.
 const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
-/// The longest frame whose header offsets fit an entry, in bytes.
+/// The longest frame whose header offsets fit into an entry of the list, in bytes.
 pub const FRAME_BYTES_MAX: usize = OFFSET_MASK as usize;
 
 impl Headers {

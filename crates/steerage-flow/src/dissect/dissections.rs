@@ -1,11 +1,11 @@
-//! The results of reading packets' headers, so that each header is read only once.
+//! Remembers the dissections of a batch of packets, so that each header is read only once.
 
 use std::cell::{Cell, Ref, RefCell};
 
 use super::Dissection;
 
-/// The results of reading the headers of a batch's packets, by their positions. It allocates when it is made, and
-/// then never again.
+/// The dissections of a batch's packets, indexed by position. Memory is allocated only at
+/// construction.
 ///
 /// ```
 /// use steerage_flow::{LinkType, dissect::{Layers, Dissections, dissect}};
@@ -26,12 +26,13 @@ pub struct Dissections {
 }
 
 impl Dissections {
-    /// For batches of up to `packets` packets.
+    /// Makes room for batches of up to `packets` packets.
     pub fn of_batches(packets: usize) -> Self {
         Self { each: (0..packets).map(|_| RefCell::default()).collect(), are_some: Cell::new(false) }
     }
 
-    /// The dissection of the packet at `nth`, or else the result of `dissect`.
+    /// Returns the remembered dissection of the packet at `nth`, or calls `dissect` and remembers
+    /// its result.
     pub fn get_or(&self, nth: usize, dissect: impl FnOnce() -> Dissection) -> Ref<'_, Dissection> {
         let known = &self.each[nth];
         if known.borrow().is_none() {
@@ -41,14 +42,14 @@ impl Dissections {
         Ref::map(known.borrow(), |known| known.as_ref().expect("it was just filled in"))
     }
 
-    /// The packet at `nth` has changed.
+    /// Drops the dissection of the packet at `nth`, because the packet has changed.
     pub fn forget(&self, nth: usize) {
         if self.are_some.get() {
             *self.each[nth].borrow_mut() = None;
         }
     }
 
-    /// Prepares for the next batch.
+    /// Drops all dissections before the next batch.
     pub fn clear(&self) {
         if self.are_some.take() {
             self.each.iter().for_each(|known| *known.borrow_mut() = None);

@@ -1,4 +1,4 @@
-//! The headers below IP: link headers, tags, labels.
+//! Reads the headers before IP: link headers, VLAN tags and MPLS labels.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Stations, Step, Walk};
@@ -10,23 +10,24 @@ use crate::wire::{be16, be32, ethernet, ethertype, ppp, vlan};
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
 /// Address and control of PPP in HDLC framing (RFC 1662).
 const PPP_IN_HDLC: [u8; 2] = [0xff, 3];
-/// Address families of BSD loopback headers. IPv4 has one number, and IPv6 has a different number on each kind of BSD
-/// (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
+/// The address families in BSD loopback headers. IPv4 has one number. IPv6 has a different number
+/// on each kind of BSD (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
 const FAMILY_IPV4: u32 = 2;
 const FAMILIES_IPV6: [u32; 3] = [24, 28, 30];
-/// Device types for which the protocol field of a Linux cooked header is not an EtherType: FRAD, radiotap, netlink
-/// (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For IP in GRE (778) it is GRE's protocol type, and those of IP
-/// and MPLS are EtherTypes.
+/// The device types for which the protocol field of a Linux cooked header is not an EtherType:
+/// FRAD, radiotap and netlink (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For IP
+/// in GRE (778) the field is GRE's protocol type, which equals the EtherType for IP and MPLS.
 const ARPHRD_OTHERWISE: [u16; 3] = [770, 803, 824];
-/// The flags of a MACsec tag: it has the sender's identifier; what follows is encrypted; or changed in another way (IEEE 802.1AE,
-/// 9.5).
+/// The flags of a MACsec tag (IEEE 802.1AE, 9.5): the sender's identifier is present, the payload
+/// is encrypted, or the payload was changed in another way.
 const MACSEC_SENDER: u8 = 0x20;
 const MACSEC_CHANGED: u8 = 0x08 | 0x04;
-/// The explicit null labels of IPv4 (0) and IPv6 (2), which state the type of the payload (RFC 3032).
+/// The explicit null labels of IPv4 (0) and IPv6 (2), which state the type of the payload (RFC
+/// 3032).
 const MPLS_EXPLICIT_NULL: [u32; 2] = [0, 2];
 
 impl Walk<'_> {
-    /// The first step for a frame of this link type.
+    /// The first step of the walk for a frame of this link type.
     pub(super) fn link(&mut self, link: LinkType) -> Result<Step, End> {
         if link != LinkType::ETHERNET {
             self.stations = Some(Stations::default());
@@ -75,7 +76,8 @@ impl Walk<'_> {
             ethertype::MACSEC => self.macsec(),
             _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
                 let header = self.take::<8>(HeaderKind::Snap)?;
-                // A type must follow here. A smaller number, which would be a length, becomes the unknown type `MIN - 1`.
+                // An EtherType must follow here. A number below `MIN`, which would be a length,
+                // becomes the unknown type `MIN - 1`.
                 Ok(Step::EtherType(be16(header, 6).max(ethertype::MIN - 1)))
             }
             _ if ethertype < ethertype::MIN => Err(End::UnknownLlc),
@@ -97,15 +99,17 @@ impl Walk<'_> {
         Ok(Step::EtherType(be16(tag, 2)))
     }
 
-    /// IEEE 802.1ah: priority and flags in a byte, the service's identifier, and then a whole frame.
+    /// IEEE 802.1ah: a byte of priority and flags, the service's identifier, and then a whole
+    /// Ethernet frame.
     fn backbone(&mut self) -> Result<Step, End> {
         let tag = self.take::<4>(HeaderKind::Backbone)?;
         self.enter(HeaderKind::Backbone, Some(be32(tag, 0) & 0x00ff_ffff));
         Ok(Step::Ethernet)
     }
 
-    /// IEEE 802.1AE: flags, a short length, the packet's number, perhaps the sender's identifier. Most are encrypted. If only a
-    /// checksum protects the packet, its type follows.
+    /// IEEE 802.1AE (MACsec): flags, a short length, the packet number and, optionally, the
+    /// sender's identifier. Most payloads are encrypted. If a MACsec payload is only authenticated,
+    /// its EtherType follows the tag.
     fn macsec(&mut self) -> Result<Step, End> {
         let tag = self.take::<6>(HeaderKind::Macsec)?;
         if tag[0] & MACSEC_CHANGED != 0 {
@@ -117,8 +121,8 @@ impl Walk<'_> {
         Ok(Step::EtherType(u16::from_be_bytes(ethertype)))
     }
 
-    /// RFC 3032: a list of labels, whose last label is marked. The type of the payload is not stated; only the first
-    /// four bits of an IP header show it.
+    /// RFC 3032: a list of labels, whose last label is marked. MPLS does not state the type of its
+    /// payload, so only the first four bits of an IP header identify IP.
     pub(super) fn mpls(&mut self) -> Result<Step, End> {
         let first = self.take::<4>(HeaderKind::Mpls)?;
         let (first, mut label) = (be32(first, 0), be32(first, 0));
@@ -145,7 +149,7 @@ impl Walk<'_> {
         }
     }
 
-    /// RFC 2516.
+    /// PPPoE (RFC 2516).
     fn pppoe(&mut self) -> Result<Step, End> {
         let header = self.take::<6>(HeaderKind::Pppoe)?;
         if header[0] != 0x11 || header[1] != 0 {
@@ -155,8 +159,8 @@ impl Walk<'_> {
         Ok(Step::Ppp)
     }
 
-    /// RFC 1661 and RFC 1662: optional address and control bytes, then the protocol in two bytes, or in one byte if
-    /// that is odd.
+    /// RFC 1661 and RFC 1662: optional address and control bytes, then the PPP protocol. The
+    /// protocol has two bytes, or one byte if that byte is odd.
     pub(super) fn ppp(&mut self) -> Result<Step, End> {
         let start = self.offset();
         if self.peek() == Some(&PPP_IN_HDLC) {
@@ -185,7 +189,8 @@ impl Walk<'_> {
         }
     }
 
-    /// PPP, or Cisco's framing: an address that means unicast or multicast, a zero byte, and an EtherType.
+    /// PPP, or Cisco's framing: an address byte for unicast or multicast, a zero byte, and an
+    /// EtherType.
     fn hdlc(&mut self) -> Result<Step, End> {
         match self.peek::<4>() {
             Some([0x0f | 0x8f, 0, ..]) => self.cisco_hdlc(),
@@ -221,8 +226,9 @@ impl Walk<'_> {
         Ok(Step::EtherType(protocol))
     }
 
-    /// The address family is in the byte order of the machine that wrote it, which may differ from this machine's. In
-    /// `LOOP` it is always big-endian.
+    /// The address family of a BSD loopback header is in the byte order of the machine that wrote
+    /// the capture. That may differ from this machine's byte order. In `LOOP` headers the address
+    /// family is always big-endian.
     fn bsd_loopback(&mut self, either_order: bool) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::BsdLoopback)?;
         let big = u32::from_be_bytes(*header);
@@ -233,8 +239,8 @@ impl Walk<'_> {
         if FAMILIES_IPV6.into_iter().any(is) { Ok(Step::Ipv6) } else { Err(End::UnknownPayload) }
     }
 
-    /// Cisco's group tag: version 1, one option. The EtherType comes last, or first if the tag is inside GRE (as
-    /// Wireshark reads it).
+    /// Cisco's security group tag: version 1, with one option. The EtherType is the last field, or
+    /// the first field if the tag is inside GRE (as Wireshark reads it).
     fn metadata(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::CiscoMetadata)?;
         let (tag, ethertype) = if self.is_outermost() { (0, be16(header, 6)) } else { (2, be16(header, 0)) };
@@ -244,7 +250,7 @@ impl Walk<'_> {
         Ok(Step::EtherType(ethertype))
     }
 
-    /// IP whose version is stated only by its first four bits.
+    /// IP whose version is stated only by the first four bits of its header.
     pub(super) fn ip(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => Err(End::Truncated),

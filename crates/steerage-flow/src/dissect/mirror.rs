@@ -1,38 +1,42 @@
-//! Headers of packets that were copied, redirected or taken along by somebody on their way. Each function returns the step for
-//! the payload that the header states.
+//! Reads the headers that mirroring, redirection and Teredo put around a packet on its way. Each
+//! function returns the step for the payload that its header states.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
 use crate::limits::TZSP_TAGS_MAX;
 use crate::wire::{be16, be32};
 
-/// ERSPAN's versions, in the upper four bits: type II and III are 1 and 2.
+/// ERSPAN's version numbers, in the upper four bits of the header: type II has 1, and type III has
+/// 2.
 const ERSPAN_2: u8 = 1;
 const ERSPAN_3: u8 = 2;
-/// The session's identifier, in the second half of the first word.
+/// The session's identifier in the second half of an ERSPAN header's first word.
 const ERSPAN_SESSION: u32 = 0x03ff;
-/// The bits of a type III header that describe the payload (Ethernet or IP) and announce another 8 bytes.
+/// The bits of an ERSPAN type III header that give the payload's type (Ethernet or IP) and announce
+/// another 8 bytes.
 const ERSPAN_FRAME: u16 = 0x7c00;
 const ERSPAN_IP: u16 = 2 << 10;
 const ERSPAN_MORE: u16 = 0x0001;
 
-/// The first two bytes of Teredo's indications: an authentication, and where a packet came from (RFC 4380, 5.1.1).
+/// The first two bytes of Teredo's indications (RFC 4380, 5.1.1): an authentication, and the origin
+/// of a packet.
 const TEREDO_AUTHENTICATION: [u8; 2] = [0, 1];
 const TEREDO_ORIGIN: [u8; 2] = [0, 0];
-/// An authentication has 4 bytes before its two values, and a nonce and a confirmation after them. An origin has a port and an
-/// address.
+/// A Teredo authentication has 4 bytes before its two variable fields, and a nonce and a
+/// confirmation after them. A Teredo origin has a port and an address.
 const TEREDO_AUTHENTICATION_LEN: usize = 4;
 const TEREDO_NONCE_LEN: usize = 8 + 1;
 const TEREDO_ORIGIN_LEN: usize = 8;
 
-/// The first byte of CAPWAP: version 0, and a header in clear (RFC 5415, 4.1).
+/// The first byte of an unencrypted CAPWAP header: version 0 (RFC 5415, 4.1).
 const CAPWAP_CLEAR: u8 = 0;
 const CAPWAP_DTLS: u8 = 1;
-/// Flags of the first word: the payload is as the radio had it, and it is a fragment.
+/// Flags of CAPWAP's first word: the payload is an 802.11 frame, and the payload is a fragment.
 const CAPWAP_NATIVE: u32 = 0x0100;
 const CAPWAP_FRAGMENT: u32 = 0x0080;
 
-/// TZSP: version 1; types of packets that hold a frame; the frame is Ethernet; tags of one byte.
+/// Constants of TZSP: version 1, the packet types that contain a frame, the number for Ethernet
+/// frames, and the tags without a length byte.
 const TZSP_VERSION: u8 = 1;
 const TZSP_RECEIVED: u8 = 0;
 const TZSP_TO_SEND: u8 = 1;
@@ -41,7 +45,7 @@ const TZSP_PADDING: u8 = 0;
 const TZSP_END: u8 = 1;
 
 impl Walk<'_> {
-    /// draft-foschiano-erspan, 4.2: version, VLAN, class and flags, session; an index.
+    /// draft-foschiano-erspan, 4.2: version, VLAN, class and flags, session, and then an index.
     pub(super) fn erspan_2(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Erspan)?;
         if header[0] >> 4 != ERSPAN_2 {
@@ -51,7 +55,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// draft-foschiano-erspan, 4.3: as type II, then a time, a group tag, and what follows.
+    /// draft-foschiano-erspan, 4.3: the fields of type II, then a time, a group tag, and further
+    /// fields.
     pub(super) fn erspan_3(&mut self) -> Result<Step, End> {
         let header = self.take::<12>(HeaderKind::Erspan)?;
         if header[0] >> 4 != ERSPAN_3 {
@@ -67,7 +72,8 @@ impl Walk<'_> {
         }
     }
 
-    /// IPv4, in version 2 after a header of four bytes. Both have the same type, so the first byte decides.
+    /// WCCP carries an IPv4 packet. Version 2 puts a header of four bytes before the packet, with
+    /// the same GRE protocol type, so the first byte tells the two versions apart.
     pub(super) fn wccp(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => return Err(End::Truncated),
@@ -80,7 +86,7 @@ impl Walk<'_> {
         Ok(Step::Ip)
     }
 
-    /// RFC 4380, 5.1.1: indications, at most one of each, then IPv6.
+    /// RFC 4380, 5.1.1: at most one indication of each kind, and then an IPv6 packet.
     pub(super) fn teredo(&mut self) -> Result<Step, End> {
         let start = self.offset();
         if self.peek() == Some(&TEREDO_AUTHENTICATION) {
@@ -101,8 +107,9 @@ impl Walk<'_> {
         }
     }
 
-    /// RFC 5415, 4.3: the header's length in words, what the payload is, and whether it is whole. Only Ethernet is read: what is
-    /// as the radio had it begins with a header of 802.11. All fragments stay with the tunnel, since only the first has ports.
+    /// RFC 5415, 4.3: the header's length in words, the payload's type, and the fragment flag. Only
+    /// Ethernet payloads are read; an 802.11 payload is not. All fragments keep the tunnel's own
+    /// key, because only the first fragment has ports.
     pub(super) fn capwap(&mut self) -> Result<Step, End> {
         let start = self.offset();
         match self.peek::<1>() {
@@ -125,7 +132,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// Version, type, what the frame begins with; tags up to one that ends the list; then the frame.
+    /// TZSP: version, packet type, and type of the encapsulated frame; tags up to an end tag; then
+    /// the frame.
     pub(super) fn tzsp(&mut self) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::Tzsp)?;
         if header[0] != TZSP_VERSION {

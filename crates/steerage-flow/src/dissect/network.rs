@@ -1,4 +1,4 @@
-//! The IP headers, their extensions, and fragments.
+//! Reads the IP headers, their extension headers, and fragments.
 
 use crate::flow_key::FlowKey;
 
@@ -46,7 +46,8 @@ impl<'a> Walk<'a> {
         let header = self.begin_ip::<{ ipv6::BYTES }>(6)?;
         self.take::<{ ipv6::BYTES }>(HeaderKind::Ipv6)?;
         let protocol = header[6];
-        // RFC 2675: a payload length of 0 before hop-by-hop options means that these options state the length.
+        // RFC 2675: a payload length of 0 before hop-by-hop options means that these options state
+        // the length.
         let stated = match be16(header, 4) {
             0 if protocol == protocol::HOP_BY_HOP => 0,
             payload => ipv6::BYTES as u32 + u32::from(payload),
@@ -55,7 +56,8 @@ impl<'a> Walk<'a> {
         Ok(Step::Protocol(protocol))
     }
 
-    /// The complete header, if its version is right and there are not too many tunnels.
+    /// Returns the complete IP header, if its version is right and the limit on nested IP headers
+    /// is not exceeded.
     fn begin_ip<const N: usize>(&mut self, version: u8) -> Result<&'a [u8; N], End> {
         if self.depth == IP_LAYERS_MAX {
             return Err(End::TooDeep);
@@ -106,9 +108,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// RFC 8200, 4: the type of the next header, then the length in units of 8 bytes, not counting the first 8.
+    /// RFC 8200, 4: an extension header has the type of the next header, and then its own length in
+    /// units of 8 bytes without the first 8.
     pub(super) fn extension(&mut self, protocol: u8) -> Result<Step, End> {
-        // If reading ends here, the key contains the type of this header.
+        // If the walk ends here, the key contains the type of this extension header.
         self.set_protocol(protocol);
         if self.extensions == IPV6_EXTENSIONS_MAX {
             return Err(End::TooDeep);
@@ -122,7 +125,8 @@ impl<'a> Walk<'a> {
         let header = self.take::<8>(kind)?;
         match protocol {
             protocol::FRAGMENT => return self.ipv6_fragment(header, start),
-            // RFC 4302: the length is in words of four bytes, minus two.
+            // RFC 4302: the length of an authentication header is in words of four bytes, minus
+            // two.
             protocol::AUTHENTICATION => self.skip((4 * (usize::from(header[1]) + 2)).saturating_sub(8)),
             _ => self.skip(8 * usize::from(header[1])),
         }
@@ -132,7 +136,7 @@ impl<'a> Walk<'a> {
     fn ipv6_fragment(&mut self, header: &[u8; 8], start: usize) -> Result<Step, End> {
         let field = be16(header, 2);
         if field & (ipv6::OFFSET | ipv6::MORE_FRAGMENTS) == 0 {
-            return Ok(Step::Protocol(header[0])); // The only one: RFC 6946.
+            return Ok(Step::Protocol(header[0])); // An atomic fragment: the datagram has no other (RFC 6946).
         }
         let Some(ip) = self.out.ip else { return Err(End::Malformed) };
         let mut datagram = [0; 36];

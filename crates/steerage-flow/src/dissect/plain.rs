@@ -1,4 +1,4 @@
-//! The short cut for the headers that nearly every frame has, as a straight line of code.
+//! The fast path of dissection: straight-line code for the headers that nearly every frame has.
 
 use crate::flow_key::FlowKey;
 use crate::wire::{be16, be32, be128, ethernet, ethertype, ipv4, ipv6, protocol, vlan};
@@ -7,8 +7,9 @@ use super::dissection::Layers;
 use super::ports;
 use super::transport::PORTS_LEN;
 
-/// Reads a frame of Ethernet, at most one tag, IP without options, extensions or fragments, and TCP or UDP outside of
-/// tunnels. Returns `None` for any other frame.
+/// Reads the key of a plain frame, or returns `None`. A plain frame is Ethernet with at most one
+/// tag, then IP without options, extension headers or fragmentation, then TCP or UDP outside of
+/// tunnels.
 #[inline(always)]
 pub(crate) fn plain(frame: &[u8], layers: Layers) -> Option<FlowKey> {
     let head: &[u8; ethernet::BYTES + vlan::BYTES] = frame.first_chunk()?;
@@ -25,7 +26,7 @@ pub(crate) fn plain(frame: &[u8], layers: Layers) -> Option<FlowKey> {
     }
 }
 
-/// Like `plain`, for a frame that begins with IP.
+/// Like [`plain`], for a frame that begins with its IP header.
 #[inline(always)]
 pub(crate) fn plain_ip(packet: &[u8], layers: Layers) -> Option<FlowKey> {
     match packet.first()? >> 4 {
@@ -54,13 +55,14 @@ fn plain_ipv6(header: &[u8; ipv6::BYTES + PORTS_LEN], layers: Layers) -> Option<
     plain.then(|| FlowKey::v6_bits((be128(header, 8), source), (be128(header, 24), destination), protocol))
 }
 
-/// SCTP is left to the walk. It is so rare that it should not cost other packets a compare.
+/// SCTP is left to the walk, because SCTP is so rare that other packets should not pay for a
+/// compare.
 #[inline(always)]
 fn has_common_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP)
 }
 
-/// A separate function, so that it is out of the way of the common case.
+/// A separate function, so that the compiler moves this code out of the common case.
 #[cold]
 #[inline(never)]
 fn is_tunnel(protocol: u8, source: u16, destination: u16, layers: Layers) -> bool {

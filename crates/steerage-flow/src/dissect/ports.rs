@@ -2,12 +2,15 @@
 
 use crate::wire::port::{CAPWAP, GENEVE, GRE, GTP_U, MPLS, TEREDO, TZSP, VXLAN};
 
-/// Only the destination port identifies these; the source port depends on the flow inside.
+/// These ports identify a tunnel only as the destination port, because the source port depends on
+/// the inner flow.
 pub(super) const TO: [u16; 6] = [GTP_U, GRE, VXLAN, GENEVE, MPLS, TZSP];
-/// Either port identifies these: one side has this port, and the other side has one of its own, in both directions.
+/// These ports identify a tunnel as the source or the destination port, because the other side of
+/// such a tunnel uses an arbitrary port.
 pub(super) const TO_OR_FROM: [u16; 2] = [TEREDO, CAPWAP];
 
-/// Each destination port and each source port that identifies a tunnel is in one of these pairs, in network byte order.
+/// All ports that identify a tunnel, as pairs of a destination port and a source port in network
+/// byte order.
 pub(crate) static PAIRS: [[[u8; 2]; 2]; 8] = {
     assert!(TO.len() + TO_OR_FROM.len() == 8);
     let (mut pairs, mut at) = ([[[0; 2]; 2]; 8], 0);
@@ -19,7 +22,7 @@ pub(crate) static PAIRS: [[[u8; 2]; 2]; 8] = {
     pairs
 };
 
-/// The port that identifies a tunnel, if one of them does.
+/// Returns the port that identifies a tunnel, if `from` or `to` does.
 #[inline(always)]
 pub(super) const fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     match (from, to) {
@@ -29,7 +32,8 @@ pub(super) const fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     }
 }
 
-/// Whether a port with this upper byte may identify a tunnel: the destination, and the source at 256 further on.
+/// For each upper byte of a port, true if some port with that byte identifies a tunnel. The entries
+/// for destination ports come first; the entries for source ports begin at 256.
 static UPPER_BYTES: [bool; 512] = {
     let (mut bytes, mut at) = ([false; 512], 0);
     while at < TO.len() {
@@ -45,7 +49,7 @@ static UPPER_BYTES: [bool; 512] = {
     bytes
 };
 
-/// False if the ports identify no tunnel, for nearly all packets: two loads.
+/// Returns false for nearly all packets, with two loads: the ports identify no tunnel.
 #[inline(always)]
 pub(super) fn may_be_tunnel(from: u16, to: u16) -> bool {
     let [[from, _], [to, _]] = [from.to_be_bytes(), to.to_be_bytes()];

@@ -1,4 +1,4 @@
-//! Headers built by hand, and arbitrary bytes.
+//! Dissects headers built by hand, and arbitrary bytes.
 
 use crate::flow_key::FlowKey;
 use proptest::prelude::*;
@@ -11,7 +11,6 @@ use crate::wire::{ethertype, port, protocol};
 
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 const STATIONS: &str = "link 02:00:00:00:00:01 > 02:00:00:00:00:02";
-/// UDP from 40000 to 53.
 const UDP: [u8; 8] = [0x9c, 0x40, 0, 53, 0, 8, 0, 0];
 /// Next header, length in units of 8 bytes beyond the first 8, and padding.
 const DESTINATION_TO_UDP: [u8; 8] = [protocol::UDP, 0, 1, 4, 0, 0, 0, 0];
@@ -136,7 +135,6 @@ fn fragments() {
     assert_eq!(shown(&frame([0, 6])), FLOW6);
 }
 
-/// A fragment inside a first fragment: both are reported, the outermost first.
 #[test]
 fn fragments_in_fragments() {
     let inner = v4_full(17, 0x0002, &[], &UDP);
@@ -237,7 +235,7 @@ fn icmp_errors_go_by_what_they_quote() {
     assert_eq!(shown6(58, &[&error]), "udp [fd00::2]:53 > [fd00::1]:40000");
 }
 
-/// A tunnel's kind and id.
+/// The kind and the identifier of a tunnel.
 type Told = (HeaderKind, Option<u32>);
 
 #[test]
@@ -285,7 +283,6 @@ fn tunnels() {
     }
 }
 
-/// The tunnels that carry packets copied, redirected or taken along on their way.
 #[test]
 fn mirrors_and_backbones() {
     let (inner4, inner6) = (v4(17, &UDP), v6(17, &UDP));
@@ -336,7 +333,7 @@ fn mirrors_and_backbones() {
         let found = ethernet(&frame);
         assert_eq!((shown(&frame).as_str(), found.end), (flow, End::Complete), "{protocol} {found:?}");
         assert_eq!(found.tunnel.map(|tunnel| (tunnel.kind, tunnel.id)), tunnel);
-        // The flow that was read stays, however much is cut off.
+        // The outer flow stays the result, whatever part of the inner frame is cut off.
         for len in 34..frame.len() {
             let cut = shown(&frame[..len]);
             assert!(
@@ -345,7 +342,7 @@ fn mirrors_and_backbones() {
             );
         }
     }
-    // The other direction of the two whose other side has a port of its own.
+    // The other direction of these tunnels, whose client uses an arbitrary port.
     for port in TO_OR_FROM {
         let payload = if port == port::TEREDO { inner6.clone() } else { [capwap(2, 0), bridged.clone()].concat() };
         let mut udp = udp_to(50000, &payload);
@@ -381,7 +378,6 @@ fn mirrors_and_backbones() {
     }
 }
 
-/// A payload that cannot be read further belongs to the flow that was read.
 #[test]
 fn unknown_payload_leaves_the_outer_flow() {
     let outer = "udp 192.0.2.1:49153 > 192.0.2.2:4789";
@@ -424,7 +420,7 @@ fn other_links() {
         (LinkType::PPP_HDLC, vec![0x0f, 0, 8, 0], &packet4, FLOW4),
         (LinkType::C_HDLC, vec![0x0f, 0, 8, 0], &packet4, FLOW4),
         (LinkType::C_HDLC, vec![0x8f, 0, 0x86, 0xdd], &packet6, FLOW6),
-        // Devices of GRE: 778.
+        // ARPHRD 778: IP in GRE.
         (LinkType::LINUX_SLL, [&[0, 0, 3, 10, 0, 6][..], &[0; 8], &[0x86, 0xdd]].concat(), &packet6, FLOW6),
         (LinkType::LINUX_SLL2, [&[8, 0, 0, 0, 0, 0, 0, 1, 3, 10][..], &[0; 10]].concat(), &packet4, FLOW4),
         (LinkType::NULL, vec![2, 0, 0, 0], &packet4, FLOW4),
@@ -449,7 +445,6 @@ fn other_links() {
     assert_eq!(unknown.key, dissect(&packet6, LinkType(147), Layers::Inner).key, "they stay together");
 }
 
-/// The fields that a flow meter counts by.
 #[test]
 fn lengths_flags_and_offsets() {
     let tcp = [&[0, 80, 0, 90, 0, 0, 0, 0, 0, 0, 0, 0, 0x61, 0x12], &[0; 10][..], b"data"].concat();
@@ -464,7 +459,7 @@ fn lengths_flags_and_offsets() {
     assert_eq!((found.transport_offset, found.payload_offset), (Some(62), Some(70)));
 }
 
-/// Bytes that resemble the start of a frame often enough to pass the first compares.
+/// Bytes that resemble the start of a frame, so that many of them pass the first compares.
 fn frame_like() -> impl Strategy<Value = Vec<u8>> {
     let start = prop_oneof![
         Just(vec![0x08, 0x00, 0x45]),
@@ -479,7 +474,7 @@ fn frame_like() -> impl Strategy<Value = Vec<u8>> {
     (start, prop::collection::vec(bytes, 0..200), any::<prop::sample::Index>(), 0..9_usize).prop_map(
         |(start, bytes, at, tunnel)| {
             let mut frame = [&MACS[..], &start, &bytes].concat();
-            // The port of a tunnel at some position, most likely where an IPv4 header ends.
+            // The port of a tunnel, most often at the offset at which an IPv4 header ends.
             let port = [&TO[..], &TO_OR_FROM, &[53]].concat()[tunnel].to_be_bytes();
             let ports = 12 + start.len() - 1 + 20;
             let at = [ports + 2, ports, at.index(frame.len())][at.index(3)];
@@ -522,7 +517,6 @@ proptest! {
         }
     }
 
-    /// The bytes after the headers are not part of the key.
     #[test]
     fn payload_does_not_matter(payload in prop::collection::vec(any::<u8>(), 0..100)) {
         let v6 = v6(protocol::ROUTING, &[DESTINATION_TO_UDP, UDP].concat());

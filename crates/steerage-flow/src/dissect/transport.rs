@@ -1,11 +1,11 @@
-//! The headers above IP: ports and ICMP.
+//! Reads the headers after IP: TCP, UDP and SCTP ports, and ICMP.
 
 use super::dissection::{End, HeaderKind};
 use super::ports;
 use super::walk::{Step, Walk};
 use crate::wire::{be16, icmp, icmp6, port, sctp, tcp, udp};
 
-/// The length of the source and destination ports, with which TCP, UDP and SCTP begin.
+/// The length of the source and destination ports at the beginning of TCP, UDP and SCTP headers.
 pub(super) const PORTS_LEN: usize = 4;
 
 impl Walk<'_> {
@@ -53,15 +53,15 @@ impl Walk<'_> {
         self.payload_at(sctp::BYTES)
     }
 
-    /// Reads the ports: source and destination.
+    /// Reads the source port and the destination port.
     fn ports(&mut self, kind: HeaderKind) -> Result<(u16, u16), End> {
         let bytes = self.take::<PORTS_LEN>(kind)?;
         self.flow.ports = (be16(bytes, 0), be16(bytes, 2));
         Ok(self.flow.ports)
     }
 
-    /// Called after the ports were read: records that the payload begins `header_len` bytes after the start of the
-    /// header.
+    /// Records, after the ports were read, that the payload begins `header_len` bytes after the
+    /// start of the transport header.
     fn payload_at(&mut self, header_len: usize) -> Result<Step, End> {
         if !self.quoting {
             self.out.payload_offset = Some((self.offset() - PORTS_LEN + header_len) as u32);
@@ -86,7 +86,7 @@ impl Walk<'_> {
             self.flow.ports = (be16(header, 4), be16(header, 4));
             return Err(End::Complete);
         }
-        // No error is sent about an error (RFC 1122, 3.2.2).
+        // No ICMP error is sent about an ICMP error (RFC 1122, 3.2.2).
         if self.quoting || !errors.contains(&header[0]) {
             return Err(End::Complete);
         }

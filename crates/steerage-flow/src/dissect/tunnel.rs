@@ -1,4 +1,5 @@
-//! Tunnel headers after IP and UDP. Each function returns the step for the payload that the header states.
+//! Reads tunnel headers after IP and UDP. Each function returns the step for the payload that its
+//! header states.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
@@ -17,15 +18,16 @@ mod gre {
 
 /// The flag in a VXLAN header that says that the identifier is valid (RFC 7348, 5).
 const VXLAN_VALID: u8 = 0x08;
-/// GTP-U: version 1, and GTP as opposed to GTP' (3GPP TS 29.281, 5.1).
+/// The bits of a GTP-U header that say version 1 and GTP, not GTP' (3GPP TS 29.281, 5.1).
 const GTP_VERSION: u8 = 0x30;
 const GTP_VERSION_MASK: u8 = 0xf0;
-/// If any of extension header, sequence number and N-PDU number is present, all three fields are.
+/// If an extension header, a sequence number or an N-PDU number is present, the header has all
+/// three fields.
 const GTP_OPTIONS: u8 = 0x07;
 const GTP_EXTENSION: u8 = 0x04;
-/// The type of a message that carries a user's packet.
+/// The type of a GTP-U message that carries a user's packet.
 const GTP_PDU: u8 = 255;
-/// RFC 3378, version 3.
+/// EtherIP, version 3 (RFC 3378).
 const ETHERIP_VERSION: u16 = 0x3000;
 
 impl Walk<'_> {
@@ -47,7 +49,7 @@ impl Walk<'_> {
         self.skip(words(gre::KEY) + words(gre::SEQUENCE));
         self.enter(HeaderKind::Gre, key);
         match ethertype {
-            // Type I has no header of its own, and no sequence number in GRE's.
+            // ERSPAN type I has no header of its own, and its GRE header has no sequence number.
             protocol_type::ERSPAN if flags & gre::SEQUENCE == 0 => Ok(Step::Ethernet),
             protocol_type::ERSPAN => self.erspan_2(),
             protocol_type::ERSPAN_3 => self.erspan_3(),
@@ -56,7 +58,8 @@ impl Walk<'_> {
         }
     }
 
-    /// RFC 2637, 4.1: length and call id are always present, the sequence number only if there is a payload.
+    /// RFC 2637, 4.1: length and call identifier are always present, and the sequence number only
+    /// if there is a payload.
     fn pptp(&mut self, flags: u16) -> Result<Step, End> {
         let call = be16(self.peek::<4>().ok_or(End::Truncated)?, 2);
         self.skip(4);
@@ -77,7 +80,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// RFC 7348, 5: flags, reserved, identifier, reserved.
+    /// RFC 7348, 5: the header consists of flags, a reserved field, the identifier, and a reserved
+    /// field.
     pub(super) fn vxlan(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Vxlan)?;
         if header[0] & VXLAN_VALID == 0 {
@@ -87,7 +91,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// RFC 8926, 3.4: version and length of the options in words, flags, EtherType, identifier.
+    /// RFC 8926, 3.4: the header consists of version, length of the options in words, flags,
+    /// EtherType and identifier.
     pub(super) fn geneve(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Geneve)?;
         if header[0] >> 6 != 0 {
@@ -98,8 +103,9 @@ impl Walk<'_> {
         Ok(Step::EtherType(be16(header, 2)))
     }
 
-    /// 3GPP TS 29.281, 5: flags, type, length, endpoint identifier, options, and extension headers. Each extension
-    /// header begins with its length in words and ends with the type of the next one.
+    /// 3GPP TS 29.281, 5: flags, type, length, endpoint identifier, options, and extension headers.
+    /// Each extension header begins with its length in words and ends with the type of the next
+    /// extension header.
     pub(super) fn gtp_u(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::GtpU)?;
         if header[0] & GTP_VERSION_MASK != GTP_VERSION {

@@ -1,9 +1,9 @@
-//! The walk along a frame's headers: one header per step, and a limited number of steps.
+//! Walks along a frame's headers: one header per step, and a limited number of steps.
 //!
-//! Architecture invariant: every step reads one header and appends it to a list of fixed length, except for steps
-//! that only dispatch. When the list is full, the walk ends. So the work for a frame is bounded, whatever is nested
-//! in it. And every read of the frame's bytes is checked: a length that a frame states about itself can lead to the
-//! end of the frame, but not beyond.
+//! Architecture invariant: every step reads one header and appends that header to a list of fixed
+//! length, except for steps that only dispatch. When the list is full, the walk ends. Therefore the
+//! work for a frame is bounded, however deep its headers are nested. Every read of the frame's
+//! bytes is checked, so that a wrong length in a header cannot lead beyond the end of the frame.
 
 use crate::flow_key::FlowKey;
 
@@ -11,7 +11,7 @@ use super::dissection::{Dissection, End, HeaderKind, Layers, Tunnel};
 use crate::link_type::LinkType;
 use crate::wire::{be32, be128, ipv4, ipv6, protocol};
 
-/// How to read the next header.
+/// The kind of the next header to read.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     Ethernet,
@@ -25,21 +25,23 @@ pub(super) enum Step {
     Protocol(u8),
 }
 
-/// The flow that the headers so far have shown. It becomes the key at the end of the walk, so that an inner header that
-/// cannot be read leaves the outer flow as it is. The addresses stay in the frame until then: if they were copied,
-/// they would be written in one width and read in another, and the CPU would have to wait each time.
+/// The flow of the innermost IP header so far. The walk makes the key from this flow only at its
+/// end, so that an unreadable inner header leaves the outer flow as the result. Until then the
+/// addresses stay in the frame. A copy would be written in one width and read in another, and store
+/// forwarding would stall the CPU each time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
-    /// 4 or 6, or 0 if there is no IP header yet.
+    /// The IP version (4 or 6), or 0 if no IP header was read yet.
     pub(super) version: u8,
-    /// The offset of its IP header.
+    /// The offset of the flow's IP header.
     pub(super) at: usize,
     pub(super) protocol: u8,
     pub(super) ports: (u16, u16),
 }
 
 impl Flow {
-    /// The key of the flow, with source and destination exchanged if `turned`. `None` if there was no IP header.
+    /// Returns the key of the flow, with source and destination exchanged if `turned`. Returns
+    /// `None` if no IP header was read.
     fn key(&self, frame: &[u8], turned: bool) -> Option<FlowKey> {
         let header = frame.get(self.at..)?;
         let (from, to) = self.ports;
@@ -62,7 +64,7 @@ impl Flow {
     }
 }
 
-/// The key of a frame without IP consists of these.
+/// The link addresses and labels, from which the key of a frame without IP is made.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stations {
     pub(super) source: [u8; 6],
@@ -90,13 +92,13 @@ pub(super) struct Walk<'a> {
     frame: &'a [u8],
     at: usize,
     pub(super) layers: Layers,
-    /// The number of IP headers so far, without a quoted header.
+    /// The number of IP headers so far, without the header that an ICMP error quotes.
     pub(super) depth: usize,
     /// The number of extension headers after the current IP header.
     pub(super) extensions: usize,
     /// The number of VLAN tags after the current Ethernet header.
     pub(super) tags: usize,
-    /// Whether the walk is inside the packet that an ICMP error quotes.
+    /// True while the walk is inside the packet that an ICMP error quotes.
     pub(super) quoting: bool,
     pub(super) flow: Flow,
     pub(super) stations: Option<Stations>,
@@ -110,7 +112,7 @@ impl<'a> Walk<'a> {
         Self { frame, at, layers, depth, extensions, tags, quoting: false, flow, stations: None, out }
     }
 
-    /// The whole walk.
+    /// Runs the walk from the first header to the end.
     pub(super) fn run(mut self, link: LinkType) {
         let mut step = self.link(link);
         let end = loop {
@@ -138,7 +140,7 @@ impl<'a> Walk<'a> {
         }
         self.out.key = match &self.stations {
             Some(stations) => stations.key(),
-            // There is not even a link header, so the key consists of the bytes of the frame.
+            // The frame has no complete link header, so the key consists of the bytes of the frame.
             None => FlowKey::from_bytes(self.frame),
         };
     }
@@ -171,13 +173,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether the walk does not enter tunnels here: because the caller asked for that, or because it is inside a
-    /// quoted packet, since an error about a tunnel belongs to the tunnel.
+    /// Returns true if the walk does not enter tunnels here: the caller asked for the outer flow,
+    /// or the walk is inside a quoted packet. An ICMP error about a tunnel's packet belongs to the
+    /// tunnel's own flow.
     pub(super) fn stays_outside(&self) -> bool {
         self.quoting || self.layers == Layers::Outer
     }
 
-    /// The current offset.
     pub(super) fn offset(&self) -> usize {
         self.at
     }
@@ -186,13 +188,13 @@ impl<'a> Walk<'a> {
         self.depth == 0
     }
 
-    /// The link addresses, to be filled in until there is an IP header.
+    /// The link addresses, which are recorded only before the first IP header.
     pub(super) fn outer_stations(&mut self) -> Option<&mut Stations> {
         let is_outermost = self.is_outermost();
         self.stations.as_mut().filter(|_| is_outermost)
     }
 
-    /// The next `N` bytes, without moving on.
+    /// Returns the next `N` bytes without advancing the offset.
     pub(super) fn peek<const N: usize>(&self) -> Option<&'a [u8; N]> {
         self.peek_at(self.at)
     }
@@ -201,7 +203,8 @@ impl<'a> Walk<'a> {
         self.frame.get(at..)?.first_chunk()
     }
 
-    /// Reads a header whose first `N` bytes must be present. Records the header, and moves on after these bytes.
+    /// Reads a header whose first `N` bytes must be present, records the header, and advances the
+    /// offset by `N` bytes.
     pub(super) fn take<const N: usize>(&mut self, kind: HeaderKind) -> Result<&'a [u8; N], End> {
         let header = self.peek().ok_or(End::Truncated)?;
         self.out.headers.push(kind, self.at)?;
@@ -214,8 +217,8 @@ impl<'a> Walk<'a> {
         self.out.headers.push(kind, offset)
     }
 
-    /// Skips bytes of a header that do not matter. They may lie beyond the end of the frame, which the next read
-    /// detects.
+    /// Skips bytes of a header that do not matter for the flow. If the skipped bytes are beyond the
+    /// end of the frame, the next read detects that.
     pub(super) fn skip(&mut self, bytes: usize) {
         self.at += bytes;
     }

@@ -7,17 +7,17 @@ use std::str::FromStr;
 use super::FlowKey;
 use crate::wire::protocol;
 
-/// Why a text is not a [`FlowKey`].
+/// The reason why a text is not a [`FlowKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParseFlowKeyError {
-    /// It does not have the form `PROTOCOL SOURCE > DESTINATION`.
+    /// The text does not have the form `PROTOCOL SOURCE > DESTINATION`.
     Form,
-    /// No protocol has this name.
+    /// The text begins with an unknown protocol name.
     Protocol,
     /// An endpoint is neither an address nor an address with a port.
     Endpoint,
-    /// One endpoint is IPv4 and the other IPv6, or only one has a port.
+    /// One endpoint is IPv4 and the other IPv6, or only one endpoint has a port.
     Unequal,
 }
 
@@ -34,8 +34,8 @@ impl fmt::Display for ParseFlowKeyError {
 
 impl std::error::Error for ParseFlowKeyError {}
 
-/// Parses an IP flow in the form in which it is displayed: `tcp 10.0.0.1:5 > 10.0.0.2:80`. Link and custom keys
-/// cannot be parsed.
+/// Parses an IP flow in the form that `Display` prints: `tcp 10.0.0.1:5 > 10.0.0.2:80`. Link and
+/// custom keys cannot be parsed.
 impl FromStr for FlowKey {
     type Err = ParseFlowKeyError;
 

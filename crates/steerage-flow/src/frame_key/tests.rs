@@ -1,5 +1,5 @@
-//! Frames that are hashed together have the hashes that they have one by one: those of the keys
-//! that etherparse reads, and those of the code for any rule and any hash.
+//! Compares the hashes of frames in a batch with the hashes of single frames, of keys that
+//! etherparse reads, and of the general code for any rule and any hash.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use std::net::SocketAddr;
@@ -9,14 +9,15 @@ use fastrand::Rng;
 use super::*;
 use crate::hash::HashKey;
 
-/// How many frames are compared with the general code, for each affinity and layers.
+/// The number of frames that are compared with the general code, for each affinity and each
+/// `Layers`.
 const FRAMES: usize = 800_000;
 
-/// How many are compared with etherparse.
+/// The number of frames that are compared with etherparse.
 const FRAMES_READ: usize = 100_000;
 
 const ADDRESSES: [u8; 4] = [1, 2, 2, 0xff];
-/// Among common ports, those of tunnels, and others with the same upper byte: NFS, X11.
+/// Common ports, ports of tunnels, and ports with the same upper byte as a tunnel's: NFS and X11.
 const PORTS: [u16; 12] = [53, 443, 443, 2049, 6000, 2152, 3544, 4789, 5247, 6081, 37008, 40000];
 
 struct Random(Rng);
@@ -30,7 +31,8 @@ impl Random {
         all[self.below(all.len())]
     }
 
-    /// A frame that could be plain. Many ends are equal, or differ only in their last bytes.
+    /// A frame that could be plain. In many frames the two endpoints are equal, or differ only in
+    /// their last bytes.
     fn frame(&mut self) -> Vec<u8> {
         let protocol = self.of(&[6, 17]);
         let mut ip = if self.below(2) == 0 {
@@ -47,7 +49,7 @@ impl Random {
             ip
         };
         ip.extend((0..2).flat_map(|_| self.of(&PORTS).to_be_bytes()));
-        // The rest of TCP's header, or of UDP's, and a few bytes.
+        // The rest of the TCP or UDP header, and a few payload bytes.
         ip.extend([0; 8]);
         ip.extend([0x50, 0, 0, 0, 0, 0, 0, 0]);
         ip.extend(vec![0; self.below(20)]);
@@ -56,11 +58,11 @@ impl Random {
         [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], tag, &ethertype, &ip].concat()
     }
 
-    /// A frame in which some bytes may be wrong, or the end may be missing.
+    /// A frame in which some bytes may be wrong, or whose end may be missing.
     fn any_frame(&mut self) -> Vec<u8> {
         let mut frame = self.frame();
         for _ in 0..self.of(&[0, 0, 0, 1, 3]) {
-            // Mostly in a header.
+            // The wrong byte is usually in a header.
             let at = 10 + self.below(frame.len().min(50) - 10);
             let any = self.0.u8(..);
             frame[at] = self.of(&[0, 1, 6, 8, 17, 0x20, 0x45, 0x60, 0x81, 0x86, any]);
@@ -89,7 +91,7 @@ impl FrameAccess<Item> for Items {
     }
 }
 
-/// A rule that does not say which affinity it is.
+/// A rule that does not report which affinity it implements.
 struct Unnamed(Affinity);
 
 impl KeyRule for Unnamed {
@@ -104,8 +106,8 @@ fn items(count: usize, mut make: impl FnMut() -> Vec<u8>) -> Vec<Item> {
     (0..count).map(|_| Item { frame: make(), hash: FlowHash(0) }).collect()
 }
 
-/// Batches of any length, also of runs of one shape, hashed in both ways. Fragments are among them,
-/// so their order counts too.
+/// Compares batches of any length, including runs of one shape. Some frames are fragments, so the
+/// order of the frames matters too.
 fn compare(rule: impl KeyRule, layers: Layers, seed: u64) {
     let affinity = rule.affinity().expect("a rule with a name");
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
@@ -138,7 +140,7 @@ fn together_is_as_one_by_one() {
     compare(OneDirection, Layers::Outer, 4);
 }
 
-/// The key of a frame as etherparse reads it.
+/// The key of a frame, as the library etherparse reads the frame.
 fn read_by_etherparse(frame: &[u8]) -> FlowKey {
     let packet = SlicedPacket::from_ethernet(frame).expect("a whole frame");
     let (source, destination) = match packet.net.expect("IP") {
@@ -163,7 +165,7 @@ fn hashes_are_those_of_the_keys_that_etherparse_reads() {
     for _ in 0..FRAMES_READ / TOGETHER {
         let mut batch = items(TOGETHER, || {
             let mut frame = rng.frame();
-            // etherparse compares stated lengths with the frame's, and we do not.
+            // etherparse compares stated lengths with the frame's length, and steerage does not.
             let begin = if frame[12] == 0x81 { 18 } else { 14 };
             let length = (frame.len() - begin) as u16;
             let (at, length) = if frame[begin] == 0x45 { (begin + 2, length) } else { (begin + 4, length - 40) };
@@ -187,7 +189,7 @@ fn hashes_are_those_of_the_keys_that_etherparse_reads() {
     }
 }
 
-/// The kernel leaves a frame to the general code only if it has to.
+/// The kernel for plain frames leaves only those frames to the general code that it cannot hash.
 #[test]
 fn plain_frames_are_not_left_out() {
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
@@ -207,8 +209,6 @@ fn plain_frames_are_not_left_out() {
     }
 }
 
-/// A frame whose hash nobody needed at first gets the one that it has in a batch, by the short cut
-/// and by the dissector.
 #[test]
 fn a_frame_alone_has_the_hash_of_its_batch() {
     let mut rng = Random(Rng::with_seed(7));
@@ -226,7 +226,6 @@ fn a_frame_alone_has_the_hash_of_its_batch() {
     }
 }
 
-/// A key of the program counts on every link, one by one and together. If it has none, the flow counts.
 #[test]
 fn a_custom_key_sees_the_frames_of_all_links() {
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);

@@ -1,4 +1,4 @@
-//! Stands in for the kernels that cannot be compiled for this architecture. No value of this type can exist.
+//! A placeholder for the kernels of other architectures. No value of this type can exist.
 
 use super::{HashKey, Kernel, PortPairs, TOGETHER};
 use crate::affinity::Affinity;

@@ -1,22 +1,25 @@
-//! Four rounds of AES as a keyed hash of one block, and a chain of three such hashes for three blocks.
+//! Four rounds of AES as a keyed hash of one block, and a chain of three such hashes for three
+//! blocks.
 //!
-//! Four rounds with independent round keys turn any chosen difference between two inputs into any chosen difference
-//! of the whole state with a probability of at most 2^-113. See Keliher and Sui, "Exact maximum expected differential and
-//! linear probability for two-round AES", IET Information Security 1(2), 2007. So the states of two different long
-//! keys do not become equal between blocks. This does not prove that the 32 bits kept at the end collide no more
-//! often than 32 bits must, but each of these bits has passed through all of the state twice. For two rounds the
-//! bound is 2^-28, and they are hardly cheaper: packets are independent, so the rounds of one packet overlap with
-//! reading the headers of the next.
+//! Four rounds with independent round keys turn any chosen difference between two inputs into any
+//! chosen difference of the whole state with a probability of at most 2^-113. See Keliher and Sui,
+//! "Exact maximum expected differential and linear probability for two-round AES", IET Information
+//! Security 1(2), 2007. Therefore the states of two different long keys do not become equal between
+//! blocks. The bound says nothing about collisions of the 32 bits that are kept at the end. Each of
+//! these bits depends on the whole state, twice over. For two rounds the bound is 2^-28, and two
+//! rounds are hardly faster: packets are independent, so the CPU overlaps one packet's rounds with
+//! reading the next packet's headers.
 //!
-//! A long key has three blocks, hashed by CBC-MAC with the four rounds as the cipher. Each block is added only after
-//! the block before has passed all four rounds, so nobody without the round keys can make a difference in one block
-//! cancel a difference in the next. (The construction is that of ALRED: Daemen and Rijmen, "A new MAC construction
-//! ALRED and a special instance ALPHA-MAC", 2005.) All long keys have three blocks, and for inputs of equal length
-//! CBC-MAC needs no further care. Short keys have round keys of their own.
+//! A long key has three blocks, which are hashed by CBC-MAC with the four rounds as the cipher.
+//! Each block is added only after the previous block has passed all four rounds. Without the round
+//! keys, nobody can make a difference in one block cancel a difference in the next. (The
+//! construction is that of ALRED: Daemen and Rijmen, "A new MAC construction ALRED and a special
+//! instance ALPHA-MAC", 2005.) CBC-MAC is safe for inputs of equal length, and all long keys have
+//! three blocks. Short keys have separate round keys.
 //!
-//! The functions that do the work are not compiled for AES themselves but inlined into a function that is. A function
-//! can be marked `target_feature` or `inline(always)`, but not both, and the compiler does not always follow the hint
-//! `inline`.
+//! The inner functions are not compiled for AES themselves. Instead, a function that is compiled
+//! for AES inlines these inner functions. A function can be marked `target_feature` or
+//! `inline(always)`, but not both, and the compiler may ignore the hint `inline`.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -35,7 +38,7 @@ use x86_64 as instructions;
 /// The number of rounds per block.
 const ROUNDS: usize = 4;
 
-/// One key to whiten the block, then one key per round.
+/// The round keys: one key to whiten the block, then one key per round.
 pub(super) type RoundKeys = [Block; 1 + ROUNDS];
 
 /// A value of this type proves that this CPU has AES, because [`Aes::new`] checks it.
@@ -43,7 +46,7 @@ pub(super) type RoundKeys = [Block; 1 + ROUNDS];
 pub(super) struct Aes {
     pub(super) short: RoundKeys,
     pub(super) long: RoundKeys,
-    /// Whether this CPU has the instructions that hash plain frames from their bytes.
+    /// True if this CPU has the instructions that hash plain frames from their bytes.
     #[cfg(target_arch = "x86_64")]
     pub(super) reads_frames: bool,
 }
@@ -124,8 +127,9 @@ pub(super) unsafe fn absorb_block(state: Block, block: Block, keys: &RoundKeys) 
     state
 }
 
-/// The round keys (low word, high word) of short and of long keys. They are twenty words, each derived from all of
-/// `key` and independent of the others, as the bound above requires.
+/// The round keys (low word, high word) of short and of long keys. There are twenty words. Each
+/// word is derived from all of `key` and is independent of the other words, as the bound on
+/// differences requires.
 pub(super) fn schedule(key: &HashKey) -> [[[u64; 2]; 1 + ROUNDS]; 2] {
     std::array::from_fn(|form| {
         std::array::from_fn(|round| {

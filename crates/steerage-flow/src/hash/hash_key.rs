@@ -1,4 +1,5 @@
-//! The 40-byte key of a flow hash: its text form, and the key material that the kernels derive from it.
+//! The 40-byte key of a flow hash: its text form, and the key material that the kernels derive from
+//! it.
 
 use super::siphash::siphash;
 use std::fs::File;
@@ -7,8 +8,9 @@ use std::{fmt, str::FromStr};
 
 /// The key of a flow hash: 40 bytes, as RSS hardware uses and `ethtool -x` prints.
 ///
-/// Each kernel uses all of it. Toeplitz uses the bits as they are. AES and SipHash derive their keys from it, so for
-/// them a key with a structure (Microsoft's, or a single byte repeated) is as good as any other secret key.
+/// Each kernel uses all 40 bytes. Toeplitz uses the bits as they are. AES and SipHash derive their
+/// keys from the bytes. For AES and SipHash, a key with a structure (Microsoft's, or one byte
+/// repeated) is therefore as good as any other secret key.
 ///
 /// ```
 /// use steerage_flow::HashKey;
@@ -24,11 +26,12 @@ use std::{fmt, str::FromStr};
 pub struct HashKey([u8; HashKey::LEN]);
 
 impl HashKey {
-    /// The length in bytes: an IPv6 flow's input (36) plus the width of the hash (4), which is the least that
-    /// Toeplitz needs.
+    /// The length of a hash key in bytes. Toeplitz needs at least an IPv6 flow's input (36) plus
+    /// the width of the hash (4).
     pub const LEN: usize = 40;
 
-    /// The key of Microsoft's RSS verification suite. It is public, so it protects against nobody.
+    /// The key of Microsoft's RSS verification suite. The key is public, so it gives no protection
+    /// against an attacker.
     pub const MICROSOFT: HashKey = HashKey([
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca,
         0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b,
@@ -41,25 +44,26 @@ impl HashKey {
         HashKey(bytes)
     }
 
-    /// A random key from the kernel.
+    /// Returns a random key from the kernel.
     ///
     /// # Errors
-    /// If `/dev/urandom` cannot be read, for example in a chroot without `/dev`.
+    /// An I/O error if `/dev/urandom` cannot be read, for example in a chroot without `/dev`.
     pub fn random() -> io::Result<HashKey> {
         let mut bytes = [0; HashKey::LEN];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
         Ok(HashKey(bytes))
     }
 
-    /// The 40 bytes.
+    /// Returns the 40 bytes of the key.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; HashKey::LEN] {
         &self.0
     }
 
-    /// 64 bits of key material, different and unrelated for each `label`. It is SipHash-2-4, a pseudo-random
-    /// function, keyed with the first 16 bytes and applied to the other 24 bytes and the label. So all 40 bytes take
-    /// part in every output, and an attacker who knows some outputs cannot compute the others.
+    /// Returns 64 bits of key material, which are unrelated for different values of `label`. The
+    /// function is SipHash-2-4, a pseudo-random function, keyed with the first 16 bytes and applied
+    /// to the other 24 bytes and the label. Therefore every output depends on all 40 bytes, and an
+    /// attacker who knows some outputs cannot compute any other output.
     pub(super) fn derive(&self, label: u64) -> u64 {
         let word = |i: usize| {
             let mut bytes = [0; 8];
@@ -70,27 +74,28 @@ impl HashKey {
     }
 }
 
-/// Hides the key, because it keeps the hash unpredictable, and many people read logs. See [`HashKey::as_bytes`].
+/// Hides the key: logs have many readers, and a known key makes the hash predictable. See
+/// [`HashKey::as_bytes`].
 impl fmt::Debug for HashKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HashKey(..)")
     }
 }
 
-/// Why a text is not a [`HashKey`].
+/// The reason why a text is not a [`HashKey`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ParseHashKeyError {
-    /// It has this many hexadecimal digits instead of 80.
+    /// The text has this many hexadecimal digits instead of 80.
     Length {
         /// The number of digits.
         digits: usize,
     },
-    /// It has another character where a hexadecimal digit is expected.
+    /// The text has another character at the position of a hexadecimal digit.
     Digit {
-        /// The character.
+        /// The unexpected character.
         found: char,
-        /// Its position, counted in characters from 1.
+        /// The character's position, counted in characters from 1.
         place: usize,
     },
 }
@@ -110,7 +115,8 @@ impl fmt::Display for ParseHashKeyError {
 
 impl std::error::Error for ParseHashKeyError {}
 
-/// Parses 80 hexadecimal digits, with or without a `:` between bytes. Spaces around them are ignored.
+/// Parses 80 hexadecimal digits, with or without a `:` between bytes. Spaces at both ends are
+/// ignored.
 impl FromStr for HashKey {
     type Err = ParseHashKeyError;
 

@@ -3,10 +3,11 @@
 use std::str::FromStr;
 use std::{error, fmt};
 
-/// Which function hashes flows. The key is apart from it: see [`HashKey`](super::HashKey).
+/// Selects the function that hashes flows. The hash key is separate: see
+/// [`HashKey`](super::HashKey).
 ///
-/// [`FlowHasher::new`](super::FlowHasher::new) makes a hasher of a kind and a key. [`name`](Self::name) and
-/// [`Display`](fmt::Display) print the name that [`FromStr`] reads.
+/// [`FlowHasher::new`](super::FlowHasher::new) makes a hasher of a kind and a key.
+/// [`name`](Self::name) and [`Display`](fmt::Display) print the name that [`FromStr`] reads.
 ///
 /// ```
 /// use steerage_flow::{FlowHasher, HashKey, HashKind};
@@ -23,28 +24,32 @@ use std::{error, fmt};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HashKind {
-    /// AES if this CPU has the instructions, otherwise SipHash: [`FlowHasher::keyed`](super::FlowHasher::keyed).
+    /// AES if this CPU has the instructions, otherwise SipHash:
+    /// [`FlowHasher::keyed`](super::FlowHasher::keyed).
     #[default]
     Keyed,
-    /// AES rounds: [`FlowHasher::aes`](super::FlowHasher::aes). Not every CPU has the instructions.
+    /// AES rounds: [`FlowHasher::aes`](super::FlowHasher::aes). Not every CPU has AES instructions.
     Aes,
     /// SipHash-1-3: [`FlowHasher::sip`](super::FlowHasher::sip).
     SipHash,
-    /// The hash of network cards, by the fastest means of this CPU: [`FlowHasher::toeplitz`](super::FlowHasher::toeplitz).
+    /// The hash of network cards, by the fastest implementation for this CPU:
+    /// [`FlowHasher::toeplitz`](super::FlowHasher::toeplitz).
     Toeplitz,
-    /// Toeplitz by a table: [`FlowHasher::toeplitz_table`](super::FlowHasher::toeplitz_table).
+    /// Toeplitz with a table: [`FlowHasher::toeplitz_table`](super::FlowHasher::toeplitz_table).
     ToeplitzTable,
-    /// Toeplitz by bit-matrix products: [`FlowHasher::toeplitz_gfni`](super::FlowHasher::toeplitz_gfni). Not every CPU has the
+    /// Toeplitz with bit-matrix products:
+    /// [`FlowHasher::toeplitz_gfni`](super::FlowHasher::toeplitz_gfni). Not every CPU has the GFNI
     /// instructions.
     ToeplitzGfni,
 }
 
 impl HashKind {
-    /// All kinds.
+    /// All kinds of hash.
     pub const ALL: [Self; 6] =
         [Self::Keyed, Self::Aes, Self::SipHash, Self::Toeplitz, Self::ToeplitzTable, Self::ToeplitzGfni];
 
-    /// The name: `keyed`, `aes`, `siphash`, `toeplitz`, `toeplitz-table` or `toeplitz-gfni`.
+    /// Returns the name of the kind: `keyed`, `aes`, `siphash`, `toeplitz`, `toeplitz-table` or
+    /// `toeplitz-gfni`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,8 +62,9 @@ impl HashKind {
         }
     }
 
-    /// Whether an attacker who does not know the key cannot aim packets at one CPU: `true` for AES and SipHash. Give such a hash a
-    /// [random key](super::HashKey::random). Toeplitz keeps nothing secret, whatever its key.
+    /// Returns true if an attacker who does not know the key cannot aim packets at one CPU: AES and
+    /// SipHash. Give such a hash a [random key](super::HashKey::random). Toeplitz stays
+    /// predictable, whatever its key.
     #[must_use]
     pub const fn is_keyed(self) -> bool {
         matches!(self, Self::Keyed | Self::Aes | Self::SipHash)
@@ -71,7 +77,8 @@ impl fmt::Display for HashKind {
     }
 }
 
-/// Reads the [name](HashKind::name) of a kind, and `siphash-1-3`, which is the [name of a hasher](super::FlowHasher::name).
+/// Parses the [name](HashKind::name) of a kind, and also `siphash-1-3`, the [name of a
+/// hasher](super::FlowHasher::name).
 impl FromStr for HashKind {
     type Err = UnknownHash;
 
@@ -94,25 +101,25 @@ impl fmt::Display for UnknownHash {
 
 impl error::Error for UnknownHash {}
 
-/// The error for a [`HashKind`] that needs instructions that this CPU does not have.
+/// The error for a [`HashKind`] whose instructions this CPU does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashUnavailable {
-    /// The kind that was asked for.
+    /// The requested kind of hash.
     pub(super) kind: HashKind,
     /// The missing instructions.
     pub(super) needs: &'static str,
-    /// A kind with the same purpose that every CPU has.
+    /// A kind of hash with the same purpose that runs on every CPU.
     pub(super) instead: HashKind,
 }
 
 impl HashUnavailable {
-    /// The kind that was asked for.
+    /// Returns the requested kind of hash.
     #[must_use]
     pub fn kind(&self) -> HashKind {
         self.kind
     }
 
-    /// A kind with the same purpose that every CPU has.
+    /// Returns a kind of hash with the same purpose that runs on every CPU.
     #[must_use]
     pub fn instead(&self) -> HashKind {
         self.instead
@@ -151,7 +158,7 @@ mod tests {
             match FlowHasher::new(kind, &key) {
                 Ok(hasher) => {
                     let read: HashKind = hasher.to_string().parse().unwrap();
-                    // `keyed` and `toeplitz` stand for the best that this CPU has.
+                    // `keyed` and `toeplitz` select the fastest implementation for this CPU.
                     assert!(read == kind || matches!(kind, HashKind::Keyed | HashKind::Toeplitz), "{kind} {hasher}");
                     assert_eq!(read.is_keyed(), kind.is_keyed());
                 }

@@ -1,17 +1,19 @@
-//! Hashes plain frames from their bytes: reads the key of a frame into the AES state directly, and takes no branch that
-//! depends on the shape of a frame.
+//! Hashes plain frames from their bytes: copies the key of a frame into the AES state directly,
+//! without a branch that depends on the shape of the frame.
 //!
-//! A frame is *plain* if it is Ethernet with at most one VLAN tag, IP without options, extensions or fragments, and TCP or
-//! UDP outside of tunnels. It has one of four shapes: IPv4 or IPv6, with a tag or without. In mixed traffic the shape is
-//! random, so a branch on it is mispredicted for many frames, and that takes longer than the hash. So a batch is hashed
-//! like this:
+//! A frame is *plain* if it is Ethernet with at most one VLAN tag, IP without options, extensions
+//! or fragments, and TCP or UDP outside of tunnels. A plain frame has one of four shapes: IPv4 or
+//! IPv6, with a tag or without. In mixed traffic the shape is random. A branch on the shape is then
+//! mispredicted for many frames, and a misprediction takes longer than the hash. Therefore a batch
+//! is hashed in three steps:
 //!
-//! 1. As long as frames have the shape of the first frame, they are hashed in one loop. For uniform traffic that is all.
-//! 2. The EtherTypes of the other frames show, without a branch, which shape each of them can only have: one set of
-//!    frames per shape.
-//! 3. One loop for each set hashes its frames. It also finds out which of them are not plain after all.
-//!
-//! Frames that are not plain are left to the caller. The hashes are exactly those of
+//! 1. One loop hashes frames as long as they have the shape of the first frame. In uniform traffic
+//!    this step hashes the whole batch.
+//! 2. The EtherTypes of the remaining frames show, without a branch, the only shape that each frame
+//!    can have. The frames are sorted into one set per shape.
+//! 3. One loop for each set hashes its frames. The loop also detects frames that are not plain
+//!    after all.
+//! The caller must hash the frames that are not plain. The hashes are exactly those of
 //! [`FlowHasher::hash`](super::FlowHasher::hash) for the key of each frame.
 
 use super::aes::{Aes, absorb_block};
@@ -24,10 +26,11 @@ use core::arch::x86_64::{
     _mm_shuffle_epi32, _mm_xor_si128, _mm256_cmpeq_epi16, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_set1_epi32,
 };
 
-/// The headers of IP, and the ports after them.
+/// The lengths of the IPv4 and IPv6 headers, including the ports after them.
 const V4_LEN: usize = ipv4::BYTES + 4;
 const V6_LEN: usize = ipv6::BYTES + 4;
-/// The position in the headers of IP of the word with the fragment field (IPv4) and the protocol.
+/// The positions, in the IPv4 and IPv6 headers, of the word that contains the protocol (and IPv4's
+/// fragment field).
 const PROTOCOL_WORD_AT: usize = 6;
 
 /// The length of the shortest plain frame.
@@ -35,28 +38,29 @@ const SHORTEST: usize = ethernet::BYTES + V4_LEN;
 
 /// The conditions for one shape of frame. Words are read as little-endian numbers.
 struct Shape {
-    /// The bits of the eight bytes from the EtherType on that are always the same: the EtherTypes, the version of IP, and for IPv4
-    /// the length of its header.
+    /// The bits that are constant in the eight bytes from the EtherType on: the EtherTypes, the IP
+    /// version and, for IPv4, the header length.
     mask: u64,
     value: u64,
-    /// The bits of the word with the protocol that are 0 unless the packet is a fragment.
+    /// The bits of the protocol's word that are all 0 unless the packet is a fragment.
     fragment: u32,
-    /// The position of the protocol in that word.
+    /// The position of the protocol in its word.
     protocol_shift: u32,
-    /// The positions of IP and of the ports in the frame, and the end of the part that is read.
+    /// The positions of the IP header and of the ports in the frame, and the end of the bytes that
+    /// are read.
     begin: usize,
     ports: usize,
     end: usize,
 }
 
-/// The index of a shape has two bits: 1 for a frame with a tag, 2 for IPv6.
+/// The index of a shape has two bits: 1 for a frame with a tag, and 2 for IPv6.
 const TAGGED: usize = 1;
 const SIX: usize = 2;
 
 const fn shape(index: usize) -> Shape {
     let six = index & SIX != 0;
     let begin = ethernet::BYTES + vlan::BYTES * (index & TAGGED);
-    // EtherType and first byte of IP, as they follow each other.
+    // The EtherType and the first byte of the IP header, which follow each other.
     let (mask, ethertype, first) =
         if six { (0x00f0_ffff, ethertype::IPV6, ipv6::PLAIN) } else { (0x00ff_ffff, ethertype::IPV4, ipv4::PLAIN) };
     let (value, tag) = ((first as u64) << 16 | ethertype.swap_bytes() as u64, ethertype::VLAN.swap_bytes() as u64);
@@ -73,8 +77,9 @@ const fn shape(index: usize) -> Shape {
     }
 }
 
-/// The index of the only shape that a frame with these eight bytes from the EtherType on can have. The low bit of the first byte
-/// differs between a tag (0x81) and both EtherTypes of IP (0x08, 0x86), the next bit between the two.
+/// Returns the index of the only shape that a frame can have, given its eight bytes from the
+/// EtherType on. The low bit of the first byte distinguishes a tag (0x81) from both EtherTypes of
+/// IP (0x08, 0x86). The next bit distinguishes IPv4 from IPv6.
 #[inline(always)]
 fn shape_of(head: u64) -> usize {
     let tagged = head & 1;
@@ -82,13 +87,14 @@ fn shape_of(head: u64) -> usize {
     tagged as usize | ethertype as usize & SIX
 }
 
-/// The bytes from `at` on.
+/// Returns the bytes from `at` on.
 #[inline(always)]
 fn bytes<const N: usize>(frame: &[u8], at: usize) -> &[u8; N] {
     frame[at..].first_chunk().expect("the caller has checked the length")
 }
 
-/// Zero if the frame is plain and has this shape. It is at least as long as the shape needs.
+/// Returns zero if the frame is plain and has this shape. The frame must be at least as long as the
+/// shape needs.
 ///
 /// # Safety
 ///
@@ -104,8 +110,9 @@ unsafe fn differs(frame: &[u8], shape: &Shape, tunnels: &PortPairs) -> u64 {
     (head ^ shape.value) & shape.mask | u64::from(word & shape.fragment | tunnel) | u64::from(other_protocol)
 }
 
-/// Not zero if these ports, in network byte order, may be those of a tunnel. This compares exact ports, because a table of upper
-/// bytes would also find NFS (2049, beside GTP-U) and X11 (6000, beside Geneve).
+/// Returns a nonzero number if these ports, in network byte order, may be those of a tunnel. The
+/// function compares exact ports, because a table of upper bytes would also match NFS (2049, near
+/// GTP-U) and X11 (6000, near Geneve).
 ///
 /// # Safety
 ///
@@ -120,8 +127,8 @@ unsafe fn of_tunnel(ports: [u8; 4], tunnels: &PortPairs) -> u32 {
     }
 }
 
-/// The key of an IPv4 packet as one block: the first word of a [`FlowKey`](crate::FlowKey) in the low half, the second in the
-/// high half.
+/// Returns the key of an IPv4 packet as one block: the first word of a [`FlowKey`](crate::FlowKey)
+/// in the low half, and the second word in the high half.
 ///
 /// # Safety
 ///
@@ -130,23 +137,26 @@ unsafe fn of_tunnel(ports: [u8; 4], tunnels: &PortPairs) -> u32 {
 unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
     // SAFETY: 16 bytes of the packet from byte 8 on are read, and the caller promises SSE4.2.
     unsafe {
-        // Bytes 8 to 24: time to live, protocol, checksum, the addresses, the ports.
+        // Bytes 8 to 24 of the packet: time to live, protocol, checksum, addresses and ports.
         let tail = _mm_loadu_si128(packet.as_ptr().add(8).cast());
         let low_word = _mm_set_epi64x(-1, 0xffff_ffff_ffff);
-        // In both halves, an endpoint below the protocol. An equal protocol does not change which endpoint is greater.
+        // Each half has an endpoint below the protocol. The equal protocols do not change which
+        // endpoint is greater.
         let ends = _mm_shuffle_epi8(tail, _mm_setr_epi8(13, 12, 7, 6, 5, 4, 1, -1, 15, 14, 11, 10, 9, 8, 1, -1));
         if !BOTH {
             return _mm_and_si128(ends, low_word);
         }
         let turned = _mm_shuffle_epi32::<0b01_00_11_10>(ends);
-        // The low half becomes the lesser of both, so it is exchanged if it is greater, and the high half if it is not.
+        // The low half must become the lesser endpoint. Therefore the low half is exchanged if it
+        // is greater, and the high half if it is not.
         let exchange = _mm_xor_si128(_mm_cmpgt_epi64(ends, turned), _mm_set_epi64x(-1, 0));
         let sorted = _mm_xor_si128(ends, _mm_and_si128(_mm_xor_si128(ends, turned), exchange));
         _mm_and_si128(sorted, low_word)
     }
 }
 
-/// The key of an IPv6 packet as three blocks: the words of a [`FlowKey`](crate::FlowKey) and its tag.
+/// Returns the key of an IPv6 packet as three blocks: the words of a [`FlowKey`](crate::FlowKey)
+/// and its tag.
 ///
 /// # Safety
 ///
@@ -159,8 +169,8 @@ unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
         let mut source = _mm_loadu_si128(packet.as_ptr().add(8).cast());
         let mut destination = _mm_loadu_si128(packet.as_ptr().add(24).cast());
         if BOTH {
-            // The first byte that differs decides, which is the lowest bit here. Above the bits of the addresses are those of the
-            // ports.
+            // The first byte that differs decides which endpoint is greater. That byte is the
+            // lowest bit here, and the bits of the ports are above the bits of the addresses.
             let not_less = _mm_cmpeq_epi8(_mm_max_epu8(source, destination), source);
             let equal = _mm_movemask_epi8(_mm_cmpeq_epi8(source, destination)) as u32;
             let turned = ports.rotate_left(16);
@@ -182,7 +192,8 @@ unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
     }
 }
 
-/// The kernel. A value of this type proves that this CPU has AES and the other instructions of [`hash_here`](Self::hash_here).
+/// The kernel. A value of this type proves that this CPU has AES and the other instructions of
+/// [`hash_here`](Self::hash_here).
 #[derive(Clone, Copy)]
 pub(crate) struct PlainFrames<'a> {
     aes: &'a Aes,
@@ -190,14 +201,14 @@ pub(crate) struct PlainFrames<'a> {
 }
 
 impl<'a> PlainFrames<'a> {
-    /// The kernel, if this CPU has its instructions.
+    /// Returns the kernel, if this CPU has its instructions.
     #[inline]
     pub(super) fn new(aes: &'a Aes, tunnels: &'static PortPairs) -> Option<Self> {
         aes.reads_frames.then_some(Self { aes, tunnels })
     }
 
-    /// Hashes the plain ones of at most [`TOGETHER`] Ethernet frames: stores each frame's hash at its index. Returns the frames
-    /// that are not plain, with one bit for each.
+    /// Hashes the plain frames among at most [`TOGETHER`] Ethernet frames, and stores each hash at
+    /// its frame's index. Returns a bit for each frame that is not plain.
     #[inline]
     pub(crate) fn hash(self, frames: &[&[u8]], affinity: Affinity, hashes: &mut [u32; TOGETHER]) -> u64 {
         // SAFETY: `self` exists, so the CPU has these instructions.
@@ -238,7 +249,8 @@ impl<'a> PlainFrames<'a> {
         unsafe { self.hash_mixed::<BOTH>(frames, done, hashes) }
     }
 
-    /// Hashes frames from the first one on, as long as they are plain and have this shape. Returns their number.
+    /// Hashes frames from the first frame on, as long as the frames are plain and have this shape.
+    /// Returns the number of hashed frames.
     ///
     /// # Safety
     ///
@@ -259,7 +271,8 @@ impl<'a> PlainFrames<'a> {
         frames.len()
     }
 
-    /// Hashes the frames from `begin` on, whatever their shapes. Returns those that are not plain.
+    /// Hashes the frames from `begin` on, whatever their shapes. Returns the set of frames that are
+    /// not plain.
     ///
     /// # Safety
     ///
@@ -276,7 +289,7 @@ impl<'a> PlainFrames<'a> {
             tagged |= ((shape & TAGGED) as u64) << nth;
             six |= (shape as u64 >> 1) << nth;
         }
-        // Each frame from `begin` on that is long enough.
+        // The set of frames from `begin` on that are long enough.
         let rest = u64::MAX >> (TOGETHER - frames.len()) & u64::MAX << begin & !short;
         // SAFETY: the caller's promise.
         unsafe {
@@ -288,7 +301,8 @@ impl<'a> PlainFrames<'a> {
         }
     }
 
-    /// Hashes the frames of a set that can only have this shape. Returns those that are not plain.
+    /// Hashes a set of frames that can only have this shape. Returns the set of frames that are not
+    /// plain.
     ///
     /// # Safety
     ///
@@ -311,7 +325,7 @@ impl<'a> PlainFrames<'a> {
         others
     }
 
-    /// The hash of a frame, if it is plain and has this shape.
+    /// Returns the hash of a frame, if the frame is plain and has this shape.
     ///
     /// # Safety
     ///
@@ -360,7 +374,7 @@ impl<'a> PlainFrames<'a> {
     }
 }
 
-/// The positions of the set bits.
+/// Returns the positions of the set bits.
 #[inline(always)]
 fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {

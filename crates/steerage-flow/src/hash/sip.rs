@@ -4,17 +4,18 @@ use super::siphash::siphash;
 use super::{HashKey, Kernel};
 use crate::flow_key::FlowKey;
 
-/// SipHash-1-3 of the key's words, cut to its low half. A short key is a message of 16 bytes. A long key is
-/// a message of 47 bytes: its five words and the seven bytes of its tag.
+/// SipHash-1-3 of the key's words, of which the low half is kept. A short key is a message of 16
+/// bytes. A long key is a message of 47 bytes: five words and the seven bytes of the tag.
 ///
-/// Rust's own hash maps also use one round per word and three at the end, against the same kind of attack: the
-/// attacker who chooses the input never sees the output.
+/// One round per word and three rounds at the end suffice, because the attacker who chooses the
+/// input never sees the output. Rust's hash maps use the same numbers of rounds against the same
+/// attack.
 #[derive(Clone)]
 pub(super) struct Sip {
     key: [u64; 2],
 }
 
-/// The labels for [`HashKey::derive`] from here on belong to SipHash.
+/// The first label for [`HashKey::derive`] that SipHash uses.
 const LABEL: u64 = 1 << 32;
 
 impl Sip {

@@ -1,5 +1,5 @@
-//! Checks the hashes against independent references: the RSS verification suite, the standard library's SipHash, AES
-//! in software, and Toeplitz bit by bit.
+//! Checks the hashes against independent references: the RSS verification suite, the standard
+//! library's SipHash, AES in software, and Toeplitz bit by bit.
 
 use super::siphash::siphash;
 use super::*;
@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use std::hash::Hasher as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Microsoft, "Verifying the RSS hash calculation", as in DPDK's app/test/test_thash.c: source, destination, hash of
-/// the addresses, hash of addresses and ports.
+/// From Microsoft, "Verifying the RSS hash calculation", as in DPDK's app/test/test_thash.c:
+/// source, destination, hash of the addresses, and hash of addresses and ports.
 const RSS_V4: [(&str, u16, &str, u16, u32, u32); 5] = [
     ("66.9.149.187", 2794, "161.142.100.80", 1766, 0x323e8fc2, 0x51ccc178),
     ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xd718262a, 0xc626b0ea),
@@ -24,7 +24,7 @@ const RSS_V6: [(&str, u16, &str, u16, u32, u32); 3] = [
     ("3ffe:1900:4545:3:200:f8ff:fe21:67cf", 44251, "fe80::200:f8ff:fe21:67cf", 38024, 0x4b61e985, 0x02d1feef),
 ];
 
-/// A protocol without ports, as RSS sees it.
+/// A protocol that has no ports for RSS.
 const NO_PORTS: u8 = protocol::GRE;
 
 fn v4(row: &(&str, u16, &str, u16, u32, u32), protocol: u8) -> FlowKey {
@@ -37,7 +37,7 @@ fn v6(row: &(&str, u16, &str, u16, u32, u32), protocol: u8) -> FlowKey {
     FlowKey::v6_bits((address(row.0), row.1), (address(row.2), row.3), protocol)
 }
 
-/// Both forms, or the only one that this CPU has.
+/// Both implementations of Toeplitz, or the only one that runs on this CPU.
 fn toeplitz(key: &HashKey) -> Vec<FlowHasher> {
     [Some(FlowHasher::toeplitz_table(key)), FlowHasher::toeplitz_gfni(key)].into_iter().flatten().collect()
 }
@@ -82,14 +82,13 @@ fn symmetric_rss_key() {
     }
 }
 
-/// The definition, bit by bit.
 fn toeplitz_by_bits(key: &HashKey, input: &[u8]) -> u32 {
     let key_bit = |i: usize| u32::from(key.as_bytes()[i / 8] >> (7 - i % 8) & 1);
     let set = (0..8 * input.len()).filter(|i| input[i / 8] >> (7 - i % 8) & 1 == 1);
     set.map(|i| (0..32).fold(0, |window, j| window << 1 | key_bit(i + j))).fold(0, |sum, window| sum ^ window)
 }
 
-/// The bytes of a key that RSS hashes, from its parts.
+/// The bytes of a key that RSS hashes, built from the key's parts.
 fn rss_input(key: &FlowKey) -> Vec<u8> {
     let ports = |source: u16, destination: u16, protocol| {
         let ports = [source.to_be_bytes(), destination.to_be_bytes()].concat();
@@ -109,8 +108,8 @@ fn rss_input(key: &FlowKey) -> Vec<u8> {
     }
 }
 
-/// The standard library's SipHash-1-3 has an all-zero key, and its (deprecated) SipHash-2-4 takes any key. Together
-/// they check the rounds and the use of the key.
+/// The standard library's SipHash-1-3 has an all-zero key, and its (deprecated) SipHash-2-4 takes
+/// any key. Together both functions check the rounds and the use of the key.
 #[test]
 fn siphash_is_the_standard_librarys() {
     let words: Vec<u64> = (1..8_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
@@ -129,14 +128,15 @@ fn siphash_is_the_standard_librarys() {
     }
 }
 
-/// The paper's own vector: SipHash-2-4, with a key and a message of rising bytes.
+/// The test vector of the SipHash paper: SipHash-2-4 with a key and a message of ascending bytes.
 #[test]
 fn siphash_of_the_paper() {
     let words = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
     assert_eq!(siphash::<2, 4>(words, &[words[0], words[1] & !(0xff << 56) | 15 << 56]), 0xa129_ca61_49be_45e5);
 }
 
-/// Hashes the message of a key, in bytes, under the derived key: apart from the key, this is the usual SipHash-1-3.
+/// Hashes the bytes of a key's message under the derived key. Apart from the derived key, the
+/// result is the usual SipHash-1-3.
 #[test]
 fn sip_hashes_whole_messages() {
     let hasher = FlowHasher::sip(&HashKey::MICROSOFT);
@@ -168,7 +168,7 @@ mod aes_in_software {
         product
     }
 
-    /// FIPS 197, 5.1.1: the inverse in the field (x^254), then an affine map.
+    /// FIPS 197, 5.1.1: the inverse in the field (x^254), and then an affine map.
     fn substitute(x: u8) -> u8 {
         let inverse = (0..254).fold(1, |power, _| times(power, x));
         (0..5).fold(0x63, |sum, turn| sum ^ inverse.rotate_left(turn))
@@ -201,7 +201,8 @@ mod aes_in_software {
         FlowHash(u32::from_le_bytes([state[0], state[1], state[2], state[3]]))
     }
 
-    /// FIPS 197, appendix B: the state after the initial AddRoundKey, the first round key, the state after it.
+    /// FIPS 197, appendix B: the state after the initial AddRoundKey, the first round key, and the
+    /// state after that round.
     #[test]
     fn round_of_fips_197() {
         let hex = |text: &str| u128::from_str_radix(text, 16).unwrap().to_be_bytes();
@@ -254,8 +255,9 @@ proptest! {
     }
 }
 
-/// Chi-square of sequential addresses over 4096 buckets, by the top and by the bottom 12 bits. The expected value is
-/// 4095 with a standard deviation of 90; six standard deviations are allowed.
+/// The chi-square of sequential addresses over 4096 buckets, for the top and for the bottom 12 bits
+/// of the hash. The expected value is 4095 with a standard deviation of 90. Six standard deviations
+/// are allowed.
 #[test]
 fn sequential_addresses_spread_evenly() {
     const FLOWS: u32 = 1 << 16;
@@ -284,7 +286,7 @@ fn sequential_addresses_spread_evenly() {
     }
 }
 
-/// Changing a single bit of the key flips each bit of the hash half of the time.
+/// If a single bit of the key changes, each bit of the hash changes in half of the cases.
 #[test]
 fn avalanche() {
     const SAMPLES: u64 = 2000;
@@ -302,15 +304,14 @@ fn avalanche() {
                     let changed = before.0 ^ hasher.hash(&FlowKey::from_bytes(&bytes)).0;
                     flips.iter_mut().enumerate().for_each(|(i, n)| *n += changed >> i & 1);
                 }
-                // The standard deviation is 22.4. There are 14,080 of these counts per kernel, so six standard
-                // deviations are allowed.
+                // The standard deviation of a count is 22.4. A kernel has 14,080 counts, so six
+                // standard deviations are allowed.
                 assert!(flips.iter().all(|n| n.abs_diff(1000) < 135), "{} {len} {bit} {flips:?}", hasher.name());
             }
         }
     }
 }
 
-/// Changing any bit of the hash key changes every kernel's hashes.
 #[test]
 fn every_bit_of_the_hash_key_counts() {
     let keys = [v6(&RSS_V6[0], protocol::TCP), FlowKey::from_bytes(&[0xff; 40])];

@@ -1,29 +1,30 @@
-//! The Toeplitz hash of receive side scaling, by table.
+//! The Toeplitz hash of receive side scaling, with a table.
 //!
-//! The hash is a sum modulo 2. For each bit that is set in the input, it adds the 32 bits of the key that begin at
-//! the same position (Microsoft, "RSS hashing types"; H. Krawczyk, "LFSR-based hashing and authentication", CRYPTO
-//! '94). A sum modulo 2 can be taken in any grouping. Here it is taken by bytes: the 256 possible contributions of
-//! the byte at each position are tabulated when the key is set.
+//! The hash is a sum modulo 2. For each bit that is set in the input, the hash adds the 32 bits of
+//! the key that begin at the same position (Microsoft, "RSS hashing types"; H. Krawczyk,
+//! "LFSR-based hashing and authentication", CRYPTO '94). The terms of a sum can be grouped by
+//! bytes. Therefore a table holds the 256 possible contributions of the byte at each position, and
+//! is computed once for each hash key.
 
 use super::{HashKey, Kernel};
 use crate::flow_key::FlowKey;
 use crate::wire::protocol;
 use std::sync::Arc;
 
-/// The number of bytes that a 40-byte key can hash: the last of them still needs the 32 bits of the key that follow
-/// its first bit.
+/// The number of input bytes that a 40-byte key can hash: the last input bit needs the 32 bits of
+/// the key from its position on.
 pub(super) const INPUT_LEN: usize = HashKey::LEN - 4;
 
 /// The length of an IPv4 flow's input: two addresses and two ports.
 const INPUT_LEN_V4: usize = 12;
 
-/// The bits of an IPv4 key's words that are not ports.
+/// The bits of an IPv4 key's words that contain no port.
 const NO_PORT_V4: u64 = !0xffff;
-/// The bits of an IPv6 key's last word that are not ports.
+/// The bits of an IPv6 key's last word that contain no port.
 const NO_PORT_V6: u64 = 0xffff_ffff;
 
-/// Contributions to the hash, by position in the input and value of the byte. The table is shared, because its 36 KiB
-/// are more than half of an L1 cache.
+/// The contributions to the hash, by position in the input and value of the byte. All hashers with
+/// the same key share the table, because its 36 KiB are more than half of an L1 cache.
 #[derive(Clone)]
 pub(super) struct Table(Arc<[[u32; 256]; INPUT_LEN]>);
 
@@ -40,8 +41,8 @@ impl Table {
         Table(table)
     }
 
-    /// The hash of `N` bytes. The length is known at compile time, so that the loop is unrolled and no index is
-    /// checked.
+    /// Returns the hash of `N` bytes. The length is known at compile time, so that the loop is
+    /// unrolled and no index is checked.
     #[inline(always)]
     fn sum<const N: usize>(&self, input: [u8; N]) -> u32 {
         const { assert!(N <= INPUT_LEN) };
@@ -53,7 +54,7 @@ impl Table {
     }
 }
 
-/// The 32 bits of the key from `bit` on, counted from the top of the key's first byte.
+/// Returns the 32 bits of the key from `bit` on, counted from the top of the key's first byte.
 fn key_bits(key: &HashKey, bit: usize) -> u32 {
     let mut window = [0; 8];
     window[..5].copy_from_slice(&key.as_bytes()[bit / 8..][..5]);
@@ -85,18 +86,18 @@ impl Kernel for Table {
     }
 }
 
-/// The part of a key that Toeplitz reads.
+/// The part of a key that Toeplitz hashes.
 pub(super) enum Input {
-    /// Two words, source and destination, each with the address above the port. (The protocol is above the
-    /// destination and is not part of the input.)
+    /// Two words, source and destination, each with the address above the port. (The protocol is
+    /// above the destination address and is not hashed.)
     V4(u64, u64),
-    /// 36 bytes, big-endian. The low half of the last word is not part of the input.
+    /// 36 bytes, big-endian. The low half of the last word is not hashed.
     Bytes([u64; 5]),
 }
 
 impl Input {
-    /// Replaces ports that RSS does not hash by 0. A byte of 0 adds nothing to the sum, so the input need not be
-    /// shortened.
+    /// Replaces ports that RSS does not hash by 0. A zero byte adds nothing to the sum, so that the
+    /// input can keep its length.
     #[inline(always)]
     pub(super) fn of(key: &FlowKey) -> Input {
         let &[a, b, c, d, e] = key.words();

@@ -1,6 +1,6 @@
 //! Makes super-frames from packets, by the rules of Linux GRO (`tcp_gro_receive`,
-//! `udp_gro_receive_segment`). The rules are slightly stricter here: packets are merged only if
-//! cutting the result gives the same packets again.
+//! `udp_gro_receive_segment`). The rules are slightly stricter than Linux's: packets are merged
+//! only if cutting the super-frame restores exactly the same packets.
 
 use super::layout::{self, Layout};
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
@@ -9,11 +9,11 @@ use crate::wire::checksum::{finish, fold, sum};
 use crate::wire::tcp::{CWR, FIN, PSH, RST, SYN, URG};
 use crate::wire::{be16, be32, ipv4, ipv6, protocol, put, tcp, udp};
 
-/// The most flows whose packets are merged at the same time: Linux's `MAX_GRO_SKBS`.
+/// The most flows whose packets are merged at the same time, as in Linux (`MAX_GRO_SKBS`).
 pub const RUNS_MAX: usize = 8;
 
-/// The most packets that one call examines, and the most in one super-frame: Linux's
-/// `UDP_GRO_CNT_MAX`.
+/// The most packets that one call reads, and the most packets in one super-frame, as in Linux
+/// (`UDP_GRO_CNT_MAX`).
 pub const MERGED_MAX: usize = 64;
 
 /// The longest IP packet.
@@ -22,18 +22,18 @@ const PACKET_BYTES_MAX: usize = 65_535;
 /// A result of [`coalesce`]: a super-frame of several packets, or one unchanged packet.
 #[derive(Debug)]
 pub struct Merged<'m> {
-    /// The positions of the packets, one bit each. The payloads of these packets, one after
-    /// another, are the payload of the super-frame.
+    /// The positions of the packets, one bit for each. The payload of the super-frame consists of
+    /// these packets' payloads in order.
     pub members: u64,
-    /// The headers of the super-frame, and its offload. `None` for one packet, which should be sent
-    /// unchanged.
+    /// The headers of the super-frame, and its offload. `None` for a single packet, which should be
+    /// sent unchanged.
     pub frame: Option<(&'m [u8], Offload)>,
-    /// Whether the IP header is IPv4.
+    /// True if the IP header is IPv4.
     pub is_v4: bool,
 }
 
 impl Merged<'_> {
-    /// The positions of its packets, in order.
+    /// Returns the positions of the packets, in order.
     pub fn positions(&self) -> impl Iterator<Item = usize> + use<> {
         let mut left = self.members;
         std::iter::from_fn(move || {
@@ -48,8 +48,8 @@ impl Merged<'_> {
     }
 }
 
-/// Whether the headers differ in bytes that must be equal. The lengths, identification, checksums,
-/// sequence number and TCP flags may differ.
+/// Returns true if the headers differ in bytes that must be equal. The lengths, identification,
+/// checksums, sequence number and TCP flags may differ.
 fn differs(one: &[u8], other: &[u8], layout: &Layout) -> bool {
     let (network, transport) = (layout.network_at, layout.transport_at);
     let without: [std::ops::Range<usize>; 5] = if layout.protocol == protocol::TCP {
@@ -78,7 +78,7 @@ fn network_changes(network: usize, is_v4: bool) -> [std::ops::Range<usize>; 3] {
     }
 }
 
-/// Whether the headers differ anywhere outside of these ranges, which are in order.
+/// Returns true if the headers differ outside of these ranges, which are in ascending order.
 fn differs_without(
     one: &[u8],
     other: &[u8],
@@ -95,11 +95,11 @@ fn differs_without(
     one[from..] != other[from..]
 }
 
-/// A packet that may be merged with others of its flow.
+/// A packet that may be merged with other packets of its flow.
 #[derive(Clone, Copy)]
 struct Candidate<'p> {
     packet: &'p [u8],
-    /// The work that is left on the packet.
+    /// The work that an offload left undone for the packet.
     offload: Option<Offload>,
     layout: Layout,
 }
@@ -121,7 +121,7 @@ impl<'p> Candidate<'p> {
         if self.layout.protocol == protocol::TCP { be16(self.transport(), tcp::FLAGS_AT) & tcp::FLAGS } else { 0 }
     }
 
-    /// Whether the packet is of a kind that can be merged.
+    /// Returns true if packets of this kind can be merged.
     fn can_merge(&self) -> bool {
         let is_plain = if self.layout.protocol == protocol::TCP {
             self.tcp_flags() & (CWR | URG | SYN | RST) == 0
@@ -133,8 +133,8 @@ impl<'p> Candidate<'p> {
         is_plain && is_v6_plain && self.payload_bytes() > 0
     }
 
-    /// Whether the checksums are right, or the transport checksum is begun and will be right. A wrong
-    /// checksum must stay wrong, so that the receiver notices it.
+    /// Returns true if the checksums are right, or if the transport checksum is partial and will be
+    /// right. A wrong checksum must stay wrong, so that the receiver detects the damage.
     fn is_sound(&self) -> bool {
         let network = &self.packet[self.layout.network_at..self.layout.transport_at];
         if self.layout.is_v4 && finish(sum(network, 0)) != 0 {
@@ -152,7 +152,7 @@ impl<'p> Candidate<'p> {
         if self.layout.is_v4 { be16(self.packet, self.layout.network_at + 4) } else { 0 }
     }
 
-    /// Whether both packets belong to the same flow, in the same direction.
+    /// Returns true if both packets belong to the same flow, in the same direction.
     fn shares_flow(&self, other: &Self) -> bool {
         let ports = |of: &Self| be32(of.transport(), 0);
         let addresses = |of: &Self| -> &'p [u8] {
@@ -173,12 +173,11 @@ struct Run<'p> {
     members: u64,
     count: u32,
     payload_bytes: usize,
-    /// Whether all packets have the same identification. `None` if there is only one packet, or for
-    /// IPv6.
+    /// True if all packets have the same identification. `None` for a single packet, and for IPv6.
     fixed: Option<bool>,
-    /// No packet can follow: the last packet was shorter than the first, or has FIN or PSH.
+    /// True if no packet can follow: the last packet was shorter than the first, or has FIN or PSH.
     closed: bool,
-    /// Whether the first packet's checksums are right, once they were checked.
+    /// True if the first packet's checksums are right. `None` until the checksums are verified.
     sound: Option<bool>,
 }
 
@@ -219,8 +218,8 @@ impl<'p> Run<'p> {
         true
     }
 
-    /// Whether the packet has the expected identification. The second packet decides whether the
-    /// identification stays the same or counts up.
+    /// Returns whether the packet has the expected identification. The second packet of a run
+    /// decides whether the identification is constant or counts up.
     fn numbered(&self, next: &Candidate<'_>) -> Option<Option<bool>> {
         if !next.layout.is_v4 {
             return Some(None);
@@ -271,9 +270,10 @@ impl<'p> Run<'p> {
 }
 
 /// Merges consecutive packets of each flow, and passes the results to `emit`. At most
-/// [`MERGED_MAX`] packets are read. The packets of a flow stay in order. `None` stands for a packet
-/// that must be sent unchanged, after all earlier packets and before all later ones. Each packet
-/// comes with the work that is left on it: its transport checksum may be unfinished.
+/// [`MERGED_MAX`] packets are read. The packets of a flow stay in order. A `None` in `packets`
+/// stands for a packet that must be sent unchanged, after all earlier packets and before all later
+/// packets. The offload of each packet describes the work left undone, because its transport
+/// checksum may be unfinished.
 ///
 /// ```
 /// use steerage_flow::LinkType;

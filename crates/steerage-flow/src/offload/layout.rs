@@ -1,5 +1,5 @@
-//! The positions of a packet's headers, for packets that can be cut and merged: TCP or UDP, not
-//! fragmented, on IPv4 or IPv6.
+//! The positions of a packet's headers, for packets that can be cut and merged: TCP or UDP on IPv4
+//! or IPv6, not fragmented.
 
 use super::HEADER_BYTES_MAX;
 use crate::LinkType;
@@ -21,13 +21,13 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The offset of the checksum in the transport header.
+    /// Returns the offset of the checksum in the transport header.
     pub(super) fn checksum_at(&self) -> usize {
         if self.protocol == protocol::TCP { tcp::CHECKSUM_AT } else { udp::CHECKSUM_AT }
     }
 }
 
-/// The offset of the IP header, and whether it is IPv4.
+/// Returns the offset of the IP header, and true if that header is IPv4.
 fn network_at(frame: &[u8], link: LinkType) -> Option<(usize, bool)> {
     match link {
         LinkType::ETHERNET => {
@@ -49,8 +49,8 @@ fn network_at(frame: &[u8], link: LinkType) -> Option<(usize, bool)> {
     }
 }
 
-/// Reads the headers. `None` if the packet is of another kind, is cut off, is followed by other
-/// bytes, or has too long headers.
+/// Reads the headers. Returns `None` if the packet is neither TCP nor UDP, is cut off, is followed
+/// by further bytes, or has too long headers.
 pub(super) fn read(frame: &[u8], link: LinkType) -> Option<Layout> {
     let (network_at, is_v4) = network_at(frame, link)?;
     let packet = &frame[network_at..];
@@ -97,7 +97,8 @@ fn read_v6(packet: &[u8]) -> Option<(u8, usize)> {
     Some((next, at))
 }
 
-/// The sum of the pseudo-header of a packet with these headers. `bytes` is the length of its transport header and payload.
+/// Returns the sum of the pseudo-header of a packet with these headers. `bytes` is the length of
+/// the transport header and the payload.
 pub(super) fn pseudo_sum(header: &[u8], layout: &Layout, bytes: usize) -> u64 {
     checksum::pseudo_sum(&header[layout.network_at..], layout.is_v4, layout.protocol, bytes)
 }

@@ -1,5 +1,5 @@
-//! Iterates over the packets that a frame stands for, like `tcp_gso_segment` and
-//! `__udp_gso_segment` of Linux, but without memory for all of them.
+//! Iterates over the packets that a frame stands for, like Linux's `tcp_gso_segment` and
+//! `__udp_gso_segment`, but without allocating memory for the packets.
 
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::wire::checksum::{finish, finish_transport, fold, pseudo_sum, sum};
@@ -7,7 +7,7 @@ use crate::wire::tcp::{CWR, FIN, PSH};
 use crate::wire::{be16, be32, ipv4, ipv6, protocol, put, tcp, udp};
 
 /// One of the packets that a frame stands for: new headers, and a payload that stays in the frame.
-/// The example of [`Offload`] makes some.
+/// See the example of [`Offload`].
 #[derive(Clone, Debug)]
 pub struct Segment<'a> {
     header: [u8; HEADER_BYTES_MAX],
@@ -16,23 +16,24 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// The packet's headers, beginning with the link header.
+    /// Returns the packet's headers, beginning with the link header.
     pub fn header(&self) -> &[u8] {
         &self.header[..self.header_bytes]
     }
 
-    /// The bytes after the headers.
+    /// Returns the bytes after the headers.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// The packet's length in bytes.
+    /// Returns the packet's length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a packet's length, not a collection's")]
     pub fn len(&self) -> usize {
         self.header_bytes + self.payload.len()
     }
 
-    /// Copies the packet to the front of `to`, and returns its length. `None` if `to` is too short.
+    /// Copies the packet to the front of `to`, and returns the packet's length. Returns `None` if
+    /// `to` is too short.
     pub fn copy_to(&self, to: &mut [u8]) -> Option<usize> {
         let (header, rest) = to.split_at_mut_checked(self.header_bytes)?;
         header.copy_from_slice(self.header());
@@ -41,8 +42,8 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Iterates over the packets that a frame stands for. The payload is not copied.
-/// The example of [`Offload`] iterates.
+/// Iterates over the packets that a frame stands for, without copying the payload. See the example
+/// of [`Offload`].
 #[derive(Clone, Debug)]
 pub struct Segments<'a> {
     offload: Offload,
@@ -50,7 +51,7 @@ pub struct Segments<'a> {
     rest: &'a [u8],
     /// The number of the next packet.
     nth: usize,
-    /// Whether a packet follows. There is always a first packet, even if it is empty.
+    /// True if another packet follows. Even an empty frame has a first packet.
     more: bool,
     sums: bool,
     is_v4: bool,
@@ -58,15 +59,15 @@ pub struct Segments<'a> {
 }
 
 impl<'a> Segments<'a> {
-    /// The packets of a frame in one piece.
+    /// Iterates over the packets of a frame that is contiguous in memory.
     pub fn of_frame(offload: &Offload, frame: &'a [u8]) -> Self {
         let (header, payload) = frame.split_at(offload.header_bytes().min(frame.len()));
         Self::new(offload, header, payload)
     }
 
-    /// The packets of a frame whose headers and payload lie in different places. `header` must have
-    /// [`Offload::header_bytes`] bytes. If its length is different, or it is no longer such a
-    /// header, the frame counts as one packet.
+    /// Iterates over the packets of a frame whose headers and payload are stored separately.
+    /// `header` must have [`Offload::header_bytes`] bytes. If `header` has another length or no
+    /// longer contains such a header, the frame counts as one packet.
     pub fn new(offload: &Offload, header: &'a [u8], payload: &'a [u8]) -> Self {
         let mut offload = *offload;
         let version = header.get(offload.network_at()).map_or(0, |first| first >> 4);
@@ -85,14 +86,14 @@ impl<'a> Segments<'a> {
         Self { offload, header, rest: payload, nth: 0, more: true, sums: true, is_v4: version == 4, protocol }
     }
 
-    /// Leaves out the checksums of TCP and UDP. The packets then have the frame's checksum, which
-    /// is wrong for them. For handlers that only read.
+    /// Leaves out the computation of TCP and UDP checksums, for handlers that only read. Each
+    /// packet then has the checksum of the super-frame, which is wrong for the packet.
     #[must_use]
     pub fn without_checksums(self) -> Self {
         Self { sums: false, ..self }
     }
 
-    /// The number of remaining packets.
+    /// Returns the number of remaining packets.
     fn left(&self) -> usize {
         match self.offload.kind {
             _ if !self.more => 0,
@@ -134,20 +135,22 @@ impl<'a> Segments<'a> {
         if self.sums && !is_unsummed {
             put(header, checksum_at, [0; 2]);
             let pseudo = pseudo_sum(&header[network..], self.is_v4, self.protocol, bytes);
-            // Headers have an even length.
+            // The length of the headers is even, so that the sums can be added.
             let checksum = finish_transport(sum(payload, sum(&header[transport..], pseudo)));
             put(header, checksum_at, checksum.to_be_bytes());
         }
     }
 
-    /// The only packet. Nothing must be cut, but the checksum may not be finished.
+    /// Returns the only packet of a frame that need not be cut, and finishes its checksum if
+    /// necessary.
     fn single(&mut self) -> Segment<'a> {
         let mut header = [0; HEADER_BYTES_MAX];
         let header_bytes = self.header.len().min(HEADER_BYTES_MAX);
         header[..header_bytes].copy_from_slice(&self.header[..header_bytes]);
         let (start, at) = (usize::from(self.offload.transport_at), usize::from(self.offload.checksum_at));
         if self.sums && self.offload.checksum == ChecksumState::Partial && at + 2 <= header_bytes {
-            // The sum must be that of the joined pieces, even if the first piece has an odd length.
+            // The sum must equal that of the contiguous packet, even if the first part has an odd
+            // length.
             let first = sum(&header[start..header_bytes], 0);
             let second = sum(self.rest, 0);
             let is_odd = (header_bytes - start) % 2 == 1;

@@ -5,7 +5,6 @@ use super::*;
 use crate::wire::checksum::{finish, fold};
 use crate::wire::put;
 
-/// The properties of a test packet.
 #[derive(Clone, Debug)]
 struct Spec {
     tags: usize,
@@ -25,7 +24,7 @@ impl Spec {
         if self.tags == 9 { LinkType::RAW } else { LinkType::ETHERNET }
     }
 
-    /// The packet, with right checksums.
+    /// The packet, with correct checksums.
     fn bytes(&self) -> Vec<u8> {
         let mut packet = Vec::new();
         if self.tags != 9 {
@@ -70,8 +69,8 @@ impl Spec {
         packet
     }
 
-    /// A packet of this kind as its sender leaves it to a card: with the sum of the pseudo-header in
-    /// place of the checksum. `is_wrong` puts another value there.
+    /// The packet as its sender passes it to a card: the checksum field contains the sum of the
+    /// pseudo-header. `is_wrong` puts another value into that field.
     fn begin(&self, packet: &[u8], is_wrong: bool) -> (Vec<u8>, Offload) {
         let layout = layout::read(packet, self.link()).unwrap();
         let (mut packet, at) = (packet.to_vec(), layout.transport_at + layout.checksum_at());
@@ -115,7 +114,7 @@ fn cut(offload: &Offload, frame: &[u8]) -> Vec<Vec<u8>> {
     Segments::of_frame(offload, frame).map(|segment| joined(&segment)).collect()
 }
 
-/// Checks a packet's checksums with another parser, and returns the payload.
+/// Verifies a packet's checksums with another parser, and returns the payload.
 fn check_by_etherparse(packet: &[u8], link: LinkType) -> Vec<u8> {
     let sliced = if link == LinkType::ETHERNET {
         SlicedPacket::from_ethernet(packet).unwrap()
@@ -154,7 +153,7 @@ fn check_by_etherparse(packet: &[u8], link: LinkType) -> Vec<u8> {
 }
 
 proptest! {
-    /// The packets are right according to another parser, have the payload in order, and merge to
+    /// The packets are correct according to another parser, have the payload in order, and merge to
     /// the original frame.
     #[test]
     fn cut_and_merged_is_the_same(spec in spec(), size in 1_usize..1500) {
@@ -172,7 +171,7 @@ proptest! {
             prop_assert_eq!(&packets[0], &frame);
             return Ok(());
         }
-        // Packets with CWR are never merged. After cutting, only the first packet has it.
+        // Packets with CWR are never merged, and after cutting only the first packet has CWR.
         if spec.is_tcp && spec.flags & 0x80 != 0 {
             let at = usize::from(offload.transport_at) + 13;
             let first_alone = packets.iter().enumerate().all(|(nth, packet)| (packet[at] & 0x80 != 0) == (nth == 0));
@@ -186,15 +185,15 @@ proptest! {
             assert_eq!(again, Offload { checksum: ChecksumState::Partial, ..offload });
             let mut whole = header.to_vec();
             one.positions().for_each(|nth| whole.extend(&packets[nth][offload.header_bytes()..]));
-            // Like a device that finishes the checksum of one long packet.
+            // Finishes the checksum of one long packet, as a device does.
             let single = Offload { kind: OffloadKind::Single, segment_bytes: 0, network_at: 0, ..again };
             merged.push(cut(&single, &whole).concat());
         });
         prop_assert_eq!(merged, vec![frame]);
     }
 
-    /// For packets in any order: each packet leaves once and unchanged, and the packets of a flow
-    /// stay in order. If the checksums are only begun, they are right afterwards.
+    /// For packets in any order, each packet is returned once and unchanged, and the packets of a
+    /// flow stay in order. Partial checksums are right after merging and cutting.
     #[test]
     fn merged_and_cut_is_the_same(
         first in spec(),
@@ -220,7 +219,7 @@ proptest! {
             sequences[at] = spec.sequence.wrapping_add(step_size as u32);
             numbers[at] = numbers[at].wrapping_add(if fixed { 0 } else if numbered == 0 { 2 } else { 1 });
             let mut bytes = spec.bytes();
-            // A wrong checksum stays wrong.
+            // A packet with a wrong checksum must keep that checksum.
             if step == 7 && !begun { *bytes.last_mut().unwrap() ^= 0x40; }
             packets.push((flow, bytes));
             wrong.push(step == 7);
@@ -247,7 +246,8 @@ proptest! {
             assert!(positions.iter().all(|nth| !wrong[*nth]), "a wrong checksum is made right");
             for (segment, nth) in Segments::new(&offload, header, &payload).zip(&positions) {
                 let mut bytes = joined(&segment);
-                // The identification of a packet that must not be fragmented has no meaning.
+                // The identification of a packet that must not be fragmented has no meaning (RFC
+                // 6864).
                 if fixed && first.is_v4 {
                     let at = offload.network_at();
                     bytes[at + 4..at + 6].copy_from_slice(&packets[*nth].1[at + 4..at + 6]);
@@ -262,7 +262,7 @@ proptest! {
         }
     }
 
-    /// The memory form and the virtio form lose nothing.
+    /// An offload survives its form in memory and the virtio header unchanged.
     #[test]
     fn forms_are_read_as_written(spec in spec(), size in 1_usize..1500) {
         let (frame, link) = (spec.bytes(), spec.link());
@@ -273,7 +273,7 @@ proptest! {
         prop_assert_eq!(Offload::from_bytes(partial.to_bytes()), Some(partial));
         let header = partial.to_virtio(spec.is_v4).unwrap();
         prop_assert_eq!(Offload::from_virtio(&header, &frame, link), Ok(Some(partial)));
-        // A virtio header that contradicts the frame is refused.
+        // A virtio header that contradicts the frame is rejected.
         let other = if spec.is_tcp { header[1] ^ 5 } else { 1 };
         for (at, wrong) in [(1, 3), (1, 7), (1, other), (6, header[6] ^ 1), (8, header[8] ^ 2)] {
             let mut header = header;
@@ -305,7 +305,7 @@ fn any_bytes(bytes: &[u8], link: u8) {
     }
 }
 
-/// Finishes the checksum of one packet, with any position of the field and any length of the
+/// Finishes the checksum of one packet, for any position of the field and any length of the
 /// payload.
 #[test]
 fn a_checksum_is_finished() {

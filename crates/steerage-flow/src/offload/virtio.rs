@@ -1,8 +1,9 @@
 //! The header that describes offloaded work to a virtio network device (`struct virtio_net_hdr`,
-//! virtio 1.2, 5.1.6), without the number of buffers. Linux puts it before each packet of a TUN or
-//! TAP with `IFF_VNET_HDR`, and of a packet socket with `PACKET_VNET_HDR`. Its numbers are
-//! little-endian here. The devices request that byte order for a TUN (`TUNSETVNETLE`), and a packet
-//! socket uses the byte order of the machine.
+//! virtio 1.2, 5.1.6), without the number of buffers. Linux puts this header before each packet of
+//! a TUN or TAP device with `IFF_VNET_HDR`, and before each packet of a packet socket with
+//! `PACKET_VNET_HDR`. The numbers of the header are little-endian in this module. For a TUN device,
+//! steerage requests that byte order (`TUNSETVNETLE`). A packet socket uses the byte order of the
+//! machine.
 
 use super::{BadOffload, ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::LinkType;
@@ -10,22 +11,23 @@ use crate::LinkType;
 /// The header's length in bytes.
 pub const VIRTIO_BYTES: usize = 10;
 
-/// The checksum of the bytes from `csum_start` on must be finished.
+/// The flag for a packet whose checksum must be finished over the bytes from `csum_start` on.
 const NEEDS_CSUM: u8 = 1;
 
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// A flag in addition to the kind: the first segment has CWR.
+/// A flag in addition to the kind: the first segment has TCP's CWR flag.
 const GSO_ECN: u8 = 0x80;
 
 impl Offload {
-    /// Reads the virtio header of `frame`. `None` if no work is left. The function accepts only
-    /// statements that agree with the frame's own headers.
+    /// Reads the virtio header of `frame`. Returns `None` if no offloaded work is left. The virtio
+    /// header must agree with the frame's own headers.
     ///
     /// # Errors
-    /// [`BadOffload`] for an impossible statement. Such a frame has no use, and counts as lost.
+    /// [`BadOffload`] if the virtio header is impossible. Such a frame cannot be used, and counts
+    /// as lost.
     #[inline]
     pub fn from_virtio(header: &[u8; VIRTIO_BYTES], frame: &[u8], link: LinkType) -> Result<Option<Self>, BadOffload> {
         let [flags, gso, ..] = *header;
@@ -60,7 +62,8 @@ impl Offload {
 
     fn single(start: usize, offset: usize, frame: &[u8]) -> Result<Self, BadOffload> {
         let end = start + offset + 2;
-        // Some summed bytes must precede the checksum, and the checksum must lie in the headers.
+        // At least one summed byte must precede the checksum, and the checksum must be in the
+        // headers.
         if offset == 0 || end > frame.len().min(HEADER_BYTES_MAX) {
             return Err(BadOffload::Checksum);
         }
@@ -76,9 +79,10 @@ impl Offload {
         })
     }
 
-    /// The virtio header for the frame. `is_v4` says whether its IP header is IPv4. `None` for a
-    /// super-frame whose checksum is not partial, because no device takes it. Cut it, or use a
-    /// result of [`coalesce`](super::coalesce).
+    /// Returns the virtio header for the frame. `is_v4` is true if the frame's IP header is IPv4.
+    /// Returns `None` for a super-frame whose checksum is complete, because no device accepts such
+    /// a frame. Cut such a frame into packets, or merge its packets by
+    /// [`coalesce`](super::coalesce).
     #[inline]
     pub fn to_virtio(&self, is_v4: bool) -> Option<[u8; VIRTIO_BYTES]> {
         if self.checksum != ChecksumState::Partial {

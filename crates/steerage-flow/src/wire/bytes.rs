@@ -1,22 +1,23 @@
-//! Reads and writes integers in network byte order. If the offset and the length are known when the program is compiled, no
-//! bounds check is left.
+//! Reads and writes integers in network byte order. If the compiler knows the offset and the
+//! length, it removes the bounds check.
 
-/// The 16-bit number at `at`.
+/// Returns the 16-bit number at `at`.
 ///
 /// # Panics
-/// If it does not lie within `bytes`. So do the functions below.
+/// Panics if the number is not completely within `bytes`. The other functions of this module panic
+/// likewise.
 #[inline(always)]
 pub fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The 32-bit number at `at`.
+/// Returns the 32-bit number at `at`.
 #[inline(always)]
 pub fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The 64-bit number at `at`.
+/// Returns the 64-bit number at `at`.
 #[inline(always)]
 pub fn be64(bytes: &[u8], at: usize) -> u64 {
     let mut number = [0; 8];
@@ -24,7 +25,7 @@ pub fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(number)
 }
 
-/// The 128-bit number at `at`.
+/// Returns the 128-bit number at `at`.
 #[inline(always)]
 pub fn be128(bytes: &[u8], at: usize) -> u128 {
     let mut number = [0; 16];

@@ -2,10 +2,11 @@
 
 use super::{ipv4, ipv6};
 
-/// The bytes that are added at a time.
+/// The number of bytes that are added at a time.
 const BLOCK: usize = 32;
 
-/// Adds 16-bit words to `sum`. An odd last byte counts as if a zero followed, so only the last piece may have an odd length.
+/// Adds 16-bit words to `sum`. An odd last byte is padded with a zero byte, so that only the last
+/// part of a packet may have an odd length.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::{finish, fold, sum};
@@ -23,10 +24,11 @@ pub fn sum(bytes: &[u8], sum: u64) -> u64 {
     sum + words.sum::<u64>() + last.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
-/// Adds whole blocks, and returns the bytes after them.
+/// Adds whole blocks, and returns the bytes after the last whole block.
 fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
-    // The sum does not depend on the byte order, except for the order of its own two bytes. Words of four bytes are added,
-    // several at a time, and their sum folds to the same value.
+    // A sum modulo 0xffff does not depend on the byte order, except for the order of its own two
+    // bytes. Therefore the loop adds words of four bytes, several at a time, and their sum folds to
+    // the same value.
     let mut blocks = bytes.chunks_exact(BLOCK);
     let mut lanes = [0_u64; BLOCK / 4];
     for block in &mut blocks {
@@ -37,22 +39,22 @@ fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
     (blocks.remainder(), sum + u64::from(u16::from_be(fold(lanes.iter().sum()))))
 }
 
-/// Folds the sum to 16 bits. The sum may contain whole words of 32 bits, because 2^16 equals 1 in this arithmetic.
+/// Folds the sum to 16 bits. The sum may contain 32-bit words, because 2^16 equals 1 modulo 0xffff.
 #[inline]
 pub const fn fold(sum: u64) -> u16 {
-    // The sum of both halves, and the carry of this addition, are in the upper half.
+    // The upper half is the sum of both halves and of the addition's carry.
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
-/// The checksum for this sum.
+/// Returns the checksum for this sum.
 #[inline]
 pub const fn finish(sum: u64) -> u16 {
     !fold(sum)
 }
 
-/// The checksum of TCP or UDP for this sum. It is never zero, because zero means "no checksum" in UDP (RFC 768). For TCP 0 and
-/// 0xffff are the same number.
+/// Returns the checksum of TCP or UDP for this sum. The result is never zero, because zero means
+/// "no checksum" in UDP (RFC 768). In TCP, 0 and 0xffff are the same number.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::{finish, finish_transport};
@@ -67,7 +69,8 @@ pub const fn finish_transport(sum: u64) -> u16 {
     }
 }
 
-/// The checksum after a word that it covers changed from `old` to `new` (RFC 1624, equation 3).
+/// Returns the checksum after a word that it covers changed from `old` to `new` (RFC 1624, equation
+/// 3).
 ///
 /// ```
 /// use steerage_flow::wire::checksum::adjusted;
@@ -80,8 +83,9 @@ pub const fn adjusted(checksum: u16, old: u16, new: u16) -> u16 {
     finish(!checksum as u64 + !old as u64 + new as u64)
 }
 
-/// The sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a packet that begins with this IP header, of IPv4 or IPv6:
-/// `bytes` is the length of its transport header and payload. The order of the two addresses does not matter.
+/// Returns the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a packet that begins with
+/// this IPv4 or IPv6 header. `bytes` is the length of the transport header and the payload. The
+/// order of the two addresses does not matter.
 #[inline]
 pub fn pseudo_sum(header: &[u8], is_v4: bool, protocol: u8, bytes: usize) -> u64 {
     sum(&header[if is_v4 { ipv4::ADDRESSES } else { ipv6::ADDRESSES }], bytes as u64 + u64::from(protocol))
@@ -94,8 +98,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Builds a header with its checksum at word 5, as in IPv4. The updated checksum must equal the sum over the whole
-        /// header.
+        /// Builds a header whose checksum is in word 5, as in IPv4. The updated checksum must equal
+        /// the sum over the whole header.
         #[test]
         fn a_changed_word_is_as_summed_anew(mut header in prop::collection::vec(any::<u8>(), 20..=60), ttl in 1_u8..) {
             header[0] = ipv4::PLAIN;
@@ -105,11 +109,12 @@ mod tests {
             let old = u16::from_be_bytes([header[8], header[9]]);
             header[8] -= 1;
             let anew = finish(sum(&header, 0));
-            // All ones and all zeros are the same number here, and no header sums to zero: RFC 1624, section 3.
+            // All ones and all zeros are the same number in this arithmetic, and no header sums to
+            // zero: RFC 1624, section 3.
             prop_assert_eq!(adjusted(before, old, old - 0x100), anew);
         }
 
-        /// The definition of RFC 1071: add the words, and add what overflows.
+        /// The definition of RFC 1071: add the words, and add the carries to the sum.
         #[test]
         fn blocks_and_folds_follow_the_definition(bytes in prop::collection::vec(any::<u8>(), 0..1600), start in any::<u32>()) {
             let mut slow = u64::from(start);

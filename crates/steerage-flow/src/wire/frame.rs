@@ -6,7 +6,7 @@ use super::bytes::put;
 use super::checksum::{finish, finish_transport, sum};
 use super::{ethernet, ethertype, icmp, ipv4, ipv6, protocol, tcp, udp};
 
-/// The recommended default of a TTL and a hop limit (IANA, "IP parameters").
+/// The recommended default of the TTL and the hop limit (IANA, "IP parameters").
 const HOPS: u8 = 64;
 
 /// An IP header without options or extensions.
@@ -23,7 +23,7 @@ const HOPS: u8 = 64;
 pub struct IpHeader {
     /// The sender's address.
     pub source: IpAddr,
-    /// The receiver's address. It must have the version of the source.
+    /// The receiver's address. Both addresses must have the same IP version.
     pub destination: IpAddr,
     /// The protocol of the payload.
     pub protocol: u8,
@@ -31,28 +31,29 @@ pub struct IpHeader {
     pub class: u8,
     /// The TTL or hop limit.
     pub hops: u8,
-    /// The identification of IPv4.
+    /// IPv4's identification.
     pub identification: u16,
-    /// The flags and the fragment offset of IPv4.
+    /// IPv4's flags and fragment offset.
     pub fragment: u16,
 }
 
 impl IpHeader {
-    /// A header with the default hop limit, whose packet must not be fragmented.
+    /// Makes a header with the default hop limit and, for IPv4, the flag "don't fragment".
     #[inline]
     pub fn new(source: impl Into<IpAddr>, destination: impl Into<IpAddr>, protocol: u8) -> Self {
         let (source, destination) = (source.into(), destination.into());
         Self { source, destination, protocol, class: 0, hops: HOPS, identification: 0, fragment: ipv4::DONT_FRAGMENT }
     }
 
-    /// The length of the header in bytes.
+    /// Returns the length of the header in bytes.
     #[inline]
     pub fn bytes(&self) -> usize {
         if self.source.is_ipv4() { ipv4::BYTES } else { ipv6::BYTES }
     }
 
-    /// Writes the header, with its checksum, to the front of `to`, for `payload` bytes after it. Returns the sum of the
-    /// pseudo-header. `None` if the addresses have two versions, the packet is too long, or `to` is too short.
+    /// Writes the header and its checksum to the front of `to`, for a payload of `payload` bytes.
+    /// Returns the sum of the pseudo-header. Returns `None` if the addresses have different IP
+    /// versions, the packet is too long, or `to` is too short.
     #[inline]
     pub fn write(&self, to: &mut [u8], payload: usize) -> Option<u64> {
         let header = to.get_mut(..self.bytes())?;
@@ -83,7 +84,8 @@ impl IpHeader {
     }
 }
 
-/// Builds frames and packets for tests, generated traffic and experiments. Lengths and checksums are right.
+/// Builds frames and packets with correct lengths and checksums for tests, generated traffic and
+/// experiments.
 ///
 /// ```
 /// use steerage_flow::dissect::{Layers, flow_key};
@@ -96,10 +98,10 @@ impl IpHeader {
 /// ```
 #[derive(Clone, Debug)]
 pub struct FrameBuilder {
-    /// The Ethernet addresses, and the tags without the EtherType that follows them.
+    /// The Ethernet addresses and the VLAN tags, without the EtherType after them.
     link: Vec<u8>,
     ip: IpHeader,
-    /// The transport header, without length and checksum.
+    /// The transport header, without its length and checksum.
     transport: Vec<u8>,
 }
 
@@ -114,7 +116,7 @@ impl FrameBuilder {
         Self::between(from.into(), to.into(), protocol::TCP, tcp::BYTES).flags(tcp::ACK).window(u16::MAX)
     }
 
-    /// An ICMP message of this type and code, of the version that the addresses have.
+    /// An ICMP or ICMPv6 message of this type and code. The addresses select the version.
     pub fn icmp(from: impl Into<IpAddr>, to: impl Into<IpAddr>, kind: u8, code: u8) -> Self {
         let from = from.into();
         let mut built = Self::ip(from, to, if from.is_ipv4() { protocol::ICMP } else { protocol::ICMP6 });
@@ -122,9 +124,9 @@ impl FrameBuilder {
         built
     }
 
-    /// An IP packet without a transport header: the payload is all that follows the IP header.
+    /// An IP packet without a transport header. The whole IP payload comes from the caller.
     pub fn ip(from: impl Into<IpAddr>, to: impl Into<IpAddr>, protocol: u8) -> Self {
-        // Locally administered addresses: the second bit of the first byte.
+        // Locally administered addresses: the second bit of the first byte is set.
         let link = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1].to_vec();
         Self { link, ip: IpHeader::new(from, to, protocol), transport: Vec::new() }
     }
@@ -145,14 +147,14 @@ impl FrameBuilder {
         self
     }
 
-    /// Adds a VLAN tag (802.1Q), after those that were added before.
+    /// Adds a VLAN tag (802.1Q) after the tags that were added before.
     #[must_use]
     pub fn vlan(mut self, id: u16) -> Self {
         self.link.extend([ethertype::VLAN, id].map(u16::to_be_bytes).as_flattened());
         self
     }
 
-    /// Changes the IP header. The addresses and the protocol should stay.
+    /// Changes the IP header. The addresses and the protocol should stay the same.
     #[must_use]
     pub fn with_ip(mut self, change: impl FnOnce(&mut IpHeader)) -> Self {
         change(&mut self.ip);
@@ -190,29 +192,29 @@ impl FrameBuilder {
         self
     }
 
-    /// The length of all headers of a frame.
+    /// Returns the length of all headers of a frame.
     pub fn header_bytes(&self) -> usize {
         self.link.len() + 2 + self.ip.bytes() + self.transport.len()
     }
 
-    /// The Ethernet frame with this payload.
+    /// Returns the Ethernet frame with this payload.
     ///
     /// # Panics
-    /// If the addresses have two versions, or the packet is longer than IP allows.
+    /// Panics if the addresses have different IP versions, or the packet is longer than IP allows.
     pub fn frame(&self, payload: &[u8]) -> Vec<u8> {
         let ethertype = if self.ip.source.is_ipv4() { ethertype::IPV4 } else { ethertype::IPV6 };
         self.after([&self.link[..], &ethertype.to_be_bytes()].concat(), payload)
     }
 
-    /// The Ethernet frame of this length, whose payload is zeros.
+    /// Returns the Ethernet frame with this length in bytes and a payload of zeros.
     ///
     /// # Panics
-    /// If the headers are longer, or as [`frame`](Self::frame) does.
+    /// Panics if the headers are longer than `bytes`, or as [`frame`](Self::frame) does.
     pub fn frame_of(&self, bytes: usize) -> Vec<u8> {
         self.frame(&vec![0; bytes.checked_sub(self.header_bytes()).expect("the headers are longer")])
     }
 
-    /// The packet with this payload, from its IP header on.
+    /// Returns the packet with this payload, from its IP header on.
     ///
     /// # Panics
     /// As [`frame`](Self::frame) does.
@@ -259,7 +261,7 @@ mod tests {
         bytes
     }
 
-    /// Frames of every kind, as etherparse builds them.
+    /// Compares frames of every kind with the frames that the library etherparse builds.
     #[test]
     fn frames_are_those_of_another_library() {
         let (one, other) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);

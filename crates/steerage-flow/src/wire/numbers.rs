@@ -1,5 +1,5 @@
-//! Assigned numbers, one module for each registry, and the layout of headers, one module for each header. Lengths and offsets
-//! are in bytes.
+//! Assigned numbers, one module for each registry, and the layout of headers, one module for each
+//! header. Lengths and offsets are in bytes.
 
 /// EtherTypes (IEEE registration authority).
 pub mod ethertype {
@@ -9,11 +9,11 @@ pub mod ethertype {
     pub const ARP: u16 = 0x0806;
     /// RFC 2464.
     pub const IPV6: u16 = 0x86dd;
-    /// IEEE 802.1Q, a customer's tag.
+    /// A customer's VLAN tag (IEEE 802.1Q).
     pub const VLAN: u16 = 0x8100;
-    /// IEEE 802.1ad, a provider's tag.
+    /// A provider's VLAN tag (IEEE 802.1ad).
     pub const VLAN_SERVICE: u16 = 0x88a8;
-    /// A provider's tag from before the standard.
+    /// A provider's VLAN tag from before IEEE 802.1ad.
     pub const VLAN_QINQ: u16 = 0x9100;
     /// RFC 5332: unicast, or all MPLS packets.
     pub const MPLS: u16 = 0x8847;
@@ -27,13 +27,15 @@ pub mod ethertype {
     pub const PPP: u16 = 0x880b;
     /// Cisco MetaData, a group tag before the real type.
     pub const METADATA: u16 = 0x8909;
-    /// IEEE 802.1Q, 9.5: a backbone's tag, before a customer's whole frame (802.1ah).
+    /// A backbone's tag before a customer's whole frame (IEEE 802.1Q, 9.5; formerly 802.1ah).
     pub const BACKBONE: u16 = 0x88e7;
     /// IEEE 802.1AE.
     pub const MACSEC: u16 = 0x88e5;
-    /// Below this, the field contains the frame's length (IEEE 802.3, 3.2.6).
+    /// The smallest EtherType. A smaller number in the field is the frame's length (IEEE 802.3,
+    /// 3.2.6).
     pub const MIN: u16 = 0x0600;
-    /// Linux's number for a frame whose field contains a length (`ETH_P_802_2`). It is not a registered type.
+    /// Linux's number for a frame whose EtherType field contains a length (`ETH_P_802_2`). This
+    /// number is not a registered EtherType.
     pub const LLC: u16 = 0x0004;
 }
 
@@ -70,7 +72,7 @@ pub mod protocol {
     pub const NOTHING: u8 = 59;
     /// IPv6 header of Shim6 (RFC 5533).
     pub const SHIM6: u8 = 140;
-    /// IPsec authentication header, over both versions of IP (RFC 4302). It encrypts nothing.
+    /// IPsec authentication header, with IPv4 or IPv6 (RFC 4302). The payload is not encrypted.
     pub const AUTHENTICATION: u8 = 51;
 
     /// IPv4 in IP (RFC 2003).
@@ -84,17 +86,18 @@ pub mod protocol {
     /// RFC 8986.
     pub const ETHERNET: u8 = 143;
 
-    /// The names of those that flows are known by.
+    /// The protocols that the notation of a flow names.
     const NAMES: [(u8, &str); 7] =
         [(ICMP, "icmp"), (TCP, "tcp"), (UDP, "udp"), (GRE, "gre"), (ESP, "esp"), (ICMP6, "icmp6"), (SCTP, "sctp")];
 
-    /// The name of a protocol in the notation of a [`FlowKey`](crate::FlowKey), such as `tcp`. `None` if it has a number there.
+    /// Returns the name of a protocol in the notation of a [`FlowKey`](crate::FlowKey), such as
+    /// `tcp`. Returns `None` if the notation uses the protocol's number.
     #[must_use]
     pub fn name(protocol: u8) -> Option<&'static str> {
         NAMES.iter().find(|(number, _)| *number == protocol).map(|(_, name)| *name)
     }
 
-    /// The protocol with this name, in lower case.
+    /// Returns the protocol with this name, in lower case.
     ///
     /// ```
     /// use steerage_flow::protocol;
@@ -106,7 +109,8 @@ pub mod protocol {
         NAMES.iter().find(|(_, known)| *known == name).map(|(number, _)| *number)
     }
 
-    /// Whether a header of this protocol begins with a source and a destination port, which RSS hashes.
+    /// Returns true if a header of this protocol begins with a source and a destination port, which
+    /// RSS hashes.
     ///
     /// ```
     /// use steerage_flow::protocol;
@@ -120,7 +124,8 @@ pub mod protocol {
     }
 }
 
-/// UDP ports of tunnels (IANA, but for TZSP), and two services that throw data away or send it back.
+/// UDP ports of tunnels (from IANA, except for TZSP), and the ports of the services echo and
+/// discard.
 pub mod port {
     /// RFC 862.
     pub const ECHO: u16 = 7;
@@ -140,17 +145,18 @@ pub mod port {
     pub const GENEVE: u16 = 6081;
     /// RFC 7510.
     pub const MPLS: u16 = 6635;
-    /// Registered for nothing else.
+    /// TZSP's usual port, which IANA has assigned to no other service.
     pub const TZSP: u16 = 37008;
 }
 
-/// Protocol types that mean something in GRE alone. GRE uses EtherTypes otherwise.
+/// Protocol types that are valid only in GRE headers. All other protocol types in GRE are
+/// EtherTypes.
 pub mod gre {
     /// ERSPAN, types I and II.
     pub const ERSPAN: u16 = 0x88be;
     /// ERSPAN, type III.
     pub const ERSPAN_3: u16 = 0x22eb;
-    /// WCCP, a packet that a router redirects to a cache.
+    /// WCCP: a packet that a router redirects to a cache.
     pub const WCCP: u16 = 0x883e;
 }
 
@@ -168,13 +174,13 @@ pub mod ppp {
 
 /// The Ethernet header (IEEE 802.3).
 pub mod ethernet {
-    /// The length of a header without tags.
+    /// The length of an Ethernet header without tags.
     pub const BYTES: usize = 14;
-    /// The length of a header with two tags: what precedes the bytes that an MTU counts.
+    /// The length of an Ethernet header with two tags. An MTU does not count these bytes.
     pub const TAGGED_BYTES: usize = BYTES + 2 * super::vlan::BYTES;
-    /// The length of an address.
+    /// The length of an Ethernet address.
     pub const ADDRESS_BYTES: usize = 6;
-    /// The EtherType, or the first tag.
+    /// The offset of the EtherType, or of the first tag.
     pub const TYPE_AT: usize = 12;
 }
 
@@ -182,7 +188,7 @@ pub mod ethernet {
 pub mod vlan {
     /// The length of a tag.
     pub const BYTES: usize = 4;
-    /// The bits of a tag that are its VLAN's number.
+    /// The bits of a tag that are the VLAN identifier.
     pub const ID: u16 = 0x0fff;
 }
 
@@ -194,19 +200,19 @@ pub mod ipv4 {
     pub const BYTES: usize = 20;
     /// The first byte of a header without options: version 4, five words of four bytes.
     pub const PLAIN: u8 = 0x45;
-    /// The flag that forbids fragments. The identification has no meaning then (RFC 6864).
+    /// The flag that forbids fragmentation. The identification then has no meaning (RFC 6864).
     pub const DONT_FRAGMENT: u16 = 0x4000;
-    /// The flag of all fragments but the last.
+    /// The flag that is set in all fragments but the last.
     pub const MORE_FRAGMENTS: u16 = 0x2000;
-    /// The bits of the word with the flags that are the fragment's offset, in units of eight bytes.
+    /// The bits of the flags' word that are the fragment offset, in units of eight bytes.
     pub const OFFSET: u16 = 0x1fff;
-    /// The bits of that word of which at least one is set in a fragment.
+    /// The bits of the flags' word of which at least one is set in every fragment.
     pub const FRAGMENT: u16 = MORE_FRAGMENTS | OFFSET;
-    /// The protocol of the payload.
+    /// The offset of the payload's protocol.
     pub const PROTOCOL_AT: usize = 9;
-    /// The checksum of the header.
+    /// The offset of the header's checksum.
     pub const CHECKSUM_AT: usize = 10;
-    /// Source and destination.
+    /// The position of the source address and the destination address.
     pub const ADDRESSES: Range<usize> = 12..20;
 }
 
@@ -216,15 +222,16 @@ pub mod ipv6 {
 
     /// The length of a header without extensions.
     pub const BYTES: usize = 40;
-    /// The first byte of a header whose traffic class is below 16.
+    /// The first byte of an IPv6 header whose traffic class is below 16.
     pub const PLAIN: u8 = 0x60;
-    /// The bits of a fragment header's third and fourth byte that are the offset, in bytes (RFC 8200, 4.5).
+    /// The bits of a fragment header's third and fourth byte that are the offset, in bytes (RFC
+    /// 8200, 4.5).
     pub const OFFSET: u16 = 0xfff8;
-    /// The flag beside the offset, of all fragments but the last.
+    /// The flag in a fragment header that is set in all fragments but the last.
     pub const MORE_FRAGMENTS: u16 = 1;
-    /// The protocol of the payload, or the type of the first extension header.
+    /// The offset of the payload's protocol, or of the first extension header's type.
     pub const PROTOCOL_AT: usize = 6;
-    /// Source and destination.
+    /// The position of the source address and the destination address.
     pub const ADDRESSES: Range<usize> = 8..40;
 }
 
@@ -232,24 +239,25 @@ pub mod ipv6 {
 pub mod tcp {
     /// The length of a header without options.
     pub const BYTES: usize = 20;
-    /// The word with the header's length, in its upper four bits, and the flags.
+    /// The offset of the word that contains the header's length in its upper four bits, and the
+    /// flags.
     pub const FLAGS_AT: usize = 12;
-    /// The checksum.
+    /// The offset of the checksum.
     pub const CHECKSUM_AT: usize = 16;
 
     /// All flags in the word at [`FLAGS_AT`].
     pub const FLAGS: u16 = 0x01ff;
     /// The sender has no more data.
     pub const FIN: u16 = 0x001;
-    /// Sequence numbers start here.
+    /// The segment opens a connection: sequence numbers start here.
     pub const SYN: u16 = 0x002;
     /// The connection is reset.
     pub const RST: u16 = 0x004;
     /// The receiver should not wait for more data.
     pub const PSH: u16 = 0x008;
-    /// The header has an acknowledgement number.
+    /// The header has a valid acknowledgement number.
     pub const ACK: u16 = 0x010;
-    /// The header has an urgent pointer.
+    /// The header has a valid urgent pointer.
     pub const URG: u16 = 0x020;
     /// A router marked congestion (RFC 3168).
     pub const ECE: u16 = 0x040;
@@ -261,9 +269,9 @@ pub mod tcp {
 pub mod udp {
     /// The length of a header.
     pub const BYTES: usize = 8;
-    /// The length of header and data.
+    /// The offset of the length of header and data.
     pub const LENGTH_AT: usize = 4;
-    /// The checksum. Zero means that there is none.
+    /// The offset of the checksum. Zero means that the packet has no checksum.
     pub const CHECKSUM_AT: usize = 6;
 }
 
@@ -275,9 +283,10 @@ pub mod sctp {
 
 /// The ICMP header (RFC 792), and its types.
 pub mod icmp {
-    /// The length of a header: type, code, checksum, and four bytes whose meaning depends on the type. ICMPv6 has the same.
+    /// The length of an ICMP or ICMPv6 header: type, code, checksum, and four bytes whose meaning
+    /// depends on the type.
     pub const BYTES: usize = 8;
-    /// The checksum. ICMPv6 has it in the same place.
+    /// The offset of the checksum in an ICMP or ICMPv6 header.
     pub const CHECKSUM_AT: usize = 2;
 
     /// Echo reply.
@@ -289,14 +298,15 @@ pub mod icmp {
     /// Time exceeded.
     pub const TIME_EXCEEDED: u8 = 11;
 
-    /// Types that quote a packet: unreachable, source quench, redirect, time exceeded, parameter problem (RFC 792).
+    /// ICMP types that quote a packet: unreachable, source quench, redirect, time exceeded,
+    /// parameter problem (RFC 792).
     pub const ERRORS: [u8; 5] = [UNREACHABLE, 4, 5, TIME_EXCEEDED, 12];
-    /// Types that have an identifier, requests and replies: echo, timestamp, information (RFC 792), address mask (RFC 950),
-    /// extended echo (RFC 8335).
+    /// ICMP requests and replies that have an identifier: echo, timestamp, information (RFC 792),
+    /// address mask (RFC 950), extended echo (RFC 8335).
     pub const QUERIES: [u8; 10] = [ECHO_REPLY, ECHO, 13, 14, 15, 16, 17, 18, 42, 43];
 }
 
-/// The types of ICMPv6. Its header is as long as that of [`icmp`].
+/// The types of ICMPv6. An ICMPv6 header is as long as an ICMP header: see [`icmp`].
 pub mod icmp6 {
     /// Destination unreachable (RFC 4443).
     pub const UNREACHABLE: u8 = 1;
@@ -304,7 +314,7 @@ pub mod icmp6 {
     pub const TOO_BIG: u8 = 2;
     /// Time exceeded (RFC 4443).
     pub const TIME_EXCEEDED: u8 = 3;
-    /// Types below this are errors (RFC 4443, 2.1).
+    /// The smallest type that is not an error (RFC 4443, 2.1).
     pub const FIRST_INFORMATIONAL: u8 = 128;
     /// Echo request (RFC 4443).
     pub const ECHO: u8 = 128;
@@ -319,8 +329,9 @@ pub mod icmp6 {
     /// Redirect (RFC 4861), the last type of neighbour discovery.
     pub const REDIRECT: u8 = 137;
 
-    /// Types that quote a packet: unreachable, packet too big, time exceeded, parameter problem (RFC 4443).
+    /// ICMPv6 types that quote a packet: unreachable, packet too big, time exceeded, parameter
+    /// problem (RFC 4443).
     pub const ERRORS: [u8; 4] = [UNREACHABLE, TOO_BIG, TIME_EXCEEDED, 4];
-    /// Types that have an identifier: echo (RFC 4443), extended echo (RFC 8335).
+    /// ICMPv6 types that have an identifier: echo (RFC 4443), extended echo (RFC 8335).
     pub const QUERIES: [u8; 4] = [ECHO, ECHO_REPLY, 160, 161];
 }

@@ -1,4 +1,4 @@
-//! The queues of an interface, which ethtool calls channels: `ethtool -l`.
+//! The queues of an interface, which ethtool calls channels (`ethtool -l`).
 
 use std::io;
 
@@ -12,34 +12,36 @@ const ETHTOOL_A_CHANNELS_RX_COUNT: u16 = 6;
 const ETHTOOL_A_CHANNELS_TX_COUNT: u16 = 7;
 const ETHTOOL_A_CHANNELS_COMBINED_COUNT: u16 = 9;
 
-/// How many queues of an interface are in use. The kernel leaves out kinds that the driver does not have; those are 0 here.
+/// The numbers of an interface's queues that are in use. A kind of queue that the driver does not
+/// have counts as 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
     /// Queues that only receive.
     pub rx: u32,
     /// Queues that only send.
     pub tx: u32,
-    /// Queues that do both.
+    /// Queues that receive and send.
     pub combined: u32,
 }
 
 impl Channels {
-    /// How many queues receive.
+    /// Returns the number of queues that receive.
     pub fn receiving(&self) -> u32 {
         self.rx.saturating_add(self.combined)
     }
 
-    /// How many queues send.
+    /// Returns the number of queues that send.
     pub fn sending(&self) -> u32 {
         self.tx.saturating_add(self.combined)
     }
 }
 
 impl Ethtool {
-    /// The queues of the interface of this name.
+    /// Returns the numbers of queues of the interface with this name.
     ///
     /// # Errors
-    /// If there is no such interface, its driver does not report them, or the kernel does not reply.
+    /// Fails if no interface has this name, its driver does not report queues, or the kernel does
+    /// not reply.
     pub fn channels(&mut self, interface: &str) -> io::Result<Channels> {
         let reply = self.get(ETHTOOL_MSG_CHANNELS_GET, interface)?;
         let count = |kind| find(&reply, kind).and_then(|count| parse_u32(count).ok()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The features of an interface, which are mostly offloads: `ethtool -k`.
+//! The features of an interface, which are mostly offloads (`ethtool -k`).
 
 use std::io;
 
@@ -12,7 +12,7 @@ const ETHTOOL_A_BITSET_BITS: u16 = 3;
 const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
 
-/// The features of an interface, by the kernel's names: `rx-gro`, `rx-lro`, `rx-hashing`.
+/// The features of an interface, with the kernel's names: `rx-gro`, `rx-lro`, `rx-hashing`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// The features that are on.
@@ -22,17 +22,17 @@ pub struct Features {
 }
 
 impl Features {
-    /// Whether this feature is on.
+    /// Returns true if the feature with this name is on.
     pub fn is_on(&self, name: &str) -> bool {
         self.on.iter().any(|other| other == name)
     }
 }
 
 impl Ethtool {
-    /// The features of the interface of this name.
+    /// Returns the features of the interface with this name.
     ///
     /// # Errors
-    /// If there is no such interface, or the kernel does not reply.
+    /// Fails if no interface has this name, or the kernel does not reply.
     pub fn features(&mut self, interface: &str) -> io::Result<Features> {
         let reply = self.get(ETHTOOL_MSG_FEATURES_GET, interface)?;
         let names = |set| find(&reply, set).map(bit_names).unwrap_or_default();
@@ -40,7 +40,7 @@ impl Ethtool {
     }
 }
 
-/// The names in a bitset that lists the bits that are set.
+/// Returns the names of the bits in a bitset that lists only set bits.
 fn bit_names(bitset: &[u8]) -> Vec<String> {
     let bits = each(find(bitset, ETHTOOL_A_BITSET_BITS).unwrap_or_default());
     let bits = bits.filter(|(kind, _)| *kind == ETHTOOL_A_BITSET_BITS_BIT);

@@ -1,15 +1,15 @@
-//! A round of AES by the cryptographic extension of 64-bit Arm. Its instructions add the round key before SubBytes, so the key of
-//! AESE is zero here, and the round key is added after MixColumns, as AES-NI does.
+//! A round of AES with the cryptographic extension of 64-bit Arm. The instruction AESE adds the
+//! round key before SubBytes. Therefore AESE gets a key of zero here, and the round key is added
+//! after MixColumns, as AES-NI does.
 
 use core::arch::aarch64::{
     uint8x16_t, vaeseq_u8, vaesmcq_u8, vcombine_u64, vcreate_u64, vdupq_n_u8, veorq_u8, vgetq_lane_u32,
     vreinterpretq_u8_u64, vreinterpretq_u32_u8,
 };
 
-/// The state of AES.
 pub(super) type Block = uint8x16_t;
 
-/// Whether this CPU has AES.
+/// Returns true if this CPU has AES instructions.
 pub(super) fn is_there() -> bool {
     std::arch::is_aarch64_feature_detected!("aes")
 }
@@ -32,14 +32,14 @@ pub(super) fn xor(a: Block, b: Block) -> Block {
     unsafe { veorq_u8(a, b) }
 }
 
-/// The first four bytes.
+/// Returns the first four bytes of the state.
 #[inline(always)]
 pub(super) fn low(state: Block) -> u32 {
     // SAFETY: 64-bit Arm has NEON.
     unsafe { vgetq_lane_u32::<0>(vreinterpretq_u32_u8(state)) }
 }
 
-/// SubBytes, ShiftRows and MixColumns, then the round key.
+/// Applies SubBytes, ShiftRows and MixColumns, and then adds the round key.
 ///
 /// # Safety
 ///

@@ -1,8 +1,8 @@
 //! `steerage`: receive packet steering in user space, from the command line.
 //!
 //! This file runs the command, prints the one line of an error, and sets the exit code. The program
-//! is a library so that fuzz targets can call its parsers, and tests can go through its options. Nothing else
-//! uses the library. A module imports only modules that are below it in this table:
+//! is a library so that fuzz targets can call its parsers, and tests can go through its options. No
+//! other program uses the library. A module imports only modules that are below it in this table:
 //!
 //! | module | what it does |
 //! |---|---|

@@ -50,7 +50,8 @@ pub(crate) struct LiveFlows {
 struct LiveFlow {
     record: FlowRecord,
     changed: Instant,
-    /// The rates of both directions together: bytes and packets per second.
+    /// The rates of the flow, for both directions together: bytes per second, and packets per
+    /// second.
     rates: [f64; 2],
 }
 
@@ -160,11 +161,12 @@ pub(crate) struct Keys {
 
 impl Keys {
     /// Starts reading keys, if standard input is a terminal and this process runs in its
-    /// foreground. The kernel would stop a process in the background. Call this before the sandbox
-    /// is entered.
+    /// foreground. The kernel would stop a process that reads the terminal from the background.
+    /// Call `take` before the sandbox is entered.
     pub(crate) fn take() -> Option<Self> {
         let stdin = io::stdin();
-        // A terminal of another session has no foreground for us, and stops no process of ours.
+        // A terminal of another session does not count this process as a background process, and
+        // does not stop it.
         let in_background = tcgetpgrp(&stdin).is_ok_and(|foreground| foreground != rustix::process::getpgrp());
         if !terminal::can_redraw() || in_background {
             return None;

@@ -16,8 +16,8 @@ use crate::units::{counted, grouped, percent, rate, size, time};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The maximum number of CPUs in the table: the busiest CPUs. With its first and last line, the
-/// table fits a terminal of 24 lines.
+/// The maximum number of CPUs in the table: the busiest CPUs. Together with its first and last
+/// line, the table fits a terminal of 24 lines.
 const CPUS_SHOWN: usize = 16;
 
 /// The width of the progress bar, without its ends.
@@ -25,14 +25,15 @@ const BAR_WIDTH: usize = 76;
 
 #[derive(Debug)]
 pub(crate) struct LiveTable {
-    /// The time of the next drawing, or `None` for never.
+    /// The time at which the table is drawn next. `None` if the table is never drawn.
     due: Option<Instant>,
     lines: usize,
     table: Vec<String>,
     before: Counters,
     ends: RunEnds,
     start: Instant,
-    /// The meters, and the flows that are shown instead of the CPUs. Only `meter` has them.
+    /// The meters, and the flows that are shown instead of the CPUs. `None` for all commands except
+    /// `meter`.
     flows: Option<(Metering, LiveFlows)>,
 }
 
@@ -133,8 +134,8 @@ impl LiveTable {
         }
     }
 
-    /// Draws the last table again. Without this, a run that reports every second would hardly show
-    /// its table.
+    /// Draws the last table again. Without `redraw`, a run that reports every second would hardly
+    /// show its table.
     pub(crate) fn redraw(&mut self) {
         if self.due.is_some() && !self.table.is_empty() {
             self.draw();
@@ -156,7 +157,7 @@ fn show(frame: &str) {
     let _ = io::stderr().lock().write_all(frame.as_bytes());
 }
 
-/// The counters at a point in time. The difference of two gives rates.
+/// The counters at a point in time. Rates are computed from the difference of two such values.
 #[derive(Debug)]
 struct Counters {
     at: Instant,
@@ -213,13 +214,14 @@ fn bar(done: u64, all: u64) -> String {
     format!("[{}{}]", "=".repeat(filled), " ".repeat(BAR_WIDTH - filled))
 }
 
-/// The remaining time at the average rate so far. `None` if nothing is done yet.
+/// The remaining time of the run, computed from the average rate so far. `None` if nothing is done
+/// yet.
 fn rest(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
     (done > 0).then(|| elapsed.mul_f64(all.saturating_sub(done) as f64 / done as f64))
 }
 
 /// The text for the part of the files that has been read, and for the remaining time, as far as
-/// these are known.
+/// both are known.
 fn progress(read: Option<(u64, Option<u64>)>, left: Option<Duration>) -> String {
     let read = match read {
         Some((read, Some(total))) if total > 0 => {
@@ -302,7 +304,7 @@ mod tests {
         assert_eq!(of_file(2 * gib, gib, seconds(1)), "; 100 % of 1.0 GiB read, 0.0 ms left");
         assert_eq!(of_file(0, gib, seconds(1)), "; 0 % of 1.0 GiB read");
         assert_eq!(progress(Some((3 << 20, None)), None), "; 3.0 MiB read");
-        // A run without files that has an end, and one that has none.
+        // A run without files that has an end, and a run without files that has no end.
         assert_eq!(progress(None, rest(seconds(10), 500, 1000)), "; 10.0 s left");
         assert_eq!(progress(None, None), "");
     }

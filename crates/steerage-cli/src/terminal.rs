@@ -38,8 +38,8 @@ const COLUMNS_DEFAULT: usize = 80;
 /// The minimum plausible width. A terminal that reports less does not know its width.
 const COLUMNS_MIN: usize = 40;
 
-/// Quotes `word` if necessary, so that a shell reads it as one word. Control characters become
-/// escapes, which a terminal does not execute, and which a shell converts back.
+/// Quotes `word` if necessary, so that a shell reads it as one word. Control characters are written
+/// as escape notation, which a terminal does not execute, and which a shell converts back.
 pub(crate) fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -119,8 +119,8 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let asked = Arc::clone(&jobs);
     options.on_stop = Some(StopHook::new(move |by| {
         asked.stop(by == EndedBy::Signal);
-        // If the input can wait, the run ends when the jobs have read all of their packets.
-        // Otherwise the run ends at once.
+        // If the input can wait, the run ends when the jobs have read all of their packets. If the
+        // input cannot wait, the run ends at once.
         !asked.can_wait
     }));
     let watch = Watch { jobs: &jobs, console: &console, stopper, capture: options.capture.clone() };
@@ -304,7 +304,8 @@ fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     run.report.json = args.output.json;
     // A virtual CPU is a thread that the scheduler can move to any CPU that the jobs leave idle.
     run.cpus.virtual_cpus = Some(1);
-    // With a single CPU there is nothing to decide, so the policy needs no measurements.
+    // With a single CPU, the policy has nothing to decide, so use a policy that needs no
+    // measurements.
     run.cpus.policy = "hash".to_owned();
     run.sandbox = args.sandbox.clone();
     if args.inputs.iter().any(|input| is_synthetic(input)) {

@@ -7,7 +7,8 @@
 //! | `hash` | the flow hash |
 //! | `interrupts` | begins polling on the CPUs that get a card's interrupts |
 //!
-//! This file combines the parts, and drops the program's privileges after the devices are open.
+//! This file uses these modules to build the instance, and drops the program's privileges after the
+//! devices are open.
 
 mod cpus;
 mod devices;
@@ -94,7 +95,8 @@ pub(crate) struct SendOptions<O> {
     /// The maximum number of packets that the handler originates at a time.
     pub(crate) originated: usize,
     pub(crate) outputs: O,
-    /// How inputs that can wait end, if not when they have no more packets.
+    /// What decides when inputs that can wait end. `None` if such inputs end when they have no more
+    /// packets.
     pub(crate) input_end: Option<InputEnd>,
 }
 

@@ -56,7 +56,7 @@ impl ReportSources {
         };
         let flows = self.meters.as_ref().map(so_far);
         let mut document = Document::new(started, ended_by, snapshot);
-        // The time of the run, without that of its preparation.
+        // The elapsed time of the run, without the time of the run's preparation.
         document.snapshot.elapsed = start.elapsed();
         document.capture = self.capture.as_deref().map(Recorded::of);
         document.app.forward = self.forwarding.as_deref().map(ForwardReport::of);

@@ -15,15 +15,16 @@ use crate::units::counted;
 pub(super) struct Event {
     pub(super) at: Duration,
     pub(super) what: String,
-    /// Whether packets were lost because of the event, or will be.
+    /// Whether packets were lost, or will be lost, because of the event.
     pub(super) is_bad: bool,
 }
 
-/// The drop reasons that belong to a queue. The others are reported for the CPU, which says more.
+/// The drop reasons that belong to a queue. Other drop reasons are reported for the CPU, which says
+/// more.
 const OF_QUEUES: [DropReason; 3] = [DropReason::Device, DropReason::NoPage, DropReason::Moving];
 
-/// The events, in the order of the report. `dropping` has the places and reasons of continuing
-/// drops, of which only the start and the end are events.
+/// The events between two snapshots, in the order of the report. `dropping` has the places and
+/// reasons of drops that continue. Only the start and the end of such drops are events.
 pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |what: String, is_bad| events.push(Event { at: now.elapsed, what, is_bad });
@@ -63,7 +64,7 @@ pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
     events
 }
 
-/// The places where packets were dropped in between, and the reasons.
+/// The places where packets were dropped between the two snapshots, and the reasons for the drops.
 fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     let rose = |old: &Drops, new: &Drops, of_queues: bool| -> Vec<DropReason> {
         let reasons = new.iter().filter(|(reason, packets)| *packets > old.get(*reason)).map(|(reason, _)| reason);
@@ -89,7 +90,7 @@ pub(super) fn mask(cpus: &[CpuId]) -> String {
     or_none(&cpus.iter().copied().collect::<CpuMask>().to_list()).to_owned()
 }
 
-/// A list of CPUs, or the word for an empty one.
+/// A list of CPUs, or the word for an empty list.
 pub(super) fn or_none(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }

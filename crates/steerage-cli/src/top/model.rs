@@ -12,7 +12,7 @@ use super::events::{self, Event};
 use super::names::Flow;
 use crate::report::{Document, Traffic};
 
-/// The most events that are kept. No screen shows more.
+/// The maximum number of events that are kept. No screen shows more events.
 const EVENTS_MAX: usize = 200;
 
 /// A report, and the traffic if this user may see it.
@@ -39,11 +39,12 @@ pub(super) struct Model {
     dropping: BTreeSet<String>,
     /// The events, the newest first.
     pub(super) events: VecDeque<Event>,
-    /// The buckets of the selected queue, from the last update and from the one before.
+    /// The buckets of the selected queue, from the last update. The next field has the buckets from
+    /// the update before.
     pub(super) buckets: Vec<Bucket>,
     buckets_before: Vec<Bucket>,
     buckets_of: usize,
-    /// Why there is no newer snapshot.
+    /// The reason for which there is no newer snapshot.
     pub(super) gone: Option<String>,
 }
 
@@ -65,7 +66,7 @@ impl Model {
     /// starts over.
     pub(super) fn take(&mut self, seen: Seen) {
         let started = self.seen.document.started;
-        // No run began in 1970: there has been no report.
+        // No run began in 1970, so this start time means that there has been no report yet.
         let is_first = started == SystemTime::UNIX_EPOCH;
         let (old, new) = (self.now(), &seen.document.snapshot);
         let same = started == seen.document.started
@@ -110,7 +111,7 @@ impl Model {
         pairs.map(|(bucket, before)| (bucket.cpu, bucket.packets.saturating_sub(before))).collect()
     }
 
-    /// Records why there is no next snapshot.
+    /// Records the reason for which there is no next snapshot.
     pub(super) fn lose(&mut self, why: String) {
         if self.gone.is_none() {
             self.note(Event { at: self.now().elapsed, what: "the run is gone".to_owned(), is_bad: false });
@@ -191,7 +192,7 @@ impl Model {
     }
 }
 
-/// The number of pages that were asked for.
+/// The number of pages that were requested from the pool.
 fn wanted(pool: &PoolSnapshot) -> u64 {
     pool.alloc_fast + pool.alloc_slow + pool.alloc_empty
 }
@@ -203,7 +204,7 @@ pub(super) struct CpuRates {
     pub(super) rate: f64,
     pub(super) share: f64,
     pub(super) busy: f64,
-    /// `None` if there were no packets.
+    /// The share of packets that this CPU handled inline. `None` if there were no packets.
     pub(super) inline: Option<f64>,
     pub(super) backlog: u64,
     pub(super) wakes: f64,
@@ -216,6 +217,6 @@ pub(super) struct QueueRates<'a> {
     pub(super) queue: &'a QueueSnapshot,
     pub(super) rate: f64,
     pub(super) drops: f64,
-    /// `None` if no page was needed.
+    /// The share of pages that came from the queue's page cache. `None` if no page was needed.
     pub(super) cache_hits: Option<f64>,
 }

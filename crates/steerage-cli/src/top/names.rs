@@ -1,11 +1,12 @@
-//! Names on the screen: short enough for the columns beside them.
+//! Names on the screen: short enough that the other columns fit.
 
 use serde::Deserialize;
 use steerage::stats::QueueSnapshot;
 
 use crate::terminal::printable;
 
-/// The most characters of a device's name that are shown. Names of interfaces have at most 15.
+/// The maximum number of characters of a device's name that are shown. Names of interfaces have at
+/// most 15.
 const DEVICE_CHARS: usize = 16;
 
 /// The name of a queue.

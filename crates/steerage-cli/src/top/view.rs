@@ -19,8 +19,8 @@ use crate::report::FlowTotals;
 use crate::terminal::printable;
 use crate::units::{bits_a_second, counted, grouped, packets_a_second, percent, plural, time};
 
-/// The rows that each section keeps if not all fit. CPUs keep most rows, and the last section is
-/// cut first.
+/// The number of rows that each section keeps if not all rows fit the screen. CPUs keep most rows,
+/// and the last section is cut first.
 const CPUS_MIN: usize = 4;
 const QUEUES_MIN: usize = 3;
 const BUCKETS_MIN: usize = 2;
@@ -28,7 +28,7 @@ const OUTPUTS_MIN: usize = 2;
 const FLOWS_MIN: usize = 1;
 const EVENTS_MIN: usize = 1;
 
-/// The width of a flow's name. The packets and bytes need the rest of 80 columns.
+/// The width of a flow's name. The flow's packets and bytes need the rest of 80 columns.
 const FLOW_CHARS: usize = 38;
 
 /// With up to this many queues, most screens show all rows.
@@ -100,7 +100,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colou
     frame.render_widget(Paragraph::new(footer(model, ui, colours)), foot);
 }
 
-/// The text for a pipe: all rows, since there is no screen to fit.
+/// The text for a pipe. The text has all rows, since there is no screen that limits them.
 pub(super) fn text(model: &Model, ui: &Ui, width: usize) -> String {
     page(model, ui, Colours::No, width, None)
         .iter()
@@ -139,7 +139,8 @@ fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<u
     lines
 }
 
-/// Shortens the sections, the last one first, until all fit. If that is not enough, the end is cut off.
+/// Shortens the sections, the last one first, until all fit. If shortened sections still do not
+/// fit, the end of the screen is cut off.
 fn fit(sections: &mut [Section], height: usize) {
     // An empty line, the heading, and the rows.
     let lines: usize = sections.iter().map(|section| 2 + section.rows.len()).sum();
@@ -148,7 +149,7 @@ fn fit(sections: &mut [Section], height: usize) {
         if over == 0 {
             return;
         }
-        // One row more is cut, since a line says how many rows are hidden.
+        // One more row is cut, to make room for the line that says how many rows are hidden.
         let cut = (over + 1).min(section.rows.len() - section.rows_min);
         section.rows.truncate(section.rows.len() - cut);
         section.hidden = cut;
@@ -210,7 +211,7 @@ fn regimes(group: &GroupSnapshot) -> Option<String> {
     }
 }
 
-/// The sign beside a number that should be 0.
+/// The sign that is shown next to a number that should be 0.
 fn sign(rate: f64) -> &'static str {
     if rate > 0.0 { " !" } else { "" }
 }

@@ -4,7 +4,7 @@
 //! There is no pool, no ledger, no limit, no move and no sleep. One writer and one reader use pages
 //! and slots in order, in batches of [`BATCH`]. The hand-over consists of two positions: the
 //! writer's `written` and the reader's `read`. Benchmarks compare the receive path with this loop,
-//! and nothing else uses the loop.
+//! and no other code uses the loop.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;

@@ -38,7 +38,7 @@ pub struct FrameOptions {
     pub list: usize,
     /// The number of flows, at most 2^24, because each flow has its own address.
     pub flows: u32,
-    /// The number of frames in all.
+    /// The total number of frames.
     pub frames: u64,
 }
 

@@ -83,13 +83,13 @@ pub struct Analysis {
     pub flows: Vec<AnalyzedFlow>,
     /// The number of packets of flows beyond [`ANALYSIS_FLOWS_MAX`].
     pub beyond: u64,
-    /// Packets in tunnels, by the type of the innermost tunnel.
+    /// The traffic in tunnels. The key is the type of the innermost tunnel.
     pub tunnels: HashMap<HeaderKind, Volume>,
     /// The number of distinct flows according to the outermost headers of tunnelled packets.
     pub outer_flows: usize,
     /// The number of fragments.
     pub fragments: u64,
-    /// The number of packets without a known flow, by reason.
+    /// The number of packets without a known flow. The key is the reason.
     pub unparsed: BTreeMap<String, u64>,
     /// The packet whose number was requested, if there was one.
     pub packet_detail: Option<PacketDetail>,

@@ -7,8 +7,9 @@
 //!   no cleanup is necessary yet. USR1 is stored for later.
 //! - From [`EarlySignals::hold`] on, the signals are blocked in all threads, and wait until the
 //!   thread of [`HeldSignals::listen`] reads them.
-//! - That thread does nothing else, so nothing can keep it from ending the process at the second INT, or at the first
-//!   signal once the run only waits for other programs ([`HeldSignals::end_now`]).
+//! - The thread of `listen` does nothing else, so nothing can keep it from ending the process at
+//!   the second INT, or at the first signal once the run only waits for other programs
+//!   ([`HeldSignals::end_now`]).
 
 use std::cell::RefCell;
 use std::fs;

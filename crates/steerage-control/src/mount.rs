@@ -45,8 +45,8 @@ const KIND: &str = "fuse.steerage";
 /// The kernel checks the modes of files, and the tree checks the user of each write.
 const OPTIONS: &str = "auto_unmount,default_permissions,nosuid,nodev,noexec,noatime,subtype=steerage";
 
-/// How long the kernel may cache the names and modes of files. Modes never change, and of the names
-/// only those of devices' directories change.
+/// How long the kernel may cache the names and modes of files. Modes never change. The only names
+/// that change are the names of devices' directories.
 const TTL: Duration = Duration::from_secs(3600);
 
 /// A directory with a mounted tree that is not served yet. Readers wait until

@@ -97,7 +97,8 @@ enum Attribute {
     PolledBy(usize),
     HashSource(usize),
     Statistic(usize, Statistic),
-    /// One of the kernel's own files for a network interface, by the file's name.
+    /// One of the kernel's own files for a network interface: the index of the device, and the name
+    /// of the file.
     Interface(usize, &'static str),
     /// A text that never changes.
     Fixed(Cow<'static, str>),

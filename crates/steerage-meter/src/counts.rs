@@ -14,7 +14,8 @@ use super::writer_state::OutputCounts;
 pub struct FlowCounts {
     /// Current flows.
     pub active: u64,
-    /// Records so far: those of flows that ended or were cut, plus one for each current flow.
+    /// Records so far: the records of flows that ended or were cut, plus one record for each
+    /// current flow.
     pub total: u64,
     /// The records in `total` whose flow was evicted to make room for another flow.
     pub evicted: u64,

@@ -1,8 +1,8 @@
 //! TCP health: derives the quality of a connection from the headers of its segments.
 //!
-//! The rules are those of Wireshark's analysis of sequence numbers, so that tests can compare the
-//! counts with tshark. The analysis has 64 bytes per flow, so it ignores selective
-//! acknowledgements. `docs/meter.md` defines the counts.
+//! The rules are the same as in Wireshark's analysis of sequence numbers, so that tests can compare
+//! the counts with tshark. The state of the analysis has room for only 64 bytes per flow, so the
+//! analysis ignores selective acknowledgements. `docs/meter.md` defines the counts.
 
 use serde::Serialize;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};

@@ -127,7 +127,7 @@ pub struct MeterReport {
 /// The results of all CPUs.
 #[derive(Clone, Debug)]
 pub struct Metered {
-    /// The number of records, including those of flows that were still open at the end.
+    /// The number of records, including the records of flows that were still open at the end.
     pub total: u64,
     /// The number of records whose flow was evicted.
     pub evicted: u64,

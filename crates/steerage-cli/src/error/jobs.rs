@@ -1,4 +1,4 @@
-//! Errors of `parallel`, and its exit codes, which are those of GNU parallel.
+//! Errors of `parallel`, and its exit codes, which are the same as those of GNU parallel.
 
 use std::io;
 use std::path::{Path, PathBuf};

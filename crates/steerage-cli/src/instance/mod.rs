@@ -122,8 +122,8 @@ where
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
     let signals = signals::install()?;
-    // The command line is parsed first, so that its mistakes are reported even if a device does not
-    // exist.
+    // The command line is parsed first, so that mistakes in the command line are reported even if a
+    // device does not exist.
     let cpus = CpuSelection::parse(&args.cpus)?;
     let builder = cpus.apply(steering_builder(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;

@@ -78,7 +78,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A report with these counts.
+    /// A report with the counts of `document`.
     pub(crate) fn new(document: Document) -> Self {
         Self { document, flows: None, sandbox: None, verbose: false, last: None }
     }

@@ -19,7 +19,7 @@ use crate::program::{Ends, report};
 /// A timeout that exceeds the start and the end of any collector.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The captures of these tests. They have fragments, ICMP, TCP, IPv6, tunnels, and tags.
+/// The captures of these tests. The captures have fragments, ICMP, TCP, IPv6, tunnels, and tags.
 const CAPTURES: [&str; 7] = [
     "afs.pcap",
     "dns_tcp.pcap",

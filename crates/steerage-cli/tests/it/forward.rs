@@ -409,8 +409,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     stop(started);
 }
 
-/// The run uses none of the kernel's routes. It gets only neighbours and its own addresses from the
-/// kernel.
+/// The run uses none of the kernel's routes. The run gets only neighbours and its own addresses
+/// from the kernel.
 #[test]
 fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     let Some(net) = Net::new() else { return };

@@ -174,7 +174,7 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
     let mut slow = File::open(&pipe).unwrap();
     let mut run = Started::of(child);
     // A source that can wait fills half of a CPU's share of the buffer (8 MiB). The reader begins
-    // when little of that room is left. The rest of the FIFO's packets, of 75 MB in all, does not
+    // when little of this half is left. The rest of the FIFO's packets, of 75 MB in all, does not
     // fit into the buffer.
     wait_until(&mut run, "a full buffer", |report| {
         report["snapshot"]["outputs"][0]["held"].as_u64() > Some((7 << 20) / 1500)

@@ -76,7 +76,7 @@ fn a_file_is_opened_again_and_by_other_programs() {
 }
 
 /// Other programs' descriptors may be open in this process too, so a job's descriptors are compared
-/// with those of the other job.
+/// with the descriptors of the other job.
 #[test]
 fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
     let scratch = Scratch::new();

@@ -650,8 +650,9 @@ fn the_owner_of_a_directory_does_not_choose_who_reads() {
     if !is_root() {
         return;
     }
-    /// linux/posix_acl_xattr.h: the version, and entries of a tag, permissions and a user. They are those of the owner, of
-    /// the other user, of the group, the most for users and groups, and of others.
+    /// linux/posix_acl_xattr.h: the version, and entries of a tag, permissions and a user. The
+    /// entries are for the owner, for the other user, for the group, for the mask (the maximum for
+    /// users and groups), and for all others.
     const ENTRIES: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, NOBODY), (4, 7, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();

@@ -67,9 +67,9 @@ fn what_cannot_be_sent_is_said() {
     }
 }
 
-/// A capture in pcap with nanoseconds, of one link type: the captured and the original length of
-/// each packet, whose bytes are those of an IPv4 packet to 10.0.0.2 after an Ethernet header, if
-/// there is one.
+/// A capture in pcap with nanoseconds, of one link type. `packets` has the captured and the
+/// original length of each packet. Each packet is an IPv4 packet to 10.0.0.2, after an Ethernet
+/// header if the link type has one.
 fn pcap(name: &str, link: u32, packets: &[(usize, usize)]) -> String {
     let path = place(name);
     let word = |bytes: &mut Vec<u8>, word: u32| bytes.extend_from_slice(&word.to_le_bytes());

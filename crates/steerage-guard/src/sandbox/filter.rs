@@ -66,9 +66,9 @@ pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
 }
 
-/// A program that leaves the sockets open that the other program names, although `close` succeeds.
-/// If such a socket were closed, the kernel could give its number to another socket, such as that
-/// of the next client.
+/// A program for the sockets that the program of [`allow`] names: it keeps these sockets open,
+/// because `close` succeeds without any effect. If such a socket were closed, the kernel could give
+/// its number to another socket, such as that of the next client.
 pub(crate) fn keep_open(sockets: &Sockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let named = sockets.packet.iter().chain(sockets.udp.iter().flatten());
     let rule = |socket: &RawFd| {

@@ -89,7 +89,8 @@ impl Shape {
     }
 }
 
-/// The first template id after those of flows. Options templates use the ids from here on.
+/// The first template id after the template ids of flows. Options templates use the ids from here
+/// on.
 pub(super) const OPTIONS_FROM: u16 = TEMPLATES_FROM + Shape::ALL as u16;
 
 type Direction = (Traffic, u16, TcpDirection);

@@ -149,9 +149,9 @@ pub struct Experiment {
     pub(crate) skipped: Vec<String>,
     pub(crate) rounds: usize,
     pub(crate) cpus: Vec<usize>,
-    /// The number of CPUs, from the first on, whose distance is measured around each run. The value
-    /// is the highest number of CPUs that any case uses, so that near and far mean the same for all
-    /// cases.
+    /// The distance of this many CPUs, starting with the first CPU, is measured before and after
+    /// each run. The value is the highest number of CPUs that any case uses, so that near and far
+    /// mean the same for all cases.
     pub(crate) probed_cpus: usize,
     takes: Duration,
 }

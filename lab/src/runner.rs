@@ -134,7 +134,7 @@ fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<
 fn progress(text: &str) {
     if io::stderr().is_terminal() {
         let text: String = text.chars().take(PROGRESS_WIDTH).collect();
-        // An error means that standard error is closed.
+        // A failed write means that standard error is closed.
         let _ = write!(io::stderr(), "\r{text}\x1b[K");
     }
 }

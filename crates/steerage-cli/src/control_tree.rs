@@ -117,6 +117,6 @@ fn note_no_socket(why: &str, quiet: bool) {
         return;
     }
     let line = format!("no control socket: {why}; name one by --socket PATH, or none by --socket none");
-    // An error means that standard error is closed.
+    // A failed write means that standard error is closed.
     let _ = writeln!(io::stderr(), "{}", printable(&line));
 }

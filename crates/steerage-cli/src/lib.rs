@@ -87,7 +87,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Usage(error)) => usage::answer(&error, &arguments),
         Err(error) => {
-            // An error means that standard error is closed, so only the exit code remains.
+            // A failed write means that standard error is closed, so only the exit code remains.
             let _ = writeln!(std::io::stderr(), "steerage: {}", printable(&error.to_string()));
             error.exit_code()
         }

@@ -307,7 +307,7 @@ fn enter_packet_thread(filter: &ThreadFilter) -> Result<(), String> {
 }
 
 fn warn(what: &str) {
-    // An error means that standard error is closed.
+    // A failed write means that standard error is closed.
     let _ = writeln!(io::stderr(), "steerage: {what}");
 }
 
@@ -318,7 +318,7 @@ fn without_backtraces() {
         std::panic::set_hook(Box::new(|panic| {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("without a name");
-            // An error means that standard error is closed.
+            // A failed write means that standard error is closed.
             let _ = writeln!(io::stderr(), "thread '{name}': {panic}; with --no-sandbox it has a backtrace");
         }));
     }

@@ -310,7 +310,8 @@ impl Columns for Adding<'_> {
 /// written when the footer is written, and the footer lists only groups that are completely in the
 /// file.
 pub(super) struct Parquet {
-    /// Writes to memory. Each complete group is copied from there to the file.
+    /// The Parquet encoder, which writes to memory. Each complete group is copied from memory to
+    /// the file.
     writer: SerializedFileWriter<Vec<u8>>,
     columns: Vec<Column>,
     rows: usize,

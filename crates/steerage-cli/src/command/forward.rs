@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         let interfaces = router_interfaces(&devices)?;
         let updater = RouteUpdater::new(&interfaces, &args.route, Arc::clone(ours))?;
         if !run.report.quiet {
-            // An error means that standard error is closed.
+            // A failed write means that standard error is closed.
             updater.notes(&interfaces).iter().for_each(|note| drop(writeln!(io::stderr(), "{note}")));
         }
         let _ = route_updater.set(updater);

@@ -150,7 +150,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let summary = Summary::new(summaries, snapshot, started.elapsed(), (split_cpu, merge_cpu)).filtered(filtered);
     let text = if args.output.json { summary.json().map_err(EndingError::Report)? } else { summary.text() };
     if args.output.json || !args.output.quiet {
-        // An error means that standard error is closed.
+        // A failed write means that standard error is closed.
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 

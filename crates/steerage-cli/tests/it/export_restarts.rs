@@ -114,7 +114,7 @@ impl Stop {
 }
 
 fn say(text: std::fmt::Arguments<'_>) {
-    // An error means that standard error is closed.
+    // A failed write means that standard error is closed.
     let _ = writeln!(io::stderr(), "{text}");
 }
 

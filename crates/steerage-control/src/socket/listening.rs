@@ -85,9 +85,9 @@ impl Listening {
     /// Listens at `path`. Creates the last directory of the path if it does not exist, and replaces
     /// a dead socket of this user.
     ///
-    /// The directory must belong to root or to this user. No other user may be able to write to it,
-    /// unless it is sticky like /tmp, because a user who can rename files could replace the socket.
-    /// The path is walked by the rules of [`steerage_guard::path`].
+    /// The directory must belong to root or to this user. No other user may be able to write to the
+    /// directory, unless the directory is sticky like /tmp, because a user who can rename files
+    /// could replace the socket. The path is walked by the rules of [`steerage_guard::path`].
     ///
     /// # Errors
     /// If the directory is unsafe, the name is taken, or the kernel refuses.

@@ -66,8 +66,8 @@ impl Tree {
     }
 
     fn mask_in_force(&self, queue: usize) -> CpuMask {
-        // A write sets `pending` under this lock before anything changes, so that a new mask is
-        // never shown before it takes effect.
+        // A write sets `pending` under this lock before it changes the mask or any bucket, so that
+        // a new mask is never shown before it takes effect.
         let masks = locked(&self.masks);
         let known = &masks.queues[queue];
         if masks.pending == Some(queue) {

@@ -51,8 +51,8 @@ const IPV6: u32 = 2;
 const ARP: u32 = 4;
 const NEIGHBOUR_DISCOVERY: u32 = 8;
 const HAS_PORTS: u32 = 16;
-/// The frame is a fragment, or may be one because it has more extension headers than the program
-/// reads. A card may give the fragments of a datagram different hashes.
+/// The frame is a fragment, or may be a fragment because the frame has more extension headers than
+/// the program reads. A card may give the fragments of a datagram different hashes.
 const FRAGMENT: u32 = 32;
 
 /// The IPv6 extension headers that encode their length in the same way.

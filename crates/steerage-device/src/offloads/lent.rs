@@ -49,7 +49,7 @@ pub(crate) trait Source {
     /// Handles an error that does not concern the queue. Returns any other error.
     ///
     /// # Errors
-    /// The error that was passed in.
+    /// The error that was passed in, if it concerns the queue.
     fn forgive(&mut self, error: io::Error) -> io::Result<()> {
         Err(error)
     }

@@ -1,10 +1,10 @@
 //! The minimum cost of the receive path: one CPU writes frames into pages and hands them to another
-//! CPU, with nothing else.
+//! CPU, without any further work.
 //!
 //! There is no pool, no ledger, no limit, no move and no sleep. One writer and one reader use pages
 //! and slots in order, in batches of [`BATCH`]. The hand-over consists of two positions: the
 //! writer's `written` and the reader's `read`. Benchmarks compare the receive path with this loop,
-//! and nothing else uses the loop.
+//! and no other code uses the loop.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -20,10 +20,11 @@ pub const BATCH: usize = 32;
 /// The length of a frame.
 pub const FRAME_BYTES: usize = 64;
 
-/// The number of pages, and of slots.
+/// The number of pages, which is also the number of slots.
 const PAGES: u64 = 1024;
 
-/// Not a multiple of 1024 bytes, so that the first lines of pages do not share a few cache sets.
+/// The size of a page: not a multiple of 1024 bytes, so that the first lines of pages do not share
+/// a few cache sets.
 const PAGE_BYTES: usize = 2112;
 
 /// The description of a frame for the reader, as large as a slot of the path.
@@ -80,8 +81,8 @@ pub struct BareReader {
     read: u64,
 }
 
-/// Creates both ends. If the writer `prefetches`, it fetches the pages of the next batch while it
-/// writes a batch.
+/// Creates both ends. If the writer `prefetches`, it prefetches the pages of the next batch into
+/// the CPU's cache while it writes a batch.
 ///
 /// # Errors
 /// [`RegionError`] if there is no memory.
@@ -101,8 +102,8 @@ pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
 }
 
 impl BareWriter {
-    /// Writes a batch. Returns true if there was room for it. `write` writes a frame and returns
-    /// its hash.
+    /// Writes a batch. Returns true if there was room for the batch. `write` writes a frame and
+    /// returns its hash.
     #[inline(always)]
     pub fn write(&mut self, mut write: impl FnMut(&mut [u8; FRAME_BYTES]) -> u32) -> bool {
         let Self { shared, written, read, prefetches } = self;
@@ -134,7 +135,7 @@ impl BareWriter {
 }
 
 impl BareReader {
-    /// Reads the frames of at most one batch, each with its hash. Returns their number.
+    /// Reads the frames of at most one batch, each with its hash. Returns the number of frames.
     #[inline(always)]
     pub fn read(&mut self, mut each: impl FnMut(&[u8; FRAME_BYTES], u32)) -> usize {
         let Self { shared, read } = self;
@@ -170,7 +171,7 @@ fn prefetch_read(line: *const u8) {
     let _ = line;
 }
 
-/// Fetches a cache line for writing, and removes it from the other CPUs' caches.
+/// Prefetches a cache line for writing, and removes it from the other CPUs' caches.
 #[inline(always)]
 fn prefetch_write(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

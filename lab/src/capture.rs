@@ -14,8 +14,8 @@ const RECORD_BYTES: usize = 16;
 
 const PACKETS_A_SECOND: u32 = 1_000_000;
 
-/// The flows of the packets in their order: random, so that no cache can predict them. `lab/peers/capture/generate.c` makes the same
-/// captures.
+/// The flows of the packets in their order: the order is random, so that no cache can predict the
+/// flows. `lab/peers/capture/generate.c` makes the same captures.
 fn flows_of_packets(packets: u32, flows: u32) -> impl Iterator<Item = u32> {
     let mut random = SplitMix64::new(0);
     (0..packets).map(move |_| (random.draw() % u64::from(flows)) as u32)
@@ -39,7 +39,7 @@ pub fn capture(packets: u32, flows: u32) -> Vec<u8> {
     file
 }
 
-/// The number of flows in that capture.
+/// The number of flows in a [`capture`] with these arguments.
 pub fn flows_in(packets: u32, flows: u32) -> u64 {
     let mut seen = vec![false; flows as usize];
     flows_of_packets(packets, flows).for_each(|flow| seen[flow as usize] = true);
@@ -95,7 +95,7 @@ impl Read for RepeatedCapture {
     }
 }
 
-/// Both ends of a flow and its protocol, the lower end first, and its counts.
+/// A flow: both endpoints, the lower endpoint first, then the protocol and the counts.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     ends: [u64; 2],

@@ -14,7 +14,7 @@ use crate::runs::CpuPair;
 /// The settings that all experiments share.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The CPUs to use, at least one. The first one receives.
+    /// The CPUs to use, at least one CPU. The first CPU receives.
     pub cpus: Vec<usize>,
     /// The number of runs of each case. `None` selects the experiment's own number.
     pub rounds: Option<usize>,
@@ -34,7 +34,7 @@ pub struct Settings {
 /// The shortest run. In a shorter run, the start and the end would take most of the time.
 pub const SECONDS_MIN: Duration = Duration::from_millis(1);
 
-/// The longest run. An experiment needs no more.
+/// The longest run. No experiment needs longer runs.
 pub const SECONDS_MAX: Duration = Duration::from_secs(3600);
 
 /// The default time for which each run is measured: long compared with the start of a run, and so
@@ -76,8 +76,8 @@ impl Settings {
         if balances { self.warm_up } else { self.warm_up / FIXED_WARM_UP }
     }
 
-    /// Settings for a smoke test: one round of short runs, at as few points as show all series. The
-    /// runs are too short for good measurements.
+    /// Settings for a smoke test: one round of short runs, at the smallest number of points that
+    /// shows all series. The runs are too short for good measurements.
     pub fn quick(cpus: Vec<usize>) -> Self {
         let short = Duration::from_millis(5);
         let (measured, warm_up, rr_measured) = (short, short, 4 * short);
@@ -99,8 +99,8 @@ impl Settings {
         (self.measured.as_nanos() as f64 / nanos_each).max(least) as u64
     }
 
-    /// The CPUs of a run on two CPUs. If there is only one CPU, both are the same, and cases that
-    /// need two CPUs are skipped.
+    /// The CPUs of a run on two CPUs. If there is only one CPU, both CPUs of the pair are the same,
+    /// and cases that need two CPUs are skipped.
     pub fn pair(&self) -> CpuPair {
         let (first, second) = (self.cpus.first(), self.cpus.get(1));
         let receive = first.copied().unwrap_or_default();
@@ -149,9 +149,9 @@ pub struct Experiment {
     pub(crate) skipped: Vec<String>,
     pub(crate) rounds: usize,
     pub(crate) cpus: Vec<usize>,
-    /// The number of CPUs, from the first on, whose distance is measured around each run. The value
-    /// is the highest number of CPUs that any case uses, so that near and far mean the same for all
-    /// cases.
+    /// The distance of this many CPUs, starting with the first CPU, is measured before and after
+    /// each run. The value is the highest number of CPUs that any case uses, so that near and far
+    /// mean the same for all cases.
     pub(crate) probed_cpus: usize,
     takes: Duration,
 }

@@ -14,7 +14,7 @@ pub const FRAME_BYTES: usize = 64;
 /// The default number of flows, which is large for hardware.
 pub const FLOWS: u32 = 65_536;
 
-/// Every run has the same frames.
+/// The seed of the frames. The seed is constant, so that every run has the same frames.
 const SEED: u64 = 1;
 
 /// The kinds of frames.
@@ -38,7 +38,7 @@ pub struct FrameOptions {
     pub list: usize,
     /// The number of flows, at most 2^24, because each flow has its own address.
     pub flows: u32,
-    /// The number of frames in all.
+    /// The total number of frames.
     pub frames: u64,
 }
 
@@ -67,7 +67,8 @@ pub(crate) struct FrameWriter {
     rng: Rng,
 }
 
-/// A frame of UDP over IPv4, whose source a device replaces. Its checksums are then wrong, which costs no time.
+/// A frame of UDP over IPv4, whose source a device replaces. After the replacement, the checksums
+/// are wrong, which costs no time.
 pub(crate) fn udp4() -> [u8; FRAME_BYTES] {
     of_udp(&FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)))
 }
@@ -119,7 +120,7 @@ impl FrameWriter {
             frame[34..36].copy_from_slice(&port);
             return flow;
         }
-        // This has no branch, because mispredictions would count as part of the measurement.
+        // This code has no branch, because mispredictions would count as part of the measurement.
         let shape = &self.shapes[(drawn & 3) as usize];
         *frame = shape.frame;
         frame[shape.protocol] = PROTOCOLS[(drawn >> 2 & 1) as usize];

@@ -42,17 +42,17 @@ impl Histogram {
         self.counts.len()
     }
 
-    /// The longest time; 0 if there are none.
+    /// The longest time; 0 if the histogram has no times.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// The mean time; 0 if there are none.
+    /// The mean time; 0 if the histogram has no times.
     pub fn mean(&self) -> u64 {
         (self.sum / u128::from(self.count().max(1))) as u64
     }
 
-    /// The time that `permille` of 1,000 times do not exceed; 0 if there are none.
+    /// The time that `permille` of 1,000 times do not exceed; 0 if the histogram has no times.
     pub fn permille(&self, permille: u64) -> u64 {
         self.counts.value_at_quantile(permille as f64 / 1000.0).min(self.max)
     }

@@ -14,8 +14,8 @@ use steerage::{
 use crate::frames::{FLOWS, FRAME_BYTES, udp4};
 use crate::histogram::Histogram;
 
-/// The number of frames that the source holds while it is not polled, as a network card's ring
-/// does.
+/// The number of frames that the source holds while it is not polled, like the ring of a network
+/// card.
 const DEVICE_RING: u64 = 4096;
 
 /// The bytes of a frame that contain the time at which it was due.
@@ -89,7 +89,7 @@ pub fn spin(rounds: u64, seed: u64) -> u64 {
 }
 
 /// The number of rounds of [`spin`] that take this long. The length of a round is measured once.
-/// The fastest of a few tries counts, because other programs have disturbed it least.
+/// The fastest of a few tries counts, because other programs have disturbed that try least.
 pub fn spin_rounds(time: Duration) -> u64 {
     const TIMES: usize = 5;
     const ROUNDS: u64 = 2_000_000;
@@ -105,7 +105,7 @@ pub fn spin_rounds(time: Duration) -> u64 {
     (time.as_nanos() as f64 / each) as u64
 }
 
-/// Spins for each packet. On request, it also records how long each packet had to wait.
+/// Spins for each packet. If requested, the handler also records how long each packet had to wait.
 #[derive(Debug)]
 pub struct SpinHandler {
     rounds: u64,

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// The values that one run measured, by metric.
+/// The values that one run measured. The key is the metric.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Measurement {
-    /// The values by metric.
+    /// The values. The key is the metric.
     pub values: BTreeMap<String, f64>,
 }
 

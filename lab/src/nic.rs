@@ -23,14 +23,14 @@ pub const FRAME_BYTES_MAX: usize = 1514;
 /// When a packet's metadata is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metadata {
-    /// When the receiving CPU posts the page, in separate memory.
+    /// The metadata is created when the receiving CPU posts the page, in separate memory.
     Early,
-    /// When a CPU handles the packet, on the stack of that CPU.
+    /// The metadata is created when a CPU handles the packet, on the stack of that CPU.
     Late,
 }
 
 /// Metadata as large as the part of an sk_buff that is cleared at its allocation (Linux 6: up to
-/// its `tail`, 184 bytes), in its own cache lines.
+/// its `tail`, 184 bytes), in cache lines that contain nothing else.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Allocated([AtomicU64; 24]);
@@ -66,8 +66,8 @@ pub struct NicOptions {
     pub frames: u64,
     /// When metadata is created.
     pub metadata: Metadata,
-    /// The number of frames per second, independent of free pages. With `None`, frames arrive as
-    /// fast as they are taken.
+    /// The number of frames that arrive per second, independent of free pages. With `None`, frames
+    /// arrive as fast as polls take them.
     pub rate: Option<u64>,
     /// The device shows frames only if at least this many have arrived, like cards with interrupt
     /// moderation.
@@ -146,8 +146,8 @@ impl RxQueue for Nic {
         let begins = self.ring.is_empty();
         while self.ring.len() < RING {
             let mut page = out.take_page().expect("as many pages as were asked for");
-            // Touch the memory first. Otherwise the first frames would wait for the kernel to
-            // provide memory, which never happens on a network card.
+            // Touch the memory first. Without this step, the first frames would wait for the kernel
+            // to provide memory, which never happens on a network card.
             out.page_mut(&mut page).fill(0);
             self.ring.push(Self::post(slab.as_deref(), page));
         }
@@ -164,7 +164,8 @@ impl RxQueue for Nic {
                 let known = [len as u64, len as u64, 1, u64::from(number)];
                 words.iter().step_by(6).zip(known).for_each(|(word, known)| word.store(known, Relaxed));
             }
-            // With one target, the hash chooses nothing, so it can carry the index of the metadata.
+            // With one target, the hash does not choose the CPU, so the hash can carry the index of
+            // the metadata.
             let posted = out.rx_finish(page, HEADROOM, Filled::whole(len).with_hash(Some(FlowHash(number))));
             let other = posted.number() != number;
             self.ring[self.at] = if other { Self::post(slab.as_deref(), posted) } else { Some(posted) };

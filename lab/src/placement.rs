@@ -61,7 +61,7 @@ fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
 
 impl Game {
     /// Waits for the ball. Returns true if it arrived. Acquire and release pair with the other
-    /// side's operations. The game shares no data other than the ball.
+    /// side's operations. The two threads share no data other than the ball.
     fn is_there(&self, number: u64) -> bool {
         loop {
             for _ in 0..LOOKS {

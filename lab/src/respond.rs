@@ -108,9 +108,9 @@ impl Responding {
         all
     }
 
-    /// Creates a handler for one CPU. Its instance must steer by the flow hash, with
-    /// [`originated_max`](steerage::Builder::originated_max) set to some hundreds. Its device must
-    /// be both the input and the first output.
+    /// Creates a handler for one CPU. The instance of this handler must steer by the flow hash,
+    /// with [`originated_max`](steerage::Builder::originated_max) set to some hundreds. The
+    /// instance's device must be both the input and the first output.
     pub fn handler(self: &Arc<Self>) -> Respond {
         let counts = Arc::default();
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counts));
@@ -363,7 +363,8 @@ impl Respond {
         Ok((Fate::Tcp, then))
     }
 
-    /// After work on a connection, removes it if it is over. Otherwise schedules its next check.
+    /// Called after work on a connection. Removes the connection if it is over, and otherwise
+    /// schedules the connection's next check.
     fn settle(&mut self, bucket: BucketId, key: &Key, now: Timestamp, was_reset: bool) {
         let Some(connection) = self.table.get(bucket, key) else { return };
         if connection.is_over() {

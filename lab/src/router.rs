@@ -26,7 +26,8 @@ struct Packets {
     template: [u8; FRAME_BYTES],
 }
 
-/// A packet from 10.0.x.x to 100.x.x.x. Its checksum stays right, because the identification compensates for both addresses.
+/// A packet from 10.0.x.x to 100.x.x.x. The packet's checksum stays right, because the
+/// identification compensates for both addresses.
 fn template() -> [u8; FRAME_BYTES] {
     let udp = FrameBuilder::udp(([10, 0, 0, 0], 0), ([100, 0, 0, 0], DISCARD));
     udp.frame_of(FRAME_BYTES).try_into().expect("a frame of this length")
@@ -45,8 +46,8 @@ impl RxQueue for Packets {
             let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
             *frame = self.template;
             frame[28..30].copy_from_slice(&source.to_be_bytes());
-            // 100.0.0.0/8 in networks of 256 addresses: two octets of the network, and one of the
-            // host.
+            // 100.0.0.0/8 in networks of 256 addresses: two octets for the network, and one octet
+            // for the host.
             frame[31..33].copy_from_slice(&network.to_be_bytes());
             frame[33] = host;
             let words = [source, u16::from(frame[31]), u16::from_be_bytes([frame[32], frame[33]])];
@@ -60,7 +61,7 @@ impl RxQueue for Packets {
     }
 }
 
-/// A card that sends without cost: it only reads the first cache line of each packet.
+/// A card that sends without cost. The card only reads the first cache line of each packet.
 struct Sink(u8);
 
 impl TxQueue for Sink {
@@ -77,7 +78,7 @@ impl TxQueue for Sink {
 }
 
 fn table() -> Result<Table, LabError> {
-    // The destination of the frames that `FrameBuilder` makes.
+    // The destination link address of the frames that `FrameBuilder` makes.
     let ours = [2, 0, 0, 0, 0, 2];
     let interface = Interface {
         output: TxId(0),

@@ -17,7 +17,7 @@ use crate::placement::probe;
 /// The maximum length of a progress line. A longer line would wrap, and could not be erased.
 const PROGRESS_WIDTH: usize = 79;
 
-/// One run, as it is printed.
+/// The line that is printed for one run.
 #[derive(Debug, Serialize)]
 pub struct Line<'a> {
     experiment: &'a str,
@@ -96,8 +96,8 @@ pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), Lab
 }
 
 /// Runs all cases. A case that fails is not run again. Each run has its own thread, and the
-/// distance of its CPUs is measured before and after it. Returns the number of runs, and the reason
-/// for which the first skipped case was skipped.
+/// distance of its CPUs is measured before and after the run. Returns the number of runs, and the
+/// reason for which the first skipped case was skipped.
 fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
     let Experiment { name, mut cases, mut skipped, rounds, mut cpus, probed_cpus, .. } = experiment;
     cpus.truncate(probed_cpus);
@@ -134,7 +134,7 @@ fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<
 fn progress(text: &str) {
     if io::stderr().is_terminal() {
         let text: String = text.chars().take(PROGRESS_WIDTH).collect();
-        // An error means that standard error is closed.
+        // A failed write means that standard error is closed.
         let _ = write!(io::stderr(), "\r{text}\x1b[K");
     }
 }

@@ -168,8 +168,8 @@ where
     Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole), delivered })
 }
 
-/// Hands frames from one CPU to another by the [bare] loop, with the same work on both sides as in
-/// [`run`] with a device's hash. The last batch may add up to 31 frames.
+/// Hands frames from one CPU to another CPU with the [bare] loop, with the same work on both sides
+/// as in [`run`] with a device's hash. The last batch may add up to 31 frames.
 ///
 /// # Errors
 /// If the run cannot be set up.
@@ -238,8 +238,8 @@ fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
     time
 }
 
-/// Runs an input of `frames` frames once on one CPU, which receives and handles them. Also returns
-/// the handler's report.
+/// Runs an input of `frames` frames once on one CPU, which receives and handles them. The second
+/// result is the handler's report.
 ///
 /// # Errors
 /// If the run cannot be set up, or a packet is lost.

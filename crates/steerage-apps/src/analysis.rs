@@ -12,8 +12,8 @@ use steerage::{
     limits::BUCKETS,
 };
 
-/// The maximum number of flows that are counted separately. At 170 bytes per flow, they take 170
-/// MiB. Packets of later flows count only in the totals.
+/// The maximum number of flows that are counted separately. At 170 bytes per flow, this many flows
+/// take 170 MiB. Packets of later flows count only in the totals.
 pub const ANALYSIS_FLOWS_MAX: usize = 1 << 20;
 
 /// An amount of traffic.
@@ -83,13 +83,13 @@ pub struct Analysis {
     pub flows: Vec<AnalyzedFlow>,
     /// The number of packets of flows beyond [`ANALYSIS_FLOWS_MAX`].
     pub beyond: u64,
-    /// Packets in tunnels, by the type of the innermost tunnel.
+    /// The traffic in tunnels. The key is the type of the innermost tunnel.
     pub tunnels: HashMap<HeaderKind, Volume>,
     /// The number of distinct flows according to the outermost headers of tunnelled packets.
     pub outer_flows: usize,
     /// The number of fragments.
     pub fragments: u64,
-    /// The number of packets without a known flow, by reason.
+    /// The number of packets without a known flow. The key is the reason.
     pub unparsed: BTreeMap<String, u64>,
     /// The packet whose number was requested, if there was one.
     pub packet_detail: Option<PacketDetail>,
@@ -101,7 +101,7 @@ pub struct Analysis {
 /// The instance must also have [hashes at arrival](steerage::Builder::always_hash).
 ///
 /// `BOTH` selects the flows to analyze: the flows of handlers that keep both directions together,
-/// or of handlers that keep each direction together ([`Affinity`]).
+/// or the flows of handlers that keep each direction together ([`Affinity`]).
 ///
 /// ```
 /// use steerage::flow::{FlowHasher, HashKey, Layers};
@@ -206,7 +206,7 @@ impl<const BOTH: bool> Analyze<BOTH> {
 }
 
 /// The flow as the report shows it. A datagram with its own key is shown by addresses and protocol,
-/// because its ports were unknown when its first bytes arrived.
+/// because the datagram's ports were unknown when its first bytes arrived.
 fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
     let is_custom = || matches!(key.flow.parts(), FlowParts::Bytes { .. });
     if headers.key.protocol().is_some() && is_custom() { headers.key.without_ports() } else { key.flow }

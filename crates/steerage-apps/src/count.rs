@@ -9,7 +9,7 @@ use steerage::{Batch, Cpu, Handler};
 /// The handler reads a packet's length but none of its bytes, so a run shows the cost of the path
 /// itself. Counts do not depend on which packets stay together. The handler still keeps both
 /// directions of a flow on one CPU, so that a run shows how steering spreads packets for handlers
-/// that need both. `steerage count` accepts the hash of an interface instead.
+/// that need both directions. `steerage count` accepts the hash of an interface instead.
 ///
 /// ```
 /// use steerage::{Builder, Input};
@@ -33,8 +33,8 @@ pub struct Count {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// The number of frames that were handled. A [super-frame](steerage::Packet::offload) counts as
-    /// one frame. The ledger's delivered count is higher only if a handler panicked, because its
-    /// replacement starts at zero.
+    /// one frame. The ledger's delivered count is higher only if a handler panicked, because the
+    /// new handler that replaces it starts at zero.
     pub packets: u64,
     /// The bytes of the frames as they were handled: fewer than on the wire if the capture
     /// truncated frames.

@@ -43,7 +43,7 @@ pub struct SplitOptions {
 
 impl SplitOptions {
     /// Splits traffic over the first `jobs` outputs of the instance, which must be at least 1.
-    /// `hasher` and `layers` must be those of the instance.
+    /// `hasher` and `layers` must be the hasher and the layers of the instance.
     pub fn new(jobs: usize, together: Together, hasher: FlowHasher, layers: Layers) -> Self {
         Self { jobs: jobs.clamp(1, OUTPUTS_MAX), together, hasher, layers, handed_on: Arc::default() }
     }

@@ -60,7 +60,7 @@ impl ControlTree {
         directory.fold(needs, |needs, directory| needs.removes_in(directory.into()))
     }
 
-    /// Serves the tree. `report` creates the report as JSON, in the form for its audience.
+    /// Serves the tree. `report` creates the report as JSON, in the form for the given audience.
     pub(crate) fn serve(
         &self,
         handle: Handle,
@@ -86,8 +86,8 @@ impl ControlTree {
     }
 }
 
-/// Binds the control socket. If the user did not request a socket and none can be bound, the run
-/// continues without one.
+/// Binds the control socket. If the user did not request a control socket and no socket can be
+/// bound, the run continues without a control socket.
 fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
     match args.socket.as_deref() {
         Some(NONE) => Ok(None),
@@ -117,6 +117,6 @@ fn note_no_socket(why: &str, quiet: bool) {
         return;
     }
     let line = format!("no control socket: {why}; name one by --socket PATH, or none by --socket none");
-    // An error means that standard error is closed.
+    // A failed write means that standard error is closed.
     let _ = writeln!(io::stderr(), "{}", printable(&line));
 }

@@ -85,7 +85,7 @@ pub(crate) enum Error {
     Mount(#[from] MountError),
     #[error("{}", page(.path, .error))]
     Page { path: PathBuf, error: io::Error },
-    /// The kernel refused something.
+    /// The kernel refused an operation.
     #[error("cannot {operation}: {error}")]
     System { operation: &'static str, error: io::Error },
 }

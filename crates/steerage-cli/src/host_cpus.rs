@@ -12,8 +12,9 @@ use steerage::{
 
 use crate::error::Error;
 
-/// The CPUs and caches of this machine. The first call reads them once, from a dozen files for each
-/// CPU. CPUs that go offline later still appear; [`online_cpus`] reads the current state.
+/// The CPUs and caches of this machine. The first call reads the topology from a dozen files for
+/// each CPU, and later calls return the same topology. CPUs that go offline later still appear;
+/// [`online_cpus`] reads the current state.
 pub(crate) fn topology() -> &'static Topology {
     static TOPOLOGY: OnceLock<Topology> = OnceLock::new();
     TOPOLOGY.get_or_init(Topology::read)
@@ -44,8 +45,8 @@ pub(crate) fn require_online(cpus: &CpuMask) -> Result<(), Error> {
 }
 
 /// Two CPUs are far from each other if the transfer of a cache line between them takes at least
-/// this long. CPUs that share a cache took 15 to 60 ns, and other CPUs 80 to 200 ns
-/// (docs/performance.md).
+/// this long. CPUs that share a cache took 15 to 60 ns, and CPUs that do not share a cache took 80
+/// to 200 ns (docs/performance.md).
 pub(crate) const FAR: Duration = Duration::from_nanos(100);
 
 pub(crate) fn online_cpus() -> CpuMask {

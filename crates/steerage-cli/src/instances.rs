@@ -39,15 +39,15 @@ fn runtime_directory() -> Option<PathBuf> {
 #[derive(Clone, Debug)]
 pub(crate) struct InstanceSocket {
     pub(crate) path: PathBuf,
-    /// Whether the socket was found in a directory. If the user named its path, any user's process
-    /// may listen there.
+    /// Whether the socket was found in a directory. If the user named the socket's path, the
+    /// process of any user may listen on the socket.
     was_found: bool,
 }
 
 impl InstanceSocket {
     /// Connects to the instance. Refuses a process of another user, except root, unless the user
-    /// named the socket's path. Another user could replace our directory, to read our requests or
-    /// to send false replies.
+    /// named the socket's path. Another user could replace the directory of this user's sockets, to
+    /// read the requests or to send false replies.
     pub(crate) fn connect(&self) -> io::Result<Client> {
         let client = Client::connect(&self.path)?;
         let (uid, us) = (client.peer()?, geteuid().as_raw());
@@ -85,12 +85,13 @@ pub(crate) fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError>
     }
 }
 
-/// The sockets of this user's instances and of root's. Any user may read from root's instances.
+/// The sockets of this user's instances and of root's instances. Any user may read from root's
+/// instances.
 fn instances() -> Result<Vec<PathBuf>, SearchError> {
     let own = runtime_directory();
     let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(SearchError::Look)?;
     if env::var_os(DIRECTORY_VARIABLE).is_none() && own.as_deref() != Some(Path::new(ROOT_DIRECTORY)) {
-        // If root's directory cannot be read, its sockets cannot be used either.
+        // If root's directory cannot be read, root's sockets cannot be used either.
         all.extend(find(Path::new(ROOT_DIRECTORY)).unwrap_or_default());
     }
     Ok(all)

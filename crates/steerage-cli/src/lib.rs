@@ -1,8 +1,8 @@
 //! `steerage`: receive packet steering in user space, from the command line.
 //!
 //! This file runs the command, prints the one line of an error, and sets the exit code. The program
-//! is a library so that fuzz targets can call its parsers, and tests can go through its options. Nothing else
-//! uses the library. A module imports only modules that are below it in this table:
+//! is a library so that fuzz targets can call its parsers, and tests can go through its options. No
+//! other program uses the library. A module imports only modules that are below it in this table:
 //!
 //! | module | what it does |
 //! |---|---|
@@ -86,7 +86,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Usage(error)) => usage::answer(&error, &arguments),
         Err(error) => {
-            // An error means that standard error is closed, so only the exit code remains.
+            // A failed write means that standard error is closed, so only the exit code remains.
             let _ = writeln!(std::io::stderr(), "steerage: {}", printable(&error.to_string()));
             error.exit_code()
         }

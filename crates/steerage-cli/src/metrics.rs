@@ -26,7 +26,7 @@ impl Metrics {
         // Only this line shows the port that the kernel chose.
         let asked = args.metrics.metrics.is_some_and(|address| address.port() == 0);
         if let Some(listener) = listener.as_ref().filter(|_| asked || !args.report.quiet) {
-            // An error means that standard error is closed.
+            // A failed write means that standard error is closed.
             let _ = writeln!(io::stderr(), "metrics at http://{}/metrics", listener.address());
         }
         Ok(Self(RefCell::new(listener)))

@@ -107,8 +107,9 @@ impl SandboxProfile {
     }
 }
 
-/// The system calls that packet threads make for a device of this type, besides receiving. An
-/// output writes to a file, a pipe or a TAP with calls that each thread may make.
+/// The system calls that packet threads make for a device of this type, in addition to the system
+/// calls for receiving. An output writes to a file, a pipe or a TAP with calls that each thread may
+/// make.
 fn groups_of_device(kind: &str, direction: Direction) -> &'static [Group] {
     match (kind, direction) {
         ("af_xdp", Direction::In) => &[Group::XdpMaps],
@@ -142,7 +143,7 @@ impl<'a> Needs<'a> {
     }
 
     /// Allows the command to create files during the run. The names of these files may contain
-    /// parts for the time (`%H`).
+    /// placeholders for the time (`%H`).
     pub(crate) fn written_files(self, names: &[&'a Path]) -> Self {
         Self { written: names.to_vec(), ..self }
     }
@@ -198,8 +199,8 @@ pub(crate) struct Confinement {
 }
 
 impl Confinement {
-    /// Restricts the files. Call this while there is only one thread, and after everything that
-    /// needs more permissions is open.
+    /// Restricts the files. Call `of_files` while there is only one thread, and after everything
+    /// that needs more permissions is open.
     pub(crate) fn of_files(needs: Needs<'_>, args: &SandboxArgs) -> Result<Self, Error> {
         let mut packet_groups = needs.command.packet_groups().unwrap_or_default().to_vec();
         packet_groups.extend(&needs.devices);
@@ -207,8 +208,9 @@ impl Confinement {
             tracing::warn!("--no-sandbox: neither files nor system calls are restricted");
             return Ok(Self { packet_groups, sandbox: None });
         }
-        // rustix requests the kernel's clock function before the first use of the clock, and keeps
-        // it. This call makes that request now.
+        // At the first use of the clock, rustix asks the kernel for its clock function, and stores
+        // the function. This call to `clock_gettime` makes rustix ask before the sandbox is
+        // entered.
         let _ = clock_gettime(ClockId::Monotonic);
         // An unusable directory is reported when the file is created.
         let written = needs.written.iter().filter_map(|name| file::directory_of(name).ok());
@@ -241,9 +243,9 @@ impl Confinement {
         Ok(ThreadFilter::new(&self.packet_groups, &sockets)?)
     }
 
-    /// Wraps the function that creates each CPU's handler. Call it when all devices are open. Each
-    /// packet thread calls the wrapped function before its first packet, and thereby enters its
-    /// filter.
+    /// Wraps the function that creates each CPU's handler. Call `of_packet_threads` when all
+    /// devices are open. Each packet thread calls the wrapped function before its first packet, and
+    /// thereby enters its filter.
     pub(crate) fn of_packet_threads<H: Handler>(
         &self,
         make: impl Fn(CpuId) -> H + Send + Sync + 'static,
@@ -305,7 +307,7 @@ fn enter_packet_thread(filter: &ThreadFilter) -> Result<(), String> {
 }
 
 fn warn(what: &str) {
-    // An error means that standard error is closed.
+    // A failed write means that standard error is closed.
     let _ = writeln!(io::stderr(), "steerage: {what}");
 }
 
@@ -316,7 +318,7 @@ fn without_backtraces() {
         std::panic::set_hook(Box::new(|panic| {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("without a name");
-            // An error means that standard error is closed.
+            // A failed write means that standard error is closed.
             let _ = writeln!(io::stderr(), "thread '{name}': {panic}; with --no-sandbox it has a backtrace");
         }));
     }

@@ -1,5 +1,5 @@
 //! Reports to the service manager that a run has started, if the service manager started the
-//! program. The protocol is that of sd_notify(3).
+//! program. The messages to the service manager use the protocol of sd_notify(3).
 
 use std::env;
 use std::ffi::OsStr;
@@ -15,8 +15,8 @@ const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 pub(crate) struct ServiceManager(Option<UnixDatagram>);
 
 impl ServiceManager {
-    /// Connects to the service manager. Call this before the sandbox is entered, because no socket
-    /// can be opened there.
+    /// Connects to the service manager. Call `connect` before the sandbox is entered, because no
+    /// socket can be opened in the sandbox.
     pub(crate) fn connect() -> Self {
         let name = env::var_os(SOCKET_VARIABLE);
         Self(name.and_then(|name| {

@@ -7,8 +7,9 @@
 //!   no cleanup is necessary yet. USR1 is stored for later.
 //! - From [`EarlySignals::hold`] on, the signals are blocked in all threads, and wait until the
 //!   thread of [`HeldSignals::listen`] reads them.
-//! - That thread does nothing else, so nothing can keep it from ending the process at the second INT, or at the first
-//!   signal once the run only waits for other programs ([`HeldSignals::end_now`]).
+//! - The thread of `listen` does nothing else, so nothing can keep it from ending the process at
+//!   the second INT, or at the first signal once the run only waits for other programs
+//!   ([`HeldSignals::end_now`]).
 
 use std::cell::RefCell;
 use std::fs;
@@ -26,11 +27,12 @@ use signal_hook::{flag, low_level};
 
 use crate::error::Error;
 
-/// The exit code of a program that a signal ended, as shells report it: this plus the signal's number.
+/// The exit code of a program that a signal ended, as shells report it, is this number plus the
+/// signal's number.
 const ENDED_BY: i32 = 128;
 
-/// The exit code of a run that HUP ended in good order. The service manager then starts it again,
-/// and it reads its changed run file.
+/// The exit code of a run that HUP ended in good order. The service manager then starts the program
+/// again, and the program reads its changed run file.
 pub(crate) const HUNG_UP: u8 = (ENDED_BY + SIGHUP) as u8;
 
 static GOT_HUP: AtomicBool = AtomicBool::new(false);
@@ -72,7 +74,7 @@ pub(crate) fn install() -> Result<EarlySignals, Error> {
 }
 
 impl EarlySignals {
-    /// Blocks the signals in this thread, and in threads that it starts from now on. Call this
+    /// Blocks the signals in this thread, and in threads that it starts from now on. Call `hold`
     /// after everything that may hang is open. Running threads must have blocked the signals
     /// themselves.
     pub(crate) fn hold(self) -> Result<HeldSignals, Error> {
@@ -86,8 +88,8 @@ impl EarlySignals {
 impl HeldSignals {
     /// Starts a thread that calls `take` for each signal, until `take` returns false.
     ///
-    /// After a request to stop, the program quits at the next INT. Even a write to a full pipe, or
-    /// a hung file system, therefore cannot keep the program from ending.
+    /// After a request to stop, the program quits at the next INT. Therefore even a write to a full
+    /// pipe, or a hung file system, cannot keep the program from ending.
     pub(crate) fn listen(&self, take: impl Fn(SignalRequest) -> bool + Send + 'static) -> Result<(), Error> {
         let Some((held, early)) = self.held.take() else { return Ok(()) };
         let (requests, asked) = mpsc::channel();
@@ -101,10 +103,10 @@ impl HeldSignals {
         start("signals", move || read(&held, &requests, &ends_now))
     }
 
-    /// From now on, INT, TERM and HUP end the process. Call this when the run is over and the program waits for
-    /// something that may never come.
+    /// From now on, INT, TERM and HUP end the process. Call `end_now` when the run is over and the
+    /// program waits for something that may never happen.
     pub(crate) fn end_now(&self) {
-        // Relaxed: no other data depends on it.
+        // `Relaxed`: no other data depends on this flag.
         self.ends_now.store(true, Ordering::Relaxed);
     }
 }
@@ -123,7 +125,7 @@ fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>, ends_now: &A
             Ok(None) | Err(Errno::EINTR) => continue,
             Err(error) => return tracing::warn!("cannot read signals: {error}"),
         };
-        // Relaxed: no other data depends on it.
+        // `Relaxed`: no other data depends on this flag.
         let ends = signal != SIGUSR1 && ends_now.load(Ordering::Relaxed);
         if ends || (signal == SIGINT && is_stopping) {
             low_level::exit(ENDED_BY + signal);

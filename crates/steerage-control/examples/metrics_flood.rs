@@ -111,7 +111,7 @@ fn connect(at: SocketAddr, from: IpAddr) -> std::io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// Connects until the time or the flood is over. Returns the number of connections.
+/// Connects repeatedly until `time` has passed or `over` is set. Returns the number of connections.
 fn flood(at: SocketAddr, from: IpAddr, rate: u32, time: Duration, kind: &str, over: &AtomicBool) -> u64 {
     let start = Instant::now();
     let mut held = VecDeque::new();

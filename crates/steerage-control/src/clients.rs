@@ -40,8 +40,8 @@ pub(crate) struct Clients<C> {
 #[derive(Debug)]
 struct ConnectedClient<C> {
     party: Party,
-    /// The time when its last reply was sent, or when it connected. `None` while a request is being
-    /// answered.
+    /// The time at which the last reply to the client was sent, or at which the client connected.
+    /// `None` while a request is being answered.
     idle_since: Option<Instant>,
     connection: C,
 }
@@ -83,7 +83,8 @@ impl<C> Clients<C> {
         let mut of_party: HashMap<Party, usize> = HashMap::new();
         self.taken.values().for_each(|client| *of_party.entry(client.party).or_default() += 1);
         let clients = || self.taken.iter().filter(|(_, client)| may_go(client));
-        // Of the party with the most clients, the client whose time is the earliest.
+        // Selects the party with the most clients, and of this party the client whose time is the
+        // earliest.
         let first = |candidates: &mut dyn Iterator<Item = (u64, Party, Option<Instant>)>| {
             candidates
                 .min_by_key(|(id, party, since)| (std::cmp::Reverse(of_party.get(party).copied()), *since, *id))

@@ -10,8 +10,8 @@ pub const WRITE_BYTES_MAX: usize = 4096;
 /// few seconds.
 pub const SETTLE_MAX: Duration = Duration::from_secs(10);
 
-/// The first interval at which a write checks whether its change has taken effect. A slice of a
-/// move takes a few rounds, which last microseconds.
+/// The first interval at which a write checks whether its change has taken effect. A move of a
+/// slice of buckets takes a few rounds of the data path, and a round takes microseconds.
 pub const SETTLE_LOOK: Duration = Duration::from_micros(20);
 
 /// Later intervals are this fraction of the time since the write began, so that the checks delay no
@@ -36,8 +36,8 @@ pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// scripts, so the limit leaves room for many more.
 pub const CLIENTS_MAX: usize = 64;
 
-/// The number of connections that only root can use. As many further connections are for root and
-/// the instance's user only.
+/// The number of connections that only root can use. The same number of further connections is for
+/// root and the instance's user only.
 pub const CLIENTS_RESERVED: usize = 8;
 
 /// The number of connections that any other user may have.
@@ -65,8 +65,8 @@ pub const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// read.
 pub const OPEN_FILES_MAX: usize = 1024;
 
-/// The number of open files that only root can have. As many further open files are for root and
-/// the instance's user only.
+/// The number of open files that only root can have. The same number of further open files is for
+/// root and the instance's user only.
 pub const OPEN_FILES_RESERVED: usize = 128;
 
 /// The number of open files that any other user may have. `cat` of all files opens only one file at

@@ -29,8 +29,8 @@ use steerage::Handle;
 
 pub use families::names;
 
-/// The default address for metrics: only this machine can connect. Prometheus keeps a list of the
-/// ports 9100 to 9999, which are all taken.
+/// The default address for metrics: only this machine can connect. Prometheus keeps a list of
+/// default ports from 9100 to 9999, and all of these ports are taken.
 pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_777);
 
 /// The instance and the values that the metrics come from.
@@ -43,7 +43,8 @@ pub struct Source {
     pub more: Option<More>,
 }
 
-/// Returns a handler's own metrics. Each call returns the same metrics, with new values.
+/// Returns a handler's own metrics. Each call must return the same metrics, with the current
+/// values.
 pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 impl fmt::Debug for Source {
@@ -156,9 +157,9 @@ impl Listener {
         bound.map_err(|error| BindError { address, error })
     }
 
-    /// Also answers requests whose header `Host` has one of these names. Names other than these,
-    /// `localhost` and the machine's own are refused, because anyone can make a DNS name resolve to
-    /// this machine. Addresses are always accepted.
+    /// Also answers requests whose header `Host` has one of these names. Names other than these
+    /// names, `localhost` and the machine's own name are refused, because anyone can make a DNS
+    /// name resolve to this machine. Addresses are always accepted.
     #[must_use]
     pub fn answering_to(mut self, names: &[String]) -> Self {
         self.hosts = hosts::Hosts::with_own_name(names);

@@ -1,4 +1,4 @@
-//! Serves the tree as files, by FUSE.
+//! Serves the control tree as files, through FUSE.
 //!
 //! | file | content |
 //! |---|---|
@@ -45,8 +45,8 @@ const KIND: &str = "fuse.steerage";
 /// The kernel checks the modes of files, and the tree checks the user of each write.
 const OPTIONS: &str = "auto_unmount,default_permissions,nosuid,nodev,noexec,noatime,subtype=steerage";
 
-/// How long the kernel may cache names and modes, which never change, except for the names of
-/// devices' directories.
+/// How long the kernel may cache the names and modes of files. Modes never change. The only names
+/// that change are the names of devices' directories.
 const TTL: Duration = Duration::from_secs(3600);
 
 /// A directory with a mounted tree that is not served yet. Readers wait until
@@ -137,14 +137,14 @@ impl error::Error for MountError {}
 impl Mounted {
     /// Mounts on an empty directory, with the program `fusermount3` of the package fuse3. Root
     /// mounts for all users. Another user mounts for all users if /etc/fuse.conf has
-    /// `user_allow_other`, and otherwise only for itself. A mount that a killed instance left there
-    /// is unmounted first.
+    /// `user_allow_other`, and otherwise only for itself. If a killed instance left a mount on the
+    /// directory, that mount is unmounted first.
     ///
     /// `fusermount3` runs until the tree is unmounted, and is then a zombie until this process ends
     /// or waits for it.
     ///
     /// # Errors
-    /// If the mount fails. The directory is then not mounted.
+    /// If the mount fails. After an error, nothing is mounted on the directory.
     pub fn on(directory: &Path) -> Result<Self, MountError> {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
         let failed = |failure| MountError::of(directory, failure);
@@ -214,8 +214,8 @@ impl Mounted {
 
 impl Drop for ServedFiles {
     fn drop(&mut self) {
-        // Next, `_mount` is dropped, and `fusermount3` opens the directory. `Release` pairs with
-        // the load in `opendir`.
+        // After this method, `_mount` is dropped, and `fusermount3` opens the directory. `Release`
+        // pairs with the load in `opendir`.
         self.ending.store(true, Ordering::Release);
     }
 }
@@ -232,7 +232,8 @@ impl Drop for Mount {
 }
 
 /// The process whose tree is mounted on the directory, and the directory's path without symbolic
-/// links. Only the kernel is asked, because a stopped process would not serve its file system.
+/// links. Only the kernel's mount table is read, because a stopped process would not serve its file
+/// system.
 fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let path = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
@@ -478,8 +479,8 @@ impl Filesystem for Files {
         let entries = self.tree.list(at).into_iter().map(|entry| (entry.id, entry.is_directory, entry.name));
         for (nth, (id, is_directory, name)) in here.into_iter().chain(entries).enumerate().skip(offset as usize) {
             let kind = if is_directory { FileType::Directory } else { FileType::RegularFile };
-            // `add` returns true when the buffer is full. The kernel then continues from there with
-            // another request.
+            // `add` returns true when the buffer is full. The kernel then sends another request,
+            // which continues at this entry.
             if reply.add(inode(id), nth as u64 + 1, kind, name) {
                 break;
             }

@@ -1,6 +1,6 @@
 //! Quotas: parties share a limited number of slots, so that no party can take them all. The last
 //! slots are reserved for root, and the slots before them for root and the instance's owner. Every
-//! other party has its own limit.
+//! other party has a limit for its own slots.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,7 +20,7 @@ impl Party {
     pub(crate) fn host(address: IpAddr) -> Self {
         // A socket for both address families reports IPv4 clients with IPv4-mapped addresses.
         Self::Host(match address.to_canonical() {
-            // Every user of this machine has all of 127.0.0.0/8, and ::1.
+            // Every user of this machine can use all addresses of 127.0.0.0/8, and ::1.
             address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(address) => {
                 IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - IPV6_HOST_PREFIX))))
@@ -33,8 +33,8 @@ impl Party {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     pub(crate) all: usize,
-    /// The number of slots that only root can use. As many further slots are for root and the owner
-    /// only.
+    /// The number of slots that only root can use. The same number of further slots is for root and
+    /// the owner only.
     pub(crate) reserved: usize,
     pub(crate) per_party: usize,
     /// The instance's user. `None` if the parties are hosts.

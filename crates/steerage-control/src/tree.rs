@@ -1,8 +1,8 @@
 //! The tree of attributes: each path leads to a directory or an attribute.
 //!
 //! The tree's structure is fixed when the tree is created, because the devices and queues of an
-//! instance do not change. An attribute's value is computed when it is read. So is the name of a
-//! device's directory, because an interface may be renamed.
+//! instance do not change. The value of an attribute is computed when the attribute is read. The
+//! name of a device's directory is also computed at each read, because an interface may be renamed.
 
 mod buckets;
 mod devices;
@@ -36,7 +36,7 @@ pub use devices::directory_names;
 pub struct Options {
     /// The CPUs that masks may name.
     pub machine: CpuView,
-    /// The user that may change values, besides root.
+    /// The user that may change values, in addition to root.
     pub uid: u32,
     /// The queues whose masks are empty at the start, numbered over all inputs. Packets of these
     /// queues are not steered.
@@ -97,7 +97,8 @@ enum Attribute {
     PolledBy(usize),
     HashSource(usize),
     Statistic(usize, Statistic),
-    /// One of the kernel's own files for a network interface, by the file's name.
+    /// One of the kernel's own files for a network interface: the index of the device, and the name
+    /// of the file.
     Interface(usize, &'static str),
     /// A text that never changes.
     Fixed(Cow<'static, str>),
@@ -109,7 +110,8 @@ enum Attribute {
     Steering,
     Count(fn(&Snapshot) -> u64),
     QueueCount(usize, QueueCount),
-    /// A count that the queue's device reports, by its position in the device's list.
+    /// A count that only this type of device has: the queue, and the position of the count in the
+    /// device's list of counts.
     DeviceCount(usize, usize),
     /// The memory that the local page caches of these queues may use.
     LpcBytes(Vec<usize>),
@@ -122,7 +124,7 @@ impl Attribute {
     }
 }
 
-/// The attributes of one instance, by path.
+/// The control tree of one instance: its attributes and their paths.
 #[derive(Debug)]
 pub struct Tree {
     handle: Handle,
@@ -133,7 +135,7 @@ pub struct Tree {
     devices: Vec<Device>,
     masks: Mutex<Masks>,
     history: Mutex<History>,
-    /// Held during a write, so that there is only one change at a time.
+    /// The lock that is held during a write, so that there is only one change at a time.
     writer: Mutex<()>,
 }
 
@@ -163,7 +165,7 @@ impl Tree {
         tree
     }
 
-    /// The user that owns the files and may change values, besides root.
+    /// The user that owns the files of the tree and may change values, in addition to root.
     pub fn uid(&self) -> u32 {
         self.uid
     }

@@ -8,8 +8,8 @@
 //! is full are counted as [lost](steerage::device::Completions::lost).
 //!
 //! The kernel fills the blocks of a ring in turn, and stops at the first block that was not
-//! returned. If a block is not returned for too long, a copy replaces it, so that no handler can
-//! stop the ring: see `af_packet/ring.rs`.
+//! returned to the kernel. If a block is not returned for too long, a copy replaces this block, so
+//! that no handler can stop the ring: see `af_packet/ring.rs`.
 //!
 //! Each socket is set up in libpcap's order, so that no unwanted frame gets in: a socket without a
 //! protocol, its ring, a filter that accepts nothing, the interface, the fanout group, and finally
@@ -142,11 +142,11 @@ pub struct AfPacketOptions {
     /// does not keep together.
     pub device_hash: DeviceHash,
     /// Whether to compute checksums that were left to a card that does not exist. Programs that
-    /// forward packets need this. Merged datagrams cannot be split, so with this option they are
-    /// dropped and counted as lost.
+    /// forward packets need the finished checksums. Merged datagrams cannot be split, so with this
+    /// option they are dropped and counted as lost.
     pub finish_checksums: bool,
-    /// Whether super-frames stay whole and are marked as such. The sender then completes their
-    /// checksums.
+    /// Whether super-frames are delivered whole and are marked as super-frames. The output that
+    /// sends a super-frame then completes its checksums.
     pub offloads: bool,
 }
 
@@ -201,7 +201,7 @@ impl AfPacketOptions {
         /// fragments.
         device_hash: DeviceHash;
         /// Whether to compute checksums that were left to a network card. Programs that forward
-        /// packets need this. Default: no.
+        /// packets need the finished checksums. Default: no.
         finish_checksums: bool;
         /// Whether merged packets (GRO) and packets that are not segmented yet (TSO, USO) are
         /// received as [super-frames](steerage::Packet::offload) with unfinished checksums. Use
@@ -252,8 +252,8 @@ impl AfPacketOptions {
         let offloads = (self.finish_checksums || self.offloads) && !interface.cooked;
         let mut shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
         if self.offloads {
-            // Super-frames cannot be copied to pages. So CPUs hold a part of the ring at most, and
-            // there are enough places for all lent frames and for the ring.
+            // Super-frames cannot be copied to pages. Therefore CPUs hold at most a part of the
+            // ring, and there are enough places for all lent frames and for the whole ring.
             let units = BLOCK_UNITS * shape.blocks;
             (shape.units, shape.places) = (Some(units as u32), units + shape.blocks);
         }
@@ -368,11 +368,11 @@ impl AfPacketOptions {
 
 const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 
-/// The names of the interfaces that `any` stands for: all that are up and that steerage can listen
-/// to.
+/// The names of the interfaces that `any` stands for: all interfaces that are up and that steerage
+/// can listen to.
 pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     let failed = |operation| move |cause| DeviceError::new("any", operation, cause);
-    // Without the permission, say so once, and not for each interface.
+    // If the permission is missing, report that once, and not for each interface.
     Socket::new(false).map_err(|cause| failed("open a packet socket")(cause).advise(PERMISSION))?;
     let names = Interface::listenable().map_err(failed("list the interfaces"))?;
     if names.is_empty() {
@@ -387,7 +387,7 @@ pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
     if buffer == BUFFER_DEFAULT { (buffer / count.max(1)).max(BUFFER_MIN) } else { buffer }
 }
 
-/// Whether an interface has that name.
+/// Whether an interface has the name `name`.
 ///
 /// ```
 /// use steerage_device::af_packet::is_interface;

@@ -1,15 +1,15 @@
 //! Live interfaces with AF_XDP. The device takes packets away from the kernel, and is the fastest
-//! way to receive them. docs/af_xdp.md is the user's guide.
+//! way to receive packets. docs/af_xdp.md is the user's guide.
 //!
 //! steerage's XDP program runs for each frame that the driver receives. The program sends wanted
 //! frames to the AF_XDP socket of their receive queue, and leaves all other frames to the kernel.
-//! Each receive queue has a socket. All sockets share one memory: the pages of the pool. Pages are
-//! posted in a queue's fill ring, the kernel fills them, and they return through the rx ring as
-//! completions. A frame that does not fit into one chunk arrives in several chunks, and remains a
-//! chain of pages.
+//! Each receive queue has a socket. All sockets share one memory: the pages of the pool. steerage
+//! posts pages in a queue's fill ring, the kernel fills these pages, and the pages return through
+//! the rx ring as completions. A frame that does not fit into one chunk arrives in several chunks,
+//! and remains a chain of pages.
 //!
-//! The program is attached by a link, which the kernel removes when the process ends, however it
-//! ends. A program that was attached before is not replaced by default. Frames are taken from the
+//! The program is attached by a link, which the kernel removes when the process ends, even after a
+//! crash. A program that was attached before is not replaced by default. Frames are taken from the
 //! first poll on.
 
 mod assembler;
@@ -50,14 +50,14 @@ pub use take::{TESTS_MAX, Take, TakeError};
 pub const RING_DEFAULT: u32 = 2048;
 
 /// The shortest ring. The ring has room for one budget of frames in flight, and for the same number
-/// in the kernel.
+/// of frames in the kernel.
 pub const RING_MIN: u32 = 128;
 
 /// The longest ring. The pages of the rings are the memory that the kernel pins.
 pub const RING_MAX: u32 = 32_768;
 
 /// The longest time that one busy poll may wait for frames. With a longer wait, the CPU would do
-/// nothing else.
+/// almost nothing except wait.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
 /// The default number of pages that each CPU can send from, and of descriptors in its tx ring. Such
@@ -71,7 +71,7 @@ const CHUNK_BYTES_MAX: usize = 4096;
 
 const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON and CAP_IPC_LOCK: run it with sudo";
 
-/// Where and how the kernel takes frames.
+/// The point in the kernel at which the program sees frames, and whether frames are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
@@ -87,7 +87,7 @@ pub enum Mode {
     Skb,
 }
 
-/// The packets to take, the interface to take them from, and the options.
+/// The packets to take away from the kernel, the interface to take them from, and the options.
 ///
 /// ```no_run
 /// use steerage_device::af_xdp::AfXdpOptions;
@@ -102,11 +102,11 @@ pub struct AfXdpOptions {
     /// The interface's name.
     pub interface: String,
     /// The packets to take away from the kernel. There is no default: [`open`](Self::open) fails
-    /// without it.
+    /// without an expression.
     pub take: Option<Take>,
-    /// The first and the last receive queue. `None` means all.
+    /// The first and the last receive queue. `None` means all receive queues.
     pub queues: Option<RangeInclusive<u32>>,
-    /// Where and how the kernel takes frames.
+    /// The point in the kernel at which the program sees frames, and whether frames are copied.
     pub mode: Mode,
     /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to
     /// [`RING_MAX`].
@@ -131,7 +131,7 @@ pub struct AfXdp {
 }
 
 impl AfXdpOptions {
-    /// Takes packets from `interface`, with the default of each option. Nothing is taken yet.
+    /// Takes packets from `interface`, with the default of each option. `new` takes no packets yet.
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
@@ -147,11 +147,12 @@ impl AfXdpOptions {
 
     setters! {
         /// The packets to take away from the kernel. There is no default: [`open`](Self::open)
-        /// fails without it.
+        /// fails without an expression.
         take: Take => Some;
         /// The first and the last receive queue. Default: all queues.
         queues: RangeInclusive<u32> => Some;
-        /// Where and how the kernel takes frames. Default: [`Mode::Auto`].
+        /// The point in the kernel at which the program sees frames, and whether frames are copied.
+        /// Default: [`Mode::Auto`].
         mode: Mode;
         /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to
         /// [`RING_MAX`]. Default: [`RING_DEFAULT`].
@@ -160,16 +161,17 @@ impl AfXdpOptions {
         /// the driver uses interrupts.
         busy_poll: Duration => Some;
         /// Whether steerage uses the hash that the hardware computed. Default: no. Fragments carry
-        /// no such hash, so steerage hashes them.
+        /// no hash of the hardware, so steerage computes the hash of fragments.
         device_hash: DeviceHash;
         /// Whether to replace an XDP program that is attached already. Default: no.
         replace: bool;
     }
 
-    /// Attaches the program. Nothing is taken before the first poll. When the instance is built,
-    /// the kernel pins its pages. So a program that drops its privileges before that must keep
-    /// `CAP_IPC_LOCK` ([`Needed::pinned_memory`](https://docs.rs/steerage-guard)), or
-    /// raise the limit on locked memory.
+    /// Attaches the program. No packet is taken before the first poll. When the instance is built,
+    /// the kernel pins the instance's pages. Therefore a program that drops its privileges before
+    /// it builds the instance must keep `CAP_IPC_LOCK`
+    /// ([`Needed::pinned_memory`](https://docs.rs/steerage-guard)), or raise the limit on locked
+    /// memory.
     ///
     /// # Errors
     /// [`DeviceError`] if no packets to take were named, the interface or queue does not exist,

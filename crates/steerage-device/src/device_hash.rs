@@ -1,4 +1,5 @@
-//! Decides whether to use an interface's own flow hash, and determines where its key comes from.
+//! Decides whether to use an interface's own flow hash, and determines where the key of this hash
+//! comes from.
 //!
 //! A network card that hashes packets uses a key that its driver sets. Most drivers use the
 //! kernel's random key (`netdev_rss_key`). Some drivers use a published key, so anybody can compute
@@ -64,7 +65,7 @@ pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {
     }
     let Ok((driver, has_card)) = sys::driver(interface) else { return HashedBy::Unknown };
     let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(interface));
-    // `/proc` may show another network namespace. Then the file is missing.
+    // If `/proc` shows another network namespace, the file is missing.
     let kernels = fs::read_to_string("/proc/sys/net/core/netdev_rss_key").unwrap_or_default();
     judge(
         (&driver, has_card),
@@ -107,7 +108,7 @@ pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The key that was published with the RSS specification. Many drivers use it.
+    /// The key that was published with the RSS specification. Many drivers use this published key.
     const PUBLISHED: &str = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:\
                              f2:0c:6a:42:b7:3b:be:ac:01:fa";
 

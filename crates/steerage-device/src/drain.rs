@@ -16,15 +16,15 @@ use crate::wrapper::delegate_to_queue;
 /// The interval at which a queue checks whether the input may end.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The destination of the frames, for which an input waits. The polling CPUs call its methods,
-/// which must not block.
+/// The destination of an input's frames. The input ends only after the destination agrees. The
+/// polling CPUs call its methods, which must not block.
 pub trait Downstream: Send + Sync {
-    /// Whether the input may end after it has delivered this many frames. The queues check this
+    /// Whether the input may end after it has delivered this many frames. The queues call `may_end`
     /// every 2 ms after their frames have ended.
     fn may_end(&self, handed_over: u64) -> bool;
 
     /// How long the input should deliver nothing, because enough packets are waiting. The queues
-    /// check this before each poll.
+    /// call `pause` before each poll.
     fn pause(&self) -> Option<Duration> {
         None
     }

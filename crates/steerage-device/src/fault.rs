@@ -1,5 +1,6 @@
-//! A wrapper with the faults of a network: it loses, duplicates, reorders, corrupts and delays
-//! frames. A run can be repeated with the same seed, as far as the device allows that.
+//! A wrapper that simulates the faults of a network: the wrapper loses, duplicates, reorders,
+//! corrupts and delays frames. A run can be repeated with the same seed, as far as the device
+//! allows that.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use steerage::{
 use crate::options::setters;
 use crate::wrapper::delegate_to_queue;
 
-/// The maximum number of frames that a queue delays at a time. Further frames pass.
+/// The maximum number of frames that a queue delays at a time. While a queue delays this many
+/// frames, all further frames pass without delay.
 pub const HELD_MAX: usize = 1024;
 
 /// The longest time that a reordered frame waits for later frames to overtake it.
@@ -44,7 +46,7 @@ pub struct Faults {
     pub duplicate: u32,
     /// Frames per thousand with a flipped bit after their first 14 bytes.
     pub corrupt: u32,
-    /// Frames per thousand that arrive after the frames of the next poll that has any.
+    /// Frames per thousand that arrive after the frames of the next poll that has frames.
     pub reorder: u32,
     /// Frames per thousand that are delayed by `delay_time`.
     pub delay: u32,
@@ -69,7 +71,7 @@ impl Faults {
         /// The number of frames per thousand that get a flipped bit after their first 14 bytes.
         corrupt: u32;
         /// The number of frames per thousand that arrive after the frames of the next poll that has
-        /// any.
+        /// frames.
         reorder: u32;
     }
 
@@ -115,7 +117,7 @@ pub struct FaultTotals {
     pub duplicated: u64,
     /// Frames with a flipped bit.
     pub corrupted: u64,
-    /// Frames that arrived after those of the next poll.
+    /// Frames that arrived after the frames of the next poll.
     pub reordered: u64,
     /// Frames that were delayed.
     pub delayed: u64,
@@ -124,7 +126,8 @@ pub struct FaultTotals {
 #[derive(Debug)]
 struct Held {
     frame: Vec<u8>,
-    /// The frame is not delivered earlier, unless it only waits to be overtaken.
+    /// The earliest time at which the frame is delivered, unless the frame only waits to be
+    /// overtaken.
     due: Timestamp,
     until_overtaken: bool,
 }
@@ -151,8 +154,9 @@ enum Happens {
 }
 
 impl Fault {
-    /// Adds faults to each queue of `input`. Also returns the counts. The input's name, kind and
-    /// mode stay the same. The wrapper copies frames and allocates memory, so use it in tests only.
+    /// Adds faults to each queue of `input`. The second result has the counts of the faults. The
+    /// input's name, kind and mode stay the same. The wrapper copies frames and allocates memory,
+    /// so use it in tests only.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, faults: Faults) -> (Input, Arc<FaultCounts>) {
         let counts = Arc::new(FaultCounts::default());
@@ -251,8 +255,8 @@ impl RxQueue for Fault {
         // A frame may arrive twice, so poll for at most half of the budget.
         let polled = self.queue.poll(out, budget.div_ceil(2))?;
         let came = out.len() > from;
-        // The new frames overtake frames that were delayed before, but not those that are delayed
-        // now.
+        // The new frames overtake frames that were delayed before, but not the frames that are
+        // delayed now.
         let before = self.held.len();
         self.happen(out, from);
         for frame in self.now.drain(..) {
@@ -322,7 +326,7 @@ mod tests {
             let FaultTotals { lost, duplicated, corrupted, reordered, delayed } = totals;
             let counts = [lost, duplicated, corrupted, reordered, delayed];
             assert!(counts.iter().enumerate().all(|(at, count)| at == nth || *count == 0), "{counts:?}");
-            // A tenth of 20,000, within six standard deviations.
+            // The count is a tenth of 20,000, within six standard deviations.
             assert!(counts[nth].abs_diff(2000) < 260, "{counts:?}");
             (frames, counts[nth])
         };

@@ -13,7 +13,8 @@ pub(crate) fn following(name: &str) -> DeviceName {
         Ok((index, kernel)) => DeviceName::following(name, move || {
             kernel.lock().unwrap_or_else(PoisonError::into_inner).link_at(index).ok()?.name
         }),
-        // The interface is gone, or too many files are open. Then the name stays as it is.
+        // The interface is gone, or too many files are open. In both cases, the name stays as it
+        // is.
         Err(_) => name.into(),
     }
 }

@@ -200,8 +200,9 @@ impl Opened {
 }
 
 /// Opens each of `specs` like [`open`]. `any` stands for all interfaces that are up now, and each
-/// becomes a separate device with its own link type. All capture files become one device with one
-/// queue, which delivers them in the given order and with the options in `files`.
+/// of these interfaces becomes a separate device with its own link type. All capture files become
+/// one device with one queue, which delivers them in the given order and with the options in
+/// `files`.
 ///
 /// # Errors
 /// As for [`open`], and the errors of the filter in `files`.
@@ -277,7 +278,7 @@ pub fn open_all_taking(
             Plan::Files
         });
     }
-    // Open the capture first, because that may run the filter's compiler.
+    // Open the capture first, because opening it may run the filter's compiler.
     let mut capture = if paths.is_empty() { None } else { Some(files.open(&paths)?) };
     let info = capture.as_ref().map(Capture::info);
     let mut opened = Opened { inputs: Vec::new(), capture: info, notes: of_any };

@@ -26,15 +26,15 @@ pub struct Limit {
 #[derive(Debug)]
 struct Allowance {
     free: AtomicU64,
-    /// Frames that were not delivered yet, at least `free`. The difference is reserved for current
-    /// polls.
+    /// Frames that were not delivered yet, at least `free`. The difference between `left` and
+    /// `free` is reserved for polls that are in progress.
     left: AtomicU64,
 }
 
 impl Limit {
     /// Limits `input`. The queues of `input` end after they have delivered `packets` frames
-    /// together, or earlier if there are fewer. Lost frames do not count. The input's name, kind
-    /// and mode stay the same.
+    /// together, or earlier if the devices have fewer frames. Lost frames do not count. The input's
+    /// name, kind and mode stay the same.
     ///
     /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) sees the end at its next poll.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
@@ -60,7 +60,8 @@ impl Limit {
 
 impl Allowance {
     fn take(&self, wanted: u64) -> u64 {
-        // `Relaxed` here and below: these are only counts, and no other memory depends on them.
+        // `Relaxed` here and below: `left` and `free` are only counts, and no other memory depends
+        // on them.
         let taken = |free| Some(free - wanted.min(free));
         let free = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
         free.map_or(0, |free| free.min(wanted))

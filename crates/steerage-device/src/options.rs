@@ -36,8 +36,8 @@ impl SpecError {
     }
 }
 
-/// Defines a setter for each field. The setter takes the options and returns them changed. With `=>
-/// Some` the field is an `Option`.
+/// Defines a setter for each field. The setter takes the options and returns them changed. `=>
+/// Some` marks a field that is an `Option`.
 macro_rules! setters {
     ($($(#[$attribute:meta])* $field:ident: $value:ty $(=> $wrap:ident)?;)*) => {$(
         $(#[$attribute])*

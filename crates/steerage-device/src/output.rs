@@ -88,8 +88,9 @@ fn is_output(spec: &str) -> bool {
     }
 }
 
-/// Creates the output that `spec` names, for as many CPUs as this process may use. If its interface
-/// is also an input, both share it: see [`tap`] and [`af_xdp`]. In that case, open the input first.
+/// Creates the output that `spec` names, for as many CPUs as this process may use. If the output's
+/// interface is also an input, the output and the input share the interface: see [`tap`] and
+/// [`af_xdp`]. In that case, open the input before the output.
 ///
 /// # Errors
 /// [`OutputError`] if `spec` is not an output, or the output cannot be created.

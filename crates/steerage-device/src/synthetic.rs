@@ -1,5 +1,5 @@
-//! A device that generates its packets. They are valid Ethernet frames, and each frame has a number
-//! that reveals losses and reordering later in the path.
+//! A device that generates its packets. The packets are valid Ethernet frames, and each frame has a
+//! number that reveals losses and reordering later in the path.
 //!
 //! ```text
 //! synthetic
@@ -25,11 +25,11 @@
 //!
 //! # The frames
 //!
-//! Checksums are correct. The data begins after the UDP or TCP header, in big-endian order. It has
-//! the magic number [`MAGIC`] and the flow's number in 32 bits each, and the frame's number within
-//! its flow in 64 bits, starting at 0. [`parse_payload`] reads these numbers. If the headers of a
-//! kind need more than `size` bytes, its frames are longer: `tcp4` frames have at least 70 bytes,
-//! `udp6` frames 78, and `tcp6` frames 90.
+//! Checksums are correct. The data begins after the UDP or TCP header, in big-endian order. The
+//! data has the magic number [`MAGIC`] and the flow's number in 32 bits each, and the frame's
+//! number within its flow in 64 bits, starting at 0. [`parse_payload`] reads these numbers. If the
+//! headers of a kind need more than `size` bytes, its frames are longer: `tcp4` frames have at
+//! least 70 bytes, `udp6` frames 78, and `tcp6` frames 90.
 //!
 //! Each flow has its own source address in 10.0.0.0/8 or 2001:db8:0:1::/104, permuted by the seed,
 //! and a source port between 32768 and 65535. All flows go to port 9 (discard) of 198.18.0.1 or
@@ -65,7 +65,7 @@ pub use schedule::RING;
 use queue::SyntheticQueue;
 use sample::Sampler;
 
-/// The most flows. The 24 free bits of 10.0.0.0/8 can distinguish this many.
+/// The maximum number of flows. The 24 free bits of 10.0.0.0/8 can distinguish this many flows.
 pub const FLOWS_MAX: u32 = 1 << 24;
 
 /// The shortest frame in bytes: one cache line. (The minimum of Ethernet is 60, without the
@@ -80,17 +80,19 @@ pub const SIZE_MAX: usize = 9018;
 /// numbers after them.
 pub const BUFFER_MIN: usize = 128;
 
-/// The highest exponent. At 10, all but one packet in a thousand belong to the first flow.
+/// The highest exponent of the flows' weights. With an exponent of 10, all but one packet in a
+/// thousand belong to the first flow.
 pub const ZIPF_MAX: f64 = 10.0;
 
-/// The highest rate in packets per second. It is a full poll every 64 ns, ten times what one CPU
-/// can generate.
+/// The highest rate in packets per second. At this rate, a poll is full every 64 ns, which is ten
+/// times what one CPU can generate.
 pub const RATE_MAX: u64 = 1_000_000_000;
 
-/// The most kinds in a mix. A kind may occur several times to get a larger part.
+/// The maximum number of kinds in a mix. A kind of flow may occur several times in a mix to get a
+/// larger part of the flows.
 pub const MIX_MAX: usize = 16;
 
-/// The most receive queues. It is also the limit of a steerage instance.
+/// The maximum number of receive queues, which is also the limit of a steerage instance.
 pub const QUEUES_MAX: usize = 1024;
 
 /// The options of the device: see the [module's table](self).
@@ -105,7 +107,7 @@ pub const QUEUES_MAX: usize = 1024;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SyntheticOptions {
-    /// The name of the input. [`parse`](Self::parse) sets it to the text that it was given.
+    /// The name of the input. [`parse`](Self::parse) sets the name to the text that was parsed.
     pub name: String,
     /// The number of flows.
     pub flows: u32,
@@ -115,15 +117,15 @@ pub struct SyntheticOptions {
     pub zipf: f64,
     /// The number of frames over all queues. `None` means no end.
     pub packets: Option<u64>,
-    /// Frames per second over all queues. `None` means as fast as they are taken.
+    /// Frames per second over all queues. `None` means as fast as polls take the frames.
     pub rate: Option<u64>,
     /// The seed of the random numbers.
     pub seed: u64,
-    /// The kinds of flows, with the same number of each.
+    /// The kinds of flows. Each kind has the same number of flows.
     pub mix: Vec<Kind>,
     /// The number of receive queues.
     pub queues: usize,
-    /// The bytes of a receive buffer. `None` means that every frame fits into one.
+    /// The bytes of a receive buffer. `None` means that every frame fits into one buffer.
     pub buffer: Option<usize>,
 }
 
@@ -158,8 +160,8 @@ impl SyntheticOptions {
         self
     }
 
-    /// The kinds of flows, with the same number of each, at most [`MIX_MAX`]. Default: UDP over
-    /// IPv4.
+    /// The kinds of flows, at most [`MIX_MAX`]. Each kind has the same number of flows. Default:
+    /// UDP over IPv4.
     #[must_use]
     pub fn mix(mut self, mix: impl Into<Vec<Kind>>) -> Self {
         self.mix = mix.into();
@@ -178,14 +180,14 @@ impl SyntheticOptions {
         /// Ends after this many frames over all queues. Default: no end.
         packets: u64 => Some;
         /// The rate in frames per second over all queues, 1 to [`RATE_MAX`]. Default: as fast as
-        /// they are taken.
+        /// polls take the frames.
         rate: u64 => Some;
         /// The seed of the random numbers. Default: 1.
         seed: u64;
         /// The number of receive queues, 1 to [`QUEUES_MAX`]. Default: 1.
         queues: usize;
         /// The bytes of a receive buffer, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: every frame fits
-        /// into one.
+        /// into one buffer.
         buffer: usize => Some;
     }
 
@@ -212,8 +214,9 @@ impl SyntheticOptions {
     }
 }
 
-/// The part of the total that a queue gets: a range of the numbers 0 to [`Share::WHOLE`]. It is a
-/// range and not a fraction, so that the parts of all queues add up exactly.
+/// The share of the packets and of the rate that a queue gets: a range of the numbers 0 to
+/// [`Share::WHOLE`]. The share is a range and not a fraction, so that the shares of all queues add
+/// up exactly.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     from: u64,
@@ -235,7 +238,8 @@ impl Share {
     }
 }
 
-/// Divides the whole in the proportion of `weights`. Returns one more bound than there are weights.
+/// Divides [`Share::WHOLE`] in the proportion of `weights`. Returns the bounds of the shares: one
+/// more bound than there are weights.
 fn share_bounds(weights: &[f64]) -> Vec<u64> {
     let total: f64 = weights.iter().sum();
     let mut sum = 0.0;

@@ -75,11 +75,12 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Runs a command of ethtool(8) about an interface of this thread's network namespace on the command's structure, which
-/// begins with the command's number.
+/// Sends the kernel a command of ethtool(8) about an interface of this thread's network namespace.
+/// `words` is the structure of the command, which begins with the command's number.
 ///
-/// This is only for what `steerage_netlink::ethtool` cannot do on all kernels since 5.10: netlink has no message with the
-/// driver's name, and reports the key of the card's hash only since 6.3.
+/// This function is only for requests that `steerage_netlink::ethtool` cannot make on all kernels
+/// since 5.10: netlink has no message with the driver's name, and reports the key of the card's
+/// hash only since 6.3.
 ///
 /// # Safety
 /// `words` must be at least as long as the structure of the command, because the kernel reads and writes that many bytes.
@@ -107,7 +108,7 @@ pub(crate) fn driver(name: &str) -> io::Result<(String, bool)> {
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
         String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
     };
-    // The texts are driver, version, firmware and bus.
+    // The texts in the structure are the driver, the version, the firmware and the bus.
     Ok((text(0), !text(3).is_empty()))
 }
 

@@ -4,18 +4,19 @@
 //! The device receives the packets that the kernel sends through the interface, and the kernel
 //! receives the packets that the device sends. Packets of a TAP begin with an Ethernet header, and
 //! packets of a TUN with an IPv4 or IPv6 header. An interface that does not exist is created, and
-//! the kernel removes it when no process has it open. Each queue is a file descriptor. One CPU
-//! reads it, packet by packet, into pages. Any CPU may write to it, since the kernel takes each
-//! packet whole.
+//! the kernel removes the interface when no process has it open. Each queue is a file descriptor.
+//! One CPU reads packets from the descriptor, one by one, into pages. Any CPU may write packets to
+//! the descriptor, since the kernel takes each packet whole.
 //!
 //! A process cannot attach to an interface twice, so an input and an output with the same name
-//! share it. [`Tap`] provides both. Within a process and network namespace, [`open`](crate::open)
-//! and [`output::open`](crate::output::open) share the interfaces that they open by name.
+//! share the interface. [`Tap`] provides both. Within a process and network namespace,
+//! [`open`](crate::open) and [`output::open`](crate::output::open) share the interfaces that they
+//! open by name.
 //!
 //! By default, the device requests no offloads. The kernel then completes checksums and segments
 //! packets before it delivers them, so that they look as on a wire. With [`TapOptions::offloads`],
 //! the kernel delivers and accepts uncut super-frames: `offloads/lent.rs` receives them, and
-//! `offloads/merged.rs` merges and cuts.
+//! `offloads/merged.rs` merges packets into super-frames, and cuts super-frames.
 
 mod drops;
 mod queue;
@@ -55,7 +56,8 @@ pub use spec::is_spec;
 /// The maximum number of queues of an interface: the kernel's `MAX_TAP_QUEUES`.
 pub const QUEUES_MAX: usize = 256;
 
-/// The smallest MTU. Every IPv4 host must accept it (RFC 791), and it is the kernel's minimum.
+/// The smallest MTU. Every IPv4 host must accept packets of this length (RFC 791), and the kernel
+/// has the same minimum.
 pub const MTU_MIN: usize = 68;
 
 /// The largest MTU of a TAP in the kernel: 65535 minus an Ethernet header.
@@ -129,13 +131,14 @@ pub struct TapOptions {
     pub layer: Layer,
     /// The interface's name.
     pub name: String,
-    /// The number of queues. The kernel spreads flows over them. `None` means one, or as many as
-    /// this process has open already.
+    /// The number of queues. The kernel spreads flows over the queues. `None` means one queue, or
+    /// as many as this process has open already.
     pub queues: Option<usize>,
-    /// The longest packet, without an Ethernet header. `None` leaves it unchanged, and a new
-    /// interface has 1500.
+    /// The longest packet, without an Ethernet header. `None` leaves the interface's MTU unchanged,
+    /// which is 1500 for a new interface.
     pub mtu: Option<usize>,
-    /// Whether super-frames are received and sent whole. The last sender then completes checksums.
+    /// Whether super-frames are received and sent whole. The last sender of a super-frame then
+    /// completes its checksums.
     pub offloads: bool,
 }
 
@@ -150,11 +153,11 @@ struct Shared {
     /// The network namespace in which the interface was opened.
     namespace: Namespace,
     queues: Vec<TunFd>,
-    /// The length of the header before each packet. It is 0, unless there are offloads or a
-    /// caller's file descriptor has a header.
+    /// The length of the header before each packet. The length is 0, unless there are offloads, or
+    /// a caller's file descriptor has a header.
     header_bytes: usize,
     mtu: usize,
-    /// The super-frames that the kernel takes, if it leaves super-frames whole.
+    /// The longest super-frames that the kernel accepts. `None` without offloads.
     whole: Option<Whole>,
     /// Whether this process receives from the interface.
     is_input: AtomicBool,
@@ -165,7 +168,8 @@ struct Shared {
     gone: AtomicBool,
 }
 
-/// The interfaces that this process has opened by name. It is locked when one is opened.
+/// The interfaces that this process has opened by name. The list is locked while an interface is
+/// opened.
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 impl TapOptions {
@@ -179,7 +183,7 @@ impl TapOptions {
         /// open already.
         queues: usize => Some;
         /// The longest packet in bytes, without an Ethernet header, [`MTU_MIN`] to [`MTU_MAX`].
-        /// Default: unchanged. A new interface has 1500.
+        /// Default: the interface's MTU stays unchanged. A new interface has an MTU of 1500.
         mtu: usize => Some;
         /// Whether packets that the kernel has merged, or has not cut yet, are received and sent in
         /// one piece (TSO, USO, GRO), and whether checksums are left unfinished. Handlers then see
@@ -187,13 +191,13 @@ impl TapOptions {
         offloads: bool;
     }
 
-    /// Opens the interface. If this process has it open, the new handle shares it. Otherwise this
-    /// attaches to an existing interface, or creates one and sets it up.
+    /// Opens the interface. If this process has the interface open, the new handle shares it.
+    /// Otherwise, `open` attaches to an existing interface, or creates an interface and sets it up.
     ///
     /// # Errors
-    /// [`DeviceError`] if the interface may not be created, is of another kind, or belongs to
-    /// another program. Also if this process has it open with a different number of queues or a
-    /// different MTU.
+    /// [`DeviceError`] if the interface may not be created, is not of this layer (TUN or TAP),
+    /// belongs to another program, or is open in this process with a different number of queues or
+    /// a different MTU.
     pub fn open(&self) -> Result<Tap, DeviceError> {
         if let Some(wrong) = spec::wrong_name(&self.name) {
             let cause = io::Error::new(io::ErrorKind::InvalidInput, format!("its name {wrong}"));
@@ -307,10 +311,10 @@ impl TapOptions {
 
 impl Tap {
     /// An interface from file descriptors of the caller. Each descriptor is a queue of the same
-    /// interface. They are made non-blocking, and the kernel is configured to leave no checksum and
-    /// no segmentation to the reader. A header before each packet (`IFF_VNET_HDR`) is read and
-    /// written. The descriptors must have been created with `IFF_NO_PI`, which the kernel does not
-    /// report.
+    /// interface. The descriptors are made non-blocking, and the kernel is configured to leave no
+    /// checksum and no segmentation to the reader. A header before each packet (`IFF_VNET_HDR`) is
+    /// read and written. The descriptors must have been created with `IFF_NO_PI`, which the kernel
+    /// does not report.
     ///
     /// Packets of up to `mtu` bytes are received. `None` means the MTU of the interface with that
     /// name in this namespace, or 1500.
@@ -359,7 +363,7 @@ impl Tap {
     /// An input that receives the packets that the kernel sends through the interface.
     ///
     /// # Errors
-    /// [`DeviceError`] if there is an input already.
+    /// [`DeviceError`] if this interface has an input already.
     pub fn input(&self) -> Result<Input, DeviceError> {
         // Relaxed: the flag guards no other memory.
         if self.0.is_input.swap(true, Ordering::Relaxed) {

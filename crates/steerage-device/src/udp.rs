@@ -40,7 +40,7 @@ pub use spec::is_spec;
 /// are of no use.
 pub const QUEUES_MAX: usize = 256;
 
-/// The smallest MTU. Every IPv4 host must accept it (RFC 791).
+/// The smallest MTU. Every IPv4 host must accept packets of this length (RFC 791).
 pub const MTU_MIN: usize = 68;
 
 /// The largest MTU: the longest IP packet.
@@ -51,11 +51,11 @@ pub const BUFFER_MIN: usize = 4096;
 /// The largest buffer: see [`BUFFER_MIN`].
 pub const BUFFER_MAX: usize = 1 << 30;
 
-/// The default buffer: 10 ms at 6 Gbit/s. The kernel limits it to `net.core.rmem_max` without
-/// CAP_NET_ADMIN.
+/// The default buffer: 10 ms at 6 Gbit/s. The kernel limits the buffer to `net.core.rmem_max`
+/// without CAP_NET_ADMIN.
 const BUFFER: usize = 8 << 20;
 
-/// The maximum number of errors that are read at once.
+/// The maximum number of entries that are read at once from a socket's error queue.
 const ERRORS_MAX: usize = 64;
 
 /// The maximum number of log lines about path MTUs, because peers can cause them.
@@ -97,9 +97,10 @@ struct Shared {
     sockets: Vec<OwnedFd>,
     mtu: usize,
     is_input: AtomicBool,
-    /// The messages that the kernel cuts.
+    /// The longest messages that the kernel cuts into datagrams.
     whole: Whole,
-    /// The counts of the first queue. They include what all queues and senders count together.
+    /// The counts of the first queue. These counts include the counts that all queues and senders
+    /// share.
     counts: Arc<DeviceCounts>,
     /// The path MTU that was reported last, and the number of lines about it in the log.
     path_mtu: AtomicU64,
@@ -121,13 +122,13 @@ const COUNTS: &[&str] = &[
 ];
 const TRUNCATED: usize = 5;
 const DROPS: usize = 6;
-/// The first queue shows these counts and the following ones for all sockets. Any thread adds to
-/// these counts, so they are right in the report, even if the queue has ended.
+/// The first queue shows these counts and the following ones for all sockets. Any thread may add to
+/// these counts, so the report has the final counts even if the queue has ended.
 const ICMP_ERRORS: usize = 7;
 const TOO_LONG: usize = 8;
 const PATH_MTU: usize = 9;
 
-/// The sockets that this process has open. It is locked when some are opened.
+/// The sockets that this process has open. The list is locked while sockets are opened.
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 impl UdpOptions {
@@ -151,11 +152,12 @@ impl UdpOptions {
         pmtu: bool;
     }
 
-    /// Opens the sockets. If this process has the same address open, the new handle shares them.
+    /// Opens the sockets. If this process has the same address open, the new handle shares the
+    /// sockets of that address.
     ///
     /// # Errors
-    /// [`DeviceError`] if the address is in use or not of this machine, or if this process has it
-    /// open with a different number of queues.
+    /// [`DeviceError`] if the address is in use or not of this machine, or if this process has the
+    /// address open with a different number of queues.
     pub fn open(&self) -> Result<Udp, DeviceError> {
         let namespace = Namespace::here();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -263,7 +265,7 @@ impl Udp {
     /// An input that receives what peers send to the address.
     ///
     /// # Errors
-    /// [`DeviceError`] if there is an input already.
+    /// [`DeviceError`] if these sockets have an input already.
     pub fn input(&self) -> Result<Input, DeviceError> {
         // Relaxed: the flag guards no other memory.
         if self.0.is_input.swap(true, Ordering::Relaxed) {
@@ -309,7 +311,7 @@ impl Shared {
             self.counts.add(ICMP_ERRORS, report.is_icmp.into());
             let Some(mtu) = report.path_mtu else { continue };
             self.counts.raise_to(PATH_MTU, mtu.into());
-            // Relaxed: no other memory depends on these.
+            // Relaxed: no other memory depends on these counters.
             let before = self.path_mtu.swap(mtu.into(), Ordering::Relaxed);
             if before != u64::from(mtu) && self.lines.fetch_add(1, Ordering::Relaxed) < MTU_LINES_MAX {
                 let peer = headers::address_of(&error.name).map(|peer| peer.ip().to_canonical());

@@ -1,4 +1,5 @@
-//! Wrappers: devices around a device.
+//! Wrappers: devices that take their packets from another device and for example limit the rate of
+//! the packets.
 
 /// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`.
 /// All wrappers use this macro, so a new method of the trait must be added only here.

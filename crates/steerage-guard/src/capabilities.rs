@@ -1,14 +1,14 @@
 //! Drops the capabilities of a program after its devices are open.
 //!
 //! Strangers write packets, so the code that handles packets should have no privileges. Opening an
-//! interface requires a capability, but receiving from it does not, and neither does the rest of a
-//! run. [`drop_all`] therefore drops all capabilities after opening. `drop_all` also sets
-//! `no_new_privs`, which prevents the process from regaining capabilities.
+//! interface requires a capability, but receiving from an open interface requires none, and neither
+//! does the rest of a run. [`drop_all`] therefore drops all capabilities after opening. `drop_all`
+//! also sets `no_new_privs`, which prevents the process from regaining capabilities.
 //!
-//! Each thread has its own capabilities, and inherits those of the thread that starts it. Threads
-//! that run already keep their capabilities, so call `drop_all` while there is only one thread.
-//! Call it after opening the devices and outputs, and before building the instance, which starts a
-//! thread for each capture file that is written.
+//! Each thread has its own capabilities. A new thread inherits the capabilities of the thread that
+//! starts it. Threads that run already keep their capabilities, so call `drop_all` while there is
+//! only one thread. Call `drop_all` after opening the devices and outputs, and before building the
+//! instance, which starts a thread for each capture file that is written.
 //!
 //! ```no_run
 //! # use steerage::{Batch, Cpu, Handler};
@@ -35,9 +35,9 @@
 //! - Opening or attaching to an interface (AF_PACKET, AF_XDP, TUN and TAP), also through
 //!   `steerage_device::open`. If an open interface disappears and reappears, receiving continues
 //!   without any capability.
-//! - Building an instance with AF_XDP devices, because building pins its memory, unless the limit
-//!   on locked memory is high enough. Call [`drop_except`] with [`Needed::pinned_memory`] before
-//!   building, and [`Kept::drop_start_up`] afterwards.
+//! - Building an instance with AF_XDP devices, because building pins the instance's memory, unless
+//!   the limit on locked memory is high enough. Call [`drop_except`] with [`Needed::pinned_memory`]
+//!   before building, and [`Kept::drop_start_up`] afterwards.
 //! - Opening files that only root's access to all files allows. If necessary, [`Needed::read_file`]
 //!   and [`Needed::written_files`] keep the capabilities for such files. The program can still open
 //!   the files of its own user, and root still owns root's files.
@@ -106,7 +106,8 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     Ok(Kept { _private: () })
 }
 
-/// The operations that a run still needs after its devices are open. The default is none.
+/// The operations that a run still needs after its devices are open. The default has no such
+/// operations.
 #[derive(Clone, Debug, Default)]
 pub struct Needed<'a> {
     read: Vec<&'a Path>,
@@ -116,25 +117,25 @@ pub struct Needed<'a> {
 
 impl<'a> Needed<'a> {
     /// Declares a file that is opened later, such as a later capture file. The capability to read
-    /// it is kept until [`Kept::drop_start_up`]. The thread that opens captures starts earlier,
-    /// when the instance is built, and keeps the capability to the end.
+    /// this file is kept until [`Kept::drop_start_up`]. The thread that opens captures starts
+    /// earlier, when the instance is built, and keeps the capability to the end.
     #[must_use]
     pub fn read_file(mut self, path: &'a Path) -> Self {
         self.read.push(path);
         self
     }
 
-    /// Declares the name of files that are created during the run. The name may contain parts for
-    /// the time (`%H`), which are ignored here. The capability to write these files is kept until
-    /// [`Kept::drop_start_up`], for a thread that handles no packets.
+    /// Declares the name of files that are created during the run. The name may contain
+    /// placeholders for the time (`%H`), which are ignored here. The capability to write these
+    /// files is kept until [`Kept::drop_start_up`], for a thread that handles no packets.
     #[must_use]
     pub fn written_files(mut self, name: &'a Path) -> Self {
         self.written.push(name);
         self
     }
 
-    /// Whether memory is pinned before [`Kept::drop_start_up`]. Set this for an instance with an
-    /// AF_XDP device, because building the instance pins its memory.
+    /// Whether memory is pinned before [`Kept::drop_start_up`]. Set `pinned_memory` for an instance
+    /// with an AF_XDP device, because building the instance pins the instance's memory.
     #[must_use]
     pub fn pinned_memory(mut self, pins: bool) -> Self {
         self.pins = pins;

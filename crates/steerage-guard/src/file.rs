@@ -1,10 +1,11 @@
 //! Creates the files of steerage. The program often runs as root, and often writes to directories
-//! that other users can change, such as `/tmp`. There, another user can plant a link under the name
-//! of the new file.
+//! that other users can change, such as `/tmp`. In such a directory, another user can plant a link
+//! under the name of the new file.
 //!
 //! Therefore each file is created under a random name (`O_EXCL`, `O_NOFOLLOW`) and then renamed.
-//! The directory of the file is opened once, by the rules of [`path`](crate::path). A rename
-//! replaces a link instead of following it. An older file with that name is never written to.
+//! The directory of the file is opened once, according to the rules of [`path`](crate::path). A
+//! rename replaces a link instead of following it. An older file with the same name is never
+//! written to.
 //!
 //! The result depends on the existing entry with that name:
 //!
@@ -56,11 +57,12 @@ const DIRECTORY_MODE: u32 = 0o755;
 /// The end of a file's temporary name, which the file has until it is complete.
 const PART: &str = ".part";
 
-/// How many bytes of a name are kept before the random part. File systems allow 255 bytes.
+/// The maximum number of bytes of a file's name that a temporary name keeps before its random part.
+/// File systems allow 255 bytes.
 const NAME_BYTES: usize = 200;
 
 /// How many random names are tried. A random name exists already only if 64 random bits coincide,
-/// or if another user guessed it.
+/// or if another user guessed the name.
 const TRIES: usize = 8;
 
 /// A new file without its final name. The file is removed when this value is dropped, unless it was
@@ -138,7 +140,7 @@ impl NewFile {
     /// not followed.
     ///
     /// # Errors
-    /// If the old entry cannot be replaced. The file then keeps its temporary name
+    /// If the old entry cannot be replaced. After an error, the file keeps its temporary name
     /// ([`part`](Self::part)), because its contents may be of value.
     pub fn finish(mut self) -> io::Result<File> {
         self.stays = true;
@@ -159,14 +161,14 @@ impl Drop for NewFile {
 /// A file that is open for writing.
 #[derive(Debug)]
 pub enum Opened {
-    /// A new file, which has its final name already.
+    /// A new file that has its final name already.
     File(File),
     /// A FIFO or a character device, opened without blocking, or the file of a descriptor.
     Special(File),
 }
 
 /// Opens a file that is read while it is written, such as a capture. A new file has its final name
-/// at once. If the path is a FIFO or a character device, the data is written there.
+/// at once. If the path is a FIFO or a character device, `open` opens the FIFO or the device.
 ///
 /// # Errors
 /// As for [`NewFile::create`], or `ENXIO` ([`has_no_reader`]) for a FIFO without a reader.
@@ -192,8 +194,8 @@ pub fn has_no_reader(error: &io::Error) -> bool {
 }
 
 /// Writes a complete file. The file gets its final name when it is complete, and an older file with
-/// that name stays until then. If the path is a FIFO or a character device, the data is written
-/// there.
+/// that name stays until then. If the path is a FIFO or a character device, the data is written to
+/// the FIFO or the device.
 ///
 /// # Errors
 /// As for [`open`], or if the file cannot be written.
@@ -227,8 +229,8 @@ pub fn create_fifo(path: &Path, readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Checks that files with this name can be created. The name may contain parts for the time, as for
-/// [`directory_of`].
+/// Checks that files with this name can be created. The name may contain placeholders for the time,
+/// as for [`directory_of`].
 ///
 /// # Errors
 /// If no file can be created.
@@ -276,9 +278,9 @@ pub fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The existing directory in which files of this name are created. The name may contain parts for
-/// the time (`%H`). If the name of a directory contains such a part, the result is the parent of
-/// the first such directory.
+/// The existing directory in which files of this name are created. The name may contain
+/// placeholders for the time (`%H`). If the name of a directory contains such a placeholder, the
+/// result is the parent of the first such directory.
 ///
 /// # Errors
 /// As for [`Directory::holding`].

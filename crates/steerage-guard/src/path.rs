@@ -9,8 +9,8 @@
 //! # The rule
 //!
 //! A directory is *ours* if only root and the effective user can change what it contains. A group
-//! may write to it only if the group is private to the user. Its file system must not be run by
-//! another user (FUSE), because such a file system can report any owner.
+//! may write to the directory only if the group is private to the user. The directory's file system
+//! must not be run by another user (FUSE), because such a file system can report any owner.
 //!
 //! - Every directory on the path must be ours, or a sticky directory of root or of the user, such
 //!   as `/tmp`, where another user cannot replace a directory of ours. A group may be able to write
@@ -21,11 +21,11 @@
 //!   sticky directory is not enough, because another user can move a link of root there. The names
 //!   of the link's target are checked in the same way.
 //! - The directory in which a new file or directory is created may be anybody's: a new file gets a
-//!   random name, and a new directory is checked after it is created. Its file system may not be
-//!   run by another user, who would see the contents.
+//!   random name, and a new directory is checked after it is created. The file system of this
+//!   directory may not be run by another user, because that user would see the contents.
 //! - The working directory, at which a relative path begins, may be anybody's, because the user
-//!   chose it. If it is not ours, only plain directories may follow: no links, and no `..` that
-//!   leads out of it.
+//!   chose it. If the working directory is not ours, only plain directories may follow: no links,
+//!   and no `..` that leads out of the working directory.
 //!
 //! Architecture invariant: only this module walks along a path for writing.
 
@@ -82,7 +82,7 @@ pub enum PathError {
     FileSystem {
         /// The directory.
         directory: PathBuf,
-        /// Who runs the file system.
+        /// The user who runs the file system.
         by: Who,
     },
     /// `the path names the open descriptor {0} instead of a file`
@@ -208,7 +208,7 @@ pub struct Directory {
     fd: OwnedFd,
     /// The path that led to the directory, for messages.
     path: PathBuf,
-    /// Whether another user owns it, or a directory on the way to it.
+    /// Whether another user owns the directory, or a directory on the path to it.
     of_others: bool,
 }
 
@@ -454,8 +454,9 @@ impl Directory {
         Ok(Self { fd: self.fd.try_clone()?, path: self.path.clone(), of_others: self.of_others })
     }
 
-    /// Whether another user owns the directory, or a directory on the way to it. Its owner chooses the group of new files,
-    /// by the bit for set-group-ID, and further users, by an access list.
+    /// Whether another user owns the directory, or a directory on the path to it. The owner of a
+    /// directory can choose the group of new files through the set-group-ID bit, and can admit
+    /// further users through a default access list.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -543,8 +544,8 @@ struct Walk {
     at: Vec<Directory>,
     left: Vec<OsString>,
     links: usize,
-    /// The party that can change the working directory, if the walk is in or below the working
-    /// directory, and the working directory is not ours.
+    /// The party that can change the working directory. `None` if the walk is not in or below the
+    /// working directory, or if the working directory is ours.
     chosen: Option<Who>,
     /// Whether a program will resolve the path again, so that no group may exchange a directory on
     /// it.
@@ -655,7 +656,8 @@ impl Walk {
         let (path, of_others) = (here.path.join(name), here.is_of_others()?);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                // If another user can change it, this ends the way when the next name is looked up.
+                // If another user can change this directory, the walk ends with an error when the
+                // next name is looked up.
                 self.at.push(Directory { fd: next, path, of_others });
                 Ok(())
             }

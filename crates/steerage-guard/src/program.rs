@@ -1,9 +1,10 @@
 //! Starts programs, and lets signals end this process meanwhile.
 //!
-//! While the C library starts a program, it blocks all signals in its thread until the program's file is
-//! loaded. The file, or a directory of PATH, may be on a file system that does not answer. Then the thread
-//! waits there, and only SIGKILL ends the process. So a thread of its own starts the program, and the caller
-//! waits for that thread with its signals as they are.
+//! While the C library starts a program, it blocks all signals in its thread until the program's
+//! file is loaded. The file, or a directory of PATH, may be on a file system that does not answer.
+//! In this case, the thread waits for the file system, and only SIGKILL ends the process. Therefore
+//! a separate thread starts the program, and the caller waits for that thread without blocking
+//! signals.
 //!
 //! Architecture invariant: this function starts every program of steerage.
 
@@ -22,7 +23,7 @@ use std::thread;
 /// ```
 ///
 /// # Errors
-/// If the program cannot be started, or if no thread can be.
+/// If the program cannot be started, or if no thread can be started.
 pub fn start(command: &mut Command) -> io::Result<Child> {
     thread::scope(|scope| {
         let starting = thread::Builder::new().name("start".to_owned()).spawn_scoped(scope, || command.spawn())?;

@@ -88,8 +88,8 @@ impl Sandbox {
         self.open(directory.into(), How::Write)
     }
 
-    /// Allows removing a file of this directory at the end, such as a socket. Landlock has no rules
-    /// for single names, so any file of the directory can be removed.
+    /// Allows removing a file of this directory, such as a socket, at the end of the program.
+    /// Landlock has no rules for single names, so any file of the directory can be removed.
     #[must_use]
     pub fn removes_in(self, directory: impl Into<OwnedFd>) -> Self {
         self.open(directory.into(), How::RemoveFile)
@@ -111,9 +111,9 @@ impl Sandbox {
         self
     }
 
-    /// Restricts the files of this thread, of the threads that it starts from now on, and of
-    /// programs that they start. Call this method while there is only one thread, and after
-    /// everything is open.
+    /// Restricts the files that this thread, the threads that it starts from now on, and the
+    /// programs that these threads start may use. Call this method while there is only one thread,
+    /// and after everything is open.
     ///
     /// # Errors
     /// If the kernel has Landlock and refuses the rules.
@@ -133,7 +133,7 @@ impl Sandbox {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         if let Some(arch) = arch {
             sys::name_violations().map_err(SandboxError::handler)?;
-            // Programs cannot be started later, so no child is missing here.
+            // Programs cannot be started after this call, so the list of children is complete.
             let children = self.groups.contains(&Group::Signal).then(children::running).flatten();
             let allow = filter::allow(&self.groups, &Sockets::default(), children.as_deref(), arch)?;
             let filters = [filter::do_without(arch)?, allow];
@@ -155,9 +155,9 @@ struct Programs {
 }
 
 impl ThreadFilter {
-    /// A filter that allows these groups. Of the packet sockets, those that listen cannot send, and none can send to an
-    /// address. Messages are sent by the sockets for UDP alone. The sockets stay open
-    /// if the thread closes them.
+    /// A filter that allows these groups. Packet sockets that listen cannot send, and no packet
+    /// socket can send to an address. Messages can be sent only through UDP sockets. All of these
+    /// sockets stay open if the thread closes them.
     ///
     /// # Errors
     /// If the filter cannot be compiled.
@@ -170,8 +170,8 @@ impl ThreadFilter {
         arch.map(programs).transpose().map(Self)
     }
 
-    /// Whether the filter allows a system call, by its number. If the kernel cannot restrict system
-    /// calls, all are allowed.
+    /// Whether the filter allows the system call with this number. If the kernel cannot restrict
+    /// system calls, all system calls are allowed.
     ///
     /// ```
     /// use steerage_guard::sandbox::{Answer, Sockets, ThreadFilter};
@@ -195,7 +195,8 @@ impl ThreadFilter {
     /// If the kernel refuses the filter.
     pub fn enter(&self) -> Result<(), SandboxError> {
         let Some(programs) = &self.0 else { return Ok(()) };
-        // The second program does not allow the system call that installs one.
+        // The program `allow` is installed last, because it does not allow the system call that
+        // installs a program.
         let programs = [&programs.keep_open, &programs.allow];
         programs.into_iter().try_for_each(|program| apply_filter(program)).map_err(SandboxError::filter)
     }
@@ -214,8 +215,8 @@ impl InForce {
         self.seccomp
     }
 
-    /// The error if the kernel has Landlock but refused it. The user may be able to change that,
-    /// for example if a container's seccomp profile denies the system call.
+    /// The error if the kernel has Landlock but refused it. The user may be able to make the kernel
+    /// accept Landlock, for example if a container's seccomp profile denies the system call.
     pub fn landlock_refused(&self) -> Option<io::Error> {
         match self.landlock {
             Enforced::Refused(error) => Some(io::Error::from_raw_os_error(error)),

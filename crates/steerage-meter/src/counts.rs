@@ -14,7 +14,8 @@ use super::writer_state::OutputCounts;
 pub struct FlowCounts {
     /// Current flows.
     pub active: u64,
-    /// Records so far: those of flows that ended or were cut, plus one for each current flow.
+    /// Records so far: the records of flows that ended or were cut, plus one record for each
+    /// current flow.
     pub total: u64,
     /// The records in `total` whose flow was evicted to make room for another flow.
     pub evicted: u64,
@@ -27,8 +28,8 @@ pub struct FlowCounts {
     pub waiting: u64,
 }
 
-/// The counts that one meter publishes when a record ends. The counts have their own cache lines,
-/// because only this meter writes them.
+/// The counts that one meter publishes when a record ends. The counts of a meter have their own
+/// cache lines, because only that meter writes these counts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Published {
@@ -58,8 +59,8 @@ impl Published {
 pub(super) struct AllPublished(Arc<Mutex<Vec<Arc<Published>>>>);
 
 impl AllPublished {
-    /// Adds the counts of a new meter. Only a meter that has panicked is gone by now, and the new
-    /// meter replaces it. No report includes the old meter's counts, so they are dropped here too.
+    /// Adds the counts of a new meter. If a meter has panicked, the new meter replaces the old one.
+    /// No report includes the old meter's counts, so these counts are dropped here too.
     pub(super) fn one_more(&self) -> Arc<Published> {
         let published = Arc::new(Published::default());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

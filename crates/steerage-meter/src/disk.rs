@@ -1,4 +1,5 @@
-//! File operations that can fail, on a file or on standard output. Tests make each of them fail.
+//! File operations that can fail, on a file or on standard output. Tests make each of these
+//! operations fail.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -10,8 +11,8 @@ use steerage_guard::file::{NewFile, Readers, parent_of};
 
 use super::writer_state::WriterState;
 
-/// The maximum size of one write to a pipe. A pipe takes this size completely or not at all
-/// (PIPE_BUF). Small writes show progress even if the reader is slow.
+/// The maximum size of one write to a pipe. A pipe takes a write of this size completely or not at
+/// all (PIPE_BUF). Small writes show progress even if the reader is slow.
 const PIECE_BYTES: usize = 4096;
 
 pub(super) struct Disk {

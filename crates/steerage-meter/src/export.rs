@@ -22,8 +22,8 @@ use super::record_ledger::{Unwritten, Volume};
 use super::timeouts::nanos;
 use super::writer_state::{Ended, FlowOutput, Message, OutputCounts, WriterEnd, WriterState};
 
-/// The number of records in one message to a writer. A message takes at most 64 KiB, and its cost
-/// per record is negligible.
+/// The number of records in one message to a writer. A message takes at most 64 KiB, and the cost
+/// of passing a message is negligible per record.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
 /// The maximum number of messages that wait for a writer: 4096 records. At a million records per
@@ -207,7 +207,8 @@ impl FlowWriter {
         let records = rest.into();
         let now = records.iter().map(|record| record.last().as_nanos()).max().unwrap_or(0);
         let unwritten = self.shared.ledger().take(Volume::of(&records));
-        // If this message cannot be sent, the records are lost, and `ended` has the reason.
+        // If the message with the last records cannot be sent, these records are lost, and `ended`
+        // has the reason.
         let _ = self.to.send(Message::Ended(Ended { records, now, unwritten }));
         let _ = self.to.send(Message::End);
         match self.ended.recv() {
@@ -240,8 +241,8 @@ struct Sink {
     shared: Arc<WriterState>,
     to: FlowsTo,
     format: FlowFormat,
-    /// The incomplete files, by the start of their period. Without rotation there is one file,
-    /// whose start is 0.
+    /// The incomplete files. The key of a file is the start of its period. Without rotation there
+    /// is one file, whose key is 0.
     open: BTreeMap<u64, FlowFile>,
     from: u64,
     names: HashSet<PathBuf>,
@@ -342,8 +343,8 @@ impl Sink {
         Ok(())
     }
 
-    /// If the open files hold too many rows in memory, writes the rows of the file that holds the
-    /// most.
+    /// If the open files hold too many rows in memory, writes the rows of the file with the largest
+    /// number of rows in memory.
     #[cfg(feature = "parquet")]
     fn bound_rows(&mut self) -> Result<(), ExportError> {
         let all: usize = self.open.values().map(FlowFile::rows).sum();
@@ -442,7 +443,8 @@ mod tests {
         assert_eq!(names(), [first, second.clone()]);
         sink.write(ended(&shared, &[4], 722)).unwrap();
         assert_eq!(names(), ["2210.jsonl", &second]);
-        // The file for this record's period is complete, so the record goes to the first open file.
+        // The file for the period of the record at 5 s is complete, so this record goes to the
+        // first open file.
         sink.write(ended(&shared, &[5, 301], 722)).unwrap();
         end.send(Message::End).unwrap();
         sink.write_all().unwrap();

@@ -33,7 +33,7 @@ pub(super) struct FlowFile {
     out: RecordWriter,
     format: Format,
     path: Option<PathBuf>,
-    /// Whether all records are written, so that only the rename remains.
+    /// Whether all records are written, so that only the rename of the file remains.
     has_ended: bool,
 }
 
@@ -132,7 +132,8 @@ impl FlowFile {
         flushed.map_err(|cause| self.error(cause))
     }
 
-    /// The number of rows in memory, which are written together as a row group.
+    /// The number of rows of this file that are in memory, and will be written together as a row
+    /// group.
     #[cfg(feature = "parquet")]
     pub(super) fn rows(&self) -> usize {
         if let Format::Parquet(parquet) = &self.format { parquet.rows() } else { 0 }
@@ -171,8 +172,8 @@ impl FlowFile {
                 encoder.encode_statistics(&Statistics { sample, ..*statistics }, SystemTime::now());
                 self.out.part(Volume::NONE, encoder.message())?;
             }
-            // Statistics are not written, because they would count messages that are not in the
-            // file.
+            // IPFIX statistics are not written, because the statistics would count messages that
+            // are not in the file.
             Format::Ipfix { .. } => {}
             #[cfg(feature = "parquet")]
             Format::Parquet(parquet) => parquet.end(&mut self.out, sample)?,

@@ -11,9 +11,9 @@ use super::timeouts::Timeouts;
 /// No VLAN tag: VLAN ids have only 12 bits.
 const NO_VLAN: u16 = u16::MAX;
 
-/// State: the second endpoint sent first.
+/// A bit of the flow's state: the second endpoint sent the first packet.
 const TURNED: u8 = 1;
-/// State: TCP closed the connection, by a reset or by FIN from both sides.
+/// A bit of the flow's state: TCP closed the connection, by a reset or by FIN from both sides.
 const CLOSED: u8 = 2;
 const USED: u8 = 4;
 const HAS_TUNNEL_ID: u8 = 8;
@@ -92,7 +92,7 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
-/// Why a record ends: IPFIX's flowEndReason (RFC 5102), with its numbers.
+/// Why a record ends: IPFIX's flowEndReason (RFC 5102), with the numbers of that element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowEnd {
@@ -134,8 +134,8 @@ pub(super) struct Flow {
 const _: () = assert!(size_of::<Flow>() == 192, "three cache lines");
 
 impl Flow {
-    /// Creates a flow from its first packet, without counting this packet. The caller must count it
-    /// with [`add`](Self::add).
+    /// Creates a flow from its first packet, without counting this packet. The caller must count
+    /// this packet with [`add`](Self::add).
     #[inline]
     pub(super) fn begin(seen: &Seen, bucket: BucketId) -> Self {
         Self {

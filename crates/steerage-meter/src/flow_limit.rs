@@ -42,8 +42,8 @@ impl FlowSlots {
         Self { limit: Arc::clone(limit), held: 0 }
     }
 
-    /// Takes one more slot if one is free. A CPU without slots always gets a slot, because it
-    /// cannot work otherwise, and there are few CPUs.
+    /// Takes one more slot if one is free. A CPU without slots always gets a slot, because a CPU
+    /// needs one slot to work, and there are few CPUs.
     pub(super) fn take(&mut self) -> bool {
         if self.limit.taken.fetch_add(1, Ordering::Relaxed) >= self.limit.max && self.held > 0 {
             self.limit.taken.fetch_sub(1, Ordering::Relaxed);
@@ -53,8 +53,8 @@ impl FlowSlots {
         true
     }
 
-    /// Whether the slots of all CPUs exceed the limit. A move can bring together flows that several
-    /// tables took beyond the limit.
+    /// Whether the slots of all CPUs exceed the limit. Each table may take one flow beyond the
+    /// limit, and moves can bring several such flows into one table.
     pub(super) fn is_surplus(&self) -> bool {
         self.limit.taken.load(Ordering::Relaxed) > self.limit.max
     }

@@ -86,7 +86,7 @@ impl Datagrams {
         let known = set.iter().position(|place| place.is_some_and(|known| known.name == fragment.datagram));
         let place = known.or_else(|| set.iter().position(|place| place.is_none_or(|known| known.is_old(now))));
         // If the set is full, all fragments, including the first one, belong to a flow without
-        // ports. Steering does the same.
+        // ports. Steering treats the fragments of such a datagram in the same way.
         let Some(place) = place.map(|place| &mut set[place]) else { return alone };
         let mut datagram = match *place {
             // A second first fragment belongs to a new datagram, because datagram ids repeat.

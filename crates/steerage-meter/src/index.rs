@@ -1,5 +1,5 @@
-//! Maps a hash to the slots of the flow table that may hold its flow. The index uses open
-//! addressing, with eight entries per cache line.
+//! Maps the hash of a flow to the slots of the flow table that may hold this flow. The index uses
+//! open addressing, with eight entries per cache line.
 
 use steerage::memory::HugeVec;
 
@@ -13,9 +13,9 @@ pub(super) const NONE: u32 = u32::MAX;
 ///
 /// The topmost bits of the hash select a line, so a doubled index is filled from front to back. A
 /// search compares all hashes of a line at once, because a branch for each hash would often be
-/// mispredicted. If a line is full, its further entries are in the next lines. At most half of the
-/// entries are used, so few lines are full. A removal moves later entries up, so there are no
-/// tombstones.
+/// mispredicted. If a line is full, further entries of this line are in the next lines. At most
+/// half of the entries are used, so few lines are full. A removal moves later entries up, so there
+/// are no tombstones.
 #[derive(Debug)]
 pub(super) struct Index {
     lines: HugeVec<Line>,

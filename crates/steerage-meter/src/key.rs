@@ -26,8 +26,8 @@ impl Kind {
 /// same endpoints.
 ///
 /// The fields of `rest`, from the top: 16 bits for the port of the first endpoint, 16 bits for the
-/// port of the second, 8 bits for the protocol. After them come the kind (8 bits) and the mark (16
-/// bits).
+/// port of the second, 8 bits for the protocol. After these ports and the protocol come the
+/// [`Kind`] of the flow (8 bits) and the mark (16 bits).
 ///
 /// The mark is 0, except for flows that steering distinguishes by more than their endpoints. The
 /// mark of such a flow is a hash of the additional data. Two such flows between the same endpoints
@@ -40,7 +40,8 @@ impl Kind {
 /// written directly into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
-    /// The upper and lower half of the first address or MAC address, then those of the second.
+    /// The upper and lower half of the first endpoint's address or MAC address, then the halves of
+    /// the second endpoint's address.
     ends: [u64; 4],
     rest: u64,
 }
@@ -104,8 +105,8 @@ impl Key {
         Self::v4_of_words(both(from.0, to.0, 32), both(from.1.into(), to.1.into(), 16) as u32, protocol)
     }
 
-    /// Like [`v4`](Self::v4), but from words of the packet's headers: both addresses, and both
-    /// ports. The sender's address and port are in the upper halves.
+    /// Like [`v4`](Self::v4), but made from two words of the packet's headers: one with both
+    /// addresses, and one with both ports. The sender's address and port are in the upper halves.
     #[inline(always)]
     pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
         let back = addresses.rotate_left(32);

@@ -1,5 +1,5 @@
 //! Finds the current flows with the most bytes while the meter runs. The search scans the flow
-//! table repeatedly, a part at a time.
+//! table repeatedly, a few slots at a time.
 
 use super::counts::Published;
 use super::flow::FlowEnd;

@@ -100,15 +100,15 @@ pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
 /// same default.
 pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The default limit for the number of flows, which take 270 MB together.
+/// The default limit for the number of flows. A full table takes 270 MB.
 pub const FLOWS_DEFAULT: usize = 1 << 20;
 
-/// The highest limit for the number of flows. So many flows take 4 GB, and 32-bit hashes still
-/// distinguish them.
+/// The highest limit that a user can set for the number of flows. Tables with this many flows take
+/// 4 GB, and 32-bit hashes still distinguish the flows.
 pub const FLOWS_MAX: usize = 1 << 24;
 
-/// The number of timeout checks per packet. A flow needs one check during its timeout and one at
-/// its end, so two checks per packet end flows as fast as they begin.
+/// The number of timeout checks per packet. A flow needs one check during its timeout and one check
+/// at its end, so two checks per packet end flows as fast as flows begin.
 const LOOKS_PER_PACKET: usize = 2;
 
 const LOOKS_PER_TICK: usize = 16_384;
@@ -203,8 +203,8 @@ impl Metering {
         Self { options, seeds, limit, published: AllPublished::default(), exporter }
     }
 
-    /// The counts of current and past flows. After the run, these are the last counts that the
-    /// meters published. Any thread may call this function.
+    /// The counts of current and past flows. After the run, `so_far` returns the last counts that
+    /// the meters published. Any thread may call this function.
     pub fn so_far(&self) -> FlowCounts {
         // Read the outputs' counts first, so that no output shows a record that its meter has not
         // published.
@@ -215,8 +215,8 @@ impl Metering {
     /// The current flows with the most bytes, the largest first: at most [`MeterOptions::top`]
     /// flows.
     ///
-    /// The counts of each flow are those of its last scan, at most some seconds ago. If the source
-    /// can wait, the list is empty.
+    /// The counts of each flow are as of the last scan of its slot, at most some seconds ago. If
+    /// the source can wait, the list is empty.
     pub fn largest_so_far(&self) -> Vec<FlowRecord> {
         self.published.largest(self.options.top)
     }
@@ -292,7 +292,7 @@ pub struct MovedFlows {
 
 impl Meter {
     /// Reads the headers of the whole batch and prefetches the index entries, so that many cache
-    /// lines load at the same time. Each step of the work needs few registers.
+    /// lines load at the same time. The work is divided into steps that need few registers each.
     #[inline(never)]
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
         let count = batch.len().min(HANDLE_BUDGET);
@@ -341,7 +341,7 @@ impl Meter {
             if read::plain(data, link, self.layers, seen).is_none() {
                 let found = read::dissect(data, link, self.layers);
                 *seen = read::dissected(data, wire_len, &found);
-                // The inner datagram comes first, as in steering.
+                // The fragments of the inner datagram come first, as in steering.
                 for fragment in found.fragments.iter().rev().flatten() {
                     let now = time.map_or(self.clock.now(), WallTime::as_nanos);
                     seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), now);

@@ -1,5 +1,5 @@
-//! Lists of table slots. A slot is in at most one list of each kind, and leaves the list without a
-//! search.
+//! Lists of table slots. A slot is in at most one list of a `Lists`, and is removed from that
+//! list without a search.
 
 use steerage::memory::HugeVec;
 
@@ -43,7 +43,7 @@ impl Lists {
         self.ends.len()
     }
 
-    /// The slot that has been in the list for the longest time.
+    /// The slot that was appended to the list first, of those that are still in the list.
     #[inline]
     pub(super) fn first(&self, list: usize) -> Option<u32> {
         self.ends.get(list).map(|ends| ends.first).filter(|first| *first != NONE)

@@ -41,7 +41,7 @@ pub(super) const LOOKS_MAX: u8 = 8;
 pub(super) const STREAM_MAX: usize = 4096;
 
 /// The maximum number of flows per CPU that wait for the rest of a message. The buffers of these
-/// flows take at most 8 MiB, because each direction has its own.
+/// flows take at most 8 MiB, because each direction has a buffer of its own.
 const WAITING_MAX: usize = 1024;
 
 /// The maximum length of a name as text, in bytes. A DNS name without unprintable bytes always
@@ -151,8 +151,8 @@ impl Names {
         self.waiting = self.waiting + usize::from(watch.waits()) - usize::from(waited);
     }
 
-    /// Returns the names of a flow whose record ends. If the flow continues, its names are also
-    /// kept here.
+    /// Returns the names of a flow whose record ends. If the flow continues, this `Names` also
+    /// keeps the names for the next record.
     pub(super) fn end(&mut self, key: &Key, hash: u32, why: FlowEnd) -> Option<Arc<FlowNames>> {
         let flow = Hashed { hash, key: *key };
         if why == FlowEnd::Active {

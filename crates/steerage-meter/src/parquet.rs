@@ -85,14 +85,14 @@ fn columns(to: &mut impl Columns) {
 
 trait Columns {
     fn time(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> WallTime);
-    /// A count, which each row has.
+    /// Adds a column of counts, which each row has.
     fn count(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> u64);
-    /// A number, which some rows do not have.
+    /// Adds a column of numbers, which may be missing in some rows.
     fn number<N: Number>(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> Option<N>);
-    /// A text, which each row has. `of` appends the text to the vector.
+    /// Adds a column of text, which each row has. `of` appends the text of a row to the vector.
     fn word(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>));
-    /// A text, which some rows do not have. `of` appends the text to the vector, and returns true
-    /// if there is one.
+    /// Adds a column of text, which may be missing in some rows. `of` appends the text of a row to
+    /// the vector, and returns true if the row has a text.
     fn text(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool);
 }
 
@@ -141,8 +141,8 @@ fn address(address: &Address, text: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends a decimal number. This function takes a quarter of the time of `write!`, and each row
-/// has two addresses.
+/// Appends a decimal number. `decimal` takes a quarter of the time of `write!`, and is called for
+/// the two addresses of each row.
 fn decimal(octet: u8, text: &mut Vec<u8>) {
     if octet >= 100 {
         text.push(b'0' + octet / 100);
@@ -310,11 +310,13 @@ impl Columns for Adding<'_> {
 /// written when the footer is written, and the footer lists only groups that are completely in the
 /// file.
 pub(super) struct Parquet {
-    /// Writes to memory. Each complete group is copied from there to the file.
+    /// The Parquet encoder, which writes to memory. Each complete group is copied from memory to
+    /// the file.
     writer: SerializedFileWriter<Vec<u8>>,
     columns: Vec<Column>,
     rows: usize,
-    /// The volume of the records in the open group, and of those in groups that are in the file.
+    /// The volume of the records in the open group, and of the records in groups that are in the
+    /// file.
     open: Volume,
     complete: Volume,
     groups: usize,
@@ -399,7 +401,8 @@ impl Parquet {
     /// metered. If a group could not be written, the footer describes only the groups before it.
     pub(super) fn end(&mut self, out: &mut RecordWriter, sample: u32) -> io::Result<()> {
         self.end_group(out)?;
-        // The first group begins with these bytes. A file without groups needs them too.
+        // The first group begins with the magic number of Parquet. A file without groups needs the
+        // magic number too.
         let start = if self.groups == 0 { MAGIC } else { &[] };
         let footer = self.footer(sample).map_err(broken)?;
         out.part(self.complete, &[start, &footer].concat())

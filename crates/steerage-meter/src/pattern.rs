@@ -29,7 +29,7 @@ impl FilePattern {
     /// Parses a pattern.
     ///
     /// # Errors
-    /// If a `%` is followed by anything else.
+    /// If a `%` is followed by a character that is not one of these placeholders.
     pub fn parse(text: &str) -> Result<Self, ParsePatternError> {
         Self::fill(text, WallTime::from_nanos(0)).map(|_| Self(text.to_owned()))
     }

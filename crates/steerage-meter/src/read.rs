@@ -33,7 +33,7 @@ pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut See
 }
 
 /// Like [`plain`], for Ethernet. The most common case is a separate function, because the rarer
-/// cases would use its registers.
+/// cases would use registers that this case needs.
 #[inline(always)]
 pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let head: Option<&[u8; ethernet::BYTES + 1]> = frame.first_chunk();

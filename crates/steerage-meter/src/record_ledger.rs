@@ -2,8 +2,8 @@
 //!
 //! An output gets records only as [`Unwritten`], from [`RecordLedger::take`]. Records leave an
 //! `Unwritten` only by [`Unwritten::written`]. If an `Unwritten` is dropped, its records count as
-//! lost, whether a queue was full, a write failed or a thread panicked. So no path through an
-//! output can forget a record or count it twice.
+//! lost, whether a queue was full, a write failed or a thread panicked. Therefore no path through
+//! an output can forget a record or count a record twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -13,8 +13,8 @@ const BUFFER_BYTES: usize = if cfg!(test) { 4 << 10 } else { 64 << 10 };
 /// Writes bytes to a file or standard output in indivisible parts: a row, a message, or a group of
 /// rows.
 ///
-/// The records of a part count as written when the kernel has accepted its last byte. If a write
-/// fails, the file is truncated to the end of the last complete part.
+/// The records of a part count as written when the kernel has accepted the last byte of the part.
+/// If a write fails, the file is truncated to the end of the last complete part.
 pub(super) struct RecordWriter {
     disk: Disk,
     bytes: Vec<u8>,
@@ -36,7 +36,8 @@ impl RecordWriter {
         self.unwritten.add(records);
     }
 
-    /// Appends a part with its records, and writes if there are enough bytes.
+    /// Appends a part that contains `records`, and writes to the file if the buffer has enough
+    /// bytes.
     pub(super) fn part(&mut self, records: Volume, bytes: &[u8]) -> io::Result<()> {
         self.bytes.extend_from_slice(bytes);
         self.ends.push_back((self.bytes.len(), records));

@@ -71,7 +71,8 @@ impl Table {
         self.index.candidate(hash)
     }
 
-    /// The flow in a slot. The slot may be vacant, or hold another flow than the caller expects.
+    /// The flow in a slot. The slot may be vacant, or may hold a flow that the caller does not
+    /// expect.
     #[inline(always)]
     pub(super) fn at(&self, place: u32) -> Option<&Flow> {
         self.flows.get(place as usize)
@@ -108,7 +109,7 @@ impl Table {
 
     /// If all CPUs together exceed the limit, removes and returns the flow of this table that has
     /// been idle for the longest time. The last flow of a table always stays. The caller repeats
-    /// the call until it returns `None`.
+    /// the call of `shed` until `shed` returns `None`.
     pub(super) fn shed(&mut self) -> Option<Flow> {
         if !self.slots.is_surplus() || self.len <= 1 {
             return None;

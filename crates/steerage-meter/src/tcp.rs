@@ -1,15 +1,15 @@
 //! TCP health: derives the quality of a connection from the headers of its segments.
 //!
-//! The rules are those of Wireshark's analysis of sequence numbers, so that tests can compare the
-//! counts with tshark. The analysis has 64 bytes per flow, so it ignores selective
-//! acknowledgements. `docs/meter.md` defines the counts.
+//! The rules are the same as in Wireshark's analysis of sequence numbers, so that tests can compare
+//! the counts with tshark. The state of the analysis has room for only 64 bytes per flow, so the
+//! analysis ignores selective acknowledgements. `docs/meter.md` defines the counts.
 
 use serde::Serialize;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 
 /// The limit in nanoseconds that distinguishes out-of-order segments from retransmissions if the
 /// round-trip time is unknown. A segment that arrives within this time after the highest segment is
-/// out of order. A later segment is a retransmission. The value is Wireshark's.
+/// out of order. A later segment is a retransmission. Wireshark uses the same limit.
 const OVERTAKEN_MAX: u64 = 3_000_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub(super) struct Segment {
     pub(super) bytes: u32,
 }
 
-/// The state of a connection. Each pair has the values of the first endpoint and of the second
-/// endpoint as senders.
+/// The state of a connection. Each array of two has the value of the first endpoint as a sender,
+/// then the value of the second endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
@@ -140,7 +140,8 @@ impl TcpState {
         }
     }
 
-    /// Counts a segment with an old sequence number as out of order or as a retransmission.
+    /// Counts a segment whose sequence number was already passed as out of order or as a
+    /// retransmission.
     fn note_again(&mut self, side: usize, segment: &Segment, time: u64) {
         let other = 1 - side;
         // The segment after a window probe repeats the probe's byte and adds more.
@@ -196,7 +197,8 @@ impl TcpState {
             both.zero_windows[side] = both.zero_windows[side].saturating_add(counted.zero_windows[side]);
             both.resets[side] = both.resets[side].saturating_add(counted.resets[side]);
         }
-        // Each of these events happens only once, so only one of the two states has it.
+        // The handshake and the close of a connection happen only once, so only one of the two
+        // states has each of them.
         both.handshake = both.handshake.max(counted.handshake);
         if (both.bits[0] | both.bits[1]) & bit::CLOSES == 0 {
             (0..2).for_each(|side| both.bits[side] |= counted.bits[side] & bit::CLOSES);
@@ -231,9 +233,9 @@ impl TcpState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpHealth {
-    /// Microseconds from the SYN to the acknowledgement that completes the handshake. The value is
-    /// the end-to-end round-trip time as seen by the meter. `None` if the meter did not see the
-    /// handshake.
+    /// Microseconds from the SYN to the acknowledgement that completes the handshake. The duration
+    /// of the handshake is the end-to-end round-trip time as seen by the meter. `None` if the meter
+    /// did not see the handshake.
     pub handshake_us: Option<u32>,
     /// Counts of segments from the source to the destination.
     pub forth: TcpDirection,

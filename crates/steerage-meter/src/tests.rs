@@ -73,7 +73,7 @@ fn the_largest_are_found_a_part_of_the_table_at_a_time() {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Packet(u32),
-    /// This many seconds pass.
+    /// The clock advances by this many seconds.
     Pass(u64),
     Move(u32, usize),
 }
@@ -93,8 +93,8 @@ struct World {
     seeds: Seeds,
     at: [usize; BUCKETS as usize],
     open: BTreeMap<u32, (u64, u64)>,
-    /// The packets in ended records by flow, first according to the tables, then according to the
-    /// model.
+    /// The number of packets in ended records, with the flow as the key: first according to the
+    /// tables, then according to the model.
     ended: [BTreeMap<u32, u64>; 2],
     now: u64,
 }
@@ -235,7 +235,8 @@ proptest! {
                 Step::Move(bucket, to) => world.move_bucket(bucket, to),
             }
             world.check();
-            // Each table may have one flow beyond the limit, so there is always room for one.
+            // Each table may have one flow beyond the limit, so each table has room for at least
+            // one flow.
             prop_assert!(world.open.len() < flows_max + TABLES);
         }
         let left: BTreeMap<u32, u64> = world.open.iter().map(|(id, (packets, _))| (*id, *packets)).collect();
@@ -265,7 +266,7 @@ fn who_is_in_use_is_not_evicted() {
     assert_eq!(world.open.len(), 16);
 }
 
-/// If two CPUs have parts of a flow, the parts are merged when they meet on one CPU.
+/// If two CPUs each have an entry for a flow, the entries are merged when they meet on one CPU.
 #[test]
 fn flows_merge_on_arrival() {
     let mut world = World::new(10);

@@ -35,8 +35,8 @@ impl Timeouts {
 
 /// The packet clock, in nanoseconds since 1970.
 ///
-/// A packet's time is its device timestamp. The time of a packet without a device timestamp is that
-/// of the path's clock. Between packets, the packet clock advances with the path's clock.
+/// A packet's time is its device timestamp. The time of a packet without a device timestamp is the
+/// time of the path's clock. Between packets, the packet clock advances with the path's clock.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// The wall time at which the path's clock began.
@@ -59,7 +59,8 @@ impl Clock {
     pub(super) fn of_packet(&self, time: Option<u64>, path: Timestamp) -> u64 {
         match time {
             Some(time) => time,
-            // Other packets have timestamps, so the time of the last one is the best estimate.
+            // Other packets have timestamps, so the time of the last packet with a timestamp is the
+            // best estimate.
             None if self.timed => self.now,
             None => self.epoch + path.as_nanos(),
         }

@@ -127,9 +127,9 @@ pub struct MeterReport {
 /// The results of all CPUs.
 #[derive(Clone, Debug)]
 pub struct Metered {
-    /// The number of records, including those of flows that were still open at the end.
+    /// The number of records, including the records of flows that were still open at the end.
     pub total: u64,
-    /// The number of these records whose flow was evicted.
+    /// The number of records whose flow was evicted.
     pub evicted: u64,
     /// The number of records by [kind](FlowRecord::kind), the most frequent first.
     pub kinds: Vec<(Cow<'static, str>, u64)>,
@@ -143,9 +143,9 @@ pub struct Metered {
 #[derive(Debug)]
 pub struct OpenFlows {
     tables: Vec<HugeVec<Flow>>,
-    /// The names of these flows, with one entry per CPU. Empty if names are not enabled.
+    /// The names of the open flows, with one entry per CPU. Empty if names are not enabled.
     names: Vec<Names>,
-    /// The time at the end, and the timeouts of flows.
+    /// The time at the end of the run, and the timeouts of flows.
     end: Option<(u64, Timeouts)>,
 }
 
@@ -160,16 +160,17 @@ impl OpenFlows {
         FlowRecord::new(*flow, why).with_names(names)
     }
 
-    /// The records of these flows, in the order in which the flows began.
+    /// The records of the open flows, in the order in which the flows began.
     pub fn into_records(self) -> Vec<FlowRecord> {
         let mut flows: Vec<&Flow> = self.flows().collect();
         flows.sort_unstable_by_key(|flow| (flow.first, flow.key));
         flows.into_iter().map(|flow| self.record(flow)).collect()
     }
 
-    /// Merges flows that are in several parts. Three things can split a flow: queues with different
-    /// masks, a CPU that was declared dead, and fragments that arrived before the first fragment of
-    /// their datagram. Only flows with equal hashes are compared.
+    /// Merges the entries of flows that have several entries. Three things can split a flow into
+    /// several entries: receive queues with different masks, a CPU that was declared dead, and
+    /// fragments that arrived before the first fragment of their datagram. Only flows with equal
+    /// hashes are compared.
     fn merge(&mut self) {
         let places = self.tables.iter().enumerate().flat_map(|(table, flows)| {
             let taken = flows.iter().enumerate().filter(|(_, flow)| !flow.is_vacant());
@@ -193,8 +194,8 @@ impl OpenFlows {
 }
 
 impl Metered {
-    /// Combines the reports of all CPUs. Open flows count too, and are returned so that the caller
-    /// can write their records.
+    /// Combines the reports of all CPUs. Flows that are still open count too, and are returned so
+    /// that the caller can write their records.
     ///
     /// `top` is the number of records with the most bytes to return, as in
     /// [`MeterOptions::top`](super::MeterOptions::top). The result is exact: each of these records

@@ -2,14 +2,14 @@
 //! touch.
 //!
 //! A flow is put into the slot of the wheel at which its timeout ends if no further packet arrives.
-//! When the wheel reaches this slot, the flow is checked. Either the flow has timed out, or it
-//! moves to the slot at which its timeout ends now. So a flow needs one check per timeout, however
-//! many packets it has.
+//! When the wheel reaches this slot, the flow is checked. Either the flow has timed out, or the
+//! flow moves to the slot at which its timeout ends now. Therefore a flow needs one check per
+//! timeout, however many packets the flow has.
 
 use super::lists::Lists;
 
-/// The number of slots of the wheel. A timeout takes at most half of them, so a flow is found late
-/// by at most a thirtieth of its timeout.
+/// The number of slots of the wheel. A timeout takes at most half of these slots, so the check of a
+/// flow is late by at most a thirtieth of the flow's timeout.
 const PLACES: u64 = 64;
 const PLACES_OF_A_TIMEOUT: u64 = 30;
 

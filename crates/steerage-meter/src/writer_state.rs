@@ -121,8 +121,8 @@ impl WriterState {
         Ok(message)
     }
 
-    /// For the writer: reports its end. From now on, meters cannot send it anything, and
-    /// `FlowWriter::finish` gets the result.
+    /// For the writer: reports that the writer has ended. From now on, meters cannot send anything
+    /// to the writer, and `FlowWriter::finish` gets the result.
     pub(super) fn end(&self, ended: WriterEnd) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
         let _ = self.ended.send(ended);
@@ -204,9 +204,10 @@ pub struct OutputCounts {
     pub lost: u64,
     /// Messages that were sent to a collector.
     pub messages: u64,
-    /// The bytes of these messages.
+    /// The bytes of the messages that were sent to a collector.
     pub bytes: u64,
-    /// Connections to a collector that replaced one that broke, or that followed a failed attempt.
+    /// Connections to a collector that replaced a broken connection, or that followed a failed
+    /// attempt.
     pub connections: u64,
     /// How often the collector's host reported that no program listens there. The records of a
     /// refused datagram count as written. The sequence numbers show the collector how many records
@@ -214,7 +215,8 @@ pub struct OutputCounts {
     pub refusals: u64,
 }
 
-/// An output of flows, for other threads: its name, its counts, and a way to hurry it.
+/// An output of flows, for other threads: the output's name, its counts, and a way to stop its
+/// writer.
 #[derive(Clone, Debug)]
 pub struct FlowOutput(pub(super) Arc<WriterState>);
 

@@ -42,7 +42,8 @@ pub fn is_source_v4(address: Ipv4Addr, broadcasts: &[Ipv4Addr]) -> bool {
     is_of_a_host_v4(address) && !broadcasts.contains(&address)
 }
 
-/// The network's broadcast address. Networks of one or two addresses have none (RFC 3021).
+/// The network's broadcast address. Networks of one or two addresses have no broadcast address (RFC
+/// 3021).
 ///
 /// ```
 /// use steerage_router::broadcast_of;

@@ -10,7 +10,7 @@ use super::reason::Fate;
 use crate::addresses::{is_of_a_host_v4, is_of_a_host_v6, is_source_v4};
 
 /// The maximum number of extension headers that are skipped to find an ICMPv6 error. RFC 8200, 4.1,
-/// gives no reason to have more.
+/// gives no reason for more extension headers.
 const EXTENSIONS_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug)]

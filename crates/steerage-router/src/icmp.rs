@@ -7,12 +7,13 @@ use steerage::flow::wire::checksum::{finish, sum};
 use steerage::flow::wire::{IpHeader, ethernet, icmp, icmp6, ipv4, ipv6, protocol, put};
 use steerage::{NoRoom, Packet};
 
-/// Every host must accept this many bytes, so no error is longer: RFC 1812, 4.3.2.3.
+/// The maximum length of an ICMP error over IPv4, because every host must accept packets of this
+/// length: RFC 1812, 4.3.2.3.
 const IPV4_ERROR_BYTES_MAX: usize = 576;
 /// The maximum length of an ICMPv6 error, because every link must carry this many bytes: RFC 4443,
 /// 2.4 c.
 const IPV6_ERROR_BYTES_MAX: usize = 1280;
-/// Internetwork control: RFC 1812, 4.3.2.5.
+/// The IP precedence of ICMP errors, internetwork control: RFC 1812, 4.3.2.5.
 const PRECEDENCE: u8 = 0xc0;
 
 /// The problem that an ICMP error reports.
@@ -50,8 +51,8 @@ impl Problem {
 
 /// Replaces the packet by an ICMP error from `source` to the packet's sender.
 ///
-/// The packet begins with `link` bytes of Ethernet header, or with none if `link` is 0. The next
-/// `len` bytes are an IP packet of the version that `source` has.
+/// The packet begins with `link` bytes of Ethernet header, or with an IP header if `link` is 0. The
+/// next `len` bytes are an IP packet of the version that `source` has.
 pub(super) fn answer(
     packet: &mut Packet<'_>,
     link: usize,

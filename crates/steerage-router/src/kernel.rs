@@ -1,5 +1,5 @@
-//! The kernel's routes and neighbours, copied into a [`Table`](crate::Table) that follows their
-//! changes. Routes of the user may replace the kernel's routes.
+//! The kernel's routes and neighbours, copied into a [`Table`](crate::Table) that follows the
+//! kernel's changes. Routes of the user may replace the kernel's routes.
 //!
 //! | file | content |
 //! |---|---|
@@ -34,8 +34,8 @@ pub use route::{NextHop, Route, RouteError};
 /// neighbour as stale after 15 s or more.
 const FRESHEN: Duration = Duration::from_secs(1);
 
-/// After building a table, the thread pauses for this many times the build time. Otherwise a
-/// million flapping routes would keep a CPU busy with tables that are replaced at once.
+/// After building a table, the thread pauses for this many times the build time. Without the pause,
+/// a million flapping routes would keep a CPU busy with tables that are replaced at once.
 const REST: u32 = 9;
 
 /// The shortest time between two dumps of all kernel tables.
@@ -85,8 +85,8 @@ pub struct RouteUpdater {
 
 impl RouteUpdater {
     /// Opens the sockets and builds the first table. Needs `CAP_NET_RAW`, because the sockets of
-    /// probes are bound to interfaces. The positions in `interfaces` are those of the instance's
-    /// outputs. `routes` replace the kernel's routes if they are given.
+    /// probes are bound to interfaces. `interfaces` has the interfaces in the order of the
+    /// instance's outputs. If `routes` are given, they replace the kernel's routes.
     ///
     /// # Errors
     /// If the kernel refuses a socket or its tables, or if a route does not match the interfaces.

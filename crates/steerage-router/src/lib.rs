@@ -47,8 +47,8 @@ pub use reason::{Fate, Forwarded};
 pub use table::{Hop, Interface, Neighbour, Neighbours, Routes, Shown, Table, Target};
 pub use wanted::{WANTED_MAX, Wanted, Wish};
 
-/// How often a CPU without packets checks for a newer table. The check lets the CPU release the
-/// memory of an old table.
+/// The interval at which a CPU without packets checks for a newer table. The check lets the CPU
+/// release the memory of an old table.
 const IDLE_LOOK: Duration = Duration::from_millis(500);
 
 /// The state that forwarding CPUs share with the program that controls them.
@@ -309,8 +309,8 @@ impl Forward {
     }
 }
 
-/// Drops the packet, unless it belongs to the kernel or to another host. Such a packet stays
-/// unchanged.
+/// Drops the packet, unless it belongs to the kernel or to another host. A packet for the kernel or
+/// for another host stays unchanged.
 fn drop_as(packet: Packet<'_>, fate: Fate) -> Fate {
     if !fate.is_not_ours() {
         packet.discard();

@@ -36,7 +36,7 @@ pub enum Fate {
     NoRoute,
     /// A route forbids the packet: `blackhole` or `prohibit`.
     Prohibited,
-    /// The link address of the next hop is not known yet. The kernel resolves it.
+    /// The link address of the next hop is not known yet. The kernel resolves the link address.
     Unresolved,
     /// The next hop does not answer.
     HostUnreachable,
@@ -154,8 +154,8 @@ pub(super) struct Shared {
 impl Shared {
     /// Publishes the counts. Only one thread calls this function, once per batch.
     pub(super) fn show(&self, counted: &Forwarded) {
-        // `Relaxed`, like the loads in `read` that pair with these stores: these are plain counts,
-        // which publish no other memory.
+        // `Relaxed`, like the loads in `read` that pair with these stores: the values are plain
+        // counts, which publish no other memory.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.icmp_sent, counted.icmp_sent);

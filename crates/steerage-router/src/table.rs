@@ -32,7 +32,7 @@ pub struct Interface {
     /// The source address of ICMPv6 errors.
     pub ipv6: Option<Ipv6Addr>,
     /// The broadcast addresses of the interface's networks ([`broadcast_of`](super::broadcast_of)).
-    /// No packet may have one of them as its source.
+    /// No packet may have one of these broadcast addresses as its source.
     pub broadcasts: Vec<Ipv4Addr>,
 }
 
@@ -50,7 +50,8 @@ pub struct Hop {
 /// The action of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Forward by one of these hops, selected by the flow's hash. The list has at least one hop.
+    /// Forward through one of these hops. The flow's hash selects the hop. The list has at least
+    /// one hop.
     Via(Vec<Hop>),
     /// Leave the packet to the kernel. The destination belongs to this machine, or is a broadcast
     /// address of its links.
@@ -63,7 +64,7 @@ pub enum Target {
     Prohibit,
 }
 
-/// Routes of both families.
+/// Routes of both address families: IPv4 and IPv6.
 ///
 /// ```
 /// use steerage_router::{Hop, Routes, Target};
@@ -141,8 +142,8 @@ impl Routes {
 /// A neighbour, as the kernel knows it.
 #[derive(Debug)]
 pub struct Neighbour {
-    /// The neighbour's link address. `None` if the kernel tried to resolve the neighbour, and it
-    /// does not answer.
+    /// The neighbour's link address. `None` if the kernel tried to resolve the neighbour, and the
+    /// neighbour does not answer.
     pub mac: Option<Mac>,
     /// Set when a packet is sent to the neighbour. A program that keeps neighbour entries fresh
     /// reads and clears the flag.
@@ -172,7 +173,7 @@ impl Neighbour {
     }
 }
 
-/// Neighbours by the index of their interface and their address.
+/// Neighbours. The key is the index of the neighbour's interface, and the neighbour's address.
 pub type Neighbours = HashMap<(u16, IpAddr), Arc<Neighbour>>;
 
 /// The data that forwarding decisions depend on.
@@ -289,7 +290,7 @@ mod tests {
             let v6 = wide.iter().map(|(bits, len)| IpNet::from(Ipv6Net::new_assert((*bits).into(), *len).trunc()));
             let all: Vec<(IpNet, u16)> = v4.chain(v6).zip(0..).collect();
             all.iter().for_each(|(prefix, nth)| table.insert(*prefix, Target::Via(vec![hop(*nth, 1)])));
-            // If several routes have the same prefix, the last one counts.
+            // If several routes have the same prefix, the last of these routes counts.
             let naive = |to: IpAddr| {
                 let within = all.iter().filter(|(prefix, _)| prefix.contains(&to));
                 within.max_by_key(|(prefix, nth)| (prefix.prefix_len(), *nth)).map(|(_, nth)| *nth)

@@ -149,7 +149,7 @@ fn lying(first: Option<usize>, interface: u16, link: LinkType, frames: Vec<Vec<u
 
 fn one(frame: Vec<u8>) -> Came2 {
     let whole = through(0, LinkType::ETHERNET, vec![frame.clone()]);
-    // Split the frame inside the payload, and at the end of the IP header.
+    // The frame is split inside the payload, and at the end of the IP header.
     for first in [100, 54] {
         let parts = lying(Some(first), 0, LinkType::ETHERNET, vec![frame.clone()]);
         assert_eq!((parts.out, parts.counts), (whole.out.clone(), whole.counts));
@@ -172,7 +172,7 @@ fn v6(to: &str, hop_limit: u8, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// The frame as it must leave. etherparse computes its checksum.
+/// The frame as the router must send it. etherparse computes the checksum of this frame.
 fn sent_on(frame: &[u8], interface: usize, is_v4: bool) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[..6].copy_from_slice(&NEXT);

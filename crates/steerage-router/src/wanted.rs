@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 /// list. The limit bounds the work when a host scans a whole network through this router.
 pub const WANTED_MAX: usize = 64;
 
-/// A neighbour by the index of its interface and its address.
+/// A neighbour: the index of its interface, and its address.
 pub type Wish = (u16, IpAddr);
 
 /// The neighbours that the CPUs have requested.
@@ -45,7 +45,7 @@ impl Wanted {
     /// Removes and returns all entries of the list.
     pub fn take(&self) -> Vec<Wish> {
         let mut bytes = [0; 64];
-        // Each wake-up writes one byte, and this read takes all of them.
+        // Each wake-up writes one byte, and this read takes all bytes that were written.
         let _ = (&self.hears).read(&mut bytes);
         // `Release` pairs with the swap in `ask`. A CPU that finds the flag set has already added
         // its request, which is taken below. A CPU that finds the flag cleared writes another byte.
@@ -53,7 +53,7 @@ impl Wanted {
         std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Moves all of `wishes` to the list. Called at most once per batch.
+    /// Moves all of `wishes` to the list. A CPU calls `ask` at most once per batch.
     ///
     /// If another thread holds the lock, the requests are discarded. The next packets to these
     /// neighbours request them again.

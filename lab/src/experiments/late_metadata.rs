@@ -1,5 +1,5 @@
-//! Compares early with late metadata, on one CPU as published and on two CPUs. Also copies small
-//! frames out of the ring's pages.
+//! Compares early with late metadata, on one CPU as published and on two CPUs. Further cases copy
+//! small frames out of the ring's pages.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::runs::{run, run_alone, run_alone_at_rate};
 const FRAME_BYTES: [u32; 5] = [64, 256, 512, 1024, 1514];
 
 /// Rates of small frames, in millions per second. Early metadata keeps up with the lowest rate even
-/// if the CPUs are far apart. Late metadata does not keep up with the highest rate even if they are
-/// near.
+/// if the CPUs are far apart. Late metadata does not keep up with the highest rate even if the CPUs
+/// are near.
 const RATES: [u32; 8] = [4, 6, 8, 12, 16, 20, 25, 30];
 
 /// Rates of frames that one CPU receives and drops, in millions per second. The lowest rate is the
-/// published one, and late metadata does not keep up with the highest rate.
+/// published rate, and late metadata does not keep up with the highest rate.
 const DROP_RATES: [f64; 8] = [1.488_137, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0];
 
 /// An estimate of the time per frame, in nanoseconds.

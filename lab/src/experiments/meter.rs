@@ -23,7 +23,7 @@ const FLOWS: [u32; 2] = [1024, 65_536];
 /// An estimate of the time per packet, in nanoseconds.
 const NANOS: f64 = 250.0;
 
-/// The longest capture, which is 152 MB. Longer runs read it several times.
+/// The longest capture, which is 152 MB. Longer runs read the capture several times.
 const PACKETS_MAX: u64 = 2_000_000;
 
 const ONE: &str = "steerage, 1 CPU";

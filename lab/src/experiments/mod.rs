@@ -1,4 +1,4 @@
-//! The experiments, in one file each. Each repeats the design of a published experiment.
+//! The experiments, in one file each. Each experiment repeats the design of a published experiment.
 
 mod handoff;
 mod late_metadata;
@@ -29,7 +29,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|(name, _)| *name)
 }
 
-/// The parts of the experiment with this name. Empty if the experiment does not exist.
+/// The experiments that belong to this name. Empty if the experiment does not exist.
 pub fn plan(name: &str, settings: &Settings) -> Vec<Experiment> {
     ALL.iter().find(|(known, _)| *known == name).map_or_else(Vec::new, |(_, plan)| plan(settings))
 }

@@ -31,7 +31,7 @@ const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
 
 const MANY_QUEUES: [u32; 3] = [8, 32, 64];
 
-/// The approximate time of a page, without a frame and with one.
+/// The approximate time that a page takes: without a frame, and with a frame.
 const NANOS: f64 = 12.0;
 const FRAME_NANOS: f64 = 120.0;
 
@@ -307,7 +307,7 @@ fn give_back(mut consumer: Consumer, pages: usize) -> Duration {
 mod tests {
     use super::*;
 
-    /// Enough pages that warming up takes only a small part of the time.
+    /// The number of pages in a run: enough that warming up takes only a small part of the time.
     const PAGES: usize = 200_000;
 
     fn contended(cache_pages: usize, comes_home: ComesHome) -> Measurement {

@@ -1,5 +1,5 @@
-//! The cost of a packet on the receiving CPU and the worker, by the source of the hash, the number
-//! of targets and the traffic.
+//! The cost of a packet on the receiving CPU and the worker, for several sources of the hash,
+//! numbers of targets, and kinds of traffic.
 
 use steerage::{
     Builder,

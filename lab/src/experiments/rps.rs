@@ -1,5 +1,5 @@
-//! Throughput with and without steering, by work per packet and number of CPUs, and the effect of
-//! steering on delay.
+//! Throughput with and without steering, for several amounts of work per packet and numbers of
+//! CPUs, and the effect of steering on delay.
 
 use std::thread;
 use std::time::Duration;
@@ -32,9 +32,9 @@ enum Way {
     Inline,
     /// The receiving CPU only collects packets, and one other CPU handles them.
     Worker,
-    /// All CPUs handle packets, by hash.
+    /// All CPUs handle packets. The hash of a packet chooses its CPU.
     Hash,
-    /// The `balance` policy decides by load.
+    /// The `balance` policy decides which CPUs handle packets, based on load.
     Balance,
 }
 
@@ -71,8 +71,8 @@ impl Run {
         self.warm_up + self.measured
     }
 
-    /// Runs packets that each need this much work, at this rate per second. Without a rate, packets
-    /// arrive as fast as the path takes them.
+    /// Runs packets that each need this much work, at this rate per second. If there is no rate,
+    /// packets arrive as fast as the path takes them.
     fn once(&self, work: Duration, per_second: Option<f64>) -> Result<Measured, LabError> {
         let cpus: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
         let rx = CpuId(self.cpus[0] as u16);

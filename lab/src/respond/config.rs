@@ -15,7 +15,7 @@ pub const ADDRESSES_MAX: usize = 8;
 pub use steerage::flow::wire::port::ECHO as ECHO_PORT;
 
 /// The default limit for the number of connections: a quarter of the ports of one peer. With the
-/// default buffers, they take up to 288 MiB.
+/// default buffers, this many connections take up to 288 MiB.
 pub const CONNECTIONS_DEFAULT: usize = 16_384;
 
 /// The part of all connections that one peer may have unless [`Config::per_peer_max`] sets another
@@ -31,7 +31,7 @@ pub const IDLE_DEFAULT: Duration = Duration::from_secs(300);
 /// size, a peer that acknowledges every second segment does not stall.
 pub const BUFFER_DEFAULT: usize = 8 * 1024;
 
-/// The maximum memory of a connection besides its two buffers: its socket, and its entries in
+/// The maximum memory of a connection without its two buffers: its socket, and its entries in
 /// tables and timers.
 pub(super) const CONNECTION_OVERHEAD_BYTES: usize = 2048;
 
@@ -53,9 +53,9 @@ pub enum Service {
     /// Each `request` bytes are answered with `response` bytes, which repeat the values 0 to 250,
     /// as in netperf's TCP_RR.
     RequestResponse {
-        /// At least 1.
+        /// The bytes of a request, at least 1.
         request: usize,
-        /// May be 0.
+        /// The bytes of a response, which may be 0.
         response: usize,
     },
 }
@@ -63,7 +63,7 @@ pub enum Service {
 /// The configuration of a responder.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The addresses that the responder answers for. No other host may have them.
+    /// The addresses that the responder answers for. No other host may have these addresses.
     pub(super) addresses: Vec<IpAddr>,
     /// The broadcast addresses of the link's networks.
     pub(super) broadcasts: Vec<Ipv4Addr>,
@@ -98,8 +98,8 @@ impl Config {
     ///
     /// # Errors
     /// If there is no address, or more than [`ADDRESSES_MAX`], or if an address occurs twice or
-    /// cannot belong to a host. Also if `mac` is a group address, or if IPv6 does not allow the
-    /// MTU.
+    /// cannot belong to a host. The function also fails if `mac` is a group address, or if IPv6
+    /// does not allow the MTU.
     pub fn new(addresses: Vec<IpAddr>, mac: Mac, mtu: usize) -> Result<Self, ConfigError> {
         let wrong = |what: String| Err(ConfigError(what));
         if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
@@ -137,8 +137,9 @@ impl Config {
         })
     }
 
-    /// Sets the networks of the link. Packets from their broadcast addresses are not answered. No
-    /// host has such an address (RFC 1122, 3.2.1.3), and the answer would go to all hosts.
+    /// Sets the networks of the link. Packets from the broadcast addresses of these networks are
+    /// not answered. No host has such an address (RFC 1122, 3.2.1.3), and the answer would go to
+    /// all hosts.
     #[must_use]
     pub fn networks(mut self, networks: &[Ipv4Net]) -> Self {
         self.broadcasts.extend(networks.iter().filter_map(|network| broadcast_of(*network)));
@@ -200,8 +201,8 @@ impl Config {
         self
     }
 
-    /// Whether received checksums are verified. Disable this only if the sender is known to omit
-    /// checksums, like the other end of a veth.
+    /// Whether received checksums are verified. Disable the verification only if the sender is
+    /// known to omit checksums, like the other end of a veth.
     #[must_use]
     pub fn verifies(mut self, yes: bool) -> Self {
         self.verifies = yes;

@@ -26,7 +26,8 @@ const PATTERN: [u8; PATTERN_BYTES] = {
     pattern
 };
 const PERIOD: usize = 251;
-/// The length of `PATTERN`: whole periods. A response is copied in parts of up to this length.
+/// The length of `PATTERN`: a multiple of the period. A response is copied in pieces of up to this
+/// length.
 const PATTERN_BYTES: usize = 16 * PERIOD;
 
 /// The delay of acknowledgements. RFC 9293, 3.8.6.3, allows at most half a second. 40 ms is the
@@ -79,7 +80,7 @@ pub(super) struct Opening {
 
 impl Connection {
     /// Creates a connection whose peer has acknowledged our answer to its SYN. Returns `None` if
-    /// there are too many connections, in total or of this peer.
+    /// there are too many connections, in total or from this peer.
     pub(super) fn open(
         config: &Config,
         connections: &Arc<Connections>,
@@ -183,7 +184,7 @@ impl Connection {
         matches!(self.socket().state(), State::TimeWait | State::Closed)
     }
 
-    /// Ends the connection. The reason is ignored if one was set before.
+    /// Ends the connection. The reason is ignored if another reason was set before.
     pub(super) fn end(mut self, end: End) {
         if self.counted.end == End::Lost {
             self.counted.end = end;
@@ -210,8 +211,8 @@ impl Connection {
     }
 }
 
-/// Sends back as many bytes as there is room for. The other bytes wait, so the peer has to wait
-/// too.
+/// Sends back as many received bytes as there is room for. The other received bytes wait in the
+/// socket, so the peer has to wait too.
 fn echo(socket: &mut Socket<'_>, counts: &mut Responded) {
     let mut piece = [0; PATTERN_BYTES];
     while socket.can_recv() && socket.can_send() {
@@ -260,6 +261,6 @@ fn respond(
     }
 }
 
-// The remaining bytes are for entries in tables and timers.
+// The rest of `CONNECTION_OVERHEAD_BYTES` is for entries in tables and timers.
 const _: () =
     assert!(size_of::<Connection>() + size_of::<SocketStorage<'static>>() <= CONNECTION_OVERHEAD_BYTES * 3 / 4);

@@ -11,17 +11,17 @@
 //! segment was lost or is delayed. Such a segment is dropped and not reset, and the peer sends it
 //! again.
 //!
-//! The hash with the time is in the low bits. If a peer has received bytes from us, it acknowledges
-//! a different number, so this hash does not match. Both hashes together have 29 bits, and two
-//! periods are valid. One in 2^28 random segments is therefore taken for the first segment of a
-//! connection.
+//! The hash with the time is in the low bits. If a peer has received bytes of the connection, it
+//! acknowledges a different number, so the hash with the time does not match. Both hashes together
+//! have 29 bits, and two periods are valid. One in 2^28 random segments is therefore taken for the
+//! first segment of a connection.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// The length of a period in seconds. A cookie is valid in its own and in the next period. In
-/// Linux, a period has 60 seconds.
+/// The length of a period in seconds. A cookie is valid in the period in which it was created and
+/// in the next period. In Linux, a period has 60 seconds.
 const STRETCH_SECONDS: u64 = 64;
 
 const WHEN_BITS: u32 = 15;
@@ -39,7 +39,7 @@ pub(super) struct Cookies(RandomState);
 pub(super) enum Read {
     /// The segment is the first one of a connection, whose peer accepts segments of this size.
     First { mss: u16 },
-    /// The segment is a later one of a connection whose first segment has not arrived.
+    /// The segment is a later segment of a connection whose first segment has not arrived.
     Later,
     /// The segment belongs to no connection of this responder.
     Not,

@@ -137,7 +137,8 @@ pub struct Responded {
     pub opened: u64,
     /// Connections that are open now.
     pub open: u64,
-    /// Connections that were refused because there were too many, in total or of their peer.
+    /// Connections that were refused because there were too many connections, in total or of their
+    /// peer.
     pub refused: u64,
     /// Complete requests that were answered, summed over all request services.
     pub transactions: u64,
@@ -175,7 +176,7 @@ pub(super) struct Shared {
 impl Shared {
     /// Publishes the counts. Only one thread calls this method, once per batch.
     pub(super) fn show(&self, counted: &Responded) {
-        // `Relaxed`, like the loads in `add_to` that pair with these stores: these are plain
+        // `Relaxed`, like the loads in `add_to` that pair with these stores: the values are plain
         // counts, which publish no other memory.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));

@@ -1,5 +1,6 @@
 //! Answers that overwrite the packet that requested them: ARP (RFC 826), neighbour discovery (RFC
-//! 4861), ICMP echo (RFC 792, 4443) and UDP echo (RFC 862). Also TCP answers without a connection.
+//! 4861), ICMP echo (RFC 792, 4443) and UDP echo (RFC 862). The module also answers TCP segments
+//! that belong to no connection.
 
 use std::net::Ipv6Addr;
 
@@ -45,13 +46,13 @@ fn turn_link(frame: &mut [u8], config: &Config) {
 pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let arp: &[u8; ARP_BYTES] = frame.get(ethernet::BYTES..).and_then(<[u8]>::first_chunk).ok_or(Fate::BadHeader)?;
-    // Ethernet, IPv4, lengths of 6 and 4, a request.
+    // The fields must say: Ethernet, IPv4, addresses of 6 bytes and 4 bytes, and a request.
     if arp[..8] != [0, 1, 8, 0, 6, 4, 0, 1] {
         return Err(Fate::NotOurs);
     }
     let asked = [arp[24], arp[25], arp[26], arp[27]];
     config.local(asked.into()).ok_or(Fate::NotOurs)?;
-    // Without what follows, which is padding at best, and of any length.
+    // Cut off the bytes after the ARP message. They are padding, and may have any length.
     let frame = resized(packet, ethernet::BYTES + ARP_BYTES).map_err(|_| Fate::NoRoom)?;
     turn_link(frame, config);
     let arp = &mut frame[ethernet::BYTES..];
@@ -98,8 +99,8 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
     Ok(Fate::Neighbour)
 }
 
-/// Converts an echo request of either address family into its reply. Also handles neighbour
-/// solicitations.
+/// Converts an echo request of either address family into its reply. Handles neighbour
+/// solicitations too, because they are ICMPv6 packets.
 pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let icmp = &frame[ip.payload..ip.end];
@@ -144,7 +145,7 @@ pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<F
     let frame = echoed(packet, ip, config)?;
     put(frame, ip.payload, to.to_be_bytes());
     put(frame, ip.payload + 2, from.to_be_bytes());
-    // If checksums are not verified, this one may not have been computed.
+    // If checksums are not verified, the checksum of this packet may not have been computed.
     if !config.verifies && !is_absent {
         frame[ip.payload + 6..ip.payload + 8].fill(0);
         let checksum = finish_transport(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));
@@ -163,7 +164,8 @@ fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'
 }
 
 /// Swaps the addresses of the packet, sets a new hop limit, and removes the padding of an Ethernet
-/// frame. Checksums that cover addresses stay valid, because a sum does not depend on the order.
+/// frame. Checksums that cover addresses stay valid, because a sum does not depend on the order of
+/// the addresses.
 fn turned<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], NoRoom> {
     let frame = resized(packet, ip.end)?;
     if ip.at > 0 {

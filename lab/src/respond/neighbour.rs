@@ -9,8 +9,8 @@ use steerage::flow::wire::{ipv6, protocol};
 /// The bytes of a solicitation before its options: type, code, checksum, reserved, and target.
 const SOLICITATION_BYTES: usize = 24;
 
-/// The hop limit of neighbour discovery. A router would have reduced it, so the sender is on this
-/// link.
+/// The hop limit of neighbour discovery. A router would have reduced the hop limit, so the sender
+/// of a packet with this hop limit is on this link.
 const HOP_LIMIT: u8 = 255;
 
 const OPTION_UNIT: usize = 8;
@@ -42,7 +42,7 @@ pub(super) enum Broken {
 
 impl Solicitation {
     /// Reads a solicitation from an IPv6 packet whose payload is ICMPv6, without extension headers.
-    /// The packet ends with its payload.
+    /// `packet` must end with its payload, without padding.
     pub(super) fn read(packet: &[u8]) -> Result<Self, Broken> {
         let (header, icmp) = packet.split_first_chunk::<{ ipv6::BYTES }>().ok_or(Broken::Length)?;
         if icmp.len() < SOLICITATION_BYTES {
@@ -74,7 +74,8 @@ impl Solicitation {
     }
 }
 
-/// Checks the lengths of all options. Returns whether one of them is the sender's link address.
+/// Checks the lengths of all options. Returns whether one of the options is the sender's link
+/// address.
 fn has_source(mut options: &[u8]) -> Result<bool, Broken> {
     let mut found = false;
     while let Some(kind) = options.first() {
@@ -114,7 +115,8 @@ mod tests {
         let cases = [
             (packet(HOST, GROUP, 255, 0, TARGET, &LINK), false),
             (packet(HOST, GROUP, 255, 0, TARGET, &[]), false),
-            // Sent to the host itself, as a check whether it is still reachable: RFC 4861, 7.3.3.
+            // A solicitation to the host itself, which checks whether the host is still reachable:
+            // RFC 4861, 7.3.3.
             (packet(HOST, TARGET, 255, 0, TARGET, &[]), false),
             // An unknown option of two units before the link address.
             (packet(HOST, GROUP, 255, 0, TARGET, &[&[99, 2][..], &[0; 14], &LINK].concat()), false),
@@ -133,7 +135,7 @@ mod tests {
         let valid = packet(HOST, GROUP, 255, 0, TARGET, &LINK);
         let mut bad_checksum = valid.clone();
         bad_checksum[ipv6::BYTES + 2] ^= 1;
-        // 23 bytes of ICMPv6, with a checksum that is right for them.
+        // 23 bytes of ICMPv6, with a checksum that is right for these bytes.
         let mut short = packet(HOST, GROUP, 255, 0, "fd00::", &[]);
         short.truncate(ipv6::BYTES + SOLICITATION_BYTES - 1);
         short[ipv6::BYTES + 2..ipv6::BYTES + 4].fill(0);

@@ -71,7 +71,7 @@ fn type_of(frame: &[u8], config: &Config) -> Result<u16, Fate> {
         ethertype::IPV6 => header[..3] == [0x33, 0x33, 0xff],
         _ => false,
     };
-    // The sender must not be a group address.
+    // The sender's link address must not be a group address.
     let is_sound = header[6] & 1 == 0;
     if (may_be_ours || header[..6] == config.mac) && is_sound { Ok(kind) } else { Err(Fate::NotOurs) }
 }
@@ -92,7 +92,7 @@ fn ipv4(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
     if !is_source_v4(source, &config.broadcasts) || source == destination {
         return Err(Fate::BadHeader);
     }
-    // There are more fragments, or this is not the first one.
+    // The packet is a fragment: more fragments follow, or this fragment is not the first one.
     if be16(header, 6) & ipv4::FRAGMENT != 0 {
         return Err(Fate::Fragment);
     }

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// The maximum number of hashes. A peer sends more segments only until the refusal reaches it,
-/// which takes a round trip.
+/// The maximum number of hashes. A refused peer sends more segments only until the reset reaches
+/// it, which takes a round trip.
 const KNOWN_MAX: usize = 1024;
 
 const _: () = assert!(KNOWN_MAX.is_power_of_two());
@@ -14,7 +14,7 @@ const _: () = assert!(KNOWN_MAX.is_power_of_two());
 #[derive(Debug)]
 pub(super) struct Refusals {
     hasher: RandomState,
-    /// The hash of a connection, at the index of its lower bits. An empty entry is 0.
+    /// Hashes of refused connections. The lower bits of a hash are its index. An empty entry is 0.
     known: Box<[u64]>,
 }
 

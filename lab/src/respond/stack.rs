@@ -1,7 +1,7 @@
-//! The use of smoltcp. Each CPU has one interface, and each connection has a set with one socket.
-//! smoltcp searches a set from its beginning for each packet, so the cost of a segment does not
-//! depend on the number of connections. The interface has no state of connections, so connections
-//! can move to another CPU's interface.
+//! How the responder uses smoltcp. Each CPU has one interface, and each connection has a socket set
+//! with one socket. smoltcp searches a set from its beginning for each packet, so the cost of a
+//! segment does not depend on the number of connections. The interface has no state of connections,
+//! so connections can move to another CPU's interface.
 //!
 //! smoltcp handles IP packets. This module's caller writes link addresses and TCP checksums,
 //! because the checksums cover the shifted sequence numbers (see [`Connection`]).
@@ -51,7 +51,8 @@ impl Replies {
     }
 }
 
-/// The device with which an interface is polled. At most one packet goes in, and replies come out.
+/// The device with which an interface is polled. The interface receives at most one packet from the
+/// device, and writes replies to the device.
 struct Wire<'a> {
     input: Option<&'a [u8]>,
     replies: &'a mut Replies,
@@ -145,7 +146,7 @@ impl Stack {
         change(&mut self.segment);
     }
 
-    /// Stores a SYN like the peer's for [`put_in`](Self::put_in).
+    /// Stores a SYN like the peer's SYN for [`put_in`](Self::put_in).
     pub(super) fn take_up_syn(&mut self, key: &Key, ours: IpAddr, sequence: u32, mss: u16, window: u16) {
         let segment = &mut self.segment;
         segment.clear();

@@ -15,9 +15,9 @@ pub(super) type Bucket = HashMap<Key, Box<Connection>>;
 #[derive(Debug, Default)]
 pub(super) struct Table {
     buckets: HashMap<BucketId, Bucket>,
-    /// The check time of each connection, once per connection. If a connection becomes due later,
-    /// its entry stays. The check then comes too early, and schedules the next check. Each packet
-    /// postpones the check, so this saves an update of the timers per packet.
+    /// The check time of each connection, once per connection. If the check of a connection is
+    /// postponed, its entry stays. The check then happens too early, and schedules the next check.
+    /// Each packet postpones the check, so this saves an update of the timers per packet.
     timers: BTreeSet<(Timestamp, BucketId, Key)>,
 }
 

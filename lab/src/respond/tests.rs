@@ -339,7 +339,7 @@ fn one_peer_leaves_room_for_others() {
     let cookie = |nth: usize| u32::from_be_bytes(syns[nth][38..42].try_into().unwrap()) + 1;
     let acks = all.iter().enumerate().map(|(nth, (source, port))| from(*source, *port, &[ACK], cookie(nth)));
     let out = answers_of(&responding, acks.collect());
-    // Each reset goes to the peer that has too many.
+    // Each reset goes to the peer that has too many connections.
     assert!(out.iter().all(|frame| frame[30..34] == FROM && u16::from(frame[47]) & RST == RST) && out.len() == 9);
     let counts = responding.so_far();
     assert_eq!((counts.opened, counts.refused), (4, 9));
@@ -359,7 +359,7 @@ fn each_connection_that_is_refused_counts_once() {
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), &[]));
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), b"hello"));
     }
-    // From now on there is no room. A SYN arrives twice.
+    // From now on, there is no room for another connection. A SYN arrives twice.
     frames.extend([900, 900].map(|sequence| segment(1003, 7, sequence, &[SYN], 0, &[])));
     let out = answers_of(&responding, frames);
     assert!(out.iter().all(|frame| tcp_of(frame).0.rst()) && out.len() == 6);
@@ -394,8 +394,8 @@ fn what_is_left_undone_is_told_by_its_reason() {
     (options[14], options[17]) = (0x46, options[17] + 4);
     options.splice(34..34, [1, 1, 1, 0]);
     assert_eq!(summed(options, 24), Fate::Options);
-    // The source is our own address, a broadcast address of the link, or an address that no host
-    // can have.
+    // The source is the responder's own address, a broadcast address of the link, or an address
+    // that no host can have.
     for nobody in [V4, [10, 0, 0, 255], [255; 4], [240, 0, 0, 1], [224, 0, 0, 1], [127, 0, 0, 1], [0, 0, 0, 1]] {
         let mut from_nobody = ping();
         from_nobody[26..30].copy_from_slice(&nobody);

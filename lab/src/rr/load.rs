@@ -135,7 +135,8 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
     }
 }
 
-/// Raises the limit of open files. If the kernel refuses this, connecting returns the error.
+/// Raises the limit of open files. If the kernel refuses the new limit, connecting returns the
+/// error.
 pub(super) fn allow_files(needed: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
@@ -298,7 +299,7 @@ impl Share {
             if now.duration_since(connection.asked) >= LOST_AFTER {
                 (connection.to_write, connection.to_read, connection.asked) = (args.request, args.response, now);
                 tally.lost += 1;
-                // If the socket's buffer is full, an event follows when there is space.
+                // If the socket's buffer is full, an event follows when the buffer has space.
                 let _ = connection.write(&self.piece);
             }
         }
@@ -340,7 +341,7 @@ impl Connection {
         }
     }
 
-    /// Writes the remaining bytes of the request. Returns true if all of them are written.
+    /// Writes the remaining bytes of the request. Returns true if all bytes are written.
     fn write(&mut self, piece: &[u8]) -> io::Result<bool> {
         while self.to_write > 0 {
             match self.stream.write(&piece[..self.to_write.min(piece.len())]) {

@@ -176,7 +176,7 @@ impl Trial {
 }
 
 /// `steerage-lab respond` in its own process, which ends when its standard input ends: when this
-/// value is dropped, and also if this process dies.
+/// value is dropped, and also when this process dies.
 struct Respond {
     child: Child,
     /// Reads the process's standard error to the end, so that the process never blocks.
@@ -190,7 +190,7 @@ impl Respond {
             let mut command = Command::new("/proc/self/exe");
             command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
             // In its own process group, the process does not receive the signal of Ctrl-C. This
-            // process stops it.
+            // process stops the `respond` process.
             command.process_group(0).spawn()
         };
         let mut child = namespaces.within(End::Server, spawn).map_err(failed)?;
@@ -215,8 +215,8 @@ impl Drop for Respond {
     }
 }
 
-/// Reads the process's standard error until it is ready. If the process ends first, its last line
-/// is the reason.
+/// Reads the process's standard error until it is ready. If the process ends before it is ready,
+/// the error has its last line.
 fn until_ready(err: &mut BufReader<ChildStderr>) -> io::Result<()> {
     let mut last = String::new();
     loop {

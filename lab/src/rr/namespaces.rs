@@ -1,5 +1,5 @@
-//! Two network namespaces without names, joined by a veth pair. The kernel removes them when this
-//! process ends, however it ends.
+//! Two network namespaces without names, joined by a veth pair. The kernel removes these namespaces
+//! when this process ends, even after a crash.
 
 use std::fs::{self, File};
 use std::io;
@@ -44,7 +44,7 @@ impl NamespacePair {
     /// Creates the namespaces and the veth pair.
     ///
     /// # Errors
-    /// If this process may not create them, or if `ip` is missing.
+    /// If this process may not create namespaces, or if `ip` is missing.
     pub(super) fn new() -> Result<Self, LabError> {
         let made = || {
             on_own_thread(|| {
@@ -91,7 +91,7 @@ impl NamespacePair {
         for end in [End::Client, End::Server] {
             let set = || {
                 // /sys shows the network namespace of the process that mounted it, so this thread
-                // mounts its own.
+                // mounts another /sys.
                 unshare(CloneFlags::CLONE_NEWNS)?;
                 mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
                 mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), None::<&str>)?;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use steerage::FlowKey;
 use steerage::flow::FlowParts;
 
-/// The rule that selects the packets of the same job.
+/// The rule that decides which packets go to the same job.
 ///
 /// ```
 /// use steerage::FlowKey;

@@ -49,7 +49,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
 }
 
 /// The paths of all attributes below a directory, one per line. The directory's own attributes come
-/// before those of its subdirectories.
+/// before the attributes of its subdirectories.
 fn below(client: &mut Client, directory: &str, depth: usize) -> Result<String, ClientError> {
     let depth = depth.checked_sub(1).ok_or(ClientError::Nonsense)?;
     let (mut paths, mut deeper) = (String::new(), String::new());

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     };
     let command = args.command;
     let explanation = |what, hash: Cow<'static, str>| {
-        // The device's hash has a key of its own.
+        // The key of the device's hash does not depend on the command line.
         let random_key = args.hash.has_random_key() && hash == hasher.name();
         Explanation { what, command, hash, random_key, top: args.top }
     };

@@ -84,7 +84,7 @@ impl Programs {
 pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     let waits = |path: &str, waiting: Waiting| {
         if let Some(line) = line_of(spec, path, waiting) {
-            // An error means that standard error is closed.
+            // A failed write means that standard error is closed.
             let _ = writeln!(io::stderr(), "{}", printable(&line));
         }
         true

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         let interfaces = router_interfaces(&devices)?;
         let updater = RouteUpdater::new(&interfaces, &args.route, Arc::clone(ours))?;
         if !run.report.quiet {
-            // An error means that standard error is closed.
+            // A failed write means that standard error is closed.
             updater.notes(&interfaces).iter().for_each(|note| drop(writeln!(io::stderr(), "{note}")));
         }
         let _ = route_updater.set(updater);
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         let forwarding = ours().ok_or_else(gone)?;
         Ok(move |_cpu| forwarding.handler())
     })?;
-    // The thread starts after the privileges are dropped, so it has none.
+    // The thread starts after the privileges are dropped, so the thread has no privileges.
     route_updater.into_inner().map_or(Ok(()), RouteUpdater::start)?;
     let options = RunOptions { forwarding: ours(), ..RunOptions::new(&run, verbose, services) };
     let ended = run::to_end(instance, &options)?;
@@ -134,7 +134,8 @@ fn has_ethernet(interface: &str) -> bool {
     link.is_ok_and(|link| matches!(link.hardware, 1 | 772))
 }
 
-/// Checks that each interface is named once, and that the kernel does not forward its packets too.
+/// Checks that each interface is named once, and that the kernel does not also forward the packets
+/// of these interfaces.
 fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
     for (nth, device) in devices.iter().enumerate() {
         let name = &device.interface;
@@ -167,7 +168,8 @@ fn router_interfaces(devices: &[ForwardDevice]) -> Result<Vec<RouterInterface>, 
     devices.iter().map(interface).collect()
 }
 
-/// The index of the interface of each receive queue. The queues are in the order of the devices.
+/// The index of the interface of each receive queue. The receive queues are in the order of the
+/// devices.
 fn interfaces_of(queues: &[usize]) -> Vec<u16> {
     let of = |(nth, count): (usize, &usize)| std::iter::repeat_n(nth as u16, *count);
     queues.iter().enumerate().flat_map(of).collect()

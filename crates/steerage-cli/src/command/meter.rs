@@ -17,8 +17,8 @@ use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::Keys;
 use outputs::{Outputs, Writers};
 
-/// The number of active flows for the live table on a terminal: the flows with the most bytes. The
-/// table shows those of them that have the highest rates.
+/// The number of active flows for the live table on a terminal: the flows with the most bytes. From
+/// these flows, the table shows the flows with the highest rates.
 const LIVE_FLOWS: usize = 200;
 
 pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {

@@ -119,8 +119,8 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let asked = Arc::clone(&jobs);
     options.on_stop = Some(StopHook::new(move |by| {
         asked.stop(by == EndedBy::Signal);
-        // If the input can wait, the run ends when the jobs have read all of their packets.
-        // Otherwise the run ends at once.
+        // If the input can wait, the run ends when the jobs have read all of their packets. If the
+        // input cannot wait, the run ends at once.
         !asked.can_wait
     }));
     let watch = Watch { jobs: &jobs, console: &console, stopper, capture: options.capture.clone() };
@@ -150,7 +150,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let summary = Summary::new(summaries, snapshot, started.elapsed(), (split_cpu, merge_cpu)).filtered(filtered);
     let text = if args.output.json { summary.json().map_err(EndingError::Report)? } else { summary.text() };
     if args.output.json || !args.output.quiet {
-        // An error means that standard error is closed.
+        // A failed write means that standard error is closed.
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 
@@ -304,7 +304,8 @@ fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     run.report.json = args.output.json;
     // A virtual CPU is a thread that the scheduler can move to any CPU that the jobs leave idle.
     run.cpus.virtual_cpus = Some(1);
-    // With a single CPU there is nothing to decide, so the policy needs no measurements.
+    // With a single CPU, the policy has nothing to decide, so use a policy that needs no
+    // measurements.
     run.cpus.policy = "hash".to_owned();
     run.sandbox = args.sandbox.clone();
     if args.inputs.iter().any(|input| is_synthetic(input)) {

@@ -13,7 +13,7 @@ pub(super) struct Cpus {
     online: Option<String>,
     /// The CPUs of the affinity mask, which a cgroup's cpuset limits.
     usable: String,
-    /// The CPU time that the cgroup allows, in CPUs. `None` if there is no limit.
+    /// The CPU time that the cgroup allows, as a number of CPUs. `None` if there is no limit.
     quota: Option<f64>,
     /// For each core with several threads, the usable CPUs that are its threads.
     smt: Vec<String>,

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A machine, as its files describe it. Any file may be missing: containers hide files, and kernels
-/// differ.
+/// A machine, as the files in /proc and /sys describe it. Any file may be missing: containers hide
+/// files, and kernels differ.
 #[derive(Debug)]
 pub(super) struct Host {
     root: PathBuf,

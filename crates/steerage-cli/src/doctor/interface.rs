@@ -30,7 +30,8 @@ pub(super) struct Interface {
     /// The speed in Mbit/s, if the link reports one.
     speed: Option<i64>,
     rx_queues: Vec<RxQueue>,
-    /// The offloads that are on, by ethtool's names. `None` if the kernel does not report them.
+    /// The offloads that are on, with the names that ethtool uses. `None` if the kernel does not
+    /// report them.
     features: Option<Vec<String>>,
     #[serde(skip)]
     fixed: Vec<String>,
@@ -45,7 +46,7 @@ pub(super) struct Interface {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct RxQueue {
     queue: u32,
-    /// The kernel's own mask for the queue. It is 0 if the kernel does not steer.
+    /// The kernel's own mask for the queue. The mask is 0 if the kernel does not steer.
     rps_cpus: Option<String>,
 }
 
@@ -157,8 +158,8 @@ impl Interface {
         Finding::info("rx queues", found)
     }
 
-    /// Reports whether the kernel steers the queues. Its steering runs before ours, and costs as
-    /// much as ours saves.
+    /// Reports whether the kernel steers the queues. The kernel's steering runs before steerage's
+    /// steering, and costs as much as steerage's steering saves.
     fn kernel_steers(&self) -> Option<Finding> {
         let is_set =
             |queue: &&RxQueue| queue.rps_cpus.as_ref().is_some_and(|mask| mask.contains(|c| !"0,".contains(c)));

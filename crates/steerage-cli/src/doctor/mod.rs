@@ -1,9 +1,9 @@
 //! `steerage doctor`: checks the machine's support for steering packets, and says how to fix what
 //! is missing. The command changes nothing.
 //!
-//! The result is a list of [`Finding`]s, one line each, and numbers for scripts. Files are read
-//! below a root directory, which tests replace. `probe` has the checks that must run on the real
-//! machine.
+//! The result consists of a list of [`Finding`]s, printed as one line each, and numbers for
+//! scripts. Files are read below a root directory, which tests replace. `probe` has the checks that
+//! must run on the real machine.
 
 mod cpus;
 mod host;
@@ -41,7 +41,7 @@ struct Finding {
     about: &'static str,
     state: State,
     found: String,
-    /// How to fix or improve it: a command in most cases.
+    /// How to fix or improve the checked item: a command in most cases.
     fix: Option<String>,
 }
 
@@ -58,13 +58,13 @@ impl Finding {
         Self { about, state: State::Missing, found: found.into(), fix: Some(fix.into()) }
     }
 
-    /// Adds advice.
+    /// Adds advice to the finding.
     fn or(self, fix: impl Into<String>) -> Self {
         Self { fix: Some(fix.into()), ..self }
     }
 }
 
-/// All results.
+/// The results of all checks.
 #[derive(Debug, Serialize)]
 struct Diagnosis {
     schema: u32,
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let interface = match &args.interface {
         Some(name) if !Interface::is_there(&host, name) => return Err(Error::NoInterface(name.clone())),
         Some(name) => {
-            // Kernels without one of these families report nothing.
+            // A kernel without one of these netlink families reports nothing.
             let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(name)).ok();
             let xdp = if_nametoindex(name.as_str()).ok().and_then(|index| netdev::xdp_support(index).ok());
             Some(Interface::look(&host, name, features, xdp))

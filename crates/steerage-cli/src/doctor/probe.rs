@@ -1,4 +1,4 @@
-//! Probes that must run on the real machine. They change nothing.
+//! Probes that must run on the real machine. The probes change nothing on the machine.
 
 use std::env;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ const CAPABILITIES: [(CapabilitySet, &str, &str); 6] = [
 /// The results of the probes.
 #[derive(Debug)]
 pub(super) struct Probes {
-    /// Whether the sockets could be opened. They are closed at once.
+    /// Whether the sockets could be opened. The sockets are closed at once.
     pub(super) af_packet: Result<(), Errno>,
     pub(super) af_xdp: Result<(), Errno>,
     /// Whether /dev/fuse can be opened.
@@ -47,7 +47,7 @@ pub(super) struct Probes {
     /// The memory in bytes that this process may use. `None` if the kernel does not report it.
     pub(super) memory: Option<u64>,
     pub(super) tcpdump: Option<PathBuf>,
-    /// The program that mounts.
+    /// The path of the program that mounts FUSE file systems for unprivileged users.
     pub(super) fusermount: Option<PathBuf>,
     pub(super) aes: bool,
     pub(super) gfni: bool,
@@ -75,7 +75,7 @@ impl Probes {
     }
 }
 
-/// A socket without a protocol receives nothing. It is closed at once.
+/// A socket without a protocol receives nothing. This socket is closed at once.
 fn opens(family: AddressFamily) -> Result<(), Errno> {
     socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map(drop)
 }

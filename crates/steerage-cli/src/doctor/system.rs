@@ -54,7 +54,7 @@ fn capabilities(all: &[Capability]) -> Finding {
     }
 }
 
-/// The sandbox that a run has on this machine.
+/// The finding about the sandbox that a run has on this machine.
 pub(super) fn sandbox(in_force: Option<InForce>) -> Finding {
     const ABOUT: &str = "sandbox";
     match in_force {

@@ -1,4 +1,5 @@
-//! Mistakes on the command line. The program then does nothing, and its exit code is 2.
+//! Mistakes on the command line. After such a mistake, the program does nothing, and its exit code
+//! is 2.
 
 use steerage::flow::ParseFlowKeyError;
 use steerage::policy::UnknownPolicy;
@@ -26,7 +27,7 @@ pub(crate) enum CommandLineError {
     SeveralOutputs { spec: String },
     #[error("output {spec}: this file is {what}: give each output a file of its own")]
     SameFile { spec: String, what: &'static str },
-    /// The name of a file or a collector for flows.
+    /// The name of a file or a collector for flows is wrong.
     #[error("{option} {name}: {what}")]
     FlowsName { option: &'static str, name: String, what: String },
     #[error("there is no manual page for {name}: `steerage --help` lists the commands")]

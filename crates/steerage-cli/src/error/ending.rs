@@ -29,7 +29,7 @@ pub(crate) enum EndingError {
     Flows(Vec<ExportError>),
     #[error("cannot write the report to standard output: {0}; redirect it to another place")]
     Report(io::Error),
-    /// Packets were not sent that should have been.
+    /// Some packets were not sent, although they should have been sent.
     #[error(
         "{} of {} were not sent: {missing}; `steerage help report` says what to do",
         grouped(.missing.total()),

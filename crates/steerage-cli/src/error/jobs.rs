@@ -1,4 +1,4 @@
-//! Errors of `parallel`, and its exit codes, which are those of GNU parallel.
+//! Errors of `parallel`, and its exit codes, which are the same as those of GNU parallel.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(crate) enum JobsError {
     Results { path: PathBuf, error: PathError },
     #[error("cannot make a temporary file in {}: {error}; set TMPDIR to another directory", .directory.display())]
     Temporary { directory: PathBuf, error: io::Error },
-    /// Packets for jobs cannot be written: to files in a directory, or to pipes.
+    /// Packets for jobs cannot be written to files in a directory, or to pipes.
     #[error("{}", not_written(.directory.as_deref(), .cause, *.jobs, *.packets))]
     NotWritten { directory: Option<PathBuf>, cause: String, jobs: u64, packets: u64 },
     #[error("cannot write the output of the jobs to standard output: {0}; redirect it to another place")]
@@ -66,7 +66,7 @@ fn results(path: &Path, error: &PathError) -> String {
         PathError::System(error) if error.kind() == io::ErrorKind::NotFound => {
             format!("cannot make {path}: there is no directory above it; make it with mkdir -p")
         }
-        // The other errors contain advice already.
+        // All other errors contain advice already.
         PathError::Changeable { .. } | PathError::Link { .. } => error.to_string(),
         error => format!("cannot make {path}: {error}; name another directory"),
     }

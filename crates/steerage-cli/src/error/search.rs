@@ -42,7 +42,7 @@ pub(crate) enum NoInstance {
     /// Neither this user nor root has a run.
     #[error("no run was found: start one, or name its socket with --to PATH")]
     OfUser,
-    /// This user's runs have no socket, because there is no directory for it.
+    /// This user's runs have no socket, because there is no directory for the socket.
     #[error("no run was found: {NO_DIRECTORY}")]
     NoDirectory,
 }

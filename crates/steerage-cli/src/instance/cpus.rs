@@ -14,9 +14,9 @@ pub(crate) fn count_cpus(args: &CpuArgs) -> Result<usize, Error> {
 
 pub(super) struct CpuSelection {
     work: Option<CpuMask>,
-    /// `--rx-cpu`; empty if the option is not given.
+    /// The CPUs of `--rx-cpu`; empty if the option is not given.
     pub(super) rx: Vec<CpuId>,
-    /// `--rps-cpus` or `--rps-cpus-list`. An empty mask means no steering.
+    /// The mask of `--rps-cpus` or `--rps-cpus-list`. An empty mask means no steering.
     pub(super) rps: Option<CpuMask>,
     pub(super) of_queues: Vec<QueueMask>,
     rps_option: &'static str,
@@ -27,7 +27,7 @@ pub(super) struct QueueMask {
     pub(super) mask: CpuMask,
 }
 
-/// The masks of all queues, which are numbered over all inputs.
+/// The masks of all queues. Queues are numbered over all inputs together.
 pub(super) struct QueueMasks {
     pub(super) own: Vec<(usize, CpuMask)>,
     pub(super) off: Vec<usize>,

@@ -26,7 +26,7 @@ pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
         |interface| af_xdp_options(interface, args),
     )?;
     if !args.report.quiet {
-        // An error means that standard error is closed.
+        // A failed write means that standard error is closed.
         opened.notes.iter().for_each(|note| drop(writeln!(io::stderr(), "{note}")));
     }
     if args.pace.is_some() && opened.capture.is_none() {

@@ -24,8 +24,8 @@ pub(crate) fn hasher(args: &HashArgs) -> Result<Option<FlowHasher>, Error> {
         None if args.allows_device() => return Ok(None),
         Some(key) => key,
         None if args.has_random_key() => random_key()?,
-        // The purpose of Toeplitz is to match the hash of network cards, and this is their default
-        // key.
+        // The purpose of Toeplitz is to match the hash of network cards, and this key is the
+        // default key of network cards.
         None => HashKey::MICROSOFT,
     };
     FlowHasher::new(args.kind(), &key).map(Some).map_err(Error::Hash)

@@ -1,6 +1,6 @@
 //! Chooses the CPU that first polls a card's queue: the CPU that handles the queue's interrupt,
-//! because it has the packets in its cache. If the interrupt leaves that CPU too little time, the
-//! policy `balance` moves polling to another CPU.
+//! because that CPU has the packets in its cache. If the interrupt leaves that CPU too little time,
+//! the policy `balance` moves polling to another CPU.
 
 use std::collections::BTreeMap;
 

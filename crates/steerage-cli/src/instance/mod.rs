@@ -7,7 +7,8 @@
 //! | `hash` | the flow hash |
 //! | `interrupts` | begins polling on the CPUs that get a card's interrupts |
 //!
-//! This file combines the parts, and drops the program's privileges after the devices are open.
+//! This file uses these modules to build the instance, and drops the program's privileges after the
+//! devices are open.
 
 mod cpus;
 mod devices;
@@ -94,7 +95,8 @@ pub(crate) struct SendOptions<O> {
     /// The maximum number of packets that the handler originates at a time.
     pub(crate) originated: usize,
     pub(crate) outputs: O,
-    /// How inputs that can wait end, if not when they have no more packets.
+    /// What decides when inputs that can wait end. `None` if such inputs end when they have no more
+    /// packets.
     pub(crate) input_end: Option<InputEnd>,
 }
 
@@ -120,8 +122,8 @@ where
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
     let signals = signals::install()?;
-    // The command line is parsed first, so that its mistakes are reported even if a device does not
-    // exist.
+    // The command line is parsed first, so that mistakes in the command line are reported even if a
+    // device does not exist.
     let cpus = CpuSelection::parse(&args.cpus)?;
     let builder = cpus.apply(steering_builder(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;

@@ -10,7 +10,7 @@ const SMALL_GAP: usize = 1;
 /// The minimum number of characters of an address.
 const ADDRESS_MIN: usize = 8;
 
-/// Replaces the omitted part of an address. Plain ASCII, for terminals without UTF-8.
+/// Replaces the omitted part of an address. The text is plain ASCII, for terminals without UTF-8.
 const LEFT_OUT: &str = "..";
 
 /// A column with its heading.
@@ -18,7 +18,7 @@ const LEFT_OUT: &str = "..";
 pub(crate) struct Column {
     heading: &'static str,
     cells: Vec<String>,
-    /// The heading and the cells in a shorter form, if there is one.
+    /// The heading and the cells in a shorter form, if the column has a shorter form.
     short: Option<(&'static str, Vec<String>)>,
     kind: Kind,
 }
@@ -111,7 +111,8 @@ fn line<T: std::fmt::Display>(columns: &[Column], gap: usize, cell: impl Fn(&Col
     cells.join(&" ".repeat(gap)).trim_end().to_owned()
 }
 
-/// An address without its middle, as far as that helps. The port stays.
+/// Shortens an address to `width` characters if possible, by leaving out characters in the middle
+/// of the address. The port stays.
 fn shortened(end: &str, width: usize) -> String {
     let length = end.chars().count();
     if length <= width {

@@ -1,8 +1,9 @@
 //! The report as one JSON object: what `--json` prints, what the control socket replies, and what `top` reads. docs/report.md
 //! describes the keys. Keys are only added; a change of meaning increases [`SCHEMA`].
 //!
-//! Every user of the machine may see a [`Document`]. The traffic itself, which only root and the user of the run may see, has a
-//! type of its own, [`Traffic`], so that a new counter is public and a new part of the traffic is not.
+//! Every user of the machine may see a [`Document`]. The traffic itself, which only root and the
+//! user of the run may see, has a type of its own, [`Traffic`], so that a new counter becomes
+//! public by default, and a new part of the traffic stays private by default.
 
 #[cfg(test)]
 mod tests;
@@ -25,11 +26,12 @@ use steerage_meter::FlowRecord;
 use super::flows::FlowCounters;
 use super::forward::ForwardReport;
 
-/// The version of the form of reports.
+/// The version of the schema of reports.
 pub(super) const SCHEMA: u32 = 2;
 
-/// The most parts that a run has. A report comes from another process, perhaps another user's, and a short text of a part may
-/// stand for much memory: a list of all CPUs for each of a million queues.
+/// The maximum number of parts (such as CPUs or queues) that a run has. A report comes from another
+/// process, perhaps another user's, and a short text of a part may stand for much memory: a list of
+/// all CPUs for each of a million queues.
 const PARTS_MAX: [(&str, usize); 4] =
     [("queues", QUEUES_MAX), ("cpus", CPUS_MAX), ("outputs", OUTPUTS_MAX), ("groups", QUEUES_MAX)];
 
@@ -43,11 +45,11 @@ pub(crate) struct Document {
     /// When the run began. A different time means a different run.
     #[serde(with = "rfc3339")]
     pub(crate) started: SystemTime,
-    /// Why the run ended, or `None` if it goes on.
+    /// Why the run ended, or `None` if the run goes on.
     pub(crate) ended_by: Option<EndedBy>,
     /// The ledger.
     pub(crate) snapshot: Snapshot,
-    /// What only this packet function counts.
+    /// The counts that only the packet function of this command has.
     pub(crate) app: App,
     /// The bytes that each CPU's packet function handled, once the run has ended.
     pub(crate) handled_bytes: BTreeMap<u16, u64>,
@@ -74,7 +76,8 @@ impl Document {
         }
     }
 
-    /// The document for `audience` in one line, without a newline. `traffic` is left out for the public.
+    /// The document for `audience` in one line, without a newline. The document for the public
+    /// leaves out `traffic`.
     pub(super) fn line(&self, traffic: &Traffic<&FlowRecord>, audience: Audience) -> io::Result<String> {
         #[derive(Serialize)]
         struct WithTraffic<'a> {
@@ -91,7 +94,7 @@ impl Document {
     /// Reads the report of another process: the document, and the traffic if this user may see it.
     ///
     /// # Errors
-    /// One line, if the report has another schema or is none.
+    /// An error of one line, if the report has another schema, or if the value is not a report.
     pub(crate) fn read<F: DeserializeOwned>(mut report: Value) -> Result<(Self, Option<Traffic<F>>), String> {
         let schema = report["schema"].as_u64().unwrap_or(0);
         if schema != u64::from(SCHEMA) {
@@ -123,7 +126,7 @@ impl Default for Document {
     }
 }
 
-/// What only some packet functions count.
+/// The counts that only some packet functions have.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct App {
@@ -138,7 +141,7 @@ pub(crate) struct App {
 /// The traffic itself: what only root and the user of the run may see. `F` is the form of a flow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Traffic<F> {
-    /// The largest flows, if flows are metered and the largest are known.
+    /// The largest flows, if flows are metered and the largest flows are known.
     pub(crate) top: Option<Vec<F>>,
     /// The flows of the elephants in the steering groups.
     #[serde(default)]
@@ -149,14 +152,14 @@ pub(crate) struct Traffic<F> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ElephantFlow {
-    /// The steering group, by its place in `snapshot.groups`.
+    /// The index of the steering group in `snapshot.groups`.
     group: usize,
     bucket: u16,
     flow: String,
 }
 
 impl ElephantFlow {
-    /// The flows that stand out.
+    /// The flows of all elephants in `snapshot`.
     pub(super) fn of_all(snapshot: &Snapshot) -> Vec<Self> {
         let groups = snapshot.groups.iter().enumerate();
         let elephants = groups.flat_map(|(group, of)| of.elephants.iter().map(move |elephant| (group, elephant)));
@@ -196,8 +199,8 @@ pub(crate) struct Recorded {
     /// The packets that the filter removed, and the packets whose timestamp is out of range.
     pub(crate) filtered: u64,
     pub(crate) bad_times: u64,
-    /// The bytes of the files, as stored: how many were read so far, and how many there are, if
-    /// that is known.
+    /// The bytes of the files, as stored on disk: the number of bytes that were read so far, and
+    /// the number of all bytes, if it is known.
     pub(crate) bytes_read: u64,
     pub(crate) bytes_total: Option<u64>,
 }
@@ -225,7 +228,7 @@ impl Recorded {
     }
 }
 
-/// The time of a packet. It is written with nanoseconds.
+/// The time of a packet. The time is written with nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 struct Time(WallTime);

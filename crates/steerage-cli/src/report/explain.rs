@@ -25,7 +25,7 @@ use shares::Shares;
 use suggest::Suggestion;
 pub(crate) use suggest::{AdviceBasis, CandidateCpus, InterfaceQueues, Rate, RateFrom};
 
-/// The name of the hash if the device computed it.
+/// The name that the report gives to the hash if the device computed the hash.
 const DEVICE: &str = "device";
 
 /// The numbers of CPUs for which the spread is shown.
@@ -77,7 +77,7 @@ pub(crate) struct TrafficExplanation {
     pub(crate) packet: u64,
     /// Whether the outer or the inner headers of tunnels make the key.
     pub(crate) layers: Layers,
-    /// The basis of the advice, besides the traffic.
+    /// What the advice is based on, in addition to the traffic.
     pub(crate) basis: AdviceBasis,
 }
 
@@ -91,7 +91,8 @@ impl TrafficExplanation {
         flows
     }
 
-    /// The numbers of CPUs for which the spread is shown: the usual numbers, and this machine's.
+    /// The numbers of CPUs for which the spread is shown: the usual numbers, and the number of CPUs
+    /// of this machine.
     fn cpus(&self) -> Vec<usize> {
         let mut cpus = [&CPUS[..], &[self.basis.candidates.order.len()]].concat();
         cpus.retain(|cpus| *cpus > 1);
@@ -176,7 +177,8 @@ fn one_packet(page: &mut String, explanation: &Explanation, traffic: &TrafficExp
 
 fn goes_to(page: &mut String, explanation: &Explanation, key: &FlowKey, hash: FlowHash) {
     let about = match key.parts() {
-        // Keys made of bytes, as datagrams and labels have, are for packets of one direction only.
+        // Keys made of bytes, such as the keys of datagrams and of labels, are for packets of one
+        // direction only.
         FlowParts::Bytes { .. } => "",
         _ if explanation.command.keeps_both_directions() => " (the same for both directions)",
         _ => " (the other direction has another key)",
@@ -233,13 +235,13 @@ fn described(flow: &FlowKey) -> Option<String> {
     }
 }
 
-/// The description of the flow if it has one, or else its key.
+/// The description of the flow if the flow has a description, or else the flow's key.
 fn name(flow: &FlowKey) -> String {
     described(flow).unwrap_or_else(|| flow.to_string())
 }
 
-/// Whether this is a flow of IP. Other packets stay together too, but are not conversations that
-/// can be split.
+/// Whether this is a flow of IP. Packets other than IP stay together too, but are not conversations
+/// that can be split.
 fn is_ip(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some()
 }

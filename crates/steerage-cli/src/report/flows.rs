@@ -11,10 +11,11 @@ use super::columns::{self, Column};
 use crate::terminal;
 use crate::units::{counted, grouped};
 
-/// The first line names this many kinds of flows, and adds up all further kinds.
+/// The first line names this many kinds of flows (protocols), and adds up the flows of all further
+/// kinds.
 const KINDS_SHOWN: usize = 4;
 
-/// The numbers of flows.
+/// The numbers of active flows, of all flows so far, and of evicted flows.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct FlowTotals {
@@ -64,14 +65,15 @@ pub(crate) struct FlowOutputReport {
     to: String,
     #[serde(flatten)]
     counts: OutputCounts,
-    /// Records that are neither written nor lost so far. They are the difference to the records of
-    /// the meters, so at the end of a run any number but 0 would show that some were forgotten.
+    /// Records that are neither written nor lost so far. `waiting` is the difference to the number
+    /// of records of the meters, so at the end of a run any number except 0 would show that some
+    /// records were forgotten.
     waiting: u64,
 }
 
 impl FlowOutputReport {
-    /// The counts so far. During a run, read them before the meters' counts, so that an output has
-    /// no record that the meters do not count.
+    /// The counts of the outputs so far. During a run, read these counts before the meters' counts,
+    /// so that an output has no record that the meters do not count.
     pub(crate) fn of_all(outputs: &[FlowOutput]) -> Vec<Self> {
         let of = |output: &FlowOutput| Self { to: output.name().to_owned(), counts: output.counts(), waiting: 0 };
         outputs.iter().map(of).collect()
@@ -117,7 +119,7 @@ pub(super) fn page(flows: &Flows) -> String {
     page
 }
 
-/// One line for each collector: how many flows it got.
+/// One line for each collector: the number of flows that were sent to the collector.
 pub(super) fn exported(flows: &Flows) -> Vec<String> {
     let collectors = flows.outputs().iter().filter(|output| Collector::is_address(&output.to));
     let line = |output: &FlowOutputReport| {

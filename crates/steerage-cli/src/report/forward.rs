@@ -8,7 +8,7 @@ use steerage_router::{Fate, Forwarded, Forwarding};
 
 use crate::units::{counted, grouped};
 
-/// Packets by their fate.
+/// Numbers of packets. The key is the fate of the packets.
 type ByFate = BTreeMap<Cow<'static, str>, u64>;
 
 /// The counts of `forward`.
@@ -16,9 +16,9 @@ type ByFate = BTreeMap<Cow<'static, str>, u64>;
 #[serde(default)]
 pub(crate) struct ForwardReport {
     forwarded: u64,
-    /// Packets that should have been forwarded and were dropped, by reason.
+    /// Packets that should have been forwarded and were dropped. The key is the reason.
     dropped: ByFate,
-    /// Packets that were not ours to forward, by reason.
+    /// Packets that steerage is not responsible for forwarding. The key is the reason.
     left: ByFate,
     icmp_sent: u64,
     icmp_suppressed: u64,

@@ -35,7 +35,8 @@ impl Intervals {
     }
 
     /// Schedules the next report at the next multiple of the interval from the start. A late report
-    /// therefore does not delay later reports, and a very late report skips some.
+    /// therefore does not delay later reports, and a very late report skips later reports whose
+    /// time has passed.
     pub(crate) fn skip(&mut self, now: Instant) {
         if let Some(late) = now.checked_duration_since(self.due) {
             let steps = late.as_nanos() / self.every.as_nanos().max(1) + 1;
@@ -43,7 +44,7 @@ impl Intervals {
         }
     }
 
-    /// The report of what happened since the last one.
+    /// The report of what happened since the last interval report.
     pub(crate) fn next(&mut self, now: Instant, started: SystemTime, start: Instant, snapshot: &Snapshot) -> Interval {
         self.skip(now);
         let read = Read::of(snapshot);
@@ -88,7 +89,8 @@ struct CpuActivity {
     dropped: Drops,
     #[serde(serialize_with = "seconds")]
     busy_seconds: Duration,
-    /// How many packets wait now. This is not a difference.
+    /// The number of packets that wait now. Unlike the other counts of a report, this number is not
+    /// a difference.
     backlog: u64,
 }
 
@@ -178,7 +180,7 @@ impl Interval {
         Self { flows: flows.as_ref().map(FlowTotals::so_far), ..self }
     }
 
-    /// Adds how far the files have been read, if there are files.
+    /// Adds how far the capture files have been read, if there are capture files.
     pub(crate) fn with_capture(self, recorded: Option<&Recorded>) -> Self {
         let progress = |of: &Recorded| Progress { bytes_read: of.bytes_read, bytes_total: of.bytes_total };
         Self { capture: recorded.map(progress), ..self }
@@ -254,7 +256,8 @@ mod tests {
             intervals.due().duration_since(start).as_millis()
         };
         assert_eq!([1000, 2010, 3999, 6000, 9500].map(&mut due_after), [2000, 3000, 4000, 7000, 10_000]);
-        // A report before its time, as at the end of a run, changes nothing.
+        // A report before its time, such as the report at the end of a run, changes nothing in the
+        // schedule.
         assert_eq!(due_after(9700), 10_000);
     }
 }

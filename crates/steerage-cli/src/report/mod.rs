@@ -31,14 +31,15 @@ pub(crate) use interval::Interval;
 /// The flows of a run.
 #[derive(Debug)]
 pub(crate) enum Flows {
-    /// The run goes on.
+    /// The run is not over yet.
     SoFar { counts: FlowCounts, largest: Vec<FlowRecord>, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
     /// The run has ended.
     Ended { metered: Metered, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
 }
 
 impl Flows {
-    /// The flows with the most bytes. During a run they are not collected if the source can wait.
+    /// The flows with the most bytes. During a run, these flows are not collected if the source can
+    /// wait.
     fn largest(&self) -> Option<&[FlowRecord]> {
         match self {
             Self::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
@@ -64,20 +65,20 @@ impl Flows {
 /// The content of a report.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// The counts.
+    /// The document with the counts of the run.
     pub(crate) document: Document,
     /// The flows behind the counts of `meter`.
     flows: Option<Flows>,
     /// The sandbox that is in force, if there is one.
     pub(crate) sandbox: Option<InForce>,
-    /// Whether the text says more (`-v`).
+    /// Whether the text has more details (`-v`).
     pub(crate) verbose: bool,
     /// The last interval report, if there are intervals.
     pub(crate) last: Option<Interval>,
 }
 
 impl Report {
-    /// A report with these counts.
+    /// A report with the counts of `document`.
     pub(crate) fn new(document: Document) -> Self {
         Self { document, flows: None, sandbox: None, verbose: false, last: None }
     }
@@ -93,7 +94,8 @@ impl Report {
         &self.document.snapshot
     }
 
-    /// The report for `audience` as one line of JSON without its newline, or an empty object if that fails.
+    /// The report for `audience` as one line of JSON without its newline, or an empty object if the
+    /// report cannot be serialized.
     pub(crate) fn json(&self, audience: Audience) -> String {
         self.line(audience).unwrap_or_else(|_| "{}".to_owned())
     }
@@ -198,7 +200,7 @@ impl Printer {
         Self { json, to: To::Stdout }
     }
 
-    /// Writes a report, with its private parts: it is for the user of this process.
+    /// Writes a report with its private parts, because the reader is the user of this process.
     pub(crate) fn report(self, report: &Report) -> io::Result<()> {
         self.write(|| match self.json {
             true => Ok(report.line(Audience::Private)? + "\n"),

@@ -1,4 +1,4 @@
-//! How packets were spread: the policy, and its findings.
+//! How packets were spread over CPUs: the policy, and what the policy found.
 
 use steerage::{
     CpuMask, Snapshot,
@@ -10,8 +10,8 @@ use crate::units::{counted, grouped};
 /// The text shows at most this many elephants; the JSON report has all of them.
 const ELEPHANTS_SHOWN: usize = 3;
 
-/// The lines of each steering group that has something to report. With `verbose`, a group also
-/// reports if nothing changed, and the costs behind its choice.
+/// The lines of each steering group that has something to report. With `verbose`, the lines also
+/// say that nothing changed in a group, and give the costs behind the group's choice.
 pub(super) fn lines(snapshot: &Snapshot, verbose: bool) -> Vec<String> {
     let reports = |group: &&GroupSnapshot| {
         let found = &group.findings;
@@ -52,8 +52,8 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
     lines
 }
 
-/// The values of the regimes, with the current one first, and the costs that explain them. The
-/// values are missing until a CPU has been short of time.
+/// The values of the regimes, with the current one first, and the costs that explain them. Regimes
+/// have no values until a CPU has been short of time.
 fn regimes(found: &Findings) -> Vec<String> {
     let Some((present, others)) = found.regimes.split_first() else { return Vec::new() };
     let mega = |rate: f64| format!("{:.1}", rate / 1e6);

@@ -181,7 +181,7 @@ fn head(report: &Report) -> String {
     }
 }
 
-/// How many packets each CPU handled, in columns, and how even that is.
+/// The number of packets that each CPU handled, in columns, and how evenly the packets are spread.
 fn cpus(report: &Report) -> Vec<String> {
     let snapshot = report.snapshot();
     // A CPU that only receives does not count for evenness, unless it also handled packets.
@@ -223,7 +223,8 @@ fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
     stuck.map(line).collect()
 }
 
-/// Puts all cells on one line if they fit. Otherwise makes as many columns as fit.
+/// Puts all cells on one line if they fit. If the cells do not fit on one line, makes as many
+/// columns as fit.
 fn in_columns(cells: &[String]) -> Vec<String> {
     let width = cells.iter().map(String::len).max().unwrap_or(0);
     let one_line = cells.join(GAP);
@@ -255,7 +256,7 @@ fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
     lines
 }
 
-/// The outputs: how many packets each has sent, and its share.
+/// The outputs: the number of packets that each output has sent, and its share of all sent packets.
 fn outputs(outputs: &[OutputSnapshot]) -> Vec<String> {
     let all: u64 = outputs.iter().map(|output| output.packets).sum();
     let line = |output: &OutputSnapshot| {

@@ -25,8 +25,8 @@ use sources::ReportSources;
 
 pub(crate) use options::{RunOptions, StopHook, Stopper};
 
-/// How long the run waits for an event if nothing is due. Events end the wait, so any time would
-/// work.
+/// How long the run waits for an event if nothing is due. Events end the wait, so any duration
+/// would work.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
 /// The longest time until the run notices a key.
@@ -159,7 +159,7 @@ impl Run<'_> {
     }
 
     /// Prints an interval report. If the reader does not keep up, nothing is printed, and the
-    /// interval becomes part of the next one.
+    /// interval becomes part of the next interval.
     fn report_interval(&mut self, now: Instant) -> Result<(), Error> {
         if self.options.printer.is_stalled() {
             self.intervals.iter_mut().for_each(|intervals| intervals.skip(now));
@@ -195,7 +195,7 @@ impl Run<'_> {
     fn print(&mut self, what: impl FnOnce(Printer) -> io::Result<()>) -> Result<(), Error> {
         self.live_table.erase();
         match what(self.options.printer) {
-            // The reader is gone, so it would not read the final report either.
+            // The reader of the reports is gone, and would not read the final report either.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.stop(EndedBy::Signal),
             other => other.map_err(EndingError::Report)?,
         }

@@ -1,4 +1,5 @@
-//! The options of a run besides those for packets, and the way for another thread to stop the run.
+//! The options of a run that do not concern packets, and the way for another thread to stop the
+//! run.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,7 +54,8 @@ pub(crate) struct RunOptions {
 }
 
 /// A function that is called when a run should stop, or after the run until the program ends. The
-/// function returns true if the run should stop now. Otherwise the run ends by itself.
+/// function returns true if the run should stop now. If the function returns false, the run ends by
+/// itself.
 #[derive(Clone)]
 pub(crate) struct StopHook(Arc<dyn Fn(EndedBy) -> bool + Send + Sync>);
 
@@ -106,7 +108,7 @@ fn is_endless(args: &RunArgs) -> bool {
     args.stop.packets.is_none() && args.devices.iter().any(endless)
 }
 
-/// Stops a run from any thread. If the run has not started yet, it stops as soon as it starts.
+/// Stops a run from any thread. A run that has not started yet stops as soon as it starts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stopper(Arc<Mutex<Stoppable>>);
 

@@ -1,4 +1,5 @@
-//! Converts keys to arguments, by clap's definition of the options.
+//! Converts the keys of a run file to arguments. Clap's definition of the options determines the
+//! form of each argument.
 
 use clap::{Arg, ArgAction, Command, Id};
 use steerage_device::af_packet::is_interface;

@@ -1,5 +1,5 @@
-//! Merges the arguments of a run file with those of the command line, and parses the result with
-//! clap.
+//! Merges the arguments of a run file with the arguments of the command line, and parses the result
+//! with clap.
 
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
@@ -138,8 +138,8 @@ fn blamed<'a>(error: &clap::Error, options: &'a [GivenOption]) -> Option<&'a Giv
     options.iter().find(is_named)
 }
 
-/// Builds the command line. Options without a value come last, so that clap takes no later word as
-/// their value. The words after `--` on the command line replace the file's job.
+/// Builds the command line. Options without a value are put last, so that clap takes no later word
+/// as the value of such an option. The words after `--` on the command line replace the file's job.
 fn arguments(
     command: &Command,
     (options, devices, job): (&[GivenOption], &[GivenDevice], &[String]),

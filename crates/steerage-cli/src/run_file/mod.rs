@@ -1,8 +1,8 @@
 //! Run files: the long options of the command line as keys of a TOML file (docs/run-files.md).
 //!
-//! The options are defined once, in `args`. Keys become arguments, which clap parses like those of
-//! the command line. This module records the line that each argument comes from, so that a mistake
-//! is reported with its line.
+//! The options are defined once, in `args`. Keys become arguments, which clap parses like the
+//! arguments of the command line. This module records the line that each argument comes from, so
+//! that a mistake is reported with its line.
 //!
 //! | file | content |
 //! |---|---|
@@ -25,10 +25,10 @@ pub(crate) use merge::LoadedRun;
 
 const COMMAND: &str = "command";
 
-/// The key for the devices, which are not an option. Clap uses the same id for them.
+/// The key for the devices, which are not an option. Clap uses the same id for the devices.
 const DEVICES: &str = "devices";
 
-/// The key for the command that the jobs of `parallel` run. Clap uses the same id for it.
+/// The key for the command that the jobs of `parallel` run. Clap uses the same id for this command.
 const JOB: &str = "job";
 
 fn has_jobs(command: &Command) -> bool {

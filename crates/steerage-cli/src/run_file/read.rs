@@ -1,4 +1,4 @@
-//! Parses the text of a run file to its keys, in order and with their lines.
+//! Parses the text of a run file. Returns the keys of the file in order, each with its line number.
 
 use std::fs::File;
 use std::io::Read;

@@ -21,7 +21,8 @@ const FAULT: &str = "STEERAGE_TEST_FAULT";
 const SIGABRT: i32 = 6;
 const SIGSYS: i32 = 31;
 
-/// A handler that does something forbidden, or something that must stay possible.
+/// A handler that does something that the sandbox forbids, or something that the sandbox must
+/// allow.
 struct Faulty(String);
 
 impl Handler for Faulty {
@@ -191,7 +192,8 @@ fn the_page_of_privileges_is_right() {
 #[cfg(target_arch = "x86_64")]
 const NUMBERS: u32 = 1024;
 
-/// Numbers that no kernel has: of another architecture's table (x32), and negative numbers.
+/// System call numbers that no kernel has: numbers of another architecture's table (x32), and
+/// negative numbers.
 #[cfg(target_arch = "x86_64")]
 const INVALID: [u32; 4] = [0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX];
 
@@ -218,7 +220,8 @@ fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str
 }
 
 /// The installed filter of each command's threads allows the system calls that docs/privileges.md
-/// lists for them, and denies every other number. The evaluation covers all arguments.
+/// lists for them, and denies every other number. The evaluation of the filter covers all values of
+/// the arguments.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn each_filter_allows_what_the_page_lists_and_nothing_else() {
@@ -256,8 +259,8 @@ fn call_number(name: &str) -> Option<u32> {
     (0..NUMBERS).find(|number| call_name(*number as usize) == name)
 }
 
-/// The argument values that a packet thread may use, of all numbers below 4096, all single bits and
-/// all ones.
+/// The argument values that a packet thread may use. The tested values are all numbers below 4096,
+/// all single bits, and the value with all bits set.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn packet_threads_may_use_few_arguments() {
@@ -293,6 +296,6 @@ fn packet_threads_may_use_few_arguments() {
     // All 64 bits of the address must be zero.
     assert_eq!(allowed(&sends, "sendto", 4, [0; 6]), BTreeSet::from([0]));
     assert!(!sends.allows(call_number("sendmsg").unwrap(), &[0; 6]));
-    // Only the id of this process.
+    // The filter allows only the id of this process.
     assert!(low(allowed(&receives, "tgkill", 0, [0; 6])).iter().all(|id| *id == u64::from(process::id())));
 }

@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The width of a table that does not go to a terminal.
 const WIDTH: usize = 80;
 
-/// Watches until the user quits, or prints one table.
+/// Shows the instance until the user quits, or prints one table.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let mut remote = Remote::new(instances::socket_of(args.to.to.as_deref())?);
     // An instance that does not answer now may answer later.
@@ -73,7 +73,7 @@ fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
 }
 
 /// Prints the run's report as a line of JSON, once or every interval. A signal or the end of the
-/// run ends it.
+/// run ends the output.
 fn reports(mut remote: Remote, args: &TopArgs) -> Result<(), Error> {
     let mut report = remote.report().map_err(SearchError::Report)?;
     while stdout::print_while_read(format!("{report}\n").as_bytes())? && !args.once {

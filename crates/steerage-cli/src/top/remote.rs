@@ -15,12 +15,13 @@ use crate::view::{Bucket, Seen};
 /// The directory of the devices in the tree.
 const DEVICES: &str = "sys/class/net";
 
-/// An instance and its socket. After a failure it connects again.
+/// An instance and its socket. After a failure, the next request connects again.
 #[derive(Debug)]
 pub(super) struct Remote {
     socket: InstanceSocket,
     client: Option<Client>,
-    /// The directories of the instance's queues, in the order of the report. They are read once.
+    /// The directories of the instance's queues, in the order of the report. The directories are
+    /// read once.
     queues: Vec<String>,
 }
 
@@ -56,7 +57,8 @@ impl Remote {
         Ok((seen, buckets(&text)))
     }
 
-    /// Sets the mask of the queue with this index. Returns the mask that is then in use.
+    /// Sets the mask of the queue with this index. Returns the mask that the instance uses
+    /// afterwards.
     pub(super) fn set_mask(&mut self, queue: usize, list: &str) -> Result<String, String> {
         let Some(directory) = self.queues.get(queue).cloned() else { return Err("there is no such queue".to_owned()) };
         let set = self.client()?.set(&format!("{directory}/rps_cpus_list"), list);
@@ -68,7 +70,7 @@ impl Remote {
         &self.socket.path
     }
 
-    /// Connects to the instance, if that has not been done yet.
+    /// Connects to the instance, if no connection exists yet.
     pub(super) fn connect(&mut self) -> Result<(), String> {
         self.client().map(drop)
     }
@@ -144,7 +146,7 @@ pub(super) struct RemoteThread {
 
 impl RemoteThread {
     pub(super) fn ask(&self, what: Query) {
-        // The thread ends only when this is dropped.
+        // The thread ends only when the `RemoteThread` is dropped, so it receives this query.
         let _ = self.ask.send(what);
     }
 

@@ -19,7 +19,8 @@ pub(crate) struct Event {
     pub(crate) is_bad: bool,
 }
 
-/// The drop reasons that belong to a queue. The others are reported for the CPU, which says more.
+/// The drop reasons that belong to a queue. Other drop reasons are reported for the CPU, which says
+/// more.
 const OF_QUEUES: [DropReason; 3] = [DropReason::Device, DropReason::NoPage, DropReason::Moving];
 
 /// The events, in the order of the report. `dropping` has the places and reasons of drops that
@@ -63,7 +64,7 @@ pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
     events
 }
 
-/// The places where packets were dropped in between, and the reasons.
+/// The places where packets were dropped between the two snapshots, and the reasons for the drops.
 fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     let rose = |old: &Drops, new: &Drops, of_queues: bool| -> Vec<DropReason> {
         let reasons = new.iter().filter(|(reason, packets)| *packets > old.get(*reason)).map(|(reason, _)| reason);

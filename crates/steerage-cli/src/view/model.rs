@@ -11,7 +11,7 @@ use super::events::{self, Event};
 use super::names::{Flow, FlowId};
 use crate::report::{Document, Traffic};
 
-/// The most events that are kept. No screen shows more.
+/// The maximum number of events that are kept. No screen shows more events.
 const EVENTS_MAX: usize = 200;
 
 /// A flow whose counts have not changed for this long has a rate of 0. Its meter publishes them several times per second.
@@ -209,7 +209,7 @@ impl Model {
     }
 }
 
-/// The number of pages that were asked for.
+/// The number of pages that were requested from the pool.
 fn wanted(pool: &PoolSnapshot) -> u64 {
     pool.alloc_fast + pool.alloc_slow + pool.alloc_empty
 }

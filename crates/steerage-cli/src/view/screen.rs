@@ -20,8 +20,8 @@ use crate::report::columns::{self, Column};
 use crate::terminal::printable;
 use crate::units::{bits_a_second, counted, grouped, packets_a_second, percent, time};
 
-/// The rows that each section keeps if not all fit. CPUs keep most rows, and the last section is
-/// cut first.
+/// The number of rows that each section keeps if not all rows fit the screen. CPUs keep most rows,
+/// and the last section is cut first.
 const CPUS_MIN: usize = 4;
 const QUEUES_MIN: usize = 3;
 const BUCKETS_MIN: usize = 2;
@@ -138,7 +138,8 @@ fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<u
     lines
 }
 
-/// Shortens the sections, the last one first, until all fit. If that is not enough, the end is cut off.
+/// Shortens the sections, the last one first, until all fit. If shortened sections still do not
+/// fit, the end of the screen is cut off.
 fn fit(sections: &mut [Section], height: usize) {
     // An empty line, the heading, and the rows.
     let lines: usize = sections.iter().map(|section| 2 + section.rows.len()).sum();
@@ -147,7 +148,7 @@ fn fit(sections: &mut [Section], height: usize) {
         if over == 0 {
             return;
         }
-        // One row more is cut, since a line says how many rows are hidden.
+        // One more row is cut, to make room for the line that says how many rows are hidden.
         let cut = (over + 1).min(section.rows.len() - section.rows_min);
         section.rows.truncate(section.rows.len() - cut);
         section.hidden = cut;
@@ -209,7 +210,7 @@ fn regimes(group: &GroupSnapshot) -> Option<String> {
     }
 }
 
-/// The sign beside a number that should be 0.
+/// The sign that is shown next to a number that should be 0.
 fn sign(rate: f64) -> &'static str {
     if rate > 0.0 { " !" } else { "" }
 }

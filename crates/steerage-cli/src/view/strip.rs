@@ -1,15 +1,17 @@
 //! The strip of buckets: for each range of buckets, one character shows its CPU, and a character
-//! above it shows its load.
+//! above that character shows the load.
 
 use ratatui::style::Color;
 
-/// The characters for CPUs. They repeat if there are more CPUs, and the legend distinguishes them.
+/// The characters for CPUs. The characters repeat if there are more CPUs than characters, and the
+/// legend distinguishes these CPUs.
 const NAMES: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// The characters for loads, from the least to the most.
 const HEAT: &[u8] = b" .:-=+*#";
 
-/// The cells of a strip, with 64 buckets each. They fit in 80 columns.
+/// The number of cells of a strip. Each cell stands for 64 buckets, and the cells fit in 80
+/// columns.
 const CELLS: usize = 64;
 
 /// A piece of a line, and its CPU.
@@ -41,7 +43,7 @@ fn owner(stretch: &[(u16, u64)]) -> u16 {
     cpus.into_iter().rev().max_by_key(|cpu| has(*cpu)).unwrap_or(0)
 }
 
-/// The character for a load, relative to the highest.
+/// The character for a load, relative to the highest load.
 fn heat(load: u64, most: u64) -> u8 {
     let part = if most > 0 { load as f64 / most as f64 } else { 0.0 };
     HEAT[(part * (HEAT.len() - 1) as f64).ceil() as usize]

@@ -13,8 +13,8 @@ use super::keys::{Mode, SortBy, Ui};
 use super::model::{Bucket, Model, Seen};
 use super::screen::{self, Colours};
 
-/// A report after this many seconds. One queue gets 1000 packets per second, and two CPUs handle
-/// them in turn.
+/// A report after this many seconds of a run. One queue gets 1000 packets per second, and two CPUs
+/// handle these packets in turn.
 fn report(seconds: u64) -> Value {
     let cpu = |number: u64, busy: f64| {
         json!({ "cpu": number, "processed": 500 * seconds, "inline": if number == 0 { 500 * seconds } else { 0 },
@@ -122,7 +122,7 @@ fn events_tell_what_changed() {
         )
     };
     model.take(seen(drops(3, 10)));
-    // Drops that continue are no new event. Their end is one.
+    // Drops that continue are no new event. The end of the drops is a new event.
     model.take(seen(drops(4, 20)));
     model.take(seen(drops(5, 20)));
     let moved = json!({ "mask": 1024, "cpu_died": 0 });
@@ -147,7 +147,7 @@ fn events_tell_what_changed() {
     assert_eq!(model.events.iter().filter(|event| event.is_bad).count(), 3);
 }
 
-/// Only the facts about a virtual machine's CPUs.
+/// In a virtual machine, the screen shows only what is known about its CPUs.
 #[test]
 fn cpus_that_a_host_moves_are_told() {
     let mut model = model();
@@ -195,7 +195,7 @@ fn a_screen_of_80_by_24() {
     );
 }
 
-/// The screen can be drawn at any size, from zero to more than it needs.
+/// The screen can be drawn at any size, from zero to more than the content needs.
 #[test]
 fn no_size_is_too_small() {
     let mut many = report(1);

@@ -36,7 +36,7 @@ const INSTRUCTION_BYTES: u64 = 2;
 /// by SIGILL, and uprobe fails.
 const PASSED_BY: [u64; 2] = [335, 336];
 
-/// What became of a system call.
+/// The result of a system call that was put into a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// The filter denied the call: the thread got SIGSYS, which ends the process unless it is
@@ -84,7 +84,7 @@ impl Hijacked {
             ..self.own
         };
         ptrace::setregs(self.id, again).unwrap();
-        // A denied system call ends too, and its signal arrives then.
+        // A denied system call ends too, and the SIGSYS arrives at its end.
         let (own, is_denied) = until_system_call(self.id);
         self.own = own;
         if is_denied { Outcome::Denied } else { Outcome::Made(result) }
@@ -260,7 +260,8 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
-/// Whether all commands are attacked, as in `.ci/full attacks`. The gate attacks one of them.
+/// Whether all commands are attacked, as in `.ci/full attacks`. Otherwise, the test attacks only
+/// one command.
 fn attacks_all() -> bool {
     std::env::var_os("STEERAGE_ATTACKS").is_some()
 }
@@ -283,7 +284,7 @@ fn a_hijacked_thread_makes_no_other_system_call() {
         runs.push(("explain", vec!["synthetic:rate=20000", "--seconds", "600", "--json"], &[]));
     }
     for (command, args, devices) in runs {
-        // What follows the options of `parallel` are those of its program.
+        // The arguments after the options of `parallel` are its program and the program's options.
         let run = Started::of(program::command(&[&[command, "-v"][..], &args].concat()).spawn().unwrap());
         attack(&run, command, devices);
         run.signal(Signal::SIGTERM);
@@ -293,7 +294,7 @@ fn a_hijacked_thread_makes_no_other_system_call() {
     }
 }
 
-/// `forward` sends by interfaces, and talks to the kernel about routes and neighbours.
+/// `forward` sends through interfaces, and talks to the kernel about routes and neighbours.
 #[test]
 fn a_hijacked_thread_of_forward_makes_no_other_system_call() {
     if !attacks_all() {
@@ -317,7 +318,7 @@ fn sockets(run: &Started) -> Vec<(u64, String)> {
     entries.filter_map(socket).collect()
 }
 
-/// The rows of a list of sockets, such as that of packet(7).
+/// The rows of a list of sockets in /proc, such as the list of packet sockets.
 fn listed_sockets(run: &Started, kind: &str) -> Vec<Vec<String>> {
     let table = fs::read_to_string(format!("/proc/{}/net/{kind}", run.id())).unwrap();
     table.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
@@ -379,8 +380,8 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
     }
 }
 
-/// A message to another process can carry a packet socket, with which that process sends by any interface. A message to
-/// the process itself gives the socket another number.
+/// A message to another process can carry a packet socket, with which that process could send
+/// through any interface. A message to the process itself gives the socket another number.
 #[test]
 fn a_hijacked_thread_passes_no_descriptor_on() {
     if !is_root() {
@@ -423,7 +424,7 @@ fn a_hijacked_thread_passes_no_descriptor_on() {
     run.stop(Signal::SIGTERM);
 }
 
-/// `parallel` ends its jobs by signals. No thread can signal another process.
+/// `parallel` ends its jobs with signals. No thread can signal another process.
 #[test]
 fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
     let args = ["parallel", "-v", "synthetic:rate=20000", "-j", "2", "-q", "--", "sh", "-c", "cat >/dev/null"];
@@ -445,7 +446,7 @@ fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// Checks that a thread cannot give the number of a socket to another one.
+/// Checks that a thread cannot give the number of a socket to another socket.
 fn stays_open(thread: &mut Hijacked, socket: u64) {
     assert_eq!(thread.is_allowed("close", [socket, 0, 0, 0, 0, 0]), 0);
     assert!(thread.is_allowed("fcntl", [socket, libc::F_GETFL as u64, 0, 0, 0, 0]) > 0);

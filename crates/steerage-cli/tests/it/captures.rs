@@ -28,11 +28,11 @@ fn afs_is_601_packets_in_order() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
     let afs = afs.to_str().unwrap();
     let report = report(&["count", afs, "--virtual-cpus", "2", "--cpus", "0-1", "--check-order"]);
-    // The expected counts are those of capinfos.
+    // The expected counts are from capinfos.
     let got = ["received", "received_bytes", "delivered", "reordered"].map(|key| report["snapshot"][key].as_u64());
     assert_eq!(got, [601, 512_276, 601, 0].map(Some));
     assert_eq!((&report["ended_by"], &report["snapshot"]["queues"][0]["kind"]), (&json!("input"), &json!("capture")));
-    // These are also from capinfos: `capinfos -T -a -e -u -s`.
+    // The expected times and sizes are also from capinfos: `capinfos -T -a -e -u -s`.
     let expected = json!({
         "links": ["ethernet"],
         "first": "1999-11-11T21:46:16.463334000Z",
@@ -97,7 +97,7 @@ fn several_files_are_one_capture() {
     let all = report(&["count", a, b, a, "--virtual-cpus", "2", "--strict"]);
     assert_eq!((&all["snapshot"]["received"], &all["snapshot"]["queues"].as_array().unwrap().len()), (&json!(40), &1));
     assert_eq!(all["snapshot"]["queues"][0]["device"], format!("{a} {b} and 1 more"));
-    // Files mixed with another device, and a limit on the sum.
+    // The run reads files mixed with another device, and has a limit on the sum of their packets.
     let all = report(&["count", a, "synthetic:packets=1000", b, "--virtual-cpus", "2", "-c", "500"]);
     assert_eq!((&all["snapshot"]["received"], &all["snapshot"]["queues"].as_array().unwrap().len()), (&json!(500), &2));
     let paced = report(&["count", a, "--pace", "1000000", "--virtual-cpus", "1"]);

@@ -1,5 +1,6 @@
-//! The arguments of all commands that can be paths, from the definition of the command line. Hidden commands and
-//! options are among them, so a new one fails each test that needs a row for it.
+//! The arguments of all commands that can be paths, from the definition of the command line. The
+//! list includes hidden commands and options, so a new argument fails each test that needs a row
+//! for it.
 
 use std::collections::BTreeSet;
 
@@ -56,7 +57,8 @@ fn can_be_a_path(argument: &Arg) -> bool {
     argument.get_action().takes_values() && (names.is_empty() || !names.iter().all(|name| is_known(name)))
 }
 
-/// Checks that each argument that can be a path has a row, and that each row is of such an argument.
+/// Checks that each argument that can be a path has a row, and that each row is for such an
+/// argument.
 pub(crate) fn assert_complete(rows: impl Iterator<Item = Argument>) {
     let (found, rows) = (paths(), rows.collect::<BTreeSet<_>>());
     let missing: Vec<_> = found.difference(&rows).collect();

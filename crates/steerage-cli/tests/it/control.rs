@@ -63,7 +63,7 @@ impl Place {
     }
 
     /// Starts a run whose tree is mounted. Returns `None` and prints the reason to standard error
-    /// if mounting is impossible. In CI, this is a failure.
+    /// if mounting is impossible. In CI, a mount that is impossible makes the test fail.
     fn mounted(&self) -> Option<Started> {
         self.mounted_of(&ENDLESS)
     }
@@ -177,7 +177,7 @@ fn of_several_instances_one_is_chosen() {
     assert_eq!(place.ok(&["get", MASK, "--to", &other.id().to_string()]), "f\n");
     assert_eq!(place.ok(&["get", MASK, "--to", place.0.join("left.sock").to_str().unwrap()]), "1\n");
     assert!(place.run(&["get", "--to", "right"]).complaint().contains("no run right was found"));
-    // A second instance cannot take the name of a running one.
+    // A second instance cannot take the name of a running instance.
     let taken = place.run(&["count", "-c", "1", "--socket", "left"]);
     assert!(taken.complaint().contains("another instance listens"), "{taken:?}");
     one.stop(Signal::SIGTERM);
@@ -345,7 +345,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     let heir = place.mounted().unwrap();
     assert_eq!(fs::read_to_string(place.tree().join(MASK)).unwrap(), "f\n");
 
-    // A living instance's mount is not taken over. A directory with files in it is not hidden.
+    // A living instance's mount is not taken over. A directory that contains files is not hidden by
+    // a mount.
     let second = place.run(&["count", "-c", "1", "--control", place.tree().to_str().unwrap()]);
     let whose = format!("the tree of process {} is mounted there", heir.id());
     assert!(second.complaint().contains(&whose), "{second:?}");
@@ -355,8 +356,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     assert!(missing.complaint().contains("name a directory that is there"), "{missing:?}");
 }
 
-/// A stopped process does not answer for its tree. Another run must not ask the tree who has
-/// mounted it.
+/// A stopped process does not answer for its tree. Another run must not access the tree to find out
+/// which process has mounted it.
 #[test]
 fn a_mount_that_hangs_is_not_asked() {
     let place = Place::new();
@@ -464,7 +465,7 @@ fn node_exporter_reads_the_tree() {
     let address =
         lines.find_map(|line| line.split_once("\"Listening on\" address=").map(|(_, to)| to.trim().to_owned()));
     let address = address.expect("it listens");
-    // Keeps reading the exporter's log, since a full pipe would block the exporter.
+    // A thread keeps reading the exporter's log, since a full pipe would block the exporter.
     let rest = thread::spawn(move || lines.for_each(drop));
 
     let count = |name: &str| -> u64 {

@@ -1,4 +1,4 @@
-//! `examples/demo.pcapng`, which the README's examples read. tshark finds in it what the
+//! `examples/demo.pcapng`, which the README's examples read. tshark finds in this capture what the
 //! documentation says.
 
 use std::collections::HashSet;
@@ -29,7 +29,8 @@ fn fields(filter: &str, fields: &[&str]) -> Option<Vec<Vec<String>>> {
 fn tshark_finds_nothing_wrong() {
     let Some(all) = fields("frame", &["frame.number"]) else { return };
     assert_eq!(all.len(), PACKETS);
-    // Anything worse than remarks and notes, such as that a connection begins or ends.
+    // The filter selects frames about which tshark has more to say than remarks and notes, such as
+    // that a connection begins or ends.
     let wrong = "_ws.malformed || _ws.expert.severity > 0x400000 || tcp.analysis.flags || ip.checksum.status == 0 || \
                  udp.checksum.status == 0 || tcp.checksum.status == 0";
     let found = fields(wrong, &["frame.number", "_ws.expert.message"]).unwrap();

@@ -19,7 +19,7 @@ use steerage_fixtures::scratch::Scratch;
 use crate::how_tos;
 use crate::pages::{CARGO_RUN, Example, examples};
 
-/// Where the Debian package has the folder `examples`.
+/// The path at which the Debian package installs the folder `examples`.
 const PACKAGED: &str = "/usr/share/doc/steerage/examples/";
 
 /// The longest time for one command, in seconds. Only a hang takes this long.
@@ -29,10 +29,10 @@ const PATIENCE: &str = "60";
 const PROGRAMS: [&str; 11] =
     ["steerage", "time", "tshark", "tcpdump", "mkdir", "ls", "cat", "head", "sed", "gzip", "printf"];
 
-/// Words that name an interface, or a device that makes one.
+/// Words that name an interface, or a device that creates an interface.
 const INTERFACES: [&str; 6] = ["eth0", "eth1", "eth2", "any", "lo", "tap"];
 
-/// The reason for which a command does not run, if there is one.
+/// The reason for which a command does not run. `None` if the command runs.
 fn kept_back(command: &str) -> Option<&'static str> {
     let command = command.split(" #").next().unwrap_or_default().trim_end();
     let mut words = command.split(' ');
@@ -84,7 +84,7 @@ fn run(command: &str, directory: &Path, programs: &Path) -> Output {
         .unwrap()
 }
 
-/// Describes how the outcome of an example differs from the page. `None` if it does not differ.
+/// Describes how the result of an example differs from the page. `None` if it does not differ.
 fn fault(example: &Example, output: &Output) -> Option<String> {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let error = example.output.first().filter(|line| line.starts_with("steerage: "));

@@ -44,8 +44,8 @@ fn a_flow_and_its_way_back_go_to_one_cpu() {
     assert_eq!(there["flow"]["cpus"]["8"], json!(bucket * 8 / 4096));
 }
 
-/// A vector of Microsoft's "RSS hash verification suite". Its lower endpoint is the source, as in
-/// steering.
+/// A vector of Microsoft's "RSS hash verification suite". The lower endpoint of the vector is the
+/// source, as in steering.
 #[test]
 fn toeplitz_is_that_of_network_cards() {
     let explained = explained(&["tcp 66.9.149.187:2794 > 161.142.100.80:1766", "--hash", "toeplitz"]);
@@ -96,7 +96,7 @@ fn what_is_not_there_or_not_read_is_said() {
     let plain = written("explain-few.pcap", &[(1, 2), (2, 1), (3, 4)]);
     assert!(page(&plain, &["--packet", "9"]).contains("\npacket 9   there are only 3 packets\n"));
 
-    // USB, which the program does not parse, and frames without any bytes.
+    // The captures have USB, which the program does not parse, and frames without any bytes.
     let usb = Path::new(env!("CARGO_TARGET_TMPDIR")).join("explain-usb.pcap");
     let mut file = pcap((0..20).map(|_| (0, 0, [1; 64])));
     file[20] = 220;
@@ -174,8 +174,8 @@ fn a_file_that_breaks_off_is_explained_up_to_there() {
     ran.complaint();
 }
 
-/// Each real capture: the number of packets equals that of capinfos, and each packet is in a
-/// bucket.
+/// For each real capture, the number of packets equals the number that capinfos reports, and each
+/// packet is in a bucket.
 #[test]
 fn every_capture_is_explained() {
     let has_capinfos = is_installed("capinfos", "tshark");

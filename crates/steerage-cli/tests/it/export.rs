@@ -1,7 +1,7 @@
 //! `steerage meter --export`: the messages on the wire, and the errors if no collector accepts
 //! them.
 //!
-//! `export_collectors` tests it with real collectors.
+//! `export_collectors` tests `--export` with real collectors.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -72,7 +72,7 @@ fn sets(mut bytes: &[u8]) -> Vec<Set> {
 pub(crate) struct Decoder(BTreeMap<u16, usize>);
 
 impl Decoder {
-    /// Counts the records of flows, and those of options.
+    /// Counts the records of flows, and the records of options.
     pub(crate) fn records(&mut self, sets: &[Set]) -> (usize, usize) {
         let (mut flows, mut options) = (0, 0);
         for (id, bytes) in sets {
@@ -109,8 +109,8 @@ pub(crate) fn output<'a>(report: &'a Value, to: &str) -> &'a Value {
     outputs.iter().find(|output| output["to"] == to).unwrap_or_else(|| panic!("{to}: {outputs:?}"))
 }
 
-/// All flows of a capture as a file that tshark reads. For each kind of key, the sums equal those
-/// of the CSV.
+/// All flows of a capture as a file that tshark reads. For each kind of key, the sums equal the
+/// sums of the CSV.
 #[test]
 fn a_file_says_what_the_csv_says() {
     let directory = directory("file");
@@ -326,7 +326,7 @@ fn a_collector_that_is_down() {
     assert!(ran.complaint().starts_with(&expected) && ran.err.contains("start the collector"), "{ran:?}");
 }
 
-/// The exporter cannot know which UDP datagrams arrived, but the kernel reports refused ones.
+/// The exporter cannot know which UDP datagrams arrived, but the kernel reports refused datagrams.
 #[test]
 fn refused_datagrams_are_seen() {
     let nowhere: SocketAddr = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

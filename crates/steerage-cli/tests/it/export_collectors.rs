@@ -1,5 +1,5 @@
-//! Tests with real collectors: nfcapd of nfdump, and nfacctd of pmacct. Their sums equal those of
-//! our CSV.
+//! Tests with real collectors: nfcapd of nfdump, and nfacctd of pmacct. The sums of the collectors
+//! equal the sums of steerage's CSV.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ use crate::program::{Ends, report};
 /// A timeout that exceeds the start and the end of any collector.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The captures of these tests. They have fragments, ICMP, TCP, IPv6, tunnels, and tags.
+/// The captures of these tests. The captures have fragments, ICMP, TCP, IPv6, tunnels, and tags.
 const CAPTURES: [&str; 7] = [
     "afs.pcap",
     "dns_tcp.pcap",
@@ -30,11 +30,11 @@ const CAPTURES: [&str; 7] = [
     "802.1ad_QinQ.pcap",
 ];
 
-/// The packets and octets that a source sent, by addresses, ports and protocol.
+/// The packets and octets that a source sent. The key consists of addresses, ports and protocol.
 type Directions = BTreeMap<(String, String, String, String, String), (u64, u64)>;
 
 /// Reads the IP flows of a CSV, each direction separately. ICMP has no ports here, since collectors
-/// show its type in their place.
+/// show the ICMP type in place of the ports.
 fn directions(csv: &Path) -> Directions {
     let mut all = Directions::new();
     let text = fs::read_to_string(csv).unwrap();

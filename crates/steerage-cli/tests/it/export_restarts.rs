@@ -1,7 +1,7 @@
 //! A collector is restarted repeatedly while records arrive. No packet is lost, and each record is
 //! accounted for.
 //!
-//! The gate restarts the collector three times, after a second each. With
+//! By default, the test restarts the collector three times, after a second each. With
 //! `STEERAGE_EXPORT_SECONDS=600`, the collector is restarted every 10 s for that many seconds.
 //! `STEERAGE_EXPORT_RATE` sets the packets per second. Each packet becomes a record.
 
@@ -38,14 +38,14 @@ fn restarts() -> (Duration, u64) {
     }
 }
 
-/// The sum of what all collectors have read.
+/// The counts of all collectors together.
 #[derive(Debug, Default)]
 struct Collected {
     restarts: u64,
     flows: u64,
     options: u64,
-    /// The number of missing records, by the sequence numbers within one collector and between two
-    /// collectors.
+    /// The number of missing records, computed from the sequence numbers of one collector's
+    /// messages, and from the sequence numbers between two collectors.
     missing: u64,
     /// The sequence number of the next message.
     next: u32,
@@ -114,7 +114,7 @@ impl Stop {
 }
 
 fn say(text: std::fmt::Arguments<'_>) {
-    // An error means that standard error is closed.
+    // A failed write means that standard error is closed.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
@@ -160,7 +160,7 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
     let (mut all, mut buffer) = (Collected::default(), vec![0; 65_535]);
     loop {
         let socket = UdpSocket::bind(address).unwrap();
-        // Without privileges, the kernel limits it to twice `net.core.rmem_max`.
+        // Without privileges, the kernel limits the buffer to twice `net.core.rmem_max`.
         if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
             setsockopt(&socket, sockopt::RcvBuf, &BUFFER).unwrap();
         }

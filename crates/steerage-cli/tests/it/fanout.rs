@@ -168,14 +168,14 @@ fn an_interface_is_dealt_out_to_taps() {
         (&600.into(), &0.into(), &json!({}))
     );
     let sent: Vec<u64> = (0..3).map(|nth| report["snapshot"]["outputs"][nth]["packets"].as_u64().unwrap()).collect();
-    // Each flow has ten datagrams. That one of three outputs gets none of 60 flows happens once in
-    // 10^10 runs.
+    // Each flow has ten datagrams. In one of 10^10 runs, one of the three outputs gets none of the
+    // 60 flows.
     assert!(sent.iter().sum::<u64>() == 600 && sent.iter().all(|sent| *sent > 0 && sent % 10 == 0), "{report}");
 }
 
 /// Flows of an interface go to an output with a stalled reader and to an output that keeps up. The
 /// first output loses packets and reports how many. The second output gets all its packets, and
-/// neither waits for the other.
+/// neither output waits for the other output.
 #[test]
 fn a_slow_output_loses_its_own_packets_only() {
     const FLOWS: usize = 60;
@@ -199,7 +199,7 @@ fn a_slow_output_loses_its_own_packets_only() {
         }
     });
     // The run handles all packets while the FIFO's reader is stalled. Reports on request show when
-    // that is done.
+    // all packets are handled.
     let asked = Instant::now();
     let so_far: Value = loop {
         dealing.signal(Signal::SIGUSR1);

@@ -19,7 +19,8 @@ use crate::export::{Decoder, messages, output};
 use crate::metrics;
 use crate::program::{Ran, Started, command, run};
 
-/// Checks the equation of each output. Returns the number of records.
+/// Checks for each output that each record is counted as written, lost or waiting, or belongs to an
+/// active flow. Returns the number of records.
 fn assert_counted(report: &Value) -> u64 {
     let flows = &report["app"]["flows"];
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));
@@ -56,7 +57,7 @@ fn a_full_disk_has_what_counts_as_written() {
     let scratch = Scratch::new();
     let (small, saved) = (scratch.join("small"), scratch.join("saved"));
     [&small, &saved].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-    // Three outputs, each on a file system that is too small for it.
+    // The run has three outputs. Each output is on a file system that is too small for it.
     let names = ["a.csv", "b.jsonl", "c.ipfix"];
     let script = "cd \"$1\" && mkdir a b c || exit 99
         for each in a b c; do mount -t tmpfs -o size=300k tmpfs $each || exit 99; done
@@ -155,7 +156,8 @@ fn a_reader_that_has_enough_leaves_the_rest_lost() {
 fn a_collector_that_goes_away_leaves_the_rest_lost() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // The records of all flows are more than the kernel holds for a connection, about 4 MB on the
-    // sender's side. So some of them are not written yet when the collector closes it.
+    // sender's side. Therefore some records are not written yet when the collector closes the
+    // connection.
     setsockopt(&listener, RcvBuf, &8192).unwrap();
     let to = format!("ipfix+tcp://{}", listener.local_addr().unwrap());
     let collector = thread::spawn(move || {
@@ -175,7 +177,7 @@ fn a_collector_that_goes_away_leaves_the_rest_lost() {
     assert!(complaint.contains(&format!("and {lost} flows were not sent")), "{complaint}");
 }
 
-/// Over UDP, only the collector's host can say that no program listens.
+/// Over UDP, only an error from the collector's host shows that no program listens.
 #[test]
 fn datagrams_that_nobody_takes_are_counted() {
     let nowhere = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -159,8 +159,8 @@ fn two_kernels_talk_through_it() {
     // The router's own kernel replies to these.
     net.0.within(ONE, || ping(address("10.210.1.1"), 56));
     let report = stop(started);
-    // The kernels send super-frames, which pass in one piece. So the test checks bytes and not
-    // frames.
+    // The kernels send super-frames, which pass in one piece. Therefore the test checks bytes and
+    // not frames.
     assert!(report["snapshot"]["received_bytes"].as_u64().unwrap() > 12_000_000, "{report}");
     assert!(report["app"]["forward"]["left"]["local"].as_u64().unwrap() > 0, "{report}");
     let others = report["app"]["forward"]["dropped"].as_object().unwrap().keys().filter(|why| *why != "unresolved");
@@ -174,12 +174,12 @@ fn icmp_errors_come_back() {
     let started = net.start(&["r0", "r1", metrics::ANY]);
     let from_router = [address("10.210.0.1"), address("fd00:210::1")];
     net.0.within(ONE, || {
-        // These are the errors that traceroute needs for each hop and at the end.
+        // traceroute needs these errors for each hop and at the end of the path.
         assert_eq!([error_about(FAR4, 1, (11, 0)), error_about(FAR6, 1, (3, 0))], from_router);
         assert_eq!([error_about(FAR4, 2, (3, 3)), error_about(FAR6, 2, (1, 4))], [address(FAR4), address(FAR6)]);
         assert_eq!([error_about("10.77.0.1", 9, (3, 0)), error_about("fd77::1", 9, (1, 0))], from_router);
         assert_eq!(error_about("10.77.1.1", 9, (3, 13)), from_router[0]);
-        // No host has these addresses. The kernel reports that after a while.
+        // No host has these addresses. The kernel reports unreachable hosts after a while.
         assert_eq!([error_about("10.210.1.77", 9, (3, 1)), error_about("fd00:211::77", 9, (1, 3))], from_router);
     });
     let at = metrics::address(&started);
@@ -195,8 +195,8 @@ fn icmp_errors_come_back() {
     assert!(sent >= 7 && page.get("steerage_forward_icmp_errors_total{outcome=\"sent\"}") <= sent as f64, "{report}");
 }
 
-/// Runs a tool in a namespace, and returns its output. `None` if the tool is missing. In CI, this
-/// is a failure.
+/// Runs a tool in a namespace, and returns its output. `None` if the tool is missing. In CI, a
+/// missing tool makes the test fail.
 fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     let run = || std::process::Command::new(words[0]).args(&words[1..]).stdin(std::process::Stdio::null()).output();
     match net.0.within(namespace, run) {
@@ -233,8 +233,9 @@ fn traceroute_finds_the_way() {
         for method in ["-U", "-I"] {
             let words = ["traceroute", family, method, "-n", "-N", "1", "-q", "1", "-m", "5", to];
             let expected = [["1", router], ["2", to]];
-            // On a busy machine, the host does not see any reply for some seconds, although the router
-            // has forwarded them. The reason is not known, so there are several tries.
+            // On a busy machine, the host does not see any reply for some seconds, although the
+            // router has forwarded them. The reason for the missing replies is not known, so
+            // traceroute is run several times.
             for _ in 0..TRACES_MAX {
                 let Some(way) = tool(&net, ONE, &words) else { return drop(stop(started)) };
                 ways.push((hops(&way) == expected, format!("{method}: {way}")));
@@ -341,7 +342,7 @@ fn routes_are_followed() {
     net.0.must(OTHER, "addr add fd88::2/128 dev lo nodad");
     net.0.within(ONE, || ping(address(unroutable.0), 56));
     net.0.within(ONE, || ping(address(unroutable.1), 56));
-    // Replaces the route by one with two next hops and another metric.
+    // Replaces the route by a route with two next hops and another metric.
     net.router(
         "route add 10.88.0.2/32 metric 5 nexthop via 10.210.1.2 weight 2 nexthop via 10.210.1.2 dev r1 weight 1",
     );
@@ -376,7 +377,7 @@ fn neighbours_and_links_come_and_go() {
     // One CPU gets the end of the route from the kernel. Another CPU detects itself that its
     // interface was deleted.
     while !started.error_line().contains("the interface was deleted") {}
-    // The other interface goes on until the end.
+    // The other interface continues to work until the end of the run.
     started.signal(Signal::SIGINT);
     let ran: Ran = started.end();
     let report = ran.report();
@@ -386,8 +387,8 @@ fn neighbours_and_links_come_and_go() {
 }
 
 /// The other host gets another link address. If the host announces the change, packets follow. If
-/// it does not, packets follow after the kernel has noticed that the neighbour is gone and has
-/// found it again.
+/// the host does not announce the change, packets follow after the kernel has noticed that the
+/// neighbour is gone and has found it again.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };
@@ -397,7 +398,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:78");
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || fs::write("/proc/sys/net/ipv4/conf/other0/arp_notify", "0").unwrap());
-    // Otherwise the kernel believes for 15 to 45 s that the neighbour is reachable.
+    // Mark the neighbour as stale. Otherwise, the kernel believes for 15 to 45 s that the neighbour
+    // is reachable.
     net.router("neigh change 10.210.1.2 dev r1 nud stale");
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:79");
     net.0.within(ONE, || ping(address(FAR4), 56));
@@ -407,8 +409,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     stop(started);
 }
 
-/// The run uses none of the kernel's routes. It gets only neighbours and its own addresses from the
-/// kernel.
+/// The run uses none of the kernel's routes. The run gets only neighbours and its own addresses
+/// from the kernel.
 #[test]
 fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     let Some(net) = Net::new() else { return };
@@ -422,7 +424,7 @@ fn routes_of_the_command_line_take_the_place_of_the_kernels() {
 }
 
 /// Packets that the router's own kernel sends into a TUN get a link header on their way out. (The
-/// replies are for that kernel.)
+/// replies are for the router's own kernel.)
 #[test]
 fn from_a_tun_to_an_interface_with_link_headers() {
     let Some(net) = Net::new() else { return };
@@ -437,8 +439,8 @@ fn from_a_tun_to_an_interface_with_link_headers() {
     assert_eq!(report["snapshot"]["dropped"]["tx_refused"].as_u64().unwrap_or(0), 0, "{report}");
 }
 
-/// The router takes the packets from the kernel with AF_XDP. The other ends still offload
-/// checksums, so only ICMP has correct ones.
+/// The router takes the packets from the kernel with AF_XDP. The other ends of the cables still
+/// offload checksums, so only ICMP packets have correct checksums.
 #[test]
 fn packets_that_are_taken_are_forwarded() {
     let Some(net) = Net::new() else { return };
@@ -450,7 +452,7 @@ fn packets_that_are_taken_are_forwarded() {
     assert!(report["app"]["forward"]["forwarded"].as_u64().unwrap() >= 4, "{report}");
 }
 
-/// If a datagram enters a veth without a checksum, it leaves the router with one.
+/// If a datagram enters a veth without a checksum, it leaves the router with a checksum.
 #[test]
 fn no_packet_goes_out_with_a_wrong_checksum() {
     let Some(net) = Net::new() else { return };
@@ -464,7 +466,7 @@ fn no_packet_goes_out_with_a_wrong_checksum() {
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(ONE, || ping(address(FAR6), 56));
     // The receiving kernel checks the checksums of packets from a cable, and drops packets with
-    // wrong ones.
+    // wrong checksums.
     for to in [FAR4, FAR6] {
         let payload: Vec<u8> = (0..999).map(|at| at as u8).collect();
         let bind = if to == FAR4 { "0.0.0.0:0" } else { "[::]:0" };

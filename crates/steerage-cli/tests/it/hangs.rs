@@ -33,7 +33,7 @@ use crate::signals::ignores_hup;
 const DEVICE: &str = "/dev/fuse";
 const TTL: Duration = Duration::from_secs(3600);
 
-/// The names in every directory of the file system, and their inodes.
+/// The names in every directory of the file system. The constants after the names are the inodes.
 const FILE: &str = "file";
 const DIRECTORY: &str = "directory";
 const FILE_INODE: u64 = 2;
@@ -45,7 +45,7 @@ const STOP: &str = "stop";
 /// A file system whose process stops when the name [`STOP`] is looked up. Later requests are not even
 /// read, so a process that waits for one can be killed, as with a hard NFS mount.
 struct Stopping {
-    /// The process goes on when the other end is dropped.
+    /// The process of the file system continues when the other end of this channel is dropped.
     goes_on: Mutex<Receiver<()>>,
 }
 
@@ -92,9 +92,9 @@ impl Filesystem for Stopping {
 /// A file system that is mounted in the mount namespace of this thread.
 struct Mounted {
     at: PathBuf,
-    /// The number of requests that wait, as the kernel shows it.
+    /// The file in which the kernel shows the number of requests that wait.
     waiting: PathBuf,
-    /// Dropped to let the file system go on.
+    /// The file system continues when this sender is dropped.
     _stopped: Sender<()>,
 }
 
@@ -107,7 +107,7 @@ impl Mounted {
         assert!(!fs::exists(self.at.join(STOP)).unwrap());
     }
 
-    /// Whether a request waits.
+    /// Whether a request waits for the file system.
     fn is_waited_for(&self) -> bool {
         fs::read_to_string(&self.waiting).unwrap().trim() != "0"
     }
@@ -120,8 +120,8 @@ impl Drop for Mounted {
 }
 
 /// Runs `body` with the file system mounted on a directory. The mount is in a namespace of its own,
-/// so it goes away with this thread and the programs that it starts, however they end. If nothing
-/// can be mounted here, prints the reason on standard error.
+/// so the mount disappears when this thread and the programs that it starts have ended, even after
+/// a crash. If nothing can be mounted here, prints the reason on standard error.
 fn with_mounted(body: impl FnOnce(&Mounted) + Send + 'static) {
     if !is_root() {
         return;
@@ -177,7 +177,7 @@ fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
     // A child whose program is in the file system cannot read the program, and did not get the signal.
     let is_left = |child: &Pid| fs::exists(format!("/proc/{child}")).unwrap_or(false);
     for child in started.into_iter().filter(is_left) {
-        // It may end meanwhile.
+        // The child may end meanwhile.
         let _ = kill(child, Signal::SIGKILL);
     }
     until("the kernel forgets the request", || !mounted.is_waited_for());
@@ -198,21 +198,22 @@ struct Row {
     /// The argument as `--help` shows it.
     argument: &'static str,
     commands: &'static [&'static str],
-    /// `{c}` is each of the commands, with what it needs besides. `DEMO` is a capture. `{}` is a file that is never opened, or a name that
-    /// is never found, and `{d}` is a directory. Words with a `=` before the command are environment variables.
+    /// `{c}` is each of the commands, with the other arguments that the command needs. `DEMO` is a
+    /// capture. `{}` is a file that is never opened, or a name that is never found, and `{d}` is a
+    /// directory. Words with a `=` before the command are environment variables.
     lines: &'static [&'static str],
 }
 
 const RUNS: &[&str] = &["count", "meter", "fanout", "forward", "send"];
 
 const ROWS: &[Row] = &[
-    // The second line looks for tcpdump.
+    // The second command line searches for tcpdump.
     Row {
         argument: "[DEVICE]...",
         commands: &["count", "meter", "fanout", "send"],
         lines: &["{c} {}", "PATH={d} {c} DEMO -f arp"],
     },
-    // A file is refused. A filter is compiled as for the others.
+    // `forward` refuses a file as its device. A filter is compiled as for the other commands.
     Row { argument: "<DEVICE>...", commands: &["forward"], lines: &["PATH={d} forward lo -f arp"] },
     Row { argument: "<FLOW|DEVICE>...", commands: &["explain"], lines: &["explain {}"] },
     Row {
@@ -222,7 +223,7 @@ const ROWS: &[Row] = &[
     },
     Row { argument: "<FILE>", commands: &["run", "check"], lines: &["{c} {}"] },
     Row { argument: "[OPTION|DEVICE]...", commands: &["run"], lines: &["run COUNT {}", "run COUNT --control {d}"] },
-    // It opens no device, and compiles no filter.
+    // `check` opens no device, and compiles no filter.
     Row { argument: "[OPTION|DEVICE]...", commands: &["check"], lines: &[] },
     Row {
         argument: "<OUTPUT>",
@@ -252,7 +253,7 @@ const ROWS: &[Row] = &[
         commands: RUNS,
         lines: &["{c} --socket {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}", "STEERAGE_RUNTIME_DIR={d}/x {c} --socket y"],
     },
-    // The second line looks for fusermount3.
+    // The second command line searches for fusermount3.
     Row {
         argument: "--control <DIR>",
         commands: RUNS,
@@ -263,7 +264,7 @@ const ROWS: &[Row] = &[
         commands: &["parallel"],
         lines: &["parallel synthetic:packets=1 --results {d}/x -- cat"],
     },
-    // The program of a job, and the directory for its files.
+    // The arguments are the program of a job, and the directory for the job's files.
     Row {
         argument: "<COMMAND>...",
         commands: &["parallel"],
@@ -276,7 +277,7 @@ const ROWS: &[Row] = &[
             "TMPDIR={d} parallel synthetic:packets=1 --keep-order -- cat",
         ],
     },
-    // `parallel` starts it, and waits for it as for any job.
+    // `parallel` starts `exec-when-ready`, and waits for it as for any job.
     Row { argument: "<COMMAND>...", commands: &["exec-when-ready"], lines: &[] },
     Row {
         argument: "--to <PID|NAME|PATH>",
@@ -284,12 +285,12 @@ const ROWS: &[Row] = &[
         lines: &["{c} --to {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}"],
     },
     Row { argument: "--out <DIR>", commands: &["man"], lines: &["man --out {d}"] },
-    // Attributes of the control tree.
+    // The paths are attributes of the control tree, and not files.
     Row { argument: "[PATH]", commands: &["get"], lines: &[] },
     Row { argument: "<PATH>", commands: &["set"], lines: &[] },
 ];
 
-/// A command with what it needs to get to its paths.
+/// A command with the arguments that it needs in order to reach its paths.
 fn with_what_it_needs(command: &str, has_device: bool) -> String {
     let device = if has_device { "" } else { " synthetic:packets=1" };
     match command {
@@ -356,7 +357,7 @@ fn the_second_int_ends_a_run_whose_report_is_never_written() {
         let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains("signals are listened to")));
         mounted.stop();
-        // Keeps reading, since a full pipe would block the run.
+        // A thread keeps reading, since a full pipe would block the run.
         let rest = thread::spawn(move || lines.for_each(drop));
         let id = Pid::from_raw(run.id() as i32);
         kill(id, Signal::SIGINT).unwrap();

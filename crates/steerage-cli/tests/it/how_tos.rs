@@ -1,6 +1,6 @@
 //! Runs the commands that docs/meter.md has for nfdump and pmacct, exactly as printed, in their own
 //! network namespace. `.ci/parquet` runs the commands for DuckDB, since they need the feature
-//! `parquet` and a Python package. The expected counts are those of tshark.
+//! `parquet` and a Python package. The expected counts are from tshark.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,8 +34,8 @@ pub(crate) fn section(heading: &str) -> &'static str {
     section.split_once("\n### ").map_or(section, |(section, _)| section)
 }
 
-/// A function of bash: whether the collector has read all datagrams. The second of two lengths
-/// after the addresses of a socket is that of its receive queue.
+/// A function of bash that returns whether the collector has read all datagrams. Of the two lengths
+/// after the addresses of a socket, the second is the length of its receive queue.
 const IS_READ: &str =
     "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
 
@@ -46,7 +46,7 @@ fn commands(heading: &str) -> String {
     lines.map(|line| format!("{}{line}\n", waits(line))).collect()
 }
 
-/// The commands that wait as a user would before the next command. Collectors are slower than a
+/// The commands that wait before the next command, as a user would. Collectors are slower than a
 /// script.
 fn waits(line: &str) -> &'static str {
     if line.starts_with("steerage ") {
@@ -54,7 +54,7 @@ fn waits(line: &str) -> &'static str {
         "until_true 'grep -q :1283 /proc/net/udp*'\n\
          until_true '! grep -q nfacctd log || { grep -q \"cache entries\" log && grep -q \"waiting for\" log; }'\n"
     } else if line.starts_with("kill ") && line.contains("%1") {
-        // nfacctd prints its records at its end, but not those that it has only just read.
+        // nfacctd prints its records at its end, but not records that it has only just read.
         "until_true is_read\n\
          before=$(grep -c 'Purging cache - END' log || true)\nexport before\n\
          until_true '((  $(grep -c \"Purging cache - END\" log) >= before + 2 ))'\n"
@@ -94,8 +94,8 @@ fn run(heading: &str) -> Option<String> {
     Some(String::from_utf8(shell.stdout).unwrap())
 }
 
-/// The capture's frames: source, destination, and the number of the connection in tshark. All of
-/// them have IP. `None` if there is no tshark.
+/// The capture's frames: source, destination, and the number of the connection in tshark. All
+/// frames of the capture have IP. `None` if there is no tshark.
 fn frames() -> Option<Vec<Vec<String>>> {
     tshark::tshark(&examples().join("demo.pcapng"), &["ip.src", "ip.dst", "tcp.stream", "udp.stream"])
 }

@@ -85,7 +85,7 @@ fn a_meter_tells_how_many_flows_there_are() {
     }
 }
 
-/// The exact counts of flows during a run, after all 50 flows have appeared and before any has
+/// The exact counts of flows during a run, after all 50 flows have appeared and before any flow has
 /// ended.
 #[test]
 fn usr1_tells_of_flows_too() {
@@ -167,7 +167,7 @@ fn quiet_is_about_standard_error_alone() {
 }
 
 /// The reader stalls, and the pipe has room for a few lines only. The run goes on and ends in time.
-/// Its last report includes the intervals that it could not print.
+/// The last report of the run includes the intervals that the run could not print.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stalled-intervals");

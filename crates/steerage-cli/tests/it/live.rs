@@ -50,7 +50,8 @@ pub(crate) fn talk(net: &Net) {
     });
 }
 
-/// The number of packets that the interface has received and sent, by its own counters.
+/// The number of packets that the interface has received and sent, according to the counters of the
+/// interface.
 pub(crate) fn counted(net: &Net) -> (u64, u64) {
     let table = net.near(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap());
     let line = table.lines().find_map(|line| line.trim().strip_prefix("near0:")).unwrap();
@@ -69,8 +70,8 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
         let started = start(&net, &args);
         send(&net, 40, 50);
         talk(&net);
-        // The packets that close the connection must pass before the next run begins. So they are
-        // in both counts or in none.
+        // The packets that close the connection must pass before the next run begins. Therefore
+        // each of these packets is in both counts or in neither.
         wait_until_closed(&net);
         let report = started.stop(Signal::SIGINT);
         let after = counted(&net);
@@ -109,8 +110,8 @@ fn wait_until_closed(net: &Net) {
     }
 }
 
-/// The kernel's hash steers packets only on request, and otherwise ours does. The kernel gives each
-/// packet a hash with a random key.
+/// The kernel's hash steers packets only on request. Otherwise, steerage's hash steers packets. The
+/// kernel gives each packet a hash with a random key.
 #[test]
 fn the_kernels_hash_steers_on_demand() {
     let Some(net) = Net::new() else { return };
@@ -202,8 +203,8 @@ fn notes_stand_on_standard_error() {
 #[test]
 fn without_the_right_to_it_the_line_says_which() {
     let Some(net) = Net::new() else { return };
-    // The program runs as root, but without that one capability. Without the tool, this cannot be
-    // tested.
+    // The program runs as root, but without the capability CAP_NET_RAW. Without the tool that drops
+    // it, this case cannot be tested.
     let program = env!("CARGO_BIN_EXE_steerage");
     let args = ["--bounding-set=-net_raw", "--inh-caps=-net_raw", program, "count", "lo"];
     let Ok(output) = net.near(|| Command::new("setpriv").args(args).output()) else { return };
@@ -245,7 +246,7 @@ fn a_filter_leaves_out_in_the_kernel() {
 }
 
 /// The same situation as after `setcap cap_net_raw+ep`: a user other than root listens, and has no
-/// capability left by then.
+/// capability left while it listens.
 #[test]
 fn one_capability_is_enough_to_listen() {
     let Some(net) = Net::new() else { return };
@@ -274,7 +275,7 @@ fn one_capability_is_enough_to_listen() {
     std::fs::remove_file(&program).unwrap();
 }
 
-/// Each interface is a device of its own. A packet is received on each interface that it passes.
+/// Each interface is a separate device. A packet is received on each interface that it passes.
 #[test]
 fn any_stands_for_all_interfaces_that_are_up() {
     let Some(net) = Net::new() else { return };

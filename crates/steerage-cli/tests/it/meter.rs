@@ -260,7 +260,8 @@ fn who_reads_no_more_has_seen_enough() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// The reader takes some flows and then stalls. A stop waits for it, but not forever.
+/// The reader takes some flows and then stalls. A request to stop waits for the reader, but not
+/// forever.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_a_stop() {
     // The first source can wait, so its CPUs wait for the writer. The second source cannot wait.
@@ -305,7 +306,8 @@ fn a_run_that_is_stopped_completes_its_file() {
     let mut run = Started::new(&[&args[..], &["--flows", &flows]].concat());
     run.signal(Signal::SIGUSR1);
     let before: Value = serde_json::from_str(&run.line()).unwrap();
-    // The report may have flows that continue. The largest flows of all are known only at the end.
+    // This report, before the end, may have flows that continue. The largest of all flows are known
+    // only at the end.
     assert!(before["traffic"]["top"].as_array().is_none_or(|top| top.iter().all(|flow| flow["end"] == "active")));
     run.signal(Signal::SIGINT);
     let ran = run.end();
@@ -365,7 +367,7 @@ fn a_sample_of_flows_is_of_whole_flows() {
     let some = rows(read(&directory, "flows.csv"));
     assert_eq!((&all["app"]["flows"]["sample"], &sample["app"]["flows"]["sample"]), (&Value::Null, &json!(10)));
     assert_eq!(every.len() as u64, all["app"]["flows"]["total"].as_u64().unwrap());
-    // The mean is 500, with a standard deviation of 21.
+    // The number of sampled flows has a mean of 500 and a standard deviation of 21.
     assert!((350..650).contains(&some.len()) && some.len() as u64 == sample["app"]["flows"]["total"], "{}", some.len());
     assert!(some.is_subset(&every));
     assert_eq!(sample["snapshot"]["delivered"], 200_000);
@@ -374,8 +376,8 @@ fn a_sample_of_flows_is_of_whole_flows() {
     assert!(messages.contains(&["1", "10", "6"].map(str::to_owned).to_vec()), "{messages:?}");
 }
 
-/// The figures are those of tshark: `-T fields -e frame.len -e ip.src ...`. Later fragments count
-/// with the first fragment of their datagram.
+/// The expected figures are from tshark: `-T fields -e frame.len -e ip.src ...`. Later fragments
+/// count with the first fragment of their datagram.
 #[test]
 fn afs_in_a_page() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };

@@ -82,7 +82,7 @@ fn the_port_is_told_though_it_is_quiet() {
 }
 
 /// A browser that reached this machine through another site's name gets no metrics. A browser that
-/// uses a configured name does.
+/// uses a configured name gets metrics.
 #[test]
 fn a_strange_host_gets_nothing() {
     let args = ["count", "synthetic:rate=1000", ANY, "--metrics-host", "router.example", "--virtual-cpus", "1"];

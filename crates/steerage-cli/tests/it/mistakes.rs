@@ -151,7 +151,7 @@ fn without_a_command_there_is_help() {
 
 /// Typical mistakes, each with a part of the advice that must appear.
 const TYPICAL: [(&str, &str); 47] = [
-    // These are habits of tcpdump's users.
+    // Habits of tcpdump's users.
     ("count -i eth1", "steerage count eth1"),
     ("meter -r night.pcap", "steerage meter night.pcap"),
     ("-i eth1", "steerage meter eth1"),

@@ -10,10 +10,10 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::run;
 
-/// The names of a flow, by CSV column.
+/// The names of a flow. The key is the CSV column.
 type Names = BTreeMap<&'static str, String>;
 
-/// The names of all flows by their endpoints, the source first.
+/// The names of all flows. The key is the pair of endpoints, the source first.
 type Flows = BTreeMap<[String; 4], Names>;
 
 const COLUMNS: [&str; 7] = ["dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];
@@ -90,8 +90,8 @@ fn dissected(capture: &Path) -> Option<Flows> {
             }
             if is_response && known.is_none_or(|id| id == row[8]) {
                 found.insert("dns_rcode", row[10].clone());
-                // tshark lists names and addresses by kind. Those of additional records follow
-                // those of the answer.
+                // tshark lists names and addresses by kind. The names and addresses of additional
+                // records follow the names and addresses of the answer.
                 let answers = [&row[15], &row[13], &row[14]].map(|list| list.replace(',', " ")).join(" ");
                 let count = row[20].parse().unwrap();
                 found.insert("dns_answer", answers.split_whitespace().take(count).collect::<Vec<_>>().join(" "));

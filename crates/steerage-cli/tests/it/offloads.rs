@@ -1,4 +1,4 @@
-//! Merged packets through `steerage forward`, as tcpdump sees them on the cables before and behind
+//! Merged packets through `steerage forward`, as tcpdump sees them on the cables on both sides of
 //! the router.
 
 use std::io::{BufRead, BufReader};
@@ -29,8 +29,8 @@ const FAR: [&str; 2] = [FAR4, FAR6];
 /// The size of a TCP transfer, in bytes.
 const BYTES: usize = 2_000_000;
 
-/// Ends the traffic. tcpdump receives packets in blocks, so it has all packets when it has this
-/// packet.
+/// The payload of the last packet. tcpdump receives packets in blocks, so it has all packets when
+/// it has this packet.
 const LAST: &[u8] = b"This is the last datagram.";
 
 /// The links of [`linked_by`], on which tcpdump can check each packet.
@@ -76,7 +76,8 @@ impl Dump {
         assert!(self.0.wait().unwrap().success());
         let read = Command::new("tcpdump").args(["-n", "-e", "-vv", "-r"]).arg(&self.1).output().unwrap();
         let text = String::from_utf8(read.stdout).unwrap();
-        // A packet may take several lines. All but the first begin with a blank or a tab.
+        // A packet may take several lines. All lines of a packet except the first begin with a
+        // blank or a tab.
         text.replace("\n ", " ").replace("\n\t", " ").lines().map(String::from).collect()
     }
 }
@@ -157,7 +158,8 @@ const FEATURES: [&str; 6] = [
     "tx on tso on gso on gro on",
 ];
 
-/// A transfer goes through the router, while the features of all cables change at each of its parts.
+/// A transfer goes through the router, while the features of all cables change after each part of
+/// the transfer.
 #[test]
 fn a_transfer_survives_changing_features() {
     const SWITCHES: usize = 5 * FEATURES.len();
@@ -182,7 +184,8 @@ fn a_transfer_survives_changing_features() {
     let number = |value: &serde_json::Value| value.as_u64().unwrap();
     let dropped: u64 = report["snapshot"]["dropped"].as_object().unwrap().values().map(number).sum();
     assert_eq!(number(&report["snapshot"]["received"]), number(&report["snapshot"]["delivered"]) + dropped, "{report}");
-    // All of it left by the second cable, mostly in frames that stand for several packets.
+    // The whole transfer left through the second cable, mostly in frames that stand for several
+    // packets.
     let (frames, bytes) =
         (number(&report["snapshot"]["outputs"][1]["packets"]), number(&report["snapshot"]["outputs"][1]["bytes"]));
     assert!(bytes as usize > FAR.len() * MORE_BYTES && bytes / frames > 1514, "{report}");
@@ -217,7 +220,7 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
     let rows = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let to_us: Vec<_> = rows.filter(|row| row["destination_port"] == 9).collect();
     let told: Vec<_> = to_us.iter().map(|row| (row["packets"].as_u64(), row["bytes"].as_u64())).collect();
-    // The headers of IPv4 and IPv6 have 20 and 40 bytes, and that of UDP has 8.
+    // The headers of IPv4 and IPv6 have 20 and 40 bytes, and the header of UDP has 8 bytes.
     let bytes = |header: u64| MESSAGES * (MESSAGE_BYTES as u64 + datagrams * (header + 8));
     let expected = [20, 40].map(|header| (Some(MESSAGES * datagrams), Some(bytes(header))));
     assert!(told == expected || told == [expected[1], expected[0]], "{to_us:#?}");
@@ -256,10 +259,10 @@ fn super_frames_between_tuns_stay_where_they_arrive() {
 const ADDRESSES: usize = 12;
 /// The VLAN of tagged frames.
 const VLAN: u16 = 42;
-/// Its tag.
+/// The tag with this VLAN.
 const TAG: [u8; 4] = [0x81, 0, 0, VLAN as u8];
 
-/// Joins a TAP and a cable. Frames have a tag on the cable, and none on the TAP.
+/// Joins a TAP and a cable. Frames have a tag on the cable, and no tag on the TAP.
 struct Tagger;
 
 impl Handler for Tagger {

@@ -63,7 +63,7 @@ fn drain(pipe: &mut File) -> Vec<u8> {
     }
 }
 
-/// Asks a run for reports until `reached` is true for one.
+/// Requests reports from a run until `reached` is true for a report.
 fn wait_until(run: &mut Started, what: &str, mut reached: impl FnMut(&Value) -> bool) -> Value {
     let start = Instant::now();
     loop {
@@ -129,7 +129,7 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     let from = "synthetic:rate=50000,flows=300,size=1500";
     let args = ["fanout", from, "--to", &to[0], "--to", &to[1], "--virtual-cpus", "2", "--seconds", "0", "--json"];
     let mut run = Started::new(&args);
-    // The report shows the losses while the output is stuck.
+    // The report of the run shows the losses while the output is stuck.
     let before = wait_until(&mut run, "drops", |report| {
         report["snapshot"]["outputs"][0]["dropped"]["tx_full"].as_u64() > Some(0)
     });
@@ -151,7 +151,7 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     assert!(capinfos(&file).is_none_or(|packets| report["snapshot"]["outputs"][1]["packets"] == packets));
 }
 
-/// A reader starts late. A source that can wait loses no packets to it.
+/// A reader starts late. A source that can wait loses no packets because of the late reader.
 #[test]
 fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
     let directory = directory("slow");
@@ -174,7 +174,7 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
     let mut slow = File::open(&pipe).unwrap();
     let mut run = Started::of(child);
     // A source that can wait fills half of a CPU's share of the buffer (8 MiB). The reader begins
-    // when little of that room is left. The rest of the FIFO's packets, of 75 MB in all, does not
+    // when little of this half is left. The rest of the FIFO's packets, of 75 MB in all, does not
     // fit into the buffer.
     wait_until(&mut run, "a full buffer", |report| {
         report["snapshot"]["outputs"][0]["held"].as_u64() > Some((7 << 20) / 1500)
@@ -252,8 +252,8 @@ fn planted_links_lead_nowhere() {
     assert!(fs::symlink_metadata(common.join("flows.csv.part")).unwrap().is_symlink(), "nobody has touched it");
 }
 
-/// The reader of the flows stalls, and the source can wait. So the handler waits, and every report
-/// says for how long.
+/// The reader of the flows stalls, and the source can wait. Therefore the handler waits, and every
+/// report says for how long.
 #[test]
 fn a_cpu_that_does_not_return_is_shown() {
     let from = "synthetic:flows=100000";

@@ -12,7 +12,7 @@ use steerage_fixtures::scratch::Scratch;
 use crate::parallel::summary;
 use crate::program::{Ran, assert_balanced};
 
-/// The unit of the shell's `ulimit -f`, in bytes. In POSIX it is 512.
+/// The unit of the shell's `ulimit -f`, in bytes. POSIX defines 512 bytes.
 const BLOCK: usize = 512;
 
 /// The packets that all runs send: a little more than a unit of the limit each, and more than the
@@ -20,8 +20,8 @@ const BLOCK: usize = 512;
 const PACKETS: u64 = 620;
 const INPUT: &str = "synthetic:packets=620,flows=50,size=600,seed=1";
 
-/// The limits: one within and one at the end of each of the first writes, and then one that is
-/// enough.
+/// The limits of the runs: for each of the first writes, a limit within the write and a limit at
+/// its end. The last limit is enough for all writes.
 fn limits() -> impl Iterator<Item = usize> {
     let whole = PACKETS as usize * 640 / BLOCK + 64;
     (0..8).chain((8..whole).step_by(61)).chain([whole])

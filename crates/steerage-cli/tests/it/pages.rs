@@ -4,11 +4,11 @@
 //! if root gives them, and their output follows the command. A ```` ```toml ```` block that begins
 //! with `# NAME:` is the file of that name.
 
-/// The command with which some pages start the program. Tests start the program that was built with
-/// them instead.
+/// The command with which some pages start the program. Instead of this command, tests start the
+/// program that was built together with the tests.
 pub(crate) const CARGO_RUN: &str = "cargo run --release -- ";
 
-/// The starts of report lines that differ between machines and runs.
+/// The beginnings of report lines that differ between machines and runs.
 const DIFFERING: [&str; 10] =
     ["cpus ", "steering ", "queues ", "memory ", "            ", "real", "CPU ", "hash ", "bucket ", "sandbox "];
 
@@ -94,13 +94,14 @@ fn transcript(lines: &[&str]) -> Vec<Example> {
     examples
 }
 
-/// A command that writes the file that a block is, if its first line names one.
+/// A command that writes the contents of a block to a file. `None` if the first line of the block
+/// names no file.
 fn file(lines: &[&str]) -> Option<Example> {
     let (name, _) = lines.first()?.strip_prefix("# ")?.split_once(": ")?;
     Some(Example::new(format!("cat > {name} <<'EOF'\n{}\nEOF", lines.join("\n"))))
 }
 
-/// The examples of a page, in its order.
+/// The examples of a page, in the order of the page.
 pub(crate) fn examples(page: &str) -> Vec<Example> {
     let of_block = |(language, lines): (&str, Vec<&str>)| match language {
         "sh" => {

@@ -17,7 +17,7 @@ use crate::program::{Ran, Started, command, report, run};
 /// The number of packets in the capture that most tests read.
 pub(crate) const PACKETS: u64 = 20_000;
 
-/// A capture of TCP and UDP over IPv4 and IPv6. It is written once.
+/// A capture of TCP and UDP over IPv4 and IPv6. The capture is written once.
 pub(crate) fn capture() -> &'static str {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let path = MADE.get_or_init(|| {
@@ -89,7 +89,7 @@ fn sixty_four_jobs() {
 }
 
 /// Without privileges, a user's large pipes take at most 64 MiB. The last jobs get smaller pipes,
-/// but all their packets.
+/// but get all of their packets.
 #[test]
 fn more_jobs_than_a_user_has_large_pipes() {
     if !is_root() {
@@ -153,7 +153,7 @@ fn what_a_dead_job_had_not_read_is_counted_to_the_packet() {
         let summary = summary(&ran);
         assert_eq!(ran.code, Some(1), "{ran:?}");
         let job = &jobs(&summary)[0];
-        // Packets of TCP over IPv6 are longer than those of UDP over IPv4, so the exact number is
+        // Packets of TCP over IPv6 are longer than packets of UDP over IPv4, so the exact number is
         // not known.
         let read = job["packets"].as_u64().unwrap();
         assert!(read <= 2 * packets + 1 && (packets == 0 || read >= packets / 2), "{packets}: {job}");
@@ -306,7 +306,7 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
-    // SIGTERM ends a job that goes on.
+    // SIGTERM ends a job that does not end by itself.
     let job = "trap 'echo ended; exit 0' TERM; while :; do sleep 0.1; done";
     let run =
         Started::of(command(&["parallel", traffic, "-j", "1", "-v", "--json", "--", "sh", "-c", job]).spawn().unwrap());

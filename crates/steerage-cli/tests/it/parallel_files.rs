@@ -1,5 +1,5 @@
 //! The files and pipes of `steerage parallel` have no names and belong to one job each. A packet
-//! that is missing in them is an error.
+//! that is missing in such a file or pipe is an error.
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +38,7 @@ fn a_run_that_is_killed_leaves_nothing_behind() {
         let input = run.stdin.take().unwrap();
         let id = run.id();
         if options.contains(&"{fifo}") {
-            // Each job has a pipe besides its standard output and standard error.
+            // Each job has a pipe in addition to its standard output and standard error.
             until("the jobs have started", || children(id) == 2);
         } else {
             until("the files are open", || has_unnamed_file(id, &scratch));
@@ -76,7 +76,7 @@ fn a_file_is_opened_again_and_by_other_programs() {
 }
 
 /// Other programs' descriptors may be open in this process too, so a job's descriptors are compared
-/// with those of the other job.
+/// with the descriptors of the other job.
 #[test]
 fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
     let scratch = Scratch::new();
@@ -95,7 +95,8 @@ fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
     }
 }
 
-/// The input of a job ends with the job, although a program that it has left behind has the pipe too.
+/// The input of a job ends with the job, although a program that the job has left behind still has
+/// the pipe open.
 #[test]
 fn a_program_that_is_left_behind_does_not_keep_the_run() {
     let scratch = Scratch::new();

@@ -22,7 +22,7 @@ fn give(path: &Path) {
 }
 
 /// What another user, or an older run, has left below the directory, and whether the run replaces
-/// it (`Some`) or refuses, with this text in its error (`None`).
+/// it (`Ok`) or fails with this text in its error (`Err`).
 type Planted = (&'static str, fn(&Path, &Path), Result<(), &'static str>);
 
 const PLANTED: [Planted; 9] = [
@@ -117,7 +117,7 @@ fn planted_objects_are_replaced_or_refused_and_never_written_to() {
     }
 }
 
-/// A second run replaces the files of the first, and a process that still reads the old ones keeps
+/// A second run replaces the files of the first run. A process that still reads the old files keeps
 /// them.
 #[test]
 fn results_are_new_files_for_owner_and_group() {

@@ -1,5 +1,5 @@
-//! `steerage parallel` with common tools. Their output is that of a single process, except for the
-//! order of lines.
+//! `steerage parallel` with common tools. The output of the jobs equals the output of a single
+//! process, except for the order of lines.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,8 +32,8 @@ const FLOW_LOCAL: [&str; 13] = [
 /// split.
 const WITHOUT_A_TIME: &str = "bad-time.pcapng";
 
-/// The captures, the capture of the examples (DNS, HTTP, voice), and a generated one. Each test
-/// generates its own, since the times differ each time.
+/// The captures, the capture of the examples (DNS, HTTP, voice), and a generated capture. Each test
+/// generates a capture of its own, since the times of the packets differ in each generation.
 fn captures(scratch: &Scratch) -> Vec<PathBuf> {
     let made = scratch.join("parallel-tools.pcapng");
     report(&["send", &format!("pcap:{}", made.display()), "synthetic:flows=300,packets=5000,mix=udp4+tcp6"]);
@@ -127,7 +127,7 @@ fn nfdumped(directory: &Path) -> Vec<String> {
     flows
 }
 
-/// The command is that of docs/parallel.md.
+/// The command is from docs/parallel.md.
 #[test]
 fn nfpcapd_reads_a_file_of_its_own() {
     let scratch = Scratch::new();

@@ -32,7 +32,7 @@ use steerage_fixtures::{HANG, NOBODY, is_root, skip};
 use crate::command_line::{Argument, assert_complete};
 use crate::program::{Ends, Ran, command_in};
 
-/// What an option names.
+/// The kind of object that an option names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
     File,
@@ -128,11 +128,11 @@ const READ: &[(&str, &[&str])] = &[
     ("<FLOW|DEVICE>...", &["explain"]),
     ("<INPUT>...", &["parallel"]),
     ("<FILE>", &["run", "check"]),
-    // A program, and its arguments.
+    // The argument is a program and the program's arguments.
     ("<COMMAND>...", &["parallel", "exec-when-ready"]),
-    // These are the options of the file's command.
+    // The arguments are options of the run file's command.
     ("[OPTION|DEVICE]...", &["run", "check"]),
-    // Attributes of the control tree.
+    // The paths are attributes of the control tree, and not files.
     ("[PATH]", &["get"]),
     ("<PATH>", &["set"]),
 ];
@@ -146,7 +146,7 @@ fn every_argument_that_can_be_a_path_has_a_row() {
     assert_complete(written.chain(READ.iter().flat_map(|(argument, commands)| of(argument, commands))));
 }
 
-/// The name of a planted file. Its end is the format that `--flows` needs.
+/// The name of a planted file. The end of the name is a format, which `--flows` needs.
 const NAME: &str = "out.csv";
 
 const UNTOUCHED: &str = "untouched";
@@ -156,7 +156,7 @@ struct Ground {
     root: Scratch,
 }
 
-/// Something that another user planted, and the path that leads there.
+/// An object that another user planted, and the path that leads to the object.
 #[derive(Clone, Copy, Debug)]
 enum Planted {
     Link,
@@ -331,8 +331,8 @@ fn makes_devices() -> bool {
     made.inspect_err(|error| skip(&format!("devices cannot be created: {error}"))).is_ok()
 }
 
-/// Runs a command line to its end. If it writes to a FIFO at `path`, the FIFO is read. Returns what
-/// was read.
+/// Runs a command line to its end. If the command writes to a FIFO at `path`, the FIFO is read.
+/// Returns the data from the FIFO.
 fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let args = line(row, path);
     let mut command: Command = command_in(&args.iter().map(String::as_str).collect::<Vec<_>>());
@@ -342,7 +342,7 @@ fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let code = loop {
         let ended = child.try_wait().unwrap();
         reading = reading.or_else(|| reader(&at));
-        // Without a writer or data, this reads nothing, or fails.
+        // Without a writer or data, this call reads nothing, or fails.
         let _ = reading.as_mut().map(|fifo| fifo.read_to_end(&mut read));
         match ended {
             Some(status) => break status.code(),
@@ -353,7 +353,7 @@ fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let (mut out, mut err) = (String::new(), String::new());
     child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-    // A note, and no error.
+    // The line about a missing reader is information, and not an error.
     let err = err.split_inclusive('\n').filter(|line| !line.starts_with("waiting for a reader of ")).collect();
     (Ran { code, out, err }, read)
 }
@@ -468,8 +468,8 @@ impl Filesystem for Lying {
     }
 }
 
-/// In a file system of another user, root seems to own the links. They lead nowhere. If root runs the file system, they
-/// are followed.
+/// In a file system of another user, root seems to own the links. These links lead nowhere, and are
+/// not followed. If root runs the file system, its links are followed.
 #[test]
 fn a_file_system_that_another_user_runs_is_not_trusted() {
     if !is_root() {
@@ -509,7 +509,7 @@ fn a_file_system_that_another_user_runs_is_not_trusted() {
     thread::spawn(body).join().unwrap();
 }
 
-/// The rows test something: without planted objects, each command writes where it should.
+/// Checks that the rows can fail: without planted objects, each command writes where it should.
 #[test]
 fn what_nobody_planted_is_written() {
     if !is_root() {
@@ -542,14 +542,14 @@ fn what_nobody_planted_is_written() {
     }
 }
 
-/// Exchanges two names as fast as it can, until it is dropped.
+/// A thread that exchanges two names as fast as it can, until this value is dropped.
 struct Exchanged<'a> {
     ended: &'a AtomicBool,
 }
 
 impl Drop for Exchanged<'_> {
     fn drop(&mut self) {
-        // Relaxed: the flag protects no data.
+        // `Relaxed`: the flag protects no data.
         self.ended.store(true, Ordering::Relaxed);
     }
 }
@@ -577,7 +577,7 @@ fn a_directory_that_is_exchanged_with_a_link_leads_nowhere() {
             });
             let file = if names == Names::File { "new.csv" } else { "" };
             for nth in 0..RACES {
-                // By turns from the root, and from the other user's directory.
+                // The path alternately begins at the root, and at the other user's directory.
                 let (path, working) = match nth % 2 {
                     0 => (ground.at("x/logs").join(file), ground.root.to_path_buf()),
                     _ => (Path::new("logs").join(file), ground.at("x")),
@@ -591,7 +591,7 @@ fn a_directory_that_is_exchanged_with_a_link_leads_nowhere() {
     }
 }
 
-/// The capture of the example is of this day.
+/// The day on which the packets of the example capture were recorded.
 const DAY: &str = "2026-01-01";
 
 #[test]
@@ -600,7 +600,7 @@ fn the_directory_of_a_day_that_another_user_planted_is_not_used() {
         return;
     }
     let row = "meter DEMO --virtual-cpus 1 --socket none -q --rotate 1h --flows {}";
-    // Landlock would hide a mistake here.
+    // Run without the sandbox, because Landlock would hide a mistake in the walk along the path.
     let open = &format!("{row} --no-sandbox");
     for (directory, row) in
         ["x", "group", "sticky"].into_iter().flat_map(|directory| [(directory, row), (directory, open)])
@@ -612,7 +612,7 @@ fn the_directory_of_a_day_that_another_user_planted_is_not_used() {
         ground.assert_untouched(directory);
         assert!(ran.code == Some(1) && ran.err.lines().last().is_some_and(|line| line.contains(DAY)), "{ran:?}");
     }
-    // Without a planted link, the directory is made there, and used by the next run too.
+    // Without a planted link, the directory is created at this path, and the next run uses it too.
     let ground = Ground::new();
     for file in ["one-%H.csv", "two-%H.csv"] {
         let (ran, _) = run(row, &ground.at("x/%F").join(file), &ground.root);
@@ -642,15 +642,17 @@ fn a_run_replaces_a_planted_link() {
     }
 }
 
-/// The owner of a directory chooses the group of new files, and who else may read them (an access list). No such user
-/// reads flows or packets, nor in directories that are created there.
+/// The owner of a directory chooses the group of new files, and who else may read them (an access
+/// list). No user who gets access in this way can read flows or packets, even in directories that a
+/// run creates there.
 #[test]
 fn the_owner_of_a_directory_does_not_choose_who_reads() {
     if !is_root() {
         return;
     }
-    /// linux/posix_acl_xattr.h: the version, and entries of a tag, permissions and a user. They are those of the owner, of
-    /// the other user, of the group, the most for users and groups, and of others.
+    /// linux/posix_acl_xattr.h: the version, and entries of a tag, permissions and a user. The
+    /// entries are for the owner, for the other user, for the group, for the mask (the maximum for
+    /// users and groups), and for all others.
     const ENTRIES: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, NOBODY), (4, 7, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();
@@ -711,7 +713,7 @@ fn a_refusal_names_the_directory_and_says_what_to_do() {
         x.display()
     );
     assert_eq!(ran.complaint(), message);
-    // The advice helps.
+    // The advice in the error message works.
     let (ran, _) = run(row, Path::new("logs/f.csv"), &x);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     assert!(path.is_file());

@@ -124,8 +124,8 @@ fn a_later_fragment_is_explained_by_its_flow() {
     }
 }
 
-/// The key of every flow is the key that steering hashed. This includes flows that are datagrams of
-/// fragments.
+/// The key of every flow is the key that steering hashed. The test includes flows that are
+/// fragmented datagrams.
 #[test]
 fn the_keys_of_all_flows_were_hashed() {
     for capture in captures() {
@@ -166,7 +166,7 @@ fn the_keys_of_the_largest_flows_were_hashed() {
 }
 
 /// The speed-up in the notes is never less than the speed-up in the table for any number of CPUs.
-/// It is also never less than the limit by the largest flow.
+/// The speed-up in the notes is also never less than the limit that the largest flow sets.
 #[test]
 fn the_speed_ups_agree() {
     for capture in captures() {
@@ -184,7 +184,7 @@ fn the_speed_ups_agree() {
             } else {
                 assert_eq!(elephants.is_some(), by_flow < 8.0, "{capture}: {traffic}");
             }
-            // The text rounds it to a tenth.
+            // The text rounds the speed-up to a tenth.
             let said = elephants.map(|note| {
                 let (before, _) = note.split_once(" times at most").unwrap();
                 before.rsplit(' ').next().unwrap().parse::<f64>().unwrap() + 0.05
@@ -233,8 +233,9 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
 /// Compares the flows of captures that can be read to their end.
 ///
 /// `meter` counts an ICMP error as its own flow, while steering puts the error with the flow that
-/// it quotes. If the fragment table is full, fragments are flows of their own. `explain` decides
-/// that by the time of the path, and `meter` by the time of the packets.
+/// it quotes. If the fragment table is full, fragments are flows of their own. Whether the table is
+/// full depends on time: `explain` uses the clock of the path, and `meter` uses the times of the
+/// packets.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {
     if !is_installed("tshark", "tshark") {

@@ -1,4 +1,4 @@
-//! The permissions of a run while it handles packets: it has no capability.
+//! Tests the permissions of a run while it handles packets: the run has no capability.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -173,7 +173,7 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     let commands: [&[&str]; 4] = [&["check", fifo], &["help"], &["man"], &["completions", "bash"]];
     for args in commands {
         for (option, seccomp) in [(&[][..], "2"), (&["--no-sandbox"][..], "0")] {
-            // The text that is printed is longer than this pipe.
+            // The text that is printed is longer than this pipe can hold.
             let (mut output, input) = io::pipe().unwrap();
             fcntl(&output, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
             let mut command = command(&[&args[..1], option, &args[1..]].concat());
@@ -201,7 +201,7 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
 }
 
 /// The policy needs the time that other programs use on a CPU, so the sandbox must allow reading
-/// it.
+/// this time.
 #[test]
 fn what_others_take_of_a_cpu_is_known_in_the_sandbox() {
     let stop = AtomicBool::new(false);
@@ -320,8 +320,8 @@ fn pipes_of_the_shell_are_read() {
     assert!(ran.err.contains(" is right; it runs\n"), "{ran:?}");
 }
 
-/// If there are several captures, each is opened when its turn comes. The thread that opens them
-/// handles no packets. Only this thread keeps the capability.
+/// If there are several captures, each capture is opened when its turn comes. The thread that opens
+/// them handles no packets. Only the thread that opens captures keeps the capability.
 #[test]
 fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     if !is_root() {
@@ -381,7 +381,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     entries(directory).flat_map(|year| entries(&year).collect::<Vec<_>>()).collect()
 }
 
-/// If only root's capability can read a capture, it is still read when its turn comes.
+/// If reading a capture requires root's capability, the capture is still read when its turn comes.
 #[test]
 fn captures_of_others_are_read() {
     if !is_root() {
@@ -397,8 +397,8 @@ fn captures_of_others_are_read() {
     assert_eq!(ran.report()["snapshot"]["received"], 0);
 }
 
-/// A user other than root has only this capability, as after `setcap cap_net_raw+ep`, and no longer
-/// has it when packets arrive.
+/// A user other than root has only CAP_NET_RAW, as after `setcap cap_net_raw+ep`. The run no longer
+/// has the capability when packets arrive.
 #[test]
 fn one_capability_is_enough_and_goes_too() {
     if !is_root() {

@@ -49,7 +49,7 @@ impl Ran {
         }
     }
 
-    /// The only JSON object on standard output. Its counts must balance.
+    /// The only JSON object on standard output. The counts of the report must balance.
     pub(crate) fn report(&self) -> Value {
         assert_eq!(self.out.lines().count(), 1, "{self:?}");
         let report: Value = serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"));
@@ -65,7 +65,7 @@ impl Ran {
     }
 }
 
-/// Runs the program with `--json`. It must succeed.
+/// Runs the program with `--json`. The run must succeed.
 pub(crate) fn report(args: &[&str]) -> Value {
     let ran = run(&[args, &["--json"]].concat());
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
@@ -106,7 +106,7 @@ pub(crate) fn assert_balanced(report: &Value) {
     }
 }
 
-/// A child process that is killed when its test ends. Otherwise a failed test would leave a run
+/// A child process that is killed when its test ends. Without this, a failed test would leave a run
 /// behind.
 pub(crate) struct Ends(pub(crate) Child);
 
@@ -137,7 +137,7 @@ pub(crate) struct Started {
     child: Ends,
     out: BufReader<ChildStdout>,
     err: BufReader<std::process::ChildStderr>,
-    /// The lines that it wrote before it listened.
+    /// The lines that the run wrote to standard error before it listened.
     said: Vec<String>,
 }
 
@@ -147,7 +147,7 @@ impl Started {
         Self::of(command(&[args, &["-v"]].concat()).spawn().unwrap())
     }
 
-    /// Waits until `child` reports that it listens. It must have been started with `-v`.
+    /// Waits until `child` reports that it listens. `child` must have been started with `-v`.
     pub(crate) fn of(child: Child) -> Self {
         let mut child = Ends(child);
         let out = BufReader::new(child.stdout.take().unwrap());
@@ -161,7 +161,7 @@ impl Started {
         Self { child, out, err, said }
     }
 
-    /// The lines of standard error before the report that it listens.
+    /// The lines of standard error before the run reported that it listens.
     pub(crate) fn said(&self) -> &[String] {
         &self.said
     }
@@ -260,9 +260,9 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
-    /// Sends the signal until the run has ended. Once may not be enough: if another test starts a
-    /// program at the same moment, that program holds a copy of our reading end for a while, and a
-    /// write succeeds.
+    /// Sends the signal until the run has ended. A single signal may not be enough: if another test
+    /// starts a program at the same moment, that program holds a copy of the test's reading end for
+    /// a while, and a write of the run succeeds.
     pub(crate) fn signal_to_death(&mut self, signal: Signal) {
         while self.child.try_wait().unwrap().is_none() {
             kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();

@@ -14,7 +14,7 @@ fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
     let path = directory.join(name);
     fs::write(&path, text).unwrap();
     let ran = run(&[&[command, path.to_str().unwrap()], more].concat());
-    // Removes the directory of the file from the output.
+    // The directory of the file is removed from the output.
     let short = |text: &str| text.replace(path.to_str().unwrap(), name);
     Ran { out: short(&ran.out), err: short(&ran.err), ..ran }
 }
@@ -231,7 +231,7 @@ fn files_that_are_none() {
     }
 }
 
-/// Every long option can be a key. It is refused at most because of its value.
+/// Every long option can be a key. Such a key is refused only if its value is wrong.
 #[test]
 fn every_long_option_is_a_key() {
     for command in ["count", "meter"] {

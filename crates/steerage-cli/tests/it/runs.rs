@@ -61,7 +61,7 @@ fn many_cpus_and_queues_in_order() {
 fn masks_say_who_works() {
     let count = ["count", "-c", "20000", "--virtual-cpus", "3"];
     let processed = |more: &[&str]| of_cpus(&report(&[&count, more].concat()), "processed");
-    // Steering is off: each packet is handled on the CPU that receives it, which is the first.
+    // Steering is off: each packet is handled on the CPU that receives it, which is the first CPU.
     assert_eq!(processed(&["--rps-cpus", "0"]), [20_000, 0, 0]);
     assert_eq!(processed(&["--rps-cpus", "4"]), [0, 0, 20_000]);
     assert_eq!(processed(&["--rps-cpus-list", "1"]), [0, 20_000, 0]);
@@ -86,14 +86,14 @@ fn queues_have_masks_of_their_own() {
     // The masks are in force from the first packet.
     let (both, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=2", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((both.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
-    // A queue without a mask of its own has the mask for all queues, or none.
+    // A queue without a mask of its own has the mask for all queues, if there is such a mask.
     let (one, processed) = masks(&[&two[..], &["--rps-cpus-list", "rx-1=2", "--rps-cpus-list", "1"]].concat());
     assert_eq!((one.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
     assert_eq!(masks(&[&two[..], &["--rps-cpus", "synthetic/rx-1=6"]].concat()).0, "0-2 1-2");
     // An empty mask turns steering off: the packets stay with the CPU that receives them.
     let (off, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=0", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((off.as_str(), processed), ("0 2", vec![10_000, 0, 10_000]));
-    // If there are several devices, the control tree shows each by its name.
+    // If there are several devices, the control tree shows each device by its name.
     let devices = ["count", "synthetic:packets=10000", "synthetic:packets=20000", "--rx-cpu", "0"];
     let (second, processed) = masks(&[&devices[..], &["--rps-cpus", "synthetic.2/rx-0=4", "--rps-cpus", "2"]].concat());
     assert_eq!((second.as_str(), processed), ("1 2", vec![0, 10_000, 20_000]));

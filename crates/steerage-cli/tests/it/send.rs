@@ -67,9 +67,9 @@ fn what_cannot_be_sent_is_said() {
     }
 }
 
-/// A capture in pcap with nanoseconds, of one link type: the captured and the original length of
-/// each packet, whose bytes are those of an IPv4 packet to 10.0.0.2 after an Ethernet header, if
-/// there is one.
+/// A capture in pcap with nanoseconds, of one link type. `packets` has the captured and the
+/// original length of each packet. Each packet is an IPv4 packet to 10.0.0.2, after an Ethernet
+/// header if the link type has one.
 fn pcap(name: &str, link: u32, packets: &[(usize, usize)]) -> String {
     let path = place(name);
     let word = |bytes: &mut Vec<u8>, word: u32| bytes.extend_from_slice(&word.to_le_bytes());
@@ -89,8 +89,8 @@ fn pcap(name: &str, link: u32, packets: &[(usize, usize)]) -> String {
     path
 }
 
-/// Packets that an interface cannot send are counted by reason, and the run fails. Afterwards a file
-/// that suits is sent without an error.
+/// Packets that an interface cannot send are counted by reason, and the run fails. Afterwards, a
+/// file that the interface can send is sent without an error.
 #[test]
 fn what_is_not_sent_fails_the_run_and_says_why() {
     let Some(net) = Net::new() else { return };
@@ -111,8 +111,8 @@ fn what_is_not_sent_fails_the_run_and_says_why() {
     assert!(ran.complaint().contains(said), "{ran:?}");
     let ran = send(&[&fits]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
-    // All packets are refused, which is the only error.
+    // All packets are refused, and the refusal is the only error.
     assert_eq!(send(&[&cut]).code, Some(1));
-    // With --strict, the exit code is that of --strict.
+    // With --strict, the exit code is the exit code of --strict.
     assert_eq!(send(&[&cut, "--strict"]).code, Some(3));
 }

@@ -34,7 +34,7 @@ fn parse(line: &str) -> Value {
 fn usr1_reports_and_goes_on() {
     let mut run = endless(&["--json"]);
     let mut received = 0;
-    // Repeats until packets have arrived between two reports.
+    // The loop repeats until packets have arrived between two reports.
     while received == 0 {
         run.signal(Signal::SIGUSR1);
         let report = parse(&run.line());
@@ -70,8 +70,8 @@ fn a_report_for_people_while_it_runs_says_so() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// The report is too long for the pipe, which has no active reader. So the program blocks in its
-/// last write.
+/// The report is too long for the pipe, which has no active reader. Therefore the program blocks in
+/// its last write.
 #[test]
 fn a_second_int_quits_whatever_hangs() {
     let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];
@@ -82,7 +82,7 @@ fn a_second_int_quits_whatever_hangs() {
     assert_eq!(run.end_unread(), Some(130));
 }
 
-/// The run has ended, and its report is too long for the pipe.
+/// The signals arrive after the run has ended. The report of the run is too long for the pipe.
 #[test]
 fn term_ends_a_program_whose_report_nobody_reads() {
     let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];
@@ -139,7 +139,8 @@ fn a_report_that_cannot_be_written_is_an_error() {
     assert!(err.starts_with("steerage: cannot write the report") && err.lines().count() == 1, "{err}");
 }
 
-/// A program whose main thread stops at each system call, so that a signal can come at any of them.
+/// A program whose main thread stops at each system call, so that a signal can arrive at any of
+/// these system calls.
 struct Stepped(Ends);
 
 impl Stepped {
@@ -191,13 +192,13 @@ impl Stepped {
         field("Name:") == "steerage" && (blocked >> (signal as u32 - 1)) & 1 == 1
     }
 
-    /// The number of threads.
+    /// The number of threads of the program.
     fn threads(&self) -> usize {
         fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().count()
     }
 
-    /// Sends the signal here, stops tracing, and waits for the end. Returns the exit code, or the
-    /// signal that ended the program.
+    /// Sends the signal at the current system call, stops tracing, and waits for the end of the
+    /// program. Returns the exit code, or the signal that ended the program.
     fn end_by(self, signal: Signal) -> (Option<i32>, Option<i32>, String) {
         kill(self.id(), signal).unwrap();
         ptrace::detach(self.id(), None).unwrap();
@@ -219,7 +220,8 @@ impl Stepped {
 /// program, and a later signal ends the run in good order. No signal is lost.
 #[test]
 fn no_signal_to_stop_is_lost() {
-    /// The main thread, the threads of two CPUs, two for signals, and one that waits for the end.
+    /// The number of threads of a run: the main thread, the threads of two CPUs, two threads for
+    /// signals, and a thread that waits for the end.
     const THREADS: usize = 6;
     /// How many system calls before the program holds signals are tried.
     const BEFORE: usize = 10;
@@ -285,7 +287,8 @@ fn with_nohup_a_run_outlives_its_terminal() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // nohup ignores HUP before it becomes the program. From then on, the signal is always ignored.
+    // nohup ignores HUP before it becomes the program. After that, the program always ignores the
+    // signal.
     let status = format!("/proc/{}/comm", run.id());
     let until = Instant::now() + HANG;
     while fs::read_to_string(&status).unwrap().trim() != "steerage" {

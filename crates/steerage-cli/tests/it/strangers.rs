@@ -43,7 +43,7 @@ fn ran(command: &mut Command) -> Ran {
     Ran::of(command.output().unwrap())
 }
 
-/// Answers every request, with escape sequences in every text. It ends with the test.
+/// Answers every request, with escape sequences in every text. The impostor ends with the test.
 fn impostor(at: &Path) {
     let listener = UnixListener::bind(at).unwrap();
     std::thread::spawn(move || {
@@ -108,7 +108,8 @@ fn a_terminal_obeys_nothing_that_an_instance_says() {
     assert_eq!(top.code, Some(0), "{top:?}");
 }
 
-/// Every user can put a socket in /tmp. Only its owner's programs take it for an instance.
+/// Every user can put a socket in /tmp. Only programs of the socket's owner take such a socket for
+/// an instance.
 #[test]
 fn another_users_instance_is_not_taken_for_ours() {
     if !is_root() {
@@ -131,11 +132,11 @@ fn another_users_instance_is_not_taken_for_ours() {
     }
     let named = place.run(&["get", "value", "--to", "4711"]);
     assert!(named.complaint().contains("no run 4711 was found"), "{named:?}");
-    // The owner of the socket file does not matter. The user of the listening process does.
+    // The owner of the socket file does not matter. The user of the listening process matters.
     nix::unistd::chown(&socket, Some(0.into()), None).unwrap();
     let given = place.run(&["get", "value"]);
     assert!(given.complaint().contains(&format!("a process of user {NOBODY} listens there")), "{given:?}");
-    // If the user gives its path, the instance accepts requests.
+    // If the user names the path of the socket, requests are sent to it.
     assert_eq!(place.run(&["get", "value", "--to", socket.to_str().unwrap()]).code, Some(0));
 }
 
@@ -200,7 +201,8 @@ fn addresses_are_found_in_text() {
     }
 }
 
-/// What another user gets of a run: all replies of the socket, the metrics and the output of `top`.
+/// The data of a run that another user can get: all replies of the socket, the metrics and the
+/// output of `top`.
 fn seen_by_others(socket: &Path) -> Value {
     let ask = || {
         let nobody = rustix::thread::Uid::from_raw(NOBODY);
@@ -224,9 +226,10 @@ fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Va
     report
 }
 
-/// Other users see the counters of root's runs, and no address of the traffic, whatever the command. The test knows no
-/// part of a report by name, so it finds a new part as well. (A device or a collector may have an address in its name. Names
-/// are public: every user sees the command line of a run.)
+/// Other users see the counters of root's runs, and no address of the traffic, whatever the
+/// command. The test knows no part of a report by name, so the test finds a new part as well. (A
+/// device or a collector may have an address in its name. Names are public: every user sees the
+/// command line of a run.)
 #[test]
 fn no_reply_to_other_users_has_an_address() {
     if !is_root() {
@@ -235,7 +238,7 @@ fn no_reply_to_other_users_has_an_address() {
     let place = Place::new();
     let (socket, capture) = (place.0.join("x.sock"), place.0.join("x.pcap"));
     let (to, output) = (socket.to_str().unwrap(), format!("pcap:{}", capture.display()));
-    // Without a rate, so that a flow may fill a CPU.
+    // The traffic has no rate, so that a flow may fill a CPU.
     let traffic = "synthetic:flows=50,mix=udp4+tcp6";
     let commands: [&[&str]; 4] = [
         &["count", traffic, "--policy", "balance"],
@@ -252,7 +255,7 @@ fn no_reply_to_other_users_has_an_address() {
             let top = report["traffic"]["top"].as_array();
             report["snapshot"]["received"].as_u64() > Some(0) && (!meters || top.is_some_and(|top| !top.is_empty()))
         });
-        // Root sees them, so the search finds addresses of both versions.
+        // Root sees the addresses, so the search finds addresses of IPv4 and of IPv6.
         let of_root = addresses_in(&private).join(" ");
         assert!(!meters || (of_root.contains('.') && of_root.contains("::")), "{private}");
         let metrics_at = metrics::address(&run);
@@ -265,7 +268,7 @@ fn no_reply_to_other_users_has_an_address() {
     }
 }
 
-/// A router sees the addresses of others, and has some itself.
+/// A router sees the addresses of other hosts, and has addresses itself.
 #[test]
 fn no_reply_of_a_router_to_other_users_has_an_address() {
     if !is_root() {

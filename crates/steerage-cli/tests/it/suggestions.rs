@@ -61,7 +61,7 @@ fn shares_are_those_of_the_hash() {
         assert_eq!(advice["busiest"].as_f64(), Some(busiest(&sources, cpus)), "{name}: {advice}");
         let rate = advice["rate"].as_f64().unwrap();
         assert!((rate - 1e6).abs() < 1.0, "{name}: {advice}");
-        // The other flows have at most a 197th each.
+        // Each of the other flows has at most a 197th of the packets.
         let elephants = advice["elephants"].as_array().unwrap();
         let share = elephant as f64 / sources.len() as f64;
         assert_eq!(elephants.len(), usize::from(share > 1.0 / f64::from(cpus)), "{name}: {advice}");
@@ -77,7 +77,7 @@ fn shares_are_those_of_the_hash() {
     }
 }
 
-/// The text of one page. The command that it prints must do what it says.
+/// The text of a page of advice. The command that the page prints must do what the page says.
 #[test]
 fn the_page_is_what_the_guide_shows() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -107,7 +107,7 @@ fn what_is_told_decides() {
     let cpus = |args: &[&str]| suggestion(&[&[path, "--virtual-cpus", "64"], args].concat())["cpus"].as_u64().unwrap();
     assert_eq!([cpus(&["--work", "100"]), cpus(&["--work", "600"])], [1, 1]);
     assert!(cpus(&["--work", "5us"]) >= 8);
-    // With one CPU there is nothing to spread.
+    // With one CPU, there is no choice of how to spread packets.
     let one = suggestion(&[path, "--virtual-cpus", "1", "--work", "10us"]);
     assert_eq!((&one["cpus"], &one["mask"], &one["elephants"]), (&json!(1), &json!("0"), &json!([])));
     assert!(suggestion(&["synthetic", "-c", "1000", "--virtual-cpus", "4"])["rate"].is_null());
@@ -117,12 +117,12 @@ fn what_is_told_decides() {
 }
 
 /// Fragments and ICMP errors count with the flow that they belong to or quote. The share of a flow
-/// is that of its ports in tshark.
+/// equals the share of the packets with the flow's ports in tshark.
 #[test]
 fn elephants_are_those_that_tshark_counts() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
-    // The number of CPUs depends on the key, and the threshold for elephants depends on that
-    // number. With this key, the number is four.
+    // The number of CPUs depends on the key, and the threshold for elephants depends on the number
+    // of CPUs. With this key, the number of CPUs is four.
     let by = ["--hash", "siphash", "--hash-key", KEY, "--virtual-cpus", "8", "--work", "1s"];
     let advice = suggestion(&[&[afs.to_str().unwrap()], &by[..]].concat());
     let elephants = advice["elephants"].as_array().unwrap();
@@ -164,7 +164,7 @@ fn an_interface_is_advised_on() {
         else {
             continue;
         };
-        // The shell has a /sys of the namespace.
+        // The shell has the /sys of the namespace.
         let shell = format!("echo {mask} > /sys/{path} && cat /sys/{path}");
         let written = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", &shell]).output().unwrap();
         assert!(written.status.success(), "{line}: {written:?}");

@@ -22,12 +22,12 @@ fn send(net: &Net, flows: u16, each: usize, port: u16) {
     });
 }
 
-/// The size of the receive buffer. The kernel counts a small datagram as about 1 KiB, so it holds
-/// all datagrams of a test.
+/// The size of the receive buffer. The kernel counts a small datagram as about 1 KiB, so the buffer
+/// holds all datagrams of a test.
 const KERNEL_BYTES: usize = 64 << 20;
 
-/// A socket of the kernel. It receives the datagrams that arrive before the program has its
-/// sockets.
+/// A socket of the kernel. This socket receives the datagrams that arrive before the program has
+/// its sockets.
 struct Kernel(UdpSocket);
 
 impl Kernel {
@@ -85,7 +85,8 @@ fn udp_is_taken_and_tcp_passes() {
     }
 }
 
-/// The queue runs the driver itself. Enabling this requires a capability, which a run drops early.
+/// With busy polling, the queue runs the driver itself. Enabling this requires a capability, which
+/// a run drops early.
 #[test]
 fn a_busy_poll_takes_packets() {
     let Some(net) = Net::new() else { return };
@@ -109,7 +110,7 @@ fn without_being_told_what_nothing_is_taken() {
     assert!(ran.code == Some(2) && ran.complaint().contains("option `queue=1`"), "{ran:?}");
 }
 
-/// A killed process leaves nothing behind.
+/// A killed process leaves nothing behind that would disturb the next process.
 #[test]
 fn killed_and_started_again_it_works_at_once() {
     let Some(net) = Net::new() else { return };
@@ -159,8 +160,8 @@ fn what_is_lost_is_counted() {
     assert_eq!(received(&report) + counts(&report, "passed")[0], 100_000, "{report}");
 }
 
-/// The report shows the kernel's counts for the socket by their kernel names. While the program is
-/// stopped, the kernel soon has no free page.
+/// The report shows the kernel's counts for the socket, with the names that the kernel uses. While
+/// the program is stopped, the kernel soon has no free page.
 #[test]
 fn what_the_kernel_counts_for_the_socket_is_shown() {
     let Some(net) = Net::new() else { return };

@@ -113,7 +113,7 @@ fn progress_is_by_the_bytes_of_all_files() {
         let (child, mut terminal) = on_terminal(&[command, files[0], files[1], "--pace", "--virtual-cpus", "1"]);
         let drawn = screen(&mut terminal, Some(" left"));
         let (before, left) = drawn.split_once(&expected).unwrap_or_else(|| panic!("{expected} in {drawn:?}"));
-        // A part of the first file has been read, and nothing of the second.
+        // A part of the first file has been read, and nothing of the second file.
         let part: u32 = before.rsplit(' ').next().unwrap().parse().unwrap();
         assert!((1..50).contains(&part) && left.contains(" left"), "{drawn:?}");
         kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
@@ -150,7 +150,7 @@ fn the_time_left_is_told_where_there_is_an_end() {
     out_of(child);
 }
 
-/// Interval reports are written above the table, which is drawn again below them.
+/// Interval reports are written above the table, and the table is drawn again below the reports.
 #[test]
 fn the_live_table_and_intervals_share_a_terminal() {
     let pty = openpty(None, None).unwrap();

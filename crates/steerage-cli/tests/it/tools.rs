@@ -1,5 +1,5 @@
-//! Completions and manual pages. They are made from the definition of the command line, so they
-//! have all commands and options.
+//! Completions and manual pages. Completions and manual pages are made from the definition of the
+//! command line, so they have all commands and options.
 
 use std::fs;
 use std::io::Write;
@@ -35,8 +35,8 @@ fn long_options(command: &str) -> Vec<String> {
     options.lines().filter_map(of_line).collect()
 }
 
-/// Whether a program is installed. The gate must have every program. Elsewhere programs may be
-/// missing.
+/// Whether a program is installed. In CI, every program must be installed. On other machines,
+/// programs may be missing.
 fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }

@@ -98,7 +98,7 @@ fn one_table_into_a_pipe() {
     assert!(ran.complaint().contains("no run answers at /nowhere/at-all.sock"), "{ran:?}");
 }
 
-/// A program on a terminal of 80 columns and 24 lines. It is killed when its test ends.
+/// A program on a terminal of 80 columns and 24 lines. The program is killed when its test ends.
 struct OnTerminal {
     child: Child,
     keys: File,
@@ -117,8 +117,8 @@ impl OnTerminal {
         drop((pty.slave, command));
         let keys = File::from(pty.master);
         let (mut from, (seen_in, screen)) = (keys.try_clone().unwrap(), mpsc::channel());
-        // Reads the terminal all the time, since the program would block otherwise. A terminal
-        // without a writer ends with the error EIO.
+        // A thread reads the terminal all the time, since the program would otherwise block. A
+        // terminal without a writer ends with the error EIO.
         thread::spawn(move || {
             let mut part = [0; 4096];
             while let Ok(length @ 1..) = from.read(&mut part) {
@@ -134,8 +134,8 @@ impl OnTerminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until `wanted` has appeared on the screen. It must have no spaces, since the program
-    /// does not draw unchanged cells again.
+    /// Waits until `wanted` has appeared on the screen. `wanted` must have no spaces, since the
+    /// program does not draw unchanged cells again.
     fn wait_for(&mut self, wanted: &str) {
         while !self.seen.contains(wanted) {
             let more = self.screen.recv().unwrap_or_else(|_| panic!("it ended without {wanted}: {:?}", self.seen));
@@ -173,7 +173,7 @@ fn a_mask_is_changed_from_the_screen() {
     while watched.mask() != "1" {
         thread::yield_now();
     }
-    // `top` goes on after the run has ended, and says so.
+    // `top` continues after the run has ended, and shows that the run has ended.
     watched.end();
     top.wait_for("GONE");
     top.press("q");

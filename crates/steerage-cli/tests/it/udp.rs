@@ -20,7 +20,7 @@ fn started(namespaces: &Namespaces, args: &[&str]) -> Started {
     Started::of(namespaces.within(0, || command(&args).spawn().unwrap()))
 }
 
-/// Sends some messages from each of the addresses, from one socket each.
+/// Sends some messages from each of the addresses, with one socket per address.
 fn send(namespaces: &Namespaces) {
     for ip in ENDS {
         let socket = namespaces.within(0, || cutting_socket(address(ip), DATAGRAM_BYTES));
@@ -53,7 +53,7 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
         let text = std::fs::read_to_string(&flows).unwrap();
         let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(rows.len(), 2, "{text}");
-        // The headers of IPv4 and IPv6 have 20 and 40 bytes, and that of UDP has 8.
+        // The headers of IPv4 and IPv6 have 20 and 40 bytes, and the header of UDP has 8 bytes.
         for (ip, headers) in ENDS.into_iter().zip([28, 48]) {
             let row = rows.iter().find(|row| row["destination"] == ip).unwrap();
             assert_eq!((&row["destination_port"], &row["source"]), (&Value::from(PORT), &Value::from(ip)));
@@ -66,8 +66,8 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
     }
 }
 
-/// Packets of a capture whose source is the socket leave through it. All further packets are
-/// refused.
+/// Packets of a capture whose source is the address of the socket leave through the socket. All
+/// further packets are refused.
 #[test]
 fn only_packets_from_the_socket_leave_by_it() {
     let Some(namespaces) = Namespaces::new(1) else { return };

@@ -67,8 +67,8 @@ fn each<const N: usize>(key: &'static str, values: [(&'static str, u64); N]) -> 
     values.map(|(label, value)| Sample { label: Some((key, label.into())), value: Value::Whole(value) }).into()
 }
 
-/// One sample for each drop reason, including reasons without drops. If a series began with its
-/// first drop, Prometheus would not see that drop as an increase.
+/// The samples of a drop counter: one sample for each drop reason, including reasons without drops.
+/// If a series began with its first drop, Prometheus would not see that drop as an increase.
 fn by_reason(drops: &Drops) -> Vec<Sample> {
     each("reason", DropReason::ALL.map(|reason| (reason.name(), drops.get(reason))))
 }

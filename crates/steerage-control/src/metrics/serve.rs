@@ -23,8 +23,9 @@ const CLIENTS_MAX: usize = 16;
 /// sends the request at once, which takes a fraction of a second around the world.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
-/// How many clients are accepted before existing clients are served. This exceeds the kernel's
-/// default queue (std requests 128), so that a flood does not fill that queue meanwhile.
+/// How many clients are accepted before existing clients are served. This number exceeds the length
+/// of the kernel's queue of new clients (std requests 128), so that a flood does not fill that
+/// queue while existing clients are served.
 const ACCEPTED_A_TURN: usize = 256;
 
 /// How long a client may take from connecting to the end of its reply: Prometheus' default timeout.
@@ -131,8 +132,8 @@ fn wait(
     fds.extend(clients.iter().map(|(_, client)| PollFd::new(client.stream.as_fd(), client.wants())));
     let timeout = match time {
         None => PollTimeout::NONE,
-        // The time is rounded up, because a wake-up just before the deadline would need a second
-        // one.
+        // The time is rounded up, because after a wake-up just before the deadline, a second
+        // wake-up would be necessary.
         Some(time) => PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX),
     };
     match poll(&mut fds, timeout) {
@@ -154,12 +155,12 @@ struct HttpClient {
 }
 
 enum State {
-    /// The client sends its request. These bytes have arrived so far.
+    /// The client sends its request. The field has the bytes that have arrived so far.
     Asks(Vec<u8>),
     /// The client receives its reply. The number is the count of sent bytes.
     IsTold(Vec<u8>, usize),
-    /// The client has its reply. If we closed the connection with unread input, the kernel would
-    /// discard data that the client has not read yet.
+    /// The client has its reply. If the server closed the connection with unread input, the kernel
+    /// would discard data that the client has not read yet.
     Leaves,
 }
 

@@ -1,9 +1,10 @@
 //! Mounts with `fusermount3`, which also unmounts after this process ends or closes its socket.
 //!
 //! `fusermount3` passes the opened `/dev/fuse` through a socket, and then watches that socket. When
-//! the other end of the socket is closed, `fusermount3` opens the directory. If this fails with
-//! "Transport endpoint is not connected", no process serves the mount, and `fusermount3` unmounts
-//! it. So a killed process leaves no mount, and this process needs no privilege after the start.
+//! the other end of the socket is closed, `fusermount3` opens the directory. If opening the
+//! directory fails with "Transport endpoint is not connected", no process serves the mount, and
+//! `fusermount3` unmounts the directory. Therefore a killed process leaves no mount, and this
+//! process needs no privilege after the start.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -45,8 +46,8 @@ pub(super) struct Watched {
     socket: UnixStream,
     /// When a process ends, the kernel closes its descriptors in order. `fusermount3` must not
     /// check the directory before the process's `/dev/fuse` is closed. One copy of the socket has a
-    /// smaller number than `/dev/fuse`, and the other copy a larger number. So the last copy is
-    /// closed after `/dev/fuse` in either order.
+    /// smaller number than `/dev/fuse`, and the other copy a larger number. Therefore one of the
+    /// copies is closed after `/dev/fuse`, whichever order the kernel uses.
     _copy: OwnedFd,
 }
 
@@ -56,9 +57,10 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
     let mut command = Command::new(PROGRAM);
     command.args(["-o", options, "--"]).arg(directory).env(SOCKET_VARIABLE.0, SOCKET_VARIABLE.1);
     command.stdin(OwnedFd::from(of_program)).stdout(Stdio::null()).stderr(Stdio::piped());
-    // In a process group of its own, it does not get the signal of Ctrl-C.
+    // In a process group of its own, `fusermount3` does not get the signal of Ctrl-C.
     let child = program::start(command.process_group(0)).map_err(start_failed)?;
-    // The command has a copy of the program's end of the socket, which would hide its end.
+    // The command has a copy of the program's end of the socket, and with this copy open, this
+    // process would not see that the program has closed its end.
     drop(command);
     let Some(fuse) = receive(&socket)? else {
         let output = child.wait_with_output()?;

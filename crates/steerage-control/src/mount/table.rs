@@ -18,7 +18,8 @@ pub(super) struct Mount {
     pub(super) source: String,
 }
 
-/// The mount of an open file. Only the kernel is asked, and not the file system, which may hang.
+/// The mount of an open file. The answer comes from the kernel, and not from the file system, which
+/// may hang.
 pub(super) fn mount_of(opened: BorrowedFd<'_>) -> io::Result<Mount> {
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", opened.as_raw_fd()))?;
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);

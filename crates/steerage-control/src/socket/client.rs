@@ -149,7 +149,7 @@ impl Client {
     }
 
     /// Reads the next line, or the remaining bytes if they have no newline. The whole line must
-    /// arrive in time.
+    /// arrive within this time.
     fn line(&mut self, within: Duration) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + within;
         let mut line = Vec::new();

@@ -1,6 +1,6 @@
 //! Operations on the directory of a socket. The directory is opened by the rules of
-//! [`steerage_guard::path`], and kept as a descriptor. Later steps therefore use the directory that
-//! was checked, even if its path changes meanwhile.
+//! [`steerage_guard::path`], and kept as a descriptor. Therefore later operations use the directory
+//! that was checked, even if its path changes meanwhile.
 
 use std::ffi::OsStr;
 use std::io;

@@ -19,7 +19,8 @@ use super::directory::{self, answers, is_socket, set_socket_mode, through};
 /// instance checks the user of each write.
 const MODE: u32 = 0o666;
 
-/// The number of clients that the kernel queues before they are accepted: std's default.
+/// The maximum number of clients that the kernel queues until the instance accepts them. The
+/// standard library has the same default.
 const BACKLOG: i32 = 128;
 
 /// The mode of a new directory for sockets. Only its owner may write to it, whatever the umask is.
@@ -27,15 +28,16 @@ const NEW_DIRECTORY: u32 = 0o755;
 
 const SUFFIX: &str = ".sock";
 
-/// A listening socket. Clients are answered after [`serve`](Self::serve) is called. The socket is
-/// removed when this value is dropped.
+/// A listening socket. Clients get replies only after [`serve`](Self::serve) is called. The socket
+/// is removed when this value is dropped.
 #[derive(Debug)]
 pub struct Listening {
     pub(super) listener: UnixListener,
     path: PathBuf,
     directory: Directory,
     name: OsString,
-    /// The device and inode, so that another process's socket with the same name is not removed.
+    /// The device and inode of the socket's file. They are compared before the file is removed, so
+    /// that another process's socket with the same name is not removed.
     file: (u64, u64),
 }
 
@@ -55,15 +57,15 @@ pub enum SocketError {
     /// Another user could replace the socket, or controls where the path leads.
     #[error("no socket in {}: {why}", .path.display())]
     Directory {
-        /// The directory.
+        /// The directory that would contain the socket.
         path: PathBuf,
         /// Why the directory is refused.
         why: PathError,
     },
-    /// The kernel refused.
+    /// The kernel refused to create the socket.
     #[error("cannot listen at {}: {error}; name a socket in a directory of yours", .path.display())]
     System {
-        /// The path.
+        /// The path of the socket.
         path: PathBuf,
         /// The error of the kernel.
         error: io::Error,
@@ -83,9 +85,9 @@ impl Listening {
     /// Listens at `path`. Creates the last directory of the path if it does not exist, and replaces
     /// a dead socket of this user.
     ///
-    /// The directory must belong to root or to this user. No other user may be able to write to it,
-    /// unless it is sticky like /tmp, because a user who can rename files could replace the socket.
-    /// The path is walked by the rules of [`steerage_guard::path`].
+    /// The directory must belong to root or to this user. No other user may be able to write to the
+    /// directory, unless the directory is sticky like /tmp, because a user who can rename files
+    /// could replace the socket. The path is walked by the rules of [`steerage_guard::path`].
     ///
     /// # Errors
     /// If the directory is unsafe, the name is taken, or the kernel refuses.

@@ -18,8 +18,8 @@ use crate::limits::{
 use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::Tree;
 
-/// The wait before the next `accept` after the kernel refused one. File descriptors may be scarce
-/// for a while.
+/// The wait before the next `accept` after the kernel refused an `accept`, for example because no
+/// file descriptor is left for a while.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// A tree that is served over a socket until this value is dropped.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::error::{AttributeError, ErrorCode};
 
-/// The attributes that are passed on: attributes that describe an interface, and those that
+/// The attributes that are passed on: attributes that describe an interface, and attributes that
 /// node_exporter's netclass collector reads.
 const NAMES: &[&str] = &[
     "addr_assign_type",
@@ -41,8 +41,8 @@ pub(super) fn names(interface: &str) -> impl Iterator<Item = &'static str> {
     NAMES.iter().copied().filter(move |name| file(interface, name).exists())
 }
 
-/// The current value of an attribute. If the kernel refuses, returns its error, as for the speed of
-/// an interface that has none.
+/// The current value of an attribute. If the kernel refuses, returns the kernel's error, such as
+/// for the speed of an interface that has no speed.
 pub(super) fn read(interface: &str, name: &str) -> Result<String, AttributeError> {
     let failed = |error: io::Error| {
         let code = error.raw_os_error().map_or(ErrorCode::Invalid, ErrorCode::Kernel);

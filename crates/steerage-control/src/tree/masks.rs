@@ -66,8 +66,8 @@ impl Tree {
     }
 
     fn mask_in_force(&self, queue: usize) -> CpuMask {
-        // A write sets `pending` under this lock before anything changes, so that a new mask is
-        // never shown before it takes effect.
+        // A write sets `pending` under this lock before it changes the mask or any bucket, so that
+        // a new mask is never shown before it takes effect.
         let masks = locked(&self.masks);
         let known = &masks.queues[queue];
         if masks.pending == Some(queue) {
@@ -108,7 +108,7 @@ impl Tree {
         });
         let done = done.and_then(|()| self.settle(start));
         if done.is_err() {
-            // The data path moves the buckets back as soon as it can.
+            // The data path moves the buckets back to the old mask's CPUs as soon as it can.
             if let Err(error) = self.handle.set_queue_rps_cpus(queue, &old) {
                 tracing::error!(queue, "cannot put the old mask in force again: {error}");
             }

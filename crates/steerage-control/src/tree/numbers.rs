@@ -24,7 +24,8 @@ pub(super) enum Number {
     NetdevBudget,
     NetdevBudgetUsecs,
     NetdevMaxBacklog,
-    /// Whether any queue of a device has a local page cache. A write sets all queues of the device.
+    /// Whether any queue of a device has a local page cache. A write of this number sets all queues
+    /// of the device.
     LocalPageCache(usize),
     /// The number of pages that a queue's local page cache keeps.
     LpcPages(usize),
@@ -95,7 +96,7 @@ impl Tree {
             LocalPageCache(device) => {
                 let by_default = self.default_lpc_pages();
                 for queue in &self.devices[device].queues {
-                    // A cache that already has a size keeps it.
+                    // A local page cache that already has a size keeps this size.
                     self.queue_limits(*queue, |limits| match (value, limits.lpc_pages) {
                         (0, _) => limits.lpc_pages = 0,
                         (_, 0) => limits.lpc_pages = by_default,
@@ -127,8 +128,8 @@ impl Tree {
     }
 
     /// Stores the text that was written to a number. If the number is too large, the largest
-    /// possible value is used. The write succeeds as in the kernel, and a read returns the value in
-    /// use.
+    /// possible value is used. The write succeeds, as in the kernel, and a later read returns the
+    /// value that is in use.
     pub(super) fn store_number(&self, which: Number, text: &str) -> Result<Option<Change>, AttributeError> {
         let (least, most) = which.range();
         let value = number(text).and_then(|number| usize::try_from(number).ok());

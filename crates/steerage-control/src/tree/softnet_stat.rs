@@ -11,7 +11,7 @@ pub(super) fn text(snapshot: &Snapshot) -> String {
     for cpu in &snapshot.cpus {
         let columns = [
             cpu.processed,
-            // Drops by the flow limit are included, as in the kernel.
+            // The dropped packets include drops by the flow limit, as in the kernel.
             cpu.dropped.get(DropReason::BacklogFull) + cpu.dropped.get(DropReason::FlowLimit),
             cpu.time_squeeze,
             // Columns of mechanisms that Linux no longer has.
@@ -21,13 +21,14 @@ pub(super) fn text(snapshot: &Snapshot) -> String {
             0,
             0,
             0,
-            // received_rps: how often another CPU woke this CPU.
+            // The column `received_rps`: how often another CPU woke this CPU.
             cpu.wakes_received,
             cpu.dropped.get(DropReason::FlowLimit),
             cpu.backlog,
             u64::from(cpu.cpu.0),
             // The kernel's backlog has two queues: one for waiting packets, and one for packets
-            // being processed. Our backlog is a single queue, so the second column is 0.
+            // being processed. The backlog of steerage is a single queue, so the second column is
+            // 0.
             cpu.backlog,
             0,
         ];

@@ -1,5 +1,5 @@
-//! A device's `statistics`, by the names of the kernel's `rtnl_link_stats64` (Linux,
-//! include/uapi/linux/if_link.h).
+//! The files in a device's directory `statistics`, with the names of the kernel's
+//! `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
 //!
 //! If an event cannot happen in steerage, its file reads 0. If the true count is unknown, the file
 //! does not exist.
@@ -21,7 +21,7 @@ pub(super) enum Statistic {
     RxMissed,
     TxPackets,
     TxBytes,
-    /// Packets that did not fit into the only output.
+    /// Packets that did not fit into the device, which is the only output of the instance.
     TxDropped,
     TxErrors,
     /// Events that cannot happen. The count is always 0.
@@ -44,7 +44,7 @@ const ALWAYS: &[(&str, Statistic)] = &[
 ];
 
 /// Receive errors of a wire. An interface's driver counts these errors but does not report them to
-/// us. A file and synthetic traffic have no wire, so their files read 0.
+/// steerage. A file and synthetic traffic have no wire, so their files read 0.
 const RX_OF_A_WIRE: &[&str] =
     &["rx_errors", "rx_crc_errors", "rx_frame_errors", "rx_fifo_errors", "rx_length_errors", "rx_over_errors"];
 
@@ -84,8 +84,9 @@ pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, S
     if !device.is_interface || device.outputs.is_empty() {
         all.extend(TX_OF_A_WIRE.iter().map(|name| (*name, Never)));
     }
-    // Packets that were not sent are counted at the queue that received them. Only if the instance
-    // has a single output do they certainly belong to it.
+    // Packets that were not sent are counted at the queue that received them. If the instance has a
+    // single output, all packets that were not sent belong to that output. With several outputs,
+    // the output is unknown.
     match (device.outputs.len(), outputs) {
         (0, _) => all.extend([("tx_dropped", Never), ("tx_errors", Never)]),
         (1, 1) => all.extend([("tx_dropped", TxDropped), ("tx_errors", TxErrors)]),

@@ -103,8 +103,8 @@ fn a_directory_that_others_can_change_is_refused() {
     }
     assert_eq!(fs::read_dir(&ours).unwrap().count(), 0);
 
-    // Root's own links are followed in a directory of root. In a directory where all users may
-    // write, such as /tmp, Mallory could have moved a link of root there.
+    // In a directory of root, links of root are followed. In a directory where all users may write,
+    // such as /tmp, Mallory could have moved a link of root there.
     link(&ours, &public.join("own"), 0);
     link(&ours, &scratch.join("own"), 0);
     let moved = Listening::bind(&public.join("own/x.sock"));
@@ -165,7 +165,7 @@ fn nobody_is_locked_out_of_the_socket() {
     let taken: Vec<UnixStream> = as_mallory(|| {
         let connect = |_| {
             let mut stream = UnixStream::connect(path).unwrap();
-            // An instance that refuses a client does not read its request.
+            // An instance that refuses a client does not read the request of that client.
             let _ = stream.write_all(b"{\"hello\":true}\n");
             stream.read_exact(&mut [0; 8]).unwrap();
             stream
@@ -218,7 +218,7 @@ fn nobody_is_locked_out_of_the_files() {
     assert_eq!(fs::read_to_string(&path).map_err(|error| error.to_string()), Ok("3\n".to_owned()), "{limit}");
     assert_eq!(taken.len(), OPEN_FILES_PER_USER_MAX, "{limit}");
     drop(taken);
-    // A file can be opened again after other files are closed. The kernel reports a close a little
-    // later.
+    // A file can be opened again after other files are closed. The kernel reports the close of a
+    // file a little later.
     until("a file can be opened again", || as_mallory(|| File::open(&path).is_ok()));
 }

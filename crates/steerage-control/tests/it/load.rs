@@ -22,7 +22,8 @@ const EACH: Duration = Duration::from_millis(1);
 /// On slower machines, writing stops after this time.
 const ENOUGH: Duration = Duration::from_secs(5);
 
-/// Writes masks to two queues in turn. Returns the number of masks, and the time that they took.
+/// Writes masks to two queues in turn. Returns the number of written masks, and the time that the
+/// writes took.
 fn write_masks(instance: &Instance, cpus: u32) -> (u32, Duration) {
     let mut tree = Direct(Arc::clone(&instance.tree));
     let paths = [0, 1].map(|queue| format!("sys/class/net/synthetic/queues/rx-{queue}/rps_cpus"));

@@ -123,8 +123,8 @@ fn the_page_is_the_ledger() {
     assert_eq!([page.get("steerage_apples"), page.get("steerage_apples_eaten_total")], [3.0, 2.0]);
     assert_eq!(page.get("steerage_apples_fallen_total{side=\"south\"}"), 4.0);
 
-    // All metrics are expected, except those of outputs, those that need a while to measure, and
-    // those that only some devices have.
+    // All metrics are expected, except metrics of outputs, metrics that need a while to measure,
+    // and metrics that only some devices have.
     let mut served = page.families;
     let some = ["steerage_unevenness", "steerage_cpu_distance_seconds", "steerage_device_events_total"];
     let absent = |name: &String| name.starts_with("steerage_output_") || some.contains(&name.as_str());
@@ -136,7 +136,8 @@ fn the_page_is_the_ledger() {
     assert_eq!(served, known);
 }
 
-/// A queue without frames, with counts that only its device type has, under AF_XDP's names.
+/// A queue without frames. The queue has counts that only AF_XDP devices have, with the names that
+/// AF_XDP uses.
 struct Counting(Arc<DeviceCounts>);
 
 impl RxQueue for Counting {

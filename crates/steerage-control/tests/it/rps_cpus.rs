@@ -143,7 +143,7 @@ fn a_pattern_over_1024_cpus() {
     play(&mut tree, LIST, &[("3", Ok("3")), ("0-1023:2/256", Ok("0-1")), ("256-257", Ok("")), ("1024", Err("ERANGE"))]);
 }
 
-/// Users that may not write get that error before the value is checked. Every user may read.
+/// Users that may not write get `EPERM` before the value is checked. Every user may read.
 #[test]
 fn only_root_and_the_instances_user_may_write() {
     const OWNER: u32 = 12345;
@@ -168,8 +168,8 @@ fn isolated_cpus_are_taken_out() {
     by_each_way(&instance, MASK, cases);
 }
 
-/// Offline CPUs are removed when a mask is stored. A read does not show them, and they do not
-/// return when the CPU comes online.
+/// Offline CPUs are removed when a mask is stored. A read does not show removed CPUs, and a removed
+/// CPU does not return to the mask when it comes online.
 #[test]
 fn offline_cpus_are_dropped() {
     let is_back = Arc::new(AtomicBool::new(false));

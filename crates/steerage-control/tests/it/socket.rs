@@ -127,8 +127,8 @@ fn two_writers_take_turns() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// One client sends requests and does not read, and another does not end its line. Other clients
-/// and the packets are not affected.
+/// One client sends requests and does not read the replies, and another client does not end its
+/// line. Other clients and the packets are not affected.
 #[test]
 fn a_hung_client_hangs_alone() {
     let instance = Instance::quiet(2);
@@ -147,7 +147,7 @@ fn a_hung_client_hangs_alone() {
     while instance.handle().snapshot().delivered() < before + 100 {
         thread::yield_now();
     }
-    // The end does not wait for these clients either, and disconnects them.
+    // The end of serving does not wait for these clients either, and disconnects them.
     drop(serving);
     assert!(!path.exists());
     let mut rest = Vec::new();

@@ -32,7 +32,7 @@ const CPU: usize = 12;
 const INPUT_LEN: usize = 13;
 const PROCESS_LEN: usize = 14;
 
-/// The columns of mechanisms that Linux no longer has.
+/// The columns for mechanisms that Linux no longer has.
 const UNUSED: std::ops::Range<usize> = 3..9;
 
 type Row = [u64; 15];
@@ -171,9 +171,9 @@ fn in_own_sysfs(with: impl FnOnce(&str)) {
     unmount(directory, UnmountFlags::DETACH).unwrap();
 }
 
-/// The change of the kernel's row for `cpu` in one burst. The burst runs on that same CPU, so the
-/// CPU processes no packet before the burst is over. The result is the median of five bursts,
-/// because other programs may use the network meanwhile.
+/// The change of the kernel's row for `cpu` in one burst. The sender of the burst runs on the same
+/// CPU, so this CPU processes no packet before the burst is over. The result is the median of five
+/// bursts, because other programs may use the network meanwhile.
 fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     let once = || {
         // Each burst has a new flow limit without a history.
@@ -209,7 +209,7 @@ impl RxQueue for OneByOne {
     }
 }
 
-/// Our two CPUs: CPU 0 receives, and CPU 1 gets all packets.
+/// The two CPUs of steerage: CPU 0 receives, and CPU 1 gets all packets.
 struct Ours {
     tree: Tree,
     cpus: [Softnet<Nothing, ManualClock>; 2],
@@ -301,9 +301,9 @@ fn a_full_backlog_moves_the_kernels_columns() {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT], theirs[CPU]), (1, 0, cpu as u64));
-    // The kernel drops a packet if more than `netdev_max_backlog` packets wait already, so its
-    // backlog holds one packet more than ours. The kernel also processes the datagram itself, on
-    // its way to the router.
+    // The kernel drops a packet if more than `netdev_max_backlog` packets wait already, so the
+    // kernel's backlog holds one packet more than steerage's backlog. The kernel also processes the
+    // datagram itself, on its way to the router.
     assert_eq!((ours[PROCESSED], theirs[PROCESSED]), (backlog, backlog + 1 + 1));
 }
 
@@ -322,8 +322,8 @@ fn a_flow_limit_moves_the_kernels_columns() {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT]), (1, 1));
-    // Both process far fewer packets than the backlog has room for. The kernel's count is higher by
-    // one, for the datagram itself.
+    // The kernel and steerage both process far fewer packets than the backlog has room for. The
+    // kernel's count is higher by one, for the datagram itself.
     assert_eq!(ours[PROCESSED] + 1, theirs[PROCESSED]);
 }
 
@@ -401,6 +401,7 @@ fn what_waits_is_in_the_kernels_columns() {
         assert_eq!((row[BACKLOG_LEN], row[CPU]), (row[INPUT_LEN] + row[PROCESS_LEN], cpu as u64), "{row:x?}");
         assert!((1..=most).contains(&row[BACKLOG_LEN]), "{row:x?}");
     }
-    // Our backlog has one queue, both for waiting packets and for packets being processed.
+    // The backlog of steerage has one queue, both for waiting packets and for packets being
+    // processed.
     assert_eq!((burst.row()[INPUT_LEN], burst.row()[PROCESS_LEN]), (burst.accepted, 0));
 }

@@ -10,11 +10,11 @@ use steerage::{DeviceError, LinkType};
 use steerage_netlink::Rtnetlink;
 use steerage_netlink::ethtool::Ethtool;
 
-/// libc does not have these two of linux/if_arp.h.
+/// The `libc` crate does not have these two constants of linux/if_arp.h.
 const ARPHRD_RAWIP: u16 = 519;
 const ARPHRD_IP6GRE: u16 = 823;
 
-/// An interface, as it was when it was read.
+/// The properties that an interface had when they were read.
 #[derive(Clone, Debug)]
 pub(super) struct Interface {
     pub(super) name: String,
@@ -87,8 +87,8 @@ impl Interface {
     }
 }
 
-/// Whether the interface merges received packets, by generic and by large receive offload. If the kernel does not report
-/// it, there is no note for the user.
+/// Whether the interface merges received packets, by generic and by large receive offload. If the
+/// kernel does not report the offloads, there is no note for the user.
 fn merges(name: &str) -> (bool, bool) {
     let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(name)).unwrap_or_default();
     (features.is_on("rx-gro"), features.is_on("rx-lro"))

@@ -24,7 +24,7 @@ const fn instruction(code: u16, jump_true: u8, jump_false: u8, operand: u32) -> 
 /// Accepts no frame.
 pub(super) const NOTHING: [Instruction; 1] = [instruction(RETURN, 0, 0, 0)];
 
-/// The program, or `None` if all frames are wanted uncut.
+/// The filter program, or `None` if all frames are wanted uncut.
 pub(super) fn program(direction: Direction, filter: Option<&Filter>, snaplen: Option<u32>) -> Option<Vec<Instruction>> {
     let mut program = Vec::new();
     match direction {

@@ -53,15 +53,15 @@ pub(super) struct Queue {
     /// The packets that the kernel's hashes keep together, if the kernel hashes.
     hash: Option<Affinity>,
     socket: Socket,
-    /// For the state of the interface.
+    /// The netlink socket for reading the state of the interface.
     kernel: Rtnetlink,
-    /// Reports each event of the socket only once. Otherwise a block that is still out would keep
-    /// the socket readable.
+    /// Reports each event of the socket only once. If events were reported repeatedly, a block that
+    /// is still lent would keep the socket readable.
     events: Epoll,
     ring: Ring,
     current: Option<Current>,
     /// `accepted` counts the frames that the kernel had put into the ring at the last check. `met`
-    /// counts the frames that the queue found there.
+    /// counts the frames that the queue has found in the ring.
     accepted: u64,
     met: u64,
     freezes: u64,
@@ -138,7 +138,7 @@ impl Queue {
         Ok(self.current.is_some())
     }
 
-    /// Delivers up to `room` frames of the current block. Returns how many frames it processed.
+    /// Delivers up to `room` frames of the current block. Returns how many frames were processed.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> usize {
         let Some(mut current) = self.current else { return 0 };
         let most = room.min(current.frames as usize);
@@ -157,7 +157,7 @@ impl Queue {
         walked
     }
 
-    /// Lends `count` frames directly from the ring. Returns how many frames it processed. If the
+    /// Lends `count` frames directly from the ring. Returns how many frames were processed. If the
     /// kernel's description of a frame is invalid, the rest of the block counts as processed,
     /// because later frames cannot be found.
     fn lend(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
@@ -206,7 +206,7 @@ impl Queue {
         }
     }
 
-    /// Copies `count` frames to pages. Returns how many frames it processed, like `lend`.
+    /// Copies `count` frames to pages. Returns how many frames were processed, like `lend`.
     #[cold]
     fn copy(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let (mut copied, mut met) = (0, 0);
@@ -301,11 +301,11 @@ impl Queue {
         }
     }
 
-    /// Reports how long to wait, because no block is ready.
+    /// Returns the result of a poll that found no ready block: how long to wait.
     fn drained(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         let now = out.now();
-        // Check once after frames arrived, however long the queue is idle afterwards, so that
-        // frames dropped with them are reported.
+        // Check once after frames have arrived, however long the queue is idle afterwards, so that
+        // frames that were dropped at the same time are reported.
         if self.came || self.stopping || self.link != Link::Up || now.since(self.looked) >= LOOK {
             self.look(out)?;
             // The kernel may have shown a block before the check.
@@ -318,7 +318,8 @@ impl Queue {
             if self.link == Link::Down {
                 return Ok(Polled::NotBefore(now + DOWN_LOOK));
             }
-            // Only reading the events matters: it makes the kernel report later frames.
+            // The events themselves are not needed, but only after they are read does the kernel
+            // report later frames.
             let _ = self.events.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO);
             self.came = false;
             if self.ring.is_ready() {
@@ -394,8 +395,8 @@ impl RxQueue for Queue {
     }
 
     fn stop(&mut self) -> bool {
-        // From now on the kernel puts no frame into the ring. The kernel shows the frames already
-        // there when the block's timeout expires.
+        // From now on, the kernel puts no frame into the ring. The kernel shows the frames that are
+        // already in the ring when their block's timeout expires.
         self.stopping = self.socket.attach(&program::NOTHING).is_ok();
         self.stopping
     }

@@ -4,14 +4,14 @@
 //! other blocks are free. If a block is not returned for too long, it is *rescued*: a copy replaces
 //! the block at the place from which its frames are read, and the kernel gets the block back. The
 //! frames that the kernel then puts into that block are lent from another place. If no place is
-//! free, they are copied one by one.
+//! free, these frames are copied one by one.
 //!
 //! A full ring alone is no reason for a rescue. If frames arrive faster than this queue is polled,
 //! the ring is full of frames that were not delivered yet. The lent blocks will then return soon,
 //! and a copy would only make the queue slower.
 //!
-//! An alternative is to copy the frames for a slow CPU. A rescue does not need to guess which CPU
-//! will be slow, and copies nothing while the ring has room.
+//! Another design would copy the frames for a slow CPU when they arrive. A rescue does not need to
+//! guess which CPU will be slow, and copies nothing while the ring has room.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,8 +22,8 @@ use steerage::device::{Blocks, Completions, Lending};
 use super::sys::{Frame, Memory};
 use super::{BLOCK_UNITS, BLOCKS_MIN};
 
-/// The part of a ring that should be free for the kernel: one fourth. If less is free, the block
-/// that was lent first is rescued.
+/// The part of a ring that should be free for the kernel: one fourth. If less of the ring is free,
+/// the block that was lent first is rescued.
 const FREE_PART: usize = 4;
 
 /// A block is rescued only if this part of the ring was delivered after it: one half. If the kernel
@@ -39,15 +39,16 @@ pub(super) struct Current {
     pub(super) frames: u32,
     pub(super) at: usize,
     pub(super) used: usize,
-    /// The place from which the block's frames are lent. If there is no place, the frames must be
-    /// copied.
+    /// The place from which the block's frames are lent. `None` if the frames must be copied
+    /// because no place was free.
     pub(super) place: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Block,
-    /// A copy of this many bytes. The copy is unused if no frame of the place is lent.
+    /// The place shows a copy of this many bytes. The copy is unused if no frame of the place is
+    /// lent.
     Copy(usize),
 }
 
@@ -83,7 +84,7 @@ impl Ring {
         }
     }
 
-    /// The ring's memory, from which frames are lent. Can be taken only once.
+    /// The ring's memory, from which frames are lent. `blocks` can be called only once.
     pub(super) fn blocks(&mut self) -> io::Result<Blocks> {
         self.memory.blocks()
     }
@@ -132,8 +133,8 @@ impl Ring {
         Some(Current { block, frames: filled.frames, at: filled.first, used, place })
     }
 
-    /// Shows the block in the first free place, if there is one. Places that were used before come
-    /// first, so that the memory of their copies becomes free.
+    /// Makes the first free place show the block. Places that were used before are first in the
+    /// order, so that the memory of their copies becomes free.
     #[cold]
     fn show(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>, block: usize) {
         let is_free = |place: &usize| self.shows[*place] != Shown::Block && blocks.out(*place) == 0;

@@ -1,8 +1,9 @@
 //! Sends through an interface with packet sockets, one packet per system call. docs/outputs.md is
 //! the user's guide.
 //!
-//! `sendmmsg` would send 64 packets per call, which costs 6 to 9 % less. But its messages can name
-//! an interface other than the socket's bound interface, and the sandbox cannot see that.
+//! `sendmmsg` would send 64 packets per call, which costs 6 to 9 % less. But the messages of
+//! `sendmmsg` can name an interface other than the socket's bound interface, and the sandbox cannot
+//! see that interface.
 
 use std::io;
 use std::num::NonZero;
@@ -99,7 +100,7 @@ impl AfPacketOutput {
         qdisc_bypass: bool;
         /// Whether [super-frames](steerage::Packet::offload) are sent whole, and consecutive
         /// packets of a flow within a batch leave as one. If the interface cannot cut super-frames,
-        /// the kernel does. Without this option, steerage cuts them. Default: no.
+        /// the kernel cuts them. Without this option, steerage cuts super-frames. Default: no.
         offloads: bool;
     }
 
@@ -116,8 +117,8 @@ impl AfPacketOutput {
             let advice = "use the Ethernet or IP interface above or below it";
             return Err(self.error("send by the interface", cause).advise(advice));
         }
-        // Create the sockets now. Later, the process may lack the permission or be in another
-        // namespace.
+        // Create the sockets now. Later, the process may no longer have the permission, or may be
+        // in another namespace.
         let open = || Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION));
         let mut sockets = Vec::new();
         if interface.link == LinkType::ETHERNET {
@@ -182,10 +183,10 @@ struct Send {
     name: String,
     link: LinkType,
     sockets: Sockets,
-    /// The super-frames that the kernel accepts. If set, each packet needs a header with its
-    /// offload.
+    /// The super-frames that the kernel accepts. With `Some`, each packet needs a header that
+    /// describes its offload.
     whole: Option<Arc<Whole>>,
-    /// Whether the interface was deleted and a CPU has reported that.
+    /// Whether the interface was deleted and a CPU has reported the deletion.
     gone: Arc<AtomicBool>,
 }
 

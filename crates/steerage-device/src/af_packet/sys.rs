@@ -128,7 +128,7 @@ impl Socket {
         self.set(libc::SOL_PACKET, option, &request)
     }
 
-    /// Skips outgoing frames before they cost anything. Since Linux 4.20.
+    /// Skips outgoing frames before they cost anything. Linux supports this option since 4.20.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
     }

@@ -1,6 +1,6 @@
 //! An assembler for eBPF, with labels for jumps.
 //!
-//! It has the instruction set of RFC 9669, but only the instructions that the program uses.
+//! The assembler has only those instructions of RFC 9669 that the program uses.
 
 /// One instruction, with the layout of the kernel's `struct bpf_insn`.
 #[repr(C)]
@@ -14,8 +14,8 @@ pub(super) struct Instruction {
     immediate: i32,
 }
 
-/// A register. `R0` holds the result of a call. `R1` to `R5` are the arguments of a call, which
-/// destroys them. `R10` is the frame pointer.
+/// A register. `R0` holds the result of a call. `R1` to `R5` are the arguments of a call, and the
+/// call destroys their values. `R10` is the frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Register(u8);
 
@@ -38,7 +38,7 @@ pub(super) enum Size {
     Double = 0x18,
 }
 
-/// The condition of a jump. It compares 32 bits of a register with a number.
+/// The condition of a jump. The jump compares 32 bits of a register with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     Equal = 0x10,
@@ -49,7 +49,7 @@ pub(super) enum When {
     Below = 0xa0,
 }
 
-/// A position in the program, which may not be known yet.
+/// A position in the program. The position may not be known yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label(usize);
 
@@ -63,7 +63,8 @@ const AND: u8 = 0x57;
 const SHIFT_LEFT: u8 = 0x67;
 const MOVE: u8 = 0xb7;
 const MOVE_REGISTER: u8 = 0xbf;
-/// Converts between network order and host order. Both directions are the same operation.
+/// Converts between network order and host order. The conversion in both directions is the same
+/// operation.
 const TO_NETWORK: u8 = 0xdc;
 const JUMP: u8 = 0x05;
 const JUMP_EQUAL: u8 = 0x15;
@@ -98,7 +99,7 @@ impl Assembler {
         Label(self.labels.len() - 1)
     }
 
-    /// Puts the label here.
+    /// Sets the position of the label to the current end of the program.
     pub(super) fn bind(&mut self, label: Label) {
         self.labels[label.0] = Some(self.instructions.len());
     }

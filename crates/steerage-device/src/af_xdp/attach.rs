@@ -1,5 +1,6 @@
 //! Attaches the program to its interface, in native or generic mode, and with or without the card's
-//! hash. If another program is attached already, it is replaced only if the user asks for that.
+//! hash. If another program is attached already, that program is replaced only if the user asks for
+//! the replacement.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -19,8 +20,8 @@ use crate::device_hash::DeviceHash;
 #[cfg(test)]
 mod tests;
 
-/// The first and the last time that steerage waits for the program of an ended steerage process to
-/// go. The kernel removes the program when it has time.
+/// The first and the longest wait for the kernel to remove the program of a steerage process that
+/// has ended. The kernel removes the program some time after the process has ended.
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 const WAIT_LAST: Duration = Duration::from_millis(512);
 
@@ -31,7 +32,7 @@ const LOG_BYTES: usize = 1 << 16;
 const HASH_FUNCTION: &str = "bpf_xdp_metadata_rx_hash";
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
-/// The program, attached to its interface.
+/// The XDP program, attached to an interface.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) sockets: Map,
@@ -87,7 +88,7 @@ pub(super) fn attach(
 
 /// Why the program could not be attached.
 enum Refused {
-    /// Another mode would fail too.
+    /// An error because of which another mode would fail too.
     For(DeviceError),
     Mode(io::Error),
 }
@@ -102,8 +103,8 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Attaches the program in this mode. Uses the hash if it is wanted and available, and returns
-    /// whether it does.
+    /// Attaches the program in this mode. The program uses the hash if the hash is wanted and
+    /// available. The second result is true if the program uses the hash.
     fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(Link, bool), Refused> {
         if self.wants_hash {
             match self.with_hash(mode) {
@@ -160,8 +161,9 @@ impl Attempt<'_> {
         self.options.error("load an XDP program", cause).advise(PERMISSION)
     }
 
-    /// Attaches the program. If another program is there, this replaces it if the user wants that,
-    /// or waits if it is an old one of steerage.
+    /// Attaches the program. If another program is attached, `attach` replaces that program if the
+    /// user wants this. If the other program is an old program of steerage, `attach` waits until it
+    /// is removed.
     fn attach(&self, program: &Program, mode: sys::Mode) -> Result<Link, Refused> {
         let mut wait = WAIT_FIRST;
         loop {
@@ -177,8 +179,8 @@ impl Attempt<'_> {
             let ours = there.as_ref().is_none_or(|(_, program)| program.is_ours());
             match there {
                 _ if wait > WAIT_LAST => return Err(Refused::For(self.occupied(there, error))),
-                // The old program goes with its process. If it stays, that process is alive and
-                // owns the queues.
+                // The kernel removes the old program when its process ends. If the old program
+                // stays, its process is alive and owns the queues.
                 _ if ours => {}
                 Some((there, _)) if self.options.replace => self.take_away(there).map_err(Refused::For)?,
                 _ => return Err(Refused::For(self.occupied(there, error))),

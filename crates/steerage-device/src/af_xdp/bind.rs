@@ -13,7 +13,7 @@ use super::sys::{How, InterfaceQueue};
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 const WAIT_LAST: Duration = Duration::from_millis(512);
 
-/// The most bytes of a page that the kernel uses for a frame.
+/// The maximum number of bytes of a page that the kernel uses for a frame.
 pub(super) fn chunk_bytes(region: &Region) -> u32 {
     region.page_bytes().min(CHUNK_BYTES_MAX) as u32
 }
@@ -30,8 +30,8 @@ pub(super) fn not_bound(name: &str, operation: &'static str, place: InterfaceQue
     DeviceError::new(name, operation, cause).advise("stop the program that has it")
 }
 
-/// Binds in the first of these ways that works. The last owner of the queue may still hold it for a
-/// moment.
+/// Binds the socket in the first of these ways that works. Tries repeatedly, because the previous
+/// owner of the queue may still hold the queue for a moment.
 pub(super) fn bind(ways: &[How], mut try_to: impl FnMut(How) -> io::Result<()>) -> io::Result<How> {
     let (mut ways, mut wait) = (ways.iter().copied(), WAIT_FIRST);
     let mut how = ways.next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The parts that the queues of an interface share: the program, and the sockets, which are bound
-//! together.
+//! What the queues of an interface share: the XDP program, and the sockets, which are all bound at
+//! the same time.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -34,13 +34,14 @@ pub(super) struct Device {
     copies: bool,
     first_queue: u32,
     namespace: Namespace,
-    /// The senders of the same interface. They use the same memory, and share the completion ring
-    /// of their queue.
+    /// The senders of the same interface. The senders use the same memory as the receivers, and
+    /// share the completion ring of their queue.
     pub(super) senders: Mutex<Weak<TxSockets>>,
     sockets: Mutex<Sockets>,
 }
 
-/// The interfaces that this process takes packets from. It is locked when one is opened.
+/// The interfaces that this process takes packets from. The list is locked while an interface is
+/// opened.
 static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 
 /// The sockets of the queues, until each queue has taken its own.
@@ -48,7 +49,7 @@ static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 struct Sockets {
     unbound: Vec<Socket>,
     ready: Vec<Option<OpenSocket>>,
-    /// Whether they were bound so that a frame may arrive in several chunks.
+    /// Whether the sockets were bound so that a frame may arrive in several chunks.
     several: bool,
 }
 
@@ -107,8 +108,9 @@ impl Device {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// The necessary size of a page after steerage's headroom, in bytes. It allows for the kernel's
-    /// headroom, which is longer. A frame longer than a chunk needs several pages.
+    /// The necessary size of a page after steerage's headroom, in bytes. The size allows for the
+    /// kernel's headroom, which is longer than steerage's headroom. A frame longer than a chunk
+    /// needs several pages.
     pub(super) fn frame_bytes_max(&self) -> usize {
         let chunk_bytes = (HEADROOM_BYTES + self.frame_bytes + TAILROOM).clamp(PAGE_BYTES_MIN, CHUNK_BYTES_MAX);
         chunk_bytes - HEADROOM - TAILROOM
@@ -119,13 +121,13 @@ impl Device {
         self.frame_bytes.div_ceil(CHUNK_BYTES_MAX - HEADROOM_BYTES).min(SEGMENTS_MAX)
     }
 
-    /// Whether a frame that does not fit into one chunk arrives in several chunks. This is known
-    /// after the sockets are bound.
+    /// Whether a frame that does not fit into one chunk arrives in several chunks. The answer is
+    /// known after the sockets are bound.
     pub(super) fn takes_several(&self) -> bool {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).several
     }
 
-    /// The socket of that queue, with these pages.
+    /// The socket of queue `number`, which receives into the pages of `region`.
     pub(super) fn ready(&self, number: u32, region: &Arc<Region>) -> Result<OpenSocket, DeviceError> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         if !sockets.unbound.is_empty() {
@@ -170,8 +172,8 @@ impl Device {
         Ok((ready, how))
     }
 
-    /// Binds the first socket: without a copy if possible, and with frames of several parts if
-    /// possible. Otherwise it falls back.
+    /// Binds the first socket: without a copy if possible, and with frames of several chunks if
+    /// possible. If binding fails, tries to bind with a copy or without frames of several chunks.
     fn bind_first(
         &self,
         socket: &OpenSocket,
@@ -180,8 +182,8 @@ impl Device {
         backing: Backing,
     ) -> Result<How, DeviceError> {
         // A device writes to physical addresses, and only huge pages are contiguous there. The
-        // kernel skips a chunk that crosses the border of two huge pages. That is about 1 in 900,
-        // and such a chunk stays posted to the end.
+        // kernel skips a chunk that crosses the border of two huge pages. About 1 chunk in 900
+        // crosses such a border, and stays posted until the socket is closed.
         let tries = !self.copies && self.program.mode == sys::Mode::Native && backing == Backing::HugePages;
         let fits_one = self.frame_bytes <= chunk - HEADROOM_BYTES;
         let all = [(true, true), (true, false), (false, true), (false, false)];

@@ -13,7 +13,8 @@ pub(super) fn look(name: &str) -> io::Result<Link> {
     Rtnetlink::open()?.link(name)
 }
 
-/// The queues of the interface. If the driver or the kernel does not report them, there is one, which does both.
+/// The queues of the interface. If the driver or the kernel does not report the queues, the result
+/// is one queue that both receives and sends.
 pub(super) fn queues(name: &str) -> Channels {
     let channels = Ethtool::open().and_then(|mut ethtool| ethtool.channels(name)).unwrap_or_default();
     let is_reported = channels.receiving() > 0 && channels.sending() > 0;

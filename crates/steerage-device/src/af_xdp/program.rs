@@ -1,8 +1,8 @@
-//! The XDP program. It sends wanted frames to the socket of their queue, leaves all other frames to
-//! the kernel, and counts both.
+//! The XDP program. The program sends wanted frames to the socket of their queue, leaves all other
+//! frames to the kernel, and counts the frames of both groups.
 //!
 //! The program reads the headers once, stores on its stack the values that the tests need, and runs
-//! the tests. It writes only the hash in front of the frame, and drops nothing.
+//! the tests. The program writes only the hash in front of the frame, and drops no frames.
 
 use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
 
@@ -12,14 +12,15 @@ use super::take::{Kind, Prefix, Take, Test, Way};
 /// The bytes that the hash and its mark use in front of a frame. The kernel requires a multiple of
 /// 4.
 pub(super) const META_BYTES: usize = 8;
-/// The mark after the hash, if there is a hash. The headroom of a page does not contain it
-/// accidentally, and posting clears an old one.
+/// The mark after the hash, if there is a hash. The headroom of a page does not contain the mark
+/// accidentally, and an old mark is cleared when the page is posted.
 pub(super) const META_HASHED: u32 = 0x5e_e2_a6_e1;
 
 /// How many IPv6 extension headers the program skips to find the ports. RFC 8200, 4.1, has a use
-/// for seven, but more than two are not seen in practice. Each costs instructions.
+/// for seven extension headers, but packets with more than two do not occur in practice. Each
+/// extension header costs instructions.
 const EXTENSIONS_MAX: usize = 4;
-/// How many VLAN tags the program skips: an outer and an inner one (IEEE 802.1ad).
+/// How many VLAN tags the program skips: an outer tag and an inner tag (IEEE 802.1ad).
 const TAGS_MAX: usize = 2;
 
 // Offsets on the stack, from the frame pointer.
@@ -50,13 +51,13 @@ const IPV6: u32 = 2;
 const ARP: u32 = 4;
 const NEIGHBOUR_DISCOVERY: u32 = 8;
 const HAS_PORTS: u32 = 16;
-/// The frame is a fragment, or may be one because it has more extension headers than the program
-/// reads. A card may give the fragments of a datagram different hashes.
+/// The frame is a fragment, or may be a fragment because the frame has more extension headers than
+/// the program reads. A card may give the fragments of a datagram different hashes.
 const FRAGMENT: u32 = 32;
 
-/// All encode their length in the same way.
+/// The IPv6 extension headers that encode their length in the same way.
 const IPV6_OPTIONS: [u8; 3] = [protocol::HOP_BY_HOP, protocol::ROUTING, protocol::DESTINATION];
-/// Their headers begin with the ports.
+/// The protocols whose headers begin with the ports.
 const WITH_PORTS: [u8; 5] = [protocol::TCP, protocol::UDP, protocol::DCCP, protocol::SCTP, protocol::UDP_LITE];
 
 /// The maps and the function that the program uses.
@@ -64,11 +65,11 @@ const WITH_PORTS: [u8; 5] = [protocol::TCP, protocol::UDP, protocol::DCCP, proto
 pub(super) struct Maps {
     /// The descriptor of the map from queue to socket.
     pub(super) sockets: i32,
-    /// The descriptor of the map of counters. For queue q, counter 2q counts taken frames, and 2q +
-    /// 1 passed ones.
+    /// The descriptor of the map of counters. For queue q, counter 2q counts the frames that the
+    /// program takes, and counter 2q + 1 counts the frames that it leaves to the kernel.
     pub(super) counters: i32,
-    /// The number of the kernel's function that returns a frame's hash, if the program should call
-    /// it.
+    /// The number of the kernel's function that returns a frame's hash. `None` if the program does
+    /// not call this function.
     pub(super) hash_function: Option<u32>,
 }
 
@@ -153,8 +154,8 @@ fn parse_ipv4(asm: &mut Assembler, transport: Label, decide: Label) {
         asm.load(Size::Word, R1, R7, from);
         asm.store(Size::Word, FRAME, to, R1);
     }
-    // The packet is a fragment. No fragment has ports here, so that all fragments of a datagram
-    // stay together.
+    // The packet is a fragment. The program ignores the ports of all fragments, so that all
+    // fragments of a datagram stay together.
     asm.load(Size::Half, R1, R7, 6);
     let (fragment, whole) = (asm.label(), asm.label());
     asm.jump_if(R1, When::AnyOf, half(ipv4::FRAGMENT), fragment);
@@ -300,7 +301,8 @@ fn check_address(asm: &mut Assembler, address: &Prefix, at: i16, no: Label) {
     }
 }
 
-/// Runs the test for one direction. If no direction is given, either may pass.
+/// Runs the test for one direction. If no direction is given, the frame passes if the test succeeds
+/// in either direction.
 fn either(asm: &mut Assembler, way: Option<Way>, otherwise: Label, test: impl Fn(&mut Assembler, usize, Label)) {
     match way {
         Some(Way::Source) => test(asm, 0, otherwise),
@@ -333,8 +335,8 @@ fn bit(kind: Kind) -> u32 {
 }
 
 /// Writes the device's hash and its mark in front of the frame, or zeros if the device has no hash.
-/// Writes nothing for fragments and for packets other than IP. The bytes in front of those are zero
-/// already, and steerage hashes them.
+/// Writes nothing for fragments and for packets other than IP. The bytes in front of such frames
+/// are zero already, and steerage computes the hash of such frames.
 fn note_hash(asm: &mut Assembler, function: u32) {
     let (redirect, none, whole) = (asm.label(), asm.label(), asm.label());
     asm.load(Size::Word, R1, FRAME, KIND);
@@ -370,7 +372,7 @@ fn place(asm: &mut Assembler, to: Register, at: i16) {
     asm.add(to, at.into());
 }
 
-/// Sends the frame to the queue's socket, or to the kernel if the queue has none. R9 is the
+/// Sends the frame to the queue's socket, or to the kernel if the queue has no socket. R9 is the
 /// resulting action.
 fn redirect(asm: &mut Assembler, sockets: i32) {
     asm.load_map(R1, sockets);

@@ -31,11 +31,11 @@ const LOOK: Duration = Duration::from_millis(5);
 /// one counter per CPU for each read.
 const COUNTERS_LOOK: Duration = Duration::from_secs(1);
 
-/// How soon the queue checks for pages again if almost none is posted. Without posted pages, no
-/// frame arrives that could wake the CPU.
+/// How soon the queue checks for free pages again if almost no page is posted. Without posted
+/// pages, no frame arrives that could wake the CPU.
 const PAGES_LOOK: Duration = Duration::from_micros(100);
 
-/// Up to this many posted pages count as almost none.
+/// Up to this many posted pages count as almost no posted page.
 const POSTED_FEW: usize = 16;
 
 /// The stage of a queue's life.
@@ -47,8 +47,8 @@ enum Stage {
     Ready(OpenSocket),
     /// Frames go to the socket.
     Open(OpenSocket),
-    /// Frames no longer go to the socket. After the queue has handed over the remaining frames, it
-    /// ends, with the error if there is one.
+    /// Frames no longer go to the socket. The queue ends after it has handed over the remaining
+    /// frames. With `Some`, the queue ends with this error.
     Ending(OpenSocket, Option<DeviceError>),
     Ended,
 }
@@ -61,8 +61,8 @@ struct Begun {
     hash: Option<FlowHash>,
 }
 
-/// The kernel's counts for a socket besides lost frames, by the kernel's names (Linux, net/core/xsk
-/// of ynl and `struct xdp_statistics`).
+/// The kernel's counts for a socket, in addition to lost frames, with the kernel's names (Linux,
+/// net/core/xsk of ynl and `struct xdp_statistics`).
 ///
 /// A frame is lost if the rx ring is full. Each time that the fill ring is empty, a frame is lost
 /// or has to wait. An invalid descriptor in the fill ring is a page that the kernel does not use.
@@ -79,7 +79,7 @@ pub(super) struct Queue {
     events: Epoll,
     /// Reports changes of the interface.
     changes: Changes,
-    /// Fires every second. Nothing else reports that the program was taken away.
+    /// A timer that fires every second, because no event reports that the program was detached.
     seconds: TimerFd,
     /// Whether the program was missing at the last check.
     missing: bool,
@@ -150,7 +150,7 @@ impl Queue {
                 break;
             };
             if self.hash.is_some() {
-                // Clear old bytes in this place, because they are not a hash.
+                // Clear the old bytes in front of the frame, because they are not a hash.
                 let before = HEADROOM_BYTES - META_BYTES..HEADROOM_BYTES;
                 out.page_mut(&mut page).get_mut(before).into_iter().for_each(|before| before.fill(0));
             }
@@ -164,7 +164,8 @@ impl Queue {
         }
     }
 
-    /// Takes the frames that have arrived, up to the budget. Returns whether there may be more.
+    /// Takes the frames that have arrived, up to the budget. Returns whether more frames may have
+    /// arrived.
     fn receive(&mut self, out: &mut Completions<'_>, budget: usize) -> bool {
         let (Stage::Open(ready) | Stage::Ending(ready, _)) = &mut self.stage else { return false };
         let filled = ready.filled();
@@ -210,7 +211,7 @@ impl Queue {
         }
         let mut last = None;
         if !self.changes.read(&mut |change| last = Some(change)) {
-            // The next change brings the whole state.
+            // The next message about a change contains the whole state.
             tracing::debug!(device = %self.device.name, "changes were missed");
         }
         match last {
@@ -225,9 +226,9 @@ impl Queue {
         Ok(())
     }
 
-    /// Checks whether the program is still attached. If it is not, other software removed it, or
-    /// the interface is going away. In the latter case, netlink reports the deletion before the
-    /// next look.
+    /// Checks whether the program is still attached. If the program is not attached, other software
+    /// removed it, or the interface is being deleted. Netlink reports the deletion of the interface
+    /// before the next check.
     fn look_for_program(&mut self) -> Result<(), DeviceError> {
         let is_there = self.device.program.link.is_attached();
         let is_there = is_there.map_err(|e| self.device.error("look for the XDP program", e))?;
@@ -301,7 +302,7 @@ impl Queue {
     }
 
     /// Ends the queue after it has handed over all frames. Counts the lost frames and takes the
-    /// pages back.
+    /// pages back from the socket.
     fn settle(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         self.count_lost(out)?;
         let Stage::Ending(ready, why) = std::mem::replace(&mut self.stage, Stage::Ended) else {
@@ -451,7 +452,7 @@ fn push(out: &mut Completions<'_>, page: Page, offset: u32, len: usize, hash: Op
     out.push(frame, len);
 }
 
-/// The hash in front of the frame, if the program wrote one.
+/// The hash in front of the frame, if the XDP program wrote a hash.
 fn hash_before(out: &Completions<'_>, page: &mut Page, offset: u32) -> Option<FlowHash> {
     let offset = offset as usize;
     let before: &[u8; META_BYTES] = out.page_mut(page).get(..offset)?.last_chunk()?;

@@ -29,21 +29,21 @@ use crate::options::{SpecError, setters};
 #[cfg(test)]
 mod tests;
 
-/// How many bytes a socket may have in flight, as the kernel counts them. For a full ring, that is
-/// about 1 KiB per short frame.
+/// How many bytes a socket may have in flight, as the kernel counts them. For a full ring, this
+/// limit is about 1 KiB per short frame.
 const SEND_BUFFER: i32 = 4 << 20;
 
-/// The most parts of a frame. The kernel's `MAX_SKB_FRAGS` is 17.
+/// The maximum number of descriptors of a frame. The kernel's limit, `MAX_SKB_FRAGS`, is 17.
 const PARTS_MAX: usize = 16;
 
 /// How often `kick` repeats its system call if the kernel takes nothing. The kernel takes 32
-/// descriptors per call, so it needs at most three calls for a batch.
+/// descriptors per call, so a batch needs at most three calls.
 const STUCK_MAX: u32 = 2;
 
 /// The size of a huge page, which is the longest memory that is contiguous for a device.
 const PIECE_BYTES: u64 = 2 << 20;
 
-/// The interface to send by, and the options for it.
+/// The interface to send through, and the options for sending.
 ///
 /// ```no_run
 /// use steerage_device::af_xdp::AfXdpOutput;
@@ -94,17 +94,17 @@ impl AfXdpOutput {
         /// How many packets each CPU may have in flight: a power of two, [`RING_MIN`] to
         /// [`RING_MAX`].
         ring: u32;
-        /// How many CPUs may send through the interface. Default: all of this machine.
+        /// How many CPUs may send through the interface. Default: all CPUs of this machine.
         cpus: usize;
     }
 
-    /// Prepares sending. If packets are taken from the interface too, open the input before the
-    /// output. When the instance is built, the kernel pins its pages, as
-    /// [`AfXdpOptions::open`](super::AfXdpOptions::open) says.
+    /// Prepares sending. If the program also receives from the interface with AF_XDP, open the
+    /// input before the output. When the instance is built, the kernel pins the instance's pages,
+    /// as [`AfXdpOptions::open`](super::AfXdpOptions::open) says.
     ///
     /// # Errors
     /// [`DeviceError`] if the interface does not exist, its type is not supported, or the process
-    /// may not send by it.
+    /// may not send through it.
     pub fn open(&self) -> Result<Output, DeviceError> {
         let interface = interface::look(&self.interface)
             .map_err(|e| self.error("look at the interface", e).advise("`ip link` lists the interfaces there are"))?;
@@ -119,7 +119,8 @@ impl AfXdpOutput {
         let mut sockets = Vec::with_capacity(self.cpus);
         for _ in 0..self.cpus {
             let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
-            // Without the permission, the socket may have fewer bytes in flight.
+            // Without the permission to raise this limit, the socket may have fewer bytes in
+            // flight.
             let _ = socket.set_send_buffer(SEND_BUFFER);
             sockets.push(socket);
         }
@@ -162,8 +163,8 @@ struct SendQueue {
     unsaid: u32,
     /// Whether the interface was down at the last send. The ring then fills with void descriptors.
     down: bool,
-    /// Addresses of packets that were not sent after all. Their pages return at the next check for
-    /// sent packets.
+    /// Addresses of packets that were put into the ring but then not sent. The pages of these
+    /// packets return at the next check for sent packets.
     voided: Vec<u64>,
 }
 
@@ -173,7 +174,7 @@ impl SendQueue {
         self.region.page_bytes() - HEADROOM
     }
 
-    /// The most parts of a frame.
+    /// The maximum number of descriptors of a frame.
     fn parts_max(&self) -> usize {
         if self.bound.how.several { PARTS_MAX } else { 1 }
     }
@@ -200,8 +201,8 @@ impl SendQueue {
         shared.in_flight.collect(*nth, |page| free.push(page));
     }
 
-    /// Puts a packet into the ring. It swaps the packet's own pages into the ring if possible, and
-    /// otherwise copies the packet. Returns false if there is no room.
+    /// Puts a packet into the ring. Swaps the packet's own pages into the ring if possible, and
+    /// otherwise copies the packet. Returns false if the ring has no room.
     fn put(&mut self, mut packet: OutgoingPacket<'_>, len: usize) -> bool {
         let parts: usize = packet.segments().map(|segment| self.parts(segment.len())).sum();
         // If the kernel does not copy, this code copies, because only the pages in `free` are known
@@ -229,7 +230,7 @@ impl SendQueue {
         len.div_ceil(self.bound.chunk_bytes as usize)
     }
 
-    /// Copies a packet, into one page if it fits.
+    /// Copies a packet into one page, or into several pages if the packet does not fit into one.
     fn copy_of(&mut self, packet: &OutgoingPacket<'_>, len: usize) -> Option<Completion> {
         if self.free.len() < len.div_ceil(self.room()) {
             return None;
@@ -285,8 +286,8 @@ impl SendQueue {
         count > 0
     }
 
-    /// Marks a page as in flight. Returns its address. All pages here belong to the one region, so
-    /// each has an address.
+    /// Marks a page as in flight. Returns its address. All pages here belong to the same region, so
+    /// each page has an address.
     fn post(&mut self, page: Page, len: usize) -> Option<u64> {
         match self.bound.shared.in_flight.post(self.bound.nth, page, self.parts(len)) {
             Ok(address) => Some(address),
@@ -307,9 +308,9 @@ impl SendQueue {
         self.bound.sender.push(address, len as u32, goes_on);
     }
 
-    /// Has the kernel take the pushed descriptors. If the kernel copies, descriptors that it does
-    /// not take now are not sent at all. If they stayed in the ring, another CPU's later packets of
-    /// the same flow could overtake them.
+    /// Makes the kernel take the pushed descriptors. If the kernel copies, descriptors that the
+    /// kernel does not take now are not sent at all. If they stayed in the ring, another CPU's
+    /// later packets of the same flow could overtake them.
     fn kick(&mut self, sent: &mut Sent) -> io::Result<()> {
         if self.bound.how.zero_copy {
             return if self.bound.sender.needs_wakeup() { self.bound.sender.kick().or_else(later) } else { Ok(()) };
@@ -363,7 +364,8 @@ impl SendQueue {
         }
     }
 
-    /// Voids the descriptors that the kernel has not taken yet. Returns how many packets they were.
+    /// Voids the descriptors that the kernel has not taken yet. Returns the number of packets that
+    /// these descriptors were for.
     fn void(&mut self, sent: &mut Sent) -> u64 {
         let mut packets = 0;
         for nth in self.unsaid..self.bound.sender.waiting() {
@@ -380,7 +382,8 @@ impl SendQueue {
     }
 }
 
-/// Ignores the error if the driver has no time now. The driver checks the ring again on its own.
+/// Ignores the error which says that the driver is busy. The driver checks the ring again on its
+/// own.
 fn later(error: io::Error) -> io::Result<()> {
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOBUFS | libc::ENETDOWN) => Ok(()),
@@ -389,8 +392,8 @@ fn later(error: io::Error) -> io::Result<()> {
 }
 
 impl Send {
-    /// The length of a packet that can be sent. It is complete, has an Ethernet header, and is not
-    /// longer than the MTU. An error is the outcome of the packet.
+    /// The length of a packet that can be sent. Such a packet is complete, has an Ethernet header,
+    /// and is not longer than the MTU. The error is the outcome of a packet that cannot be sent.
     fn sendable(&self, received: &Received<'_>, longest: usize) -> Result<usize, Outcome> {
         sendable(received, received.link == LinkType::ETHERNET)?;
         let len = received.total_len;

@@ -46,7 +46,7 @@ const SO_BUSY_POLL_BUDGET: c_int = 70;
 const MEMBARRIER_CMD_GLOBAL: c_int = 1;
 
 /// The smallest ring. The kernel requires a completion ring even for sockets that only receive, and
-/// a fill ring for those that only send.
+/// a fill ring even for sockets that only send.
 pub(super) const FEWEST: u32 = 2;
 
 /// The kernel's counts since the socket was created: `struct xdp_statistics`.
@@ -107,9 +107,9 @@ pub(super) struct InterfaceQueue {
 /// How the memory of a socket is divided.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
-    /// How many descriptors each ring of the socket has. A power of two.
+    /// The number of descriptors in each ring of the socket: a power of two.
     pub(super) ring: u32,
-    /// The most bytes that the kernel writes to a page.
+    /// The maximum number of bytes that the kernel writes to a page.
     pub(super) chunk_bytes: u32,
 }
 
@@ -140,8 +140,9 @@ impl Socket {
         socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0).map(Self)
     }
 
-    /// Makes receivers poll the driver, for this long at a time and for this many frames. This
-    /// takes CAP_NET_ADMIN, which is given up before sockets are bound.
+    /// Makes receivers poll the driver, for this long at a time and for this many frames. Busy
+    /// polling takes CAP_NET_ADMIN, so it must be set up before the process gives up its
+    /// privileges.
     pub(super) fn busy_poll(&self, time: Duration, budget: u32) -> io::Result<()> {
         let micros = time.as_micros().clamp(1, i32::MAX as u128) as c_int;
         self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
@@ -149,8 +150,8 @@ impl Socket {
         self.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
     }
 
-    /// Uses the pages of `region`. Registers them with the kernel unless another socket has done
-    /// so.
+    /// Uses the pages of `region`. Registers these pages with the kernel unless another socket has
+    /// registered them.
     pub(super) fn with_memory(self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<OpenSocket> {
         let (rx, fill) = self.prepare(region, shape, rings)?;
         Ok(OpenSocket { rx, fill, posted: Posted::new(Arc::clone(region)), socket: self })
@@ -229,8 +230,8 @@ impl Socket {
 /// An AF_XDP socket with its rings and its memory.
 ///
 /// The kernel writes to the pages whose addresses are in the fill ring. Each such page is in
-/// `posted`, so no other code has it. It leaves `posted` only when the kernel returns it through
-/// the rx ring, or when the socket is closed.
+/// `posted`, so no other code has it. A page leaves `posted` only when the kernel returns the page
+/// through the rx ring, or when the socket is closed.
 #[derive(Debug)]
 pub(super) struct OpenSocket {
     rx: Ring<Descriptor>,
@@ -247,8 +248,8 @@ impl AsFd for OpenSocket {
 }
 
 impl OpenSocket {
-    /// Starts to receive from a queue. If several sockets share a memory, all but the first name
-    /// the first one in `shared`.
+    /// Starts to receive from a queue. If several sockets share a memory, `shared` is the first of
+    /// these sockets. For the first socket itself, `shared` is `None`.
     pub(super) fn bind(&self, place: InterfaceQueue, how: How, shared: Option<&Self>) -> io::Result<()> {
         self.socket.bind(place, how, shared.map(Self::as_fd))
     }
@@ -290,7 +291,7 @@ impl OpenSocket {
     }
 
     /// The next filled page. `Err` means a descriptor with an address that was not posted. The
-    /// caller should skip it.
+    /// caller should skip such a descriptor.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Result<FilledChunk, BadAddress>> {
         let Descriptor { address, len, options } = self.rx.pop()?;
@@ -331,8 +332,9 @@ impl OpenSocket {
         self.socket.is_zero_copy()
     }
 
-    /// Closes the socket. Returns the pages that it had. A zero-copy socket returns none: its
-    /// driver may still write to the pages, so they stay out of use until the memory is freed.
+    /// Closes the socket. Returns the pages that the socket had. A zero-copy socket returns no
+    /// pages: its driver may still write to the pages, so they stay out of use until the memory is
+    /// freed.
     pub(super) fn close(self) -> Option<Posted> {
         let zero_copy = self.is_zero_copy();
         let Self { rx, fill, posted, socket } = self;

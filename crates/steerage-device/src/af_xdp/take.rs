@@ -4,14 +4,15 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// The most tests of an expression. Each test has at most 20 instructions, and a jump reaches
-/// across 32,767.
+/// The maximum number of tests in an expression. Each test has at most 20 instructions, and a jump
+/// reaches across 32,767 instructions.
 pub const TESTS_MAX: usize = 256;
 
 /// How many characters of an invalid word an error shows.
 const SHOWN_CHARS_MAX: usize = 40;
 
-/// The expression for frames to take. It matches a frame if at least one clause does.
+/// The expression for frames to take. The expression matches a frame if at least one clause matches
+/// the frame.
 ///
 /// ```
 /// use steerage_device::af_xdp::{Take, TakeError};
@@ -23,7 +24,8 @@ const SHOWN_CHARS_MAX: usize = 40;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
-    /// A clause matches if all of its tests do. Each test has the result that it must have.
+    /// The clauses of the expression. A clause matches a frame if each of its tests has the
+    /// required result, which is stored with the test.
     clauses: Vec<Vec<(bool, Test)>>,
 }
 
@@ -32,7 +34,7 @@ pub struct Take {
 pub(super) enum Test {
     All,
     Kind(Kind),
-    /// A protocol over one kind of IP, or over either.
+    /// A protocol over IPv4 or IPv6, or over either if `None`.
     Protocol(Option<Kind>, u8),
     /// A range of ports: the first and the last.
     Port(Option<Way>, u16, u16),
@@ -89,7 +91,7 @@ impl Prefix {
         })
     }
 
-    /// For each word of an address within the prefix, its value and mask.
+    /// The value and the mask of each word of an address within the prefix.
     pub(super) fn words(self) -> impl Iterator<Item = (u32, u32)> {
         self.whole().enumerate().map(move |(word, whole)| {
             let bits = u32::from(self.bits).saturating_sub(32 * word as u32).min(32);

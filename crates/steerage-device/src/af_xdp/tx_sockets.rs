@@ -5,7 +5,7 @@
 //! completion ring and one memory for each queue of an interface, however many sockets exist.
 //! Several sockets therefore share the ring and the memory if there are more CPUs than queues, or
 //! if packets are also taken from the interface. The CPU that reads the completion ring returns the
-//! other CPUs' pages to them.
+//! pages of the other CPUs to those CPUs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,7 +26,7 @@ use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Se
 /// The minimum interval between two reads of the interface's state. Each read takes a system call.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Frames that are longer than a descriptor.
+/// How to bind a socket for frames that are longer than a descriptor.
 const PARTS: How = How { zero_copy: false, several: true };
 
 /// An interface for sending.
@@ -36,20 +36,20 @@ pub(super) struct TxSockets {
     index: u32,
     /// How many tx queues the interface has.
     queues: u32,
-    /// How many pages and descriptors each sender has.
+    /// The number of pages and of descriptors that each sender has.
     pub(super) ring: u32,
     frame_bytes: usize,
     state: Mutex<State>,
     watch: Mutex<Watch>,
     mtu: AtomicUsize,
-    /// Whether the interface was deleted and a CPU has reported that.
+    /// Whether the interface was deleted and a CPU has reported the deletion.
     pub(super) gone: AtomicBool,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Created when the output is opened. Later, the process may lack the permission or be in
-    /// another namespace.
+    /// The sockets, which are created when the output is opened. Later, the process may no longer
+    /// have the permission, or may be in another namespace.
     sockets: Vec<Socket>,
     senders: usize,
     bound: Option<(Arc<Region>, Vec<Option<TxSocket>>)>,
@@ -62,21 +62,21 @@ struct Watch {
     looked: Timestamp,
 }
 
-/// A sender's socket, and the parts that it shares with other senders of its queue.
+/// A sender's socket, and what the sender shares with other senders of its queue.
 #[derive(Debug)]
 pub(super) struct TxSocket {
     pub(super) sender: Sender,
     pub(super) shared: Arc<SharedQueue>,
     /// The sender's number among the senders of its queue.
     pub(super) nth: usize,
-    /// The most bytes of one descriptor.
+    /// The maximum number of bytes of one descriptor.
     pub(super) chunk_bytes: u32,
     /// How the socket was bound: whether without a copy, and whether a frame may have several
     /// descriptors.
     pub(super) how: How,
 }
 
-/// The parts that all senders of one queue share.
+/// The state that all senders of one queue share.
 #[derive(Debug)]
 pub(super) struct SharedQueue {
     pub(super) in_flight: Arc<InFlight>,
@@ -92,7 +92,7 @@ pub(super) struct CompletionRing {
     pub(super) reaper: Reaper,
 }
 
-/// The sockets that receive from the same interface. The senders share their memory.
+/// The sockets that receive from the same interface. The senders share the memory of these sockets.
 #[derive(Clone, Copy)]
 pub(super) struct SharedUmem<'a> {
     pub(super) first_queue: u32,
@@ -136,7 +136,7 @@ impl TxSockets {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// Adds a sender. Returns its number.
+    /// Adds a sender. Returns the number of the new sender.
     pub(super) fn add(&self) -> Result<usize, DeviceError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.senders == state.sockets.len() {
@@ -147,7 +147,7 @@ impl TxSockets {
         Ok(state.senders - 1)
     }
 
-    /// The socket of that sender, with this memory.
+    /// The socket of sender number `nth`, which sends from the memory of `region`.
     pub(super) fn ready(&self, nth: usize, region: &Arc<Region>) -> Result<TxSocket, DeviceError> {
         if self.state.lock().unwrap_or_else(PoisonError::into_inner).bound.is_none() {
             self.bind_all(region, None)?;
@@ -160,7 +160,8 @@ impl TxSockets {
         })
     }
 
-    /// Room for everything that the senders of that queue may have in flight.
+    /// The number of completions for which the ring of a queue needs room: all packets that the
+    /// senders of the queue may have in flight.
     pub(super) fn completions(&self, queue: u32, chunk_bytes: u32) -> u32 {
         let senders = self.state.lock().unwrap_or_else(PoisonError::into_inner).senders;
         let parts = self.frame_bytes.div_ceil(chunk_bytes as usize);
@@ -177,8 +178,8 @@ impl TxSockets {
         nth as u32 % self.queues
     }
 
-    /// Binds all sockets. If other sockets receive from the interface, the new ones share their
-    /// memory.
+    /// Binds all sockets. If other sockets receive from the interface, the new sockets share the
+    /// memory of those sockets.
     pub(super) fn bind_all(&self, region: &Arc<Region>, umem: Option<SharedUmem<'_>>) -> Result<(), DeviceError> {
         let (sockets, senders) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -194,7 +195,7 @@ impl TxSockets {
         Ok(())
     }
 
-    /// Binds the next sender, after those that are bound already.
+    /// Binds the next sender, after the senders that are bound already.
     fn bind_one(
         &self,
         socket: Socket,
@@ -219,7 +220,8 @@ impl TxSockets {
             (Some(umem), _) => vec![umem.how],
             (None, Some(first)) => vec![first.how],
             // This socket receives nothing, and zero-copy drivers may require an XDP program. The
-            // socket therefore copies. Use parts only if necessary, since they require Linux 6.6.
+            // socket therefore copies. Use several descriptors per frame only if necessary, since
+            // they require Linux 6.6.
             (None, None) if self.frame_bytes > shape.chunk_bytes as usize => vec![PARTS, How::default()],
             (None, None) => vec![How::default()],
         };
@@ -253,7 +255,7 @@ impl TxSockets {
             }
         });
         if !is_complete {
-            // The next change brings the whole state.
+            // The next message about a change contains the whole state.
             tracing::debug!(device = %self.name, "changes were missed");
         }
     }

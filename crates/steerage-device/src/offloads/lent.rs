@@ -1,10 +1,11 @@
 //! Receives super-frames.
 //!
-//! Super-frames do not fit into pages. The device therefore receives into blocks, one frame after
-//! the other, and lends frames from there. A block is filled again when its last frame has
-//! returned. The blocks of a queue limit how much memory its frames use in all backlogs, and frames
-//! for one CPU may use only a part of the blocks. If all blocks are lent, frames that fit into a
-//! page are received into pages. Super-frames are then lost and counted.
+//! Super-frames do not fit into pages. The device therefore receives super-frames into blocks of
+//! memory, one frame after the other, and lends the frames from these blocks. A block is filled
+//! again when its last frame has returned. The blocks of a queue limit how much memory the frames
+//! of this queue use in all backlogs, and frames for one CPU may use only a part of the blocks. If
+//! all blocks are lent, frames that fit into a page are received into pages. Super-frames that
+//! arrive while all blocks are lent are lost and counted.
 
 use std::io;
 use std::sync::Arc;
@@ -19,13 +20,13 @@ use steerage::limits::HEADROOM;
 /// received more, the memory would have left the caches before its next use.
 const POLL_BYTES: usize = 1 << 20;
 
-/// How long to wait if all pages are in use. In that time, five million packets per second fill the
-/// kernel's queue of a TUN, which holds 500 packets by default.
+/// How long to wait if all pages are in use. At five million packets per second, the kernel's queue
+/// of a TUN, which holds 500 packets by default, fills up in this time.
 pub(crate) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 
 /// The counts of all devices come first: frames that stand for several packets, packets on the
-/// wire, and their bytes. Two more counts are losses: invalid frames, and frames that arrived while
-/// all blocks were lent.
+/// wire, and their bytes. The next two counts are losses: invalid frames, and frames that arrived
+/// while all blocks were lent.
 pub(crate) const SUPER_FRAMES: usize = 0;
 pub(crate) const WIRE_PACKETS: usize = 1;
 pub(crate) const WIRE_BYTES: usize = 2;
@@ -48,7 +49,7 @@ pub(crate) trait Source {
     /// Handles an error that does not concern the queue. Returns any other error.
     ///
     /// # Errors
-    /// The error that was passed in.
+    /// The error that was passed in, if it concerns the queue.
     fn forgive(&mut self, error: io::Error) -> io::Result<()> {
         Err(error)
     }
@@ -110,7 +111,8 @@ pub(crate) struct Lent {
     limits: Limits,
     claim: Option<Claim>,
     block: usize,
-    /// The end of frames that do not fit into a page while all blocks are lent.
+    /// Memory for the end of a frame that does not fit into a page while all blocks are lent. The
+    /// content is never used.
     scratch: Box<[u8]>,
     counts: Arc<DeviceCounts>,
     counted: Box<[u64]>,
@@ -182,7 +184,7 @@ impl Lent {
         Ok(Polled::More)
     }
 
-    /// Finds a block with room. Returns false if there is none.
+    /// Finds a block with room. Returns false if no block has room.
     fn find_block(&mut self, out: &mut Completions<'_>) -> io::Result<bool> {
         let (claim, Limits { block_bytes, room_bytes, .. }) = (self.claim.as_ref().ok_or_else(no_blocks)?, self.limits);
         let lending = out.lending(claim, self.block, block_bytes);

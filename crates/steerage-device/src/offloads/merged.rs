@@ -1,7 +1,7 @@
 //! Sends super-frames.
 //!
 //! Consecutive packets of a flow within a batch leave as one super-frame, so no packet waits for
-//! later packets. If the kernel refuses a super-frame, it is cut into single packets.
+//! later packets. If the kernel refuses a super-frame, the super-frame is cut into single packets.
 
 use steerage::LinkType;
 use steerage::device::{OutgoingPacket, Sent};
@@ -27,8 +27,8 @@ pub(crate) type Packets<'p> = [Option<OutgoingPacket<'p>>; HANDLE_BUDGET];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Sent,
-    /// The kernel does not accept such a frame. If the frame is a super-frame, the kernel may
-    /// accept its packets.
+    /// The kernel does not accept a frame of this form. If the frame is a super-frame, the kernel
+    /// may accept its packets.
     Unfit,
     /// The frame is longer than the kernel accepts. If the frame is a super-frame, its packets may
     /// be short enough.
@@ -39,12 +39,13 @@ pub(crate) enum Outcome {
     Cut,
     /// The kernel accepts no frames, because the interface is down or gone.
     Refused,
-    /// There was no room. The frame counts as `tx_full`.
+    /// The kernel had no room for the frame. The frame counts as `tx_full`.
     Full,
 }
 
 impl Outcome {
-    /// Whether the packets of a super-frame may be sent although the super-frame was not.
+    /// Whether the packets of a super-frame may be sent one by one after the super-frame had this
+    /// outcome.
     fn allows_parts(self) -> bool {
         matches!(self, Self::Unfit | Self::TooLong)
     }
@@ -84,7 +85,8 @@ pub(crate) fn packets_of<'p>(offload: &Offload, packet: &'p OutgoingPacket<'_>) 
 }
 
 pub(crate) trait Wire<'p> {
-    /// Checks that the output accepts such a packet. An error is the outcome of the packet.
+    /// Checks that the output accepts the packet. The error is the outcome of a packet that is not
+    /// accepted.
     fn takes(&self, received: &Received<'_>) -> Result<(), Outcome>;
 
     /// Sends a frame after all packets that were queued earlier.
@@ -185,7 +187,8 @@ impl Output<'_> {
         }
     }
 
-    /// Sends a packet with an offload, whole if the kernel accepts that.
+    /// Sends a packet with an offload. The packet is sent whole if the kernel accepts it, and cut
+    /// otherwise.
     fn send_offload<'p>(
         &self,
         wire: &mut impl Wire<'p>,

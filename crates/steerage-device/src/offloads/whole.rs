@@ -1,8 +1,9 @@
 //! The longest super-frames that a kernel accepts.
 //!
 //! Kernels differ in the super-frames that they accept, and some routes accept none. The kernel
-//! does not report this, so an output tries. If the kernel refuses a super-frame but accepts its
-//! packets one by one, the output cuts super-frames of that length from then on.
+//! does not report which super-frames it accepts, so an output tries to send them. If the kernel
+//! refuses a super-frame but accepts its packets one by one, the output cuts super-frames of that
+//! length from then on.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -17,8 +18,8 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Creates the state for a kernel that has not refused anything. `udp` means that it supports
-    /// super-frames of UDP.
+    /// Creates the state for a kernel that has not refused anything. `udp` means that the kernel
+    /// supports super-frames of UDP.
     pub(crate) fn new(udp: bool) -> Self {
         let most = |has: bool| AtomicUsize::new(if has { usize::MAX } else { 1 });
         Self { tcp: most(true), udp: most(udp), told: AtomicBool::new(false) }
@@ -43,8 +44,8 @@ impl Whole {
         self.takes(OffloadKind::Tcp, 2) || self.takes(OffloadKind::Udp, 2)
     }
 
-    /// Cuts such super-frames from now on, because the kernel refused one and then accepted its
-    /// packets one by one.
+    /// Records that super-frames of this kind and length must be cut, because the kernel refused
+    /// such a super-frame and then accepted its packets one by one.
     #[cold]
     pub(crate) fn refused(&self, device: &str, kind: OffloadKind, packets: usize) {
         let Some(most) = self.most(kind) else { return };

@@ -1,4 +1,5 @@
-//! Generates the frames. Each kind of flow has a template, and only a few fields change.
+//! Generates the frames. Each kind of flow has a template, and only a few fields of the template
+//! change between frames.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,12 +14,12 @@ pub const MAGIC: u32 = u32::from_be_bytes(*b"STRG");
 /// The magic number, the flow, and the number within the flow.
 const PAYLOAD_BYTES: usize = 4 + 4 + 8;
 
-/// The bytes that are written for any frame, no matter how long it is: all headers and numbers of
-/// the longest kind, `tcp6`.
+/// The number of bytes that are written for any frame, no matter how long the frame is: all headers
+/// and numbers of the longest kind, `tcp6`.
 const HEAD_BYTES: usize = 96;
 
-/// Like [`HEAD_BYTES`], but for kinds that fit into one cache line. So the next line need not be
-/// fetched.
+/// Like [`HEAD_BYTES`], but for kinds that fit into one cache line. For these kinds, the CPU need
+/// not load the next cache line of the frame.
 const LINE_BYTES: usize = 64;
 
 const VLAN_ID: u16 = 100;
@@ -65,7 +66,8 @@ impl Kind {
         self.payload_at() + PAYLOAD_BYTES
     }
 
-    /// The number of bytes that are written for any frame of this kind, no matter how long it is.
+    /// The number of bytes that are written for any frame of this kind, no matter how long the
+    /// frame is.
     fn head_bytes(self) -> usize {
         if self.frame_bytes_min() <= LINE_BYTES { LINE_BYTES } else { HEAD_BYTES }
     }
@@ -86,7 +88,8 @@ impl Kind {
         self.l3_at() + if self.is_v6() { ipv6::BYTES } else { ipv4::BYTES }
     }
 
-    /// The headers of its flows. The part of the source that differs, and the source port, are 0.
+    /// The headers of flows of this kind. The part of the source address that differs between
+    /// flows, and the source port, are 0.
     fn frame(self) -> FrameBuilder {
         let (from, to) = if self.is_v6() {
             (IpAddr::from(NET_FROM_V6), IpAddr::from(TO_V6))
@@ -170,7 +173,8 @@ impl Places {
     }
 }
 
-/// A frame of one kind, with all bytes that its frames share, and the checksum sums of these bytes.
+/// The template for the frames of one kind of flow: all bytes that these frames share, and the
+/// checksum sums of these bytes.
 #[derive(Debug)]
 pub(super) struct Template {
     kind: Kind,

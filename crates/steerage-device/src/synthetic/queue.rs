@@ -26,14 +26,14 @@ struct NextFrame {
     number: u64,
 }
 
-/// How many frames are drawn at a time. With many flows, the cache misses on their tables then
-/// overlap.
+/// How many frames are drawn at a time. With many flows, the cache misses on the tables of the
+/// flows then overlap.
 const AHEAD: usize = POLL_BUDGET;
 
 pub(super) struct SyntheticQueue {
     name: String,
     sampler: Sampler,
-    /// The number of past frames per flow.
+    /// The number of frames that each flow has had so far.
     numbers: Box<[u64]>,
     ahead: [NextFrame; AHEAD],
     ahead_at: usize,
@@ -44,13 +44,14 @@ pub(super) struct SyntheticQueue {
     first: u32,
     stride: u32,
 
-    /// `None` means as fast as frames are taken.
+    /// When frames are due. `None` if the queue generates frames as fast as polls take them.
     schedule: Option<Schedule>,
-    /// How many frames there will be, sent or lost.
+    /// The number of frames after which the queue ends. Lost frames count too.
     limit: u64,
-    /// How many frames there have been.
+    /// The number of frames so far that were sent or lost.
     gone: u64,
-    /// Set if buffers may be shorter than frames.
+    /// The state for receive buffers that are shorter than frames. `None` if each frame fits into
+    /// one buffer.
     parts: Option<ShortBuffers>,
 }
 
@@ -80,8 +81,8 @@ impl SyntheticQueue {
         self.templates.iter().map(Template::room).max().unwrap_or(0)
     }
 
-    /// Draws the next [`AHEAD`] frames. Their order does not depend on how many frames each poll
-    /// takes.
+    /// Draws the next [`AHEAD`] frames. The order of the drawn frames does not depend on how many
+    /// frames each poll takes.
     fn draw(&mut self) {
         let mut flows = [0; AHEAD];
         self.sampler.draw(&mut flows);

@@ -10,7 +10,7 @@ pub(super) struct Sampler {
     random: SplitMix64,
     flows: u32,
     weight: f64,
-    /// Empty if all flows have the same weight.
+    /// The alias table. Empty if all flows have the same weight.
     aliases: Box<[Alias]>,
 }
 
@@ -41,7 +41,7 @@ impl Sampler {
         self.weight
     }
 
-    /// How many flows the sampler draws from. They are numbered from 0.
+    /// How many flows the sampler draws from. Flows are numbered from 0.
     pub(super) fn flows(&self) -> u32 {
         self.flows
     }
@@ -122,7 +122,7 @@ mod tests {
             let total: f64 = weights.iter().sum();
             for (flow, (seen, weight)) in shares(zipf, 100, draws).iter().zip(&weights).enumerate() {
                 let p = weight / total;
-                // Six standard deviations, so one false alarm in 500 million.
+                // The slack is six standard deviations, which gives one false alarm in 500 million.
                 let slack = 6.0 * (p * (1.0 - p) / draws as f64).sqrt() + 1e-6;
                 assert!((seen - p).abs() < slack, "zipf {zipf}, flow {flow}: {seen} instead of {p}");
             }

@@ -5,13 +5,14 @@ use steerage::Timestamp;
 
 use super::Share;
 
-/// How many frames of a live source can wait for a poll before further ones are lost. It is the
-/// largest ring of common cards.
+/// The number of frames of a live source that can wait for a poll. Further frames are lost. Common
+/// network cards have rings of at most this length.
 pub const RING: u64 = 4096;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A steady stream of frames. It starts at the first poll, and the first frame is due at once.
+/// A steady stream of frames. The stream starts at the first poll, and the first frame is due at
+/// once.
 #[derive(Debug)]
 pub(super) struct Schedule {
     start: Option<Timestamp>,

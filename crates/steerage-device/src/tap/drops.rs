@@ -1,4 +1,5 @@
-//! Counts the packets that the kernel dropped because a queue was full. The count is the interface's `tx_dropped`.
+//! Counts the packets that the kernel dropped because a queue was full. The kernel's count is the
+//! interface's `tx_dropped`.
 
 use std::io;
 
@@ -8,7 +9,7 @@ use steerage_netlink::Rtnetlink;
 pub(super) struct Drops {
     kernel: Rtnetlink,
     interface: u32,
-    /// The count at the last look.
+    /// The interface's `tx_dropped` at the last call of `look`.
     seen: u64,
 }
 

@@ -21,8 +21,8 @@ use crate::offloads::vnet::{self, HEADER_BYTES_MAX};
 /// calls.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The most packets that can have arrived before a stop. It is twice the default length of the
-/// kernel's queue.
+/// The maximum number of packets that can have arrived before a stop: twice the default length of
+/// the kernel's queue.
 const STOP_PACKETS: usize = 1000;
 
 #[derive(Debug)]
@@ -30,9 +30,10 @@ pub(super) struct Queue {
     shared: Arc<Shared>,
     nth: usize,
     header: [u8; HEADER_BYTES_MAX],
-    /// The memory for super-frames, if there are any.
+    /// The memory for super-frames. `None` without offloads.
     lent: Option<Lent>,
-    /// Set in the first queue only, because the kernel does not count drops per queue.
+    /// The kernel's drop counter. Only the first queue has it, because the kernel does not count
+    /// drops per queue.
     drops: Option<Drops>,
     looked: Timestamp,
     /// After a stop: the maximum number of further packets from the queue.
@@ -51,8 +52,9 @@ impl Queue {
         &self.shared.queues[self.nth]
     }
 
-    /// Reads a packet to `room`. Returns its length. Returns `None` if the packet is longer than
-    /// the room, or if the sender left work on it that this device cannot do.
+    /// Reads a packet into `room`. Returns the length of the packet. Returns `None` if the packet
+    /// is longer than the room, or if the sender left work on the packet that this device cannot
+    /// do.
     fn read(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         let header = &mut self.header[..self.shared.header_bytes];
         let read = self.shared.queues[self.nth].read(header, room)?;

@@ -45,7 +45,7 @@ struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
     sent: Sent,
-    /// Whether the kernel has no room, so that it would refuse the rest of the batch too.
+    /// Whether the kernel has no room, and would therefore refuse the rest of the batch too.
     full: bool,
     failed: Option<DeviceError>,
 }

@@ -10,12 +10,13 @@ use steerage::flow::offload::{Offload, VIRTIO_BYTES};
 use super::TunFd;
 use crate::offloads::lent::{BAD, Lent, Limits, NO_BLOCK, Received, Room, Short, Source, Unfit};
 
-/// The size of a block. Several super-frames fit, so that little is left unused at the end.
+/// The size of a block. Several super-frames fit into a block, so that little of the block is left
+/// unused at the end.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// The number of blocks, for 64 MiB in total. The kernel provides a page of them at its first use.
-/// One CPU gets at most half of them, which is 450 super-frames: eight TCP connections never had as
-/// many in flight.
+/// The number of blocks, for 64 MiB in total. The kernel provides a page of a block at the first
+/// use of the page. Frames for one CPU get at most half of the blocks, which is room for 450
+/// super-frames: eight TCP connections never had as many super-frames in flight.
 const BLOCKS: usize = 256;
 
 /// The longest packet in bytes: 65,535 for IP, after an Ethernet header with two VLAN tags.

@@ -24,8 +24,8 @@ pub(super) const OFFLOADS: c_ulong = 1 | 2 | 4 | 8;
 /// Offloads of UDP super-frames: `TUN_F_USO4`, `TUN_F_USO6`.
 pub(super) const OFFLOADS_UDP: c_ulong = 0x20 | 0x40;
 
-/// The most parts of a sent packet: the headers of a super-frame and the payload of each packet of
-/// a batch.
+/// The maximum number of separate pieces of memory that one sent packet consists of: the headers of
+/// a super-frame, and the payload of each packet of a batch.
 const PARTS_MAX: usize = if HANDLE_BUDGET + 1 > SEGMENTS_MAX { HANDLE_BUDGET + 1 } else { SEGMENTS_MAX };
 
 /// The device file that creates TUN and TAP interfaces.
@@ -66,8 +66,8 @@ impl TunFd {
         Ok((request.name(), request.short()))
     }
 
-    /// Sets the work that the kernel may leave to the reader. Without offloads, it finishes every
-    /// checksum, and cuts packets that are longer than the MTU, before it hands them over.
+    /// Sets the work that the kernel may leave to the reader. Without offloads, the kernel finishes
+    /// every checksum, and cuts packets that are longer than the MTU, before it hands them over.
     pub(super) fn set_offloads(&self, offloads: c_ulong) -> io::Result<()> {
         // SAFETY: takes a number.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) })
@@ -81,22 +81,23 @@ impl TunFd {
         Ok(bytes.max(0) as usize)
     }
 
-    /// Sets the length of that header.
+    /// Sets the length of the header before each packet.
     pub(super) fn set_header_bytes(&self, bytes: usize) -> io::Result<()> {
         let bytes = bytes as c_int;
         // SAFETY: the kernel reads an int.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const bytes) })
     }
 
-    /// Makes the numbers in that header little-endian on all machines.
+    /// Makes the numbers in the header before each packet little-endian on all machines.
     pub(super) fn header_little_endian(&self) -> io::Result<()> {
         let yes: c_int = 1;
         // SAFETY: the kernel reads an int.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETVNETLE as _, &raw const yes) })
     }
 
-    /// Reads the next packet. If `header` is not empty, it receives the header before the packet.
-    /// Returns the length of both. Bytes that do not fit are cut off.
+    /// Reads the next packet. If `header` is not empty, the header before the packet is written to
+    /// `header`. Returns the length of the header and the packet together. Bytes that do not fit
+    /// are cut off.
     pub(super) fn read(&self, header: &mut [u8], packet: &mut [u8]) -> io::Result<usize> {
         let mut parts = [IoSliceMut::new(header), IoSliceMut::new(packet)];
         let first = usize::from(parts[0].is_empty());
@@ -114,7 +115,8 @@ impl TunFd {
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
     }
 
-    /// Sends a packet in parts. If `header` is not empty, it goes before the packet.
+    /// Sends a packet that consists of several pieces of memory. If `header` is not empty, `header`
+    /// goes before the packet.
     pub(super) fn write<'h, 'p: 'h>(&self, header: &'h [u8], packet: impl Iterator<Item = &'p [u8]>) -> io::Result<()> {
         let (mut parts, mut count) = ([IoSlice::new(header); 1 + PARTS_MAX], 1);
         for (part, segment) in parts[1..].iter_mut().zip(packet) {

@@ -42,7 +42,7 @@ fn shoot(namespaces: &Namespaces, count: u8) {
     });
 }
 
-/// The datagrams that arrive. An independent parser checks the checksum of each.
+/// The datagrams that arrive. An independent parser checks the checksum of each datagram.
 fn datagrams(input: Input, link_bytes: usize, count: usize) -> Vec<Vec<u8>> {
     let mut tester = QueueTester::new(input.queues.into_iter().next().unwrap()).unwrap();
     let mut frames = Vec::new();
@@ -97,7 +97,7 @@ fn a_header_before_each_packet_is_read_and_what_it_leaves_is_done() {
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
     // Some datagrams are queued with unfinished checksums before this process opens the interface,
-    // and some after.
+    // and other datagrams are queued afterwards.
     shoot(&namespaces, 20);
     let mut raw = [0; 2000];
     until("the kernel leaves a checksum to us", || {
@@ -120,7 +120,8 @@ impl Handler for Mirror {
     fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
         for mut packet in batch.iter_mut() {
             let data = packet.data_mut().unwrap();
-            // A TUN's packet, so it is IPv4. Swapping the addresses does not change the checksum.
+            // The packet comes from a TUN, so it is IPv4. Swapping the addresses does not change
+            // the checksum.
             if data.len() > 28 && data[0] == 0x45 {
                 let (source, destination) = data[12..20].split_at_mut(4);
                 source.swap_with_slice(destination);
@@ -164,7 +165,7 @@ fn what_is_no_such_descriptor_is_refused() {
     assert!(error(vec![null.into()]).starts_with("tun file descriptor: cannot ask for its interface"));
     let (one, other) = (made(&namespaces, "b", IFF_TAP | IFF_NO_PI), made(&namespaces, "c", IFF_TAP | IFF_NO_PI));
     assert!(error(vec![owned(&one), owned(&other)]).ends_with("they are of several interfaces"));
-    // Interfaces of another program.
+    // Interfaces that belong to another program.
     let opened = |name| namespaces.within(0, || TapOptions::new(Layer::Tap, name).open().unwrap_err().to_string());
     assert!(opened("b").starts_with("b: cannot attach to the interface: Device or resource busy"), "{}", opened("b"));
     let _theirs = made(&namespaces, "d", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | IFF_MULTI_QUEUE);

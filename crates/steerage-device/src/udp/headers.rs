@@ -56,8 +56,8 @@ pub(super) fn address_of(Name(name): &Name) -> Option<SocketAddr> {
     }
 }
 
-/// Reads the ancillary data of a datagram: the address that it was sent to, its traffic class,
-/// and the size of the datagrams that were merged, or 0.
+/// Reads the ancillary data of a datagram: the address that it was sent to, its traffic class, and
+/// the size of the merged datagrams, or 0 if nothing was merged.
 pub(super) fn told(control: &Control) -> (Option<IpAddr>, u8, usize) {
     let (mut to, mut class, mut segment) = (None, 0, 0);
     let int = |data: &[u8]| data.first_chunk().map_or(0, |int| i32::from_ne_bytes(*int));
@@ -84,8 +84,8 @@ pub(super) fn header_bytes(ends: &Ends) -> usize {
 }
 
 /// Writes the headers of a packet with the rest of `packet` as its payload. `segment` is the size
-/// of the datagrams that the payload stands for, or 0 for one. The UDP checksum, which the kernel
-/// has checked, is left unfinished, or is 0 (none) for a single datagram of IPv4.
+/// of the datagrams that the payload stands for, or 0 for a single datagram. The UDP checksum,
+/// which the kernel has checked, is left unfinished, or is 0 (none) for a single datagram of IPv4.
 pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Option<Offload>, BadOffload> {
     let network_bytes = header_bytes(ends) - udp::BYTES;
     let (network, datagram) = packet.split_at_mut_checked(network_bytes).ok_or(BadOffload::Header)?;
@@ -111,8 +111,8 @@ pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Op
     Offload::from_virtio(&virtio, packet, LinkType::RAW)
 }
 
-/// Reads the headers of a packet of `total` bytes. Returns their contents and their length. `None`
-/// if the packet is not a complete UDP packet.
+/// Reads the headers of a packet of `total` bytes. Returns the contents and the length of the
+/// headers. `None` if the packet is not a complete UDP packet.
 pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
     let be16 = |at: usize| Some(u16::from_be_bytes(*front.get(at..)?.first_chunk()?));
     let version = front.first()? >> 4;
@@ -146,7 +146,8 @@ pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
 /// An entry of a socket's error queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report {
-    /// Whether a router or a peer sent the report. Otherwise this machine's kernel did.
+    /// Whether a router or a peer sent the report. If false, this machine's kernel reported the
+    /// error.
     pub(super) is_icmp: bool,
     /// The MTU of the path, if a packet was too long for it.
     pub(super) path_mtu: Option<u32>,

@@ -1,8 +1,8 @@
 //! A receive queue: one socket.
 //!
 //! One system call receives several datagrams, each into 64 KiB of a block. Merged datagrams stay
-//! there. Short datagrams are moved to the end of the previous frame, so that a block holds many:
-//! their bytes are in the cache anyway.
+//! where they were received. Short datagrams are moved to the end of the previous frame, so that a
+//! block holds many frames. The move is cheap, because the bytes are in the cache already.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,9 +28,9 @@ const STRIDE: usize = (FRONT + PAYLOAD_MAX).next_multiple_of(8);
 const BLOCK_BYTES: usize = RECEIVED_MAX * STRIDE;
 const BLOCKS: usize = 32;
 /// A block with room for fewer datagrams than this is not used further, so that each system call
-/// receives several.
+/// receives several datagrams.
 const ROOM_LEAST: usize = 4;
-/// Payloads up to this length are moved together.
+/// Payloads up to this length are moved to the end of the previous frame.
 const SHORT: usize = 4096;
 /// The interval at which the queue reads drops and errors from the kernel.
 const LOOK: Duration = Duration::from_millis(10);
@@ -180,7 +180,7 @@ impl RxQueue for Queue {
     }
 }
 
-/// The addresses of a datagram, and the size of what was merged.
+/// The addresses of a datagram, and the size of the datagrams that were merged.
 fn ends(received: &Received, shared: &Shared) -> Result<(Ends, usize), Unfit> {
     if received.is_cut {
         return Err(Unfit(TRUNCATED));

@@ -1,10 +1,10 @@
 //! The output of one CPU.
 //!
-//! Packets of a batch to one destination become one message, if all but the last have equally long
-//! payloads (`UDP_SEGMENT`). The kernel cuts the message again.
-//! [`coalesce`](steerage::flow::offload::coalesce) is not suitable here: it compares checksums,
-//! which these packets need not have. All messages of a batch are one system call, and their
-//! payload is sent directly from the packets' pages.
+//! Packets of a batch to one destination become one message, if all packets except the last have
+//! equally long payloads (`UDP_SEGMENT`). The kernel cuts the message into datagrams again.
+//! [`coalesce`](steerage::flow::offload::coalesce) is not suitable here: `coalesce` compares
+//! checksums, which packets to a UDP output need not have. All messages of a batch are one system
+//! call, and the payload of the messages is sent directly from the packets' pages.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -20,11 +20,13 @@ use super::sys::{self, Control, Message, PIECES_MAX};
 use super::{Shared, TOO_LONG, is_of_a_peer};
 use crate::offloads::merged::{self, Outcome, packets_of};
 
-/// The most datagrams of a message in all kernels with `UDP_SEGMENT` (`UDP_MAX_SEGMENTS`).
+/// The maximum number of datagrams of a message in all kernels with `UDP_SEGMENT`
+/// (`UDP_MAX_SEGMENTS`).
 const DATAGRAMS_MAX: usize = 64;
-/// The longest payload of a message: that of the longest IPv4 packet.
+/// The longest payload of a message: the UDP payload of the longest IPv4 packet.
 const PAYLOAD_MAX: usize = 65_507;
-/// The number of messages that a packet is compared with.
+/// The maximum number of messages of a batch to which a packet may be added. Each packet is
+/// compared with these messages.
 const OPEN_MAX: usize = 8;
 /// How often a message is sent again because the socket reported an error of an earlier message.
 const ATTEMPTS: usize = 4;
@@ -35,7 +37,7 @@ const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
 pub(super) struct Send {
     shared: Arc<Shared>,
     nth: usize,
-    /// Space for the messages of a batch. Its 19 KB are not cleared for every system call.
+    /// Space for the messages of a batch. This space of 19 KB is not cleared for every system call.
     messages: Box<[Message]>,
 }
 
@@ -127,7 +129,7 @@ impl Send {
             (std::net::SocketAddr::V6(_), std::net::SocketAddr::V4(v4)) => {
                 to = (v4.ip().to_ipv6_mapped(), v4.port()).into();
             }
-            // Link-local addresses are those of the link to which the socket is bound.
+            // A link-local destination is on the link to which the socket is bound.
             (std::net::SocketAddr::V6(local), std::net::SocketAddr::V6(v6)) if v6.ip().is_unicast_link_local() => {
                 v6.set_scope_id(local.scope_id());
             }
@@ -227,7 +229,7 @@ impl Send {
         false
     }
 
-    /// Whether the kernel may cut such a message.
+    /// Whether the kernel may accept the message of `run` and cut it into datagrams.
     fn takes(&self, run: &Run) -> bool {
         run.cut_to().is_none() || self.shared.whole.takes(OffloadKind::Udp, run.datagrams())
     }
@@ -313,7 +315,7 @@ pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<u
     }
 }
 
-/// Merges packets to one destination. Packets between the same ends stay in order.
+/// Merges packets to one destination. Packets between the same two addresses stay in order.
 fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET]) -> ([Option<Run>; HANDLE_BUDGET], usize) {
     let (mut runs, mut count) = ([None::<Run>; HANDLE_BUDGET], 0);
     for (nth, candidate) in candidates.iter().enumerate() {
@@ -367,7 +369,7 @@ fn members<'c, 'p>(members: u64, candidates: &'c [Option<Candidate<'p>>]) -> imp
     candidates.iter().enumerate().filter(move |(nth, _)| members >> nth & 1 == 1).filter_map(|(_, each)| each.as_ref())
 }
 
-/// Adds the payload of a packet to `pieces`, and returns the number of its pieces.
+/// Adds the payload of a packet to `pieces`, and returns the number of pieces of this payload.
 fn gather<'c>(candidate: &'c Candidate<'_>, pieces: &mut [IoSlice<'c>]) -> usize {
     let mut skip = candidate.header_bytes;
     let mut count = 0;

@@ -18,11 +18,11 @@ pub(super) const RECEIVED_MAX: usize = 16;
 pub(super) const SENT_MAX: usize = 64;
 pub(super) const PIECES_MAX: usize = 256;
 
-/// The room for ancillary data of a message. It holds an address, a traffic class and a segment
-/// size for each of two families.
+/// The room for ancillary data of a message. The room is enough for an address, a traffic class and
+/// a segment size, each for IPv4 and for IPv6.
 const CONTROL_BYTES: usize = 256;
 
-/// The length of `struct sockaddr_in6`, which is the longer address.
+/// The length of `struct sockaddr_in6`, which is longer than the address structure of IPv4.
 pub(super) const NAME_BYTES: usize = size_of::<libc::sockaddr_in6>();
 
 /// A socket address as the kernel reads and writes it.
@@ -98,8 +98,8 @@ fn message(name: &mut Name, control: *mut u8, control_bytes: usize) -> libc::msg
 
 // With musl, lengths of messages are `u32`.
 #[allow(clippy::unnecessary_cast)]
-/// Receives up to `into.len()` datagrams. Datagram `n` goes to the `room` bytes at
-/// `first + n * stride` of `buffer`. Returns how many came.
+/// Receives up to `into.len()` datagrams. Datagram `n` goes to the `room` bytes at `first + n *
+/// stride` of `buffer`. Returns the number of received datagrams.
 pub(super) fn receive(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -135,7 +135,7 @@ pub(super) fn receive(
 }
 
 #[allow(clippy::unnecessary_cast)]
-/// Receives one datagram to `room`, and the bytes that do not fit to `rest`. With `errors`, it
+/// Receives one datagram to `room`, and the bytes that do not fit to `rest`. If `errors` is set,
 /// takes an error from the socket's error queue instead.
 pub(super) fn receive_one(
     fd: BorrowedFd<'_>,
@@ -168,8 +168,8 @@ pub(super) struct Message {
     pub(super) pieces: usize,
 }
 
-/// Sends messages. Each takes its number of pieces from the front of the remaining `pieces`.
-/// Returns how many messages the kernel accepted.
+/// Sends messages. Each message takes its number of pieces from the front of the remaining
+/// `pieces`. Returns how many messages the kernel accepted.
 pub(super) fn send(
     fd: BorrowedFd<'_>,
     name_bytes: usize,

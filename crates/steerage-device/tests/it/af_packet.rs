@@ -21,8 +21,8 @@ use steerage_fixtures::{HANG, in_ci, is_installed, until};
 
 use crate::common::send_raw;
 
-/// The ring has room for all frames of a test, even if this machine is busy. The ring has this many
-/// blocks, and the kernel shows each block after this time.
+/// The size of the ring, which has 64 blocks and room for all frames of a test, even if this
+/// machine is busy. The kernel shows each block after `BLOCK_TIMEOUT`.
 const BUFFER: usize = 64 * (128 << 10);
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -96,7 +96,7 @@ impl Listening {
     }
 }
 
-/// Sends datagrams. The payload is their number (four bytes) and `pad` more bytes.
+/// Sends datagrams. The payload of a datagram is its number (four bytes) and `pad` more bytes.
 fn send(from: &str, to: &str, numbers: std::ops::Range<u32>, pad: usize) {
     let socket = UdpSocket::bind((from, 0)).unwrap();
     for number in numbers {
@@ -172,7 +172,7 @@ fn tagged(number: u32) -> Vec<u8> {
 const TAGS: [u8; 8] = [0x88, 0xa8, 0x60, 5, 0x81, 0, 0, 9];
 
 /// The kernel removes the outer tag of a frame before the filter sees the frame. A filter that was
-/// compiled for the interface finds the tag anyway.
+/// compiled for the interface still finds the tag.
 #[test]
 fn a_filter_finds_tags() {
     let Some(net) = Net::new() else { return };
@@ -211,8 +211,8 @@ fn vlan_tags_are_put_back() {
     assert!(seen.iter().map(|(_, frame)| frame).eq(&frames));
 }
 
-/// The far kernel leaves checksums to a card. If the option is set, the device completes them, in
-/// lent and in copied frames.
+/// The far kernel leaves checksums to a card. If the option is set, the device completes these
+/// checksums, in lent and in copied frames.
 #[test]
 fn checksums_are_finished() {
     let Some(net) = Net::new() else { return };
@@ -278,7 +278,7 @@ fn a_group_of_sockets_shares_by_flow() {
             socket.send_to(&[0; 10], far.local_addr().unwrap()).unwrap();
         }
     });
-    // Each flow has a datagram in each direction, and one more in three fragments.
+    // Each flow has a datagram in each direction, and one more datagram in three fragments.
     let mut frames = [Vec::new(), Vec::new()];
     while frames[0].len() + frames[1].len() < 64 * 5 {
         for (frames, listening) in frames.iter_mut().zip(&mut listening) {

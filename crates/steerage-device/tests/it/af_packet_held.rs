@@ -19,8 +19,8 @@ const BURSTS: u32 = 50;
 const PAYLOAD: usize = 500;
 
 fn input(net: &Net) -> Input {
-    // The timeout exceeds the time to send a burst on a busy machine. Otherwise a burst would take
-    // several blocks.
+    // The timeout exceeds the time to send a burst on a busy machine. With a shorter timeout, a
+    // burst would take several blocks.
     let timeout = Duration::from_millis(40);
     let options = AfPacketOptions::new("near0").buffer(BUFFER_MIN).block_timeout(timeout).direction(Direction::In);
     net.near(|| options.open().unwrap()).input
@@ -146,7 +146,7 @@ fn a_handler_that_keeps_all_does_not_stop_the_ring() {
     handle.stop();
     let outcome = running.join();
     let ledger = &outcome.snapshot;
-    // No handler panicked either, so no frame had changed.
+    // No packet was lost to a panic of a handler, so no frame had changed.
     assert_eq!((ledger.received(), ledger.delivered(), ledger.reordered()), (sent, sent, Some(0)));
     assert_eq!(ledger.queues[0].verdicts.kept, 256);
     assert_eq!(outcome.reports.iter().map(|(_, kept)| kept).sum::<usize>(), 256);

@@ -98,7 +98,7 @@ fn frames_come_in_order_in_every_mode() {
     for (mode, runs) in [(Mode::Auto, "native, copy"), (Mode::Copy, "native, copy"), (Mode::Skb, "skb, copy")] {
         let mut taking = take(&net, &options("all").mode(mode));
         assert_eq!(taking.tester.mode(), Some(runs));
-        // More datagrams than pages, so that each page returns.
+        // The test sends more datagrams than there are pages, so that each page returns.
         let count = 4 * TESTER_PAGES as u32;
         for first in (0..count).step_by(64) {
             send(&net, first..first + 64, 100);
@@ -111,8 +111,8 @@ fn frames_come_in_order_in_every_mode() {
     }
 }
 
-/// While handlers keep all pages, the kernel has none. Frames that arrive then are lost and
-/// counted. When the pages return, receiving continues.
+/// While handlers keep all pages, the kernel has no pages. Frames that arrive during this time are
+/// lost and counted. When the pages return, receiving continues.
 #[test]
 fn without_pages_frames_are_lost_and_counted() {
     let Some(net) = Net::new() else { return };
@@ -143,7 +143,7 @@ fn jumbo_frames_are_whole() {
     let in_one = |bytes: usize| ethernet::BYTES + 28 + bytes <= 4096 - 256;
     for mode in [Mode::Auto, Mode::Skb] {
         let mut taking = take(&net, &options("udp").mode(mode));
-        // Sizes around the end of a chunk, and the longest size.
+        // The test uses sizes around the end of a chunk, and the longest size.
         for (bytes, first) in sizes.into_iter().zip((0..).step_by(20)) {
             send(&net, first..first + 20, bytes);
             for (frame, expected) in taking.frames(20).iter().zip(first..) {

@@ -83,7 +83,7 @@ impl RxQueue for Numbered {
 }
 
 /// A numbered frame to an address in the far network. The far kernel does not own the address, so
-/// it sends no reply.
+/// the far kernel sends no reply.
 fn numbered(number: u64, len: usize) -> Vec<u8> {
     let flow = (number % FLOWS) as u8;
     let from = ([10, 209, 0, flow], 0x4e00 | u16::from(flow));
@@ -188,7 +188,7 @@ fn flows_that_move_leave_in_order_and_whole() {
     ordered(&net, 60..=1514, 200_000, None);
 }
 
-/// These frames are longer than a page of the kernel, so each needs several descriptors.
+/// These frames are longer than a page of the kernel, so each frame needs several descriptors.
 #[test]
 fn jumbo_frames_leave_in_order_and_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
@@ -248,7 +248,7 @@ fn down_up_and_gone() {
     assert_eq!(error, Some("near0: cannot send by the interface: the interface was deleted"));
 }
 
-/// Packets are taken from the interface and sent back through it, both by the same queues and
+/// Packets are taken from the interface and sent back through it, both through the same queues and
 /// without a copy.
 #[test]
 fn what_is_taken_goes_back_by_the_same_queues() {

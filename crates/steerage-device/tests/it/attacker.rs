@@ -49,7 +49,7 @@ fn a_device_gives_its_memory_away_once() {
     }
 }
 
-/// The kernel writes to these blocks at any time, so a slice of one would change while it is
+/// The kernel writes to these blocks at any time, so a slice of a block would change while it is
 /// borrowed.
 #[test]
 fn blocks_without_their_claim_show_no_byte() {

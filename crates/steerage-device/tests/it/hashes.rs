@@ -111,7 +111,7 @@ const FROM: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const TO: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// The position of a fragment: its offset in bytes, and whether more fragments follow. An
-/// unfragmented packet has neither.
+/// unfragmented packet has the offset 0 and no further fragments.
 #[derive(Clone, Copy)]
 struct Part {
     offset: u16,
@@ -198,7 +198,7 @@ fn datagrams() -> Vec<[Vec<u8>; 3]> {
 }
 
 /// All fragments of a datagram go to one CPU, by the kernel's hash (AF_PACKET) or by steerage's
-/// (AF_XDP).
+/// hash (AF_XDP).
 #[test]
 fn fragments_of_a_datagram_meet() {
     let Some(net) = Net::new() else { return };
@@ -255,7 +255,7 @@ fn fragments_of_sockets_meet() {
         let (got, _) = received(two_cpus(), input, 3 * usize::from(FLOWS), sent);
         let mut datagrams = BTreeMap::<u8, Vec<CpuId>>::new();
         for got in got {
-            // The payload distinguishes datagrams. Two of them may have the same identification.
+            // The payload distinguishes datagrams. Two datagrams may have the same identification.
             datagrams.entry(*got.frame.last().unwrap()).or_default().push(got.cpu);
         }
         assert_eq!(datagrams.len(), usize::from(FLOWS));
@@ -340,7 +340,7 @@ fn frames_without_a_hash_get_ours() {
         assert_eq!((got.hash, got.bucket, got.cpu), (hash.0, flow::bucket_of(hash), cpu), "{number}");
     }
     assert_eq!((&*ledger.queues[0].hash, ledger.queues[0].hashed), ("device", 1000));
-    // They are spread like all other frames.
+    // Frames without a hash are spread like all other frames.
     let unhashed = got.iter().filter(|got| u16::from_be_bytes([got.frame[34], got.frame[35]]) % 3 == 0);
     let cpus: BTreeSet<CpuId> = unhashed.map(|got| got.cpu).collect();
     assert_eq!(cpus.len(), 2);
@@ -408,14 +408,14 @@ fn protect(bytes: &[u8], to: i32) {
 }
 
 /// Two CPUs step through frames that cannot be read. The receiving CPU steers them by the device's
-/// hash over both CPUs, without reading their memory. Reading it would end the process.
+/// hash over both CPUs, without reading their memory. Reading the memory would end the process.
 #[test]
 fn headers_are_untouched_where_they_are_received() {
     hide(true);
 }
 
 /// Checks that the previous test can fail. Without hashes, the receiving CPU reads the headers, and
-/// that ends the process.
+/// reading the headers ends the process.
 #[test]
 fn headers_are_read_where_there_is_no_hash() {
     use std::os::unix::process::ExitStatusExt;

@@ -26,7 +26,8 @@ const _: () = assert!(MESSAGES as usize * MESSAGE_BYTES > 32 << 20 && (MESSAGES 
 
 type Signals = (Sender<()>, Receiver<()>);
 
-/// By the sender's port: the CPU, the number of the last message, and the number of messages.
+/// What each flow has received: the CPU, the number of the last message, and the number of
+/// messages. The key is the sender's port.
 type Seen = Arc<Mutex<BTreeMap<u16, (CpuId, u32, u32)>>>;
 
 struct Stops {
@@ -80,7 +81,7 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     };
     let builder = Builder::new().virtual_cpus(2).policy(Hash).check_order(true).input(input);
     let running = builder.build(make).unwrap().start().unwrap();
-    // If the test fails, this is dropped before the run, which waits for the CPU.
+    // If the test fails, this sender is dropped before the run, which waits for the CPU.
     let to_go_on = to_go_on;
     let handle = running.handle();
     let owner = handle.snapshot().queues[0].cpu;
@@ -119,7 +120,7 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     let of_cpu = |cpu: CpuId| ledger.cpus.iter().find(|each| each.cpu == cpu).unwrap().dropped.total();
     assert_eq!((of_cpu(owner), refused > 0), (0, true), "the stopped CPU lost some of its own");
 
-    // The stopped CPU continues, and receives the waiting messages and all later ones.
+    // The stopped CPU continues, and receives the waiting messages and all later messages.
     to_go_on.send(()).unwrap();
     until("all is handled", || handle.snapshot().in_flight() == 0);
     let came = [&is_stopped, &goes_on].map(|socket| u64::from(count(socket).unwrap().2));

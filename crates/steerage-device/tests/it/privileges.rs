@@ -80,7 +80,7 @@ fn files_of_others_are_read_and_written_if_they_are_needed() {
         });
         scope.spawn(|| {
             let ours = Scratch::new();
-            // A user's own files require no capability, so none is kept.
+            // A user's own files require no capability, so no capability is kept.
             let kept = capabilities::drop_except(&Needed::default().written_files(&ours.join("flows.csv"))).unwrap();
             assert_eq!(status("CapPrm:"), "0000000000000000");
             assert!(!read() && !write("3"));

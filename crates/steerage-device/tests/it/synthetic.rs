@@ -204,7 +204,7 @@ fn a_live_source_follows_the_clock() {
     assert_eq!(tester.poll(later, 64).unwrap().0, Polled::More);
     assert_eq!(tester.poll(later, 64).unwrap().1.len(), 36);
     assert_eq!(tester.lost(), 0);
-    // The clock does not go back. If it did, nothing would be due.
+    // The schedule ignores a time that goes back. Otherwise, nothing would be due.
     assert!(tester.poll(Timestamp::ZERO, 64).unwrap().1.is_empty());
 }
 

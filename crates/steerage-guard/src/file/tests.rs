@@ -1,4 +1,4 @@
-//! Tests how a new file treats an older entry with its name.
+//! Tests what happens to an older entry when a new file with the same name is created.
 #![allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! Finds out which user runs a file system.
 //!
-//! A user can mount a file system of its own (FUSE), and for all users if `/etc/fuse.conf` allows it. Such a file
-//! system reports any owners and modes, and any links.
+//! A user can mount a file system of its own (FUSE), and can make it visible for all users if
+//! `/etc/fuse.conf` allows this. Such a file system reports any owners and modes, and any links.
 
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -31,12 +31,14 @@ pub(super) fn run_by(directory: BorrowedFd<'_>) -> Option<Who> {
     }
 }
 
-/// The user who mounted the file system of an open file, from its line in `/proc/self/fdinfo` and from the mount table.
-/// `None` if the mount is not in the table, and `Some(None)` if no user runs it, as with virtiofs.
+/// The user who mounted the file system of an open file, from its line in `/proc/self/fdinfo` and
+/// from the mount table. `None` if the mount is not in the table, and `Some(None)` if no user runs
+/// the file system, as with virtiofs.
 fn user(about: &str, mounts: &str) -> Option<Option<u32>> {
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
     let mount = mounts.lines().find(|line| line.split(' ').next() == Some(id))?;
-    // The type, the source and the options follow the dash. The kernel writes a space in them as `\040`.
+    // The type, the source and the options follow the dash. The kernel writes a space within these
+    // fields as `\040`.
     let options = mount.split(' ').skip_while(|field| *field != "-").nth(3)?;
     Some(options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok()))
 }

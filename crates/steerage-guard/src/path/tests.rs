@@ -15,7 +15,8 @@ struct Ground(PathBuf);
 
 impl Ground {
     fn new() -> Self {
-        // Pairs with nothing: each test of this process only needs a different number.
+        // `Relaxed`, which pairs with nothing: each test of this process only needs a different
+        // number.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let root = std::env::temp_dir().join(format!("steerage-path-{}-{number}", std::process::id()));
@@ -166,7 +167,8 @@ fn a_directory_that_a_group_or_everybody_may_write_to_leads_at_most_to_plain_dir
         assert_eq!(ground.holding(&format!("{name}/theirs/f")), error);
         assert_eq!(ground.holding(&format!("{name}/to-in/f")), error);
         assert_eq!(ground.opened(Directory::open(&ground.at(name))).map(|()| String::new()), error);
-        // If the last name is a link there, it is not followed, so that a new file replaces it.
+        // A link as the last name in such a directory is not followed, so that a new file replaces
+        // the link.
         assert_eq!(ground.holding(&format!("{name}/to-in")), ok(&format!("{name}/to-in")));
     }
 }
@@ -276,7 +278,8 @@ fn a_directory_that_another_user_put_there_is_not_taken_for_a_created_one() {
     ground.directory("x", SOMEBODY, 0o755);
     ground.directory("protected", me(), 0o755);
     let create = |path: &str| ground.opened(Directory::create_all(&ground.at(path), 0o755));
-    // The first directory is created in the other user's directory, and reused.
+    // The first missing directory is created in the other user's directory, and is reused by the
+    // second call.
     assert_eq!((create("x/11/27"), create("x/11/28")), (Ok(()), Ok(())));
     let error = Err("user 65534 can change the directory x".to_owned());
     ground.directory("x/theirs", SOMEBODY, 0o755);

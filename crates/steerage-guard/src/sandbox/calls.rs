@@ -3,7 +3,7 @@
 use libc::c_int;
 use syscalls::Sysno;
 
-/// A purpose of a thread. Each group is a list of system calls.
+/// A purpose for which a thread needs system calls. Each group is a list of system calls.
 ///
 /// ```
 /// use steerage_guard::sandbox::Group;
@@ -106,7 +106,7 @@ const THREAD: Only = Only::With(0, flag(libc::CLONE_THREAD));
 const NOT_SIGSYS: Only = Only::Not(0, flag(libc::SIGSYS));
 /// The handler that reports violations emulates blocking of signals, because SIGSYS must not be
 /// blocked. musl's threads cannot be emulated, because they block signals twice when they end. If
-/// the filter is installed between the two calls, SIGSYS is blocked at the second call, and the
+/// the filter is installed between these two calls, SIGSYS is blocked at the second call, and the
 /// kernel ends the process.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl")))]
 const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));

@@ -2,12 +2,12 @@
 
 use std::fs;
 
-/// The most children that a filter can name. Each takes a few of the 4096 instructions that the kernel accepts
-/// (`BPF_MAXINSNS`).
+/// The maximum number of children that a filter can name. Each child takes a few of the 4096
+/// instructions that the kernel accepts (`BPF_MAXINSNS`).
 pub(super) const CHILDREN_MAX: usize = 400;
 
-/// The children of this process. `None` if there are more than a filter can name, or if the kernel does not say
-/// (`CONFIG_PROC_CHILDREN`).
+/// The children of this process. `None` if this process has more children than a filter can name,
+/// or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
 pub(super) fn running() -> Option<Vec<i32>> {
     let mut found = Vec::new();
     for thread in fs::read_dir("/proc/self/task").ok()? {

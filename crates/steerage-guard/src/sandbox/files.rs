@@ -92,8 +92,8 @@ pub(crate) fn restrict(rules: &[(Object, How)], reach: Reach) -> Result<Enforced
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let access = if is_directory { how.access() } else { how.access() & AccessFs::from_file(ASKED) };
         match (&mut ruleset).add_rule(PathBeneath::new(file, access)) {
-            // A pipe, such as one from the shell's <(command). Landlock does not restrict pipes,
-            // and accepts no rules for them.
+            // The object is a pipe, such as a pipe from the shell's <(command). Landlock does not
+            // restrict pipes, and accepts no rules for pipes.
             Err(error) if is_about_a_pipe(&error) => {}
             added => drop(added.map_err(SandboxError::landlock)?),
         }

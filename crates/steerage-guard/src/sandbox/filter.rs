@@ -35,7 +35,7 @@ pub(crate) fn allow(
             alternatives =
                 udp.iter().map(|socket| Ok(vec![is(*socket, SeccompCmpOp::Eq)?])).collect::<Result<_, _>>()?;
         } else if let Some(leaders) = signalled.filter(|_| call.number == Sysno::kill) {
-            // The number of a process group is negated.
+            // The argument of `kill` for a process group is the negated number of the group.
             let to = |leader: &i32| condition(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(-leader as u32));
             alternatives = leaders.iter().map(|leader| Ok(vec![to(leader)?])).collect::<Result<_, _>>()?;
         } else if alternatives.is_empty() {
@@ -52,7 +52,7 @@ pub(crate) fn allow(
             rules.entry(number).or_default().push(rule);
         }
     }
-    // A list without rules allows any arguments.
+    // For seccompiler, a system call with an empty list of rules is allowed with any arguments.
     for number in unlimited {
         rules.insert(number, Vec::new());
     }
@@ -60,14 +60,15 @@ pub(crate) fn allow(
 }
 
 /// Compiles a program that answers certain calls with ENOSYS, like a kernel without these calls.
-/// The C library has fallbacks for them.
+/// The C library has fallbacks for these calls.
 pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let rules = BTreeMap::from([(Sysno::clone3.id().into(), Vec::new())]);
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
 }
 
-/// A program that leaves the sockets open that the other program names, although `close` succeeds. The kernel would
-/// give the number of a closed one to the next client, for example.
+/// A program for the sockets that the program of [`allow`] names: it keeps these sockets open,
+/// because `close` succeeds without any effect. If such a socket were closed, the kernel could give
+/// its number to another socket, such as that of the next client.
 pub(crate) fn keep_open(sockets: &Sockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let named = sockets.packet.iter().chain(sockets.udp.iter().flatten());
     let rule = |socket: &RawFd| {
@@ -106,9 +107,10 @@ fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     }
 }
 
-/// The conditions that keep a call from sending by packet sockets. A call with an address could choose the
-/// interface, so no packet socket may be used for it. Other calls send by the interface that the socket is bound
-/// to, so they may use those that are there to send.
+/// The conditions that keep a call from sending by packet sockets. A call with an address could
+/// choose the interface, so such a call may use no packet socket. Other calls send through the
+/// interface that the socket is bound to, so these calls may use packet sockets that are open for
+/// sending.
 fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, SandboxError> {
     let sockets: Vec<RawFd> = match call.number {
         Sysno::write | Sysno::writev => sockets.listening.clone(),
@@ -149,7 +151,8 @@ mod tests {
     use super::super::sockets::SOCKETS_MAX;
     use super::*;
 
-    /// `count` sockets of each kind. Their numbers begin at 100, 1,000 and 2,000.
+    /// `count` sockets of each kind. The numbers of the sockets of the three kinds begin at 100,
+    /// 1,000 and 2,000.
     fn sockets(count: usize) -> Sockets {
         let from = |first: RawFd| (first..).take(count).collect::<Vec<_>>();
         let listening = from(100);
@@ -172,7 +175,7 @@ mod tests {
                 }
                 assert_eq!((allows(call, 2000, 0), allows(call, 2001, 0)), (count > 0, count > 0));
             }
-            // Without an address, by everything that does not listen.
+            // Without an address, every socket that does not listen may send.
             assert!(allows(Sysno::sendto, 3, 0) && allows(Sysno::sendto, 1001, 0) && !allows(Sysno::sendto, 3, 1));
             assert_eq!((allows(Sysno::sendto, 100, 0), allows(Sysno::sendto, 2001, 1)), (count == 0, count > 0));
             assert!(allows(Sysno::close, 100, 0) && allows(Sysno::write, 2000, 0));
@@ -201,7 +204,7 @@ mod tests {
         sockets.packet.truncate(SOCKETS_MAX);
         let filter =
             allow(&[Group::Receive, Group::Send, Group::SendTo, Group::XdpMaps], &sockets, None, arch).unwrap();
-        // What an older kernel may count besides is left free.
+        // The limit of 4,000 leaves room for instructions that an older kernel may add.
         assert!(filter.len() < 4000, "{}", filter.len());
     }
 }

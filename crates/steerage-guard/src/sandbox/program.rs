@@ -29,7 +29,7 @@ const ARCH: u32 = 0xc000_00b7;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCH: u32 = 0xc000_00f3;
 
-/// The filter's decision about a system call, when only its number is known.
+/// The filter's decision about a system call of which only the number is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Allowed with any arguments.

@@ -1,14 +1,15 @@
-//! Finds the sockets of this process by which a thread could send.
+//! Finds the sockets of this process through which a thread could send.
 //!
-//! A packet socket that listens can also send: `write` sends by the interface that it is bound to, and a
-//! call with an address by any interface. So a thread that listens must not use it for these calls. The
-//! kernel has no option that makes a packet socket unable to send, but a filter sees the number of a
-//! descriptor.
+//! A packet socket that listens can also send: `write` sends through the interface that the socket
+//! is bound to, and a call with an address sends through any interface. Therefore a thread that
+//! listens must not use the packet socket for these calls. The kernel has no option that makes a
+//! packet socket unable to send, but a filter sees the number of a descriptor.
 //!
-//! A message can carry descriptors to another process, or back to this one under another number
-//! (`SCM_RIGHTS`), if its socket is a Unix socket, such as that of a client. So messages may be sent by
-//! internet sockets only. A thread cannot give a number to another socket either: it may not duplicate
-//! descriptors, and may not close these, since the next client would get the number.
+//! A message through a Unix socket, such as a client's socket, can carry descriptors to another
+//! process, or back to this process under another number (`SCM_RIGHTS`). Therefore messages may be
+//! sent only through internet sockets. A thread also cannot give the number of a permitted socket
+//! to another socket: the thread may not duplicate descriptors, and may not close these sockets,
+//! since the next client would get the number.
 
 use std::fs;
 use std::os::fd::RawFd;
@@ -16,13 +17,13 @@ use std::os::fd::RawFd;
 use super::SandboxError;
 use super::sys::{self, Kind};
 
-/// The most sockets of each kind that a filter can name. One of each kind takes 28 instructions in all, and the
-/// kernel accepts programs of 4096 instructions (`BPF_MAXINSNS`).
+/// The maximum number of sockets of each kind that a filter can name. One socket of each kind takes
+/// 28 instructions in total, and the kernel accepts programs of 4096 instructions (`BPF_MAXINSNS`).
 pub(super) const SOCKETS_MAX: usize = 128;
 
 /// The packet sockets (packet(7)) and the sockets for UDP that this process has open. A
-/// [`ThreadFilter`](super::ThreadFilter) does not let its thread send by packet sockets that listen, nor send
-/// messages by other sockets than those for UDP.
+/// [`ThreadFilter`](super::ThreadFilter) does not let its thread send through packet sockets that
+/// listen, and lets the thread send messages only through UDP sockets.
 ///
 /// ```
 /// use steerage_guard::sandbox::{Group, Sockets, ThreadFilter};
@@ -35,14 +36,14 @@ pub struct Sockets {
     /// The packet sockets that listen to all protocols of an interface.
     pub(crate) listening: Vec<RawFd>,
     pub(crate) packet: Vec<RawFd>,
-    /// The sockets for UDP. `None` if messages may be sent by any socket but packet sockets.
+    /// The UDP sockets. `None` if messages may be sent through any socket except packet sockets.
     pub(crate) udp: Option<Vec<RawFd>>,
     pub(super) too_many: bool,
 }
 
 impl Sockets {
-    /// Finds the sockets. Call it when all of them are open, and do not use the number of one that
-    /// is closed for something else that a confined thread writes to.
+    /// Finds the sockets. Call `open` when all sockets are open. If one of the sockets is closed
+    /// later, do not reuse its number for another file that a confined thread writes to.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -75,8 +76,9 @@ impl Sockets {
         Ok(found)
     }
 
-    /// Whether there are more sockets of a kind than a filter can name. Then it names none of that kind, and its
-    /// thread may send by them, or messages by any socket.
+    /// Whether there are more sockets of a kind than a filter can name. If so, the filter names no
+    /// socket of that kind: its thread may send through packet sockets, or may send messages
+    /// through any socket.
     pub fn too_many(&self) -> bool {
         self.too_many
     }

@@ -55,7 +55,7 @@ pub(crate) fn name_violations() -> io::Result<()> {
     Ok(())
 }
 
-/// What a socket is.
+/// The kinds of sockets that a filter distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A packet socket that is bound to this protocol.
@@ -63,7 +63,8 @@ pub(crate) enum Kind {
     Udp,
 }
 
-/// What the descriptor is. `None` if it is neither a packet socket nor one for UDP.
+/// The kind of the socket that the descriptor refers to. `None` if the descriptor is neither a
+/// packet socket nor a UDP socket.
 pub(crate) fn socket_kind(descriptor: RawFd) -> Option<Kind> {
     // SAFETY: all zeros is a valid address.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
@@ -87,8 +88,8 @@ fn socket_type(descriptor: RawFd) -> Option<c_int> {
     (failed == 0).then_some(kind)
 }
 
-/// The error with which the kernel refuses Landlock although it has it. `None` if the kernel allows
-/// Landlock, or was built or started without it.
+/// The error with which a kernel that has Landlock refuses its use. `None` if the kernel allows
+/// Landlock, or was built or started without Landlock.
 pub(crate) fn landlock_refusal() -> Option<io::Error> {
     /// linux/landlock.h.
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
@@ -149,9 +150,9 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
     end();
 }
 
-/// Ends the process like `abort`. The standard library prints a backtrace here only after it has
-/// reported a failed memory allocation, and then it aborts. This handler cannot call `abort`, which
-/// may block signals.
+/// Ends the process like `abort`. The standard library reaches this point only after it has
+/// reported a failed memory allocation: it would print a backtrace, and then abort. This handler
+/// cannot call `abort`, which may block signals.
 fn abort_without_backtrace() -> ! {
     let line = b"steerage: the sandbox allows no backtrace; with --no-sandbox there is one\n";
     // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.

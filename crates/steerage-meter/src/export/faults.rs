@@ -1,5 +1,5 @@
-//! Makes the n-th file operation of an output fail, for each n until no operation fails. Each time,
-//! the ledger must balance, and the files must have exactly the records that count as written.
+//! Makes the n-th file operation of an output fail, for each n until no operation fails. After each
+//! run, the ledger must balance, and the files must have exactly the records that count as written.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use super::super::pattern::FilePattern;
 use super::tests::{S, START, records};
 use super::*;
 
-/// The maximum number of operations in a run. A run that reaches this number hangs.
+/// The maximum number of operations in a run. A run with this many operations counts as hanging.
 const OPERATIONS_MAX: u64 = 10_000;
 
 /// The time in seconds of the first record in each message to the output.

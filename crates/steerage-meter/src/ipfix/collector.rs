@@ -5,13 +5,13 @@ use std::time::Duration;
 
 /// IANA's port for IPFIX.
 const PORT: u16 = 4739;
-/// The default MTU, which most networks support.
+/// The default MTU for messages over UDP, which most networks support.
 const MTU_DEFAULT: usize = 1500;
 /// The minimum MTU of IPv6 networks (RFC 8200).
 pub(super) const MTU_MIN: usize = 1280;
 const MTU_MAX: usize = 65_535;
 /// The default interval between two transmissions of the templates over UDP. A restarted collector
-/// waits at most this long for them.
+/// waits at most this long for the templates.
 const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
 const DOMAIN_DEFAULT: u32 = 1;
 

@@ -1,4 +1,5 @@
-//! Information elements, by their numbers in the registries of IANA and of enterprises.
+//! Information elements. A constant has the number of the element in IANA's registry or in the
+//! registry of an enterprise.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Element {
@@ -11,7 +12,7 @@ pub(super) struct Element {
 /// 5103).
 const REVERSE: u32 = 29_305;
 /// ntop's enterprise number. Collectors that support TCP health or names use ntop's elements for
-/// them.
+/// TCP health and names.
 const NTOP: u32 = 35_632;
 
 const fn iana(id: u16) -> Element {

@@ -50,7 +50,7 @@ pub(in super::super) struct Export {
 pub struct OpenCollector {
     collector: Collector,
     way: Way,
-    /// The reason for which there is no connection yet.
+    /// The error of the first attempt to connect, if there is no connection yet.
     refused: Option<io::Error>,
 }
 
@@ -188,9 +188,9 @@ impl Export {
         }
     }
 
-    /// Encodes the first records that can be sent together. Returns their number, and whether they
-    /// form a single message, which the encoder does not count as sent yet. A message with
-    /// templates is sent alone, because the send may fail.
+    /// Encodes the first records that can be sent together. Returns the number of these records,
+    /// and whether the records form a single message, which the encoder does not count as sent yet.
+    /// A message with templates is sent alone, because the send may fail.
     fn load_train(&mut self, records: &[FlowRecord]) -> (usize, bool) {
         let takes_trains = self.way.takes_trains() && self.collector.rate.is_none();
         let (now, mut count) = (SystemTime::now(), 0);
@@ -225,8 +225,8 @@ impl Export {
         sent
     }
 
-    /// Waits until the rate limit allows another message of `count` records, and counts them
-    /// towards the limit.
+    /// Waits until the rate limit allows another message of `count` records, and counts these
+    /// records towards the limit.
     fn pace(&mut self, count: usize) {
         let Some(rate) = self.collector.rate else { return };
         let now = Instant::now();

@@ -20,8 +20,8 @@ const BY_HASH: u16 = 6;
 const SCOPES: u16 = 1;
 /// The maximum message length: the length field has 16 bits.
 pub(in super::super) const MESSAGE_MAX: usize = 65_535;
-/// The length of a variable-length element in a template. The upper byte also begins a length of
-/// two bytes in a record.
+/// The length that a template gives for a variable-length element. The upper byte of this value
+/// also begins a length of two bytes in a record.
 const ANY_LENGTH: u16 = 65_535;
 const LONG_TEXT: u8 = 255;
 /// The bit in an element's number that marks an enterprise's element.
@@ -32,7 +32,8 @@ pub(in super::super) struct Statistics {
     pub(in super::super) messages: u64,
     pub(in super::super) records: u64,
     pub(in super::super) bytes: u64,
-    /// The number of records that were not sent, followed by their packets and bytes.
+    /// The number of records that were not sent. The next two fields count the packets and bytes of
+    /// these records.
     pub(in super::super) lost: u64,
     pub(in super::super) lost_packets: u64,
     pub(in super::super) lost_bytes: u64,
@@ -50,7 +51,8 @@ pub(in super::super) struct Encoder {
     sequence: u32,
     known: Box<[bool; Shape::ALL]>,
     knows_options: bool,
-    /// The current message and its contents, which take effect when the message is sent.
+    /// The current message. The next fields describe its contents, and take effect when the message
+    /// is sent.
     message: Vec<u8>,
     data_records: u32,
     fresh: Vec<Shape>,
@@ -108,7 +110,8 @@ impl Encoder {
         self.sequence = 0;
     }
 
-    /// Builds a message from the first records that fit. Returns their number.
+    /// Builds a message from the first records that fit. Returns the number of records in the
+    /// message.
     pub(in super::super) fn encode(&mut self, records: &[FlowRecord], now: SystemTime) -> usize {
         self.begin(now);
         let mut encoded = 0;

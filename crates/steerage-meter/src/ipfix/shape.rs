@@ -1,8 +1,8 @@
 //! The shape of a record, which determines its elements.
 //!
-//! A shape is a set of bits for the record properties that determine its elements. The id of a
-//! template consists of these bits, so there is no table of templates. The template of a shape is
-//! sent before the first record of this shape.
+//! A shape has one bit for each property of a record that determines which elements the record has.
+//! The id of a template is computed from these bits, so there is no table of templates. The
+//! template of a shape is sent before the first record of this shape.
 //!
 //! [`fields`] lists each element of a record together with its value. Both templates and records
 //! are written by this function, so that they always agree.
@@ -32,7 +32,7 @@ const DIRECTION_INITIATOR: u8 = 1;
 pub(super) struct Shape(u16);
 
 impl Shape {
-    // The lowest three bits are the kind of the key.
+    // The lowest three bits of a shape are the `Kind` of the key.
     const TCP: u16 = 1 << 3;
     const ICMP: u16 = 1 << 4;
     const BACK: u16 = 1 << 5;
@@ -89,7 +89,8 @@ impl Shape {
     }
 }
 
-/// The first template id after those of flows. Options templates use the ids from here on.
+/// The first template id after the template ids of flows. Options templates use the ids from here
+/// on.
 pub(super) const OPTIONS_FROM: u16 = TEMPLATES_FROM + Shape::ALL as u16;
 
 type Direction = (Traffic, u16, TcpDirection);

@@ -24,9 +24,11 @@ const UDP_OVER_IPV4: usize = ipv4::BYTES + udp::BYTES;
 const UDP_OVER_IPV6: usize = ipv6::BYTES + udp::BYTES;
 /// The size of messages over TCP. TCP itself has no limit for the size of a message.
 const TCP_MESSAGE: usize = 16 << 10;
-/// The maximum number of messages in a train. Linux accepts at least 64 (`UDP_MAX_SEGMENTS`).
+/// The maximum number of messages in a train. Linux accepts trains of at least 64 datagrams
+/// (`UDP_MAX_SEGMENTS`).
 const TRAIN_MESSAGES: usize = 64;
-/// The maximum length of a train in bytes: the longest IP packet without the longest headers.
+/// The maximum length of a train in bytes: the length of the longest IP packet, minus the length of
+/// the longest headers (IPv6 and UDP).
 const TRAIN_BYTES: usize = 65_535 - UDP_OVER_IPV6;
 
 #[derive(Debug)]
@@ -39,7 +41,7 @@ pub(super) struct Way {
 
 /// Messages that are sent with one system call. All messages have the length of the first message,
 /// except the last message, which may be shorter. The kernel cuts the train into datagrams
-/// (`UDP_SEGMENT`), which costs less than a system call for each.
+/// (`UDP_SEGMENT`), which costs less than a system call for each datagram.
 #[derive(Debug, Default)]
 pub(super) struct Train {
     bytes: Vec<u8>,
@@ -88,7 +90,7 @@ impl Train {
 enum Open {
     Udp(UdpSocket),
     Tcp(TcpStream),
-    /// TCP without a connection.
+    /// TCP while no connection to the collector exists.
     Down {
         since: Instant,
         retry_at: Instant,
@@ -263,9 +265,9 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
                 Sent::No
             }
         },
-        // EIO: before Linux 6.11, the interface must support checksum offload. The further errors
-        // mean that datagrams are too long or too many, or that the kernel does not know the
-        // option.
+        // EIO: before Linux 6.11, the interface must support checksum offload. The other errors
+        // mean that datagrams are too long or too many, or that the kernel does not support
+        // `UDP_SEGMENT`.
         Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP) if train.messages > 1 => {
             Sent::NotTogether
         }

@@ -89,7 +89,8 @@ fn read_record(message: &[u8], at: usize, text: &mut Text) -> Option<usize> {
     Some(end)
 }
 
-/// Adds an address or a name completely, or not at all. A space separates it from an earlier value.
+/// Adds an address or a name completely, or not at all. A space separates the new value from an
+/// earlier value.
 fn put(text: &mut Text, value: std::fmt::Arguments<'_>) {
     if text.is_empty() {
         text.put(value)

@@ -101,7 +101,7 @@ fn a_file_without_rows_is_one() {
 }
 
 fn say(text: std::fmt::Arguments<'_>) {
-    // An error means that standard error is closed.
+    // A failed write means that standard error is closed.
     let _ = writeln!(io::stderr(), "{text}");
 }
 

@@ -152,7 +152,7 @@ fn way_of(key: &FlowKey) -> Way {
     Some((key.source()?, key.destination()?, key.protocol()?))
 }
 
-/// The sums of the records by direction. A flow has two directions.
+/// The sums of the records. The key is a direction, and each flow has two directions.
 fn metered(records: &[FlowRecord]) -> Ways {
     let mut ways: Ways = BTreeMap::new();
     let mut add = |way: Way, traffic: Traffic| {

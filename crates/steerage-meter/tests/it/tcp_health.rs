@@ -17,10 +17,10 @@ use crate::meter_captures::{endless, meter};
 /// 2023-11-14 22:13:20 UTC.
 const START: u64 = 1_700_000_000;
 
-/// Retransmissions, out-of-order segments, zero windows and resets of each direction, by its
-/// endpoints.
+/// Retransmissions, out-of-order segments, zero windows and resets of a direction. The key is the
+/// pair of the direction's endpoints.
 type Counts = BTreeMap<(String, String), [u64; 4]>;
-/// The handshake time in microseconds, by the endpoints as seen from the source.
+/// The handshake time in microseconds. The key is the pair of endpoints, the source first.
 type Handshakes = BTreeMap<(String, String), u64>;
 
 /// A simulated connection whose packets are recorded.
@@ -108,8 +108,8 @@ impl Connection {
                 self.wait(200_000);
                 self.segment(1 - side, self.next[1 - side], ACK, 0, 2000);
             }
-            // A keep-alive: after a long pause, a segment with the byte before the next one, and
-            // its acknowledgement.
+            // A keep-alive: after a long pause, a segment whose sequence number is one below the
+            // next sequence number, and the acknowledgement of this segment.
             4 => {
                 send(self, first, bytes);
                 self.next[side] = second;
@@ -234,7 +234,7 @@ fn made_connections() {
     fs::write(&capture, file).unwrap();
     let Some((counts, handshakes)) = of_tshark(&capture) else { return };
     let (found, found_handshakes, found_closed) = of_records(&capture);
-    // Each kind occurs often enough for the comparison to be meaningful.
+    // Each of the four counted events occurs often enough for the comparison to be meaningful.
     let total = |nth: usize| counts.values().map(|counts| counts[nth]).sum::<u64>();
     assert!((0..4).all(|nth| total(nth) > 50), "{:?}", [0, 1, 2, 3].map(total));
     assert!(handshakes.len() > 200, "{}", handshakes.len());

@@ -1,8 +1,8 @@
 //! Makes the kernel resolve a neighbour, or check that the neighbour is still reachable.
 //!
 //! The kernel resolves a neighbour when it has a packet for that neighbour. `ip neigh ... use`
-//! needs a privilege, which the program has dropped by then. Sending an empty datagram needs no
-//! privilege. The datagram goes to the neighbour's discard port (RFC 863).
+//! needs a privilege, which the program has dropped before it probes neighbours. Sending an empty
+//! datagram needs no privilege. The datagram goes to the neighbour's discard port (RFC 863).
 
 use std::collections::HashMap;
 use std::io;
@@ -36,7 +36,7 @@ impl NeighbourProbes {
     pub(super) fn new(interfaces: &[(String, u32)]) -> io::Result<Self> {
         let bound = |name: &str, socket: UdpSocket| -> io::Result<UdpSocket> {
             setsockopt(&socket, BindToDevice, &name.into())?;
-            // The neighbour is on the link, so the kernel must ignore its routes.
+            // The neighbour is on the link, so the kernel must ignore its routes for this datagram.
             setsockopt(&socket, DontRoute, &true)?;
             socket.set_nonblocking(true)?;
             Ok(socket)

@@ -56,10 +56,10 @@ pub enum RouteError {
     /// The first word is not a prefix.
     #[error("{0} is no prefix: {SYNTAX}")]
     Prefix(String),
-    /// The interface after `dev` is not one of the router's.
+    /// The interface after `dev` is not an interface of the router.
     #[error("{0} takes no part: name it among the interfaces as well")]
     Device(String),
-    /// The route has no `dev`, and no network of the router's interfaces has the gateway.
+    /// The route has no `dev`, and no network of the router's interfaces contains the gateway.
     #[error("{0} is in no interface's network: say which with dev IFACE")]
     Gateway(IpAddr),
 }

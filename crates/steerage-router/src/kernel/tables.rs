@@ -34,8 +34,8 @@ struct LinkState {
 }
 
 /// The number of checks (one per second) during which a neighbour counts as silent after the kernel
-/// has failed to resolve it. After these checks, the neighbour is unknown. The first packet to it
-/// then starts a new resolution and causes no ICMP error, as in the kernel.
+/// has failed to resolve it. After these checks, the neighbour is unknown. The first packet to an
+/// unknown neighbour starts a new resolution and causes no ICMP error, as in the kernel.
 const SILENT_CHECKS: u8 = 5;
 
 #[derive(Debug)]
@@ -59,7 +59,8 @@ pub(super) struct KernelTables {
     static_routes: Option<Vec<(IpNet, Target)>>,
     links: HashMap<u32, LinkState>,
     addresses: Vec<(u32, IpNet)>,
-    /// The targets of each prefix in the kernel's order: by table, then by metric.
+    /// The targets of each prefix, in the order in which the kernel prefers them: sorted by table,
+    /// then by metric.
     prefixes: HashMap<IpNet, Vec<(u64, Target)>>,
     neighbours: HashMap<(u16, IpAddr), KnownNeighbour>,
     past: HashMap<(u16, IpAddr), KnownNeighbour>,
@@ -206,7 +207,8 @@ impl KernelTables {
             RouteType::Prohibit => Target::Prohibit,
             RouteType::Unicast => {
                 let hops: Vec<Hop> = route.hops.iter().filter_map(|hop| self.hop(hop)).collect();
-                // Routes by other interfaces and routes with an encapsulation cannot be used.
+                // Routes through interfaces that are not the router's, and routes with an
+                // encapsulation, cannot be used.
                 if hops.is_empty() || route.encapsulates { Target::Unreachable } else { Target::Via(hops) }
             }
             _ => return None,
@@ -246,8 +248,8 @@ impl KernelTables {
 
     fn neighbour(&mut self, neighbour: netlink::Neighbour, is_there: bool) {
         let netlink::Neighbour { link, address, link_address, state, is_proxy } = neighbour;
-        // The kernel replies for proxy entries itself, so they are no neighbours of ours. It also lists the multicast
-        // groups that it sends to.
+        // The kernel replies for proxy entries itself, so proxy entries are not neighbours of this
+        // router. The kernel also lists the multicast groups that it sends to.
         let Some(member) = self.member(link).filter(|_| !is_proxy && !address.is_multicast()) else { return };
         let key = (member, address);
         let mac: Option<Mac> = link_address.and_then(|address| address.try_into().ok());
@@ -276,8 +278,8 @@ impl KernelTables {
     }
 
     /// Checks the neighbours; must be called once per second. Returns the neighbours that received
-    /// packets and that the kernel marks as stale. The kernel does not see those packets, so it
-    /// might forget the neighbours.
+    /// packets and that the kernel marks as stale. The kernel does not see these packets, and
+    /// without a check it might forget the neighbours.
     pub(super) fn check_neighbours(&mut self) -> Vec<(u16, IpAddr)> {
         let before = self.neighbours.len();
         self.neighbours.retain(|_, known| {
@@ -352,7 +354,7 @@ mod tests {
     }
 
     /// The link address of that neighbour in the forwarding table. The outer value is `None` if the
-    /// neighbour is unknown, and the inner value if it is silent.
+    /// neighbour is unknown, and the inner value is `None` if the neighbour is silent.
     fn shown(kernel: &mut KernelTables) -> Option<Option<Mac>> {
         let changed = kernel.take_changed();
         let table = kernel.table(changed);

@@ -15,9 +15,9 @@ use crate::frames::{self, FLOWS, udp4};
 use crate::measurement::Measurement;
 use crate::runs::ReadsHeaders;
 
-/// An endless source of frames of 1,500 bytes. Only their first 64 bytes are written, which is the
-/// part that a packet function reads. The DMA of a real card does not take the rest through the
-/// CPU's caches.
+/// An endless source of frames of 1,500 bytes. Only the first 64 bytes of a frame are written,
+/// which is the part that a packet function reads. The DMA of a real card does not take the rest
+/// through the CPU's caches.
 struct Frames(Rng, [u8; frames::FRAME_BYTES]);
 
 impl RxQueue for Frames {

@@ -61,7 +61,8 @@ impl Outputs {
         self.files.iter().any(|(to, _)| matches!(to, FlowsTo::Stdout))
     }
 
-    /// Opens the sockets. Call this before privileges are dropped, and before there are threads.
+    /// Opens the sockets. Call `open` before privileges are dropped, and before other threads
+    /// start.
     pub(super) fn open(self) -> Result<OpenOutputs, Error> {
         let collectors = self.collectors.into_iter().map(Collector::open).collect::<Result<_, _>>();
         Ok(OpenOutputs { files: self.files, collectors: collectors.map_err(EndingError::flows)? })
@@ -109,7 +110,8 @@ impl Writers {
     /// Passes on the records of the flows that are still open, and waits until all threads have
     /// ended. The error names all outputs that failed.
     pub(super) fn finish(self, open: OpenFlows) -> Result<(), Error> {
-        // Only writers use the records, which need more memory than the flows.
+        // Records need more memory than flows, and only writers use records. Therefore no records
+        // are made if there are no writers.
         if self.0.is_empty() {
             return Ok(());
         }

@@ -11,8 +11,8 @@ use std::time::Duration;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(8);
 
-/// Decides when to pause. All accesses are `Relaxed`, because only the speed of reading depends on
-/// them.
+/// Decides when to pause. All atomic accesses are `Relaxed`, because only the speed of reading
+/// depends on their order.
 #[derive(Debug)]
 pub(super) struct Brake {
     /// The thresholds for the bytes that wait for the job with the fullest buffer. A pause begins
@@ -28,7 +28,7 @@ pub(super) struct Brake {
 
 impl Brake {
     /// `buffer` is the size of each job's buffer in bytes. An output has room for less than half of
-    /// that.
+    /// this buffer.
     pub(super) fn new(buffer: usize) -> Self {
         Self {
             high: buffer / 8 * 3,

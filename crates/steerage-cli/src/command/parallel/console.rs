@@ -10,12 +10,13 @@ const WIDTH: usize = 79;
 
 const ERASE: &[u8] = b"\r\x1b[K";
 
-/// Standard error. All write errors are ignored, because they mean that its reader is gone.
+/// Standard error. All write errors are ignored, because a write error means that the reader of
+/// standard error is gone.
 #[derive(Debug)]
 pub(super) struct Console {
     redraws: bool,
     /// Whether standard output is a terminal too. The progress line must be erased before text is
-    /// written there.
+    /// written to standard output.
     shares_screen: bool,
     drawn: Mutex<bool>,
 }

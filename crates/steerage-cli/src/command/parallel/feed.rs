@@ -19,7 +19,7 @@ pub(super) struct Feed {
     pub(super) via: Via,
     pub(super) stdin: Stdio,
     pub(super) place: OsString,
-    /// The descriptor that `place` names. The job takes it over.
+    /// The descriptor that `place` names. The job inherits this descriptor.
     pub(super) inherited: Option<Inherited>,
     /// The stream of packets, or `None` for an interface.
     pub(super) stream: Option<Stream>,
@@ -59,7 +59,8 @@ pub(super) fn feed(via: Via, number: usize, options: StreamOptions) -> Result<(O
 }
 
 impl Feed {
-    /// The reason for which the stream of packets ended early, if it did.
+    /// The reason for which the stream of packets ended early. `None` if the stream did not end
+    /// early.
     pub(super) fn failure(&self) -> Option<StreamFailure> {
         self.stream.as_ref().and_then(Stream::failure)
     }

@@ -1,7 +1,8 @@
 //! A descriptor that a job inherits, and that the job's command names.
 //!
-//! Neither a file with packets nor a pipe therefore has a name in a directory. No other user can
-//! open it, and the kernel removes it when the last process that has it ends, however that happens.
+//! Therefore files with packets and pipes need no name in a directory. No other user can open such
+//! a file or pipe, and the kernel removes it when the last process that has it open ends, even
+//! after a crash.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -39,7 +40,7 @@ impl Inherited {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
 
-    /// The descriptor. Programs that start while it is open inherit it.
+    /// The descriptor. Programs that start while the descriptor is open inherit it.
     pub(super) fn opened_for_programs(self) -> io::Result<OwnedFd> {
         fcntl_setfd(&self.0, FdFlags::empty())?;
         Ok(self.0)

@@ -48,7 +48,8 @@ pub(super) struct Job {
     /// descriptor, so this descriptor is read without moving that position.
     stderr_file: Option<File>,
     child: Option<Child>,
-    /// The process waits for a byte from this pipe before it becomes the program.
+    /// The process of the job waits for a byte from this pipe before the process becomes the job's
+    /// program.
     gate: Option<PipeWriter>,
     pub(super) started: Option<Instant>,
     pub(super) ended: Option<Ended>,
@@ -138,7 +139,7 @@ impl Job {
             Outputs::Files(JobResults { directory: of_job, stdout, stderr }) => {
                 self.stderr_file = Some(stderr.try_clone().map_err(JobsError::Pipe)?);
                 command.stdout(stdout).stderr(stderr).current_dir(of_job.through());
-                // The directory stays open until the process is in it.
+                // The directory stays open until the new process has changed to it.
                 directory = Some(of_job);
             }
         }
@@ -218,8 +219,8 @@ impl Ended {
     }
 }
 
-/// Checks whether the program exists and may be started, as far as that can be checked before the
-/// start.
+/// Checks whether the program exists and may be started, as far as this can be checked before the
+/// start of the program.
 fn find(program: &OsStr) -> io::Result<()> {
     let path = Path::new(program);
     let may_start = |path: &Path| -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! Joins the pieces that a job writes into whole lines.
 
-/// The longest line that is kept in memory. A longer line is passed on in parts, without output of
-/// other jobs between them.
+/// The longest line that is kept in memory. A longer line is passed on in pieces, without output of
+/// other jobs between the pieces.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// The output that a job has not ended with a newline yet.

@@ -54,7 +54,7 @@ pub(super) struct Heard {
     pub(super) all: bool,
 }
 
-/// The reason for which merging ended before the jobs did.
+/// The reason for which merging ended before the jobs ended.
 #[derive(Debug)]
 pub(super) enum Stopped {
     NobodyReads,
@@ -96,7 +96,7 @@ impl<'a> Merge<'a> {
     /// the pipes of the jobs' standard output, so that the jobs notice, and calls `on_failure`.
     pub(super) fn run(mut self, on_failure: impl Fn()) -> Result<(), Stopped> {
         let mut result = Ok(());
-        // The job whose long line is being written in parts.
+        // The job whose line is too long for memory and is being written in pieces.
         let mut holder = None;
         while !self.open.is_empty() {
             let mut ready = self.ready(holder);

@@ -1,8 +1,9 @@
 //! The directory of `--results`: a subdirectory for each job, with the job's output.
 //!
-//! Jobs run with the user's rights, which are often root's, so no other user may choose where their
-//! output goes. All directories are opened once, and used through their descriptors. All files are
-//! new: an existing entry with the same name is removed, and never written to.
+//! Jobs run with the user's rights, which are often root's, so no other user may choose where the
+//! output of the jobs goes. All directories are opened once, and used through their descriptors.
+//! All output files are new: if a file with the same name exists, it is removed, and never written
+//! to.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -55,7 +56,7 @@ impl Results {
 }
 
 /// Replaces any entry with this name by a new file. No other user can create an entry meanwhile,
-/// because the directory is ours.
+/// because only this user can write to the directory.
 fn new_file(directory: &Directory, name: &OsStr) -> Result<File, PathError> {
     match directory.remove_file(name) {
         Err(PathError::System(error)) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}

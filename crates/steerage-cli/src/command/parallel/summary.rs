@@ -28,8 +28,8 @@ pub(super) struct Summary {
     /// Packets of capture files that the filter removed. No other count includes them.
     pub(super) filtered: u64,
     pub(super) seconds: f64,
-    /// The CPU time of this program: for reading and splitting packets, and for merging the jobs'
-    /// output.
+    /// The CPU time that this program itself used for reading and splitting packets. The next field
+    /// has its CPU time for merging the jobs' output.
     pub(super) split_cpu_seconds: f64,
     pub(super) merge_cpu_seconds: f64,
     pub(super) jobs_cpu_seconds: f64,

@@ -25,8 +25,8 @@ const DRAW: Duration = Duration::from_millis(500);
 const NAMED_AFTER: Duration = Duration::from_secs(30);
 /// How long to wait for the last line of a job that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// After an interrupt, the time that jobs may run after the end of their input. Then SIGTERM
-/// follows, and after the same time again, SIGKILL.
+/// After an interrupt, the time that jobs may run after the end of their input. After this time,
+/// the jobs get SIGTERM, and after the same time again, SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -113,8 +113,9 @@ impl Jobs {
         self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).all(|stream| stream.has_ended())
     }
 
-    /// The reason for which a job did not get all of its packets, if it did not. A live input that
-    /// is too fast for a job is not a reason, and neither is a requested end of the run.
+    /// The reason for which a job did not get all of its packets. `None` if the job got all of its
+    /// packets. A live input that is too fast for a job is not a reason, and neither is a requested
+    /// end of the run.
     pub(super) fn incomplete(&self, job: &Job, lost: &Lost) -> Option<String> {
         let was_asked = self.asked().end.is_some();
         let outlived = self.outlived.load(Ordering::Relaxed) && job.feed.via != Via::File;

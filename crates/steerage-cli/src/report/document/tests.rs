@@ -20,7 +20,7 @@ fn flow(source: &str) -> FlowKey {
     FlowKey::v4(source.parse().unwrap(), "198.51.100.2:443".parse().unwrap(), 6)
 }
 
-/// A ledger in which nothing is empty.
+/// A ledger in which no count is 0 and no list is empty.
 fn snapshot() -> Snapshot {
     let mut dropped = Drops::default();
     dropped.add(DropReason::BacklogFull, 3);
@@ -58,7 +58,7 @@ fn snapshot() -> Snapshot {
     snapshot
 }
 
-/// A report of each command at once, in which nothing is empty.
+/// A report with the counts of all commands at once, in which nothing is empty.
 fn document() -> Document {
     let time = Time(WallTime::from_nanos(1_700_000_000_000_000_001));
     let mut document =
@@ -91,7 +91,7 @@ fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<
         all.insert(path.to_owned());
     }
     match value {
-        // The keys are names of counts: of reasons, devices, CPUs.
+        // The keys of these objects are names of counts, such as drop reasons, devices or CPUs.
         Value::Object(of) if free.contains(path) => assert!(of.values().all(Value::is_u64), "{path}: {value}"),
         Value::Object(of) => of.iter().for_each(|(key, value)| {
             let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
@@ -105,7 +105,8 @@ fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<
     }
 }
 
-/// The paths that the page lists, and those of its objects without a table: their keys are names.
+/// The paths that docs/report.md lists, and the paths of objects for which the page has no table,
+/// because their keys are names.
 fn documented() -> (BTreeSet<String>, BTreeSet<String>) {
     let section = PAGE.split_once("## As JSON\n").unwrap().1.split_once("\n### ").unwrap().0;
     let (mut all, mut objects, mut parent) = (BTreeSet::new(), BTreeSet::new(), String::new());
@@ -136,7 +137,8 @@ fn the_page_describes_each_key_and_no_other() {
     assert_eq!((undocumented, unknown), (vec![], vec![]), "not in docs/report.md, and only there");
 }
 
-/// Otherwise the test above would not see what is in them.
+/// `document` must leave no list empty, because the test above would not see the keys within an
+/// empty list.
 #[test]
 fn nothing_in_the_filled_report_is_empty() {
     fn check(value: &Value, path: &str) {
@@ -166,7 +168,8 @@ fn what_is_written_is_read_again() {
     }
 }
 
-/// A program of the same schema may write more, and may be older and write less.
+/// Another version of the program with the same schema may write more keys, or, if it is older,
+/// fewer keys.
 #[test]
 fn keys_may_come_and_go() {
     let mut report = report(Audience::Public);
@@ -190,7 +193,7 @@ fn more_parts_than_a_run_has_are_refused() {
     }
 }
 
-/// The addresses of the flow that fills a CPU are as private as those of the largest flows.
+/// The addresses of the flow that fills a CPU are as private as the addresses of the largest flows.
 #[test]
 fn the_flow_of_an_elephant_is_not_for_everybody() {
     let elephants = |report: &Value| report["snapshot"]["groups"][0]["elephants"].clone();

@@ -1,4 +1,5 @@
-//! Advice about traffic that cannot be spread, or that a simpler hash than ours could not spread.
+//! Advice about traffic that cannot be spread, or that a simpler hash than steerage's could not
+//! spread.
 
 use steerage::{
     FlowKey,
@@ -8,15 +9,15 @@ use steerage::{
 use super::{Shares, TrafficExplanation, is_ip, tunnels};
 use crate::units::{counted, grouped, percent};
 
-/// A flow with more than this share of the packets is an elephant: eight CPUs cannot have an eighth
-/// each.
+/// A flow with more than this share of the packets is an elephant: with such a flow, eight CPUs
+/// cannot have an eighth of the packets each.
 const ELEPHANT: f64 = 1.0 / 8.0;
 
 /// The minimum share of packets that is worth mentioning.
 const WORTH_A_WORD: f64 = 0.01;
 
-/// The number of queues of the network card in the comparison, and the size of its indirection
-/// table (see `ethtool -x`).
+/// The number of queues of the network card in the comparison, and the size of the card's
+/// indirection table (see `ethtool -x`).
 const NIC_QUEUES: u32 = 8;
 const NIC_ENTRIES: u32 = 128;
 

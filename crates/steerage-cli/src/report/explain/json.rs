@@ -35,7 +35,7 @@ struct ExplanationJson<'a> {
     traffic: Option<TrafficJson>,
 }
 
-/// The CPUs of a flow.
+/// The CPU of a flow, for several numbers of CPUs.
 #[derive(Serialize)]
 struct FlowPlacement {
     flow: String,
@@ -43,7 +43,7 @@ struct FlowPlacement {
     key: Option<String>,
     hash: String,
     bucket: u16,
-    /// The flow's CPU by the number of CPUs.
+    /// The CPU of the flow, for each number of CPUs. The key is the number of CPUs.
     cpus: BTreeMap<usize, usize>,
 }
 

@@ -12,7 +12,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// The shares of this number of CPUs.
+    /// The shares if an even map spreads the buckets over this number of CPUs.
     pub(super) fn even(buckets: &[Volume; BUCKETS], cpus: usize) -> Self {
         let (mut loads, mut all) = (vec![Volume::default(); cpus.max(1)], Volume::default());
         for (bucket, weight) in buckets.iter().enumerate() {
@@ -52,7 +52,7 @@ impl Shares {
         fraction(self.cpus.iter().map(of).max().unwrap_or(0), of(&self.all))
     }
 
-    /// The speed-up over one CPU. The busiest CPU limits it.
+    /// The speed-up over one CPU. The busiest CPU limits the speed-up.
     pub(super) fn speed_up(&self) -> f64 {
         if self.busiest() > 0.0 { 1.0 / self.busiest() } else { 1.0 }
     }

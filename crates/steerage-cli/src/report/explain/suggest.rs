@@ -24,8 +24,8 @@ use commands::{BacklogMax, Commands};
 use cpu_count::{Assignment, AssumedCosts, Choice};
 use reasons::Reasons;
 
-/// The work per packet, unless the user states it. steerage's own functions take 30 to 100 ns, and the kernel forwards
-/// IP in 2,500 ns (steerage help performance).
+/// The assumed work per packet, if the user does not state the work. steerage's own functions take
+/// 30 to 100 ns, and the kernel forwards IP in 2,500 ns (steerage help performance).
 const WORK_ASSUMED: Duration = Duration::from_micros(1);
 
 /// A packet rate.
@@ -45,7 +45,7 @@ pub(crate) enum RateFrom {
     Asked,
 }
 
-/// The basis of the advice, besides the traffic.
+/// What the advice is based on, in addition to the traffic.
 #[derive(Debug)]
 pub(crate) struct AdviceBasis {
     /// The command that should run.
@@ -63,10 +63,10 @@ pub(crate) struct AdviceBasis {
 /// The advice.
 #[derive(Debug, Serialize)]
 pub(crate) struct Suggestion {
-    /// How many CPUs to use, with the one that receives.
+    /// The number of CPUs to use, including the CPU that receives.
     cpus: usize,
     cpu_list: String,
-    /// How many CPUs there are.
+    /// The number of CPUs that the machine has.
     of: usize,
     receive_cpu: u16,
     /// The mask in the kernel's format. 0 means no steering.
@@ -74,7 +74,7 @@ pub(crate) struct Suggestion {
     /// The busiest CPU's share of the packets with an even map, and after balancing.
     busiest: f64,
     balanced: f64,
-    /// Packets per second; `null` if it is not known.
+    /// The rate in packets per second; `null` if the rate is not known.
     rate: Option<f64>,
     /// The load of the busiest CPU. Above 1, the CPU would not keep up.
     load: Option<f64>,
@@ -82,7 +82,7 @@ pub(crate) struct Suggestion {
     load_of_one: Option<f64>,
     /// The speed-up over one CPU.
     speed_up: f64,
-    /// The rates that the regimes of `balance` are predicted to handle, the advised one first.
+    /// The rates that the regimes of `balance` are predicted to handle, the advised regime first.
     regimes: Vec<Regime>,
     elephants: Vec<Elephant>,
     reasons: Reasons,
@@ -116,7 +116,8 @@ impl Regime {
         Self { regime, cpus: way.cpus.len(), predicted: way.throughput }
     }
 
-    /// The advised regime first, then the other regimes of one and two CPUs.
+    /// The predictions for the advised regime, and then for the other regimes with one and two
+    /// CPUs.
     fn all(choice: &Choice) -> Vec<Self> {
         let best = Self::of(&choice.best);
         let others = [Some(&choice.one), choice.collector.as_ref()].into_iter().flatten().map(Self::of);
@@ -221,8 +222,8 @@ impl Suggestion {
 }
 
 /// The flows with more than an even share of the packets, the largest first. If one CPU is enough,
-/// no flow matters. If more CPUs would not help, flows are compared with the share of each of two
-/// CPUs.
+/// no flow matters. If more CPUs would not help, each flow is compared with a half of the packets,
+/// which is the share of each of two CPUs.
 fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;

@@ -127,14 +127,14 @@ impl Way for BySocket {
 
 pub(crate) struct ByFiles {
     pub(crate) directory: PathBuf,
-    // Unmounted before the directory is removed.
+    // The tree is unmounted before the directory is removed, because this field is dropped first.
     _served: ServedFiles,
     _scratch: Scratch,
 }
 
 impl ByFiles {
     /// Mounts the tree. Returns `None` and prints the reason to standard error if mounting is
-    /// impossible here. In CI, this is a failure.
+    /// impossible here. In CI, a mount that is impossible makes the test fail.
     pub(crate) fn new(tree: &Arc<Tree>) -> Option<Self> {
         let scratch = Scratch::new();
         let directory = scratch.to_path_buf();

@@ -149,8 +149,8 @@ fn two_kernels_speak_over_a_tap_and_a_cable() {
     }
     let Some(namespaces) = Namespaces::new(3) else { return };
     namespaces.veth((1, "out0"), (2, "far0"));
-    // Without this, packets from the far kernel have no checksums, because the two ends of a cable
-    // do not need any.
+    // Turn off the checksum offload. Otherwise, packets from the far kernel have no checksums,
+    // because the two ends of a veth pair do not need any.
     namespaces.features(2, "far0", "tx off");
     let builder = Builder::new().virtual_cpus(2).check_order(true);
     let (tap, tap_out) = namespaces.within(0, || (open("tap:left").unwrap(), output::open("tap:left").unwrap()));

@@ -3,8 +3,8 @@
 //!
 //! Frames are lent from *places*. A place is an address range of a block's size that shows a block
 //! of the ring. A copy can replace the block while its frames are lent: the reader of a frame sees
-//! the same bytes, and the kernel gets its block back. The next frames of the block are lent from
-//! another place. Places are only addresses, and only copies take memory.
+//! the same bytes, and the kernel gets its block back. Later frames of the block are then lent from
+//! another place. Places take no memory, because they are only addresses. Copies do take memory.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -43,7 +43,7 @@ pub(in crate::af_packet) struct Shape {
     /// The maximum number of units for frames that wait for CPUs, if there is a limit: see
     /// [`Blocks::shared`].
     pub(in crate::af_packet) units: Option<u32>,
-    /// A power of two, and a multiple of the page size.
+    /// The size of a block in bytes: a power of two, and a multiple of the page size.
     pub(in crate::af_packet) block_bytes: usize,
     pub(in crate::af_packet) timeout_millis: u32,
     pub(in crate::af_packet) hash: bool,
@@ -160,7 +160,7 @@ impl Drop for View {
     }
 }
 
-/// A second mapping of a whole ring, from which blocks have been moved.
+/// A second mapping of a whole ring. The mappings of single blocks are moved from here to places.
 #[derive(Debug)]
 struct Spare {
     base: NonNull<u8>,
@@ -193,13 +193,14 @@ pub(in crate::af_packet) struct Memory {
     /// The places from which frames are lent, which live as long as the region through which frames
     /// are read.
     lent: Arc<View>,
-    /// The claim to the lent blocks, which never leaves this struct.
+    /// The claim that gives access to the lent blocks. The claim never leaves this struct.
     claim: Option<Claim>,
     spare: Option<Spare>,
 }
 
 impl Memory {
-    /// Maps the ring of `socket`, which has this shape. The first places show its blocks.
+    /// Maps the ring of `socket`, which has this shape. The first places show the blocks of the
+    /// ring.
     pub(in crate::af_packet) fn map(socket: BorrowedFd<'_>, shape: Shape) -> io::Result<Self> {
         let status = View::map(shape.bytes(), Some(socket))?;
         let lent = Arc::new(View::reserve(shape.places.max(shape.blocks) * shape.block_bytes)?);
@@ -214,8 +215,8 @@ impl Memory {
         &self.shape
     }
 
-    /// The places, as blocks to lend frames from. Can be taken only once. Copies may take as much
-    /// memory as the ring.
+    /// The places, as blocks to lend frames from. `blocks` can be called only once. Copies may take
+    /// as much memory as the ring.
     pub(in crate::af_packet) fn blocks(&mut self) -> io::Result<Blocks> {
         if self.claim.is_some() {
             return Err(io::Error::other("its memory was given away before"));
@@ -363,11 +364,11 @@ impl Memory {
     /// Shows a block of the ring at `place`. No frame of the place may be lent.
     pub(in crate::af_packet) fn show(&mut self, socket: BorrowedFd<'_>, block: usize, place: usize) -> io::Result<()> {
         let Shape { blocks, block_bytes, .. } = self.shape;
-        // A ring can only be mapped as a whole. Later calls use the blocks that are unused now.
+        // A ring can only be mapped as a whole. Later calls use the other blocks of this mapping.
         if !self.spare.as_ref().is_some_and(|spare| spare.there[block]) {
             let view = View::map(self.shape.bytes(), Some(socket))?;
             self.spare = Some(Spare { base: view.base, block_bytes, there: vec![true; blocks].into() });
-            // From now on the spare unmaps the blocks that it still has.
+            // From now on, the `Spare` unmaps the blocks that it still has.
             std::mem::forget(view);
         }
         let Some(spare) = &mut self.spare else { return Ok(()) };

@@ -35,8 +35,8 @@ impl Socket {
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
 
-    /// Sets the maximum number of bytes in flight. Without the privilege, sets the maximum for
-    /// unprivileged processes.
+    /// Sets the maximum number of bytes in flight. Without the privilege to exceed the system's
+    /// limit, sets the maximum for unprivileged processes.
     pub(crate) fn set_send_buffer(&self, bytes: c_int) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
             .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))

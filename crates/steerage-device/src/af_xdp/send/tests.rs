@@ -18,7 +18,7 @@ fn two_kernels_speak_over_two_interfaces() {
     namespaces.veth((2, "far0"), (1, "other0"));
     for (end, host) in [(0, 1), (2, 2)] {
         // The two ends of a cable need no checksums, and frames taken by AF_XDP do not show that
-        // theirs are missing.
+        // their checksums are missing.
         namespaces.features(end, "far0", "tx off");
         namespaces.address(end, host, "far0");
     }

@@ -29,14 +29,14 @@ const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 /// Room for the used part of `union bpf_attr`, and for the kernel's description of a program or a
-/// link. Unset bytes are zero, which is each field's default.
+/// link. Unset bytes are zero, and zero is the default of each field.
 const BYTES: usize = 128;
 
-/// The most CPUs that a Linux kernel supports (`NR_CPUS`). The kernel writes a counter for each
-/// possible CPU.
+/// The maximum number of CPUs that a Linux kernel supports (`NR_CPUS`). The kernel writes a counter
+/// for each possible CPU.
 const KERNEL_CPUS_MAX: usize = 8192;
 
-/// How many links to search at most for the one of a program.
+/// The maximum number of links that are searched for the link of a program.
 const LINKS_MAX: usize = 10_000;
 
 /// `union bpf_attr` as plain bytes.
@@ -73,7 +73,7 @@ impl Attributes {
     }
 }
 
-/// The name of the program, by which steerage recognizes it.
+/// The name of steerage's XDP program, by which steerage recognizes the program.
 const NAME: &str = "steerage";
 
 /// # Safety
@@ -86,7 +86,7 @@ unsafe fn bpf(command: c_long, attributes: &mut Attributes) -> io::Result<i32> {
 }
 
 /// # Safety
-/// As for [`bpf`]. Also, `command` must return a new descriptor.
+/// As for [`bpf`]. In addition, `command` must return a new descriptor.
 unsafe fn bpf_fd(command: c_long, mut attributes: Attributes) -> io::Result<OwnedFd> {
     // SAFETY: the caller's promise. The descriptor is new, so nothing else owns it.
     unsafe { bpf(command, &mut attributes).map(|fd| OwnedFd::from_raw_fd(fd)) }
@@ -158,7 +158,7 @@ impl ByCpu {
     }
 }
 
-/// Where a program sees frames.
+/// The point in the kernel's receive path at which an XDP program sees frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_xdp) enum Mode {
     /// In the driver, before the kernel processes the frames.
@@ -233,10 +233,10 @@ impl Program {
 pub(in crate::af_xdp) struct Link(OwnedFd);
 
 impl Link {
-    /// Whether the program is still attached. Other software may have removed it, and it goes with
-    /// its interface.
+    /// Whether the program is still attached. Other software may have removed the program, and the
+    /// kernel removes the program together with its interface.
     pub(in crate::af_xdp) fn is_attached(&self) -> io::Result<bool> {
-        // `struct bpf_link_info` has the interface's number at 16. It is 0 if the link was
+        // `struct bpf_link_info` has the interface's number at 16. The number is 0 if the link was
         // detached.
         Ok(info(self.0.as_fd())?.word_at(16) != 0)
     }
@@ -296,8 +296,8 @@ pub(in crate::af_xdp) fn link_of(program: u32, interface: u32) -> io::Result<Opt
         }
         // SAFETY: numbers only. A link that has gone meanwhile is skipped.
         let Ok(link) = (unsafe { bpf_fd(LINK_BY_ID, Attributes::new().word(0, id)) }) else { continue };
-        // `struct bpf_link_info` has the type, the link's number and the program's number. For XDP
-        // it also has the interface's number, at 16.
+        // `struct bpf_link_info` has the type, the link's number and the program's number. For XDP,
+        // the structure also has the interface's number, at 16.
         let info = info(link.as_fd())?;
         if (info.word_at(0), info.word_at(8), info.word_at(16)) == (LINK_TYPE_XDP, program, interface) {
             return Ok(Some(Link(link)));

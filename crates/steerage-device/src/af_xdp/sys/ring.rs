@@ -35,7 +35,7 @@ pub(super) struct Ring<T> {
     bytes: usize,
     offsets: RingOffsets,
     entries: NonNull<T>,
-    /// A power of two.
+    /// The number of entries, which is a power of two.
     size: u32,
     /// This side's position, including entries that are not published yet.
     position: u32,
@@ -47,8 +47,8 @@ pub(super) struct Ring<T> {
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// Maps the ring that the socket has at `place`. It has `size` entries, which is a power of
-    /// two.
+    /// Maps the ring that the socket has at `place`. The ring has `size` entries. `size` must be a
+    /// power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, place: i64, offsets: RingOffsets, size: u32) -> io::Result<Self> {
         let bytes = offsets.entries as usize + size as usize * size_of::<T>();
         let protection: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -142,7 +142,7 @@ impl<T: Copy> Ring<T> {
         self.other = self.word(self.offsets.consumer).load(Ordering::Acquire);
     }
 
-    /// Writes an entry. There must be room for it.
+    /// Writes an entry. The ring must have room for the entry.
     #[inline]
     pub(super) fn push(&mut self, entry: T) {
         // SAFETY: the entry is within the mapping, and the kernel does not read it before it is
@@ -160,7 +160,8 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
-        // Relaxed: this is a hint. If the flag is seen late, the next poll sees it.
+        // Relaxed: this is a hint. If this poll does not see a change of the flag, the next poll
+        // sees it.
         self.word(self.offsets.flags).load(Ordering::Relaxed) & XDP_RING_NEED_WAKEUP != 0
     }
 

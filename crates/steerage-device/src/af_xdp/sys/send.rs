@@ -22,7 +22,7 @@ const XDP_UMEM_PGOFF_COMPLETION_RING: i64 = 0x1_8000_0000;
 pub(in crate::af_xdp) struct Rings {
     /// Whether the memory must be registered with the kernel.
     pub(in crate::af_xdp) register: bool,
-    /// How many completions the ring must have room for. A power of two.
+    /// The number of completions that the completion ring must have room for: a power of two.
     pub(in crate::af_xdp) completions: u32,
 }
 
@@ -30,7 +30,7 @@ pub(in crate::af_xdp) struct Rings {
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Sender {
     tx: Ring<Descriptor>,
-    /// Must be dropped last.
+    /// The socket must be dropped last.
     socket: Socket,
 }
 
@@ -98,7 +98,7 @@ impl Sender {
 
     /// Maps the ring in which the kernel reports sent packets of all senders of the queue. The
     /// mapping uses this socket's descriptor, so it lives as long as the socket. A queue may have
-    /// only one such mapping.
+    /// only one mapping of its completion ring.
     pub(in crate::af_xdp) fn completions(&self, size: u32) -> io::Result<Completions> {
         let offsets: MmapOffsets = self.socket.get(XDP_MMAP_OFFSETS)?;
         Ring::map(self.as_fd(), XDP_UMEM_PGOFF_COMPLETION_RING, offsets.completion, size).map(Completions)
@@ -110,7 +110,7 @@ impl Sender {
         self.tx.room_for(descriptors)
     }
 
-    /// Pushes a descriptor. There must be room for it.
+    /// Pushes a descriptor. The ring must have room for the descriptor.
     #[inline]
     pub(in crate::af_xdp) fn push(&mut self, address: u64, len: u32, goes_on: bool) {
         self.tx.push(Descriptor { address, len, options: if goes_on { XDP_PKT_CONTD } else { 0 } });
@@ -150,8 +150,8 @@ impl Sender {
         self.tx.needs_wakeup()
     }
 
-    /// Has the kernel send. A kernel that copies takes about 32 descriptors per call, and returns
-    /// EAGAIN if there are more.
+    /// Makes the kernel send. A kernel that copies takes about 32 descriptors per call, and returns
+    /// EAGAIN if the ring has more descriptors.
     pub(in crate::af_xdp) fn kick(&self) -> io::Result<()> {
         let null = std::ptr::null();
         // SAFETY: the call has length 0 and null pointers, so the kernel reads nothing.

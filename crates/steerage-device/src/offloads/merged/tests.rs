@@ -1,5 +1,5 @@
-//! Tests with simulated kernels, such as one that refuses all super-frames of a protocol, or one
-//! that has no room.
+//! Tests with simulated kernels, such as a kernel that refuses all super-frames of a protocol, or a
+//! kernel that has no room.
 
 use std::sync::{Arc, Mutex};
 
@@ -153,7 +153,8 @@ fn what_a_full_kernel_does_not_take_is_counted() {
 fn an_interface_that_is_down_teaches_nothing() {
     let (snapshot, whole, written) = sent_to(Kernel::Down);
     assert_eq!((dropped(&snapshot), written.frames.len()), ((DATAGRAMS as u64, 0), 0));
-    // Super-frames are not cut for a kernel that is down, and are tried again when it is up.
+    // Super-frames are not cut while the interface is down, and are tried again when the interface
+    // is up.
     assert!(written.tried <= DATAGRAMS / 64 && whole.takes(steerage::flow::offload::OffloadKind::Udp, 64));
 }
 

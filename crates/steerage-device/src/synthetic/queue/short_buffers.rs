@@ -12,10 +12,10 @@ use super::{AHEAD, SyntheticQueue};
 
 #[derive(Debug)]
 pub(super) struct ShortBuffers {
-    /// The most bytes in one buffer.
+    /// The maximum number of bytes in one buffer.
     buffer: usize,
-    /// The frame that is being handed over. The next fields are its length, and how much of it was
-    /// handed over.
+    /// The frame that is being handed over. The next fields are the length of this frame, and the
+    /// number of its bytes that were handed over.
     frame: Box<[u8]>,
     len: usize,
     done: usize,
@@ -46,7 +46,7 @@ impl ShortBuffers {
         }
     }
 
-    /// Continues with the frame. Returns false if there is no page.
+    /// Continues with the frame. Returns false if no page is free.
     fn hand_over(&mut self, out: &mut Completions<'_>) -> bool {
         while self.done < self.len {
             let Some(mut page) = out.take_page() else { return false };

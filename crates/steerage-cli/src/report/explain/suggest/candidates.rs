@@ -6,13 +6,13 @@ use steerage::{CpuId, CpuMask, topology::Topology};
 
 use crate::host_cpus::{self, FAR};
 
-/// The CPUs in the order in which they are added. The first one receives.
+/// The CPUs, in the order in which the advice adds CPUs to a run. The first CPU receives.
 #[derive(Debug)]
 pub(crate) struct CandidateCpus {
     pub(crate) order: Vec<CpuId>,
     /// The CPUs that share no cache with the receiver.
     pub(crate) far: CpuMask,
-    /// The CPUs whose core has another thread in use when they are added.
+    /// The CPUs that share a core with a CPU that is added earlier.
     pub(crate) siblings: CpuMask,
     /// The measured distances from the receiver to the nearest and to the farthest CPU.
     pub(crate) measured: Option<(Duration, Duration)>,
@@ -21,8 +21,8 @@ pub(crate) struct CandidateCpus {
     pub(crate) nr_cpu_ids: usize,
 }
 
-/// How many times the measurement of a pair of CPUs is tried while other programs run there: 1.3 s
-/// for 64 busy CPUs.
+/// How many times the measurement of a pair of CPUs is tried while other programs run on these
+/// CPUs. All tries take 1.3 s for 64 busy CPUs.
 const MEASURE_TRIES: usize = 8;
 
 impl CandidateCpus {
@@ -31,7 +31,8 @@ impl CandidateCpus {
         Self::of(&Topology::even(cpus), cpus)
     }
 
-    /// The CPUs of this machine. Their distances are measured, in a fraction of a second.
+    /// The CPUs of this machine. The distances between the CPUs are measured, in a fraction of a
+    /// second.
     pub(crate) fn this(nr_cpu_ids: usize) -> Self {
         let mut topology = host_cpus::topology().clone();
         let ours = topology.default_mask();

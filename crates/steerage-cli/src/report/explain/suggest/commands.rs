@@ -13,17 +13,17 @@ use crate::terminal::shell_word;
 /// at 250 ticks per second.
 const AWAY_S: f64 = 0.004;
 
-/// The default backlog of Linux, and ours.
+/// The default backlog of Linux, which is also the default of steerage.
 const BACKLOG_DEFAULT: u64 = steerage::limits::BACKLOG_DEFAULT as u64;
 
-/// The name for an interface if the user named none.
+/// The placeholder for the name of an interface if the user named no interface.
 const SOME_INTERFACE: &str = "IFACE";
 
 /// An interface, with the number of its receive queues.
 #[derive(Clone, Debug)]
 pub(crate) struct InterfaceQueues {
     pub(crate) name: String,
-    /// The number of receive queues, or 1 if it cannot be read.
+    /// The number of receive queues, or 1 if the number cannot be read.
     pub(crate) queues: usize,
 }
 
@@ -41,7 +41,8 @@ impl InterfaceQueues {
 pub(super) struct BacklogMax(pub(super) u64);
 
 impl BacklogMax {
-    /// Room for the packets that arrive for the busiest CPU in a time slice, if the default is too small for that.
+    /// Room for the packets that arrive for the busiest CPU in a time slice, if the default backlog
+    /// is too small for these packets.
     pub(super) fn of(rate: Option<f64>, busiest: f64) -> Option<Self> {
         let packets = (rate? * busiest * AWAY_S).ceil() as u64;
         (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64)))
@@ -91,8 +92,8 @@ fn for_steerage(
         run += &format!(" --backlog {packets}");
     }
     let mut commands = vec![run];
-    // Only a run on an interface can be changed while it runs. A file is read before the user has
-    // typed the command.
+    // Only a run on an interface can be changed while it runs. A run on a file has ended before the
+    // user has typed the command.
     for InterfaceQueues { name, .. } in &basis.interfaces {
         commands.push(format!("steerage set sys/class/net/{name}/queues/rx-0/rps_cpus {mask}"));
     }
@@ -153,7 +154,7 @@ mod tests {
     fn a_backlog_has_room_for_a_time_slice() {
         let most = |rate, busiest| BacklogMax::of(rate, busiest).map(|backlog| backlog.0);
         assert_eq!((most(None, 1.0), most(Some(1e6), 0.25)), (None, None));
-        // The results are 4,000 and 250,000 packets, rounded up, and the maximum.
+        // The results are 4,000 packets and 250,000 packets, both rounded up, and the maximum.
         assert_eq!((most(Some(2e6), 0.5), most(Some(1e8), 0.625)), (Some(4096), Some(262_144)));
         assert_eq!(most(Some(1e12), 1.0), Some(steerage::limits::BACKLOG_MAX as u64));
     }

@@ -19,7 +19,8 @@ pub(super) const BUSY_MAX: f64 = 0.7;
 /// reach this share of the highest throughput.
 const NEAR_THE_MOST: f64 = 0.9;
 
-/// The costs per packet besides the work on it, in ns: docs/performance.md, 2026-11-21.
+/// The costs per packet in ns, without the work on the packet. Source: docs/performance.md,
+/// 2026-11-21.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct AssumedCosts {
     /// Receiving and hashing, on the CPU that receives.
@@ -36,9 +37,9 @@ pub(super) struct AssumedCosts {
 impl AssumedCosts {
     /// The costs from "The receive path", with our hash and two targets.
     ///
-    /// The receiver takes 20.2 ns if the CPUs are near and 41.1 ns if they are far. Both include
-    /// writing the frame. The worker takes 12.8 ns and 26.8 ns. With AF_PACKET, a million packets
-    /// take 0.07 to 0.08 s on one CPU.
+    /// The receiver takes 20.2 ns if the CPUs are near and 41.1 ns if they are far. Both times
+    /// include writing the frame. The worker takes 12.8 ns if the CPUs are near and 26.8 ns if they
+    /// are far. With AF_PACKET, a million packets take 0.07 to 0.08 s on one CPU.
     pub(super) fn of(is_live: bool) -> Self {
         Self {
             receive_ns: if is_live { 75.0 } else { 10.0 },
@@ -56,7 +57,7 @@ impl AssumedCosts {
     }
 }
 
-/// One way to assign the packets to CPUs.
+/// A way to assign packets to CPUs, with its predicted load.
 #[derive(Clone, Debug)]
 pub(super) struct Assignment {
     /// The CPUs that receive or work.
@@ -65,7 +66,8 @@ pub(super) struct Assignment {
     pub(super) mask: CpuMask,
     /// The number of CPUs in the mask, or 1 without steering.
     pub(super) spread: usize,
-    /// The busiest CPU's share of the packets with an even map, which is the kernel's map and our first one.
+    /// The busiest CPU's share of the packets with an even map, which is the map of the kernel and
+    /// the first map of steerage.
     pub(super) busiest: f64,
     /// The busiest CPU's share after buckets are balanced.
     pub(super) balanced: f64,
@@ -86,9 +88,10 @@ impl Assignment {
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) best: Assignment,
-    /// One CPU that does everything, for comparison.
+    /// The assignment to one CPU that does everything, for comparison.
     pub(super) one: Assignment,
-    /// One CPU that receives and another CPU that does the work, if there are two.
+    /// The assignment with one CPU that receives and another CPU that does the work. `None` if
+    /// there is only one CPU.
     pub(super) collector: Option<Assignment>,
     /// Whether the choice keeps up with the rate; `None` if there is no rate.
     pub(super) is_enough: Option<bool>,
@@ -127,8 +130,8 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// The assignment to the first `cpus` candidates. The receiver either works too, or leaves the
-    /// work to the other CPUs.
+    /// The assignment of the packets to the first `cpus` candidates. With `works_along`, the
+    /// receiving CPU works too. Otherwise, it leaves the work to the other CPUs.
     fn way(&self, cpus: usize, works_along: bool) -> Assignment {
         let order = &self.candidates.order[..cpus];
         let receiver = order[0];
@@ -152,8 +155,8 @@ impl Work<'_> {
     }
 
     /// The busiest CPU's share if each bucket, the largest first, goes to the CPU with the least
-    /// load. The result is within a third of the best assignment (Graham, 1969), and much nearer
-    /// with this many buckets.
+    /// load. The result is within a third of the best assignment (Graham, 1969). With as many
+    /// buckets as here, the result is much nearer to the best assignment.
     fn balanced(&self, cpus: usize) -> f64 {
         let mut buckets: Vec<u64> = self.buckets.iter().map(|weight| weight.packets).collect();
         let all: u64 = buckets.iter().sum();

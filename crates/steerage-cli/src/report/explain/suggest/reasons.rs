@@ -19,7 +19,7 @@ const HIDDEN_FROM_THE_KERNEL: [HeaderKind; 9] = {
     [Vxlan, Geneve, GtpU, Erspan, Wccp, Teredo, Capwap, Tzsp, Backbone]
 };
 
-/// The sentences of the text.
+/// The sentences that give the reasons for the advice.
 #[derive(Debug, Serialize)]
 pub(super) struct Reasons {
     pub(super) cpus: String,
@@ -27,7 +27,7 @@ pub(super) struct Reasons {
     pub(super) busiest: String,
     pub(super) elephants: String,
     pub(super) hash: String,
-    /// About backlogs and the interface's own queues, if they matter.
+    /// The sentence about backlogs and the interface's own queues, if these matter.
     pub(super) queues: Option<String>,
 }
 

@@ -42,7 +42,7 @@ fn the_fewest_cpus_that_keep_up() {
     assert!(close(load_ns(&two), 515.0) && two.receiver_is_busiest, "{two:?}");
     assert!(close(two.load(Some(1e6)).unwrap(), 0.515));
     assert_eq!(two.mask.to_list(), "0-1");
-    // Eight CPUs are not enough, but there are no more.
+    // Eight CPUs are not enough for this rate, but there are no more CPUs.
     let most = choice(&candidates, 0.0, 1000.0, Some(20e6));
     assert_eq!((most.best.cpus.len(), most.is_enough), (8, Some(false)));
 }
@@ -80,11 +80,11 @@ fn who_receives_for_many_does_nothing_else() {
 #[test]
 fn an_elephant_bounds_what_cpus_can_do() {
     // Half of the packets are in one bucket. Eight CPUs are 1.75 times as fast as one, and four
-    // CPUs come within a tenth of that.
+    // CPUs come within a tenth of that speed-up.
     let choice = choice(&CandidateCpus::even(8), 1.0, 1000.0, Some(10e6));
     assert_eq!((choice.best.cpus.len(), choice.is_enough), (4, Some(false)), "{choice:?}");
-    // After balancing, the CPU with that bucket has no other buckets. Before, it also has a quarter
-    // of the other buckets.
+    // After balancing, the CPU with that bucket has no other buckets. Before balancing, this CPU
+    // also has a quarter of the other buckets.
     assert!(close(choice.best.balanced, 409_700.0 / 819_200.0), "{choice:?}");
     assert!(choice.best.busiest > 0.6 && load_ns(&choice.best) > 500.0, "{choice:?}");
 }

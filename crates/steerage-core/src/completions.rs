@@ -36,7 +36,7 @@ impl Filled {
         Self { len, wire_len: len, hash: None }
     }
 
-    /// The first `len` bytes of a frame that had `wire_len` bytes on the wire.
+    /// A frame that was cut to its first `len` bytes, and had `wire_len` bytes on the wire.
     #[inline(always)]
     pub fn cut(len: usize, wire_len: usize) -> Self {
         Self { len, wire_len, hash: None }

@@ -26,7 +26,7 @@ pub struct Capabilities {
     /// this is the length of the longest part. If the queue provides blocks, this is the longest
     /// frame that handlers can keep or write to, because such a frame is copied to a page first.
     pub fit: Fit,
-    /// Whether frames lie in blocks that the device supplies. Otherwise, frames lie in pages of the
+    /// Whether frames lie in blocks that the device supplies. If false, frames lie in pages of the
     /// pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
     pub lends: bool,
     /// The maximum number of pages that a frame may occupy, from 1 to
@@ -50,8 +50,8 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// A live queue without a hash. Its frames lie in pages of the pool, and the longest frame has
-    /// `frame_bytes_max` bytes.
+    /// A live queue without a hash. The frames of the queue lie in pages of the pool, and the
+    /// longest frame has `frame_bytes_max` bytes.
     pub const fn pages(frame_bytes_max: usize) -> Self {
         let (lends, can_wait, hash, names_buckets) = (false, false, None, false);
         let fit = Fit::new(frame_bytes_max);
@@ -64,8 +64,8 @@ impl Capabilities {
         Self { fit, ..self }
     }
 
-    /// A live queue without a hash. Its frames lie in blocks that the device supplies. Handlers can
-    /// keep or write to frames of up to `copy_bytes_max` bytes.
+    /// A live queue without a hash. The frames of the queue lie in blocks that the device supplies.
+    /// Handlers can keep or write to frames of up to `copy_bytes_max` bytes.
     pub const fn blocks(copy_bytes_max: usize) -> Self {
         Self { lends: true, ..Self::pages(copy_bytes_max) }
     }

@@ -74,7 +74,7 @@ pub enum BuildError {
     FrameTooLong {
         /// The device.
         device: String,
-        /// Its longest frame, in bytes.
+        /// The queue's longest frame, in bytes.
         asked: usize,
         /// The longest there can be.
         most: usize,

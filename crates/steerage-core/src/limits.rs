@@ -199,7 +199,7 @@ impl Limits {
         flow_limit_table_len: FLOW_LIMIT_TABLE_LEN,
     };
 
-    /// These limits, reduced to the values that rings with `ring_slots` slots allow.
+    /// The limits, reduced to the values that rings with `ring_slots` slots allow.
     pub(crate) fn clamped(self, ring_slots: usize) -> Self {
         Self {
             backlog: self.backlog.clamp(1, ring_slots),

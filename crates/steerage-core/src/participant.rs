@@ -137,8 +137,8 @@ impl<M: Send> Participant<M> {
                 state.check_deadline(me, &self.open, &shared.gates, own.runner.cpu.now);
             }
             self.publish(&shared, state, me);
-            // The handler runs without the lock, because it may take time. Then control gets a
-            // report.
+            // The handler runs without the control lock, because a handler may take time. Control
+            // gets a report after the handler has run.
             let Some(part) = handler_part else { return };
             let is_void = match part.phase {
                 MovePhase::Leave => self.give_up_state(part, own.runner),

@@ -120,8 +120,8 @@ pub struct Sent {
     pub cut: u64,
     /// Packets that the device cannot send for another reason, such as an interface that is down.
     pub refused: u64,
-    /// Packets that were accepted now and will be finished later. These packets are in flight until
-    /// the device's [`TxAccount`] reports their outcome.
+    /// Packets that `send` accepted and that the device will finish later. These packets are in
+    /// flight until the device's [`TxAccount`] reports their outcome.
     pub deferred: u64,
 }
 

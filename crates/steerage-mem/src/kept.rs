@@ -128,8 +128,8 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &
     Some(at)
 }
 
-/// A frame that a handler keeps after its batch: owned, writable and `Send`. Its pages return when
-/// it is dropped, on any thread.
+/// A frame that a handler keeps after its batch: owned, writable and `Send`. When a `Kept` is
+/// dropped, on any thread, its pages return to the pool.
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,

@@ -255,7 +255,7 @@ impl Completion {
     }
 
     /// Records that [`EXTRA_BYTES`](crate::FrameHeader::EXTRA_BYTES) more bytes lie before the
-    /// frame's header. Their position is checked when they are read.
+    /// frame's header. The position of these bytes is checked when the bytes are read.
     #[inline(always)]
     pub fn with_extra(mut self) -> Self {
         self.0.len_flags |= EXTRA;

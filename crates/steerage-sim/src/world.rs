@@ -134,7 +134,7 @@ impl<H: Handler> std::fmt::Debug for World<H> {
 }
 
 impl<H: Handler> World<H> {
-    /// Creates a world with the instance's CPUs. Its history depends on `seed`.
+    /// Creates a world with the instance's CPUs. The history of the world depends only on `seed`.
     pub fn new(instance: Instance<H>, costs: Costs, seed: u64) -> Self {
         let (parts, handle) = instance.split();
         let mut chance = Chance::new(seed);

@@ -302,8 +302,8 @@ impl Known {
     }
 }
 
-/// The considered numbers of other CPUs: all small numbers, and steps of an eighth above. One CPU
-/// more or less of many makes no difference.
+/// The numbers of other CPUs that the model considers: all small numbers, and larger numbers in
+/// steps of an eighth, because one CPU more or less of many makes no difference.
 fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
     let step = |count: &usize| Some(count + 1 + count / MIN_SAMPLES as usize);
     let steps = std::iter::successors(Some(1), step).take_while(move |count| *count < most);

@@ -127,10 +127,10 @@ impl Point<'_> {
     }
 }
 
-/// The throughput of a regime whose owners have the time of `owners` CPUs. Its variance is computed
-/// by the delta method, of the logarithm, because costs that are little known may be a fraction or
-/// a multiple of their mean. With `than`, the result is the throughput as a multiple of the
-/// throughput with these other CPUs.
+/// The throughput of a regime whose owners have the time of `owners` CPUs. The variance of the
+/// throughput is that of its logarithm, by the delta method, because the true value of an uncertain
+/// cost may be a fraction or a multiple of the mean. With `than`, the result is the throughput as a
+/// multiple of the throughput with these other CPUs.
 pub(crate) fn predict(
     costs: &Costs,
     kind: Kind,
@@ -197,7 +197,7 @@ mod tests {
     fn two_cpus_gain_by_the_formula() {
         let rate = |costs: &Costs, kind, count| predict(costs, kind, 1.0, &workers(count), None).rate.mean;
         // Both CPUs are full: receiving and hand-over take one CPU as long as the work takes the
-        // other.
+        // other CPU.
         let (r, w, h, c) = (100.0, 100.0, 20.0, 20.0);
         let even = costs(r, 0.0, w, h, c);
         assert_near(rate(&even, Kind::Inline, 0), 1.0 / (r + w));

@@ -70,13 +70,13 @@ impl Capabilities {
         Self { lends: true, ..Self::pages(copy_bytes_max) }
     }
 
-    /// Frames occupy up to `pages` pages.
+    /// Says that a frame may occupy up to `pages` pages.
     #[must_use]
     pub const fn segments(self, pages: usize) -> Self {
         Self { segments_max: pages, ..self }
     }
 
-    /// The device keeps up to `pages` pages posted.
+    /// Says that the device keeps up to `pages` pages posted in its ring.
     #[must_use]
     pub const fn posted(self, pages: usize) -> Self {
         Self { posted_max: pages, ..self }
@@ -127,13 +127,13 @@ pub struct Opened {
     /// The mode in which the device runs, if the device learns the mode only when it is opened.
     /// `None` if the mode is [`Input::mode`](crate::rx::Input::mode).
     pub mode: Option<&'static str>,
-    /// The counts of the device besides received and lost packets. The device keeps a reference to
-    /// add to these counts.
+    /// Further counts of the device. Received and lost packets are counted elsewhere. The device
+    /// keeps a reference to add to these counts.
     pub counts: Option<Arc<DeviceCounts>>,
 }
 
 impl Opened {
-    /// A queue that supplies these blocks.
+    /// Describes an opened queue whose frames lie in `blocks`.
     pub fn lending(blocks: Blocks) -> Self {
         Self { blocks: Some(blocks), ..Self::default() }
     }

@@ -248,8 +248,8 @@ impl<M: Send> Participant<M> {
         self.pending_report = Report::Nothing;
     }
 
-    /// Does the parts of this CPU's queues in the moving slice, one phase after another as far as
-    /// possible. Returns the handler's task, if there is one.
+    /// Advances the move of the current slice for this CPU's queues, one phase after another as far
+    /// as possible. Returns the handler's task, if there is one.
     fn advance_move<H: Handler<Moved = M>>(
         &mut self,
         Own { queues, runner, .. }: &mut Own<'_, H>,

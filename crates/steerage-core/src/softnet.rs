@@ -204,7 +204,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// One round: all phases once.
+    /// Runs one round: each phase once.
     #[inline]
     pub fn step(&mut self) -> Stepped {
         loop {

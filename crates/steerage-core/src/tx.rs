@@ -190,7 +190,7 @@ impl<'a> Outgoing<'a> {
         Self { frames, verdicts, copies, to, now, source }
     }
 
-    /// The time at which the batch was begun.
+    /// The time at which the CPU began to handle the batch.
     pub fn now(&self) -> Timestamp {
         self.now
     }

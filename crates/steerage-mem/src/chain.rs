@@ -203,7 +203,7 @@ impl<'a> Iterator for SegmentsMut<'a> {
 }
 
 impl Memory {
-    /// The frame's bytes, part by part.
+    /// The frame's bytes, page by page.
     pub fn segments<'a>(&'a self, frame: &'a Completion) -> Segments<'a> {
         // SAFETY: the completion is borrowed for as long, as in `bytes`.
         unsafe { self.segments_of(&frame.slot()) }
@@ -227,7 +227,8 @@ impl Memory {
         SegmentsMut { memory: self, parts: self.pool().parts_of(slot) }
     }
 
-    /// Copies all parts of a frame to `to`. Returns their length, or `None` if they do not fit.
+    /// Copies the bytes of all pages of a frame to `to`. Returns their length, or `None` if they do
+    /// not fit.
     pub fn copy_to(&self, frame: &Completion, to: &mut [u8]) -> Option<usize> {
         let mut at = 0;
         for part in self.segments(frame) {

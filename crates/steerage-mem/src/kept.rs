@@ -189,7 +189,7 @@ impl Kept {
         unsafe { self.kept_pages.memory.segments_of(&self.slot) }
     }
 
-    /// The frame's bytes for writing, part by part.
+    /// The frame's bytes for writing, page by page.
     pub fn segments_mut(&mut self) -> SegmentsMut<'_> {
         // SAFETY: as in `deref_mut`: no other code has any of the pages.
         unsafe { self.kept_pages.memory.segments_mut_of(&self.slot) }
@@ -200,7 +200,7 @@ impl Kept {
         self.kept_pages.memory.truesize(&self.slot)
     }
 
-    /// The length of all parts of the frame together, in bytes.
+    /// The length of the frame, over all its pages, in bytes.
     pub fn total_len(&self) -> usize {
         self.kept_pages.memory.total_of(&self.slot)
     }

@@ -23,7 +23,7 @@ pub enum Backing {
     TransparentHugePages,
     /// 4 KiB pages only.
     SmallPages,
-    /// Memory that a device mapped.
+    /// The memory was mapped by a device.
     Foreign,
 }
 

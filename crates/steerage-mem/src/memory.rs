@@ -146,7 +146,8 @@ impl Memory {
     /// frame is lent.
     ///
     /// Only the header is copied, since the frame's slot belongs to its handler. A handler that
-    /// adds or removes a header at the front also writes the new kind of header to the slot.
+    /// adds or removes a header at the front also writes the type of the new first header to the
+    /// slot.
     ///
     /// # Safety
     /// As [`slice_mut`](Self::slice_mut), of all of its pages.

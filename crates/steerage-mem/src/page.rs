@@ -240,7 +240,7 @@ impl Completion {
         self.0 = self.0.with_link(link);
     }
 
-    /// The kind of header with which the frame begins.
+    /// The type of the header with which the frame begins.
     #[inline(always)]
     pub fn link(&self) -> u8 {
         self.0.link()

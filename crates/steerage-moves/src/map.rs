@@ -57,8 +57,8 @@ pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratc
     if keep && all_have && !others_have {
         return;
     }
-    // If the buckets cannot be divided evenly, the CPUs with the most buckets get one bucket more
-    // than the other CPUs, because then fewer buckets have to move.
+    // If the buckets cannot be divided evenly, the CPUs that already have more buckets get one
+    // bucket more than the other CPUs, because then fewer buckets have to move.
     by_held.clear();
     by_held.extend_from_slice(cpus);
     by_held.sort_unstable_by_key(|cpu| (std::cmp::Reverse(held[usize::from(*cpu)]), *cpu));

@@ -58,7 +58,7 @@ pub enum Control {
     },
 }
 
-/// The virtual time of each kind of work, the frequency of delays, and the calls of control.
+/// The virtual time of each type of work, the frequency of delays, and the calls of control.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// The time of a phase without packets.

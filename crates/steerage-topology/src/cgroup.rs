@@ -22,7 +22,8 @@ pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
     nearest.reduce(|one, other| one.and(&other))
 }
 
-/// The CPU time that the control groups allow, in CPUs: the minimum up to the root.
+/// The CPU time that the control groups allow: the minimum of the group and its parents. 1 is the
+/// time of one CPU.
 pub(crate) fn quota(files: &Files) -> Option<f64> {
     let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
         Version::One => {

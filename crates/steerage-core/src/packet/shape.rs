@@ -1,4 +1,5 @@
-//! The parts of a packet, and functions that make a packet longer or shorter.
+//! The segments of a packet (its bytes in each page), and functions that make a packet longer or
+//! shorter.
 
 use steerage_mem::Kept as WrittenCopy;
 

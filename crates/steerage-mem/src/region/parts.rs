@@ -1,4 +1,4 @@
-//! The parts of a region, each on its own NUMA node.
+//! A region consists of parts, each on a NUMA node of its own.
 
 use std::io;
 use std::ptr::NonNull;

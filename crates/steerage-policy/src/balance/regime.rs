@@ -24,7 +24,7 @@ impl Kind {
     }
 }
 
-/// A regime, with the CPUs besides the owners that take part, in the order in which they joined.
+/// A regime, with the CPUs that take part and own no queue, in the order in which they joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Regime {
     pub(crate) kind: Kind,
@@ -43,11 +43,11 @@ impl fmt::Display for Regime {
     }
 }
 
-/// Several CPUs besides the owners at the same distance, as the prediction treats them.
+/// Several CPUs that own no queue and have the same distance. The prediction treats them as one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Workers {
-    /// The capacity of these CPUs in the time that other programs leave, in CPUs as fast as the
-    /// owners.
+    /// The capacity of these CPUs in the time that other programs leave. 1 is the capacity of a
+    /// whole CPU as fast as the owners.
     pub(crate) capacity: f64,
     pub(crate) class: usize,
 }

@@ -214,7 +214,8 @@ impl<M: Send> Participant<M> {
         let (map, group) = state.moves.map_of(queue.id);
         runner.shared.ledgers.queues[queue.id].set_group(group);
         queue.start_over(map);
-        // If a slice is half finished, this queue must send no more packets to the old CPU.
+        // If a slice is half finished, the queue of this CPU must send no more packets to the old
+        // CPU.
         let slice = state.moves.slice();
         if let Some(slice) = slice.filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
             queue.park(slice.epoch, &slice.moves, &mut self.published);

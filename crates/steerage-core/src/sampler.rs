@@ -24,7 +24,7 @@ use steerage_ledger::CpuLedger;
 
 pub(crate) struct Sampler {
     is_on: bool,
-    /// Count rounds and batches, so that one of many is measured.
+    /// These counters count rounds and batches, so that one of many rounds and batches is measured.
     nth_round: u32,
     nth_batch: u32,
     /// Set while a packet is timed: the start of the measurement, and the packet's bucket, if any.

@@ -86,9 +86,9 @@ pub trait TxQueue: Send {
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError>;
 
     /// Sends the packets that were held back to fill a larger unit. Called when this CPU has no
-    /// other work, and at its end, if packets were sent since the last flush. Another CPU may later
-    /// send packets of the same flow, which must not leave before the packets that this queue holds
-    /// back.
+    /// other work, and when the CPU ends, if packets were sent since the last flush. Another CPU
+    /// may later send packets of the same flow, which must not leave before the packets that this
+    /// queue holds back.
     ///
     /// # Errors
     /// The same as for [`send`](Self::send). The packets that were held back have already been

@@ -161,7 +161,7 @@ impl Kept {
         self.front().and_then(|bytes| frame.bytes().get(bytes..)).unwrap_or_default()
     }
 
-    /// The bytes of the original frame, part by part, if this is a copy of `frame` or of its
+    /// The bytes of the original frame, page by page, if `self` is a copy of `frame` or of its
     /// [front](Self::of_front).
     #[inline]
     pub fn segments_with<'s>(&'s self, frame: &'s Frame<'_>) -> Segments<'s> {

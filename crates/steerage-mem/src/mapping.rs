@@ -10,8 +10,8 @@ use std::ptr::NonNull;
 #[cfg(miri)]
 pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, map_unused, unmap};
 
-/// The size of huge pages on the machines that we know. The size of a region is a multiple of this
-/// size, so that the region can consist of huge pages.
+/// The size of a huge page on the machines that we know. The size of a region is a multiple of
+/// `HUGE_BYTES`, so that the region can consist of huge pages.
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
 
 /// The kind of pages that the kernel used for the memory, as [`Region`](crate::Region) reports.

@@ -24,8 +24,8 @@ impl Memory {
         &self.pool
     }
 
-    /// The frame's bytes, or the bytes of the frame's first part if it has several pages. Empty if
-    /// the completion belongs to other memory, or does not lie in its page.
+    /// The frame's bytes, or the bytes of the frame's first part if it has several pages. The
+    /// result is empty if the completion belongs to other memory, or does not lie in its page.
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the

@@ -214,7 +214,7 @@ impl Completion {
         frames.iter().fold(HASHED, |all, frame| all & frame.0.len_flags) != 0
     }
 
-    /// The flow hash, if it was set.
+    /// The flow hash of the frame, if a hash was set.
     #[inline(always)]
     pub fn hash(&self) -> Option<u32> {
         self.0.hash()
@@ -268,7 +268,7 @@ impl Completion {
         self.0.is_lent()
     }
 
-    /// Whether the frame continues in other pages.
+    /// Whether the frame has more than one page.
     #[inline(always)]
     pub fn is_chained(&self) -> bool {
         self.0.is_chained()

@@ -20,7 +20,8 @@ pub fn cpus_in(map: &[CpuIndex]) -> Vec<CpuIndex> {
 /// Buffers for the calculation of a map, so that a packet CPU does not allocate memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Scratch {
-    /// The current number of buckets of each CPU, and the number that it should have.
+    /// The current number of buckets of each CPU, and the number of buckets that the CPU should
+    /// have.
     held: Vec<usize>,
     share: Vec<usize>,
     by_held: Vec<CpuIndex>,

@@ -185,9 +185,9 @@ impl<H: Handler> World<H> {
     }
 
     /// Runs the next phase of the CPU with the earliest time, and calls control before it if a call
-    /// is due. If another thread takes the control lock, this runs all phases until that thread
-    /// releases the lock. So the lock is always free between two calls. Returns false when all CPUs
-    /// have finished.
+    /// is due. If another thread takes the control lock, the function runs all phases until that
+    /// thread releases the lock. So the lock is always free between two calls. Returns false when
+    /// all CPUs have finished.
     ///
     /// # Panics
     /// If no CPU can continue although not all have finished, because a wake-up was lost. Calls of

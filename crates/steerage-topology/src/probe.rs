@@ -32,7 +32,7 @@ const READY: u32 = 1;
 /// The measurement is over, or one of the threads will not start.
 const END: u32 = u32::MAX;
 
-/// Half of the duration of a round trip. `None` if there were too few samples.
+/// Half of the duration of a round trip. The distance is `None` if there were too few samples.
 pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
     let line = Line::default();
     thread::scope(|scope| {

@@ -140,7 +140,7 @@ impl<'a> Frame<'a> {
         self.ring.memory.total_of(&self.slot)
     }
 
-    /// Whether the frame continues in other pages.
+    /// Whether the frame has more than one page.
     #[inline(always)]
     pub fn is_chained(&self) -> bool {
         self.slot.is_chained()

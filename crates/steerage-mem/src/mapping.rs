@@ -23,7 +23,7 @@ pub enum Backing {
     TransparentHugePages,
     /// 4 KiB pages only.
     SmallPages,
-    /// The memory was mapped by a device.
+    /// A device mapped the memory.
     Foreign,
 }
 

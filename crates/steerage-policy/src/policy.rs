@@ -237,7 +237,7 @@ pub trait Policy: Send + fmt::Debug {
 
     /// The core has placed buckets by the plan since the last load check, because the mask has
     /// changed, or because a CPU failed or can be used again. Measurements that compare CPUs before
-    /// and after this moment are void.
+    /// and after the change are void.
     fn cpus_changed(&mut self) {}
 
     /// The interval at which the policy wants to check the load. `None`: never, and the load is not

@@ -53,7 +53,7 @@ pub enum Control {
     Racing {
         /// The lock is taken once in this many phases.
         once_in: u64,
-        /// The lock is held for up to this many phases.
+        /// The other thread holds the lock for up to this many phases.
         phases: u64,
     },
 }

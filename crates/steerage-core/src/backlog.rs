@@ -61,8 +61,8 @@ pub(crate) struct Backlogs {
 }
 
 impl Backlogs {
-    /// The backlogs of the CPU `me`, by the number of the queue. `random` decides which queue of
-    /// other CPUs is served first.
+    /// Creates the backlogs of the CPU `me`. `rings` has the backlog of each queue, in the order of
+    /// the queues' numbers. `random` decides which queue of other CPUs is served first.
     pub(crate) fn new(rings: Vec<Backlog>, me: CpuIndex, inboxes: Arc<[Inbox]>, random: impl FnOnce() -> u64) -> Self {
         let rotation = if rings.is_empty() { 0 } else { random() as usize % rings.len() };
         Self { rings, own: Vec::new(), rotation, turns: Turns::default(), inboxes, me }

@@ -101,7 +101,8 @@ pub struct Spec {
     /// The policy's name for reports, and whether CPUs sample their load.
     pub policy: PolicyInfo,
     /// The plan with which a group begins. The function gets the group's CPUs in the order in which
-    /// they should join. Its second argument is the number of CPUs at the front that poll.
+    /// they should join. The second argument of the function is the number of CPUs at the front
+    /// that poll.
     pub bucket_plan: BeginWith,
 }
 
@@ -119,7 +120,7 @@ impl fmt::Debug for BeginWith {
 /// An instance that is built and has not started.
 #[derive(Debug)]
 pub struct Built<H: Handler> {
-    /// One part for each CPU, to be run on its own thread.
+    /// The [`CpuPart`] of each CPU. Each part runs on a thread of its own.
     pub parts: Vec<CpuPart<H>>,
     /// Changes, reads and stops the instance.
     pub handle: Handle,

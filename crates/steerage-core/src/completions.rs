@@ -30,13 +30,13 @@ pub struct Filled {
 }
 
 impl Filled {
-    /// A complete frame without a hash.
+    /// Describes a complete frame without a hash.
     #[inline(always)]
     pub fn whole(len: usize) -> Self {
         Self { len, wire_len: len, hash: None }
     }
 
-    /// The first `len` bytes of a frame that had `wire_len` bytes on the wire.
+    /// A frame that was cut to its first `len` bytes, and had `wire_len` bytes on the wire.
     #[inline(always)]
     pub fn cut(len: usize, wire_len: usize) -> Self {
         Self { len, wire_len, hash: None }
@@ -130,9 +130,9 @@ impl Completions<'_> {
 
     /// Fills up to `count` pages by this CPU's own stores, for devices without posted pages.
     /// `write` gets the bytes after a page's headroom and returns a description of the frame, or
-    /// `None` if no frame arrived. `None` ends the filling, and the page stays in the pool. If
+    /// `None` if no frame arrived. After `None`, `fill` returns, and the page stays in the pool. If
     /// `write` reports more bytes than it was given, the frame is lost and counted (`device`), and
-    /// the filling ends too.
+    /// `fill` returns too.
     ///
     /// Returns how many pages were filled. If the number is less than `count` although `write`
     /// never returned `None`, all pages are in use, and the device should poll again later.

@@ -236,8 +236,8 @@ impl Handle {
     }
 
     /// Sets which share of the CPUs' time other programs used lately, from 0 to 1 (`ForeignLoad`).
-    /// Policies take this share into account. Threads that the library starts call this themselves.
-    /// Only programs that run their own threads need to call this.
+    /// Policies take this share into account. Threads that the library starts call this function
+    /// themselves. Only programs that run their own threads need to call this.
     pub fn set_others_time(&self, shares: &[(CpuId, f64)]) {
         let mut state = self.0.steering.lock();
         for (cpu, share) in shares {

@@ -26,7 +26,7 @@ pub struct Capabilities {
     /// this is the length of the longest part. If the queue provides blocks, this is the longest
     /// frame that handlers can keep or write to, because such a frame is copied to a page first.
     pub fit: Fit,
-    /// Whether frames lie in blocks that the device supplies. Otherwise, frames lie in pages of the
+    /// Whether frames lie in blocks that the device supplies. If false, frames lie in pages of the
     /// pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
     pub lends: bool,
     /// The maximum number of pages that a frame may occupy, from 1 to
@@ -50,8 +50,8 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// A live queue without a hash. Its frames lie in pages of the pool, and the longest frame has
-    /// `frame_bytes_max` bytes.
+    /// A live queue without a hash. The frames of the queue lie in pages of the pool, and the
+    /// longest frame has `frame_bytes_max` bytes.
     pub const fn pages(frame_bytes_max: usize) -> Self {
         let (lends, can_wait, hash, names_buckets) = (false, false, None, false);
         let fit = Fit::new(frame_bytes_max);
@@ -64,19 +64,19 @@ impl Capabilities {
         Self { fit, ..self }
     }
 
-    /// A live queue without a hash. Its frames lie in blocks that the device supplies. Handlers can
-    /// keep or write to frames of up to `copy_bytes_max` bytes.
+    /// A live queue without a hash. The frames of the queue lie in blocks that the device supplies.
+    /// Handlers can keep or write to frames of up to `copy_bytes_max` bytes.
     pub const fn blocks(copy_bytes_max: usize) -> Self {
         Self { lends: true, ..Self::pages(copy_bytes_max) }
     }
 
-    /// Frames occupy up to `pages` pages.
+    /// Says that a frame may occupy up to `pages` pages.
     #[must_use]
     pub const fn segments(self, pages: usize) -> Self {
         Self { segments_max: pages, ..self }
     }
 
-    /// The device keeps up to `pages` pages posted.
+    /// Says that the device keeps up to `pages` pages posted in its ring.
     #[must_use]
     pub const fn posted(self, pages: usize) -> Self {
         Self { posted_max: pages, ..self }
@@ -127,13 +127,13 @@ pub struct Opened {
     /// The mode in which the device runs, if the device learns the mode only when it is opened.
     /// `None` if the mode is [`Input::mode`](crate::rx::Input::mode).
     pub mode: Option<&'static str>,
-    /// The counts of the device besides received and lost packets. The device keeps a reference to
-    /// add to these counts.
+    /// Further counts of the device. Received and lost packets are counted elsewhere. The device
+    /// keeps a reference to add to these counts.
     pub counts: Option<Arc<DeviceCounts>>,
 }
 
 impl Opened {
-    /// A queue that supplies these blocks.
+    /// Describes an opened queue whose frames lie in `blocks`.
     pub fn lending(blocks: Blocks) -> Self {
         Self { blocks: Some(blocks), ..Self::default() }
     }

@@ -23,7 +23,7 @@ pub enum SetError {
     /// A mask names a CPU that the instance does not have.
     #[error("CPU {cpu} is not one of this instance's ({ours}): add it to its CPUs or leave it out of the mask")]
     NotOurCpu {
-        /// The CPU.
+        /// The CPU that the mask names.
         cpu: CpuId,
         /// The instance's CPUs, as a list.
         ours: String,
@@ -63,7 +63,7 @@ pub enum BuildError {
         what: &'static str,
         /// How many were requested.
         asked: usize,
-        /// How many there can be.
+        /// The largest possible number.
         most: usize,
     },
     /// A mask does not fit the instance.
@@ -74,9 +74,9 @@ pub enum BuildError {
     FrameTooLong {
         /// The device.
         device: String,
-        /// Its longest frame, in bytes.
+        /// The queue's longest frame, in bytes.
         asked: usize,
-        /// The longest there can be.
+        /// The longest possible frame, in bytes.
         most: usize,
     },
     /// The frames in full backlogs need more memory than the cap allows.
@@ -87,7 +87,7 @@ pub enum BuildError {
     Memory {
         /// The memory that the frames in full backlogs need, in bytes.
         needed: u64,
-        /// The cap, in bytes.
+        /// The cap on packet memory, in bytes.
         cap: u64,
         /// The number of receive queues.
         queues: usize,

@@ -43,7 +43,7 @@ impl Kept {
         self.0.truesize()
     }
 
-    /// The length of all parts together, in bytes.
+    /// The length of the frame, over all its pages, in bytes.
     pub fn total_len(&self) -> usize {
         self.0.total_len()
     }

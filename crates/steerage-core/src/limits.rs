@@ -64,8 +64,8 @@ pub const PATIENCE: Duration = Duration::from_millis(50);
 /// How often the instance checks whether the process has lost or got CPUs. Each check takes 40 us.
 pub const WATCH_EVERY: Duration = Duration::from_millis(250);
 
-/// How often a waiting live queue checks for room. In this time, a CPU handles a large part of a
-/// backlog if the work per packet is light.
+/// How often a waiting live queue checks for room. If the work per packet is light, a CPU handles a
+/// large part of a backlog within this time.
 pub const FULL_LOOK: Duration = Duration::from_micros(100);
 
 /// How many frames may wait for one CPU by default: Linux's `netdev_max_backlog` and its default.
@@ -199,7 +199,7 @@ impl Limits {
         flow_limit_table_len: FLOW_LIMIT_TABLE_LEN,
     };
 
-    /// These limits, reduced to the values that rings with `ring_slots` slots allow.
+    /// The limits, reduced to the values that rings with `ring_slots` slots allow.
     pub(crate) fn clamped(self, ring_slots: usize) -> Self {
         Self {
             backlog: self.backlog.clamp(1, ring_slots),

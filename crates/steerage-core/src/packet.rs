@@ -398,8 +398,8 @@ impl Packet<'_> {
     }
 
     /// The unfinished offload work: the frame is a super-frame, which stands for several packets,
-    /// or its checksum is not complete. `None` for all other packets. Also `None` after a single
-    /// packet was written to, because writing completes the checksum.
+    /// or its checksum is not complete. `None` for all other packets, and for a single packet that
+    /// was written to, because writing completes the checksum.
     #[inline(always)]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.frame, self.written())
@@ -478,8 +478,8 @@ impl Packet<'_> {
         }
     }
 
-    /// Takes the packet out of its batch. The result is owned and `Send`. Its pages return to the
-    /// pool when the result is dropped, on any thread. A lent frame is copied.
+    /// Takes the packet out of its batch. The result is owned and `Send`. When the result is
+    /// dropped, on any thread, its pages return to the pool. A lent frame is copied.
     ///
     /// # Errors
     /// Returns the packet itself if the queue's limit of kept packets is reached, if no page is

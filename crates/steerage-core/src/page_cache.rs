@@ -137,7 +137,8 @@ impl PagePool {
         Some(page)
     }
 
-    /// Takes up to `most` pages, to fill many at once. Also returns the region that contains them.
+    /// Takes up to `most` pages, to fill many pages at once. Returns the pages and the region that
+    /// contains them.
     #[inline(always)]
     pub fn take_many(&mut self, most: usize) -> (&Region, impl ExactSizeIterator<Item = Page> + '_) {
         #[cfg(test)]

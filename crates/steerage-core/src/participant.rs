@@ -137,8 +137,8 @@ impl<M: Send> Participant<M> {
                 state.check_deadline(me, &self.open, &shared.gates, own.runner.cpu.now);
             }
             self.publish(&shared, state, me);
-            // The handler runs without the lock, because it may take time. Then control gets a
-            // report.
+            // The handler runs without the control lock, because a handler may take time. Control
+            // gets a report after the handler has run.
             let Some(part) = handler_part else { return };
             let is_void = match part.phase {
                 MovePhase::Leave => self.give_up_state(part, own.runner),
@@ -214,7 +214,8 @@ impl<M: Send> Participant<M> {
         let (map, group) = state.moves.map_of(queue.id);
         runner.shared.ledgers.queues[queue.id].set_group(group);
         queue.start_over(map);
-        // If a slice is half finished, this queue must send no more packets to the old CPU.
+        // If a slice is half finished, the queue of this CPU must send no more packets to the old
+        // CPU.
         let slice = state.moves.slice();
         if let Some(slice) = slice.filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
             queue.park(slice.epoch, &slice.moves, &mut self.published);
@@ -248,8 +249,8 @@ impl<M: Send> Participant<M> {
         self.pending_report = Report::Nothing;
     }
 
-    /// Does the parts of this CPU's queues in the moving slice, one phase after another as far as
-    /// possible. Returns the handler's task, if there is one.
+    /// Advances the move of the current slice for this CPU's queues, one phase after another as far
+    /// as possible. Returns the handler's task, if there is one.
     fn advance_move<H: Handler<Moved = M>>(
         &mut self,
         Own { queues, runner, .. }: &mut Own<'_, H>,

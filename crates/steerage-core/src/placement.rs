@@ -44,7 +44,7 @@ pub struct GroupView {
 /// The properties of a policy that an instance knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyInfo {
-    /// The name, in one word.
+    /// The name of the policy, in one word.
     pub name: &'static str,
     /// Whether CPUs should sample their load for the policy.
     pub measures: bool,

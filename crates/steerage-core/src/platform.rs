@@ -48,8 +48,8 @@ pub trait Platform {
     /// The kernel's error, if the CPU cannot wait on one of `devices`.
     fn park(&mut self, bell: &Bell, devices: &[BorrowedFd<'_>], until: Option<Timestamp>) -> io::Result<()>;
 
-    /// A random number, which decides which backlog a CPU serves first. A simulator draws it by its
-    /// seed.
+    /// A random number, which decides which backlog a CPU serves first. A simulator computes the
+    /// number from its seed.
     fn random(&mut self) -> u64;
 }
 

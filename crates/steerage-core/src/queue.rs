@@ -54,7 +54,8 @@ pub(crate) struct OwnedQueue {
     table: RingTable<BUCKETS>,
     rings_in_use: RingsInUse,
     flow_limits: FlowLimits,
-    /// How many frames were steered so far, which is the arrival number of the last frame.
+    /// The number of frames that the queue has steered, which is the arrival number of the last
+    /// frame.
     arrivals: u64,
     outbox: Outbox,
     polls_unpublished: u32,

@@ -94,7 +94,7 @@ pub trait RxQueue: Send {
     }
 }
 
-/// The result of a poll, besides the pushed frames.
+/// The result of a poll: when the queue has to be polled again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polled {

@@ -24,7 +24,7 @@ use steerage_ledger::CpuLedger;
 
 pub(crate) struct Sampler {
     is_on: bool,
-    /// Count rounds and batches, so that one of many is measured.
+    /// These counters count rounds and batches, so that one of many rounds and batches is measured.
     nth_round: u32,
     nth_batch: u32,
     /// Set while a packet is timed: the start of the measurement, and the packet's bucket, if any.
@@ -69,8 +69,7 @@ impl Sampler {
     pub(crate) fn end(&mut self, backlog: &Backlog, shared: &Shared, now: Timestamp) -> bool {
         let more = backlog.consumer.waiting() > 0;
         // Without a hash, the bucket is unknown, but the rest of the batch must still be handled.
-        // Otherwise, the rest of each such batch would stay in the backlog and hold the pages of
-        // one more poll.
+        // If the rest stayed in the backlog, each such batch would hold the pages of one more poll.
         let Some((since, Some(bucket))) = self.timed.take() else { return more };
         let took = now.since(since).as_nanos() as u64;
         let took = if self.mean > 0 { took.min(self.mean * TIMED_MAX) } else { took };

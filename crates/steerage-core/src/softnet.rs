@@ -100,7 +100,7 @@ impl<H: Handler> CpuPart<H> {
 }
 
 /// Stops the instance if a CPU ends before the run has finished, by a panic or because its future
-/// was dropped. Otherwise, the other CPUs would wait for that CPU.
+/// was dropped. If the instance went on, the other CPUs would wait for that CPU.
 #[derive(Debug)]
 pub(crate) struct StopsUnlessFinished {
     pub(crate) shared: Arc<Shared>,
@@ -204,7 +204,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// One round: all phases once.
+    /// Runs one round: each phase once.
     #[inline]
     pub fn step(&mut self) -> Stepped {
         loop {

@@ -279,8 +279,8 @@ impl State {
         }
     }
 
-    /// Records that a packet in a bucket of [`to_name`](Self::to_name) belongs to this flow. If the
-    /// policy does not collect the flows, flows above a limit are ignored.
+    /// Records the flow of a packet in a bucket of [`to_name`](Self::to_name). If the policy does
+    /// not collect the flows, flows above a limit are ignored.
     pub(crate) fn saw_flow(&mut self, bucket: BucketId, flow: FlowKey) {
         if self.flows_seen.len() < FLOWS_SEEN_MAX {
             self.flows_seen.push((bucket, flow));

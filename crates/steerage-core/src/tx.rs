@@ -86,9 +86,9 @@ pub trait TxQueue: Send {
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError>;
 
     /// Sends the packets that were held back to fill a larger unit. Called when this CPU has no
-    /// other work, and at its end, if packets were sent since the last flush. Another CPU may later
-    /// send packets of the same flow, which must not leave before the packets that this queue holds
-    /// back.
+    /// other work, and when the CPU ends, if packets were sent since the last flush. Another CPU
+    /// may later send packets of the same flow, which must not leave before the packets that this
+    /// queue holds back.
     ///
     /// # Errors
     /// The same as for [`send`](Self::send). The packets that were held back have already been
@@ -120,8 +120,8 @@ pub struct Sent {
     pub cut: u64,
     /// Packets that the device cannot send for another reason, such as an interface that is down.
     pub refused: u64,
-    /// Packets that were accepted now and will be finished later. These packets are in flight until
-    /// the device's [`TxAccount`] reports their outcome.
+    /// Packets that `send` accepted and that the device will finish later. These packets are in
+    /// flight until the device's [`TxAccount`] reports their outcome.
     pub deferred: u64,
 }
 
@@ -190,7 +190,7 @@ impl<'a> Outgoing<'a> {
         Self { frames, verdicts, copies, to, now, source }
     }
 
-    /// The time at which the batch was begun.
+    /// The time at which the CPU began to handle the batch.
     pub fn now(&self) -> Timestamp {
         self.now
     }

@@ -234,8 +234,8 @@ impl Blocks {
         Some(Tail { bytes, number, lent })
     }
 
-    /// The bytes of `block`, which the owner may read while frames of the block are lent. Empty if
-    /// the block does not exist, or if `claim` is the claim to other blocks.
+    /// The bytes of `block`, which the owner may read while frames of the block are lent. The
+    /// result is empty if the block does not exist, or if `claim` is the claim to other blocks.
     pub fn readable(&self, claim: &Claim, block: usize) -> &[u8] {
         if block >= self.lent.len() || !self.are_claimed_by(claim) {
             return &[];

@@ -1,8 +1,8 @@
 //! Frames that lie in several pages: one slot, and a chain of pages that starts at the slot's page.
 //!
 //! A frame of several pages has one slot, as any frame does: the slot of its first page (its head).
-//! A bit of the slot says that more pages follow. A table beside the pages names the following
-//! pages, with one entry for each page.
+//! A bit of the slot says that more pages follow. A separate table names the following pages, with
+//! one entry for each page.
 //!
 //! The alternative is a slot for each page, with a flag MORE in all slots but the last. Then a full
 //! ring, a parking lot, a budget or a revocation could cut a frame in two. Counts would count slots
@@ -27,7 +27,7 @@ use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, Slot, offset_of};
 use crate::region::Region;
 use crate::sync::Ordering;
 
-/// The largest number of pages of a frame. This is the kernel's limit for a frame in AF_XDP:
+/// The largest number of pages of a frame. The value is the kernel's limit for a frame in AF_XDP:
 /// `CONFIG_MAX_SKB_FRAGS` (17 by default) plus one (Documentation/networking/af_xdp.rst).
 pub const SEGMENTS_MAX: usize = 18;
 
@@ -203,7 +203,7 @@ impl<'a> Iterator for SegmentsMut<'a> {
 }
 
 impl Memory {
-    /// The frame's bytes, part by part.
+    /// The frame's bytes, page by page.
     pub fn segments<'a>(&'a self, frame: &'a Completion) -> Segments<'a> {
         // SAFETY: the completion is borrowed for as long, as in `bytes`.
         unsafe { self.segments_of(&frame.slot()) }
@@ -227,7 +227,8 @@ impl Memory {
         SegmentsMut { memory: self, parts: self.pool().parts_of(slot) }
     }
 
-    /// Copies all parts of a frame to `to`. Returns their length, or `None` if they do not fit.
+    /// Copies the bytes of all pages of a frame to `to`. Returns their length, or `None` if they do
+    /// not fit.
     pub fn copy_to(&self, frame: &Completion, to: &mut [u8]) -> Option<usize> {
         let mut at = 0;
         for part in self.segments(frame) {

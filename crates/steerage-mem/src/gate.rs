@@ -52,7 +52,7 @@ impl Gate {
     /// Leaves the handler. From this moment, the batch counts.
     ///
     /// # Errors
-    /// [`Dead`] if the CPU was declared dead during the batch. Then the batch does not count.
+    /// [`Dead`] if the CPU was declared dead during the batch, which then does not count.
     pub fn leave(&self) -> Result<(), Dead> {
         // Relaxed: no other CPU acts on this CPU's work because of this change. Rings and locks
         // hand the work over.

@@ -67,7 +67,8 @@ impl Gather {
         self.broken.is_some()
     }
 
-    /// Marks the frame as broken, and counts `len` skipped bytes. The first reason is kept.
+    /// Marks the frame as broken, and counts `len` skipped bytes. If the frame is broken already,
+    /// the reason does not change.
     pub fn break_off(&mut self, why: Broken, len: usize) {
         self.broken.get_or_insert(why);
         self.skipped = self.skipped.saturating_add(len);

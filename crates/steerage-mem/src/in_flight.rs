@@ -49,7 +49,7 @@ pub const SENDERS_MAX: usize = SENDER as usize;
 
 impl InFlight {
     /// Creates a table for `senders` senders, at most [`SENDERS_MAX`], with no page of `region` in
-    /// flight. Also returns the [`Reaper`], which takes the device's reports.
+    /// flight. Returns the table and the [`Reaper`], which takes the device's reports.
     pub fn new(region: Arc<Region>, senders: usize) -> (Arc<Self>, Reaper) {
         let pages = (0..region.pages()).map(|_| AtomicU32::new(0)).collect();
         let back = (0..senders.min(SENDERS_MAX)).map(|_| PageStack::new()).collect();

@@ -128,8 +128,8 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &
     Some(at)
 }
 
-/// A frame that a handler keeps after its batch: owned, writable and `Send`. Its pages return when
-/// it is dropped, on any thread.
+/// A frame that a handler keeps after its batch: owned, writable and `Send`. When a `Kept` is
+/// dropped, on any thread, its pages return to the pool.
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,
@@ -161,7 +161,7 @@ impl Kept {
         self.front().and_then(|bytes| frame.bytes().get(bytes..)).unwrap_or_default()
     }
 
-    /// The bytes of the original frame, part by part, if this is a copy of `frame` or of its
+    /// The bytes of the original frame, page by page, if `self` is a copy of `frame` or of its
     /// [front](Self::of_front).
     #[inline]
     pub fn segments_with<'s>(&'s self, frame: &'s Frame<'_>) -> Segments<'s> {
@@ -189,7 +189,7 @@ impl Kept {
         unsafe { self.kept_pages.memory.segments_of(&self.slot) }
     }
 
-    /// The frame's bytes for writing, part by part.
+    /// The frame's bytes for writing, page by page.
     pub fn segments_mut(&mut self) -> SegmentsMut<'_> {
         // SAFETY: as in `deref_mut`: no other code has any of the pages.
         unsafe { self.kept_pages.memory.segments_mut_of(&self.slot) }
@@ -200,7 +200,7 @@ impl Kept {
         self.kept_pages.memory.truesize(&self.slot)
     }
 
-    /// The length of all parts of the frame together, in bytes.
+    /// The length of the frame, over all its pages, in bytes.
     pub fn total_len(&self) -> usize {
         self.kept_pages.memory.total_of(&self.slot)
     }

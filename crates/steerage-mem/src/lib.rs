@@ -1,4 +1,4 @@
-//! The memory of steerage's receive path. All of the path's `unsafe` code is here, behind an
+//! The memory of steerage's receive path. All of the path's `unsafe` code is in this crate, with an
 //! interface that safe code cannot misuse.
 //!
 //! The modules, in the order in which a packet passes through them:

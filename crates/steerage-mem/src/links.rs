@@ -1,4 +1,5 @@
-//! The table beside a region's pages that links the pages of a frame: see [`chain`](crate::chain).
+//! The table that links the pages of a frame, with an entry for each page of a region: see
+//! [`chain`](crate::chain).
 
 use crate::page::BLANK;
 use crate::sync::AtomicU32;

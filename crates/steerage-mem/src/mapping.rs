@@ -10,8 +10,8 @@ use std::ptr::NonNull;
 #[cfg(miri)]
 pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, map_unused, unmap};
 
-/// The size of huge pages on the machines that we know. The size of a region is a multiple of this
-/// size, so that the region can consist of huge pages.
+/// The size of a huge page on the machines that we know. The size of a region is a multiple of
+/// `HUGE_BYTES`, so that the region can consist of huge pages.
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
 
 /// The kind of pages that the kernel used for the memory, as [`Region`](crate::Region) reports.
@@ -23,7 +23,7 @@ pub enum Backing {
     TransparentHugePages,
     /// 4 KiB pages only.
     SmallPages,
-    /// Memory that a device mapped.
+    /// A device mapped the memory.
     Foreign,
 }
 
@@ -134,15 +134,15 @@ pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize
 }
 
 /// Maps address space for at least `bytes` bytes, in transparent huge pages if the kernel has them.
-/// Untouched pages take no memory, and the kernel reserves no memory for them. Also returns the
-/// number of bytes to [unmap].
+/// Untouched pages take no memory, and the kernel reserves no memory for them. Returns the address
+/// and the number of bytes to [unmap].
 #[cfg(not(miri))]
 pub(crate) fn map_transparent(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     let bytes = bytes.checked_next_multiple_of(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
     map_aligned(bytes, libc::MAP_NORESERVE).map(|(base, _)| (base, bytes))
 }
 
-/// Maps `bytes` bytes in small pages. Also returns the number of bytes to [unmap].
+/// Maps `bytes` bytes in small pages. Returns the address and the number of bytes to [unmap].
 #[cfg(not(miri))]
 pub(crate) fn map_small(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     mmap(bytes, 0).map(|base| (base, bytes))
@@ -156,8 +156,8 @@ pub(crate) fn huge_pages_free() -> u64 {
 }
 
 /// Maps address space for `bytes` bytes, even if most of it will never be used. The kernel provides
-/// a small page on the first access, and reserves no memory before. Also returns the number of
-/// bytes to [unmap].
+/// a small page on the first access, and reserves no memory before. Returns the address and the
+/// number of bytes to [unmap].
 #[cfg(not(miri))]
 #[cfg_attr(loom, expect(dead_code, reason = "loom has slots of its own"))]
 pub(crate) fn map_unused(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {

@@ -24,8 +24,8 @@ impl Memory {
         &self.pool
     }
 
-    /// The frame's bytes, or the bytes of the frame's first part if it has several pages. Empty if
-    /// the completion belongs to other memory, or does not lie in its page.
+    /// The frame's bytes, or the bytes of the frame's first part if it has several pages. The
+    /// result is empty if the completion belongs to other memory, or does not lie in its page.
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the
@@ -146,7 +146,8 @@ impl Memory {
     /// frame is lent.
     ///
     /// Only the header is copied, since the frame's slot belongs to its handler. A handler that
-    /// adds or removes a header at the front also writes the new kind of header to the slot.
+    /// adds or removes a header at the front also writes the type of the new first header to the
+    /// slot.
     ///
     /// # Safety
     /// As [`slice_mut`](Self::slice_mut), of all of its pages.

@@ -231,7 +231,7 @@ impl Outbox {
         count
     }
 
-    /// The first ring from `from` on whose frames have not all returned.
+    /// The first ring, at number `from` or after, whose frames have not all returned.
     #[inline]
     pub fn next_out(&self, from: usize) -> Option<usize> {
         self.out.next(from)
@@ -276,8 +276,9 @@ impl Outbox {
         has_room && self.waiting_of_all(at) + frames as u64 <= self.backlog as u64
     }
 
-    /// The first ring from `from` on that has no room for `frames` frames. Only rings with staged
-    /// or unreturned frames are checked, since the other rings have room up to their limits.
+    /// The first ring, at number `from` or after, that has no room for `frames` frames. Only rings
+    /// with staged or unreturned frames are checked, since the other rings have room up to their
+    /// limits.
     #[inline(always)]
     pub fn next_without_room(&self, from: usize, frames: usize) -> Option<usize> {
         let mut mask = u64::MAX << (from % 64);

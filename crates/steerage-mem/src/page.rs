@@ -214,7 +214,7 @@ impl Completion {
         frames.iter().fold(HASHED, |all, frame| all & frame.0.len_flags) != 0
     }
 
-    /// The flow hash, if it was set.
+    /// The flow hash of the frame, if a hash was set.
     #[inline(always)]
     pub fn hash(&self) -> Option<u32> {
         self.0.hash()
@@ -240,7 +240,7 @@ impl Completion {
         self.0 = self.0.with_link(link);
     }
 
-    /// The kind of header with which the frame begins.
+    /// The type of the header with which the frame begins.
     #[inline(always)]
     pub fn link(&self) -> u8 {
         self.0.link()
@@ -255,7 +255,7 @@ impl Completion {
     }
 
     /// Records that [`EXTRA_BYTES`](crate::FrameHeader::EXTRA_BYTES) more bytes lie before the
-    /// frame's header. Their position is checked when they are read.
+    /// frame's header. The position of these bytes is checked when the bytes are read.
     #[inline(always)]
     pub fn with_extra(mut self) -> Self {
         self.0.len_flags |= EXTRA;
@@ -268,7 +268,7 @@ impl Completion {
         self.0.is_lent()
     }
 
-    /// Whether the frame continues in other pages.
+    /// Whether the frame has more than one page.
     #[inline(always)]
     pub fn is_chained(&self) -> bool {
         self.0.is_chained()

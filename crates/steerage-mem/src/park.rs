@@ -98,7 +98,7 @@ impl Bell {
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Silences the bell.
+    /// Makes the bell unreadable again.
     pub fn hush(&self) {
         // EAGAIN means that the bell was silent.
         let _ = nix::unistd::read(&self.0, &mut [0; 8]);

@@ -188,7 +188,7 @@ impl Region {
         }))
     }
 
-    /// The kind of pages that back the memory.
+    /// The size and source of the pages that the kernel used for the memory.
     pub fn backing(&self) -> Backing {
         self.backing
     }
@@ -208,7 +208,7 @@ impl Region {
         self.pages() * self.page_bytes
     }
 
-    /// The number of parts.
+    /// The number of the region's parts, each of which is on a NUMA node.
     pub fn parts(&self) -> usize {
         self.ends.len()
     }

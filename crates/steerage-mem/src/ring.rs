@@ -438,7 +438,7 @@ impl Producer {
         Some((Completion::from_slot(slot), arrival))
     }
 
-    /// A view of this ring that can only count.
+    /// A view of this ring that can only count its slots.
     pub fn gauge(&self) -> Gauge {
         Gauge(Arc::clone(&self.shared))
     }

@@ -54,7 +54,7 @@ impl SharedPool {
         (0..nodes).map(|node| Arc::new(Self { node, nodes: Arc::clone(&all) })).collect()
     }
 
-    /// The node of this view.
+    /// The NUMA node from which this view sees the pool.
     pub fn node(&self) -> usize {
         self.node
     }

@@ -43,7 +43,7 @@ impl Signal {
     }
 
     /// Waits until `is_true` returns true or `timeout` is over. Either this signal or the signal
-    /// `or` announces the condition. Returns whether the condition is true.
+    /// `or` announces that `is_true` may have changed. Returns the last result of `is_true`.
     pub fn wait(&self, timeout: Duration, or: &Self, is_true: impl Fn() -> bool) -> bool {
         let begun = Instant::now();
         loop {

@@ -40,8 +40,8 @@ struct State {
 
 impl Supply {
     /// Maps the memory for the longest backlog, up to the requested backlog, that fits into `cap`
-    /// bytes. Also reserves address space for a longer backlog. `parts` divides the pages of a
-    /// budget among NUMA nodes. If the kernel pins all mapped pages, no address space is reserved.
+    /// bytes. Reserves address space for a longer backlog. `parts` divides the pages of a budget
+    /// among NUMA nodes. If the kernel pins all mapped pages, no address space is reserved.
     ///
     /// # Errors
     /// [`RegionError`] if the kernel has too little memory.

@@ -16,7 +16,8 @@ pub enum MoveCause {
     CpuOffline,
     /// A CPU joined, because the CPUs with buckets were busy all of the time.
     Joined,
-    /// A CPU left, because the remaining CPUs have enough time or because it did not help.
+    /// A CPU left, because the remaining CPUs have enough time or because the CPU did not increase
+    /// the throughput.
     Left,
     /// One CPU was busier than another.
     Balance,

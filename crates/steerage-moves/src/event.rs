@@ -22,7 +22,7 @@ pub enum Event<'a> {
     Plan {
         /// The group.
         group: usize,
-        /// Its new plan.
+        /// The new plan of the group.
         plan: Plan,
     },
     /// A policy sets the map of a group, and stores a plan that agrees with the map.
@@ -81,7 +81,7 @@ pub enum Event<'a> {
         /// The CPUs for whose fences this CPU's queues wait.
         open: &'a [CpuIndex],
     },
-    /// A CPU that was declared dead is alive again. Its queues follow the current map.
+    /// A CPU that was declared dead is alive again. The queues of this CPU follow the current map.
     Revived(CpuIndex),
 
     /// This CPU polls the queue from now on. The previous owner no longer accesses the queue.
@@ -96,7 +96,8 @@ pub enum Event<'a> {
     Died(CpuIndex),
 }
 
-/// An action to do while the machine is locked. Its outcome is the machine's next event.
+/// An action to do while the machine is locked. The outcome of the action is the machine's next
+/// event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Declare this CPU dead if it has made no progress for long enough and has no frames of a

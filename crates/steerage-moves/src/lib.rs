@@ -150,8 +150,8 @@ pub struct Moves {
     counts: MoveCounts,
     moved: Vec<u64>,
     dead: Vec<bool>,
-    /// CPUs that are offline or no longer belong to the process. The thread of such a CPU still
-    /// runs on some other CPU, but has no dedicated CPU.
+    /// CPUs that are offline or no longer belong to the process. The thread of an absent CPU still
+    /// runs, but on no CPU of its own.
     absent: Vec<bool>,
     scratch: Scratch,
 }

@@ -20,7 +20,8 @@ pub fn cpus_in(map: &[CpuIndex]) -> Vec<CpuIndex> {
 /// Buffers for the calculation of a map, so that a packet CPU does not allocate memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Scratch {
-    /// The current number of buckets of each CPU, and the number that it should have.
+    /// The current number of buckets of each CPU, and the number of buckets that the CPU should
+    /// have.
     held: Vec<usize>,
     share: Vec<usize>,
     by_held: Vec<CpuIndex>,
@@ -57,8 +58,8 @@ pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratc
     if keep && all_have && !others_have {
         return;
     }
-    // If the buckets cannot be divided evenly, the CPUs with the most buckets get one bucket more
-    // than the other CPUs, because then fewer buckets have to move.
+    // If the buckets cannot be divided evenly, the CPUs that already have more buckets get one
+    // bucket more than the other CPUs, because then fewer buckets have to move.
     by_held.clear();
     by_held.extend_from_slice(cpus);
     by_held.sort_unstable_by_key(|cpu| (std::cmp::Reverse(held[usize::from(*cpu)]), *cpu));

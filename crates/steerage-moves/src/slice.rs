@@ -2,7 +2,7 @@
 
 use crate::CpuIndex;
 
-/// One bucket that moves.
+/// A bucket that moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketMove {
     /// The bucket.

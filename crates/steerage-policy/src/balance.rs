@@ -73,7 +73,7 @@ pub struct Balance {
     /// of time. The measurement counts if the group is short of time again at once.
     doubt: Option<(Regime, f64)>,
     /// Whether a window has shown even work on all CPUs, since the regime began or buckets moved.
-    /// Until then, the throughput is that of a map, not of the regime.
+    /// Before such a window, the measured throughput is that of the current map, not of the regime.
     is_even: bool,
     /// The work of each bucket in the last window. Empty before the first window.
     buckets: Vec<f64>,
@@ -233,8 +233,9 @@ impl Balance {
         let least = self.switch / tuning.dwell.as_nanos() as f64;
         let is_settled = self.has_settled(now, tuning.dwell);
         // More CPUs may join at once. Any other change waits for a dwell. If the distance decided
-        // how the group began, the decision may have been wrong. The policy corrects it earlier if
-        // the gain pays for a probe, provided that the load lasts as long again as it has lasted.
+        // how the group began, the decision may have been wrong. The policy corrects this decision
+        // earlier if the gain pays for a probe, provided that the load will last as long as it has
+        // lasted so far.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
             _ if is_settled || joins(choice) && seen.regime.kind != RegimeKind::Inline => least,
@@ -287,8 +288,8 @@ impl Balance {
         }
         let value = *self.known.measured(seen, &seen.regime, &tuning);
         let gain = Gain::of(value, probe.baseline, f64::INFINITY, tuning.sure);
-        // If CPUs are no longer short of time, their maximum throughput is unknown, but it is
-        // enough.
+        // If CPUs are no longer short of time, their maximum throughput is unknown, but sufficient
+        // for the load.
         let is_enough = is_as_much && !seen.is_short;
         let is_better = probe.measured > 0 && value.is_known() && gain.low > 0.0 || is_enough;
         if !is_better && now.since(arrived) < tuning.probe {

@@ -148,7 +148,8 @@ impl Distances {
         }
         let meeting = Arc::new(Meeting { line: Line::default(), since: now, result: AtomicU64::new(PENDING) });
         self.probe = Some(Probe { asks, answers, meeting: Arc::clone(&meeting) });
-        // The answering CPU may have to wake up, so it is called first.
+        // The answering CPU may have to wake up, so the hook of the answering CPU is requested
+        // first.
         Some([(answers, Arc::new(Answers(Arc::clone(&meeting)))), (asks, Arc::new(Asks(meeting)))])
     }
 

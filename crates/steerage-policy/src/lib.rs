@@ -1,7 +1,7 @@
 //! Policies decide which CPUs of a mask get work. [`Hash`](struct@Hash) gives all CPUs equal shares
 //! of the hash, as Linux does. [`Balance`] steers by load.
 //!
-//! A [`Policy`] chooses a CPU for each bucket, and the core moves the buckets there without
+//! A [`Policy`] chooses a CPU for each bucket, and the core moves the buckets to these CPUs without
 //! reordering packets. Programs can implement the trait for their own policies.
 //!
 //! Policies run outside of the packet path. [`PolicyControl`] reads the load and calls the

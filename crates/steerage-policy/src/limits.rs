@@ -94,8 +94,8 @@ impl Default for Tuning {
 }
 
 /// The longest interval between two load checks. While no packets arrive, the interval doubles up
-/// to this value, so that an idle instance takes hardly any CPU time. Load that begins after a
-/// pause is detected within this time.
+/// to this value, so that an idle instance takes hardly any CPU time. The policy detects load after
+/// a pause within this time.
 pub const REFINE_EVERY_MAX: Duration = Tuning::DEFAULT.dwell;
 
 /// A thread that finds another thread in the control should call again after this time. A load

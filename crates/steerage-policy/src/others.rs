@@ -1,4 +1,4 @@
-//! The share of each CPU's time that other programs want.
+//! The share of each CPU's time that other programs would use if steerage used none.
 //!
 //! The kernel reports the time that other programs took. If steerage leaves a CPU idle time, other
 //! programs have all the time that they want. If steerage competes with other programs, a fair

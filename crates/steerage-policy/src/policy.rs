@@ -1,9 +1,9 @@
 //! The trait [`Policy`], its input and its output, and the simplest policy: [`Hash`](struct@Hash).
 //!
-//! A policy chooses a CPU for each bucket. The core moves the buckets there without reordering
-//! packets. Each steering group has its own policy. The control requests a plan from the policy
-//! when the group begins. Later, at the interval that the policy wants, the control passes the load
-//! of the interval and requests a map.
+//! A policy chooses a CPU for each bucket. The core moves the buckets to these CPUs without
+//! reordering packets. Each steering group has its own policy. The control requests a plan from the
+//! policy when the group begins. Later, at the interval that the policy wants, the control passes
+//! the load of the interval and requests a map.
 
 use std::fmt;
 use std::time::Duration;
@@ -231,13 +231,13 @@ pub trait Policy: Send + fmt::Debug {
     /// buckets by the plan, without calling the policy. After each [`MapRequest`], the plan that
     /// follows from the map is in force: the CPUs that have buckets, in the order of the group, and
     /// then the other CPUs. A group that splits off from another group inherits the other group's
-    /// plan until the next load check. While the instance is built, this function of a fresh policy
-    /// may be called twice, and must return the same plan.
+    /// plan until the next load check. While the instance is built, `plan` of a new policy may be
+    /// called twice, and must return the same plan.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan;
 
     /// The core has placed buckets by the plan since the last load check, because the mask has
     /// changed, or because a CPU failed or can be used again. Measurements that compare CPUs before
-    /// and after this moment are void.
+    /// and after the change are void.
     fn cpus_changed(&mut self) {}
 
     /// The interval at which the policy wants to check the load. `None`: never, and the load is not

@@ -104,7 +104,7 @@ impl Receivers {
     /// Returns the change that begins a trial, or the change that undoes a trial. Call this while
     /// no bucket moves.
     pub(crate) fn look(&mut self, now: Timestamp, view: &View, ledgers: &Ledgers) -> Option<Change> {
-        // The time that other programs take is measured at this interval.
+        // The time that other programs take is measured once in `WATCH_EVERY`.
         if self.window.as_ref().is_some_and(|window| now.since(window.at) < WATCH_EVERY) {
             return None;
         }

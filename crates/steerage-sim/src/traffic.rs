@@ -86,7 +86,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Writes a frame's head. `behind` is the number of the frame's bytes in further pages.
+    /// Writes a frame's head. `behind` is the number of the frame's bytes in the pages after the
+    /// first page.
     fn write(&mut self, frame: &mut [u8], behind: usize) {
         let flow = self.zipf.draw(&mut self.chance);
         self.next[flow] += 1;

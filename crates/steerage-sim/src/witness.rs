@@ -127,7 +127,7 @@ impl Witness {
 pub struct WitnessHandler {
     witness: Arc<Witness>,
     cpu: CpuId,
-    /// The last number seen, for each bucket, queue and flow. This state moves with the bucket. So
+    /// The last number seen, for each bucket, queue and flow. The numbers move with the bucket. So
     /// a packet with a smaller number shows a reordering, and a bucket that arrives without this
     /// state has lost its state.
     flows: HashMap<BucketId, HashMap<(usize, u32), u64>>,

@@ -53,12 +53,12 @@ pub enum Control {
     Racing {
         /// The lock is taken once in this many phases.
         once_in: u64,
-        /// The lock is held for up to this many phases.
+        /// The other thread holds the lock for up to this many phases.
         phases: u64,
     },
 }
 
-/// The virtual time of each kind of work, the frequency of delays, and the calls of control.
+/// The virtual time of each type of work, the frequency of delays, and the calls of control.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// The time of a phase without packets.
@@ -134,7 +134,7 @@ impl<H: Handler> std::fmt::Debug for World<H> {
 }
 
 impl<H: Handler> World<H> {
-    /// Creates a world with the instance's CPUs. Its history depends on `seed`.
+    /// Creates a world with the instance's CPUs. The history of the world depends only on `seed`.
     pub fn new(instance: Instance<H>, costs: Costs, seed: u64) -> Self {
         let (parts, handle) = instance.split();
         let mut chance = Chance::new(seed);
@@ -185,9 +185,9 @@ impl<H: Handler> World<H> {
     }
 
     /// Runs the next phase of the CPU with the earliest time, and calls control before it if a call
-    /// is due. If another thread takes the control lock, this runs all phases until that thread
-    /// releases the lock. So the lock is always free between two calls. Returns false when all CPUs
-    /// have finished.
+    /// is due. If another thread takes the control lock, the function runs all phases until that
+    /// thread releases the lock. So the lock is always free between two calls. Returns false when
+    /// all CPUs have finished.
     ///
     /// # Panics
     /// If no CPU can continue although not all have finished, because a wake-up was lost. Calls of

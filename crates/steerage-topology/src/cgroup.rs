@@ -22,7 +22,8 @@ pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
     nearest.reduce(|one, other| one.and(&other))
 }
 
-/// The CPU time that the control groups allow, in CPUs: the minimum up to the root.
+/// The CPU time that the control groups allow: the minimum of the group and its parents. 1 is the
+/// time of one CPU.
 pub(crate) fn quota(files: &Files) -> Option<f64> {
     let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
         Version::One => {
@@ -85,7 +86,8 @@ impl Hierarchy {
     /// the host, and the mount may begin at the container's own group. Then the last group here,
     /// the root of the mount, is that group.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
-        // The name of a group that this process cannot see begins with dots. Its files are missing.
+        // The name of a group that this process cannot see begins with dots. The files of such a
+        // group are missing.
         let group = if self.group.split('/').any(|part| part == "..") { "" } else { self.group.as_str() };
         let groups = std::iter::successors(Some(group), |group| {
             (!group.is_empty()).then(|| group.rsplit_once('/').map_or("", |(above, _)| above))

@@ -310,7 +310,7 @@ fn without_separators_behind(text: &[u8]) -> &[u8] {
     &text[..end]
 }
 
-/// One item of a list: from `first` to `last`, the first `used` CPUs of every `group` CPUs.
+/// One item of a list of CPUs: from `first` to `last`, the first `used` CPUs of every `group` CPUs.
 struct Region {
     first: usize,
     last: usize,

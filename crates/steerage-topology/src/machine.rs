@@ -158,7 +158,8 @@ impl Topology {
         self.possible.as_ref().and_then(CpuMask::last).map(|last| usize::from(last.0) + 1)
     }
 
-    /// The CPU time that this process's cgroups allow, in CPUs. `None` if there is no limit.
+    /// The CPU time that this process's cgroups allow. 1 is the time of one CPU. `None` if there is
+    /// no limit.
     pub fn quota(&self) -> Option<f64> {
         self.quota
     }

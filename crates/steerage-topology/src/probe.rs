@@ -17,8 +17,8 @@ const SAMPLES: usize = 31;
 /// thread takes one of the CPUs for a time slice, the measurement ends without a result.
 pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
 
-/// The largest number of pairs that are measured at a time. This many pairs take 160 ms at most,
-/// and usually 15 ms. If there are more CPUs, some CPUs of each cache are measured.
+/// The largest number of pairs of CPUs in one measurement. This many pairs take 160 ms at most, and
+/// usually 15 ms. If there are more CPUs, some CPUs of each cache are measured.
 pub const PAIRS_MAX: usize = 32;
 
 /// The number of reads of the line between two readings of the clock. This number is small enough
@@ -32,12 +32,12 @@ const READY: u32 = 1;
 /// The measurement is over, or one of the threads will not start.
 const END: u32 = u32::MAX;
 
-/// Half of the duration of a round trip. `None` if there were too few samples.
+/// Half of the duration of a round trip. The distance is `None` if there were too few samples.
 pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
     let line = Line::default();
     thread::scope(|scope| {
         let name = || thread::Builder::new().name("latency".to_owned());
-        // This thread ends when the other thread ends, with or without a result.
+        // One thread of the pair ends when the other thread ends, with or without a result.
         let answers = || if pin(answering).is_ok() { line.answer() } else { line.end() };
         name().spawn_scoped(scope, answers).ok()?;
         let asks = name().spawn_scoped(scope, || {

@@ -38,9 +38,10 @@ impl Handle {
         self.control.set_policy(policy);
     }
 
-    /// Lets the policy do the work that is due at `now`. Returns when to call this next, or `None`
-    /// if the policy has no work until another policy is set. The time is the time of the CPUs'
-    /// clock: [`now`](control::Handle::now), unless the CPUs use a clock of the program.
+    /// Lets the policy do the work that is due at `now`. Returns the time at which to call this
+    /// function next, or `None` if the policy has no work until another policy is set. The time is
+    /// the time of the CPUs' clock: [`now`](control::Handle::now), unless the CPUs use a clock of
+    /// the program.
     ///
     /// [`Instance::start`](crate::Instance::start) starts a thread that calls this. A program that
     /// runs CPUs on its own threads must call it from another thread: see

@@ -3,9 +3,9 @@
 //! declared dead.
 //!
 //! A build with debug assertions marks the rounds. The control lock panics if a packet CPU would
-//! wait for it. The allocator of this test binary ends the process if memory is allocated in a
-//! round. The test takes three seconds by default. In the long checks and by hand, the test takes a
-//! minute: `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
+//! wait for the lock. The allocator of this test binary ends the process if memory is allocated in
+//! a round. The test takes three seconds by default. In the long checks and by hand, the test takes
+//! a minute: `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
 #![cfg(debug_assertions)]
 #![allow(unsafe_code)]
 

@@ -197,8 +197,8 @@ impl<H: Handler> Runner<H> {
         Ok(result.ok())
     }
 
-    /// Sends the packets that the handler originated, or drops them if `void`. Also records the
-    /// time of the handler's next tick.
+    /// Sends the packets that the handler originated, or drops them if `void`. Records the time of
+    /// the handler's next tick.
     #[inline]
     fn send_originated(&mut self, void: bool) {
         let ledger = &self.shared.ledgers.cpus[usize::from(self.index)];
@@ -218,7 +218,8 @@ impl<H: Handler> Runner<H> {
         let _outside = round::leave();
         let new = (self.make)(self.cpu.id);
         let old = std::mem::replace(&mut self.handler, new);
-        // A handler that panicked may panic again when it is dropped. Its memory then leaks.
+        // A handler that panicked may panic again when it is dropped. The memory of such a handler
+        // leaks.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
         self.next_tick = Some(self.cpu.now);
     }

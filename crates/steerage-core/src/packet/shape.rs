@@ -1,4 +1,5 @@
-//! The parts of a packet, and functions that make a packet longer or shorter.
+//! The segments of a packet (its bytes in each page), and functions that make a packet longer or
+//! shorter.
 
 use steerage_mem::Kept as WrittenCopy;
 
@@ -63,10 +64,9 @@ impl Packet<'_> {
         if self.frame.is_chained() { self.frame.total_len() } else { self.data().len() + behind }
     }
 
-    /// Joins a frame of several parts into one part, and returns its bytes. Joining needs no
-    /// additional page: the other parts are copied to the page of the first part. If the parts
-    /// would not fit otherwise, this uses some or all of the [`headroom`](Self::headroom). See
-    /// `Builder::linear_bytes`.
+    /// Copies the bytes of all pages of a frame into its first page, and returns these bytes. If
+    /// the bytes do not fit after the first segment, the function uses some or all of the
+    /// [`headroom`](Self::headroom). See `Builder::linear_bytes`.
     ///
     /// # Errors
     /// [`NoRoom`] if the frame is longer than a page. The frame is then unchanged.

@@ -45,7 +45,7 @@ impl QueueHasher {
         }
     }
 
-    /// Hashes the key that `key` returns for a frame and the kind of its first header. If `key`
+    /// Hashes the key that `key` returns for a frame and the type of its first header. If `key`
     /// returns `None`, hashes the flow.
     pub fn by_key(
         hasher: FlowHasher,

@@ -76,7 +76,7 @@ impl Spot {
         Self { at, len, header: header.to_words(), wire_len: header.wire_len }
     }
 
-    /// This position, moved towards the end of the block by `bytes` bytes.
+    /// The position that is `bytes` bytes nearer to the end of the block.
     #[inline(always)]
     #[must_use]
     pub fn further(self, bytes: usize) -> Self {

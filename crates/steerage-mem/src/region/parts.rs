@@ -1,4 +1,4 @@
-//! The parts of a region, each on its own NUMA node.
+//! A region consists of parts, each on a NUMA node of its own.
 
 use std::io;
 use std::ptr::NonNull;
@@ -44,8 +44,8 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
 }
 
 /// Asks the kernel to take each part's memory from the part's node, if that node has free memory.
-/// No page may have been touched yet. Returns the kernel's error if the kernel refuses. Then each
-/// page is on the node that first touches the page.
+/// No page may have been touched yet. Returns the kernel's error if the kernel refuses. After a
+/// refusal, each page is on the node that first touches the page.
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {

@@ -110,7 +110,7 @@ impl<'a> Frame<'a> {
         Some(unsafe { self.ring.memory.slice_mut(&self.slot) })
     }
 
-    /// The frame's bytes, part by part.
+    /// The frame's bytes, page by page.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         // SAFETY: as `bytes`; the slot stands for all of its pages.
@@ -134,13 +134,13 @@ impl<'a> Frame<'a> {
         self.ring.memory.truesize(&self.slot)
     }
 
-    /// The length of all parts of the frame together, in bytes.
+    /// The length of the frame, over all its pages, in bytes.
     #[inline(always)]
     pub fn total_len(&self) -> usize {
         self.ring.memory.total_of(&self.slot)
     }
 
-    /// Whether the frame continues in other pages.
+    /// Whether the frame has more than one page.
     #[inline(always)]
     pub fn is_chained(&self) -> bool {
         self.slot.is_chained()
@@ -160,9 +160,9 @@ impl<'a> Frame<'a> {
         bytes.get_mut(from..)
     }
 
-    /// Copies all parts of the frame into the page of its head. The other pages stay with the frame
-    /// until it returns. The headroom may become smaller. Returns `false` and changes nothing if a
-    /// page is too short for the frame, or if the frame was taken.
+    /// Copies the bytes of all pages of the frame into the frame's first page. The other pages stay
+    /// with the frame until it returns. The headroom may become smaller. Returns `false` and
+    /// changes nothing if a page is too short for the frame, or if the frame was taken.
     #[inline]
     pub fn linearise(&mut self) -> bool {
         if !self.slot.is_chained() || self.slot.page == BLANK {
@@ -199,8 +199,8 @@ impl<'a> Frame<'a> {
         true
     }
 
-    /// Replaces the kind of header of [`Completion::set_link`]. Does nothing if the frame was
-    /// taken.
+    /// Replaces the type of the first header that [`Completion::set_link`] set. Does nothing if the
+    /// frame was taken.
     #[inline]
     pub fn set_link(&mut self, link: u8) {
         if self.slot.page != BLANK {
@@ -264,7 +264,7 @@ impl<'a> Frame<'a> {
         self.slot.hash()
     }
 
-    /// The kind of header that [`Completion::set_link`] set.
+    /// The type of the first header, as [`Completion::set_link`] set it.
     #[inline(always)]
     pub fn link(&self) -> u8 {
         self.slot.link()

@@ -38,8 +38,8 @@ unsafe impl Sync for SlotMemory {}
 unsafe impl Send for SlotMemory {}
 
 impl SlotMemory {
-    /// Reserves rings of `least` slots that may grow up to `most` slots. Both are powers of two. If
-    /// there is no address space for the larger buffers, the rings cannot grow.
+    /// Reserves rings of `least` slots that may grow up to `most` slots. `least` and `most` are
+    /// powers of two. If there is no address space for the larger buffers, the rings cannot grow.
     pub(super) fn reserve(rings: usize, least: usize, most: usize, arrivals: bool) -> io::Result<Self> {
         let reserve = |most: usize| {
             let all = before(least, 2 * most).checked_mul(rings).ok_or(io::ErrorKind::OutOfMemory)?;

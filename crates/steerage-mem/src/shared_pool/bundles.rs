@@ -42,7 +42,7 @@ pub(crate) const BUNDLE_PAGES: usize = if cfg!(loom) { 2 } else { 14 };
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Bundle {
-    /// The first page of the full bundle below this one, or `BLANK`.
+    /// The first page of the next lower full bundle on the stack, or `BLANK`.
     below: AtomicU32,
     /// The number of pages in all bundles below this one.
     pages_below: AtomicU32,

@@ -194,7 +194,7 @@ fn a_group_without_queues_that_are_open_is_not_joined_again() {
     assert_eq!(groups_of(&moves, 2).0, [1, 1]);
     mask(&mut moves, &[0], &[0]);
     assert_eq!((groups_of(&moves, 2).1, moves.group(0).0.begun), (vec![0, 1], 3));
-    // Queue 0 ends. Its group keeps its number, because state of its flows may remain.
+    // Queue 0 ends. The group keeps its number, because state of the group's flows may remain.
     let mut moves = start;
     on(&mut moves, Event::Closed { queue: 0 });
     mask(&mut moves, &[1], &[0]);

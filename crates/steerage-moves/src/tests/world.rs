@@ -472,7 +472,7 @@ impl World {
         }
     }
 
-    /// A bucket is on one CPU at a time. Its frames on dead CPUs do not count.
+    /// A bucket is on one CPU at a time. Frames of the bucket on dead CPUs do not count.
     fn check_bucket(&self, at: usize, bucket: u16) {
         let (map, _) = self.moves.map_of(at);
         let target = self.queues[at].table[usize::from(bucket)];

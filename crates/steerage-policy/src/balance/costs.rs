@@ -1,6 +1,6 @@
 //! The costs of a packet in nanoseconds, with their uncertainty. One filter serves all estimates:
-//! an observation is a weighted sum of costs, and corrects each of them by the share of the error
-//! that its own uncertainty explains (a Kalman filter without covariances).
+//! an observation is a weighted sum of costs, and corrects each cost by the share of the error that
+//! the uncertainty of this cost explains (a Kalman filter without covariances).
 
 use std::time::Duration;
 
@@ -116,7 +116,8 @@ pub struct Costs {
     /// The additional cost of receiving if packets are hashed.
     pub(crate) hash: Estimate,
     pub(crate) work: Estimate,
-    /// The cost of a hand-over, by distance. The first entry is for unmeasured distances.
+    /// The cost of a hand-over for each distance. The first entry is the cost for unmeasured
+    /// distances.
     pub(crate) crossings: Vec<Crossing>,
     /// By CPU: how many times as long as the owners the CPU takes. A busy sibling thread or a lower
     /// clock makes a CPU slow.

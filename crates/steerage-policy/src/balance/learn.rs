@@ -211,7 +211,8 @@ impl Known {
         seen.capacity(cpu) / self.costs.slowness[usize::from(cpu)].mean.max(f64::MIN_POSITIVE)
     }
 
-    /// The capacity of the CPUs besides the owners, by class, and the relative variance of the sum.
+    /// The capacity of the regime's CPUs that own no queue, for each class of CPUs, and the
+    /// relative variance of the sum.
     fn workers(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> (Vec<Workers>, f64) {
         let mut workers: Vec<Workers> = Vec::new();
         let (mut all, mut var) = (0.0, 0.0);
@@ -285,7 +286,7 @@ impl Known {
         choices.filter(|choice| !is_spread(choice) || choice.regime.others.len() > 1 || choice.shares.0 > 0.0).collect()
     }
 
-    /// The CPUs besides the owners, in the order of how much they relieve the owners. A CPU with
+    /// The CPUs that own no queue. The CPU that relieves the owners most comes first. A CPU with
     /// buckets is replaced only by a CPU that is better by more than noise.
     fn candidates(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<u16> {
         let mut candidates: Vec<(f64, u16)> = Vec::new();
@@ -303,8 +304,8 @@ impl Known {
     }
 }
 
-/// The considered numbers of other CPUs: all small numbers, and steps of an eighth above. One CPU
-/// more or less of many makes no difference.
+/// The numbers of other CPUs that the model considers: all small numbers, and larger numbers in
+/// steps of an eighth, because one CPU more or less of many makes no difference.
 fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
     let step = |count: &usize| Some(count + 1 + count / MIN_SAMPLES as usize);
     let steps = std::iter::successors(Some(1), step).take_while(move |count| *count < most);

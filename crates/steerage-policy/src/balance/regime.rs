@@ -25,7 +25,7 @@ impl RegimeKind {
     }
 }
 
-/// A regime, with the CPUs besides the owners that take part, in the order in which they joined.
+/// A regime, with the CPUs that take part and own no queue, in the order in which they joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Regime {
     pub(crate) kind: RegimeKind,

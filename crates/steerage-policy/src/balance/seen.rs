@@ -52,7 +52,8 @@ impl<'a> Seen<'a> {
         (1.0 - self.cpu(cpu).others_want).clamp(0.0, 1.0)
     }
 
-    /// The time that these CPUs spent, in CPUs, without the time that other programs took.
+    /// The share of their time that these CPUs spent, without the share that other programs took,
+    /// summed over the CPUs. 1 is the time of one CPU.
     pub(super) fn time(&self, cpus: &[u16], of: fn(&CpuLoad) -> f64) -> f64 {
         cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * (1.0 - self.cpu(*cpu).others).clamp(0.0, 1.0)).sum()
     }

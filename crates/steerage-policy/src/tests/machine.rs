@@ -35,7 +35,7 @@ pub(super) struct Machine {
     /// mean time.
     pub(super) share: Vec<f64>,
     pub(super) heavy: Vec<f64>,
-    /// Whether the input waits until there is room, as a file does. Otherwise, packets that find no
+    /// Whether the input waits until there is room, as a file does. If false, packets that find no
     /// room are dropped.
     pub(super) waits: bool,
     pub(super) offered: fn(&Machine, Timestamp) -> f64,

@@ -62,7 +62,8 @@ pub(super) struct Model {
     pub(super) late: Duration,
     window: Duration,
     pub(super) now: Timestamp,
-    /// The load that was handled in the last load check, and the offered load, in CPUs.
+    /// The load that was handled in the last load check, and the offered load. 1 is the time of one
+    /// CPU.
     pub(super) handled: (f64, f64),
     /// The cause of each move, the number of moved buckets, and the number of flows in them.
     pub(super) requests: Vec<(MoveCause, usize, usize)>,

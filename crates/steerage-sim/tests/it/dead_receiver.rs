@@ -1,5 +1,5 @@
-//! A receiving CPU is declared dead while it has staged packets for other CPUs. These packets are
-//! out of date when the CPU is alive again.
+//! A receiving CPU is declared dead while it has staged packets for other CPUs. The staged packets
+//! are out of date when the CPU is alive again.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn what_a_dead_receiver_had_staged_is_dropped() {
     let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
 
     // One poll of 64 frames for eight CPUs: most CPUs get so few frames that these stay
-    // unpublished. Then CPU 0 stays in its handler.
+    // unpublished. After the poll, CPU 0 stays in its handler.
     while !matches!(cpus[0].phase(), Phase::Finish(_)) {
         cpus[0].advance();
     }

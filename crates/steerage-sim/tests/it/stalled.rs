@@ -110,7 +110,7 @@ fn end(running: Running<()>, handle: &Handle) -> Snapshot {
 
 #[test]
 fn memory_stays_under_its_cap_with_every_worker_stalled() {
-    // This measures the resident memory of the process, so no other test may run in the same
+    // The test measures the resident memory of the process, so no other test may run in the same
     // process.
     if !in_own_process("stalled::memory_stays_under_its_cap_with_every_worker_stalled") {
         return;

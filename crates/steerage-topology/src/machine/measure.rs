@@ -12,8 +12,8 @@ impl Topology {
     /// [`joining_order`](Self::joining_order) uses the results. Returns the number of measured
     /// pairs.
     ///
-    /// Two pinned threads spin for at most [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX) per pair,
-    /// besides the time that they wait for their CPUs. At most
+    /// Two pinned threads spin for at most [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX) per pair.
+    /// The time that they wait for their CPUs comes in addition. At most
     /// [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs are measured. If there are more CPUs, some of
     /// the CPUs that share a cache are measured for all CPUs of that cache. A pair that cannot be
     /// measured, because a CPU is busy or must not be used, keeps its old result.

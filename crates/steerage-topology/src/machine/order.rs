@@ -47,8 +47,8 @@ impl Topology {
     /// CPUs, since the mask names them. Offline CPUs come last, since their distance is unknown.
     pub fn joining_order(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let classes = self.classes(owner, candidates);
-        // If any distance was measured, CPUs without a measured distance come last. Otherwise, all
-        // CPUs are equal here.
+        // If any distance was measured, CPUs without a measured distance come last. Without any
+        // measurement, all CPUs are equal here.
         let unknown = if classes.is_empty() { 0 } else { usize::MAX };
         let mut taken: BTreeMap<CpuId, usize> = BTreeMap::from([(self.core(owner), 1)]);
         let mut keyed: Vec<_> = Vec::new();

@@ -1,5 +1,5 @@
-//! Parts of the interface besides batches: the end of a handler, numbers of inputs and outputs,
-//! waiting, and headers that are read once.
+//! Further parts of the interface of `steerage`: the end of a handler, numbers of inputs and
+//! outputs, waiting, and headers that are read once.
 
 use std::io;
 use std::net::SocketAddrV4;

@@ -59,8 +59,8 @@ impl World {
                     for (bucket, queue) in &carries {
                         // Flows are identified by the number of their group.
                         self.known.remove(&(slice.group_before, *bucket, *queue));
-                        // A queue that joins a group takes its map as it is. Packets for a dead CPU
-                        // are lost.
+                        // A queue that joins a group follows the group's present map. Packets for a
+                        // dead CPU are lost.
                         let to = slice.moves.iter().find(|m| m.bucket == *bucket).map(|m| m.to);
                         if to.is_some_and(|to| !self.moves.is_dead(to)) {
                             self.known.insert((slice.group_after, *bucket, *queue));

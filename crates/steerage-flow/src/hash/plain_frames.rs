@@ -13,6 +13,7 @@
 //!    can have. The frames are sorted into one set per shape.
 //! 3. One loop for each set hashes its frames. The loop also detects frames that are not plain
 //!    after all.
+//!
 //! The caller must hash the frames that are not plain. The hashes are exactly those of
 //! [`FlowHasher::hash`](super::FlowHasher::hash) for the key of each frame.
 

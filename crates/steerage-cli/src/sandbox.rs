@@ -92,7 +92,7 @@ impl SandboxProfile {
             Self::Top => &[Receive, Send, OpenSockets, Threads, Files, UnixClient, Terminal],
             Self::Man => &[Files],
             Self::Doctor | Self::Help | Self::Completions => &[],
-            Self::Check => &[Receive, Send, OpenSockets, Files, UnixClient],
+            Self::Check => &[Receive, Send, OpenSockets, Files, UnixClient, Netlink],
         }
     }
 

@@ -37,6 +37,7 @@ use interface::Interface;
 use queue::{Queue, QueueConfig};
 use ring::Ring;
 use steerage_capture::filter::{Filter, FilterError};
+use steerage_netlink::Rtnetlink;
 use sys::{Memory, Shape, Socket};
 
 pub use send::AfPacketOutput;
@@ -395,5 +396,5 @@ pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
 /// assert!(is_interface("lo") && !is_interface("no-such-name"));
 /// ```
 pub fn is_interface(name: &str) -> bool {
-    nix::net::if_::if_nametoindex(name).is_ok()
+    Rtnetlink::open().and_then(|mut links| links.link(name)).is_ok()
 }

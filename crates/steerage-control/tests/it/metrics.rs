@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketType};
 use steerage::device::{Capabilities, Completions, DeviceCounts, Opened, Polled, Region, RxQueue};
 use steerage::{
     Builder, CpuId, DeviceError, Input, Instance,
@@ -16,6 +15,7 @@ use steerage::{
 };
 use steerage_control::metrics::{Listener, Metric, Server, Source, names};
 use steerage_control::{CpuView, Options, SETTLE_MAX, Tree};
+use steerage_fixtures::cable::{NEAR, Net};
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::{HANG, exposition, until};
 use steerage_sim::TrafficOptions;
@@ -44,7 +44,10 @@ fn instance(inputs: Vec<Input>) -> Instance<Nothing> {
 }
 
 fn serve(instance: &Instance<Nothing>, more: Vec<Metric>) -> (SocketAddr, Server) {
-    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    serve_at(Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap(), instance, more)
+}
+
+fn serve_at(listener: Listener, instance: &Instance<Nothing>, more: Vec<Metric>) -> (SocketAddr, Server) {
     let source = Source { handle: instance.handle(), version: "1.2.3", more: Some(Box::new(move || more.clone())) };
     (listener.address(), listener.serve(source).unwrap())
 }
@@ -228,14 +231,16 @@ fn a_host_that_floods_keeps_only_itself_out() {
     /// After this time, a client without a request may be disconnected. The flood may last that
     /// long on a busy machine.
     const MAY_BE_SILENT: Duration = Duration::from_secs(1);
+    let Some(net) = Net::new() else { return };
     let instance = instance(vec![traffic("traffic", 1)]);
-    let (address, server) = serve(&instance, Vec::new());
+    let listener = net.near(|| Listener::bind(SocketAddr::new(NEAR.parse().unwrap(), 0)).unwrap());
+    let (address, server) = serve_at(listener, &instance, Vec::new());
     let (made, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let start = Instant::now();
     let flood = || {
         let mut held = VecDeque::new();
         while !over.load(Ordering::Relaxed) {
-            held.push_back(connect_from([127, 0, 0, 2], address));
+            held.push_back(connect(address));
             made.fetch_add(1, Ordering::Relaxed);
             if held.len() > CROWD {
                 held.pop_front();
@@ -243,11 +248,11 @@ fn a_host_that_floods_keeps_only_itself_out() {
         }
     };
     std::thread::scope(|scope| {
-        scope.spawn(flood);
+        scope.spawn(|| net.far(flood));
         let mut rounds = 0;
         while rounds < ROUNDS {
             let connected = Instant::now();
-            let mut quiet = connect_from([127, 0, 0, 3], address);
+            let mut quiet = net.near(|| connect(address));
             let before = made.load(Ordering::Relaxed);
             until("the flood goes on", || made.load(Ordering::Relaxed) >= before + MEANWHILE);
             let asked = quiet.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -266,15 +271,6 @@ fn a_host_that_floods_keeps_only_itself_out() {
         over.store(true, Ordering::Relaxed);
     });
     drop(server);
-}
-
-fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    rustix::net::bind(&socket, &SocketAddr::from((from, 0))).unwrap();
-    rustix::net::connect(&socket, &to).unwrap();
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(HANG)).unwrap();
-    stream
 }
 
 /// A request for another host's name is refused, unless that name was configured.

@@ -100,12 +100,13 @@ impl StreamOptions {
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let (mut reader, writer) = UnixStream::pair()?;
-/// let (output, _state) = stream("reader", writer, StreamOptions::new(StreamFormat::PcapNanos))?;
+/// let (output, state) = stream("reader", writer, StreamOptions::new(StreamFormat::PcapNanos))?;
 /// let input = steerage_device::open("synthetic:packets=10")?;
 /// let running = Builder::new().input(input).output(output).build(|_| SendOn)?.start()?;
 /// let mut capture = Vec::new();
 /// reader.read_to_end(&mut capture)?;
 /// assert_eq!(capture[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
+/// assert!(state.input_has_ended(), "the reader has seen the end");
 /// running.join();
 /// # Ok(())
 /// # }
@@ -159,7 +160,8 @@ impl Stream {
         self.file.writer.has_ended()
     }
 
-    /// Returns true if [`end`](Self::end) was called.
+    /// Returns true if [`end`](Self::end) was called, or if the instance has ended and all bytes were
+    /// written. It is true before the reader sees the end of the stream.
     pub fn input_has_ended(&self) -> bool {
         self.file.writer.input_has_ended()
     }

@@ -177,7 +177,7 @@ pub(super) struct Writer {
     waiting: AtomicUsize,
     /// True after the thread has finished.
     ended: AtomicBool,
-    /// True if no more packets will follow, although CPUs could still send packets.
+    /// True if no more packets will follow.
     input_ended: AtomicBool,
     /// True if no program will read the pipe any more, although a process may still have the pipe's
     /// reading end open.
@@ -264,7 +264,7 @@ impl Writer {
         self.lock().failed.clone()
     }
 
-    /// Returns true if the input was ended before the end of the run.
+    /// Returns true if the input was ended, or the run has ended and everything was written.
     pub(super) fn input_has_ended(&self) -> bool {
         self.input_ended.load(Ordering::Relaxed)
     }

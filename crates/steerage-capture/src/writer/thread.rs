@@ -53,6 +53,9 @@ impl Writing {
             chunk.let_go();
             used = self.keep_until_read(chunk);
         }
+        // Before the reader sees the end of the stream. So a program that ends after the end of its input is not taken
+        // for one that ended too early.
+        writer.input_ended.store(true, Ordering::Relaxed);
         let is_over = || self.unread.front().is_some_and(|(_, chunk)| chunk.is_over());
         if self.pipe.is_some() && !is_over() {
             let unread = pipe::wait_until_read(&self.file, || is_over() || writer.is_abandoned());

@@ -208,7 +208,11 @@ fn a_slow_job_of_a_live_input_loses_its_own_packets_alone() {
     let ran = run(&["parallel", traffic, "-j", "2", "--json", "--", "sh", "-c", &script]);
     let summary = summary(&ran);
     let [quick, slow] = jobs(&summary).as_slice() else { panic!("{summary}") };
-    assert_eq!((ran.code, &quick["lost"]["tx_full"], &quick["lost"]["tx_lost"]), (Some(0), &0.into(), &0.into()));
+    assert_eq!(
+        (ran.code, &quick["lost"]["tx_full"], &quick["lost"]["tx_lost"]),
+        (Some(0), &0.into(), &0.into()),
+        "{ran:?}"
+    );
     assert!(slow["lost"]["tx_full"].as_u64().unwrap() > 0 && slow["packets"].as_u64().unwrap() > 0, "{summary}");
 }
 

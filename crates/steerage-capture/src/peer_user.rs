@@ -39,7 +39,8 @@ pub(super) fn of(peer: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> 
     Ok(None)
 }
 
-/// Returns the user of a listed socket, if the socket connects these two ends.
+/// Parses a line of `/proc/net/tcp`. Returns the user who owns the line's socket, if the socket
+/// connects `local` with `remote`.
 fn user(line: &str, local: &str, remote: &str) -> Option<u32> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, from, to, _, _, _, _, uid, _, inode, ..] = fields.as_slice() else { return None };

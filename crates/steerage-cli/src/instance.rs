@@ -58,22 +58,7 @@ where
 {
     let sending_nothing =
         SendOptions { rate: None, originated: 0, outputs: |_: &OpenedInputs| Ok(Vec::new()), input_end: None };
-    assemble(args, needs, sending_nothing, maker)
-}
-
-/// Like [`receiving`], for a handler that sends. All packets get a flow hash, which chooses the
-/// output's queue.
-pub(crate) fn sending<H, F>(
-    args: &RunArgs,
-    needs: Needs<'_>,
-    sending: SendOptions<impl FnOnce(&OpenedInputs) -> Result<Vec<Output>, Error>>,
-    maker: impl FnOnce(bool) -> Result<F, Error>,
-) -> Result<(Instance<H>, RunServices), Error>
-where
-    H: Handler,
-    F: Fn(CpuId) -> H + Send + Sync + 'static,
-{
-    assemble(args, needs, sending, maker)
+    sending(args, needs, sending_nothing, maker)
 }
 
 /// The services of a run, which are opened before the privileges are dropped.
@@ -111,7 +96,9 @@ pub(crate) struct InputEnd {
     pub(crate) downstream: Box<dyn Downstream>,
 }
 
-fn assemble<H, F>(
+/// Like [`receiving`], for a handler that sends. All packets get a flow hash, which chooses the
+/// output's queue.
+pub(crate) fn sending<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,
     sending: SendOptions<impl FnOnce(&OpenedInputs) -> Result<Vec<Output>, Error>>,

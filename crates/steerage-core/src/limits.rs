@@ -20,8 +20,8 @@ pub const FLOW_LIMIT_TABLE_LEN: usize = 4096;
 pub const FLOW_LIMIT_TABLE_LEN_MAX: usize = 1 << 16;
 
 /// The maximum number of frames that are handled from one backlog before the next backlog is
-/// served. The limit equals the poll budget, so that a CPU that both receives and handles packets
-/// gives the same share to each.
+/// served. The number equals the poll budget. So a CPU that both receives and handles
+/// packets does not prefer one of these two tasks.
 pub const HANDLE_BUDGET: usize = 64;
 
 /// The maximum duration of a round before it ends early (`time_squeeze`): Linux's

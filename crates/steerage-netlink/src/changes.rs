@@ -1,4 +1,5 @@
-//! Receives the changes that rtnetlink(7) reports.
+//! Receives the kernel's messages about changed links, addresses, routes and neighbours:
+//! rtnetlink(7).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -165,7 +165,7 @@ fn read_aside(pipe: Option<impl Read + Send + 'static>) -> io::Result<mpsc::Rece
     thread::Builder::new().name("tcpdump".to_owned()).spawn(move || {
         let mut bytes = Vec::new();
         let read = pipe.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
-        // If the result is too late, the receiver was dropped.
+        // Sending fails if the caller has stopped waiting for tcpdump.
         let _ = to.send(read.map(|_| String::from_utf8_lossy(&bytes).into_owned()));
     })?;
     Ok(from)

@@ -4,7 +4,6 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -12,25 +11,22 @@ use std::process::Stdio;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, ReplyAttr, ReplyEntry, Request,
-    Session, SessionACL,
-};
+use fuser::{Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, ReplyAttr, ReplyEntry, Request};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::minor;
 use nix::unistd::Pid;
 use steerage_fixtures::scratch::Scratch;
-use steerage_fixtures::{is_root, skip, until};
+use steerage_fixtures::{is_root, until};
 
 use crate::command_line::{Argument, assert_complete};
+use crate::fuse;
 use crate::program::{Ends, command, command_in};
 use crate::signals::ignores_hup;
 
-const DEVICE: &str = "/dev/fuse";
 const TTL: Duration = Duration::from_secs(3600);
 
 /// The names in every directory of the file system. The constants after the names are the inodes.
@@ -50,24 +46,8 @@ struct Stopping {
 }
 
 fn attributes(inode: u64) -> FileAttr {
-    let time = SystemTime::UNIX_EPOCH;
-    FileAttr {
-        ino: INodeNo(inode),
-        size: 4096,
-        blocks: 8,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        crtime: time,
-        kind: if inode == FILE_INODE { FileType::RegularFile } else { FileType::Directory },
-        perm: 0o700,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
+    let kind = if inode == FILE_INODE { FileType::RegularFile } else { FileType::Directory };
+    fuse::attributes(INodeNo(inode), kind, 0o700)
 }
 
 impl Filesystem for Stopping {
@@ -92,7 +72,7 @@ impl Filesystem for Stopping {
 /// A file system that is mounted in the mount namespace of this thread.
 struct Mounted {
     at: PathBuf,
-    /// The file in which the kernel shows the number of requests that wait.
+    /// The file of the kernel with the number of requests that wait for the FUSE server.
     waiting: PathBuf,
     /// The file system continues when this sender is dropped.
     _stopped: Sender<()>,
@@ -126,10 +106,6 @@ fn with_mounted(body: impl FnOnce(&Mounted) + Send + 'static) {
     if !is_root() {
         return;
     }
-    let device = match File::options().read(true).write(true).open(DEVICE) {
-        Ok(device) => device,
-        Err(error) => return skip(&format!("{DEVICE}: {error}")),
-    };
     let run = move || {
         let scratch = Scratch::new();
         let (at, connections) = (scratch.join("mounted"), scratch.join("connections"));
@@ -138,12 +114,9 @@ fn with_mounted(body: impl FnOnce(&Mounted) + Send + 'static) {
         unshare(CloneFlags::CLONE_NEWNS).unwrap();
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
         mount(none, &connections, Some("fusectl"), MsFlags::empty(), none).unwrap();
-        let options = format!("fd={},rootmode=40700,user_id=0,group_id=0", device.as_raw_fd());
-        mount(Some("stopping"), &at, Some("fuse"), MsFlags::empty(), Some(options.as_str())).unwrap();
         let (stopped, goes_on) = mpsc::channel();
         let files = Stopping { goes_on: Mutex::new(goes_on) };
-        let session = Session::from_fd(files, device.into(), SessionACL::All, Config::default()).unwrap();
-        let serving = thread::spawn(|| session.run());
+        let Some(serving) = fuse::serve(files, &at, "rootmode=40700,user_id=0,group_id=0") else { return };
         let connection = minor(fs::metadata(&at).unwrap().dev()).to_string();
         let waiting = connections.join(connection).join("waiting");
         let mounted = Mounted { at, waiting, _stopped: stopped };

@@ -4,22 +4,16 @@
 //! The options come from the definition of the command line. An argument that can be a path and has no
 //! row here fails [`every_argument_that_can_be_a_path_has_a_row`].
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io::Read;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, ReplyAttr, ReplyData, ReplyEntry,
-    Request, Session, SessionACL,
-};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::libc::{O_NONBLOCK, makedev};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -30,6 +24,8 @@ use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{HANG, NOBODY, is_root, skip};
 
 use crate::command_line::{Argument, assert_complete};
+use crate::fuse;
+use crate::lying::Lying;
 use crate::program::{Ends, Ran, command_in};
 
 /// The kind of object that an option names.
@@ -406,68 +402,6 @@ fn what_another_user_planted_is_not_followed() {
     }
 }
 
-/// A file system of another user (FUSE). It says that root owns everything, and has links to `target`.
-struct Lying {
-    target: PathBuf,
-}
-
-/// The links, and their inodes: to a file, and to its directory.
-const LINKS: [(&str, u64); 2] = [(NAME, 2), ("logs", 3)];
-
-impl Lying {
-    /// Mounts the file system in the mount namespace of this thread. `None` if that is not possible, and the reason is
-    /// on standard error.
-    fn mount(target: PathBuf, at: &Path, user: u32) -> Option<thread::JoinHandle<std::io::Result<()>>> {
-        let device = File::options().read(true).write(true).open("/dev/fuse");
-        let device = device.inspect_err(|error| skip(&format!("/dev/fuse: {error}"))).ok()?;
-        let options = format!("fd={},rootmode=40755,user_id={user},group_id={user},allow_other", device.as_raw_fd());
-        let mounted = mount(Some("lying"), at, Some("fuse"), MsFlags::empty(), Some(options.as_str()));
-        mounted.inspect_err(|error| skip(&format!("FUSE: {error}"))).ok()?;
-        let session = Session::from_fd(Self { target }, device.into(), SessionACL::All, Config::default()).unwrap();
-        Some(thread::spawn(|| session.run()))
-    }
-
-    fn attributes(inode: INodeNo) -> FileAttr {
-        let time = SystemTime::UNIX_EPOCH;
-        let (kind, perm) = if inode.0 == 1 { (FileType::Directory, 0o755) } else { (FileType::Symlink, 0o777) };
-        FileAttr {
-            ino: inode,
-            size: 0,
-            blocks: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            crtime: time,
-            kind,
-            perm,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        }
-    }
-}
-
-impl Filesystem for Lying {
-    fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match LINKS.iter().find(|(link, _)| name == *link) {
-            Some((_, inode)) => reply.entry(&Duration::ZERO, &Self::attributes(INodeNo(*inode)), Generation(0)),
-            None => reply.error(Errno::ENOENT),
-        }
-    }
-
-    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply.attr(&Duration::ZERO, &Self::attributes(inode));
-    }
-
-    fn readlink(&self, _: &Request, inode: INodeNo, reply: ReplyData) {
-        let target = if inode.0 == LINKS[0].1 { self.target.join(NAME) } else { self.target.clone() };
-        reply.data(target.as_os_str().as_bytes());
-    }
-}
-
 /// In a file system of another user, root seems to own the links. These links lead nowhere, and are
 /// not followed. If root runs the file system, its links are followed.
 #[test]
@@ -482,7 +416,9 @@ fn a_file_system_that_another_user_runs_is_not_trusted() {
             let ground = Ground::new();
             let at = ground.at("sticky/mounted");
             ground.directory("sticky/mounted", user, user, 0o755);
-            let Some(serving) = Lying::mount(ground.at("protected"), &at, user) else { return };
+            let files = Lying { target: ground.at("protected"), name: NAME };
+            let options = format!("rootmode=40755,user_id={user},group_id={user},allow_other");
+            let Some(serving) = fuse::serve(files, &at, &options) else { return };
             for (row, names) in lines().filter(|(row, _)| user == NOBODY || row.contains("--flows")) {
                 let path = match names {
                     Names::File => at.join(NAME),

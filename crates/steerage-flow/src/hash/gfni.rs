@@ -141,8 +141,8 @@ unsafe fn affine(bytes: __m256i, matrices: __m256i) -> __m256i {
 }
 
 /// Returns matrix `m` of `key`, as the instruction expects it. Row `r` of the matrix computes bit
-/// `r` of the product, counted from the top, and is stored as byte `r` of the result. The top bit
-/// of a row is multiplied by the top bit of a byte. Therefore row `r` is the eight bits of the key
+/// `r` of the product, counted from the top, and is stored as byte `r` of the result. The
+/// instruction multiplies the top bit of a matrix row by the top bit of an input byte. Therefore row `r` is the eight bits of the key
 /// from `8 * m + r` on. (Matrix 39 would need bits after the end of the key, but it is only
 /// multiplied with bytes after the end of the input.)
 fn matrix(key: &HashKey, m: usize) -> u64 {

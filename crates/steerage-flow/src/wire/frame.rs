@@ -154,7 +154,8 @@ impl FrameBuilder {
         self
     }
 
-    /// Changes the IP header. The addresses and the protocol should stay the same.
+    /// Changes fields of the IP header, such as the hop limit. Frames are meant to keep the addresses
+    /// and the protocol that the constructor set.
     #[must_use]
     pub fn with_ip(mut self, change: impl FnOnce(&mut IpHeader)) -> Self {
         change(&mut self.ip);

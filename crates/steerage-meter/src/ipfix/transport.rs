@@ -13,8 +13,8 @@ use steerage::flow::wire::{ipv4, ipv6, udp};
 use super::collector::{Collector, MTU_MIN, Transport};
 
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// The first and the longest wait between two connection attempts. The wait doubles after each
-/// attempt.
+/// The wait between two attempts to connect to a collector. The wait begins with the minimum,
+/// doubles after each attempt, and stays at the maximum.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// The timeout of a write, after which the thread checks for a request to stop.

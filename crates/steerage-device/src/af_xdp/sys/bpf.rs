@@ -236,8 +236,8 @@ impl Link {
     /// Whether the program is still attached. Other software may have removed the program, and the
     /// kernel removes the program together with its interface.
     pub(in crate::af_xdp) fn is_attached(&self) -> io::Result<bool> {
-        // `struct bpf_link_info` has the interface's number at 16. The number is 0 if the link was
-        // detached.
+        // At byte 16 of `struct bpf_link_info` is the index of the interface. The index is 0 if the
+        // XDP program was detached.
         Ok(info(self.0.as_fd())?.word_at(16) != 0)
     }
 

@@ -29,25 +29,27 @@
 //!
 //! Architecture invariant: only this module walks along a path for writing.
 
+mod access;
+mod error;
 mod groups;
 mod mounts;
+mod walk;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Component, Path, PathBuf};
-use std::{error, fmt};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::geteuid;
 
-use groups::is_private;
+use access::Access;
+use walk::{Missing, Walk};
 
-/// The maximum number of links that are followed in one path: the kernel's limit.
-const LINKS_MAX: usize = 40;
+pub use error::{PathError, Who};
 
 /// Opens a directory or any other entry, without access to its contents.
 const LOOK: OFlags = OFlags::from_bits_retain(OFlags::PATH.bits() | OFlags::NOFOLLOW.bits() | OFlags::CLOEXEC.bits());
@@ -57,150 +59,6 @@ const LOOK: OFlags = OFlags::from_bits_retain(OFlags::PATH.bits() | OFlags::NOFO
 const SPECIAL: OFlags = OFlags::from_bits_retain(
     OFlags::WRONLY.bits() | OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits(),
 );
-
-/// The reason for which a path cannot be used for writing. The message is one line and does not
-/// repeat the path.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum PathError {
-    /// `{by} can change the directory {directory}: name a directory that only root can change, or
-    /// change to the directory first`
-    Changeable {
-        /// The directory.
-        directory: PathBuf,
-        /// The user, group or public that can change the directory.
-        by: Who,
-    },
-    /// `{by} can change the link {link}: name the directory that it leads to`
-    Link {
-        /// The link.
-        link: PathBuf,
-        /// The user, group or public that can change the link.
-        by: Who,
-    },
-    /// `{by} runs the file system of {directory} and can read what is written there: name another directory`
-    FileSystem {
-        /// The directory.
-        directory: PathBuf,
-        /// The user who runs the file system.
-        by: Who,
-    },
-    /// `the path names the open descriptor {0} instead of a file`
-    Descriptor(RawFd),
-    /// `user {owner} owns the FIFO and can read what is written to it: name another FIFO or a file`
-    Fifo {
-        /// The owner of the FIFO.
-        owner: u32,
-    },
-    /// The kernel refused an operation on the path.
-    System(io::Error),
-}
-
-impl fmt::Display for PathError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Changeable { directory, by } => {
-                let only = if geteuid().is_root() { "root" } else { "you and root" };
-                let directory = directory.display();
-                let advice = "can change, or change to the directory first";
-                write!(f, "{by} can change the directory {directory}: name a directory that only {only} {advice}")
-            }
-            Self::Link { link, by } => {
-                write!(f, "{by} can change the link {}: name the directory that it leads to", link.display())
-            }
-            Self::FileSystem { directory, by } => {
-                let advice = "and can read what is written there: name another directory";
-                write!(f, "{by} runs the file system of {} {advice}", directory.display())
-            }
-            Self::Descriptor(number) => {
-                write!(f, "the path names the open descriptor {number} instead of a file")
-            }
-            Self::Fifo { owner } => {
-                let advice = "name another FIFO or a file";
-                write!(f, "user {owner} owns the FIFO and can read what is written to it: {advice}")
-            }
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl error::Error for PathError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::System(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl From<Errno> for PathError {
-    fn from(error: Errno) -> Self {
-        Self::System(error.into())
-    }
-}
-
-impl From<PathError> for io::Error {
-    fn from(error: PathError) -> Self {
-        match error {
-            PathError::System(error) => error,
-            PathError::Descriptor(_) => Self::new(io::ErrorKind::InvalidInput, error),
-            PathError::Changeable { .. }
-            | PathError::Link { .. }
-            | PathError::FileSystem { .. }
-            | PathError::Fifo { .. } => Self::new(io::ErrorKind::PermissionDenied, error),
-        }
-    }
-}
-
-/// A party, other than root and the effective user, that can change a directory or a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// The user with this number.
-    User(u32),
-    /// The members of the group with this number.
-    Group(u32),
-    /// Every user of the machine.
-    Everybody,
-}
-
-impl fmt::Display for Who {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::User(uid) => write!(f, "user {uid}"),
-            Self::Group(gid) => write!(f, "group {gid}"),
-            Self::Everybody => f.write_str("every user"),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
-    Ours,
-    /// Other users can add names, but cannot change names of root and of the effective user.
-    Sticky(Who),
-    /// Other users can change the directory.
-    Others(Who),
-}
-
-impl Access {
-    fn of(directory: BorrowedFd<'_>, stat: &Stat) -> Self {
-        if !is_trusted(stat.st_uid) {
-            return Self::Others(Who::User(stat.st_uid));
-        }
-        if let Some(who) = mounts::run_by(directory) {
-            return Self::Others(who);
-        }
-        let mode = Mode::from_raw_mode(stat.st_mode);
-        let who = if mode.contains(Mode::WOTH) {
-            Who::Everybody
-        } else if mode.contains(Mode::WGRP) && !is_private(stat.st_gid, directory) {
-            Who::Group(stat.st_gid)
-        } else {
-            return Self::Ours;
-        };
-        if mode.contains(Mode::SVTX) { Self::Sticky(who) } else { Self::Others(who) }
-    }
-}
 
 /// An open directory, whose operations take single names and never follow a link.
 #[derive(Debug)]
@@ -240,7 +98,7 @@ impl Directory {
         } else {
             std::env::current_dir().map_err(PathError::System)?.join(path)
         };
-        let directory = Walk { strict: true, ..Walk::begin(&absolute)? }.reach_end(Missing::Fails)?;
+        let directory = Walk::begin(&absolute)?.strict().reach_end(Missing::Fails)?;
         match directory.access()? {
             Access::Ours => Ok(directory),
             Access::Sticky(by) | Access::Others(by) => {
@@ -518,211 +376,6 @@ pub fn open_descriptor(number: RawFd) -> Result<File, PathError> {
         }
         _ => Err(PathError::System(io::Error::other("that is neither a file nor a FIFO"))),
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Missing {
-    Fails,
-    LastIsCreated(u32),
-    IsCreated(u32),
-}
-
-impl Missing {
-    fn mode(self, is_last: bool) -> Option<u32> {
-        match self {
-            Self::IsCreated(mode) => Some(mode),
-            Self::LastIsCreated(mode) if is_last => Some(mode),
-            Self::LastIsCreated(_) | Self::Fails => None,
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Walk {
-    /// The open directories from the first to the current one. `..` returns to the previous
-    /// directory, even if another user has moved the current directory meanwhile.
-    at: Vec<Directory>,
-    left: Vec<OsString>,
-    links: usize,
-    /// The party that can change the working directory. `None` if the walk is not in or below the
-    /// working directory, or if the working directory is ours.
-    chosen: Option<Who>,
-    /// Whether a program will resolve the path again, so that no group may exchange a directory on
-    /// it.
-    strict: bool,
-}
-
-impl Walk {
-    fn begin(path: &Path) -> Result<Self, PathError> {
-        if path.is_absolute() {
-            return Ok(Self { at: vec![root()?], left: names(path), links: 0, chosen: None, strict: false });
-        }
-        if path.as_os_str().is_empty() {
-            return Err(Errno::NOENT.into());
-        }
-        let fd = rustix::fs::openat(CWD, ".", LOOK | OFlags::DIRECTORY, Mode::empty())?;
-        Self::begin_in(Directory { fd, path: PathBuf::from("."), of_others: false }, path)
-    }
-
-    fn begin_in(start: Directory, path: &Path) -> Result<Self, PathError> {
-        let chosen = match start.access()? {
-            Access::Ours => None,
-            Access::Sticky(by) | Access::Others(by) => Some(by),
-        };
-        Ok(Self { at: vec![start], left: names(path), links: 0, chosen, strict: false })
-    }
-
-    fn reach_end(mut self, missing: Missing) -> Result<Directory, PathError> {
-        while let Some(name) = self.left.pop() {
-            self.step(&name, missing)?;
-        }
-        self.at.pop().ok_or_else(|| Errno::NOENT.into())
-    }
-
-    fn reach_holder(mut self, missing: Missing) -> Result<(Directory, OsString), PathError> {
-        loop {
-            if let Some(number) = self.descriptor() {
-                return Err(PathError::Descriptor(number));
-            }
-            let name = self.left.pop().ok_or(Errno::ISDIR)?;
-            if !self.left.is_empty() {
-                self.step(&name, missing)?;
-                continue;
-            }
-            if name == ".." {
-                return Err(Errno::ISDIR.into());
-            }
-            match rustix::fs::openat(self.here()?, &name, LOOK, Mode::empty()) {
-                Ok(next) if self.may_follow(&rustix::fs::fstat(&next)?)? => self.follow(next.as_fd())?,
-                Ok(_) | Err(Errno::NOENT) => break self.at.pop().map(|directory| (directory, name)),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        .ok_or_else(|| Errno::NOENT.into())
-    }
-
-    fn here(&self) -> Result<&Directory, PathError> {
-        self.at.last().ok_or_else(|| Errno::NOENT.into())
-    }
-
-    /// The descriptor of this process that the remaining names refer to, as in `/proc/self/fd/1`.
-    fn descriptor(&self) -> Option<RawFd> {
-        let [root] = &self.at[..] else { return None };
-        let [number, fd, process, proc] = &self.left[..] else { return None };
-        let own = std::process::id().to_string();
-        let is_own = ["self", "thread-self", &own].iter().any(|own| process == own);
-        let digits = number.to_str().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
-        (root.path == Path::new("/") && proc == "proc" && fd == "fd" && is_own).then(|| digits.parse().ok())?
-    }
-
-    fn step(&mut self, name: &OsStr, missing: Missing) -> Result<(), PathError> {
-        if name == ".." {
-            return self.step_up();
-        }
-        let mode = missing.mode(self.left.is_empty());
-        let here = self.here()?;
-        let access = if self.chosen.is_some() { None } else { Some(here.access()?) };
-        let changeable = |by| PathError::Changeable { directory: here.path.clone(), by };
-        let next = match (rustix::fs::openat(here, name, LOOK, Mode::empty()), mode, access) {
-            (Err(Errno::NOENT), Some(mode), _) => {
-                match rustix::fs::mkdirat(here, name, Mode::from_raw_mode(mode)) {
-                    // Another process of this user may have created the directory at the same
-                    // moment.
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => return Err(error.into()),
-                }
-                let created = here.open_own(name)?;
-                self.at.push(created);
-                return Ok(());
-            }
-            (Ok(_), Some(_), Some(Access::Others(by))) => {
-                // An earlier run or file may have created the directory.
-                let created = here.open_own(name).map_err(|_| changeable(by))?;
-                self.at.push(created);
-                return Ok(());
-            }
-            (Ok(next), _, Some(Access::Others(by @ Who::Group(_)))) => {
-                let stat = rustix::fs::fstat(&next)?;
-                let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-                if self.strict || !is_directory || !is_trusted(stat.st_uid) {
-                    return Err(changeable(by));
-                }
-                next
-            }
-            (_, _, Some(Access::Others(by))) => return Err(changeable(by)),
-            (next, _, _) => next?,
-        };
-        let stat = rustix::fs::fstat(&next)?;
-        let (path, of_others) = (here.path.join(name), here.is_of_others()?);
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => {
-                // If another user can change this directory, the walk ends with an error when the
-                // next name is looked up.
-                self.at.push(Directory { fd: next, path, of_others });
-                Ok(())
-            }
-            FileType::Symlink if self.may_follow(&stat)? => self.follow(next.as_fd()),
-            FileType::Symlink => {
-                let by = match (here.access()?, self.chosen) {
-                    _ if !is_trusted(stat.st_uid) => Who::User(stat.st_uid),
-                    (Access::Sticky(by) | Access::Others(by), _) | (Access::Ours, Some(by)) => by,
-                    (Access::Ours, None) => return Err(Errno::AGAIN.into()),
-                };
-                Err(PathError::Link { link: path, by })
-            }
-            _ => Err(Errno::NOTDIR.into()),
-        }
-    }
-
-    fn step_up(&mut self) -> Result<(), PathError> {
-        if self.at.len() > 1 {
-            self.at.pop();
-            return Ok(());
-        }
-        let here = self.here()?;
-        if here.path == Path::new("/") {
-            return Ok(());
-        }
-        // Another user who can change the working directory may move it elsewhere.
-        if let Access::Sticky(by) | Access::Others(by) = here.access()? {
-            return Err(PathError::Changeable { directory: here.path.clone(), by });
-        }
-        let fd = rustix::fs::openat(here, "..", LOOK | OFlags::DIRECTORY, Mode::empty())?;
-        self.at = vec![Directory { fd, path: here.path.join(".."), of_others: false }];
-        Ok(())
-    }
-
-    /// Whether this is a link that only root and the user could have created or moved here.
-    fn may_follow(&self, next: &Stat) -> Result<bool, PathError> {
-        let is_link = FileType::from_raw_mode(next.st_mode) == FileType::Symlink;
-        Ok(is_link && is_trusted(next.st_uid) && self.chosen.is_none() && self.here()?.is_ours()?)
-    }
-
-    fn follow(&mut self, link: BorrowedFd<'_>) -> Result<(), PathError> {
-        self.links += 1;
-        if self.links > LINKS_MAX {
-            return Err(Errno::LOOP.into());
-        }
-        let target = rustix::fs::readlinkat(link, "", Vec::new())?;
-        let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
-        if target.is_absolute() {
-            self.at = vec![root()?];
-        }
-        self.left.extend(names(&target));
-        Ok(())
-    }
-}
-
-fn root() -> Result<Directory, PathError> {
-    let fd = rustix::fs::openat(CWD, "/", LOOK | OFlags::DIRECTORY, Mode::empty())?;
-    Ok(Directory { fd, path: PathBuf::from("/"), of_others: false })
-}
-
-fn names(path: &Path) -> Vec<OsString> {
-    let name = |part: Component<'_>| {
-        matches!(part, Component::Normal(_) | Component::ParentDir).then(|| part.as_os_str().to_owned())
-    };
-    path.components().rev().filter_map(name).collect()
 }
 
 /// Returns the name, unless the kernel would resolve it as a path.

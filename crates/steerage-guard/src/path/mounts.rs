@@ -8,7 +8,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::fs::fstatfs;
 
-use super::{Who, is_trusted};
+use super::error::Who;
+use super::is_trusted;
 
 /// The type of FUSE file systems: `FUSE_SUPER_MAGIC` of linux/magic.h.
 const FUSE: u64 = 0x6573_5546;

@@ -1,0 +1,123 @@
+//! The reasons for which a path is refused.
+
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::{error, fmt, io};
+
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+/// The reason for which a path cannot be used for writing. The message is one line and does not
+/// repeat the path.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PathError {
+    /// `{by} can change the directory {directory}: name a directory that only root can change, or
+    /// change to the directory first`
+    Changeable {
+        /// The directory.
+        directory: PathBuf,
+        /// The user, group or public that can change the directory.
+        by: Who,
+    },
+    /// `{by} can change the link {link}: name the directory that it leads to`
+    Link {
+        /// The link.
+        link: PathBuf,
+        /// The user, group or public that can change the link.
+        by: Who,
+    },
+    /// `{by} runs the file system of {directory} and can read what is written there: name another directory`
+    FileSystem {
+        /// The directory.
+        directory: PathBuf,
+        /// The user who runs the file system.
+        by: Who,
+    },
+    /// `the path names the open descriptor {0} instead of a file`
+    Descriptor(RawFd),
+    /// `user {owner} owns the FIFO and can read what is written to it: name another FIFO or a file`
+    Fifo {
+        /// The owner of the FIFO.
+        owner: u32,
+    },
+    /// The kernel refused an operation on the path.
+    System(io::Error),
+}
+
+impl fmt::Display for PathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Changeable { directory, by } => {
+                let only = if geteuid().is_root() { "root" } else { "you and root" };
+                let directory = directory.display();
+                let advice = "can change, or change to the directory first";
+                write!(f, "{by} can change the directory {directory}: name a directory that only {only} {advice}")
+            }
+            Self::Link { link, by } => {
+                write!(f, "{by} can change the link {}: name the directory that it leads to", link.display())
+            }
+            Self::FileSystem { directory, by } => {
+                let advice = "and can read what is written there: name another directory";
+                write!(f, "{by} runs the file system of {} {advice}", directory.display())
+            }
+            Self::Descriptor(number) => {
+                write!(f, "the path names the open descriptor {number} instead of a file")
+            }
+            Self::Fifo { owner } => {
+                let advice = "name another FIFO or a file";
+                write!(f, "user {owner} owns the FIFO and can read what is written to it: {advice}")
+            }
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl error::Error for PathError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::System(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<Errno> for PathError {
+    fn from(error: Errno) -> Self {
+        Self::System(error.into())
+    }
+}
+
+impl From<PathError> for io::Error {
+    fn from(error: PathError) -> Self {
+        match error {
+            PathError::System(error) => error,
+            PathError::Descriptor(_) => Self::new(io::ErrorKind::InvalidInput, error),
+            PathError::Changeable { .. }
+            | PathError::Link { .. }
+            | PathError::FileSystem { .. }
+            | PathError::Fifo { .. } => Self::new(io::ErrorKind::PermissionDenied, error),
+        }
+    }
+}
+
+/// A party, other than root and the effective user, that can change a directory or a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The user with this number.
+    User(u32),
+    /// The members of the group with this number.
+    Group(u32),
+    /// Every user of the machine.
+    Everybody,
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(uid) => write!(f, "user {uid}"),
+            Self::Group(gid) => write!(f, "group {gid}"),
+            Self::Everybody => f.write_str("every user"),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The walk along a path, one name at a time.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::access::Access;
+use super::error::{PathError, Who};
+use super::{Directory, LOOK, is_trusted};
+
+/// The maximum number of links that are followed in one path: the kernel's limit.
+const LINKS_MAX: usize = 40;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Missing {
+    Fails,
+    LastIsCreated(u32),
+    IsCreated(u32),
+}
+
+impl Missing {
+    fn mode(self, is_last: bool) -> Option<u32> {
+        match self {
+            Self::IsCreated(mode) => Some(mode),
+            Self::LastIsCreated(mode) if is_last => Some(mode),
+            Self::LastIsCreated(_) | Self::Fails => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Walk {
+    /// The open directories from the first to the current one. `..` returns to the previous
+    /// directory, even if another user has moved the current directory meanwhile.
+    at: Vec<Directory>,
+    left: Vec<OsString>,
+    links: usize,
+    /// The party that can change the working directory. `None` if the walk is not in or below the
+    /// working directory, or if the working directory is ours.
+    chosen: Option<Who>,
+    /// Whether a program will resolve the path again, so that no group may exchange a directory of
+    /// the path.
+    strict: bool,
+}
+
+impl Walk {
+    pub(super) fn begin(path: &Path) -> Result<Self, PathError> {
+        if path.is_absolute() {
+            return Ok(Self { at: vec![root()?], left: names(path), links: 0, chosen: None, strict: false });
+        }
+        if path.as_os_str().is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        let fd = rustix::fs::openat(CWD, ".", LOOK | OFlags::DIRECTORY, Mode::empty())?;
+        Self::begin_in(Directory { fd, path: PathBuf::from("."), of_others: false }, path)
+    }
+
+    /// Walks a path that a program will resolve again.
+    pub(super) fn strict(self) -> Self {
+        Self { strict: true, ..self }
+    }
+
+    pub(super) fn begin_in(start: Directory, path: &Path) -> Result<Self, PathError> {
+        let chosen = match start.access()? {
+            Access::Ours => None,
+            Access::Sticky(by) | Access::Others(by) => Some(by),
+        };
+        Ok(Self { at: vec![start], left: names(path), links: 0, chosen, strict: false })
+    }
+
+    pub(super) fn reach_end(mut self, missing: Missing) -> Result<Directory, PathError> {
+        while let Some(name) = self.left.pop() {
+            self.step(&name, missing)?;
+        }
+        self.at.pop().ok_or_else(|| Errno::NOENT.into())
+    }
+
+    pub(super) fn reach_holder(mut self, missing: Missing) -> Result<(Directory, OsString), PathError> {
+        loop {
+            if let Some(number) = self.descriptor() {
+                return Err(PathError::Descriptor(number));
+            }
+            let name = self.left.pop().ok_or(Errno::ISDIR)?;
+            if !self.left.is_empty() {
+                self.step(&name, missing)?;
+                continue;
+            }
+            if name == ".." {
+                return Err(Errno::ISDIR.into());
+            }
+            match rustix::fs::openat(self.here()?, &name, LOOK, Mode::empty()) {
+                Ok(next) if self.may_follow(&rustix::fs::fstat(&next)?)? => self.follow(next.as_fd())?,
+                Ok(_) | Err(Errno::NOENT) => break self.at.pop().map(|directory| (directory, name)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        .ok_or_else(|| Errno::NOENT.into())
+    }
+
+    fn here(&self) -> Result<&Directory, PathError> {
+        self.at.last().ok_or_else(|| Errno::NOENT.into())
+    }
+
+    /// The descriptor of this process that the remaining names refer to, as in `/proc/self/fd/1`.
+    fn descriptor(&self) -> Option<RawFd> {
+        let [root] = &self.at[..] else { return None };
+        let [number, fd, process, proc] = &self.left[..] else { return None };
+        let own = std::process::id().to_string();
+        let is_own = ["self", "thread-self", &own].iter().any(|own| process == own);
+        let digits = number.to_str().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+        (root.path == Path::new("/") && proc == "proc" && fd == "fd" && is_own).then(|| digits.parse().ok())?
+    }
+
+    fn step(&mut self, name: &OsStr, missing: Missing) -> Result<(), PathError> {
+        if name == ".." {
+            return self.step_up();
+        }
+        let mode = missing.mode(self.left.is_empty());
+        let here = self.here()?;
+        let access = if self.chosen.is_some() { None } else { Some(here.access()?) };
+        let changeable = |by| PathError::Changeable { directory: here.path.clone(), by };
+        let next = match (rustix::fs::openat(here, name, LOOK, Mode::empty()), mode, access) {
+            (Err(Errno::NOENT), Some(mode), _) => {
+                match rustix::fs::mkdirat(here, name, Mode::from_raw_mode(mode)) {
+                    // Another process of this user may have created the directory at the same
+                    // moment.
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                let created = here.open_own(name)?;
+                self.at.push(created);
+                return Ok(());
+            }
+            (Ok(_), Some(_), Some(Access::Others(by))) => {
+                // An earlier run or file may have created the directory.
+                let created = here.open_own(name).map_err(|_| changeable(by))?;
+                self.at.push(created);
+                return Ok(());
+            }
+            (Ok(next), _, Some(Access::Others(by @ Who::Group(_)))) => {
+                let stat = rustix::fs::fstat(&next)?;
+                let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+                if self.strict || !is_directory || !is_trusted(stat.st_uid) {
+                    return Err(changeable(by));
+                }
+                next
+            }
+            (_, _, Some(Access::Others(by))) => return Err(changeable(by)),
+            (next, _, _) => next?,
+        };
+        let stat = rustix::fs::fstat(&next)?;
+        let (path, of_others) = (here.path.join(name), here.is_of_others()?);
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                // If another user can change this directory, the walk ends with an error when the
+                // next name is looked up.
+                self.at.push(Directory { fd: next, path, of_others });
+                Ok(())
+            }
+            FileType::Symlink if self.may_follow(&stat)? => self.follow(next.as_fd()),
+            FileType::Symlink => {
+                let by = match (here.access()?, self.chosen) {
+                    _ if !is_trusted(stat.st_uid) => Who::User(stat.st_uid),
+                    (Access::Sticky(by) | Access::Others(by), _) | (Access::Ours, Some(by)) => by,
+                    (Access::Ours, None) => return Err(Errno::AGAIN.into()),
+                };
+                Err(PathError::Link { link: path, by })
+            }
+            _ => Err(Errno::NOTDIR.into()),
+        }
+    }
+
+    fn step_up(&mut self) -> Result<(), PathError> {
+        if self.at.len() > 1 {
+            self.at.pop();
+            return Ok(());
+        }
+        let here = self.here()?;
+        if here.path == Path::new("/") {
+            return Ok(());
+        }
+        // Another user who can change the working directory may move it elsewhere.
+        if let Access::Sticky(by) | Access::Others(by) = here.access()? {
+            return Err(PathError::Changeable { directory: here.path.clone(), by });
+        }
+        let fd = rustix::fs::openat(here, "..", LOOK | OFlags::DIRECTORY, Mode::empty())?;
+        self.at = vec![Directory { fd, path: here.path.join(".."), of_others: false }];
+        Ok(())
+    }
+
+    /// Whether this is a link that only root and the user could have created or moved here.
+    fn may_follow(&self, next: &Stat) -> Result<bool, PathError> {
+        let is_link = FileType::from_raw_mode(next.st_mode) == FileType::Symlink;
+        Ok(is_link && is_trusted(next.st_uid) && self.chosen.is_none() && self.here()?.is_ours()?)
+    }
+
+    fn follow(&mut self, link: BorrowedFd<'_>) -> Result<(), PathError> {
+        self.links += 1;
+        if self.links > LINKS_MAX {
+            return Err(Errno::LOOP.into());
+        }
+        let target = rustix::fs::readlinkat(link, "", Vec::new())?;
+        let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+        if target.is_absolute() {
+            self.at = vec![root()?];
+        }
+        self.left.extend(names(&target));
+        Ok(())
+    }
+}
+
+fn root() -> Result<Directory, PathError> {
+    let fd = rustix::fs::openat(CWD, "/", LOOK | OFlags::DIRECTORY, Mode::empty())?;
+    Ok(Directory { fd, path: PathBuf::from("/"), of_others: false })
+}
+
+fn names(path: &Path) -> Vec<OsString> {
+    let name = |part: Component<'_>| {
+        matches!(part, Component::Normal(_) | Component::ParentDir).then(|| part.as_os_str().to_owned())
+    };
+    path.components().rev().filter_map(name).collect()
+}

@@ -7,6 +7,7 @@ use steerage::flow::wire::FrameBuilder;
 use steerage::{Batch, Builder, Cpu, Handler, packet::Kept};
 use steerage_capture as capture;
 use steerage_fixtures::capture::pcap;
+use steerage_fixtures::until;
 
 const PACKETS: usize = 20_000;
 
@@ -38,6 +39,9 @@ impl Handler for WritesAndKeeps {
         self.kept.clear();
         for mut packet in batch.iter_mut() {
             let before = packet.data().to_vec();
+            // The kernel may stop the receiving CPU after it has collected the pages, and before it has
+            // returned them to the pool.
+            until("a page for a copy is free", || packet.data_mut().is_ok());
             packet.data_mut().unwrap()[0] = 0xff;
             assert_eq!(packet.data()[1..], before[1..], "the copy is another frame");
             let kept = packet.keep().expect("no page for a copy though all but a batch of them are free");

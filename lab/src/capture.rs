@@ -15,7 +15,7 @@ const RECORD_BYTES: usize = 16;
 const PACKETS_A_SECOND: u32 = 1_000_000;
 
 /// The flows of the packets in their order: the order is random, so that no cache can predict the
-/// flows. `lab/peers/capture/generate.c` makes the same captures.
+/// flows. `lab/peers/capture/generate.c` makes captures with the same flows in the same order.
 fn flows_of_packets(packets: u32, flows: u32) -> impl Iterator<Item = u32> {
     let mut random = SplitMix64::new(0);
     (0..packets).map(move |_| (random.draw() % u64::from(flows)) as u32)

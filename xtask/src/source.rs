@@ -175,7 +175,7 @@ impl Reader<'_> {
             match token {
                 TokenTree::Punct(_) if word == "#" && is_of_tests(&next) => {
                     let (part, others) = after.split_at(length_of_part(&after[1..]) + 1);
-                    let last = part.last().map_or(token, |last| last);
+                    let last = part.last().unwrap_or(token);
                     self.tests.extend(token.span().start().line..=last.span().end().line);
                     rest = others;
                 }
@@ -215,6 +215,8 @@ impl Reader<'_> {
             match (before.as_str(), word.as_str()) {
                 (":", ":") | (".", ".") => before += &word,
                 ("macro_rules", "!") => {}
+                // A lifetime, a raw pointer, and a module that was read declare nothing more.
+                ("'", _) | ("*", "const") | (_, "mod") => before.clear(),
                 _ => before = word,
             }
         }

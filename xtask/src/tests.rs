@@ -67,6 +67,16 @@ fn re_exports_and_folders_hide_no_circle() {
 }
 
 #[test]
+fn lifetimes_and_pointers_hide_no_path() {
+    for path in ["&'static crate::b::B", "*const crate::b::B"] {
+        let a = format!("pub struct A;\nfn f(_: {path}) {{}}");
+        let files = [("lib.rs", "mod a;\nmod b;"), ("a.rs", a.as_str()), ("b.rs", "pub struct B(crate::a::A);")];
+        let fault = check_crate("hidden", &files).unwrap_err();
+        assert!(fault.contains("steerage-a: a b import each other"), "{fault}");
+    }
+}
+
+#[test]
 fn tests_comments_and_parents_are_free() {
     let files = [
         ("lib.rs", "mod a;\nmod b;\npub struct Root;"),

@@ -65,7 +65,7 @@ impl Helper {
 
 /// Returns the error for a thread that has ended. Only a panic ends such a thread.
 pub(super) fn gone() -> io::Error {
-    io::Error::other("the thread for it is gone")
+    io::Error::other("the thread that opens or unpacks files is gone")
 }
 
 pub(super) fn open(path: &Path) -> io::Result<File> {

@@ -40,7 +40,7 @@ pub(crate) use fanout::FanoutArgs;
 pub(crate) use forward::ForwardArgs;
 pub(crate) use live::{DirectionArg, LiveArgs};
 pub(crate) use memory::MemoryArgs;
-pub(crate) use meter::MeterArgs;
+pub(crate) use meter::{MeterArgs, TOP_MAX};
 pub(crate) use metrics::MetricsArgs;
 pub(crate) use parallel::{ExecWhenReadyArgs, FormatArg, ParallelArgs};
 pub(crate) use run::{HabitArgs, ReportArgs, RunArgs};

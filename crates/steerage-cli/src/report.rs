@@ -13,6 +13,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde_json::Value;
 use steerage::stats::{DropReason, Drops, QueueError};
 use steerage::{CpuId, Snapshot};
 use steerage_control::Audience;
@@ -101,11 +102,19 @@ impl Report {
     }
 
     fn line(&self, audience: Audience) -> io::Result<String> {
-        let traffic = Traffic {
+        self.document.line(&self.traffic(), audience)
+    }
+
+    /// The report with the private parts, as `top` gets it.
+    pub(crate) fn private_value(&self) -> Result<Value, String> {
+        self.document.value(&self.traffic())
+    }
+
+    fn traffic(&self) -> Traffic<&FlowRecord> {
+        Traffic {
             top: self.flows.as_ref().and_then(Flows::largest).map(|largest| largest.iter().collect()),
             elephants: ElephantFlow::of_all(self.snapshot()),
-        };
-        self.document.line(&traffic, audience)
+        }
     }
 
     /// Prints the final report. Returns an error if the run did not go well.

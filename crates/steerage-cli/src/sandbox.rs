@@ -236,9 +236,7 @@ impl Confinement {
     fn filter_of_packet_threads(&self) -> Result<ThreadFilter, Error> {
         let sockets = Sockets::open()?;
         if sockets.too_many() {
-            warn(
-                "there are so many sockets that the sandbox cannot keep packet threads from sending by those that listen",
-            );
+            warn("there are so many sockets that the sandbox cannot limit the sockets by which packet threads send");
         }
         Ok(ThreadFilter::new(&self.packet_groups, &sockets)?)
     }

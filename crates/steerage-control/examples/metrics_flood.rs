@@ -1,11 +1,13 @@
 //! Measures who gets metrics while another client floods the server. Run this program by hand:
 //!
 //! ```text
-//! metrics_flood                                        on loopback: every kind of flood, one after the other
+//! metrics_flood                                        on loopback: every kind of flood, by the client's own host
 //! metrics_flood serve ADDR:PORT                        serves metrics until it is interrupted
 //! metrics_flood flood ADDR:PORT FROM RATE SECONDS KIND connects RATE times a second (0: without a limit)
 //! metrics_flood ask ADDR:PORT FROM SECONDS PATH_MS     asks ten times a second, and prints how often that worked
 //! ```
+//!
+//! All loopback addresses count as one host. For two hosts, run `serve`, `flood` and `ask` in two network namespaces.
 //!
 //! FROM is the client's address. PATH_MS is the time between the client's connection and its
 //! request, as a long path would make it. KIND is `silent`, `half` (of a request), `whole` or
@@ -77,22 +79,20 @@ fn serve(at: SocketAddr) -> Outcome<(Instance, Server, SocketAddr)> {
 fn on_loopback() -> Outcome<()> {
     const TIME: Duration = Duration::from_secs(5);
     let (running, server, at) = serve("127.0.0.1:0".parse()?)?;
-    let [flooder, other]: [IpAddr; 2] = ["127.0.0.2".parse()?, "127.0.0.3".parse()?];
+    let client: IpAddr = "127.0.0.1".parse()?;
     for (kind, rate) in ["silent", "half", "whole", "deaf"].into_iter().flat_map(|kind| [(kind, 440), (kind, 0)]) {
-        for (who, quiet) in [("another address", other), ("the same address", flooder)] {
-            for path in [Duration::ZERO, Duration::from_millis(50)] {
-                let over = AtomicBool::new(false);
-                let made = AtomicU64::new(0);
-                let served = thread::scope(|scope| {
-                    scope.spawn(|| made.store(flood(at, flooder, rate, TIME * 10, kind, &over), Ordering::Relaxed));
-                    let served = ask(at, quiet, TIME, path);
-                    over.store(true, Ordering::Relaxed);
-                    served
-                });
-                let limit = if rate == 0 { "no limit".to_owned() } else { format!("{rate}/s") };
-                let (made, path) = (made.load(Ordering::Relaxed), path.as_millis());
-                println!("{kind:<6} {limit:<8} ({made:>6} connections): from {who}, path of {path} ms: {served}");
-            }
+        for path in [Duration::ZERO, Duration::from_millis(50)] {
+            let over = AtomicBool::new(false);
+            let made = AtomicU64::new(0);
+            let served = thread::scope(|scope| {
+                scope.spawn(|| made.store(flood(at, client, rate, TIME * 10, kind, &over), Ordering::Relaxed));
+                let served = ask(at, client, TIME, path);
+                over.store(true, Ordering::Relaxed);
+                served
+            });
+            let limit = if rate == 0 { "no limit".to_owned() } else { format!("{rate}/s") };
+            let (made, path) = (made.load(Ordering::Relaxed), path.as_millis());
+            println!("{kind:<6} {limit:<8} ({made:>6} connections), path of {path} ms: {served}");
         }
     }
     drop(server);

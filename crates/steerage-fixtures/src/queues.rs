@@ -9,6 +9,8 @@ use steerage::{
     device::{Polled, RxQueue},
 };
 
+use crate::HANG;
+
 /// How many polls a device may need to end, besides those that find no data yet. This is far more
 /// than any test's input requires.
 pub const POLLS_MAX: usize = 1_000_000;
@@ -71,7 +73,11 @@ fn poll_to_end(
 /// Waits until the queue has data, or lets other threads run if it cannot be waited for.
 pub fn wait_for_data(tester: &QueueTester) {
     match tester.queue().wait_on() {
-        Some(fd) => drop(poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::NONE)),
+        Some(fd) => {
+            let limit = PollTimeout::try_from(HANG).expect("a timeout that poll takes");
+            let ready = poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], limit);
+            assert_ne!(ready, Ok(0), "no data comes");
+        }
         None => thread::yield_now(),
     }
 }

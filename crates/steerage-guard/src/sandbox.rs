@@ -85,7 +85,9 @@ impl Sandbox {
     /// passed open, because its path may have changed meanwhile.
     #[must_use]
     pub fn writes(self, directory: impl Into<OwnedFd>) -> Self {
-        self.open(directory.into(), How::Write)
+        // `path` reads these files to find out who runs a file system.
+        let sandbox = self.reads("/proc/self/fdinfo").reads("/proc/self/mountinfo");
+        sandbox.open(directory.into(), How::Write)
     }
 
     /// Allows removing a file of this directory, such as a socket, at the end of the program.
@@ -134,7 +136,11 @@ impl Sandbox {
         if let Some(arch) = arch {
             sys::name_violations().map_err(SandboxError::handler)?;
             // Programs cannot be started after this call, so the list of children is complete.
-            let children = self.groups.contains(&Group::Signal).then(children::running).flatten();
+            let signals = self.groups.contains(&Group::Signal);
+            let children = signals.then(children::running).flatten();
+            if signals && children.is_none() {
+                tracing::warn!("the children of this process are not known, so the sandbox does not limit its signals");
+            }
             let allow = filter::allow(&self.groups, &Sockets::default(), children.as_deref(), arch)?;
             let filters = [filter::do_without(arch)?, allow];
             filters.iter().try_for_each(|filter| apply_filter_all_threads(filter)).map_err(SandboxError::filter)?;

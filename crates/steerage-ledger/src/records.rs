@@ -133,8 +133,8 @@ impl Ledgers {
         self.outputs.iter().flat_map(|output| &output.ledgers).map(|ledger| ledger.held()).sum()
     }
 
-    /// Waits until the outputs that finish packets later have finished them. Without progress, the
-    /// function waits at most [`OUTPUT_STUCK_AFTER`]. After a stop was requested, the function
+    /// Waits until the outputs that finish packets later have finished them. The function
+    /// waits as long as the outputs make progress, and at most [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, the function
     /// waits at most [`DRAIN_MAX`] in all. Packets that are then unfinished count as lost. Call
     /// this function when no CPU sends any more.
     pub fn finish_outputs(&self, is_stopping: impl Fn() -> bool) {

@@ -285,7 +285,8 @@ pub struct Snapshot {
     /// The time since the instance was built.
     #[cfg_attr(feature = "serde", serde(rename = "seconds", with = "serial::seconds"))]
     pub elapsed: Duration,
-    /// The sums over all queues, which this type's methods return too.
+    /// The sums over all queues when the snapshot was taken or read, which this type's methods return
+    /// too. They do not follow later changes of `queues`.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub totals: Totals,
     /// The receive queues.

@@ -326,7 +326,8 @@ impl Producer {
         self.staged - self.reclaimed
     }
 
-    /// Makes all staged frames visible to the consumer. Returns whether there were any.
+    /// Makes all staged frames visible to the consumer. Returns whether there were any for a consumer.
+    /// A parking lot has no consumer.
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
         if self.staged == self.published {

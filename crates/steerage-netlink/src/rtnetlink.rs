@@ -65,7 +65,10 @@ impl Rtnetlink {
                 found = Some(link);
             }
         })?;
-        found.ok_or_else(|| io::Error::other("the kernel's description of the link is not understood"))
+        // Other crates rely on these two fields.
+        found
+            .filter(|link| link.name.is_some() && link.mtu.is_some())
+            .ok_or_else(|| io::Error::other("the kernel's description of the link is not understood"))
     }
 
     /// Sets the link up. The caller needs `CAP_NET_ADMIN`.

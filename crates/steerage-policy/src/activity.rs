@@ -2,7 +2,8 @@
 
 use steerage_ledger::Ledgers;
 
-/// Detects activity of an instance: received or handled packets. Idle instances are checked less.
+/// Detects activity of an instance: received or handled packets. Policies check
+/// an idle instance less often.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Activity {
     packets: u64,

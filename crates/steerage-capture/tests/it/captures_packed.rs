@@ -170,7 +170,8 @@ fn large_windows_are_read_and_dictionaries_named() {
 }
 
 /// The file contains 3 MiB of incompressible data twice, so that the second half refers back by 3
-/// MiB. The distance exceeds the window in the header that the decoder sees.
+/// MiB, within the window of 4 MiB. Bytes that the decoder returned too early would be missing
+/// there.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {

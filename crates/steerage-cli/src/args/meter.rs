@@ -93,7 +93,7 @@ fn sample(text: &str) -> Result<u32, String> {
 }
 
 /// The most flows that a report can show. Longer lists belong in a file.
-const TOP_MAX: usize = 10_000;
+pub(crate) const TOP_MAX: usize = 10_000;
 
 fn top(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number <= TOP_MAX).ok_or_else(|| format!("write a number from 0 to {TOP_MAX}"))

@@ -121,7 +121,7 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
     }
     match af_packet::Named::read(spec) {
         Some(named) if af_packet::is_interface(named.interface) => {
-            Ok(of(named.interface, true, has_ethernet(named.interface)))
+            Ok(of(named.interface, true, has_ethernet(named.interface)?))
         }
         _ => Err(Error::Forward(format!("{spec} is no interface to forward by: `ip link` lists those there are"))),
     }
@@ -129,9 +129,10 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
 
 /// Whether the type of the interface is Ethernet or loopback: `ARPHRD_ETHER`, `ARPHRD_LOOPBACK` of
 /// linux/if_arp.h.
-fn has_ethernet(interface: &str) -> bool {
+fn has_ethernet(interface: &str) -> Result<bool, Error> {
     let link = Rtnetlink::open().and_then(|mut kernel| kernel.link(interface));
-    link.is_ok_and(|link| matches!(link.hardware, 1 | 772))
+    let link = link.map_err(|error| Error::System { operation: "ask for the type of an interface", error })?;
+    Ok(matches!(link.hardware, 1 | 772))
 }
 
 /// Checks that each interface is named once, and that the kernel does not also forward the packets

@@ -27,7 +27,7 @@ pub(crate) enum SearchError {
     Several { names: Vec<String> },
     #[error("cannot connect to {}: {error}; name the socket of a run", .path.display())]
     Connect { path: PathBuf, error: io::Error },
-    #[error("{0}; name the socket of a run")]
+    #[error("{0}")]
     Report(String),
     #[error("{what} {path}: {error}")]
     Attribute { what: &'static str, path: String, error: ClientError },

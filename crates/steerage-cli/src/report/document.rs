@@ -1,5 +1,6 @@
 //! The report as one JSON object: what `--json` prints, what the control socket replies, and what `top` reads. docs/report.md
-//! describes the keys. Keys are only added; a change of meaning increases [`SCHEMA`].
+//! describes the keys. Keys are only added. A change of meaning increases [`SCHEMA`], and so does a new drop reason or cause
+//! of moves, because a reader must not skip packets.
 //!
 //! Every user of the machine may see a [`Document`]. The traffic itself, which only root and the
 //! user of the run may see, has a type of its own, [`Traffic`], so that a new counter becomes
@@ -25,15 +26,25 @@ use steerage_meter::FlowRecord;
 
 use super::flows::FlowCounters;
 use super::forward::ForwardReport;
+use crate::args::TOP_MAX;
 
 /// The version of the schema of reports.
 pub(super) const SCHEMA: u32 = 2;
 
-/// The maximum number of parts (such as CPUs or queues) that a run has. A report comes from another
-/// process, perhaps another user's, and a short text of a part may stand for much memory: a list of
-/// all CPUs for each of a million queues.
-const PARTS_MAX: [(&str, usize); 4] =
-    [("queues", QUEUES_MAX), ("cpus", CPUS_MAX), ("outputs", OUTPUTS_MAX), ("groups", QUEUES_MAX)];
+/// The longest list of a report: the flows of `meter -t`. A report comes from another process, perhaps
+/// another user's, and the short text of an entry may stand for much memory: a list of all CPUs for
+/// each of a million queues.
+const LIST_MAX: usize = TOP_MAX;
+const _: () = assert!(LIST_MAX >= QUEUES_MAX && LIST_MAX >= CPUS_MAX && LIST_MAX >= OUTPUTS_MAX);
+
+/// The length of the longest list in the value.
+fn longest_list(value: &Value) -> usize {
+    match value {
+        Value::Array(of) => of.iter().map(longest_list).max().unwrap_or(0).max(of.len()),
+        Value::Object(of) => of.values().map(longest_list).max().unwrap_or(0),
+        _ => 0,
+    }
+}
 
 /// A report without the traffic itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -79,16 +90,15 @@ impl Document {
     /// The document for `audience` in one line, without a newline. The document for the public
     /// leaves out `traffic`.
     pub(super) fn line(&self, traffic: &Traffic<&FlowRecord>, audience: Audience) -> io::Result<String> {
-        #[derive(Serialize)]
-        struct WithTraffic<'a> {
-            #[serde(flatten)]
-            document: &'a Document,
-            traffic: &'a Traffic<&'a FlowRecord>,
-        }
         Ok(match audience {
             Audience::Public => serde_json::to_string(self)?,
             Audience::Private => serde_json::to_string(&WithTraffic { document: self, traffic })?,
         })
+    }
+
+    /// The document with its traffic, as [`read`](Self::read) takes it.
+    pub(super) fn value(&self, traffic: &Traffic<&FlowRecord>) -> Result<Value, String> {
+        serde_json::to_value(WithTraffic { document: self, traffic }).map_err(|error| error.to_string())
     }
 
     /// Reads the report of another process: the document, and the traffic if this user may see it.
@@ -105,19 +115,24 @@ impl Document {
                 env!("CARGO_PKG_VERSION"),
             ));
         }
-        for (key, most) in PARTS_MAX {
-            let parts = report["snapshot"][key].as_array().map_or(0, Vec::len);
-            if parts > most {
-                return Err(format!(
-                    "cannot read the report of that run: it has {parts} {key}, and no run has more than {most}"
-                ));
-            }
+        let longest = longest_list(&report);
+        if longest > LIST_MAX {
+            return Err(format!(
+                "cannot read the report of that run: it has a list of {longest} entries, and at most {LIST_MAX} are possible"
+            ));
         }
         let wrong = |error: serde_json::Error| format!("cannot read the report of that run: {error}");
         let traffic = report.get_mut("traffic").map(Value::take);
         let traffic = traffic.map(serde_json::from_value).transpose().map_err(wrong)?;
         Ok((serde_json::from_value(report).map_err(wrong)?, traffic))
     }
+}
+
+#[derive(Serialize)]
+struct WithTraffic<'a> {
+    #[serde(flatten)]
+    document: &'a Document,
+    traffic: &'a Traffic<&'a FlowRecord>,
 }
 
 impl Default for Document {

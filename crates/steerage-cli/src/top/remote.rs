@@ -77,7 +77,9 @@ impl Remote {
 
     fn client(&mut self) -> Result<&mut Client, String> {
         if self.client.is_none() {
-            let failed = |error: io::Error| format!("no run answers at {}: {error}", self.socket.path.display());
+            let failed = |error: io::Error| {
+                format!("no run answers at {}: {error}; name the socket of a run", self.socket.path.display())
+            };
             self.client = Some(self.socket.connect().map_err(failed)?);
         }
         self.client.as_mut().ok_or_else(|| "not connected".to_owned())

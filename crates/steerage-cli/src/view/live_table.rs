@@ -4,8 +4,6 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use steerage_control::Audience;
-
 use super::keys::{SortBy, Ui};
 use super::model::{Model, Seen};
 use super::screen;
@@ -75,8 +73,7 @@ impl LiveTable {
         if !self.model.has_report() && report.snapshot().cpus.len() > CPUS_IN_ORDER {
             self.ui.sort = SortBy::Busy;
         }
-        let report = serde_json::from_str(&report.json(Audience::Private)).map_err(|error| error.to_string());
-        match report.and_then(Seen::of) {
+        match report.private_value().and_then(Seen::of) {
             Ok(seen) => self.model.take(seen),
             Err(why) => self.model.lose(why),
         }

@@ -419,7 +419,9 @@ fn a_file_system_that_another_user_runs_is_not_trusted() {
             let files = Lying { target: ground.at("protected"), name: NAME };
             let options = format!("rootmode=40755,user_id={user},group_id={user},allow_other");
             let Some(serving) = fuse::serve(files, &at, &options) else { return };
-            for (row, names) in lines().filter(|(row, _)| user == NOBODY || row.contains("--flows")) {
+            for (row, names) in
+                lines().filter(|(row, _)| user == NOBODY || row.contains("--flows") || row.starts_with("man "))
+            {
                 let path = match names {
                     Names::File => at.join(NAME),
                     Names::Directory => at.join("logs"),

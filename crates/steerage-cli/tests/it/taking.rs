@@ -2,7 +2,6 @@
 //! end and its kernel.
 
 use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use nix::sys::signal::Signal;
@@ -92,20 +91,17 @@ fn udp_is_taken_and_tcp_passes() {
 #[test]
 fn a_busy_poll_takes_packets() {
     let Some(net) = Net::new() else { return };
+    // Without a socket of the kernel, packets that it gets would cause ICMP errors.
     let _kernel = Kernel::of(&net);
     let args = ["count", "af_xdp:near0,busy_poll=50", "--take", "udp", "--virtual-cpus", "1", "-c", "100"];
     let started = start(&net, &args);
-    let over = AtomicBool::new(false);
     // Packets that arrive before the first poll go to the kernel. So they are sent until the run has enough of them.
     let report = thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                send(&net, 1, 100, 9);
-            }
-        });
-        let ran = started.end();
-        over.store(true, Ordering::Relaxed);
-        ran.report()
+        let ended = scope.spawn(|| started.end().report());
+        while !ended.is_finished() {
+            send(&net, 1, 100, 9);
+        }
+        ended.join().unwrap()
     });
     assert_eq!((received(&report), &report["ended_by"]), (100, &json!("packets")), "{report}");
     assert_eq!(report["snapshot"]["dropped"], json!({}), "{report}");

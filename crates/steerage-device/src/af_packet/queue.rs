@@ -289,7 +289,9 @@ impl Queue {
         let link = match self.kernel.link_at(self.interface.index) {
             Ok(link) if link.up => Link::Up,
             Ok(_) => Link::Down,
-            Err(_) => Link::Gone,
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Link::Gone,
+            // The kernel did not describe the interface this time. The next check asks again.
+            Err(_) => Link::Down,
         };
         if link != self.link {
             match link {

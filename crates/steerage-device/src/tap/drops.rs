@@ -17,14 +17,18 @@ impl Drops {
     /// Counts the drops from now on.
     pub(super) fn of(interface: u32) -> io::Result<Self> {
         let mut drops = Self { kernel: Rtnetlink::open()?, interface, seen: 0 };
-        drops.look();
+        drops.seen = drops.read()?;
         Ok(drops)
     }
 
     /// The number of packets that were dropped after the last read. 0 if the interface is gone.
     pub(super) fn look(&mut self) -> u64 {
-        let statistics = self.kernel.link_at(self.interface).ok().and_then(|link| link.statistics);
-        let Some(now) = statistics.map(|statistics| statistics.tx_dropped) else { return 0 };
+        let Ok(now) = self.read() else { return 0 };
         now.saturating_sub(std::mem::replace(&mut self.seen, now))
+    }
+
+    fn read(&mut self) -> io::Result<u64> {
+        let statistics = self.kernel.link_at(self.interface)?.statistics;
+        statistics.map(|statistics| statistics.tx_dropped).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }

@@ -31,7 +31,8 @@ pub struct IpHeader {
     pub class: u8,
     /// The TTL or hop limit.
     pub hops: u8,
-    /// IPv4's identification.
+    /// IPv4's identification. It has no meaning with the flag "don't fragment" (RFC 6864), which a
+    /// new header has.
     pub identification: u16,
     /// IPv4's flags and fragment offset.
     pub fragment: u16,

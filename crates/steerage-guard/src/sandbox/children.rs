@@ -6,15 +6,40 @@ use std::fs;
 /// instructions that the kernel accepts (`BPF_MAXINSNS`).
 pub(super) const CHILDREN_MAX: usize = 400;
 
+/// How many times the children are listed until two lists agree.
+const LOOKS: usize = 8;
+
 /// The children of this process. `None` if this process has more children than a filter can name,
 /// or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
 pub(super) fn running() -> Option<Vec<i32>> {
+    // The children of a thread that ends belong to another thread afterwards, whose list was
+    // perhaps read before.
+    let mut before = list()?;
+    for _ in 0..LOOKS {
+        let now = list()?;
+        if now == before {
+            return (now.len() <= CHILDREN_MAX).then_some(now);
+        }
+        before = now;
+    }
+    None
+}
+
+fn list() -> Option<Vec<i32>> {
     let mut found = Vec::new();
     for thread in fs::read_dir("/proc/self/task").ok()? {
-        let list = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
-        found.extend(list.split_ascii_whitespace().filter_map(|child| child.parse::<i32>().ok()));
+        let thread = thread.ok()?.path();
+        match fs::read_to_string(thread.join("children")) {
+            Ok(list) => found.extend(list.split_ascii_whitespace().filter_map(|child| child.parse::<i32>().ok())),
+            // The kernel does not list children.
+            Err(_) if thread.exists() => return None,
+            // The thread has ended.
+            Err(_) => {}
+        }
     }
-    (found.len() <= CHILDREN_MAX).then_some(found)
+    found.sort_unstable();
+    found.dedup();
+    Some(found)
 }
 
 #[cfg(test)]

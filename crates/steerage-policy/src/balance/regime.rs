@@ -9,7 +9,8 @@ use super::costs::{Costs, Estimate};
 pub enum RegimeKind {
     /// The CPUs that receive do everything.
     Inline,
-    /// Some CPUs only receive, and one other CPU has all buckets, so that packets are not hashed.
+    /// The CPUs that receive do nothing else, and one other CPU has all buckets, so that packets are
+    /// not hashed.
     Collector,
     /// Several CPUs have buckets.
     Spread,

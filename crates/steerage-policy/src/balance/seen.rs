@@ -47,7 +47,8 @@ impl<'a> Seen<'a> {
         &self.load.cpus[usize::from(cpu)]
     }
 
-    /// The share of a CPU's time that remains if other programs get all the time that they want.
+    /// The share of a CPU's time that remains if other programs and other guests of the host get all the time
+    /// that they want.
     pub(super) fn capacity(&self, cpu: u16) -> f64 {
         (1.0 - self.cpu(cpu).others_want).clamp(0.0, 1.0)
     }

@@ -15,7 +15,7 @@ use steerage::testing::QueueTester;
 use steerage::{Builder, Timestamp, device::Polled, limits::POLL_BUDGET, threads::Stepped};
 use steerage_apps::Count;
 use steerage_capture as capture;
-use steerage_lab::capture::capture as bytes;
+use steerage_lab::capture::{FRAME_BYTES, Lengths, capture as bytes};
 use steerage_lab::placement::pin;
 
 const FRAMES: u32 = 2_000_000;
@@ -80,7 +80,7 @@ fn main() {
     pin(0).expect("a CPU");
     let path = given.clone().unwrap_or_else(|| {
         let path = std::env::temp_dir().join(format!("steerage-lab-{}.pcap", std::process::id()));
-        fs::write(&path, bytes(FRAMES, FLOWS)).expect("a temporary file");
+        fs::write(&path, bytes(FRAMES, FLOWS, Lengths::All(FRAME_BYTES))).expect("a temporary file");
         path
     });
     let cases: [Case; 3] = [("bare loop", bare), ("polled", polled), ("counted", counted)];

@@ -24,7 +24,7 @@ use steerage::{
 };
 use steerage_apps::Count;
 use steerage_capture::Capture;
-use steerage_lab::capture::capture;
+use steerage_lab::capture::{FRAME_BYTES, Lengths, capture};
 use steerage_lab::frames::{FLOWS, FrameOptions, Mix};
 use steerage_lab::runs::ReadsHeaders;
 use steerage_meter::{Meter, MeterOptions, Metering};
@@ -115,7 +115,8 @@ fn packets(cpus: Cpus<ReadsHeaders>) -> Cpus<ReadsHeaders> {
 }
 
 fn captured<H: Handler>(make: impl Fn() -> H + Send + Sync + 'static) -> Cpus<H> {
-    let input = Capture::from_reader("bench", Cursor::new(capture(PACKETS as u32, 1024))).into_input();
+    let input = Capture::from_reader("bench", Cursor::new(capture(PACKETS as u32, 1024, Lengths::All(FRAME_BYTES))))
+        .into_input();
     stepped(Builder::new().virtual_cpus(1).input(input).build(move |_| make()))
 }
 

@@ -1,12 +1,13 @@
-//! A capture in memory that is read repeatedly, and the minimum work of a flow meter.
+//! A capture file that experiments read, and the minimum work of a flow meter.
 
-use std::io::{self, Read};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::{env, fs, io, process};
 
 use steerage::flow::wire::{FrameBuilder, ethernet, ethertype, ipv4};
 use steerage::testing::SplitMix64;
 
-/// The length of each packet.
+/// The length of each short packet.
 pub const FRAME_BYTES: usize = 60;
 
 const HEAD_BYTES: usize = 24;
@@ -14,27 +15,65 @@ const RECORD_BYTES: usize = 16;
 
 const PACKETS_A_SECOND: u32 = 1_000_000;
 
-/// The flows of the packets in their order: the order is random, so that no cache can predict the
-/// flows. `lab/peers/capture/generate.c` makes captures with the same flows in the same order.
-fn flows_of_packets(packets: u32, flows: u32) -> impl Iterator<Item = u32> {
+/// The lengths of the packets of a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lengths {
+    /// All packets have this length.
+    All(usize),
+    /// The packets are mixed as in the simple Internet mix: 7 of 12 packets are short, 4 have a
+    /// medium length, and 1 is full (IP packets of 40, 576 and 1,500 bytes).
+    Mixed,
+}
+
+impl Lengths {
+    /// The length of the longest packet.
+    const LONGEST: usize = 1514;
+
+    fn draw(self, drawn: u64) -> usize {
+        match (self, (drawn >> 32) % 12) {
+            (Self::All(bytes), _) => bytes,
+            (Self::Mixed, 0..7) => FRAME_BYTES,
+            (Self::Mixed, 7..11) => 590,
+            (Self::Mixed, _) => Self::LONGEST,
+        }
+    }
+
+    /// The mean length of a packet.
+    pub fn mean(self) -> usize {
+        (0..12).map(|part| self.draw(part << 32)).sum::<usize>() / 12
+    }
+}
+
+/// The flows and lengths of the packets in their order: the order is random, so that no cache can
+/// predict the flows. `lab/peers/capture/generate.c` makes captures with the same flows and lengths
+/// in the same order.
+fn packets_of(packets: u32, flows: u32, lengths: Lengths) -> impl Iterator<Item = (u32, usize)> {
     let mut random = SplitMix64::new(0);
-    (0..packets).map(move |_| (random.draw() % u64::from(flows)) as u32)
+    (0..packets).map(move |_| {
+        let drawn = random.draw();
+        ((drawn % u64::from(flows)) as u32, lengths.draw(drawn))
+    })
 }
 
 /// A classic capture of UDP over IPv4, with at most `flows` flows.
-pub fn capture(packets: u32, flows: u32) -> Vec<u8> {
-    let mut file = Vec::with_capacity(HEAD_BYTES + packets as usize * (RECORD_BYTES + FRAME_BYTES));
+pub fn capture(packets: u32, flows: u32, lengths: Lengths) -> Vec<u8> {
+    let mut file = Vec::with_capacity(HEAD_BYTES + packets as usize * (RECORD_BYTES + lengths.mean() + 1));
     let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
     words.iter().for_each(|word| file.extend(word.to_le_bytes()));
-    let mut frame = FrameBuilder::udp(([0; 4], 0), ([0; 4], 0)).frame_of(FRAME_BYTES);
-    let len = FRAME_BYTES as u32;
-    for (nth, flow) in (0_u32..).zip(flows_of_packets(packets, flows)) {
-        [nth / PACKETS_A_SECOND, nth % PACKETS_A_SECOND, len, len]
+    let frame = |bytes| FrameBuilder::udp(([0; 4], 0), ([0; 4], 0)).frame_of(bytes);
+    let mut frames: Vec<Vec<u8>> = Vec::new();
+    for (nth, (flow, bytes)) in (0_u32..).zip(packets_of(packets, flows, lengths)) {
+        [nth / PACKETS_A_SECOND, nth % PACKETS_A_SECOND, bytes as u32, bytes as u32]
             .iter()
             .for_each(|word| file.extend(word.to_le_bytes()));
+        let known = frames.iter().position(|frame| frame.len() == bytes).unwrap_or_else(|| {
+            frames.push(frame(bytes));
+            frames.len() - 1
+        });
+        let frame = &mut frames[known];
         frame[26..30].copy_from_slice(&flow.to_be_bytes());
         frame[35] = flow as u8;
-        file.extend(&frame);
+        file.extend(&*frame);
     }
     file
 }
@@ -42,56 +81,36 @@ pub fn capture(packets: u32, flows: u32) -> Vec<u8> {
 /// The number of flows in a [`capture`] with these arguments.
 pub fn flows_in(packets: u32, flows: u32) -> u64 {
     let mut seen = vec![false; flows as usize];
-    flows_of_packets(packets, flows).for_each(|flow| seen[flow as usize] = true);
+    packets_of(packets, flows, Lengths::All(0)).for_each(|(flow, _)| seen[flow as usize] = true);
     seen.iter().filter(|seen| **seen).count() as u64
 }
 
-/// An endless [`capture`], whose packets are repeated with later times.
+/// A capture in a file of the temporary directory, which is removed with this value.
 #[derive(Debug)]
-pub struct RepeatedCapture {
-    file: Arc<[u8]>,
-    at: usize,
-    /// The seconds that are added to the times in the file, and the increase for the next
-    /// repetition.
-    later: u32,
-    lap: u32,
+pub struct CaptureFile {
+    /// The path of the file.
+    pub path: PathBuf,
 }
 
-impl RepeatedCapture {
-    /// Repeats a capture of `packets` packets.
-    pub fn of(file: Arc<[u8]>, packets: u32) -> Self {
-        Self { file, at: 0, later: 0, lap: packets.div_ceil(PACKETS_A_SECOND) }
-    }
-
-    /// Corrects the times of the records whose first bytes, the seconds, were just read.
-    fn shift_times(&self, read: &mut [u8]) {
-        const RECORD: usize = RECORD_BYTES + FRAME_BYTES;
-        let first = self.at.saturating_sub(HEAD_BYTES) / RECORD * RECORD + HEAD_BYTES;
-        for record in (first..self.at + read.len()).step_by(RECORD) {
-            let Some(seconds) = self.file[record..].first_chunk() else { break };
-            let seconds = u32::from_le_bytes(*seconds).wrapping_add(self.later);
-            for (nth, byte) in seconds.to_le_bytes().into_iter().enumerate() {
-                if let Some(to) = (record + nth).checked_sub(self.at).and_then(|to| read.get_mut(to)) {
-                    *to = byte;
-                }
-            }
-        }
+impl CaptureFile {
+    /// Writes the file with one call, so that the page cache holds it in large folios where the
+    /// file system has them.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(capture: &[u8]) -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("steerage-lab-{}-{}.pcap", process::id(), NEXT.fetch_add(1, Relaxed));
+        let file = Self { path: env::temp_dir().join(name) };
+        fs::write(&file.path, capture)?;
+        Ok(file)
     }
 }
 
-impl Read for RepeatedCapture {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.file.len() {
-            (self.at, self.later) = (HEAD_BYTES, self.later.wrapping_add(self.lap));
-        }
-        let len = to.len().min(self.file.len() - self.at);
-        let read = &mut to[..len];
-        read.copy_from_slice(&self.file[self.at..self.at + len]);
-        if self.later > 0 {
-            self.shift_times(read);
-        }
-        self.at += len;
-        Ok(len)
+impl Drop for CaptureFile {
+    fn drop(&mut self) {
+        // A file that is already gone is not missed.
+        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -176,33 +195,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn laps_follow_each_other() {
-        let once = capture(2000, 7);
-        let later = |by: u8| {
-            let mut later = once[HEAD_BYTES..].to_vec();
-            later.iter_mut().step_by(RECORD_BYTES + FRAME_BYTES).for_each(|seconds| *seconds += by);
-            later
-        };
-        let wanted = [&once[..], &later(1), &later(2)].concat();
-        for piece in [1, 3, 75, 76, 77, 1000, 100_000] {
-            let mut laps = RepeatedCapture::of(once.clone().into(), 2000);
-            let mut read = vec![0; wanted.len()];
-            let mut at = 0;
-            while at < read.len() {
-                let end = read.len().min(at + piece);
-                at += laps.read(&mut read[at..end]).unwrap();
-            }
-            assert!(read == wanted, "in pieces of {piece}");
-        }
+    fn a_mix_has_the_lengths_of_the_internet_mix() {
+        let count = |of| packets_of(120_000, 7, Lengths::Mixed).filter(|(_, bytes)| *bytes == of).count() / 1000;
+        assert_eq!([60, 590, 1514].map(count).iter().sum::<usize>(), 119, "each part is rounded down once");
+        assert!((69..=70).contains(&count(60)) && (39..=40).contains(&count(590)), "{} {}", count(60), count(590));
+        assert_eq!(Lengths::Mixed.mean(), 357);
+        let file = capture(5000, 7, Lengths::Mixed);
+        let bytes: usize = packets_of(5000, 7, Lengths::Mixed).map(|(_, bytes)| RECORD_BYTES + bytes).sum();
+        assert_eq!(file.len(), HEAD_BYTES + bytes);
+    }
+
+    #[test]
+    fn a_capture_file_goes_with_its_value() {
+        let file = CaptureFile::write(&capture(3, 2, Lengths::All(60))).unwrap();
+        let path = file.path.clone();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 24 + 3 * 76);
+        drop(file);
+        assert!(!path.exists());
     }
 
     #[test]
     fn the_plain_loop_finds_the_flows_that_are_there() {
         for (packets, flows) in [(5000, 7), (20_000, 1024), (200_000, 65_536)] {
-            assert_eq!(count_by_flow(&capture(packets, flows)), (packets.into(), flows_in(packets, flows)));
+            for lengths in [Lengths::All(60), Lengths::All(800), Lengths::Mixed] {
+                let file = capture(packets, flows, lengths);
+                assert_eq!(count_by_flow(&file), (packets.into(), flows_in(packets, flows)));
+            }
         }
         assert!(flows_in(200_000, 65_536) > 60_000);
-        assert_eq!(count_by_flow(&capture(3, 2)[..HEAD_BYTES + 100]), (1, 1));
+        assert_eq!(count_by_flow(&capture(3, 2, Lengths::All(60))[..HEAD_BYTES + 100]), (1, 1));
         assert_eq!(count_by_flow(&[]), (0, 0));
     }
 }

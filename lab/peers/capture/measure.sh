@@ -9,6 +9,9 @@ flows=("${@:3}")
 ((${#flows[@]})) || flows=(1024 65536)
 # tshark takes seconds for what takes others tenths.
 tshark_packets=$((packets / 8))
+# The lengths of the packets, each with its experiment and its number of packets: long packets fill a file sooner.
+declare -A experiments=([60]=meter [800]=meter-800 [mix]=meter-mix)
+declare -A packets_of=([60]=$packets [800]=$((packets / 4)) [mix]=$((packets / 2)))
 cpu_a=${METER_CPU:-0} cpu_b=${METER_CPU_2:-1}
 steerage=${STEERAGE:-../../../target/release/steerage}
 # A Python that has nfstream: PYTHON=venv/bin/python.
@@ -48,7 +51,9 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 for count in "${flows[@]}"; do
-    ./generate "$packets" "$count" >"$scratch/$count.pcap"
+    for length in "${!experiments[@]}"; do
+        ./generate "${packets_of[$length]}" "$count" "$length" >"$scratch/$count.$length.pcap"
+    done
     ./generate "$tshark_packets" "$count" >"$scratch/$count.short.pcap"
 done
 
@@ -66,7 +71,7 @@ metered() { # SERIES CPUS PACKETS COMMAND...
     fi
     end=$EPOCHREALTIME pid=
     # A clock's digits without its point are microseconds.
-    sample meter "$series" "$x" "$round" "$(placement "$before" "$(probe)")" \
+    sample "${experiments[$length]}" "$series" "$x" "$round" "$(placement "$before" "$(probe)")" \
         mpps "$(awk -v n="$of" -v us=$((${end/[.,]/} - ${start/[.,]/})) 'BEGIN { printf "%.4f", n / us }')"
 }
 
@@ -76,15 +81,19 @@ if_there() { # SERIES CPUS PACKETS COMMAND...
 
 for ((round = first_round; round < first_round + rounds; round++)); do
     for x in "${flows[@]}"; do
-        file=$scratch/$x.pcap records=$scratch/records
-        if_there "steerage meter, 1 CPU" "$cpu_a" "$packets" "$steerage" meter "$file" --cpus "$cpu_a"
-        if_there "steerage meter, 2 CPUs" "$cpu_a,$cpu_b" "$packets" "$steerage" meter "$file" --cpus "$cpu_a,$cpu_b"
+        for length in "${!experiments[@]}"; do
+            file=$scratch/$x.$length.pcap of=${packets_of[$length]}
+            if_there "steerage meter, 1 CPU" "$cpu_a" "$of" "$steerage" meter "$file" --cpus "$cpu_a"
+            if_there "steerage meter, 2 CPUs" "$cpu_a,$cpu_b" "$of" "$steerage" meter "$file" --cpus "$cpu_a,$cpu_b"
+            if_there "steerage count, 1 CPU" "$cpu_a" "$of" "$steerage" count "$file" --cpus "$cpu_a"
+            metered "loop in C" "$cpu_a" "$of" ./meter "$file"
+        done
+        length=60 file=$scratch/$x.60.pcap records=$scratch/records
         # All of it on one CPU, and with the thread that exports on the other one.
         if_there "steerage meter, 1 CPU, IPFIX" "$cpu_a" "$packets" \
             "$steerage" meter "$file" --cpus "$cpu_a" --export "ipfix://127.0.0.1:$sink_port"
         if_there "steerage meter, 1 CPU and IPFIX" "$cpu_a,$cpu_b" "$packets" \
             "$steerage" meter "$file" --cpus "$cpu_a" --export "ipfix://127.0.0.1:$sink_port"
-        metered "loop in C" "$cpu_a" "$packets" ./meter "$file"
         mkdir "$records"
         if_there "nfpcapd" "$cpu_a" "$packets" nfpcapd -r "$file" -w "$records"
         rm -rf "$records"

@@ -84,7 +84,7 @@ build() {
         dpdk=$(pkg-config --modversion libdpdk 2>/dev/null) || no_dpdk="DPDK is not installed: apt-get install libdpdk-dev"
         [[ -n $no_dpdk ]] || make -s -C "$peers/dpdk" >"$scratch/made" 2>&1 ||
             no_dpdk="it cannot be built: $(grep -m 1 error "$scratch/made")"
-        [[ -n $no_dpdk ]] || beside "DPDK $dpdk, lab/peers/dpdk"
+        [[ -n $no_dpdk ]] || beside "DPDK $dpdk, lab/peers/dpdk: built for this machine, and, where a name ends in SSE4.2, for x86-64-v2; steerage is built for x86-64"
     fi
     if wants meter; then
         beside_package nfdump nfpcapd
@@ -129,7 +129,7 @@ take_huge_pages() {
     fi
     if (($(cat $path/free_hugepages 2>/dev/null || echo 0) >= huge_pages / 2)); then
         eal+=(--in-memory)
-        beside "DPDK in pages of 2 MiB"
+        beside "DPDK in reserved pages of 2 MiB; steerage in transparent ones"
     else
         tell "no huge pages can be had: DPDK runs in small pages"
         eal+=(--no-huge --no-shconf)

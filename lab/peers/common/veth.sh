@@ -25,13 +25,9 @@ cpu_a=$send_cpus cpu_b=$one
 # shellcheck source=../common/sample.sh
 . "$(dirname "${BASH_SOURCE[0]}")/sample.sh"
 
-ticks=$(getconf CLK_TCK)
-cpu_seconds() { # of a process, user and system
-    local stat
-    stat=$(<"/proc/$1/stat")
-    # shellcheck disable=SC2086 # to be split
-    set -- ${stat##*) }
-    awk -v t=$((${12} + ${13})) -v hz="$ticks" 'BEGIN { printf "%.2f", t / hz }'
+# The scheduler counts nanoseconds; the clock ticks of /proc/PID/stat are 10 ms long, and miss a thread that sleeps at each tick.
+cpu_nanos() { # of all threads of a process
+    cat "/proc/$1"/task/*/schedstat | awk '{ nanos += $1 } END { printf "%.0f", nanos }'
 }
 
 # SERIES CPUS COMMAND...: sent by `send_by` of the namespace `send_in`, or else by the veth. A Sample of the experiment `listen`; with
@@ -56,7 +52,7 @@ run() {
         return 0
     fi
     sent=$(ip netns exec "${send_in:-$a}" taskset -c "$send_cpus" "$sender" "${send_by:-veth0}" "$packets" "$flows" "$bytes" "$rate")
-    cpu=$(cpu_seconds "$pid")
+    cpu=$(cpu_nanos "$pid")
     kill -TERM "$pid"
     ended=$(cat <&"$from")
     wait "$pid" || echo "$series: $ended" >&2
@@ -70,7 +66,7 @@ run() {
     read -r _ _ _ seconds _ mpps <<<"$sent"
     values=$(awk -v s="$packets" -v r="$received" -v t="$seconds" -v m="$mpps" -v c="$cpu" -v k="${kernel_works:-0}" 'BEGIN {
         printf "mpps %.4f sent_mpps %.4f lost_percent %.3f", r / t / 1e6, m, 100 * (r < s ? s - r : 0) / s
-        if (!k) printf " cpu_ns %.1f", c * 1e9 / s }')
+        if (!k) printf " cpu_ns %.1f", c / s }')
     # shellcheck disable=SC2086 # to be split
     sample listen "$series" null "$round" "$(placement "$before" "$(probe)")" $values
 }

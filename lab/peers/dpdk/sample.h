@@ -8,6 +8,11 @@
 
 enum { WORKS_MAX = 32 };
 
+/* For which machine it is built, behind the name of each series: nothing if for this machine. */
+#ifndef BUILT
+#define BUILT ""
+#endif
+
 static struct {
 	const char *experiment; /* of which the runs are */
 	int round;
@@ -58,7 +63,7 @@ struct value {
  * runs what is near and what is far. */
 static void print_sample(const char *series, double x, double before, double after, const struct value *values)
 {
-	printf("{\"experiment\":\"%s\",\"series\":\"%s\",", asked.experiment, series);
+	printf("{\"experiment\":\"%s\",\"series\":\"%s" BUILT "\",", asked.experiment, series);
 	printf(isnan(x) ? "\"x\":null," : "\"x\":%.1f,", x);
 	printf("\"round\":%d,\"apart_ns\":[%.1f,%.1f],\"values\":{", asked.round, before, after);
 	for (const char *comma = ""; values->name; values++) {

@@ -1,30 +1,33 @@
-//! The cost of metering the flows of a capture, compared with counting packets only and with a
+//! The cost of metering the flows of a capture file, compared with counting packets only and with a
 //! plain loop.
 
-use std::io::Cursor;
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use steerage::{Balance, Builder, CpuId, CpuMask, Hash, Instance};
+use steerage::{Balance, Builder, CpuId, CpuMask, Handler, Hash, Instance, Outcome};
 use steerage_apps::Count;
-use steerage_capture::Capture;
 use steerage_meter::{MeterOptions, Metered, Metering};
 
-use crate::capture::{RepeatedCapture, capture, count_by_flow, flows_in};
+use crate::capture::{CaptureFile, FRAME_BYTES, Lengths, capture, count_by_flow, flows_in};
 use crate::error::LabError;
 use crate::experiment::{Experiment, Settings};
 use crate::measurement::Measurement;
 use crate::placement::pin;
-use crate::runs::{none_lost, run_alone};
+use crate::runs::none_lost;
 
 const FLOWS: [u32; 2] = [1024, 65_536];
 
-/// An estimate of the time per packet, in nanoseconds.
-const NANOS: f64 = 250.0;
+/// The experiments, and the lengths of their packets: short packets, which show the cost of a
+/// packet, and lengths of real traffic, which show the cost of its bytes.
+const LENGTHS: [(&str, Lengths); 3] =
+    [("meter", Lengths::All(FRAME_BYTES)), ("meter-800", Lengths::All(800)), ("meter-mix", Lengths::Mixed)];
 
-/// The longest capture, which is 152 MB. Longer runs read the capture several times.
-const PACKETS_MAX: u64 = 2_000_000;
+/// An estimate of the time per packet, in nanoseconds.
+const NANOS: f64 = 100.0;
+
+/// The longest capture file: larger than most caches, and small enough for a temporary directory in
+/// memory.
+const FILE_BYTES_MAX: usize = 400 << 20;
 
 const ONE: &str = "steerage, 1 CPU";
 const TWO: &str = "steerage, 2 CPUs";
@@ -35,92 +38,104 @@ const LOOP: &str = "plain loop, 1 thread";
 struct Traffic {
     flows: u32,
     packets: u32,
-    made: OnceLock<(Arc<[u8]>, u64)>,
+    lengths: Lengths,
+    made: OnceLock<Result<Made, String>>,
+}
+
+struct Made {
+    bytes: Vec<u8>,
+    file: CaptureFile,
+    flows: u64,
 }
 
 impl Traffic {
-    fn get(&self) -> (Arc<[u8]>, u64) {
-        let make = || (capture(self.packets, self.flows).into(), flows_in(self.packets, self.flows));
-        let (file, flows) = self.made.get_or_init(make);
-        (Arc::clone(file), *flows)
+    fn get(&self) -> Result<&Made, LabError> {
+        let make = || {
+            let bytes = capture(self.packets, self.flows, self.lengths);
+            let file = CaptureFile::write(&bytes).map_err(|error| error.to_string())?;
+            Ok(Made { bytes, file, flows: flows_in(self.packets, self.flows) })
+        };
+        self.made.get_or_init(make).as_ref().map_err(|error| LabError::set_up("a capture file", error))
     }
 }
 
 pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
-    let mut experiment = Experiment::new("meter", 5, settings);
+    LENGTHS.into_iter().map(|(name, lengths)| of_length(settings, name, lengths)).collect()
+}
+
+fn of_length(settings: &Settings, name: &'static str, lengths: Lengths) -> Experiment {
+    let mut experiment = Experiment::new(name, 5, settings);
     let on = settings.pair();
     for flows in FLOWS {
-        let packets = settings.frames(NANOS).min(PACKETS_MAX) as u32;
-        let traffic = Arc::new(Traffic { flows, packets, made: OnceLock::new() });
+        let most = (FILE_BYTES_MAX / (lengths.mean() + 16)) as u64;
+        let packets = settings.frames(NANOS).min(most) as u32;
+        experiment.takes(Duration::from_nanos((NANOS * f64::from(packets)) as u64));
+        let traffic = Arc::new(Traffic { flows, packets, lengths, made: OnceLock::new() });
         let of = || (Arc::clone(&traffic), Some(f64::from(flows)));
         let both = vec![on.receive, on.work];
-        for (name, cpus, balances) in [(ONE, vec![on.receive], false), (TWO, both.clone(), true), (HASHED, both, false)]
+        for (name, cpus, balances) in [(ONE, vec![on.receive], true), (TWO, both.clone(), true), (HASHED, both, false)]
         {
-            let warm_up = settings.warm_up_of(balances);
-            let run = Run { cpus, balances, warm_up, measured: settings.measured };
-            experiment.takes(warm_up + settings.measured);
             let (traffic, x) = of();
-            experiment.case(name, x, run.cpus.len(), move || run.once(&traffic));
+            experiment.case(name, x, cpus.len(), move || metered(&traffic, &cpus, balances));
         }
         let (traffic, x) = of();
         experiment.case(COUNT, x, 1, move || {
-            let input = Capture::from_reader("bench", Cursor::new(traffic.get().0)).into_input();
-            let packets = u64::from(traffic.packets);
-            let (times, _) = run_alone(on.receive, Builder::new(), input, packets, Count::default)?;
-            Ok(Measurement::of("mpps", 1e3 / times.whole))
+            let (measured, _) = read(&traffic, &[on.receive], true, Count::default)?;
+            Ok(measured)
         });
         let (traffic, x) = of();
         experiment.case(LOOP, x, 1, move || {
             pin(on.receive)?;
-            let (file, expected) = traffic.get();
+            let made = traffic.get()?;
             let start = Instant::now();
-            let (packets, flows) = count_by_flow(&file);
+            let (packets, flows) = count_by_flow(&made.bytes);
             let time = start.elapsed();
             none_lost(packets, traffic.packets.into())?;
-            each_is_one(flows, expected)?;
-            Ok(Measurement::of("mpps", packets as f64 / time.as_secs_f64() / 1e6))
+            each_is_one(flows, made.flows)?;
+            Ok(mpps(packets, time))
         });
     }
-    vec![experiment]
+    experiment
+}
+
+fn mpps(packets: u64, time: Duration) -> Measurement {
+    Measurement::of("mpps", packets as f64 / time.as_secs_f64() / 1e6)
 }
 
 fn each_is_one(seen: u64, expected: u64) -> Result<(), LabError> {
     if seen == expected { Ok(()) } else { Err(LabError::Wrong { what: "flows", seen, expected }) }
 }
 
-struct Run {
-    cpus: Vec<usize>,
-    balances: bool,
-    warm_up: Duration,
-    measured: Duration,
+fn metered(traffic: &Traffic, cpus: &[usize], balances: bool) -> Result<Measurement, LabError> {
+    // The times of a capture pass faster than a clock, and no record is cut.
+    let metering = Metering::new(MeterOptions { active: Duration::MAX, ..MeterOptions::default() }, None);
+    let (measured, outcome) = read(traffic, cpus, balances, move || metering.meter())?;
+    let (metered, _) = Metered::of(outcome.reports.into_iter().map(|(_, report)| report), 1);
+    each_is_one(metered.total, traffic.get()?.flows)?;
+    Ok(measured)
 }
 
-impl Run {
-    fn once(&self, traffic: &Traffic) -> Result<Measurement, LabError> {
-        let (file, expected) = traffic.get();
-        // A flow may last for any number of repetitions, so no record is cut.
-        let metering = Metering::new(MeterOptions { active: Duration::MAX, ..MeterOptions::default() }, None);
-        let input = Capture::from_reader("bench", RepeatedCapture::of(file, traffic.packets)).into_input();
-        let mask: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
-        let builder = Builder::new().cpus(mask.clone()).rps_cpus(mask);
-        let builder = if self.balances { builder.policy(Balance::new()) } else { builder.policy(Hash) };
-        let builder = builder.input_on(input, &[CpuId(self.cpus[0] as u16)], None);
-        let running = builder.build(move |_| metering.meter()).and_then(Instance::start)?;
-        let handle = running.handle();
-        thread::sleep(self.warm_up);
-        let before = handle.snapshot();
-        thread::sleep(self.measured);
-        let after = handle.snapshot();
-        handle.stop();
-        let outcome = running.join();
-        if !outcome.failed.is_empty() {
-            return Err(LabError::Panicked);
-        }
-        let delivered = after.delivered() - before.delivered();
-        if after.delivered() >= u64::from(traffic.packets) {
-            let (metered, _) = Metered::of(outcome.reports.into_iter().map(|(_, report)| report), 1);
-            each_is_one(metered.total, expected)?;
-        }
-        Ok(Measurement::of("mpps", delivered as f64 / (after.elapsed - before.elapsed).as_secs_f64() / 1e6))
+/// Reads the file once, from the start of the instance to its end, as a user's run does.
+fn read<H: Handler>(
+    traffic: &Traffic,
+    cpus: &[usize],
+    balances: bool,
+    make: impl Fn() -> H + Send + Sync + 'static,
+) -> Result<(Measurement, Outcome<H::Report>), LabError> {
+    let made = traffic.get()?;
+    let input = steerage_capture::open(&made.file.path).map_err(|error| LabError::set_up("the capture", error))?;
+    let mask: CpuMask = cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
+    let builder = Builder::new().cpus(mask.clone()).rps_cpus(mask);
+    let builder = if balances { builder.policy(Balance::new()) } else { builder.policy(Hash) };
+    let instance = builder.input_on(input, &[CpuId(cpus[0] as u16)], None).build(move |_| make())?;
+    let start = Instant::now();
+    let running = Instance::start(instance)?;
+    let outcome = running.join();
+    let time = start.elapsed();
+    if !outcome.failed.is_empty() {
+        return Err(LabError::Panicked);
     }
+    let delivered = outcome.snapshot.delivered();
+    none_lost(delivered, traffic.packets.into())?;
+    Ok((mpps(delivered, time), outcome))
 }

@@ -11,11 +11,15 @@ use steerage::{
     Batch, Cpu, DeviceError, Handler, Input, LinkType,
     device::{Capabilities, Completions, Filled, Page, Polled, RxQueue},
     flow::FlowHash,
-    limits::HEADROOM,
+    limits::{HEADROOM, POLL_BUDGET},
 };
 
 /// The number of posted pages: a large ring, as in the measurement of build_skb.
 pub const RING: usize = 4096;
+
+/// More entries than an instance of two CPUs has pages for this device. The numbers of the pages
+/// follow each other.
+const METADATA: usize = 4 * RING;
 
 /// The longest frame.
 pub const FRAME_BYTES_MAX: usize = 1514;
@@ -23,9 +27,13 @@ pub const FRAME_BYTES_MAX: usize = 1514;
 /// When a packet's metadata is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metadata {
-    /// The metadata is created when the receiving CPU posts the page, in separate memory.
+    /// The metadata is allocated and cleared when the receiving CPU posts the page, as drivers did
+    /// before `build_skb`.
     Early,
-    /// The metadata is created when a CPU handles the packet, on the stack of that CPU.
+    /// The metadata is allocated and cleared when a CPU handles the packet, as `build_skb` does.
+    Built,
+    /// The metadata is created when a CPU handles the packet, on the stack of that CPU, as steerage
+    /// does. Only the fields are written.
     Late,
 }
 
@@ -35,6 +43,22 @@ pub enum Metadata {
 #[derive(Debug, Default)]
 struct Allocated([AtomicU64; 24]);
 
+impl Allocated {
+    fn clear(&self) {
+        self.0.iter().for_each(|word| word.store(0, Relaxed));
+    }
+
+    /// Writes a field of each cache line and one more.
+    fn fill_in(&self, len: usize, number: u32) {
+        let known = [len as u64, len as u64, 1, u64::from(number)];
+        self.0.iter().step_by(6).zip(known).for_each(|(word, known)| word.store(known, Relaxed));
+    }
+
+    fn read(&self) -> u64 {
+        self.0.iter().step_by(6).fold(0, |sum: u64, word| sum.wrapping_add(word.load(Relaxed)))
+    }
+}
+
 #[derive(Debug)]
 struct Built {
     len: u64,
@@ -43,17 +67,26 @@ struct Built {
     hash: FlowHash,
 }
 
-/// The allocated metadata, one entry for each page.
-#[derive(Debug)]
-pub struct Slab(Box<[Allocated]>);
+type Slab = Arc<[Allocated]>;
 
-impl Slab {
-    fn new(pages: usize) -> Arc<Self> {
-        Arc::new(Self((0..pages.next_power_of_two()).map(|_| Allocated::default()).collect()))
+/// An allocator of metadata for one CPU, which gives out the metadata that was freed last.
+#[derive(Debug)]
+struct Allocator {
+    slab: Slab,
+    free: Vec<u32>,
+}
+
+impl Allocator {
+    fn new(count: usize) -> Self {
+        let slab = (0..count).map(|_| Allocated::default()).collect();
+        Self { slab, free: (0..count as u32).rev().collect() }
     }
 
-    fn place(&self, number: u32) -> &Allocated {
-        &self.0[number as usize & (self.0.len() - 1)]
+    /// Allocates and clears metadata.
+    fn allocate(&mut self) -> u32 {
+        let number = self.free.pop().expect("as much metadata as pages");
+        self.slab[number as usize].clear();
+        number
     }
 }
 
@@ -77,12 +110,12 @@ pub struct NicOptions {
 impl NicOptions {
     /// The device, and the function that creates the matching handler.
     pub fn input(self) -> (Input, impl Fn() -> Reads + Send + Sync + 'static) {
-        // The slab covers all pages that an instance of two CPUs maps for this device. More entries
-        // do no harm.
-        let slab = (self.metadata == Metadata::Early).then(|| Slab::new(4 * RING));
+        let early = (self.metadata == Metadata::Early).then(|| Allocator::new(METADATA));
+        let slab = early.as_ref().map(|early| Arc::clone(&early.slab));
         let queue = Nic {
             options: self,
-            slab: slab.clone(),
+            early,
+            metadata_of: vec![None; METADATA],
             ring: Vec::with_capacity(RING),
             at: 0,
             sent: 0,
@@ -90,13 +123,19 @@ impl NicOptions {
             since: None,
         };
         let input = Input::new("nic", "bench", vec![Box::new(queue)]);
-        (input, move || Reads { slab: slab.clone(), sum: 0 })
+        (input, move || Reads {
+            slab: slab.clone(),
+            built: (self.metadata == Metadata::Built).then(|| Allocator::new(POLL_BUDGET)),
+            sum: 0,
+        })
     }
 }
 
 struct Nic {
     options: NicOptions,
-    slab: Option<Arc<Slab>>,
+    early: Option<Allocator>,
+    /// The metadata of each posted page, by the number of the page.
+    metadata_of: Vec<Option<u32>>,
     ring: Vec<Option<Page>>,
     at: usize,
     sent: u64,
@@ -105,9 +144,13 @@ struct Nic {
 }
 
 impl Nic {
-    fn post(slab: Option<&Slab>, page: Page) -> Option<Page> {
-        if let Some(slab) = slab {
-            slab.place(page.number()).0.iter().for_each(|word| word.store(0, Relaxed));
+    /// Posts a page. The metadata of the packet that the page had before is freed only now, by the
+    /// CPU that allocated it.
+    fn post(&mut self, page: Page) -> Option<Page> {
+        if let Some(early) = &mut self.early {
+            let metadata = &mut self.metadata_of[page.number() as usize % METADATA];
+            early.free.extend(metadata.take());
+            *metadata = Some(early.allocate());
         }
         Some(page)
     }
@@ -142,14 +185,14 @@ impl RxQueue for Nic {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        let slab = self.slab.clone();
         let begins = self.ring.is_empty();
         while self.ring.len() < RING {
             let mut page = out.take_page().expect("as many pages as were asked for");
             // Touch the memory first. Without this step, the first frames would wait for the kernel
             // to provide memory, which never happens on a network card.
             out.page_mut(&mut page).fill(0);
-            self.ring.push(Self::post(slab.as_deref(), page));
+            let posted = self.post(page);
+            self.ring.push(posted);
         }
         if begins {
             // Frames arrive only after the ring is filled.
@@ -160,15 +203,16 @@ impl RxQueue for Nic {
             let mut page = self.ring[self.at].take().expect("a ring without holes");
             let number = page.number();
             self.write(&mut out.page_mut(&mut page)[HEADROOM..]);
-            if let Some(Allocated(words)) = slab.as_ref().map(|slab| slab.place(number)) {
-                let known = [len as u64, len as u64, 1, u64::from(number)];
-                words.iter().step_by(6).zip(known).for_each(|(word, known)| word.store(known, Relaxed));
-            }
-            // With one target, the hash does not choose the CPU, so the hash can carry the index of
+            // With one target, the hash does not choose the CPU, so the hash can carry the number of
             // the metadata.
-            let posted = out.rx_finish(page, HEADROOM, Filled::whole(len).with_hash(Some(FlowHash(number))));
+            let metadata = self.early.as_ref().zip(self.metadata_of[number as usize % METADATA]);
+            let hash = metadata.map_or(number, |(early, metadata)| {
+                early.slab[metadata as usize].fill_in(len, number);
+                metadata
+            });
+            let posted = out.rx_finish(page, HEADROOM, Filled::whole(len).with_hash(Some(FlowHash(hash))));
             let other = posted.number() != number;
-            self.ring[self.at] = if other { Self::post(slab.as_deref(), posted) } else { Some(posted) };
+            self.ring[self.at] = if other { self.post(posted) } else { Some(posted) };
             self.at = (self.at + 1) % RING;
             self.sent += 1;
         }
@@ -183,7 +227,8 @@ impl RxQueue for Nic {
 /// Reads a packet's header and its metadata.
 #[derive(Debug)]
 pub struct Reads {
-    slab: Option<Arc<Slab>>,
+    slab: Option<Slab>,
+    built: Option<Allocator>,
     sum: u64,
 }
 
@@ -194,14 +239,17 @@ impl Handler for Reads {
     fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
         for packet in batch.iter_mut() {
             let hash = packet.flow_hash();
-            let known = match &self.slab {
-                Some(slab) => slab
-                    .place(hash.0)
-                    .0
-                    .iter()
-                    .step_by(6)
-                    .fold(0, |sum: u64, word| sum.wrapping_add(word.load(Relaxed))),
-                None => {
+            let known = match (&self.slab, &mut self.built) {
+                (Some(slab), _) => slab[hash.0 as usize].read(),
+                (None, Some(allocator)) => {
+                    let number = allocator.allocate();
+                    let metadata = &allocator.slab[number as usize];
+                    metadata.fill_in(packet.received().data.len(), hash.0);
+                    let known = metadata.read();
+                    allocator.free.push(number);
+                    known
+                }
+                (None, None) => {
                     let received = packet.received();
                     let (len, wire_len) = (received.data.len() as u64, received.wire_len as u64);
                     let built = black_box(Built { len, wire_len, link: received.link, hash });
@@ -238,6 +286,16 @@ mod tests {
         fn finish(self, _: &mut Cpu) -> u64 {
             self.0
         }
+    }
+
+    #[test]
+    fn metadata_is_the_same_whenever_it_is_made() {
+        let sum = |metadata| {
+            let options = NicOptions { frame_bytes: 64, frames: 20_000, metadata, rate: None, at_once: 1 };
+            let (input, make) = options.input();
+            run_alone_at_rate(0, Builder::new(), input, 20_000, make).unwrap().1
+        };
+        assert!([Metadata::Early, Metadata::Built].map(sum).iter().all(|sum| *sum > 0));
     }
 
     #[test]

@@ -21,27 +21,33 @@ const DEVICE_RING: u64 = 4096;
 /// The bytes of a frame that contain the time at which it was due.
 const STAMP: std::ops::Range<usize> = 42..50;
 
-/// UDP flows at a steady rate. Each frame contains the time at which it was due.
+/// The times at which the frames of a queue are due.
 #[derive(Debug)]
-pub struct Paced {
+pub struct Pace {
     /// The nanoseconds between frames. With 0, the source delivers as many frames as the path
     /// requests.
     gap: f64,
     next: f64,
-    rng: Rng,
-    frame: [u8; FRAME_BYTES],
 }
 
-impl Paced {
-    /// A source of this many packets per second, independent of the path's speed. Without a rate,
-    /// the source delivers as many packets as the path takes.
-    pub fn input(per_second: Option<f64>) -> Input {
-        let gap = per_second.map_or(0.0, |rate| 1e9 / rate);
-        let queue = Self { gap, next: 0.0, rng: Rng::with_seed(1), frame: udp4() };
-        Input::new("paced", "bench", vec![Box::new(queue)])
+impl Pace {
+    /// A pace of this many frames per second, independent of the path's speed. Without a rate, the
+    /// source delivers as many frames as the path takes.
+    pub fn new(per_second: Option<f64>) -> Self {
+        Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0 }
     }
 
-    fn due(&mut self, out: &mut Completions<'_>, budget: usize) -> usize {
+    /// Whether frames wait until the path takes them.
+    pub fn can_wait(&self) -> bool {
+        self.gap == 0.0
+    }
+
+    /// The number of frames that are due, at most `budget`. Frames for which the ring of the device
+    /// has no room are lost.
+    pub fn due(&mut self, out: &mut Completions<'_>, budget: usize) -> usize {
+        if self.can_wait() {
+            return budget;
+        }
         let now = out.now().as_nanos() as f64;
         if self.next == 0.0 {
             self.next = now;
@@ -53,32 +59,68 @@ impl Paced {
         }
         budget.min(due as usize)
     }
+
+    /// The time at which the next frame is due, in nanoseconds. The frame is taken.
+    #[inline(always)]
+    pub fn take(&mut self) -> u64 {
+        let due = self.next as u64;
+        self.next += self.gap;
+        due
+    }
+
+    /// When the queue should be polled again, after a poll that delivered `count` of `budget`
+    /// frames.
+    pub fn polled(&self, count: usize, budget: usize) -> Polled {
+        match self.can_wait() || count == budget {
+            true => Polled::More,
+            false => Polled::NotBefore(Timestamp::from_nanos(self.next as u64)),
+        }
+    }
+}
+
+/// UDP flows at a steady rate. Each frame contains the time at which it was due.
+#[derive(Debug)]
+pub struct Paced {
+    pace: Pace,
+    rng: Rng,
+    frame: [u8; FRAME_BYTES],
+}
+
+impl Paced {
+    /// A source of this many packets per second, or of as many as the path takes.
+    pub fn input(per_second: Option<f64>) -> Input {
+        Self::input_of_queues(per_second, 1)
+    }
+
+    /// A source with this many queues, which share the rate.
+    pub fn input_of_queues(per_second: Option<f64>, queues: usize) -> Input {
+        let pace = || Pace::new(per_second.map(|rate| rate / queues as f64));
+        let queue =
+            |seed| Box::new(Self { pace: pace(), rng: Rng::with_seed(seed), frame: udp4() }) as Box<dyn RxQueue>;
+        Input::new("paced", "bench", (1..=queues as u64).map(queue).collect())
+    }
 }
 
 impl RxQueue for Paced {
     fn capabilities(&self) -> Capabilities {
         let mut can = Capabilities::pages(FRAME_BYTES);
-        can.can_wait = self.gap == 0.0;
+        can.can_wait = self.pace.can_wait();
         can
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        let count = if self.gap > 0.0 { self.due(out, budget) } else { budget };
-        let Self { gap, next, rng, frame: template } = self;
+        let count = self.pace.due(out, budget);
+        let Self { pace, rng, frame: template } = self;
         out.fill(count, |page| {
             let flow = rng.u32(..FLOWS);
             let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
             *frame = *template;
             frame[26..30].copy_from_slice(&(0x0a00_0000 + flow).to_be_bytes());
-            frame[STAMP].copy_from_slice(&(*next as u64).to_le_bytes());
-            *next += *gap;
+            frame[STAMP].copy_from_slice(&pace.take().to_le_bytes());
             Some(Filled::whole(FRAME_BYTES))
         });
         out.prefetch_pages(budget);
-        if self.gap > 0.0 && count < budget {
-            return Ok(Polled::NotBefore(Timestamp::from_nanos(self.next as u64)));
-        }
-        Ok(Polled::More)
+        Ok(self.pace.polled(count, budget))
     }
 }
 

@@ -4,7 +4,7 @@
 mod path;
 
 use std::hint::black_box;
-use std::sync::{Barrier, mpsc};
+use std::sync::{Arc, Barrier, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,9 @@ const POLLS_OF_BURST: usize = 15;
 
 const FRAME_BYTES: usize = 1500;
 
+/// The number of queues of each sending machine in the published measurement.
+const PUBLISHED_QUEUES: usize = 32;
+
 const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
 
 const MANY_QUEUES: [u32; 3] = [8, 32, 64];
@@ -48,7 +51,7 @@ const CONTROL: &str = "control, off as well";
 type Queue = (PageLoop, Consumer);
 
 pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
-    vec![pages(settings), frames(settings), sizes(settings), whole_path(settings)]
+    vec![pages(settings), frames(settings), sizes(settings), whole_path(settings), at_one_rate(settings)]
 }
 
 fn whole_path(settings: &Settings) -> Experiment {
@@ -59,9 +62,39 @@ fn whole_path(settings: &Settings) -> Experiment {
     for queues in settings.points(&MANY_QUEUES) {
         for (name, lpc_pages) in LPC_PAGES.into_iter().chain([(CONTROL, 0)]) {
             let on = settings.cpus.clone();
-            let run = move || path::once(&on, queues as usize, lpc_pages, warm_up, time);
+            let run = move || {
+                let path = path::once(&on, queues as usize, lpc_pages, None, (warm_up, time))?;
+                Ok(Measurement::of("cpu_ns", path.cpu_ns).and("mpps", path.per_second / 1e6))
+            };
             experiment.case(name, Some(queues.into()), count.max(2), run);
         }
+    }
+    experiment
+}
+
+/// The published form: a rate at which the CPUs are busy all the time without the cache, and the
+/// CPU use with the cache at the same rate. The rate is found anew in each round.
+fn at_one_rate(settings: &Settings) -> Experiment {
+    let mut experiment = Experiment::new("page-cache-rate", 5, settings);
+    let times = (settings.warm_up / 4, settings.measured);
+    experiment.takes(times.0 + times.1);
+    let rate_of_round = Arc::new(Mutex::new(None));
+    for (name, lpc_pages) in [CACHES[1], CACHES[0], (CONTROL, 0)] {
+        let (on, rate_of_round) = (settings.cpus.clone(), Arc::clone(&rate_of_round));
+        experiment.case(name, None, on.len().max(2), move || {
+            let run = |rate| path::once(&on, PUBLISHED_QUEUES, lpc_pages, rate, times);
+            let mut known = rate_of_round.lock().unwrap_or_else(PoisonError::into_inner);
+            if name == CACHES[1].0 {
+                *known = Some(run(None)?.per_second);
+            }
+            let rate = known.ok_or_else(|| LabError::set_up("the rate", "the run without the cache failed"))?;
+            let path = run(Some(rate))?;
+            let gigabits = |per_second: f64| per_second * (8 * FRAME_BYTES) as f64 / 1e9;
+            Ok(Measurement::of("gbit", gigabits(path.per_second))
+                .and("offered_gbit", gigabits(rate))
+                .and("cpu_percent", path.cpu_percent)
+                .and("lost_percent", path.lost_percent))
+        });
     }
     experiment
 }
@@ -344,7 +377,7 @@ mod tests {
     #[test]
     fn all_numbers_of_queues_and_sizes_are_there() {
         let quick = Settings { ends_only: false, ..Settings::quick(vec![0, 1]) };
-        let [pages, frames, sizes, path] = &plan(&quick)[..] else { panic!("four parts") };
+        let [pages, frames, sizes, path, _rate] = &plan(&quick)[..] else { panic!("five parts") };
         let points = |experiment: &Experiment, series: &str| {
             let of = experiment.cases.iter().filter(|case| case.series == series);
             of.filter_map(|case| case.x).collect::<Vec<_>>()

@@ -47,6 +47,8 @@ const HASH: &str = "hash";
 struct Run {
     way: Way,
     cpus: Vec<usize>,
+    /// The number of queues, which the first CPUs receive, one queue each.
+    queues: usize,
     warm_up: Duration,
     measured: Duration,
 }
@@ -64,7 +66,7 @@ impl Run {
     fn new(way: Way, cpus: usize, settings: &Settings) -> Self {
         let cpus = settings.cpus[..cpus.min(settings.cpus.len())].to_vec();
         let warm_up = settings.warm_up_of(way == Way::Balance);
-        Self { way, cpus, warm_up, measured: settings.measured }
+        Self { way, cpus, queues: 1, warm_up, measured: settings.measured }
     }
 
     fn takes(&self) -> Duration {
@@ -75,13 +77,14 @@ impl Run {
     /// packets arrive as fast as the path takes them.
     fn once(&self, work: Duration, per_second: Option<f64>) -> Result<Measured, LabError> {
         let cpus: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
-        let rx = CpuId(self.cpus[0] as u16);
+        let rx: Vec<CpuId> = self.cpus[..self.queues].iter().map(|cpu| CpuId(*cpu as u16)).collect();
         let mask = match self.way {
             Way::Inline => CpuMask::new(),
             Way::Worker => self.cpus[1..2].iter().map(|cpu| CpuId(*cpu as u16)).collect(),
             Way::Hash | Way::Balance => cpus.clone(),
         };
-        let builder = Builder::new().cpus(cpus).rps_cpus(mask).input_on(Paced::input(per_second), &[rx], None);
+        let input = Paced::input_of_queues(per_second, self.queues);
+        let builder = Builder::new().cpus(cpus).rps_cpus(mask).input_on(input, &rx, None);
         let builder = if self.way == Way::Balance { builder.policy(Balance::new()) } else { builder.policy(Hash) };
         let (rounds, records_delays) = (spin_rounds(work), per_second.is_some());
         let running = builder.build(move |_| SpinHandler::new(rounds, records_delays)).and_then(Instance::start)?;
@@ -136,7 +139,7 @@ fn ways(cpus: usize) -> Vec<(String, Way, usize)> {
 }
 
 pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
-    vec![throughput(settings), by_cpus(settings)]
+    vec![throughput(settings), by_cpus(settings), by_queues(settings)]
 }
 
 fn mask_sizes(cpus: usize) -> Vec<usize> {
@@ -157,6 +160,33 @@ fn by_cpus(settings: &Settings) -> Experiment {
                 Ok(measurement.and("cpus", measured.cpus).and("busy_ns", measured.busy))
             });
         }
+    }
+    experiment
+}
+
+/// A quarter of the CPUs receives, as in the published measurement with 4 queues and 16 CPUs; or one
+/// CPU, if there are fewer than 8.
+fn fewer_queues(cpus: usize) -> usize {
+    (cpus / 4).max(1)
+}
+
+/// More queues without steering, beside fewer queues with steering.
+fn by_queues(settings: &Settings) -> Experiment {
+    let (all, mut experiment) = (settings.cpus.len(), Experiment::new("rps-queues", 5, settings));
+    let fewer = fewer_queues(all);
+    for (name, way, queues) in [
+        ("fewer queues, no steering", Way::Inline, fewer),
+        ("more queues, no steering", Way::Inline, 2 * fewer),
+        ("fewer queues, hash", Way::Hash, fewer),
+        ("fewer queues, balance", Way::Balance, fewer),
+    ] {
+        let cpus = if way == Way::Inline { queues } else { all.max(2) };
+        let run = Run { queues, ..Run::new(way, cpus, settings) };
+        experiment.takes(run.takes());
+        experiment.case(name, Some(all as f64), cpus, move || {
+            let measured = run.once(SPEED_UP_COST, None)?;
+            Ok(Measurement::of("mpps", measured.per_second / 1e6).and("cpus", measured.cpus))
+        });
     }
     experiment
 }
@@ -213,6 +243,11 @@ mod tests {
         let small = ["2 CPUs, hash", "balance, 2 CPUs", "4 CPUs, hash", "balance, 4 CPUs"];
         assert_eq!(names, [&[INLINE, WORKER][..], &small, &[ALL, BALANCE]].concat());
         assert_eq!(ways(2).len(), 4);
+    }
+
+    #[test]
+    fn as_many_queues_as_published() {
+        assert_eq!([1, 2, 4, 8, 16].map(fewer_queues), [1, 1, 1, 2, 4]);
     }
 
     #[test]

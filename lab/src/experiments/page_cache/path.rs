@@ -12,41 +12,64 @@ use steerage::{
 use super::FRAME_BYTES;
 use crate::error::LabError;
 use crate::frames::{self, FLOWS, udp4};
-use crate::measurement::Measurement;
+use crate::load::Pace;
 use crate::runs::ReadsHeaders;
 
-/// An endless source of frames of 1,500 bytes. Only the first 64 bytes of a frame are written,
-/// which is the part that a packet function reads. The DMA of a real card does not take the rest
-/// through the CPU's caches.
-struct Frames(Rng, [u8; frames::FRAME_BYTES]);
+/// A source of frames of 1,500 bytes. Only the first 64 bytes of a frame are written, which is the
+/// part that a packet function reads. The DMA of a real card does not take the rest through the
+/// CPU's caches.
+struct Frames {
+    pace: Pace,
+    rng: Rng,
+    frame: [u8; frames::FRAME_BYTES],
+}
 
 impl RxQueue for Frames {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::pages(FRAME_BYTES).can_wait()
+        let mut can = Capabilities::pages(FRAME_BYTES);
+        can.can_wait = self.pace.can_wait();
+        can
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        out.fill(budget, |page| {
+        let count = self.pace.due(out, budget);
+        let Self { pace, rng, frame: template } = self;
+        out.fill(count, |page| {
             let frame: &mut [u8; frames::FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
-            *frame = self.1;
-            frame[26..30].copy_from_slice(&(0x0a00_0000 + self.0.u32(..FLOWS)).to_be_bytes());
+            *frame = *template;
+            frame[26..30].copy_from_slice(&(0x0a00_0000 + rng.u32(..FLOWS)).to_be_bytes());
+            pace.take();
             Some(Filled::whole(FRAME_BYTES))
         });
         out.prefetch_pages(budget);
-        Ok(Polled::More)
+        Ok(self.pace.polled(count, budget))
     }
 }
 
+/// What one run measured.
+pub(super) struct Path {
+    /// The busy time of all CPUs per packet, in nanoseconds.
+    pub(super) cpu_ns: f64,
+    /// The packets handled per second.
+    pub(super) per_second: f64,
+    /// The part of the time in which the CPUs worked.
+    pub(super) cpu_percent: f64,
+    pub(super) lost_percent: f64,
+}
+
+/// Runs `queues` queues on these CPUs. Frames come at this rate per second, or as fast as the path
+/// takes them.
 pub(super) fn once(
     on: &[usize],
     queues: usize,
     lpc_pages: usize,
-    warm_up: Duration,
-    time: Duration,
-) -> Result<Measurement, LabError> {
+    rate: Option<f64>,
+    (warm_up, time): (Duration, Duration),
+) -> Result<Path, LabError> {
     let cpus: CpuMask = on.iter().map(|cpu| CpuId(*cpu as u16)).collect();
     let rx: Vec<CpuId> = on.iter().cycle().take(queues).map(|cpu| CpuId(*cpu as u16)).collect();
-    let queue = |seed| Box::new(Frames(Rng::with_seed(seed), udp4())) as Box<dyn RxQueue>;
+    let pace = || Pace::new(rate.map(|rate| rate / queues as f64));
+    let queue = |seed| Box::new(Frames { pace: pace(), rng: Rng::with_seed(seed), frame: udp4() }) as Box<dyn RxQueue>;
     let all = (0..queues as u64).map(queue).collect();
     let builder = Builder::new().cpus(cpus.clone()).rps_cpus(cpus).policy(Hash).lpc_pages(lpc_pages);
     let builder = builder.input_on(Input::new("frames", "bench", all), &rx, None);
@@ -61,7 +84,14 @@ pub(super) fn once(
         return Err(LabError::Panicked);
     }
     let busy = |snapshot: &steerage::Snapshot| snapshot.cpus.iter().map(|cpu| cpu.busy).sum::<Duration>();
-    let (packets, busy) = ((after.delivered() - before.delivered()) as f64, busy(&after).saturating_sub(busy(&before)));
-    let took = after.elapsed.saturating_sub(before.elapsed).as_secs_f64();
-    Ok(Measurement::of("cpu_ns", busy.as_nanos() as f64 / packets.max(1.0)).and("mpps", packets / took / 1e6))
+    let packets = (after.delivered() - before.delivered()) as f64;
+    let lost = (after.dropped().total() - before.dropped().total()) as f64;
+    let busy = busy(&after).saturating_sub(busy(&before));
+    let took = after.elapsed.saturating_sub(before.elapsed);
+    Ok(Path {
+        cpu_ns: busy.as_nanos() as f64 / packets.max(1.0),
+        per_second: packets / took.as_secs_f64(),
+        cpu_percent: 100.0 * busy.as_secs_f64() / (took.as_secs_f64() * on.len() as f64),
+        lost_percent: 100.0 * lost / (packets + lost).max(1.0),
+    })
 }

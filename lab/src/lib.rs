@@ -5,9 +5,10 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `error`, `measurement`, `histogram` | why a run failed; what a run measured |
+//! | `capacity` | the highest rate that a path keeps up with |
 //! | `placement` | pins threads, and measures how far CPUs are apart |
 //! | `bare` | the least that handing a frame to another CPU takes; all `unsafe` of this crate |
-//! | `frames`, `capture`, `nic`, `router`, `load` | the devices and packet functions that are measured |
+//! | `frames`, `load`, `capture`, `nic`, `router` | the devices and packet functions that are measured |
 //! | `runs` | one run on one or two CPUs |
 //! | `experiment` | an experiment: its settings, its cases |
 //! | `respond`, `host` | a host that answers packets, and the command around it |
@@ -18,6 +19,7 @@
 
 #[allow(unsafe_code, reason = "it hands memory over between two threads, as the path itself does")]
 pub mod bare;
+pub mod capacity;
 pub mod capture;
 pub mod error;
 pub mod experiment;

@@ -28,13 +28,15 @@ pub struct Pace {
     /// requests.
     gap: f64,
     next: f64,
+    /// The number of frames for which the ring of the device had no room.
+    pub lost: u64,
 }
 
 impl Pace {
     /// A pace of this many frames per second, independent of the path's speed. Without a rate, the
     /// source delivers as many frames as the path takes.
     pub fn new(per_second: Option<f64>) -> Self {
-        Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0 }
+        Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, lost: 0 }
     }
 
     /// Whether frames wait until the path takes them.
@@ -55,6 +57,7 @@ impl Pace {
         let due = ((now - self.next) / self.gap) as u64;
         if due > DEVICE_RING {
             out.lost(due - DEVICE_RING);
+            self.lost += due - DEVICE_RING;
             self.next += (due - DEVICE_RING) as f64 * self.gap;
         }
         budget.min(due as usize)

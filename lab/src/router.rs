@@ -12,6 +12,7 @@ use steerage::{
 use steerage_router::{Forwarding, Hop, Interface, Neighbour, Neighbours, Routes, Table, Target};
 
 use crate::error::LabError;
+use crate::load::Pace;
 
 const FRAME_BYTES: usize = 64;
 /// The number of networks, each with 256 addresses, which are reached through `ROUTERS` next
@@ -21,7 +22,10 @@ const ROUTERS: u8 = 16;
 
 /// UDP packets from 65,536 sources, each to a random address.
 struct Packets {
-    left: u64,
+    pace: Pace,
+    /// The number of packets that come, and the number that came.
+    frames: u64,
+    sent: u64,
     rng: Rng,
     template: [u8; FRAME_BYTES],
 }
@@ -35,11 +39,14 @@ fn template() -> [u8; FRAME_BYTES] {
 
 impl RxQueue for Packets {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::pages(FRAME_BYTES).can_wait()
+        let mut can = Capabilities::pages(FRAME_BYTES);
+        can.can_wait = self.pace.can_wait();
+        can
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        let count = (budget as u64).min(self.left) as usize;
+        let due = self.pace.due(out, budget);
+        let count = (self.frames - self.sent).saturating_sub(self.pace.lost).min(due as u64) as usize;
         let filled = out.fill(count, |page| {
             let drawn = self.rng.u64(..);
             let (source, network, host) = (drawn as u16, ((drawn >> 16) as u32 % ROUTES) as u16, (drawn >> 40) as u8);
@@ -53,11 +60,13 @@ impl RxQueue for Packets {
             let words = [source, u16::from(frame[31]), u16::from_be_bytes([frame[32], frame[33]])];
             let sum: u32 = words.into_iter().map(u32::from).sum();
             frame[18..20].copy_from_slice(&(0xffff - (sum % 0xffff) as u16).to_be_bytes());
+            self.pace.take();
             Some(Filled::whole(FRAME_BYTES))
         });
         out.prefetch_pages(budget);
-        self.left -= filled as u64;
-        Ok(if self.left == 0 { Polled::Ended } else { Polled::More })
+        self.sent += filled as u64;
+        let came = self.sent + self.pace.lost;
+        Ok(if came >= self.frames { Polled::Ended } else { self.pace.polled(count, budget) })
     }
 }
 
@@ -111,13 +120,15 @@ fn table() -> Result<Table, LabError> {
 }
 
 /// Creates the router of one run, the device that delivers this number of packets, and the output.
+/// With a rate per second, packets come whether the path takes them or not.
 ///
 /// # Errors
 /// If the system cannot provide a socket for the router.
-pub fn router(packets: u64) -> Result<(Arc<Forwarding>, Input, Output), LabError> {
+pub fn router(packets: u64, rate: Option<f64>) -> Result<(Arc<Forwarding>, Input, Output), LabError> {
     let forwarding = Forwarding::new(vec![0]).map_err(|error| LabError::set_up("a socket for the router", error))?;
     forwarding.show(table()?);
-    let queue = Packets { left: packets, rng: Rng::with_seed(1), template: template() };
+    let queue =
+        Packets { pace: Pace::new(rate), frames: packets, sent: 0, rng: Rng::with_seed(1), template: template() };
     let input = Input::new("packets", "bench", vec![Box::new(queue)]);
     let output = Output::new("sink", "bench", |_| Ok(Box::new(Sink(0))));
     Ok((forwarding, input, output))

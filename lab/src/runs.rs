@@ -12,6 +12,7 @@ use steerage::{
 };
 
 use crate::bare;
+use crate::capacity::Loss;
 use crate::error::LabError;
 use crate::frames::FrameOptions;
 use crate::measurement::Measurement;
@@ -77,6 +78,12 @@ impl Times {
     /// If packets were lost.
     pub fn of_all(self, sent: u64) -> Result<Self, LabError> {
         none_lost(self.delivered, sent).map(|()| self)
+    }
+
+    /// What a run of `sent` packets at a fixed rate lost.
+    pub fn loss(&self, sent: u64) -> Loss {
+        let lost_percent = 100.0 * (1.0 - self.delivered as f64 / sent as f64);
+        Loss { lost_percent, cpu_percent: 100.0 * self.receive / self.whole }
     }
 
     /// The times as metrics: `mpps`, `receive_ns`, and `work_ns` if another CPU did the work.

@@ -1,18 +1,19 @@
 //! Compares lists of packets with single packets, each with and without a CPU that only collects
 //! packets.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use steerage::{Builder, limits::POLL_BUDGET};
 use steerage_router::Fate;
 
+use crate::capacity::{NONE_LOST, SEARCH_RUNS, frames_in, highest_rate, least_loss};
 use crate::error::LabError;
 use crate::experiment::{Experiment, Settings};
 use crate::frames::{FLOWS, FrameOptions, Mix};
 use crate::measurement::Measurement;
 use crate::router::router;
-use crate::runs::{CpuPair, ReadsHeaders, none_lost, run, run_alone};
+use crate::runs::{CpuPair, ReadsHeaders, Times, none_lost, run, run_alone, run_alone_at_rate};
 
 const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];
 
@@ -20,6 +21,14 @@ const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];
 /// frames.
 const NANOS: f64 = 60.0;
 const NANOS_A_LIST: f64 = 250.0;
+
+/// The rate per second from which searches begin: every machine forwards more.
+const RATE_MIN: f64 = 250_000.0;
+
+/// Without the hand-off, the published forwarder reached about 60 % of the sender's rate.
+const PUBLISHED_LOSS: f64 = 40.0;
+
+const ONE_CPU: &str = "one CPU";
 
 #[derive(Clone, Copy, Debug)]
 enum Work {
@@ -42,7 +51,38 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
             experiment.case(format!("{name}, a collector"), Some(list.into()), 2, collector);
         }
     }
-    vec![experiment]
+    vec![experiment, at_one_rate(settings)]
+}
+
+/// The published form: packets come at a rate of which one CPU forwards 60 %. The rate is found anew
+/// in each round.
+fn at_one_rate(settings: &Settings) -> Experiment {
+    let mut experiment = Experiment::new("handoff-rate", 5, settings);
+    let (on, time) = (settings.pair(), settings.measured / 8);
+    experiment.takes(time * SEARCH_RUNS);
+    let rate_of_round = Arc::new(Mutex::new(None));
+    for (name, collects, cpus) in [(ONE_CPU, false, 1), ("a collector", true, 2)] {
+        let rate_of_round = Arc::clone(&rate_of_round);
+        experiment.case(name, None, cpus, move || {
+            let run = |rate| {
+                let frames = frames_in(time, rate);
+                let (times, _) = forward(on, Builder::new(), collects, frames, Some(rate))?;
+                Ok(times.loss(frames))
+            };
+            let capacity = highest_rate(NONE_LOST, RATE_MIN, run)?;
+            let mut known = rate_of_round.lock().unwrap_or_else(PoisonError::into_inner);
+            if name == ONE_CPU {
+                *known = Some(highest_rate(PUBLISHED_LOSS, RATE_MIN, run)?);
+            }
+            let rate = known.ok_or_else(|| LabError::set_up("the rate", "the run on one CPU failed"))?;
+            let there = least_loss(rate, run)?;
+            Ok(Measurement::of("capacity_mpps", capacity / 1e6)
+                .and("offered_mpps", rate / 1e6)
+                .and("lost_percent", there.lost_percent)
+                .and("cpu_percent", there.cpu_percent))
+        });
+    }
+    experiment
 }
 
 fn once(on: CpuPair, work: Work, collects: bool, list: usize, frames: u64) -> Result<Measurement, LabError> {
@@ -56,17 +96,29 @@ fn once(on: CpuPair, work: Work, collects: bool, list: usize, frames: u64) -> Re
             }
         }
         Work::Forward => {
-            let (forwarding, input, output) = router(frames)?;
-            let (builder, ours) = (builder.output(output), Arc::clone(&forwarding));
-            let times = match collects {
-                true => run(on, builder, input, frames, 1, move || ours.handler())?,
-                false => run_alone(on.receive, builder, input, frames, move || ours.handler())?.0,
-            };
-            none_lost(forwarding.so_far().get(Fate::Forwarded), frames)?;
+            let (times, forwarded) = forward(on, builder, collects, frames, None)?;
+            none_lost(forwarded, frames)?;
             times
         }
     };
     Ok(times.of_all(frames)?.measurement())
+}
+
+/// Forwards, and returns the number of forwarded packets too.
+fn forward(
+    on: CpuPair,
+    builder: Builder,
+    collects: bool,
+    frames: u64,
+    rate: Option<f64>,
+) -> Result<(Times, u64), LabError> {
+    let (forwarding, input, output) = router(frames, rate)?;
+    let (builder, ours) = (builder.output(output), Arc::clone(&forwarding));
+    let times = match collects {
+        true => run(on, builder, input, frames, 1, move || ours.handler())?,
+        false => run_alone_at_rate(on.receive, builder, input, frames, move || ours.handler())?.0,
+    };
+    Ok((times, forwarding.so_far().get(Fate::Forwarded)))
 }
 
 #[cfg(test)]

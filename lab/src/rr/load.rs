@@ -81,6 +81,7 @@ impl Measured {
         all.and("max_us", micros(self.latency.max()))
             .and("client_cpus", self.process_cpus)
             .and("cpus", self.machine_cpus.unwrap_or(f64::NAN))
+            .and("cpu_us", 1e6 * self.machine_cpus.unwrap_or(f64::NAN) / per_second)
             .and("lost", self.lost as f64)
             .and("broken", self.broken as f64)
     }

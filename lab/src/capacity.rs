@@ -1,0 +1,101 @@
+//! The highest rate of packets that a path keeps up with, found by bisection.
+
+use std::time::Duration;
+
+use crate::error::LabError;
+
+/// As good as no loss, in percent: the published loss with `build_skb`.
+pub const NONE_LOST: f64 = 0.1;
+
+/// The number of doublings, after which no CPU keeps up with the rate.
+const DOUBLINGS: u32 = 9;
+
+/// The number of halvings of the search: the rate is exact to within 2 %.
+const HALVINGS: u32 = 6;
+
+/// The number of runs at each rate. The run with the least loss counts, because other programs can
+/// only add losses.
+const TRIES: u32 = 3;
+
+/// The approximate number of runs of a search.
+pub const SEARCH_RUNS: u32 = 2 * (HALVINGS + DOUBLINGS / 2);
+
+/// What a run at a rate lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss {
+    /// The part of the packets that was lost.
+    pub lost_percent: f64,
+    /// The part of the time in which the receiving CPU worked.
+    pub cpu_percent: f64,
+}
+
+/// The number of frames that come in this time at this rate per second.
+pub fn frames_in(time: Duration, rate: f64) -> u64 {
+    ((time.as_secs_f64() * rate) as u64).max(1)
+}
+
+/// The run with the least loss at this rate.
+///
+/// # Errors
+/// The error of a run.
+pub fn least_loss(rate: f64, run: impl Fn(f64) -> Result<Loss, LabError>) -> Result<Loss, LabError> {
+    let mut least = run(rate)?;
+    for _ in 1..TRIES {
+        if least.lost_percent <= NONE_LOST {
+            break;
+        }
+        let again = run(rate)?;
+        least = if again.lost_percent < least.lost_percent { again } else { least };
+    }
+    Ok(least)
+}
+
+/// The highest rate per second at which at most `most_lost` percent are lost. The search begins at
+/// `from`.
+///
+/// # Errors
+/// The error of a run.
+pub fn highest_rate(most_lost: f64, from: f64, run: impl Fn(f64) -> Result<Loss, LabError>) -> Result<f64, LabError> {
+    let keeps_up = |rate| least_loss(rate, &run).map(|loss| loss.lost_percent <= most_lost);
+    let (mut low, mut high) = (0.0, from);
+    for _ in 0..DOUBLINGS {
+        if !keeps_up(high)? {
+            break;
+        }
+        (low, high) = (high, 2.0 * high);
+    }
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        if keeps_up(middle)? { low = middle } else { high = middle }
+    }
+    Ok(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_found_between_its_doubles() {
+        let at = |capacity: f64| {
+            move |rate: f64| Ok(Loss { lost_percent: 100.0 * (1.0 - (capacity / rate).min(1.0)), cpu_percent: 0.0 })
+        };
+        for capacity in [1.6e6, 30e6, 200e6] {
+            let found = highest_rate(NONE_LOST, 1e6, at(capacity)).unwrap();
+            assert!((found / capacity - 1.0).abs() < 0.02, "{found} for {capacity}");
+            let found = highest_rate(15.0, 1e6, at(capacity)).unwrap();
+            assert!((found / capacity * 0.85 - 1.0).abs() < 0.02, "{found} for {capacity}");
+        }
+    }
+
+    #[test]
+    fn a_disturbed_run_does_not_count() {
+        let runs = std::cell::Cell::new(0);
+        let run = |_| {
+            runs.set(runs.get() + 1);
+            Ok(Loss { lost_percent: if runs.get() % 2 == 1 { 30.0 } else { 0.0 }, cpu_percent: 0.0 })
+        };
+        assert_eq!(least_loss(1.0, run).unwrap().lost_percent, 0.0);
+        assert_eq!(runs.get(), 2);
+    }
+}

@@ -28,9 +28,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use steerage::{Affinity, DeviceError, Input, device::RxQueue};
+use steerage::{DeviceError, Input, device::RxQueue};
 
-use crate::device_hash::{self, DeviceHash, HashedBy};
+use crate::device_hash::{self, DeviceHash};
 use crate::interface_name;
 use crate::options::setters;
 use interface::Interface;
@@ -245,11 +245,8 @@ impl AfPacketOptions {
                 .advise("leave the filter out"));
         }
         let hashed_by = device_hash::hashed_by(&self.interface, self.device_hash);
-        let hash = match self.device_hash {
-            DeviceHash::IfSafe if hashed_by == HashedBy::Kernel => Some(Affinity::OneDirection),
-            DeviceHash::Always => Some(Affinity::BothDirections),
-            DeviceHash::Never | DeviceHash::IfSafe => None,
-        };
+        let direction = self.direction_on(&interface);
+        let hash = self.device_hash.of_af_packet(hashed_by, direction == Direction::In);
         let offloads = (self.finish_checksums || self.offloads) && !interface.cooked;
         let mut shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
         if self.offloads {
@@ -272,7 +269,6 @@ impl AfPacketOptions {
         for socket in &sockets {
             rings.push(self.listen(socket, &interface, shape, &mut group)?);
         }
-        let direction = self.direction_on(&interface);
         let snaplen = self.snaplen.map(|bytes| bytes.clamp(1, SNAPLEN_MAX) as u32);
         let program = program::program(direction, self.filter.as_ref(), snaplen);
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::with_capacity(queues);

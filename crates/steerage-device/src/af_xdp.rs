@@ -31,9 +31,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steerage::{Affinity, DeviceError, Input, device::RxQueue};
+use steerage::{DeviceError, Input, device::RxQueue};
 
-use crate::device_hash::{self, DeviceHash, HashedBy};
+use crate::device_hash::{self, DeviceHash};
 use crate::options::setters;
 use attach::attach;
 use device::Device;
@@ -198,12 +198,7 @@ impl AfXdpOptions {
             return Err(self.error("receive from a queue that is not there", cause).advise("`ethtool -l` shows them"));
         }
         let hashed_by = device_hash::hashed_by(&self.interface, self.device_hash);
-        let is_random = matches!(hashed_by, HashedBy::Kernel | HashedBy::Card { random_key: true });
-        let affinity = match self.device_hash {
-            DeviceHash::IfSafe if is_random => Some(Affinity::OneDirection),
-            DeviceHash::Always => Some(Affinity::BothDirections),
-            DeviceHash::Never | DeviceHash::IfSafe => None,
-        };
+        let affinity = self.device_hash.of_af_xdp(hashed_by);
         let attached = attach(self, take, &interface, there_are, affinity.is_some())?;
         let mut notes = attached.notes;
         if self.device_hash == DeviceHash::Always {

@@ -4,10 +4,12 @@
 //! A network card that hashes packets uses a key that its driver sets. Most drivers use the
 //! kernel's random key (`netdev_rss_key`). Some drivers use a published key, so anybody can compute
 //! which packets get the same hash. If the card does not hash, the kernel hashes with its own
-//! random key.
+//! random key. A packet keeps its hash when the kernel forwards it, so that a packet of a bridge or
+//! a veth may have the hash of a card that steerage does not see.
 
 use std::fs;
 
+use steerage::Affinity;
 use steerage_netlink::ethtool::Ethtool;
 
 use crate::sys;
@@ -29,8 +31,8 @@ pub enum DeviceHash {
     /// steerage's hash.
     #[default]
     Never,
-    /// The device's hash, if its key is random, and if either all fragments of a datagram get the
-    /// same hash or no fragment gets one. The device keeps together each direction of a flow
+    /// The device's hash, if steerage knows that its key is random, and if either all fragments of a
+    /// datagram get the same hash or no fragment gets one. The device keeps together each direction of a flow
     /// separately ([`Affinity::OneDirection`](steerage::Affinity::OneDirection)).
     IfSafe,
     /// The device's hash, if it has one. The user guarantees that the hash keeps the packets of a
@@ -41,7 +43,8 @@ pub enum DeviceHash {
 pub(crate) const DEVICE_HASHES: [(&str, DeviceHash); 3] =
     [("auto", DeviceHash::IfSafe), ("device", DeviceHash::Always), ("ours", DeviceHash::Never)];
 
-/// The part of the system that hashes an interface's packets, as far as steerage can determine it.
+/// The part of the system that hashes the packets which an interface receives, as far as steerage
+/// can determine it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashedBy {
     /// The kernel, with a random key. All fragments of a datagram have the same hash, since the
@@ -50,12 +53,37 @@ pub(crate) enum HashedBy {
     /// The card. The card's key may be random or not, and the card may hash a first fragment by its
     /// ports.
     Card { random_key: bool },
-    /// Unknown, because the interface is stacked on other interfaces.
+    /// Unknown, because packets may have come by other interfaces, and keep the hash that they got
+    /// there.
     Unknown,
 }
 
-/// Drivers of interfaces that have no card, and that do not hash.
-const WITHOUT_CARD: [&str; 3] = ["veth", "tun", "dummy"];
+impl DeviceHash {
+    /// The packets that the hash keeps together if frames are read by AF_PACKET. `None` if steerage
+    /// hashes. A packet that this machine sends has the hash of its socket, or of the card that it
+    /// came by, so that the hash is known only for received packets.
+    pub(crate) fn of_af_packet(self, by: HashedBy, only_received: bool) -> Option<Affinity> {
+        self.if_safe(only_received && by == HashedBy::Kernel)
+    }
+
+    /// The packets that the hash keeps together if frames are taken by AF_XDP. `None` if steerage
+    /// hashes. AF_XDP only takes received packets, and its program hashes no fragments.
+    pub(crate) fn of_af_xdp(self, by: HashedBy) -> Option<Affinity> {
+        self.if_safe(matches!(by, HashedBy::Kernel | HashedBy::Card { random_key: true }))
+    }
+
+    fn if_safe(self, is_safe: bool) -> Option<Affinity> {
+        match self {
+            Self::Never => None,
+            Self::IfSafe => is_safe.then_some(Affinity::OneDirection),
+            Self::Always => Some(Affinity::BothDirections),
+        }
+    }
+}
+
+/// The driver of TUN and TAP devices. Their packets come from a program without a hash, so that the
+/// kernel hashes them. Other drivers without a card pass on the packets of other interfaces.
+const TUN: &str = "tun";
 
 /// Finds the part of the system that hashes the packets of this interface, if `wanted` requests the
 /// device's hash.
@@ -77,7 +105,7 @@ pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {
 
 fn judge(driver: (&str, bool), hashes: Option<bool>, key: Option<&[u8]>, kernels: &[u8]) -> HashedBy {
     match (driver, hashes) {
-        ((name, false), _) if WITHOUT_CARD.contains(&name) => HashedBy::Kernel,
+        ((TUN, false), _) => HashedBy::Kernel,
         ((_, true), Some(false)) => HashedBy::Kernel,
         ((_, true), Some(true)) => {
             // The kernel's key is all zeros until the first driver requests it.
@@ -128,15 +156,40 @@ mod tests {
 
     #[test]
     fn who_hashes_depends_on_the_driver() {
-        assert_eq!(judge(("veth", false), Some(false), None, &[]), HashedBy::Kernel);
+        assert_eq!(judge(("tun", false), Some(false), None, &[]), HashedBy::Kernel);
         // A card that does not hash, or whose hashing is disabled.
         assert_eq!(judge(("virtio_net", true), Some(false), None, &[]), HashedBy::Kernel);
-        // steerage cannot see which interfaces are below these interfaces, or whether they hash.
-        for name in ["802.1Q VLAN Support", "bridge", "bonding", "macvlan", ""] {
-            assert_eq!(judge((name, false), Some(false), None, &[]), HashedBy::Unknown, "{name}");
+        // The packets of these interfaces may have come by a card, and keep its hash.
+        for name in ["veth", "dummy", "802.1Q VLAN Support", "bridge", "bonding", "macvlan", ""] {
+            for hashes in [Some(false), Some(true), None] {
+                assert_eq!(judge((name, false), hashes, None, &[]), HashedBy::Unknown, "{name}");
+            }
         }
         assert_eq!(judge(("mlx5_core", true), None, None, &[]), HashedBy::Unknown);
         assert_eq!(hashed_by("no-such-interface", DeviceHash::IfSafe), HashedBy::Unknown);
+    }
+
+    /// A card may hash a first fragment by its ports and the other fragments without ports. By
+    /// AF_PACKET, steerage cannot tell a fragment's hash from a flow's.
+    #[test]
+    fn a_hash_is_used_where_it_is_known_and_keeps_fragments_together() {
+        let one = Some(Affinity::OneDirection);
+        let [random, known] = [true, false].map(|random_key| HashedBy::Card { random_key });
+        for (by, by_af_packet, by_af_xdp) in
+            [(HashedBy::Kernel, one, one), (random, None, one), (known, None, None), (HashedBy::Unknown, None, None)]
+        {
+            assert_eq!(DeviceHash::IfSafe.of_af_packet(by, true), by_af_packet, "{by:?}");
+            assert_eq!(DeviceHash::IfSafe.of_af_packet(by, false), None, "{by:?}");
+            assert_eq!(DeviceHash::IfSafe.of_af_xdp(by), by_af_xdp, "{by:?}");
+            for only_received in [true, false] {
+                assert_eq!(DeviceHash::Never.of_af_packet(by, only_received), None, "{by:?}");
+                assert_eq!(
+                    DeviceHash::Always.of_af_packet(by, only_received),
+                    Some(Affinity::BothDirections),
+                    "{by:?}"
+                );
+            }
+        }
     }
 
     #[test]

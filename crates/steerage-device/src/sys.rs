@@ -108,8 +108,9 @@ pub(crate) fn driver(name: &str) -> io::Result<(String, bool)> {
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
         String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
     };
-    // The texts in the structure are the driver, the version, the firmware and the bus.
-    Ok((text(0), !text(3).is_empty()))
+    // The texts in the structure are the driver, the version, the firmware and the bus. Some drivers without a device,
+    // such as that of bridges, name the bus "N/A".
+    Ok((text(0), !matches!(text(3).as_str(), "" | "N/A")))
 }
 
 /// The key of the card's flow hash (`ethtool -x`).

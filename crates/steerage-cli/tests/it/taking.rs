@@ -76,7 +76,8 @@ fn udp_is_taken_and_tcp_passes() {
         assert!(passed.iter().sum::<u64>() > 1000, "{passed:?}");
         for queue in report["snapshot"]["queues"].as_array().unwrap() {
             assert_eq!((&queue["kind"], &queue["mode"]), (&json!("af_xdp"), &json!("native, copy")));
-            assert_eq!(queue["hash"] == "device", hash != "aes", "{queue}");
+            // A veth may pass on the hash of a card, so that `auto` does not use it.
+            assert_eq!(queue["hash"] == "device", hash == "device", "{queue}");
         }
         // The hash distinguishes 40 flows.
         let processed =

@@ -316,10 +316,8 @@ fn the_kernels_hash_is_taken_where_it_is_asked_for() {
     let Some(net) = Net::new() else { return };
     let ours = queues(&net, &options("near0"));
     let theirs = queues(&net, &options("near0").device_hash(DeviceHash::Always));
-    let safe = queues(&net, &options("near0").device_hash(DeviceHash::IfSafe));
     assert_eq!(ours[0].capabilities().hash, None);
     assert_eq!(theirs[0].capabilities().hash, Some(Affinity::BothDirections));
-    assert_eq!(safe[0].capabilities().hash, Some(Affinity::OneDirection));
 }
 
 /// Frames that do not fit into the kernel's ring count as lost. All received frames are valid.

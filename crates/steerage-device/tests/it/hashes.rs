@@ -159,8 +159,8 @@ fn the_kernels_values_steer() {
     let Some(net) = Net::new() else { return };
     let frames = both_directions();
     let mut by_device = Vec::new();
-    for (kind, input) in inputs(&net, DeviceHash::IfSafe) {
-        assert_eq!(input.queues[0].capabilities().hash, Some(Affinity::OneDirection), "{kind}");
+    for (kind, input) in inputs(&net, DeviceHash::Always) {
+        assert_eq!(input.queues[0].capabilities().hash, Some(Affinity::BothDirections), "{kind}");
         let sent = |handle: &Handle| {
             wait_for_polls(&net, kind, handle);
             net.far(|| send_raw("far0", &frames));
@@ -206,7 +206,7 @@ fn fragments_of_a_datagram_meet() {
     // The first fragment of every datagram, then the second of every datagram, and so on.
     let frames: Vec<Vec<u8>> = (0..3).flat_map(|nth| datagrams.iter().map(move |parts| parts[nth].clone())).collect();
     let whole = both_directions();
-    for (kind, input) in inputs(&net, DeviceHash::IfSafe) {
+    for (kind, input) in inputs(&net, DeviceHash::Always) {
         let sent = |handle: &Handle| {
             wait_for_polls(&net, kind, handle);
             net.far(|| send_raw("far0", &[&frames[..], &whole[..]].concat()));
@@ -236,7 +236,7 @@ fn fragments_of_sockets_meet() {
     use steerage_fixtures::cable::{FAR, NEAR};
 
     let Some(net) = Net::new() else { return };
-    for (kind, input) in inputs(&net, DeviceHash::IfSafe) {
+    for (kind, input) in inputs(&net, DeviceHash::Always) {
         let sent = |handle: &Handle| {
             wait_for_polls(&net, kind, handle);
             net.far(|| {
@@ -290,9 +290,33 @@ fn where_directions_must_meet_the_hash_is_ours() {
     };
     assert!(hash(DeviceHash::IfSafe, None).iter().all(|hash| *hash != "device"));
     assert!(hash(DeviceHash::Never, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
-    assert_eq!(hash(DeviceHash::IfSafe, Some(Affinity::OneDirection)), ["device"; 2]);
+    // A packet of a veth may have the hash of a card, which steerage does not see.
+    assert!(hash(DeviceHash::IfSafe, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
     // A user who insists on the hash takes responsibility for its affinity.
     assert_eq!(hash(DeviceHash::Always, None), ["device"; 2]);
+}
+
+/// A bridge and a veth pass on packets with the hash that a card gave them, whose key may be
+/// published. The packets that a TAP receives come from a program, and only the kernel hashes them.
+#[test]
+fn a_hash_of_unknown_origin_is_not_used() {
+    let Some(net) = Net::new() else { return };
+    net.near(|| {
+        for args in ["link add bridge0 type bridge", "link set bridge0 up", "tuntap add tap0 mode tap"] {
+            let done = std::process::Command::new("ip").args(args.split(' ')).status().unwrap();
+            assert!(done.success(), "ip {args}");
+        }
+    });
+    let affinity = |name: &str, hash, direction| {
+        let options = AfPacketOptions::new(name).direction(direction).device_hash(hash);
+        net.near(|| options.open().unwrap().input.queues[0].capabilities().hash)
+    };
+    for name in ["bridge0", "near0"] {
+        assert_eq!(affinity(name, DeviceHash::IfSafe, Direction::In), None, "{name}");
+        assert_eq!(affinity(name, DeviceHash::Always, Direction::In), Some(Affinity::BothDirections), "{name}");
+    }
+    assert_eq!(affinity("tap0", DeviceHash::IfSafe, Direction::In), Some(Affinity::OneDirection));
+    assert_eq!(affinity("tap0", DeviceHash::IfSafe, Direction::InOut), None, "what this machine sends");
 }
 
 /// A device that delivers numbered frames, each of a different flow. Every third frame has no hash.

@@ -107,7 +107,7 @@ fn flows_move_with_their_buckets() {
     assert_at_rest(&outcome.snapshot, 1_000_000);
 }
 
-/// The device's choice of buckets takes effect without the option for device hashes. All packets of
+/// The device's choice of buckets takes effect although device hashes are off. All packets of
 /// a tenant are on one CPU, whatever their flows are.
 #[test]
 fn what_the_driver_picks_stays_together() {

@@ -379,6 +379,47 @@ fn hashes_that_are_not_wanted_are_replaced() {
     assert_ne!(ledger.queues[0].hash, "device");
 }
 
+/// If one CPU has all buckets, the hash of a packet does not choose its CPU, and is not computed.
+#[test]
+fn nothing_is_hashed_while_one_cpu_has_all_buckets() {
+    for cpus in [1, 2] {
+        let input = Input::new("some", "test", vec![Box::new(SomeHashed { next: 0 })]);
+        let mask = (1..=cpus).map(CpuId).collect();
+        let builder = Builder::new().virtual_cpus(3).rps_cpus(mask).policy(Hash).device_hash(false);
+        let built = builder.input_on(input, &[CpuId(0)], None).build(|_| Notes { log: Log::default(), reads: false });
+        let running = built.unwrap().start().unwrap();
+        let handle = running.handle();
+        until("all frames come", || handle.snapshot().delivered() >= 3000);
+        handle.stop();
+        let hashed = running.join().snapshot.queues[0].hashed;
+        assert_eq!(hashed, if cpus == 1 { 0 } else { 3000 }, "{cpus} CPUs");
+    }
+}
+
+/// Each queue spreads its packets over the mask that the builder gave to this queue.
+#[test]
+fn queues_have_masks_of_their_own() {
+    let queue = || Box::new(SomeHashed { next: 0 }) as Box<dyn RxQueue>;
+    let input = Input::new("some", "test", vec![queue(), queue(), queue()]);
+    let builder = Builder::new().virtual_cpus(4).policy(Hash).input(input);
+    let builder = builder.queue_rps_cpus(0, [CpuId(2)].into_iter().collect());
+    let builder = builder.queue_rps_cpus(2, [CpuId(0), CpuId(3)].into_iter().collect());
+    let log = Log::default();
+    let of_cpus = Arc::clone(&log);
+    let running = builder.build(move |_| Notes { log: Arc::clone(&of_cpus), reads: false }).unwrap().start().unwrap();
+    let handle = running.handle();
+    until("all frames come", || log.lock().unwrap().len() >= 9000);
+    handle.stop();
+    let ledger = running.join().snapshot;
+    let masks = ledger.queues.iter().map(|queue| queue.rps_cpus.iter().map(|cpu| cpu.0).collect::<Vec<u16>>());
+    assert!(masks.eq([vec![2], vec![0, 1, 2, 3], vec![0, 3]]));
+    // All three queues bring the same packets: a packet of the first queue is on CPU 2.
+    let count = |cpu| log.lock().unwrap().iter().filter(|got| got.cpu == CpuId(cpu)).count();
+    let counts: Vec<usize> = (0..4).map(count).collect();
+    assert_eq!(counts.iter().sum::<usize>(), 9000);
+    assert!(counts[2] > 3000 && counts[0] > counts[1] && counts[3] > counts[1], "{counts:?}");
+}
+
 const HIDDEN: usize = 60;
 const HIDDEN_BYTES: usize = 64;
 

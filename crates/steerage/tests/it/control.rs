@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use steerage::{
-    Balance, Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Timestamp,
+    Balance, Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Hash, Input, Timestamp,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     limits::BUCKETS,
     policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy, REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY},
@@ -149,6 +149,79 @@ fn looks_become_rare_while_nothing_is_received() {
     assert_eq!(told.asked().looks.last(), Some(&late));
     assert_eq!(told.asked().looks.len(), 11);
     two.end();
+}
+
+/// Delivers a batch of eight frames in each poll.
+struct Eights;
+
+impl RxQueue for Eights {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        out.fill(8, |_| Some(Filled::whole(60)));
+        Ok(Polled::More)
+    }
+}
+
+/// Counts the batches of one packet, which is timed alone for the policy.
+#[derive(Debug)]
+struct Singles(Arc<AtomicUsize>);
+
+impl Handler for Singles {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        self.0.fetch_add(usize::from(batch.len() == 1), Ordering::SeqCst);
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
+}
+
+/// How often the control checks for a choice.
+const WATCH_EVERY: Duration = Duration::from_millis(250);
+
+/// Without a choice, nothing is measured. A mask with a second CPU, or a queue that is polled
+/// outside of its mask, is a choice.
+#[test]
+fn the_load_is_measured_only_while_there_is_a_choice() {
+    let (told, singles) = (Told::default(), Arc::new(AtomicUsize::new(0)));
+    let (mask, batches) = (|ids: &[u16]| ids.iter().copied().map(CpuId).collect::<CpuMask>(), Arc::clone(&singles));
+    let input = Input::new("eights", "test", vec![Box::new(Eights)]);
+    let builder = Builder::new().virtual_cpus(2).rps_cpus(mask(&[0])).policy(told.clone());
+    let builder = builder.input_on(input, &[CpuId(0)], None);
+    let (parts, handle) = builder.build(move |_| Singles(Arc::clone(&batches))).unwrap().split();
+    let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ManualClock::default())).collect();
+    let mut now = Timestamp::ZERO;
+    // Returns how often the policy was called, and whether packets were timed alone.
+    let mut measures = |cpus: &mut Vec<Softnet<Singles, ManualClock>>| {
+        for round in 0..2 {
+            let before = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
+            let mut due = Vec::new();
+            for _ in 0..8 {
+                (0..40).for_each(|_| cpus.iter_mut().for_each(|cpu| _ = cpu.step()));
+                let next = handle.control(now).unwrap();
+                due.push(next.since(now));
+                now = next;
+            }
+            let after = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
+            // The control and the CPUs follow a change in the first of the two rounds.
+            if round == 1 {
+                return (after.0 > before.0, after.1 > before.1, due.pop().unwrap());
+            }
+        }
+        unreachable!()
+    };
+    assert_eq!(measures(&mut cpus), (false, false, WATCH_EVERY));
+    handle.set_rps_cpus(&mask(&[0, 1])).unwrap();
+    assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));
+    handle.set_rps_cpus(&mask(&[0])).unwrap();
+    assert_eq!(measures(&mut cpus), (false, false, WATCH_EVERY));
+    // CPU 0 polls, and could leave that to CPU 1.
+    handle.set_rps_cpus(&mask(&[1])).unwrap();
+    assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));
 }
 
 #[test]

@@ -83,3 +83,18 @@ pub(crate) fn check_filter(devices: &[String], filter: Option<&str>) -> Result<(
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{self, Command};
+
+    #[test]
+    fn packets_may_wait_only_if_they_are_not_sent_on() {
+        let Command::Count(args) = args::parse(["steerage", "count", "eth1"].map(Into::into)).unwrap().command else {
+            panic!("it is count")
+        };
+        let coalesce = |listens| af_xdp_options("eth1", &args.run, listens).coalesce;
+        assert_eq!([true, false].map(coalesce), [Some(COALESCE_DEFAULT), None]);
+    }
+}

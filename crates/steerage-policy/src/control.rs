@@ -48,6 +48,8 @@ pub struct PolicyControl {
     activity: Activity,
     /// Whether a policy has a choice: see [`has_choice`]. Otherwise, CPUs take no samples.
     chooses: bool,
+    /// The time that other programs take is not measured yet.
+    awaits_others: bool,
     /// The time of the next load check. `None`: no further load checks.
     due: Option<Timestamp>,
     interval: Duration,
@@ -123,6 +125,7 @@ impl PolicyControl {
             placed: None,
             activity: Activity::default(),
             chooses: true,
+            awaits_others: false,
             due: None,
             interval: REFINE_EVERY,
         };
@@ -169,6 +172,13 @@ impl PolicyControl {
             None
         });
         self.due
+    }
+
+    /// Says whether the time that other programs take will be measured soon. Until then, the policies
+    /// decide nothing for live devices. One of the other programs may be the sender, and once
+    /// steerage competes with it for a CPU, nobody can see how much of that CPU the sender wants.
+    pub(crate) fn await_others(&mut self, yes: bool) {
+        self.awaits_others = yes;
     }
 
     fn look_now(&mut self, now: Timestamp) -> Option<Timestamp> {
@@ -246,6 +256,9 @@ impl PolicyControl {
             return false;
         };
         self.want.note(now, &view.others, self.handle.ledgers());
+        if self.awaits_others && !self.setting.can_wait {
+            return true;
+        }
         // The policies decide only after the time that other programs now take was measured. Until
         // then, the trial of the new receiver is not disturbed either.
         if self.placed.is_some_and(|placed| now.since(placed) < 2 * WATCH_EVERY) {

@@ -348,3 +348,20 @@ fn the_library_calls_the_control_by_itself() {
     handle.stop();
     running.join();
 }
+
+/// With a live device, the policy decides only when the time that other programs take is known.
+#[test]
+fn the_policy_waits_for_the_time_that_others_take() {
+    if thread::available_parallelism().map_or(1, usize::from) < 2 {
+        eprintln!("skipped: it takes two CPUs");
+        return;
+    }
+    let input = Input::new("frames", "test", vec![Box::new(Frames(Arc::new(AtomicUsize::new(usize::MAX))))]);
+    let told = Told::default();
+    let running = Builder::new().policy(told.clone()).input(input).build(|_| Nothing).unwrap().start().unwrap();
+    until("the policy looks", || !told.asked().looks.is_empty());
+    let first = told.asked().looks[0];
+    running.handle().stop();
+    running.join();
+    assert!(first >= Timestamp::ZERO + WATCH_EVERY, "{first:?}");
+}

@@ -56,8 +56,8 @@ where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
-    let sending_nothing =
-        SendOptions { rate: None, originated: 0, outputs: |_: &OpenedInputs| Ok(Vec::new()), input_end: None };
+    let outputs = |_: &OpenedInputs| Ok(Vec::new());
+    let sending_nothing = SendOptions { listens: true, rate: None, originated: 0, outputs, input_end: None };
     sending(args, needs, sending_nothing, maker)
 }
 
@@ -75,6 +75,9 @@ pub(crate) struct RunServices {
 }
 
 pub(crate) struct SendOptions<O> {
+    /// The command sends nothing to a network, so its packets may wait a little: see
+    /// [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce).
+    pub(crate) listens: bool,
     /// The rate in packets per second at which inputs that can wait are read.
     pub(crate) rate: Option<u64>,
     /// The maximum number of packets that the handler originates at a time.
@@ -116,7 +119,7 @@ where
     let check_order = args.steering.check_order || args.report.strict;
     let metrics = Metrics::prepare(args)?;
     let service = ServiceManager::connect();
-    let Opened { inputs, capture, .. } = devices::open(args)?;
+    let Opened { inputs, capture, .. } = devices::open(args, sending.listens)?;
     let kinds: Vec<&str> = inputs.iter().map(|input| input.kind).collect();
     let takes = kinds.contains(&"af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.capabilities().can_wait);

@@ -142,7 +142,7 @@ impl OwnedQueue {
     pub(crate) fn poll(&mut self, now: Timestamp) -> Result<(), DeviceError> {
         self.state.blocked = false;
         let polled_before = mem::take(&mut self.frames_polled);
-        if self.state.ended || matches!(self.state.polled, Polled::NotBefore(due) if now < due) {
+        if self.state.ended || self.state.polled.due().is_some_and(|due| now < due) {
             return Ok(());
         }
         self.polls = self.polls.wrapping_add(1);

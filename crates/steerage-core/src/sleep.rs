@@ -38,6 +38,8 @@ pub enum Armed {
 pub(crate) struct Sleep {
     armed: bool,
     events: Option<Events>,
+    /// How many CPUs have cleared the bit of this CPU, and have rung its bell since, or will.
+    rings: u64,
 }
 
 impl Sleep {
@@ -47,16 +49,20 @@ impl Sleep {
 
     /// Announces that this CPU is about to sleep. The caller must then check for work once more.
     pub(crate) fn arm(&mut self, me: CpuIndex, shared: &Shared) {
+        if self.armed {
+            self.awake(me, shared);
+        }
         shared.sleepers.about_to_sleep(usize::from(me));
         self.armed = true;
     }
 
     pub(crate) fn awake(&mut self, me: CpuIndex, shared: &Shared) {
         self.armed = false;
-        shared.sleepers.awake(usize::from(me));
-        // Silence the bell in any case: a CPU that cleared the bit during an earlier sleep may have
-        // rung the bell only after this CPU was awake again.
-        shared.bells[usize::from(me)].hush();
+        // Each CPU that clears the bit rings the bell once, perhaps only after this CPU is awake.
+        self.rings += u64::from(!shared.sleepers.awake(usize::from(me)));
+        if self.rings > 0 {
+            self.rings = self.rings.saturating_sub(shared.bells[usize::from(me)].hush());
+        }
     }
 
     /// Makes the epoll listen only to the devices for which the CPU waits. The other devices would
@@ -127,7 +133,7 @@ pub(crate) fn queues_sleep_until(
             }
         } else {
             match queue.state.polled {
-                Polled::NotBefore(due) if due > now => sooner(due),
+                Polled::NotBefore(due) | Polled::Coalesce(due) if due > now => sooner(due),
                 Polled::Drained if queue.device().is_some() => {
                     if queue.keeps_pages_from_others() {
                         sooner(now + DRAIN_LOOK);
@@ -138,4 +144,72 @@ pub(crate) fn queues_sleep_until(
         }
     }
     Some(until)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::build::{Built, InputSpec, build};
+    use crate::completions::Completions;
+    use crate::device::{Capabilities, DeviceError};
+    use crate::handler::{Cpu, Handler};
+    use crate::packet::Batch;
+    use crate::rx::{Input, RxQueue};
+    use crate::test_support::spec;
+
+    struct Nothing;
+
+    impl Handler for Nothing {
+        type Moved = ();
+        type Report = ();
+
+        fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
+
+        fn finish(self, _: &mut Cpu) {}
+    }
+
+    impl RxQueue for Nothing {
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::pages(64)
+        }
+
+        fn poll(&mut self, _: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+            Ok(Polled::Drained)
+        }
+    }
+
+    /// A CPU reads its bell exactly if another CPU has rung the bell, or may still ring it.
+    #[test]
+    fn a_bell_is_read_once_for_each_ring() {
+        let mut spec = spec(1);
+        let input = Input::new("nothing", "test", vec![Box::new(Nothing)]);
+        spec.inputs = vec![InputSpec { input, rx_cpus: Vec::new(), mask: None }];
+        let Built { parts, .. } = build(spec, |_, _| Vec::new(), Arc::new(|_| Nothing)).unwrap();
+        let shared = &parts[0].shared;
+        let (mut sleep, bell) = (Sleep::default(), &shared.bells[0]);
+        bell.ring();
+        sleep.arm(0, shared);
+        sleep.awake(0, shared);
+        assert_eq!(bell.hush(), 1, "no CPU had a reason to ring, so the bell was not read");
+        for is_armed_again in [false, true] {
+            // Another CPU clears the bit, but rings only after the sleep has ended.
+            sleep.arm(0, shared);
+            assert!(shared.sleepers.must_wake(0));
+            if is_armed_again {
+                sleep.arm(0, shared);
+            }
+            sleep.awake(0, shared);
+            sleep.arm(0, shared);
+            assert!(shared.sleepers.must_wake(0));
+            bell.ring();
+            sleep.awake(0, shared);
+            assert_eq!(bell.hush(), 0);
+            bell.ring();
+            sleep.arm(0, shared);
+            sleep.awake(0, shared);
+            assert_eq!(bell.hush(), 0, "an unread ring would end each later sleep at once");
+        }
+    }
 }

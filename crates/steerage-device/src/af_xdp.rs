@@ -60,6 +60,18 @@ pub const RING_MAX: u32 = 32_768;
 /// almost nothing except wait.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
+/// The time for which programs that only listen coalesce frames, unless the user sets another time.
+/// By default, a CPU keeps polling for the same time before it sleeps. So if a packet arrives every
+/// 50 us, a CPU without coalescing never sleeps.
+pub const COALESCE_DEFAULT: Duration = Duration::from_micros(50);
+
+/// The longest time for which frames are coalesced: the default block timeout of AF_PACKET, which
+/// suits a user who accepts more delay.
+pub const COALESCE_MAX: Duration = crate::af_packet::BLOCK_TIMEOUT_DEFAULT;
+
+/// The shortest time for which frames are coalesced. Sleeping itself takes longer.
+pub const COALESCE_MIN: Duration = Duration::from_micros(1);
+
 /// The default number of pages that each CPU can send from, and of descriptors in its tx ring. Such
 /// a ring lasts for 1 ms at a million packets per second, like the ring of a card.
 pub const SEND_RING_DEFAULT: u32 = 1024;
@@ -113,6 +125,9 @@ pub struct AfXdpOptions {
     pub ring: u32,
     /// How long each poll lets the driver poll too. `None` means that the driver uses interrupts.
     pub busy_poll: Option<Duration>,
+    /// How long frames may wait in the ring after a poll that emptied the ring. `None` means that
+    /// the ring is polled again at once.
+    pub coalesce: Option<Duration>,
     /// Whether steerage uses the hash that the hardware computed, if the driver reports it. See
     /// docs/af_xdp.md for packets that this hash does not keep together.
     pub device_hash: DeviceHash,
@@ -140,6 +155,7 @@ impl AfXdpOptions {
             mode: Mode::default(),
             ring: RING_DEFAULT,
             busy_poll: None,
+            coalesce: None,
             device_hash: DeviceHash::Never,
             replace: false,
         }
@@ -160,6 +176,13 @@ impl AfXdpOptions {
         /// Lets the driver poll in each poll, for this long, at most [`BUSY_POLL_MAX`]. Default:
         /// the driver uses interrupts.
         busy_poll: Duration => Some;
+        /// After a poll that emptied the ring, leaves the ring alone for this time, from
+        /// [`COALESCE_MIN`] to [`COALESCE_MAX`], and for less time if a quarter of the ring fills up
+        /// meanwhile. Like a card's `rx-usecs`, this delays packets, and saves most of the CPU time
+        /// if packets arrive faster than a CPU can sleep between them. After a poll that found no
+        /// frame, the next frame wakes the CPU at once. A busy poll never sleeps, so the two options
+        /// exclude each other. Default: off.
+        coalesce: Duration => Some;
         /// Whether steerage uses the hash that the hardware computed. Default: no. Fragments carry
         /// no hash of the hardware, so steerage computes the hash of fragments.
         device_hash: DeviceHash;
@@ -190,6 +213,7 @@ impl AfXdpOptions {
             let cause = io::Error::other(format!("its type, {} in if_arp.h, is not Ethernet", interface.hardware));
             return Err(self.error("take packets from it", cause).advise("listen to it instead: af_packet:NAME"));
         }
+        self.check_coalescing()?;
         let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
         let there_are = interface::queues(&self.interface).receiving();
         let queues = self.queues.clone().unwrap_or(0..=there_are - 1);
@@ -216,6 +240,18 @@ impl AfXdpOptions {
             inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
         }
         Ok(AfXdp { input: Input::new(crate::interface_name::following(&self.interface), "af_xdp", inputs), notes })
+    }
+
+    fn check_coalescing(&self) -> Result<(), DeviceError> {
+        let Some(time) = self.coalesce else { return Ok(()) };
+        let wrong = |what: String| self.error("coalesce frames", io::Error::new(io::ErrorKind::InvalidInput, what));
+        if self.busy_poll.is_some() {
+            return Err(wrong("a busy poll never waits for frames".to_owned()).advise("leave one of the two out"));
+        }
+        if !(COALESCE_MIN..=COALESCE_MAX).contains(&time) {
+            return Err(wrong(format!("{time:?} is no time for it")).advise("use 1 us to 10 ms"));
+        }
+        Ok(())
     }
 
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {

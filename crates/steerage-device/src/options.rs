@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// The maximum number of characters of an invalid text in an error.
 const SHOWN_CHARS_MAX: usize = 64;
@@ -84,6 +85,17 @@ pub(crate) fn within<T: FromStr + PartialOrd + Display>(
     let wrong = format!("is not a number from {least} to {most}");
     let number = value.parse().ok().filter(|number| *number >= least && *number <= most);
     number.ok_or_else(|| SpecError::of(device, option, value, wrong))
+}
+
+/// A whole number of microseconds (`us`) or milliseconds (`ms`).
+pub(crate) fn time(text: &str) -> Option<Duration> {
+    let (number, nanos) = match text.strip_suffix("us") {
+        Some(number) => (number, 1_000),
+        None => (text.strip_suffix("ms")?, 1_000_000),
+    };
+    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u64 = number.parse().ok().filter(|_| digits)?;
+    Some(Duration::from_nanos(number.checked_mul(nanos)?))
 }
 
 pub(crate) fn one_of<T: Copy>(

@@ -98,10 +98,12 @@ impl Bell {
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes the bell unreadable again.
-    pub fn hush(&self) {
-        // EAGAIN means that the bell was silent.
-        let _ = nix::unistd::read(&self.0, &mut [0; 8]);
+    /// Makes the bell unreadable again. Returns how often the bell has rung since the last call.
+    pub fn hush(&self) -> u64 {
+        let mut rings = [0; 8];
+        // EAGAIN means that the bell was silent, and leaves the number at 0.
+        let _ = nix::unistd::read(&self.0, &mut rings);
+        u64::from_ne_bytes(rings)
     }
 }
 
@@ -192,8 +194,8 @@ mod tests {
         bell.ring();
         bell.ring();
         wait(&bell, &[], None).unwrap();
-        bell.hush();
-        // The bell counts both rings as one, so the next wait reaches its timeout.
+        assert_eq!([bell.hush(), bell.hush()], [2, 0]);
+        // One call silences both rings, so the next wait reaches its timeout.
         wait(&bell, &[], Some(Duration::ZERO)).unwrap();
     }
 

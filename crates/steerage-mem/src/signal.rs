@@ -29,7 +29,7 @@ impl Signal {
     pub fn set(&self, yes: bool) {
         // Relaxed: only the callers read the flag, and they exclude each other.
         if self.rings.swap(yes, Ordering::Relaxed) != yes {
-            if yes { self.bell.ring() } else { self.bell.hush() }
+            if yes { self.bell.ring() } else { _ = self.bell.hush() }
         }
     }
 

@@ -17,6 +17,7 @@ use steerage_core::ids::{BucketId, CpuIndex, MoveCause};
 use steerage_core::limits::{BUCKETS, WATCH_EVERY};
 use steerage_core::placement::{Elephant, GroupVersion, GroupView, Plan, PolicyInfo, View};
 use steerage_flow::Timestamp;
+use steerage_ledger::Ledgers;
 use steerage_topology::{CpuId, Nearness, nearness};
 
 use crate::activity::Activity;
@@ -45,6 +46,10 @@ pub struct PolicyControl {
     want: OthersWant,
     placed: Option<Timestamp>,
     activity: Activity,
+    /// Whether a policy has a choice: see [`has_choice`]. Otherwise, CPUs take no samples.
+    chooses: bool,
+    /// The time that other programs take is not measured yet.
+    awaits_others: bool,
     /// The time of the next load check. `None`: no further load checks.
     due: Option<Timestamp>,
     interval: Duration,
@@ -119,6 +124,8 @@ impl PolicyControl {
             want: OthersWant::default(),
             placed: None,
             activity: Activity::default(),
+            chooses: true,
+            awaits_others: false,
             due: None,
             interval: REFINE_EVERY,
         };
@@ -138,6 +145,7 @@ impl PolicyControl {
 
     /// Begins all groups with a fresh policy. `active` returns the CPUs of a group with buckets.
     fn begin_all(&mut self, active: impl Fn(&GroupView) -> Vec<CpuIndex>) {
+        self.chooses = true;
         self.handle.set_policy_info(policy_info(&*self.policy));
         let view = self.handle.view();
         for (at, group) in view.groups.iter().enumerate() {
@@ -166,6 +174,13 @@ impl PolicyControl {
         self.due
     }
 
+    /// Says whether the time that other programs take will be measured soon. Until then, the policies
+    /// decide nothing for live devices. One of the other programs may be the sender, and once
+    /// steerage competes with it for a CPU, nobody can see how much of that CPU the sender wants.
+    pub(crate) fn await_others(&mut self, yes: bool) {
+        self.awaits_others = yes;
+    }
+
     fn look_now(&mut self, now: Timestamp) -> Option<Timestamp> {
         let view = self.handle.view();
         let mut is_active = self.activity.since_last(self.handle.ledgers()) | !view.is_settled;
@@ -173,11 +188,27 @@ impl PolicyControl {
             is_active |= self.follow(at, group);
         }
         if let Some(every) = self.policy.refine_every() {
-            is_active |= self.look_at_load(now, &view);
-            let longer = (self.interval * 2).min(REFINE_EVERY_MAX);
+            self.follow_choice(&view);
+            // Without a choice, the control only checks for changes of the mask, as often as for
+            // changes of the CPUs.
+            let longest = if is_active && !self.chooses { WATCH_EVERY } else { REFINE_EVERY_MAX };
+            is_active = self.chooses && (is_active | self.look_at_load(now, &view));
+            let longer = (self.interval * 2).min(longest);
             self.interval = if is_active { every } else { longer.max(every) };
         }
         self.next_look(now)
+    }
+
+    /// Lets CPUs take samples, and begins to measure the load, only while a policy has a choice.
+    fn follow_choice(&mut self, view: &View) {
+        let chooses = view.groups.iter().any(|group| has_choice(group, self.handle.ledgers()));
+        if chooses != std::mem::replace(&mut self.chooses, chooses) {
+            let info = policy_info(&*self.policy);
+            self.handle.set_policy_info(PolicyInfo { measures: info.measures && chooses, ..info });
+            // No samples were taken meanwhile.
+            (self.load, self.receivers) = Default::default();
+            self.groups.iter_mut().for_each(|group| group.work = BucketWork::default());
+        }
     }
 
     /// The time of the load check after the one at `now`. A policy without load checks only has to
@@ -225,6 +256,9 @@ impl PolicyControl {
             return false;
         };
         self.want.note(now, &view.others, self.handle.ledgers());
+        if self.awaits_others && !self.setting.can_wait {
+            return true;
+        }
         // The policies decide only after the time that other programs now take was measured. Until
         // then, the trial of the new receiver is not disturbed either.
         if self.placed.is_some_and(|placed| now.since(placed) < 2 * WATCH_EVERY) {
@@ -342,6 +376,12 @@ impl PolicyControl {
         let elephants = findings.elephants.iter().map(named).collect();
         self.handle.set_findings(at, group.version, findings, elephants);
     }
+}
+
+/// Whether another CPU could get buckets of the group, or poll one of its queues.
+fn has_choice(group: &GroupView, ledgers: &Ledgers) -> bool {
+    let is_elsewhere = |queue: &usize| ledgers.queues[*queue].owner() != group.order[0];
+    !group.queues.is_empty() && (group.order.len() > 1 || group.queues.iter().any(is_elsewhere))
 }
 
 fn active(group: &GroupView) -> Vec<CpuIndex> {

@@ -86,11 +86,17 @@ impl SharedControl {
     fn run(&self, mut watch: Option<CpuWatch>, calls: &Receiver<Call>) {
         let mut activity = Activity::default();
         let mut next_watch = watch.is_some().then(|| self.handle.now() + WATCH_EVERY);
+        if let Some(watch) = &mut watch {
+            // The first measurement begins now.
+            self.look_at_cpus(watch);
+            self.control.lock().unwrap_or_else(PoisonError::into_inner).await_others(true);
+        }
         loop {
             let next_look = self.look(self.handle.now());
             let now = self.handle.now();
             if let Some(watch) = watch.as_mut().filter(|_| next_watch.is_some_and(|at| now >= at)) {
                 self.look_at_cpus(watch);
+                self.control.lock().unwrap_or_else(PoisonError::into_inner).await_others(false);
                 let every = if activity.since_last(self.handle.ledgers()) { WATCH_EVERY } else { REFINE_EVERY_MAX };
                 next_watch = Some(now + every);
             }

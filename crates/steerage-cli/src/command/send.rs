@@ -30,6 +30,7 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     run.cpus.unsteered_by_default();
     let cpus = instance::count_cpus(&run.cpus)?;
     let sending = SendOptions {
+        listens: false,
         originated: 0,
         rate: Some(rate).filter(|rate| *rate != u64::MAX),
         outputs: |_: &OpenedInputs| Ok(vec![open_output(&to, cpus)?]),

@@ -4,14 +4,14 @@ use std::io::{self, Write};
 
 use steerage_capture::CaptureOptions;
 use steerage_device::af_packet::{AfPacketOptions, BLOCK_TIMEOUT_DEFAULT, BUFFER_DEFAULT};
-use steerage_device::af_xdp::AfXdpOptions;
+use steerage_device::af_xdp::{AfXdpOptions, COALESCE_DEFAULT};
 use steerage_device::{OpenError, Opened};
 
 use crate::args::RunArgs;
 use crate::error::{CommandLineError, Error};
 use crate::habits;
 
-pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
+pub(super) fn open(args: &RunArgs, listens: bool) -> Result<Opened, Error> {
     let filter = args.live.filter.as_deref();
     check_filter(&args.devices, filter)?;
     let files = capture_options(filter);
@@ -23,7 +23,7 @@ pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
         &args.devices,
         &files,
         |interface| af_packet_options(interface, args),
-        |interface| af_xdp_options(interface, args),
+        |interface| af_xdp_options(interface, args, listens),
     )?;
     if !args.report.quiet {
         // A failed write means that standard error is closed.
@@ -55,9 +55,10 @@ fn af_packet_options(interface: &str, args: &RunArgs) -> Result<AfPacketOptions,
     })
 }
 
-fn af_xdp_options(interface: &str, args: &RunArgs) -> AfXdpOptions {
+fn af_xdp_options(interface: &str, args: &RunArgs, listens: bool) -> AfXdpOptions {
     let hash = args.steering.hash.of_interfaces(args.live.outer_flows);
     let options = AfXdpOptions::new(interface).replace(args.live.replace).device_hash(hash);
+    let options = if listens { options.coalesce(COALESCE_DEFAULT) } else { options };
     match args.live.take.clone() {
         Some(take) => options.take(take),
         None => options,
@@ -80,5 +81,20 @@ pub(crate) fn check_filter(devices: &[String], filter: Option<&str>) -> Result<(
     match devices.iter().find(|device| filter.is_some() && !steerage_device::takes_filter(device)) {
         Some(device) => Err(CommandLineError::NothingToFilter { device: device.clone() }.into()),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{self, Command};
+
+    #[test]
+    fn packets_may_wait_only_if_they_are_not_sent_on() {
+        let Command::Count(args) = args::parse(["steerage", "count", "eth1"].map(Into::into)).unwrap().command else {
+            panic!("it is count")
+        };
+        let coalesce = |listens| af_xdp_options("eth1", &args.run, listens).coalesce;
+        assert_eq!([true, false].map(coalesce), [Some(COALESCE_DEFAULT), None]);
     }
 }

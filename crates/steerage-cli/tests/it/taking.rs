@@ -108,6 +108,23 @@ fn a_busy_poll_takes_packets() {
     assert_eq!(report["snapshot"]["dropped"], json!({}), "{report}");
 }
 
+/// Packets that wait in the ring arrive completely, and the stop does not wait for the ring's time.
+#[test]
+fn packets_that_may_wait_arrive() {
+    let Some(net) = Net::new() else { return };
+    let kernel = Kernel::of(&net);
+    // The ring has room for all packets, however long they wait.
+    for wait in ["50us", "10ms", "off"] {
+        let device = format!("af_xdp:near0,ring=16384,coalesce={wait}");
+        let args = ["count", &device, "--take", "udp", "--virtual-cpus", "2", "--backlog", "10000", "--strict"];
+        let started = start(&net, &args);
+        send(&net, 40, 250, 9);
+        let report = started.stop(Signal::SIGINT);
+        assert_eq!(received(&report) + kernel.got(), 10_000, "{report}");
+        assert_eq!((&report["snapshot"]["dropped"], &report["snapshot"]["reordered"]), (&json!({}), &json!(0)));
+    }
+}
+
 #[test]
 fn without_being_told_what_nothing_is_taken() {
     let Some(net) = Net::new() else { return };
@@ -118,6 +135,10 @@ fn without_being_told_what_nothing_is_taken() {
     assert!(ran.code == Some(2) && ran.err.contains("`smtp` is not known"), "{ran:?}");
     let ran = run(&["count", "af_xdp:lo,queue=1", "--take", "all"]);
     assert!(ran.code == Some(2) && ran.complaint().contains("option `queue=1`"), "{ran:?}");
+    let ran = run(&["count", "af_xdp:lo,coalesce=50us,busy_poll=20", "--take", "all"]);
+    assert!(ran.code == Some(2) && ran.complaint().contains("exclude each other"), "{ran:?}");
+    let ran = run(&["count", "af_packet:lo,coalesce=50us"]);
+    assert!(ran.code == Some(2) && ran.complaint().contains("option `coalesce=50us` does not exist"), "{ran:?}");
 }
 
 /// A killed process leaves nothing behind that would disturb the next process.

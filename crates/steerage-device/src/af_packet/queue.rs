@@ -9,7 +9,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use steerage::flow::wire::{ethernet, vlan};
 use steerage::{
     Affinity, DeviceError, Timestamp,
-    device::{Capabilities, Completion, Completions, FrameHeader, Lending, Opened, Polled, Region, RxQueue},
+    device::{Capabilities, Completion, Completions, FrameHeader, Lending, Opened, Polled, Region, RxQueue, Spot},
     flow::{FlowHash, offload::Offload},
     limits::{DRAIN_MAX, HEADROOM},
 };
@@ -23,8 +23,16 @@ use crate::offloads::vnet;
 use steerage_capture::COPY_BYTES_MAX;
 
 /// The interval at which a busy queue reads drops and errors from the kernel, which takes two
-/// system calls.
-const LOOK: Duration = Duration::from_millis(5);
+/// system calls. People perceive a tenth of a second as immediate. A ring that may have overflowed
+/// is reported when it is empty.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The interval at which a queue without frames reads the events of its socket, in addition to the
+/// reading after frames have arrived.
+const EVENTS_LOOK: Duration = Duration::from_millis(5);
+
+/// The interval at which a queue that ends checks for frames that the kernel has not shown yet.
+const END_LOOK: Duration = Duration::from_millis(5);
 
 /// The interval at which the queue checks whether an interface that is down is up again or gone.
 const DOWN_LOOK: Duration = Duration::from_millis(20);
@@ -48,6 +56,8 @@ enum Link {
 pub(super) struct Queue {
     name: String,
     interface: Interface,
+    /// Whether the kernel describes the offloads of each frame, and whether super-frames stay whole.
+    offloads: bool,
     whole: bool,
     promiscuous: bool,
     /// The packets that the kernel's hashes keep together, if the kernel hashes.
@@ -67,7 +77,11 @@ pub(super) struct Queue {
     freezes: u64,
     link: Link,
     looked: Timestamp,
+    /// Whether frames have arrived since the events of the socket were last read.
     came: bool,
+    read_events: Timestamp,
+    /// Whether the ring may have been full since the kernel's counts were last read.
+    was_full: bool,
     stopping: bool,
     /// The time of the stop, and whether the queue no longer waits for CPUs because the stop has
     /// taken too long.
@@ -99,6 +113,7 @@ impl Queue {
         Ok(Self {
             name,
             interface,
+            offloads: ring.has_offloads(),
             whole,
             promiscuous,
             hash,
@@ -113,6 +128,8 @@ impl Queue {
             link,
             looked: Timestamp::ZERO,
             came: true,
+            read_events: Timestamp::ZERO,
+            was_full: false,
             stopping: false,
             stopped: None,
             hurries: false,
@@ -161,29 +178,63 @@ impl Queue {
     /// kernel's description of a frame is invalid, the rest of the block counts as processed,
     /// because later frames cannot be found.
     fn lend(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
-        let (mut lent, mut met) = (0, 0);
-        if let Some(mut lending) = self.ring.lending(out, current) {
-            while met < count {
-                let Some(frame) = self.ring.frame(current) else { break };
-                met += 1;
-                current.at += frame.next;
-                lent += usize::from(self.lend_one(&mut lending, &frame));
-            }
-        }
-        let met = if met < count { current.frames as usize } else { met };
-        out.lost((met - lent) as u64);
+        let before = out.len();
+        let is_whole = match self.ring.lending(out, current) {
+            Some(lending) if self.offloads => self.lend_with_offloads(lending, current, count),
+            Some(lending) => self.lend_plain(lending, current, count),
+            None => false,
+        };
+        let met = if is_whole { count } else { current.frames as usize };
+        out.lost((met + before - out.len()) as u64);
         met
+    }
+
+    /// Lends frames of a socket that reports no offloads. Returns false if a frame is invalid.
+    fn lend_plain(&self, mut lending: Lending<'_>, current: &mut Current, count: usize) -> bool {
+        // The position of the next description, after the last lent frame. If the kernel describes
+        // an earlier position, the difference wraps around, and no frame is found there.
+        let mut at = current.at.wrapping_sub(lending.offset());
+        let (hashes, tags) = (self.hash.is_some(), !self.interface.cooked);
+        let invalid = lending.push_each(
+            count,
+            || (),
+            |bytes| {
+                let frame = Frame::read(bytes, at, false).ok_or(())?;
+                at = at.wrapping_add(frame.next).wrapping_sub(frame.at + frame.len);
+                let (mut start, mut len) = (frame.at, frame.len);
+                if let Some(tag) = frame.tag.filter(|_| tags) {
+                    if put_tag_back(bytes, start, len, tag) {
+                        (start, len) = (start - vlan::BYTES, len + vlan::BYTES);
+                    }
+                }
+                let spot = Spot::new(start, len, self.header(&frame, len - frame.len));
+                Ok(spot.with_hash(hashes.then_some(frame.hash)))
+            },
+        );
+        current.at = at.wrapping_add(lending.offset());
+        invalid.is_none()
+    }
+
+    /// Like `lend_plain`, for a socket that reports offloads. A frame whose offload is invalid is
+    /// lost.
+    fn lend_with_offloads(&self, mut lending: Lending<'_>, current: &mut Current, count: usize) -> bool {
+        for _ in 0..count {
+            let at = current.at.wrapping_sub(lending.offset());
+            let Some(frame) = Frame::read(lending.bytes(), at, true) else { return false };
+            current.at = current.at.wrapping_add(frame.next);
+            self.lend_one(&mut lending, &frame);
+        }
+        true
     }
 
     #[inline(always)]
     fn lend_one(&self, lending: &mut Lending<'_>, frame: &Frame) -> bool {
-        let Some(mut at) = frame.at.checked_sub(lending.offset()) else { return false };
-        let mut len = frame.len;
+        let (mut at, mut len) = (frame.at, frame.len);
         // Read the offload before the frame header is written, because the header overwrites the
         // kernel's offload data.
         let mut offload = None;
         if let Some(told) = &frame.offloads {
-            let Some(bytes) = lending.bytes().get_mut(at..at + len) else { return false };
+            let bytes = &mut lending.bytes()[at..at + len];
             if !self.whole || frame.wire_len as usize > frame.len {
                 if !vnet::finish_merged(told, bytes) {
                     return false;
@@ -210,11 +261,12 @@ impl Queue {
     #[cold]
     fn copy(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let (mut copied, mut met) = (0, 0);
+        let bytes = self.ring.unlent(current);
         while met < count {
-            let Some(frame) = self.ring.frame(current) else { break };
+            let Some(frame) = Frame::read(bytes, current.at, self.offloads) else { break };
             met += 1;
-            copied += usize::from(self.copy_one(out, current, &frame));
-            current.at += frame.next;
+            copied += usize::from(self.copy_one(out, bytes, &frame));
+            current.at = current.at.wrapping_add(frame.next);
         }
         let met = if met < count { current.frames as usize } else { met };
         out.lost((met - copied) as u64);
@@ -226,7 +278,7 @@ impl Queue {
     ///
     /// A super-frame that does not fit into a page is lost. Any other frame that does not fit is
     /// cut, because a part of a frame is better than nothing.
-    fn copy_one(&self, out: &mut Completions<'_>, current: &Current, frame: &Frame) -> bool {
+    fn copy_one(&self, out: &mut Completions<'_>, bytes: &[u8], frame: &Frame) -> bool {
         let tag = frame.tag.filter(|_| !self.interface.cooked && frame.len >= ethernet::TYPE_AT);
         let tag_bytes = tag.map_or(0, |_| vlan::BYTES);
         let len = (frame.len + tag_bytes).min(out.frame_bytes_max());
@@ -244,13 +296,13 @@ impl Queue {
         // The offload's offsets refer to the frame without the tag.
         let untagged = &mut to[tag_bytes..];
         let is_whole = untagged.len() == frame.len;
-        let copied = self.ring.copy_to(current, frame.at, untagged);
+        untagged.copy_from_slice(&bytes[frame.at..][..untagged.len()]);
         let finished = frame.offloads.filter(|_| is_whole).is_none_or(|told| vnet::finish_merged(&told, untagged));
         if let Some(tag) = tag {
             to.copy_within(vlan::BYTES..vlan::BYTES + ethernet::TYPE_AT, 0);
             to[ethernet::TYPE_AT..ethernet::TYPE_AT + vlan::BYTES].copy_from_slice(&tag);
         }
-        if !copied || !finished {
+        if !finished {
             out.give_page(page);
             return false;
         }
@@ -273,7 +325,7 @@ impl Queue {
     }
 
     fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
-        self.looked = out.now();
+        (self.looked, self.was_full) = (out.now(), false);
         let counted = self.socket.statistics().map_err(|e| self.error("read the socket's statistics", e))?;
         self.accepted += u64::from(counted.packets.saturating_sub(counted.drops));
         out.lost(u64::from(counted.drops));
@@ -306,29 +358,26 @@ impl Queue {
     /// Returns the result of a poll that found no ready block: how long to wait.
     fn drained(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         let now = out.now();
-        // Check once after frames have arrived, however long the queue is idle afterwards, so that
-        // frames that were dropped at the same time are reported.
-        if self.came || self.stopping || self.link != Link::Up || now.since(self.looked) >= LOOK {
-            self.look(out)?;
-            // The kernel may have shown a block before the check.
-            if self.ring.is_ready() {
-                return Ok(Polled::More);
-            }
-            if self.stopping || self.link == Link::Gone {
-                return self.ended(out);
-            }
-            if self.link == Link::Down {
-                return Ok(Polled::NotBefore(now + DOWN_LOOK));
-            }
-            // The events themselves are not needed, but only after they are read does the kernel
-            // report later frames.
-            let _ = self.events.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO);
-            self.came = false;
-            if self.ring.is_ready() {
-                return Ok(Polled::More);
-            }
+        let is_usual = self.link == Link::Up && !self.stopping;
+        if is_usual && !self.came && now.since(self.read_events) < EVENTS_LOOK {
+            return Ok(Polled::Drained);
         }
-        Ok(Polled::Drained)
+        // The kernel reports later frames only after the event of earlier frames was read.
+        let mut event = [EpollEvent::empty()];
+        let events = self.events.wait(&mut event, EpollTimeout::ZERO);
+        let has_failed = events.is_ok_and(|count| count > 0) && event[0].events().contains(EpollFlags::EPOLLERR);
+        (self.came, self.read_events) = (false, now);
+        if has_failed || !is_usual || self.was_full || now.since(self.looked) >= LOOK {
+            self.look(out)?;
+        }
+        // The kernel may have shown a block before the events were read.
+        if self.ring.is_ready() {
+            return Ok(Polled::More);
+        }
+        if self.stopping || self.link == Link::Gone {
+            return self.ended(out);
+        }
+        Ok(if self.link == Link::Down { Polled::NotBefore(now + DOWN_LOOK) } else { Polled::Drained })
     }
 
     /// Decides whether the queue has ended, after it has delivered all visible frames. Frames that
@@ -338,7 +387,7 @@ impl Queue {
         let hidden = self.accepted.saturating_sub(self.met);
         let give_up = *self.give_up.get_or_insert(now + self.patience);
         if hidden > 0 && now < give_up {
-            return Ok(Polled::NotBefore(now + LOOK));
+            return Ok(Polled::NotBefore(now + END_LOOK));
         }
         out.lost(hidden);
         self.met += hidden;
@@ -366,6 +415,7 @@ impl RxQueue for Queue {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         out.set_link(self.interface.link);
         let Some(blocks) = self.ring.own(out) else { return Err(self.error("lend frames", no_blocks())) };
+        self.was_full |= self.ring.may_have_been_full();
         self.ring.give_back(blocks);
         if self.stopping {
             let since = *self.stopped.get_or_insert(out.now());

@@ -19,7 +19,7 @@ use std::os::fd::BorrowedFd;
 
 use steerage::device::{Blocks, Completions, Lending};
 
-use super::sys::{Frame, Memory};
+use super::sys::Memory;
 use super::{BLOCK_UNITS, BLOCKS_MIN};
 
 /// The part of a ring that should be free for the kernel: one fourth. If less of the ring is free,
@@ -98,6 +98,11 @@ impl Ring {
         self.memory.lending(out, (current.block, current.place?), current.used)
     }
 
+    /// Whether the kernel describes the offloads of each frame.
+    pub(super) fn has_offloads(&self) -> bool {
+        self.memory.shape().offloads
+    }
+
     pub(super) fn is_ready(&self) -> bool {
         self.memory.is_filled(self.next)
     }
@@ -109,7 +114,7 @@ impl Ring {
 
     /// Returns blocks to the kernel if all of their frames have returned.
     pub(super) fn give_back(&mut self, blocks: &Blocks) {
-        let memory = &self.memory;
+        let memory = &mut self.memory;
         self.out.retain(|Out { block, place, .. }| {
             let out = blocks.out(*place) > 0;
             if !out {
@@ -145,13 +150,15 @@ impl Ring {
         }
     }
 
-    #[inline]
-    pub(super) fn frame(&self, current: &Current) -> Option<Frame> {
-        self.memory.frame(current.block, current.at, current.used)
+    /// The bytes of a block without a place, whose frames must be copied.
+    pub(super) fn unlent(&self, current: &Current) -> &[u8] {
+        self.memory.unlent(current.block, current.used)
     }
 
-    pub(super) fn copy_to(&self, current: &Current, at: usize, to: &mut [u8]) -> bool {
-        self.memory.copy_to(current.block, at, to)
+    /// Whether frames may have been dropped because the ring was full: at least half of the ring is
+    /// lent, or more than half of it is filled.
+    pub(super) fn may_have_been_full(&self) -> bool {
+        self.out.len() >= self.memory.shape().blocks / 2 || !self.has_room()
     }
 
     pub(super) fn end(&mut self, current: &Current) {

@@ -17,11 +17,11 @@ use steerage::{
 };
 use steerage_netlink::{Change, Changes, Entry, Link};
 
-use super::HEADROOM_BYTES;
 use super::bind::chunk_bytes;
 use super::device::Device;
 use super::program::{META_BYTES, META_HASHED};
 use super::sys::{self, ByCpu, FilledChunk, OpenSocket};
+use super::{COALESCE_MIN, HEADROOM_BYTES};
 
 /// The minimum interval between two checks for lost frames and the interface's state. Each check
 /// takes a few system calls.
@@ -37,6 +37,10 @@ const PAGES_LOOK: Duration = Duration::from_micros(100);
 
 /// Up to this many posted pages count as almost no posted page.
 const POSTED_FEW: usize = 16;
+
+/// The part of a ring that may fill up while frames are coalesced: a quarter. If more frames arrive,
+/// the next wait is half as long, so at a steady rate, less than half of the ring is full.
+const COALESCE_PART: u64 = 4;
 
 /// The stage of a queue's life.
 #[derive(Debug)]
@@ -102,6 +106,28 @@ pub(super) struct Queue {
     counts: Arc<DeviceCounts>,
     starved: bool,
     by_cpu: ByCpu,
+    coalescing: Option<Coalescing>,
+}
+
+/// For how long frames may wait, if the user allows it.
+#[derive(Clone, Copy, Debug)]
+struct Coalescing {
+    longest: Duration,
+    /// The next wait, and the number of frames that were delivered before the last wait.
+    wait: Duration,
+    delivered: u64,
+}
+
+impl Coalescing {
+    /// Returns how long to wait, after the queue has delivered `delivered` frames in all and its
+    /// ring of `ring` frames is empty.
+    fn next(&mut self, delivered: u64, ring: u32) -> Duration {
+        let waited = delivered - std::mem::replace(&mut self.delivered, delivered);
+        let is_full = waited > u64::from(ring) / COALESCE_PART;
+        let next = if is_full { self.wait / 2 } else { self.wait * 2 };
+        self.wait = next.clamp(COALESCE_MIN, self.longest);
+        self.wait
+    }
 }
 
 impl Queue {
@@ -116,6 +142,7 @@ impl Queue {
             seconds,
             missing: false,
             mtu: device.frame_bytes - ethernet::TAGGED_BYTES,
+            coalescing: device.coalesce.map(|longest| Coalescing { longest, wait: longest, delivered: 0 }),
             device,
             number,
             hash,
@@ -372,7 +399,11 @@ impl RxQueue for Queue {
         Ok(match (more, self.starved) {
             (false, true) => Polled::NotBefore(out.now() + PAGES_LOOK),
             (false, false) if !matches!(self.stage, Stage::Ending(..)) && self.device.busy_poll.is_none() => {
-                Polled::Drained
+                // After a poll without frames, the CPU waits for the socket, however long that takes.
+                match self.coalescing.as_mut().filter(|_| !out.is_empty()) {
+                    Some(coalescing) => Polled::Coalesce(out.now() + coalescing.next(self.handed, self.device.ring)),
+                    None => Polled::Drained,
+                }
             }
             _ => Polled::More,
         })
@@ -458,4 +489,28 @@ fn hash_before(out: &Completions<'_>, page: &mut Page, offset: u32) -> Option<Fl
     let before: &[u8; META_BYTES] = out.page_mut(page).get(..offset)?.last_chunk()?;
     let [a, b, c, d, mark @ ..] = *before;
     (u32::from_ne_bytes(mark) == META_HASHED).then_some(FlowHash(u32::from_ne_bytes([a, b, c, d])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The wait never leaves more than half of the ring full at a steady rate, and returns to the
+    /// longest wait when fewer frames arrive.
+    #[test]
+    fn a_ring_that_fills_up_shortens_the_wait() {
+        const LONGEST: Duration = Duration::from_millis(8);
+        let mut coalescing = Coalescing { longest: LONGEST, wait: LONGEST, delivered: 0 };
+        let (ring, mut delivered) = (1024, 0);
+        // The numbers are frames per millisecond.
+        for (rate, least, most) in [(20, 8.0, 8.0), (100, 2.0, 4.0), (1_000_000, 0.001, 0.001), (1, 8.0, 8.0)] {
+            let mut wait = coalescing.wait;
+            for _ in 0..20 {
+                delivered += (f64::from(rate) * wait.as_secs_f64() * 1e3) as u64;
+                wait = coalescing.next(delivered, ring);
+            }
+            let millis = wait.as_secs_f64() * 1e3;
+            assert!(least <= millis && millis <= most, "{rate} frames per millisecond: {wait:?}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{AfXdpOptions, BUSY_POLL_MAX, Mode, RING_MAX, RING_MIN};
+use super::{AfXdpOptions, BUSY_POLL_MAX, COALESCE_MAX, COALESCE_MIN, Mode, RING_MAX, RING_MIN};
 use crate::device_hash::DEVICE_HASHES;
 use crate::options;
 use crate::options::SpecError;
@@ -15,7 +15,7 @@ pub(super) const DEVICE: &str = "af_xdp";
 const PREFIX: &str = "af_xdp:";
 
 /// The options, in the order in which an error lists them.
-const OPTIONS: [&str; 5] = ["queues", "mode", "ring", "busy_poll", "hash"];
+const OPTIONS: [&str; 6] = ["queues", "mode", "ring", "busy_poll", "coalesce", "hash"];
 
 /// An interface as the user wrote it.
 ///
@@ -50,10 +50,19 @@ impl<'a> Named<'a> {
     /// # Errors
     /// [`SpecError`] for an unknown option, and for a value that is out of range.
     pub fn apply(&self, mut options: AfXdpOptions) -> Result<AfXdpOptions, SpecError> {
-        for (option, value) in options::read(DEVICE, self.options)? {
+        let list = options::read(DEVICE, self.options)?;
+        for (option, value) in &list {
             set(&mut options, option, value)?;
         }
-        Ok(options)
+        let named = |name: &str| list.iter().find(|(option, _)| *option == name).map(|(_, value)| *value);
+        match named("coalesce") {
+            Some(value) if options.coalesce.is_some() && options.busy_poll.is_some() => {
+                Err(SpecError::of(DEVICE, "coalesce", value, "and `busy_poll` exclude each other: name one of them"))
+            }
+            // A busy poll replaces the program's default.
+            None if named("busy_poll").is_some() => Ok(AfXdpOptions { coalesce: None, ..options }),
+            _ => Ok(options),
+        }
     }
 }
 
@@ -81,6 +90,16 @@ fn set(options: &mut AfXdpOptions, option: &str, value: &str) -> Result<(), Spec
             let time = Duration::from_micros(micros);
             options.busy_poll =
                 if micros > 0 && time <= BUSY_POLL_MAX { Some(time) } else { return Err(wrong(&what)) };
+        }
+        "coalesce" => {
+            let range = COALESCE_MIN..=COALESCE_MAX;
+            options.coalesce = match value {
+                "off" => None,
+                _ => {
+                    let wrong = || wrong("is neither off nor a time from 1us to 10ms, with its unit");
+                    Some(options::time(value).filter(|time| range.contains(time)).ok_or_else(wrong)?)
+                }
+            };
         }
         "hash" => {
             options.device_hash = options::one_of(DEVICE, option, value, &DEVICE_HASHES)?;
@@ -128,6 +147,35 @@ mod tests {
         {
             let error = read(&format!("af_xdp:eth1,{wrong}")).unwrap_err();
             assert!(error.starts_with("af_xdp: option `"), "{error}");
+        }
+    }
+
+    #[test]
+    fn coalescing_has_a_unit_and_a_range() {
+        let micros = |value: &str| Some(read(&format!("af_xdp:eth1,coalesce={value}")).ok()?.coalesce?.as_micros());
+        assert_eq!(["1us", "50us", "2ms", "10ms"].map(micros), [Some(1), Some(50), Some(2_000), Some(10_000)]);
+        assert_eq!(read("af_xdp:eth1,coalesce=off").unwrap().coalesce, None);
+        for wrong in
+            ["", "50", "0us", "11ms", "10001us", "us", "1s", "-1us", "+1us", "1.5us", "on", "99999999999999999ms"]
+        {
+            let error = read(&format!("af_xdp:eth1,coalesce={wrong}")).unwrap_err();
+            assert!(error.ends_with("is neither off nor a time from 1us to 10ms, with its unit"), "{error}");
+        }
+    }
+
+    /// A busy poll never waits, so it replaces a default, and contradicts an explicit time.
+    #[test]
+    fn a_busy_poll_does_not_coalesce() {
+        let listener = |spec: &str| {
+            let options = AfXdpOptions::new("eth1").coalesce(Duration::from_micros(50));
+            Named::read(spec).unwrap().apply(options).map_err(|error| error.to_string())
+        };
+        assert_eq!(listener("af_xdp:eth1,ring=512").unwrap().coalesce, Some(Duration::from_micros(50)));
+        assert_eq!(listener("af_xdp:eth1,busy_poll=20").unwrap().coalesce, None);
+        assert_eq!(listener("af_xdp:eth1,busy_poll=20,coalesce=off").unwrap().coalesce, None);
+        for both in ["busy_poll=20,coalesce=50us", "coalesce=50us,busy_poll=20"] {
+            let error = listener(&format!("af_xdp:eth1,{both}")).unwrap_err();
+            assert_eq!(error, "af_xdp: option `coalesce=50us` and `busy_poll` exclude each other: name one of them");
         }
     }
 }

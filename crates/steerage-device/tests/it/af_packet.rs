@@ -335,6 +335,22 @@ fn what_the_kernel_drops_is_counted() {
     assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]));
 }
 
+/// Dropped frames are reported when the ring is empty, however little time has passed: the clock
+/// stands still.
+#[test]
+fn what_the_kernel_drops_is_counted_soon() {
+    let Some(net) = Net::new() else { return };
+    let mut listening = listen(&net, &small("near0"));
+    let now = Timestamp::ZERO + Duration::from_micros(1);
+    net.far(|| send(FAR, NEAR, 0..2000, 1000));
+    let mut seen = 0;
+    until("the frames come or are lost", || {
+        seen += listening.tester.poll(now, POLL_BUDGET).unwrap().1.len() as u64;
+        seen + listening.tester.lost() == 2000
+    });
+    assert!(listening.tester.lost() > 0);
+}
+
 /// No frame is returned. The ring still continues, and frames that cannot be lent are copied while
 /// there is a page.
 #[test]

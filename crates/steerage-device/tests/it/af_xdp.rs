@@ -4,7 +4,7 @@
 use std::net::UdpSocket;
 use std::ops::Range;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use steerage::flow::wire::{FrameBuilder, ethernet};
 use steerage::testing::{QueueTester, TESTER_PAGES};
@@ -13,7 +13,7 @@ use steerage::{
     device::Polled,
     limits::{PAGE_BYTES_MIN, POLL_BUDGET, SEGMENTS_MAX},
 };
-use steerage_device::af_xdp::{AfXdpOptions, Mode};
+use steerage_device::af_xdp::{AfXdpOptions, COALESCE_MAX, Mode};
 use steerage_fixtures::HANG;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 
@@ -109,6 +109,30 @@ fn frames_come_in_order_in_every_mode() {
         assert_eq!(taking.tester.lost(), 0);
         taking.end();
     }
+}
+
+/// A poll that emptied the ring names a time, and a poll that found nothing waits for the socket.
+#[test]
+fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
+    let Some(net) = Net::new() else { return };
+    let wait = Duration::from_micros(50);
+    let mut taking = take(&net, &options("all").coalesce(wait));
+    for first in (0..2000).step_by(10) {
+        send(&net, first..first + 10, 100);
+        let mut numbers = first..first + 10;
+        while !numbers.is_empty() {
+            let now = Timestamp::ZERO + taking.start.elapsed();
+            assert!(taking.start.elapsed() < HANG, "what should come does not");
+            let (polled, frames) = taking.tester.poll(now, POLL_BUDGET).unwrap();
+            frames.iter().for_each(|frame| assert_eq!(Some(number(frame)), numbers.next()));
+            let expected = if frames.is_empty() { Polled::Drained } else { Polled::Coalesce(now + wait) };
+            // Frames that arrive between the poll's last read and its end are due now.
+            assert!(polled == expected || polled == Polled::More, "{polled:?}, not {expected:?}");
+        }
+    }
+    assert_eq!(taking.poll().unwrap().0, Polled::Drained);
+    assert_eq!(taking.tester.lost(), 0);
+    taking.end();
 }
 
 /// While handlers keep all pages, the kernel has no pages. Frames that arrive during this time are
@@ -253,12 +277,16 @@ fn what_is_wrong_is_said() {
     let (nothing, none, loopback) = (AfXdpOptions::new("near0"), on("no-such"), on("lo"));
     let queue = options("all").queues(0..=1);
     let ring = options("all").ring(100);
+    let both = options("all").busy_poll(Duration::from_micros(20)).coalesce(Duration::from_micros(20));
+    let long = options("all").coalesce(COALESCE_MAX + Duration::from_nanos(1));
     for (options, says) in [
         (nothing, "--take"),
         (none, "look at the interface"),
         (queue, "there are 1"),
         (loopback, "not Ethernet"),
         (ring, "power of two"),
+        (both, "a busy poll never waits"),
+        (long, "1 us to 10 ms"),
     ] {
         let error = net.near(|| options.open()).map(drop).unwrap_err().to_string();
         assert!(error.contains(says) && !error.contains('\n'), "{error}");

@@ -66,6 +66,7 @@ pub struct Spot {
     /// would have to wait for it (3 ns per frame).
     header: [u64; 2],
     wire_len: u32,
+    hash: Option<u32>,
 }
 
 impl Spot {
@@ -73,7 +74,7 @@ impl Spot {
     /// [`FrameHeader::BYTES`], because `header` is written before the frame.
     #[inline(always)]
     pub fn new(at: usize, len: usize, header: FrameHeader) -> Self {
-        Self { at, len, header: header.to_words(), wire_len: header.wire_len }
+        Self { at, len, header: header.to_words(), wire_len: header.wire_len, hash: None }
     }
 
     /// The position that is `bytes` bytes nearer to the end of the block.
@@ -81,6 +82,13 @@ impl Spot {
     #[must_use]
     pub fn further(self, bytes: usize) -> Self {
         Self { at: self.at + bytes, ..self }
+    }
+
+    /// Adds the flow's hash, if the device computed one.
+    #[inline(always)]
+    #[must_use]
+    pub fn with_hash(self, hash: Option<u32>) -> Self {
+        Self { hash, ..self }
     }
 
     /// The frame's length on the wire, in bytes.
@@ -113,7 +121,7 @@ impl Tail<'_> {
         let mut under_way = UnderWay { bytes, lent, first, lent_now: 0, frames, tail: self };
         let number = under_way.tail.number;
         while under_way.lent_now < count {
-            let Spot { at, len, header, .. } = match next(under_way.bytes) {
+            let Spot { at, len, header, hash, .. } = match next(under_way.bytes) {
                 Ok(spot) => spot,
                 Err(end) => return Some(end),
             };
@@ -122,7 +130,10 @@ impl Tail<'_> {
             let (Some(end), Some(to)) = (end, to) else { return Some(outside()) };
             *to = FrameHeader::bytes_of(header);
             under_way.bytes = &mut std::mem::take(&mut under_way.bytes)[end..];
-            let frame = Completion::lent(number, under_way.lent.end + at as u32, len).with_header();
+            let mut frame = Completion::lent(number, under_way.lent.end + at as u32, len).with_header();
+            if let Some(hash) = hash {
+                frame.set_hash(hash);
+            }
             // The count cannot exceed the number of bytes in a block, which fits 32 bits.
             under_way.lent = Lent { frames: under_way.lent.frames + 1, end: under_way.lent.end + end as u32 };
             under_way.push(frame);

@@ -207,8 +207,8 @@ impl Known {
         self.costs.all_mut().for_each(|cost| cost.mean = cost.mean.max(0.0));
     }
 
-    fn capacity(&self, seen: &Seen<'_>, cpu: u16) -> f64 {
-        seen.capacity(cpu) / self.costs.slowness[usize::from(cpu)].mean.max(f64::MIN_POSITIVE)
+    fn capacity(&self, seen: &Seen<'_>, cpu: u16, tuning: &Tuning) -> f64 {
+        seen.capacity(cpu, tuning) / self.costs.slowness[usize::from(cpu)].mean.max(f64::MIN_POSITIVE)
     }
 
     /// The capacity of the regime's CPUs that own no queue, for each class of CPUs, and the
@@ -218,7 +218,7 @@ impl Known {
         let (mut all, mut var) = (0.0, 0.0);
         for cpu in &regime.others {
             let class = self.class(seen, *cpu, tuning);
-            let capacity = self.capacity(seen, *cpu);
+            let capacity = self.capacity(seen, *cpu, tuning);
             all += capacity;
             let slowness = self.costs.slowness[usize::from(*cpu)];
             var += capacity.powi(2) * slowness.var / slowness.mean.powi(2);
@@ -232,7 +232,7 @@ impl Known {
 
     pub(super) fn choice(&mut self, seen: &Seen<'_>, regime: Regime, tuning: &Tuning) -> Choice {
         let (workers, slowness_var) = self.workers(seen, &regime, tuning);
-        let owners = seen.owners.iter().map(|cpu| seen.capacity(*cpu)).sum();
+        let owners = seen.owners.iter().map(|cpu| seen.capacity(*cpu, tuning)).sum();
         let Prediction { mut rate, kept, kept_most, .. } = predict(&self.costs, regime.kind, owners, &workers);
         // The model leaves out caches, threads that share a core, and much more.
         rate.var += rate.mean.powi(2) * (tuning.noise.powi(2) + slowness_var);
@@ -264,7 +264,7 @@ impl Known {
         for cpu in &regime.others {
             let class = self.class(seen, *cpu, tuning);
             let cost = self.costs.work.mean + self.costs.crossings[class].take.mean;
-            shares.push(self.capacity(seen, *cpu) / cost.max(1.0));
+            shares.push(self.capacity(seen, *cpu, tuning) / cost.max(1.0));
         }
         let all: f64 = shares.iter().sum();
         let even = 1.0 / shares.len().max(1) as f64;
@@ -297,7 +297,7 @@ impl Known {
             // A hand-over costs both sides. The sum of both costs orders CPUs even if no CPU would
             // help.
             let cost = (work + crossing.take.mean + crossing.give.mean).max(1.0);
-            candidates.push((self.capacity(seen, *cpu) * stays / cost, *cpu));
+            candidates.push((self.capacity(seen, *cpu, tuning) * stays / cost, *cpu));
         }
         candidates.sort_by(|a, b| b.0.total_cmp(&a.0));
         candidates.into_iter().map(|(_, cpu)| cpu).collect()

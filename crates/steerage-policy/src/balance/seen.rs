@@ -4,6 +4,9 @@ use super::regime::{Regime, RegimeKind};
 use crate::limits::Tuning;
 use crate::policy::{CpuLoad, GroupLoad};
 
+/// The share of a CPU that a fair scheduler gives to each of two programs that want the whole CPU.
+const FAIR_SHARE: f64 = 0.5;
+
 #[derive(Debug)]
 pub(super) struct Seen<'a> {
     pub(super) load: &'a GroupLoad<'a>,
@@ -47,10 +50,19 @@ impl<'a> Seen<'a> {
         &self.load.cpus[usize::from(cpu)]
     }
 
-    /// The share of a CPU's time that remains if other programs and other guests of the host get all the time
-    /// that they want.
-    pub(super) fn capacity(&self, cpu: u16) -> f64 {
-        (1.0 - self.cpu(cpu).others_want).clamp(0.0, 1.0)
+    /// The share of a CPU's time that the group may use.
+    ///
+    /// The sender of a live device may be one of the other programs, so these programs get all the
+    /// time that they want. Devices that wait have no such sender, so the group takes its fair
+    /// share: what is left on a busy CPU, and at least half of any other CPU.
+    pub(super) fn capacity(&self, cpu: u16, tuning: &Tuning) -> f64 {
+        let seen = self.cpu(cpu);
+        let others = match self.load.can_wait {
+            true if seen.busy >= tuning.fill => seen.others,
+            true => seen.others_want.min(FAIR_SHARE),
+            false => seen.others_want,
+        };
+        (1.0 - others).clamp(0.0, 1.0)
     }
 
     /// The share of their time that these CPUs spent, without the share that other programs took,

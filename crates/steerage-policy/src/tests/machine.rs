@@ -28,6 +28,9 @@ pub(super) struct Machine {
     pub(super) speed: Vec<f64>,
     /// The part of each CPU's time that other programs take, which the policy knows.
     pub(super) stolen: Vec<f64>,
+    /// The part of each CPU's time that competing programs want. A fair scheduler gives them half
+    /// of a CPU that steerage uses.
+    pub(super) wanted: Vec<f64>,
     /// CPUs 2n and 2n + 1 share a core: if both are busy, the speed of each is multiplied by this
     /// factor.
     pub(super) shared_core: f64,
@@ -72,6 +75,7 @@ impl Machine {
             is_far: (0..cpus).map(|cpu| cpu >= cpus.div_ceil(2) && cpus > 2).collect(),
             speed: vec![1.0; cpus],
             stolen: vec![0.0; cpus],
+            wanted: vec![0.0; cpus],
             shared_core: 1.0,
             share: vec![1.0 / BUCKETS as f64; BUCKETS],
             heavy: vec![1.0; BUCKETS],
@@ -258,6 +262,10 @@ impl Machine {
         let nanos = REFINE_EVERY.as_nanos() as f64;
         let offered = (self.offered)(self, self.now);
         let shares = self.shares();
+        for (cpu, wanted) in self.wanted.iter().enumerate().filter(|(_, wanted)| **wanted > 0.0) {
+            let is_used = cpu == 0 || shares[cpu].0 > 0.0;
+            self.stolen[cpu] = if is_used { wanted.min(0.5) } else { *wanted };
+        }
         let error = |chance: &mut Chance, noise: f64| 1.0 + noise * chance.normal();
         let slow = error(&mut self.chance, self.noise);
         let mut times = self.times(&shares, &self.busy);
@@ -282,7 +290,7 @@ impl Machine {
                     receive: (received * receive).min(busy),
                     timed: 1000.0,
                     others: self.stolen[cpu],
-                    others_want: self.stolen[cpu],
+                    others_want: self.stolen[cpu].max(self.wanted[cpu]),
                     packets: (rates[cpu] * nanos) as u64,
                 }
             })

@@ -130,3 +130,21 @@ fn files_that_begin_on_another_cpu_do_what_the_best_mask_does() {
         all_cases(cpus, true);
     }
 }
+
+/// Other programs want the CPUs as well. A fair scheduler gives steerage half of each, and a fixed
+/// mask uses both halves. Files have no sender that would need the CPU.
+#[test]
+fn files_use_their_fair_share_of_busy_cpus() {
+    for work in [100.0, 2000.0] {
+        for wanted in [[0.95, 0.95], [0.5, 0.95], [0.0, 0.95], [0.95, 0.0]] {
+            let mut machine = machine(2, work);
+            machine.wanted = wanted.to_vec();
+            machine.run(SETTLE);
+            machine.stolen = wanted.iter().map(|wanted| f64::min(*wanted, 0.5)).collect();
+            let best = machine.best(f64::INFINITY);
+            let looks = STEADY.as_millis() / 10;
+            let handled = (0..looks).map(|_| machine.look().handled).sum::<f64>() / looks as f64;
+            assert!(handled >= ENOUGH * best, "work {work}, {wanted:?}: {:.3}", handled / best);
+        }
+    }
+}

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use steerage::{
-    Balance, Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Timestamp,
+    Balance, Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Hash, Input, Timestamp,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     limits::BUCKETS,
     policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy, REFINE_EVERY, REFINE_EVERY_MAX, REFINE_RETRY},
@@ -151,6 +151,79 @@ fn looks_become_rare_while_nothing_is_received() {
     two.end();
 }
 
+/// Delivers a batch of eight frames in each poll.
+struct Eights;
+
+impl RxQueue for Eights {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        out.fill(8, |_| Some(Filled::whole(60)));
+        Ok(Polled::More)
+    }
+}
+
+/// Counts the batches of one packet, which is timed alone for the policy.
+#[derive(Debug)]
+struct Singles(Arc<AtomicUsize>);
+
+impl Handler for Singles {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        self.0.fetch_add(usize::from(batch.len() == 1), Ordering::SeqCst);
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
+}
+
+/// How often the control checks for a choice.
+const WATCH_EVERY: Duration = Duration::from_millis(250);
+
+/// Without a choice, nothing is measured. A mask with a second CPU, or a queue that is polled
+/// outside of its mask, is a choice.
+#[test]
+fn the_load_is_measured_only_while_there_is_a_choice() {
+    let (told, singles) = (Told::default(), Arc::new(AtomicUsize::new(0)));
+    let (mask, batches) = (|ids: &[u16]| ids.iter().copied().map(CpuId).collect::<CpuMask>(), Arc::clone(&singles));
+    let input = Input::new("eights", "test", vec![Box::new(Eights)]);
+    let builder = Builder::new().virtual_cpus(2).rps_cpus(mask(&[0])).policy(told.clone());
+    let builder = builder.input_on(input, &[CpuId(0)], None);
+    let (parts, handle) = builder.build(move |_| Singles(Arc::clone(&batches))).unwrap().split();
+    let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ManualClock::default())).collect();
+    let mut now = Timestamp::ZERO;
+    // Returns how often the policy was called, and whether packets were timed alone.
+    let mut measures = |cpus: &mut Vec<Softnet<Singles, ManualClock>>| {
+        for round in 0..2 {
+            let before = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
+            let mut due = Vec::new();
+            for _ in 0..8 {
+                (0..40).for_each(|_| cpus.iter_mut().for_each(|cpu| _ = cpu.step()));
+                let next = handle.control(now).unwrap();
+                due.push(next.since(now));
+                now = next;
+            }
+            let after = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
+            // The control and the CPUs follow a change in the first of the two rounds.
+            if round == 1 {
+                return (after.0 > before.0, after.1 > before.1, due.pop().unwrap());
+            }
+        }
+        unreachable!()
+    };
+    assert_eq!(measures(&mut cpus), (false, false, WATCH_EVERY));
+    handle.set_rps_cpus(&mask(&[0, 1])).unwrap();
+    assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));
+    handle.set_rps_cpus(&mask(&[0])).unwrap();
+    assert_eq!(measures(&mut cpus), (false, false, WATCH_EVERY));
+    // CPU 0 polls, and could leave that to CPU 1.
+    handle.set_rps_cpus(&mask(&[1])).unwrap();
+    assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));
+}
+
 #[test]
 fn a_wish_leaves_a_plan_that_outlives_the_control() {
     let told = Told::default();
@@ -274,4 +347,21 @@ fn the_library_calls_the_control_by_itself() {
     until("its request is granted", || all_on(1));
     handle.stop();
     running.join();
+}
+
+/// With a live device, the policy decides only when the time that other programs take is known.
+#[test]
+fn the_policy_waits_for_the_time_that_others_take() {
+    if thread::available_parallelism().map_or(1, usize::from) < 2 {
+        eprintln!("skipped: it takes two CPUs");
+        return;
+    }
+    let input = Input::new("frames", "test", vec![Box::new(Frames(Arc::new(AtomicUsize::new(usize::MAX))))]);
+    let told = Told::default();
+    let running = Builder::new().policy(told.clone()).input(input).build(|_| Nothing).unwrap().start().unwrap();
+    until("the policy looks", || !told.asked().looks.is_empty());
+    let first = told.asked().looks[0];
+    running.handle().stop();
+    running.join();
+    assert!(first >= Timestamp::ZERO + WATCH_EVERY, "{first:?}");
 }

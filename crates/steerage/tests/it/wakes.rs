@@ -1,6 +1,9 @@
 //! How often sleeping CPUs are woken, and how that is counted.
 
+use std::cell::Cell;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,12 +11,12 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::flow::wire::{FrameBuilder, port::DISCARD};
 use steerage::{
-    Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Snapshot,
+    Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Snapshot, Timestamp,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
-    threads::{Armed, Softnet},
+    threads::{Armed, Bell, Platform, Softnet, Stepped},
 };
 use steerage_fixtures::handlers::Nothing;
-use steerage_fixtures::manual_clock::ManualClock;
+use steerage_fixtures::manual_clock::{ManualClock, end};
 
 struct Bursts {
     wanted: Arc<AtomicUsize>,
@@ -146,4 +149,106 @@ fn a_program_can_wait_for_one_file_descriptor_or_for_each() {
         three.receive(64);
         assert_eq!((readable(three.cpus[1].event_fds()), readable([event.as_fd()])), (1, 1));
     }
+}
+
+/// Delivers one frame in each of a number of polls, and describes each poll by `answer`.
+struct Single {
+    left: usize,
+    answer: fn(Timestamp) -> Polled,
+}
+
+impl RxQueue for Single {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _budget: usize) -> Result<Polled, DeviceError> {
+        if self.left == 0 {
+            return Ok(Polled::Ended);
+        }
+        self.left -= 1;
+        assert!(out.copy_in(&udp(1)));
+        Ok((self.answer)(out.now()))
+    }
+}
+
+/// Each reading of the clock takes 1 us, and a sleep takes no more than its time.
+#[derive(Clone, Default)]
+struct Ticking {
+    micros: Rc<Cell<u64>>,
+    sleeps: Rc<Cell<usize>>,
+}
+
+impl Platform for Ticking {
+    fn now(&self) -> Timestamp {
+        self.micros.set(self.micros.get() + 1);
+        Timestamp::ZERO + Duration::from_micros(self.micros.get())
+    }
+
+    fn park(&mut self, _: &Bell, _: &[BorrowedFd<'_>], until: Option<Timestamp>) -> io::Result<()> {
+        self.sleeps.set(self.sleeps.get() + 1);
+        let until = until.expect("the queue has named a time").since(Timestamp::ZERO);
+        self.micros.set(self.micros.get().max(until.as_micros() as u64));
+        Ok(())
+    }
+
+    fn random(&mut self) -> u64 {
+        0
+    }
+}
+
+fn one(answer: fn(Timestamp) -> Polled, left: usize) -> (Softnet<Nothing, Ticking>, Ticking, Handle) {
+    let input = Input::new("single", "test", vec![Box::new(Single { left, answer })]);
+    let (mut parts, handle) = Builder::new().virtual_cpus(1).input(input).build(|_| Nothing).unwrap().split();
+    let clock = Ticking::default();
+    (parts.remove(0).enter(clock.clone()), clock, handle)
+}
+
+const IDLE_POLL: Duration = Duration::from_micros(50);
+
+/// A CPU keeps polling until a time within `idle_poll`, but sleeps until then if frames may wait.
+/// The measure is the number of sleeps and of clock readings.
+#[test]
+fn a_cpu_sleeps_at_once_if_frames_may_wait() {
+    let ran = |answer, polls| {
+        let (cpu, clock, handle) = one(answer, polls);
+        cpu.run(IDLE_POLL);
+        assert_eq!(handle.snapshot().received(), polls as u64);
+        clock.sleeps.get()
+    };
+    assert_eq!(ran(|now| Polled::NotBefore(now + Duration::from_micros(40)), 100), 0);
+    assert_eq!(ran(|now| Polled::Coalesce(now + Duration::from_micros(40)), 100), 100);
+    // A time that has passed meanwhile is no reason to sleep.
+    assert_eq!(ran(|now| Polled::Coalesce(now), 100), 0);
+}
+
+/// Neither a stop nor a change of the mask waits until the time that a queue has named: the clock
+/// stands still.
+#[test]
+fn control_does_not_wait_for_frames_that_may_wait() {
+    let hour = |now| Polled::Coalesce(now + Duration::from_secs(3600));
+    let queue = Single { left: 1, answer: hour };
+    let input = Input::new("single", "test", vec![Box::new(queue)]);
+    let builder = Builder::new().virtual_cpus(2).rps_cpus(cpus(&[0])).policy(Hash).input(input);
+    let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
+    let clock = ManualClock::default();
+    let mut both: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
+    let sleep = |cpu: &mut Softnet<Nothing, ManualClock>| {
+        while cpu.arm() == Armed::Work {
+            cpu.step();
+        }
+    };
+    both.iter_mut().for_each(sleep);
+    assert_eq!(both[0].arm(), Armed::Sleep(Some(Timestamp::ZERO + Duration::from_secs(3600))));
+    handle.set_rps_cpus(&cpus(&[1])).unwrap();
+    assert!(both[0].is_woken());
+    let moved = || handle.snapshot().moves.slices;
+    let before = moved();
+    for _ in 0..1000 {
+        both.iter_mut().map(Softnet::step).for_each(|stepped| assert!(stepped != Stepped::Finished));
+    }
+    assert!(moved() > before && handle.view().is_settled, "the buckets have moved");
+    both.iter_mut().for_each(sleep);
+    let [first, second] = &mut both[..] else { panic!("two CPUs") };
+    end(&handle, [first, second]);
 }

@@ -1,5 +1,6 @@
-//! The memory of a ring, which is mapped twice: once for the kernel's headers, and once to lend
-//! frames.
+//! The memory of a ring, which is mapped twice: once for the status of blocks, and once to lend
+//! frames. The kernel's description of a lent frame is read where the frame is lent, because a
+//! second address of the same memory costs a cache miss in each cache that is searched by address.
 //!
 //! Frames are lent from *places*. A place is an address range of a block's size that shows a block
 //! of the ring. A copy can replace the block while its frames are lent: the reader of a frame sees
@@ -76,26 +77,22 @@ pub(in crate::af_packet) struct Filled {
     pub(in crate::af_packet) used: usize,
 }
 
-/// `struct tpacket3_hdr`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Header {
-    next_offset: u32,
-    sec: u32,
-    nsec: u32,
-    snaplen: u32,
-    len: u32,
-    status: u32,
-    mac: u16,
-    net: u16,
-    rxhash: u32,
-    vlan_tci: u32,
-    vlan_tpid: u16,
-    padding: u16,
-}
+/// The size of `struct tpacket3_hdr`, and the offsets of the fields that are read.
+const HEADER_BYTES: usize = 48;
+const NEXT_AT: usize = 0;
+const SECONDS_AT: usize = 4;
+const NANOS_AT: usize = 8;
+const CAPTURED_AT: usize = 12;
+const LEN_AT: usize = 16;
+const FRAME_STATUS_AT: usize = 20;
+const MAC_AT: usize = 24;
+const RXHASH_AT: usize = 28;
+const VLAN_TCI_AT: usize = 32;
+const VLAN_TPID_AT: usize = 36;
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Frame {
+    /// The position of the frame in the bytes from which its description was read.
     pub(in crate::af_packet) at: usize,
     pub(in crate::af_packet) len: usize,
     pub(in crate::af_packet) wire_len: u32,
@@ -108,6 +105,41 @@ pub(in crate::af_packet) struct Frame {
     pub(in crate::af_packet) offloads: Option<[u8; OFFLOADS_BYTES]>,
     /// The distance to the next frame's header, in bytes.
     pub(in crate::af_packet) next: usize,
+}
+
+impl Frame {
+    /// Reads the kernel's description of a frame at `at` of `bytes`. With `offloads`, the
+    /// description includes the offloads. `None` if the description or the frame is not within
+    /// `bytes`.
+    #[inline(always)]
+    pub(in crate::af_packet) fn read(bytes: &[u8], at: usize, offloads: bool) -> Option<Self> {
+        let header: &[u8; HEADER_BYTES] = bytes.get(at..)?.first_chunk()?;
+        let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
+        let word = |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let (start, len) = (at + usize::from(half(MAC_AT)), word(CAPTURED_AT) as usize);
+        if start.checked_add(len)? > bytes.len() {
+            return None;
+        }
+        let status = word(FRAME_STATUS_AT);
+        let tag = (status & TP_STATUS_VLAN_VALID != 0).then(|| {
+            // Old kernels do not report the type of the tag.
+            let is_typed = status & TP_STATUS_VLAN_TPID_VALID != 0;
+            let tpid = if is_typed { half(VLAN_TPID_AT) } else { ethertype::VLAN };
+            let ([a, b], [c, d]) = (tpid.to_be_bytes(), (word(VLAN_TCI_AT) as u16).to_be_bytes());
+            [a, b, c, d]
+        });
+        let offloads = if offloads { bytes[..start].last_chunk().copied() } else { None };
+        Some(Self {
+            at: start,
+            len,
+            wire_len: word(LEN_AT),
+            nanos: u64::from(word(SECONDS_AT)) * 1_000_000_000 + u64::from(word(NANOS_AT)),
+            hash: word(RXHASH_AT),
+            tag,
+            offloads,
+            next: word(NEXT_AT) as usize,
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -286,63 +318,23 @@ impl Memory {
         Some(Filled { frames: word(FRAMES_AT), first: word(FIRST_AT) as usize, used })
     }
 
-    pub(in crate::af_packet) fn give_back(&self, block: usize) {
+    pub(in crate::af_packet) fn give_back(&mut self, block: usize) {
         // `Release` pairs with the kernel's read of the status before it fills the block. All reads
         // of the block in this process happen before.
         self.word(block, STATUS_AT).store(TP_STATUS_KERNEL, Ordering::Release);
     }
 
-    /// The kernel's description of the frame whose header is at `at` of a filled block. `None` if
-    /// the frame is not within the block's first `used` bytes.
-    #[inline]
-    pub(in crate::af_packet) fn frame(&self, block: usize, at: usize, used: usize) -> Option<Frame> {
-        let used = used.min(self.shape.block_bytes);
-        if at % align_of::<Header>() != 0 || at.checked_add(size_of::<Header>())? > used {
-            return None;
+    /// The first `used` bytes of a filled block that no place shows, so that its frames must be
+    /// copied. Empty if the kernel owns the block.
+    pub(in crate::af_packet) fn unlent(&self, block: usize, used: usize) -> &[u8] {
+        if !self.is_filled(block) {
+            return &[];
         }
-        // SAFETY: aligned and within the block, as checked. Any bytes are a valid header, and the
-        // kernel does not write to a filled block.
-        let header: Header = unsafe { self.status.at(block * self.shape.block_bytes + at).cast::<Header>().read() };
-        let start = at + usize::from(header.mac);
-        let len = header.snaplen as usize;
-        if start.checked_add(len)? > used {
-            return None;
-        }
-        let tag = (header.status & TP_STATUS_VLAN_VALID != 0).then(|| {
-            let told = header.status & TP_STATUS_VLAN_TPID_VALID != 0;
-            // Old kernels do not report the type of the tag.
-            let tpid = if told { header.vlan_tpid } else { ethertype::VLAN };
-            let ([a, b], [c, d]) = (tpid.to_be_bytes(), (header.vlan_tci as u16).to_be_bytes());
-            [a, b, c, d]
-        });
-        let offloads = start.checked_sub(OFFLOADS_BYTES).filter(|_| self.shape.offloads).map(|before| {
-            let mut told = [0; OFFLOADS_BYTES];
-            self.copy_to(block, before, &mut told);
-            told
-        });
-        Some(Frame {
-            offloads,
-            at: start,
-            len,
-            wire_len: header.len,
-            nanos: u64::from(header.sec) * 1_000_000_000 + u64::from(header.nsec),
-            hash: header.rxhash,
-            tag,
-            next: header.next_offset as usize,
-        })
-    }
-
-    /// Copies bytes of a filled block, from `at` on. Returns false if not all of them are within
-    /// the block.
-    pub(in crate::af_packet) fn copy_to(&self, block: usize, at: usize, to: &mut [u8]) -> bool {
-        if at >= self.shape.block_bytes || to.len() > self.shape.block_bytes - at {
-            return false;
-        }
-        let from = self.status.at(block * self.shape.block_bytes + at);
-        // SAFETY: within the block, as checked. `to` is not part of a ring, and the kernel does not
-        // write to a filled block.
-        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
-        true
+        let base = self.status.at(block * self.shape.block_bytes);
+        // SAFETY: within the mapping, which lives as long as `self`. The kernel does not write to a
+        // filled block, and `give_back` needs `&mut self`. Without a place, no other code of this
+        // process reaches the block.
+        unsafe { std::slice::from_raw_parts(base, used.min(self.shape.block_bytes)) }
     }
 
     /// Replaces a place by a copy of its first `used` bytes, so that its block can be returned to

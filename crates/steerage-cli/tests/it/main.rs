@@ -18,6 +18,7 @@ mod fanout;
 mod filters;
 mod flow_counts;
 mod forward;
+mod forward_ipv6;
 mod fuse;
 mod hangs;
 mod how_tos;

@@ -13,6 +13,7 @@ mod doctor;
 mod explain;
 mod export;
 mod export_collectors;
+mod export_rate;
 mod export_restarts;
 mod fanout;
 mod filters;

@@ -300,6 +300,8 @@ impl Respond {
                     Read::Not => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
                 }
             }
+            // A port that listens is silent: RFC 9293, 3.10.7.2. Linux also ignores a SYN with a FIN.
+            Some(_) if tcp.has_none_of(ACK) => Err(Fate::Stray),
             _ => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
         }
     }
@@ -342,7 +344,11 @@ impl Respond {
         }
         self.stack.replies.begin(ip.at, room);
         let payload = ip.payload - ip.at;
-        connection.receive(&mut self.stack, &frame[ip.at..ip.end], payload, cpu.now(), &mut self.counted);
+        if connection.is_challenged(tcp) {
+            connection.challenge(&mut self.stack, key, config.addresses[usize::from(key.local)], cpu.now());
+        } else {
+            connection.receive(&mut self.stack, &frame[ip.at..ip.end], payload, cpu.now(), &mut self.counted);
+        }
         let replies = self.stack.replies.len();
         let mut then = Then::Discard;
         let mut next = 0;

@@ -37,7 +37,7 @@ pub(crate) use cpus::CpuArgs;
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use explain::ExplainArgs;
 pub(crate) use fanout::FanoutArgs;
-pub(crate) use forward::ForwardArgs;
+pub(crate) use forward::{ForwardArgs, SilenceKernelArgs};
 pub(crate) use live::{DirectionArg, LiveArgs};
 pub(crate) use memory::MemoryArgs;
 pub(crate) use meter::{MeterArgs, TOP_MAX};
@@ -143,6 +143,10 @@ pub(crate) enum Command {
     /// Become a program when standard input says so (started by parallel for {file})
     #[command(hide = true)]
     ExecWhenReady(ExecWhenReadyArgs),
+
+    /// Keep the kernel from answering IPv6 packets until standard input ends (started by forward)
+    #[command(hide = true)]
+    SilenceKernel(SilenceKernelArgs),
 }
 
 const GROUPS: [(&str, &[&str]); 4] = [

@@ -45,6 +45,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Set(args) => control::set(args),
         Command::Top(args) => top::run(args),
         Command::ExecWhenReady(args) => exec_when_ready::run(args),
+        Command::SilenceKernel(args) => forward::silence::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Help(args) => help::run(args),
         Command::Man(args) => man::run(args),

@@ -60,6 +60,8 @@ const READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 const WRITE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 /// Allows pinning any amount of memory. The pages of AF_XDP are pinned when they are mapped.
 const PIN: CapabilitySet = CapabilitySet::IPC_LOCK;
+/// Allows changing interfaces, routes and rules.
+const ADMINISTER: CapabilitySet = CapabilitySet::NET_ADMIN;
 
 /// Drops all capabilities of this thread and of the threads that it starts from now on, and sets
 /// `no_new_privs`. Threads that run already keep their capabilities.
@@ -101,7 +103,9 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     let writing =
         if needed.written.iter().all(|name| may_create(name)) { CapabilitySet::empty() } else { WRITE & have };
     let pinning = if needed.pins { PIN & have } else { CapabilitySet::empty() };
-    set(reading | writing | pinning, reading | writing | pinning)?;
+    let administering = if needed.administers { ADMINISTER & have } else { CapabilitySet::empty() };
+    let kept = reading | writing | pinning | administering;
+    set(kept, kept)?;
     tracing::info!(kept = ?(reading | writing), "privileges are given up");
     Ok(Kept { _private: () })
 }
@@ -113,6 +117,7 @@ pub struct Needed<'a> {
     read: Vec<&'a Path>,
     written: Vec<&'a Path>,
     pins: bool,
+    administers: bool,
 }
 
 impl<'a> Needed<'a> {
@@ -139,6 +144,14 @@ impl<'a> Needed<'a> {
     #[must_use]
     pub fn pinned_memory(mut self, pins: bool) -> Self {
         self.pins = pins;
+        self
+    }
+
+    /// Declares that this process changes the network's configuration later. A process that keeps
+    /// this capability should handle no packets.
+    #[must_use]
+    pub fn network_administration(mut self) -> Self {
+        self.administers = true;
         self
     }
 }

@@ -32,7 +32,7 @@ const WAITING_MAX: usize = 16;
 
 /// The maximum number of messages that wait for a collector: 65,536 records, at most 16 MiB. A
 /// collector that restarts is away for about a second.
-const WAITING_FOR_COLLECTOR_MAX: usize = 256;
+pub(super) const WAITING_FOR_COLLECTOR_MAX: usize = 256;
 
 const _: () = assert!(size_of::<FlowRecord>() <= 256);
 
@@ -84,10 +84,10 @@ impl Outlet {
         let message = Message::Ended(Ended { records, now, unwritten });
         // If the queue takes no message, its records count as lost. A source that waits loses
         // records only after its writer has failed or was abandoned.
-        if self.waits {
-            drop(self.to.send(message));
-        } else {
-            drop(self.to.try_send(message));
+        self.shared.note_waiting();
+        let is_refused = if self.waits { self.to.send(message).is_err() } else { self.to.try_send(message).is_err() };
+        if is_refused {
+            self.shared.note_not_waiting();
         }
     }
 }
@@ -209,8 +209,10 @@ impl FlowWriter {
         let unwritten = self.shared.ledger().take(Volume::of(&records));
         // If the message with the last records cannot be sent, these records are lost, and `ended`
         // has the reason.
-        let _ = self.to.send(Message::Ended(Ended { records, now, unwritten }));
-        let _ = self.to.send(Message::End);
+        for message in [Message::Ended(Ended { records, now, unwritten }), Message::End] {
+            self.shared.note_waiting();
+            let _ = self.to.send(message);
+        }
         match self.ended.recv() {
             Ok(WriterEnd::Itself(Ok(result))) => result,
             Ok(WriterEnd::Itself(Err(panic))) => resume_unwind(panic),

@@ -7,17 +7,20 @@
 //! | `message` | messages of templates and records, with sequence numbers |
 //! | `collector` | the address of a collector, and its options |
 //! | `transport` | UDP and TCP |
+//! | `pace` | how fast records are sent |
 //! | `export` | the thread that sends records to a collector |
 
 mod collector;
 mod elements;
 mod export;
 mod message;
+mod pace;
 mod shape;
 mod transport;
 
 pub use collector::{Collector, ParseCollectorError};
 pub use export::OpenCollector;
+pub use pace::ExportRate;
 
 pub(super) use export::Export;
 pub(super) use message::{Encoder, Statistics};

@@ -69,7 +69,7 @@ use steerage::{
 pub use counts::FlowCounts;
 pub use export::{Exporter, FlowWriter};
 pub use flow::{FlowEnd, Traffic};
-pub use ipfix::{Collector, OpenCollector, ParseCollectorError};
+pub use ipfix::{Collector, ExportRate, OpenCollector, ParseCollectorError};
 pub use names::FlowNames;
 pub use output::{ExportError, FlowFormat, FlowsTo, Rotation};
 pub use pattern::{FilePattern, ParsePatternError};

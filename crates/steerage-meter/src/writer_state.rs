@@ -6,7 +6,7 @@
 //! nothing for a second is abandoned: [`LOOKS`] checks, one every [`LOOK`]. The writer thread is
 //! then stuck in a write that cannot be interrupted, so the run ends without it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -64,6 +64,8 @@ pub(super) struct WriterState {
     message_bytes: AtomicU64,
     connections: AtomicU64,
     refusals: AtomicU64,
+    /// The messages in the queue. A message counts from shortly before it is in the queue.
+    waiting: AtomicUsize,
     /// Increases whenever the reader has taken something.
     taken: AtomicU64,
     hurried: AtomicBool,
@@ -82,6 +84,7 @@ impl WriterState {
             message_bytes: zero(),
             connections: zero(),
             refusals: zero(),
+            waiting: AtomicUsize::new(0),
             taken: zero(),
             hurried: AtomicBool::new(false),
             sample: AtomicU32::new(1),
@@ -103,9 +106,10 @@ impl WriterState {
     /// For the writer: waits for the next message. Fails if the queue is closed.
     pub(super) fn next(&self) -> Result<Message, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        let message = messages.as_ref().ok_or(RecvError)?.recv();
+        let message = messages.as_ref().ok_or(RecvError)?.recv()?;
+        self.note_not_waiting();
         self.note_taken();
-        message
+        Ok(message)
     }
 
     /// For the writer: waits for the next message until `time`. `None` if no message arrived.
@@ -113,7 +117,10 @@ impl WriterState {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = time.saturating_duration_since(Instant::now());
         let message = match messages.as_ref().ok_or(RecvError)?.recv_timeout(wait) {
-            Ok(message) => Some(message),
+            Ok(message) => {
+                self.note_not_waiting();
+                Some(message)
+            }
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return Err(RecvError),
         };
@@ -160,6 +167,18 @@ impl WriterState {
             connections: count(&self.connections),
             refusals: count(&self.refusals),
         }
+    }
+
+    pub(super) fn note_waiting(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_not_waiting(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     pub(super) fn note_taken(&self) {

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `socket` | a netlink socket: requests with a bounded wait, dumps, the kernel's error texts, changes |
 //! | `rtnetlink` | [`Rtnetlink`]: links, XDP programs, statistics, and the tables of addresses, routes and neighbours |
+//! | `rule` | adds, deletes and lists rules of IPv6 routing: [`Rule`] |
 //! | `changes` | [`Changes`]: receives changes of links and tables |
 //! | `entry` | the results of `rtnetlink` and `changes`: [`Link`], [`Address`], [`Route`], [`Neighbour`] |
 //! | `generic` | the families of generic netlink, which have names |
@@ -28,6 +29,7 @@ pub mod ethtool;
 mod generic;
 pub mod netdev;
 mod rtnetlink;
+mod rule;
 mod socket;
 
 pub use changes::Changes;
@@ -36,6 +38,7 @@ pub use netlink_packet_route::link::Stats64;
 pub use netlink_packet_route::neighbour::NeighbourState;
 pub use netlink_packet_route::route::RouteType;
 pub use rtnetlink::Rtnetlink;
+pub use rule::{Rule, RuleTo};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

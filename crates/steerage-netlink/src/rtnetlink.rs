@@ -11,7 +11,7 @@ use netlink_packet_route::neighbour::NeighbourMessage;
 use netlink_packet_route::route::RouteMessage;
 
 use crate::entry::{Change, Entry, Link, XdpPlace};
-use crate::socket::Socket;
+use crate::socket::{Each, Socket};
 
 /// A socket for requests about links, addresses, routes and neighbours.
 ///
@@ -34,11 +34,13 @@ impl Rtnetlink {
     }
 
     fn request(&mut self, request: &RouteNetlinkMessage, flags: u16, each: &mut dyn FnMut(Change)) -> io::Result<()> {
+        self.exchange(request, flags, &mut |message| Change::from_message(message).into_iter().for_each(&mut *each))
+    }
+
+    pub(crate) fn exchange(&mut self, request: &RouteNetlinkMessage, flags: u16, each: Each<'_>) -> io::Result<()> {
         let mut body = vec![0; request.buffer_len()];
         request.serialize(&mut body);
-        self.0.request(request.message_type(), flags, &body, &mut |message| {
-            Change::from_message(message).into_iter().for_each(&mut *each);
-        })
+        self.0.request(request.message_type(), flags, &body, each)
     }
 
     /// Returns the link with this name.

@@ -6,12 +6,14 @@
 //! | `tables` | a copy of the kernel's tables, and the forwarding table made from it |
 //! | `neighbour_probes` | makes the kernel look for neighbours |
 //! | `route` | the user's routes, as `ip route` writes them |
+//! | `silence` | keeps the kernel from answering packets that the router forwards |
 //!
 //! This file has the thread that keeps the forwarding table up to date. The thread handles no
 //! packets.
 
 mod neighbour_probes;
 mod route;
+mod silence;
 mod tables;
 
 use std::io;
@@ -29,6 +31,7 @@ use neighbour_probes::NeighbourProbes;
 use tables::{KernelTables, Member};
 
 pub use route::{NextHop, Route, RouteError};
+pub use silence::SilentKernel;
 
 /// The interval at which the thread checks which neighbours are in use. The kernel marks a
 /// neighbour as stale after 15 s or more.

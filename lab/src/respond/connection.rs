@@ -1,5 +1,6 @@
 //! A TCP connection: smoltcp's socket, and the service on it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,11 +8,12 @@ use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::wire::IpListenEndpoint;
 use steerage::Timestamp;
+use steerage::flow::wire::tcp::{RST, SYN};
 use steerage::flow::wire::{be32, ipv4, ipv6};
 
 use super::config::{CONNECTION_OVERHEAD_BYTES, Config, Service};
 use super::counts::{End, Responded};
-use super::packet::{ACKNOWLEDGED_AT, Key};
+use super::packet::{ACKNOWLEDGED_AT, Key, Tcp};
 use super::peers::{Connections, Peer};
 use super::stack::Stack;
 use steerage_router::addresses::Mac;
@@ -46,6 +48,10 @@ pub(super) struct Connection {
     service: Service,
     lacks: usize,
     owes: usize,
+    /// The sequence number after the peer's bytes that the service has read, and smoltcp's sequence
+    /// number after the bytes that the service has written.
+    read_to: u32,
+    written_to: u32,
     pub(super) heard: Timestamp,
     pub(super) due: Timestamp,
     /// The last batch in which the connection sent packets that leave after the batch.
@@ -113,7 +119,8 @@ impl Connection {
         stack.take_out(&mut sockets, now);
         let answer = if stack.replies.len() == 1 { stack.replies.frame(0) } else { return None };
         let tcp = if ours.is_ipv4() { ipv4::BYTES } else { ipv6::BYTES };
-        let shift = opening.cookie.wrapping_sub(be32(answer, tcp + 4));
+        let initial = be32(answer, tcp + 4);
+        let shift = opening.cookie.wrapping_sub(initial);
         let lacks = match opening.service {
             Service::Echo => 0,
             Service::RequestResponse { request, .. } => request,
@@ -127,6 +134,8 @@ impl Connection {
             service: opening.service,
             lacks,
             owes: 0,
+            read_to: opening.sequence.wrapping_add(1),
+            written_to: initial.wrapping_add(1),
             heard: now,
             due: Timestamp::from_nanos(u64::MAX),
             behind: 0,
@@ -151,6 +160,26 @@ impl Connection {
         });
         stack.put_in(&mut self.sockets, now);
         self.serve(counts);
+        stack.take_out(&mut self.sockets, now);
+    }
+
+    /// Whether RFC 9293, 3.10.7.4, requires a challenge ACK instead of the segment's effect: for
+    /// each SYN, and for a reset within the window that does not have the next sequence number. A
+    /// stranger who guesses the ports can thus not end the connection, and a peer that lost its
+    /// state resets the connection exactly.
+    pub(super) fn is_challenged(&mut self, tcp: &Tcp) -> bool {
+        let read_to = self.read_to;
+        let socket = self.socket();
+        let has_fin = matches!(socket.state(), State::CloseWait | State::Closing | State::LastAck | State::TimeWait);
+        let next = read_to.wrapping_add(socket.recv_queue() as u32 + u32::from(has_fin));
+        let window = (socket.recv_capacity() - socket.recv_queue()) as u32;
+        tcp.has(SYN) || tcp.has(RST) && (1..window).contains(&tcp.sequence.wrapping_sub(next))
+    }
+
+    pub(super) fn challenge(&mut self, stack: &mut Stack, key: &Key, ours: IpAddr, now: Timestamp) {
+        // The sequence number after our bytes may belong to our FIN.
+        stack.take_up_unacceptable(key, ours, self.written_to.wrapping_add(2));
+        stack.put_in(&mut self.sockets, now);
         stack.take_out(&mut self.sockets, now);
     }
 
@@ -198,12 +227,15 @@ impl Connection {
     fn serve(&mut self, counts: &mut Responded) {
         let Self { sockets, socket, lacks, owes, .. } = self;
         let socket: &mut Socket<'static> = sockets.get_mut(*socket);
+        let before = (counts.tcp_bytes_in, counts.tcp_bytes_out);
         match self.service {
             Service::Echo => echo(socket, counts),
             Service::RequestResponse { request, response } => {
                 respond(socket, (request, response), (lacks, owes), counts)
             }
         }
+        self.read_to = self.read_to.wrapping_add((counts.tcp_bytes_in - before.0) as u32);
+        self.written_to = self.written_to.wrapping_add((counts.tcp_bytes_out - before.1) as u32);
         // The peer has sent everything, and so has this side.
         if socket.state() == State::CloseWait && *owes == 0 && socket.recv_queue() == 0 {
             socket.close();

@@ -24,7 +24,8 @@ pub enum Fate {
     /// A later segment of a connection whose first segment has not arrived. The peer will send it
     /// again.
     Early,
-    /// A TCP reset for no connection.
+    /// A TCP segment for no connection that gets no answer: a reset, or a segment without ACK that
+    /// cannot begin a connection with a port that is served.
     Stray,
     /// The packet is for another host: another address, a broadcast, or a protocol other than IP
     /// and ARP.

@@ -205,10 +205,12 @@ pub(super) fn tcp(packet: &mut Packet<'_>, ip: &Ip, tcp: &Tcp, says: &Says, conf
     let (from, to) = segment[..4].split_at_mut(2);
     from.swap_with_slice(to);
     let after = tcp.sequence.wrapping_add(tcp.len as u32 + u32::from(tcp.has(SYN)) + u32::from(tcp.has(FIN)));
+    // A cookie keeps no data, so the peer sends the data of its SYN again.
+    let after_syn = tcp.sequence.wrapping_add(1);
     let (sequence, acknowledged, flags, window) = match *says {
         Says::Welcome { cookie, mss, window } => {
             segment[tcp::BYTES..].copy_from_slice(&[2, 4, mss.to_be_bytes()[0], mss.to_be_bytes()[1]]);
-            (cookie, after, SYN | ACK, window)
+            (cookie, after_syn, SYN | ACK, window)
         }
         Says::Reset if tcp.has(ACK) => (tcp.acknowledged, 0, RST, 0),
         Says::Reset => (0, after, RST | ACK, 0),

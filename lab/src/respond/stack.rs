@@ -148,9 +148,27 @@ impl Stack {
 
     /// Stores a SYN like the peer's SYN for [`put_in`](Self::put_in).
     pub(super) fn take_up_syn(&mut self, key: &Key, ours: IpAddr, sequence: u32, mss: u16, window: u16) {
+        let mss = [2, 4, mss.to_be_bytes()[0], mss.to_be_bytes()[1]];
+        self.take_up_header(key, ours, (sequence, 0), (tcp::SYN, window), &mss);
+    }
+
+    /// Stores a segment that acknowledges bytes that were never sent. The socket answers it by a
+    /// challenge ACK, at most once per second: RFC 5961, 5.2 and 7.
+    pub(super) fn take_up_unacceptable(&mut self, key: &Key, ours: IpAddr, acknowledged: u32) {
+        self.take_up_header(key, ours, (0, acknowledged), (tcp::ACK, 0), &[]);
+    }
+
+    fn take_up_header(
+        &mut self,
+        key: &Key,
+        ours: IpAddr,
+        (sequence, acknowledged): (u32, u32),
+        (flags, window): (u16, u16),
+        options: &[u8],
+    ) {
         let segment = &mut self.segment;
         segment.clear();
-        let bytes = tcp::BYTES + 4;
+        let bytes = tcp::BYTES + options.len();
         let ip = IpHeader::new(key.peer(), ours, protocol::TCP);
         segment.resize(ip.bytes(), 0);
         ip.write(segment, bytes).expect("both ends have addresses of one version");
@@ -158,11 +176,11 @@ impl Stack {
             segment.extend_from_slice(&port.to_be_bytes());
         }
         segment.extend_from_slice(&sequence.to_be_bytes());
-        segment.extend_from_slice(&[0; 4]);
-        segment.extend_from_slice(&((bytes as u16 / 4) << 12 | tcp::SYN).to_be_bytes());
+        segment.extend_from_slice(&acknowledged.to_be_bytes());
+        segment.extend_from_slice(&((bytes as u16 / 4) << 12 | flags).to_be_bytes());
         segment.extend_from_slice(&window.to_be_bytes());
-        segment.extend_from_slice(&[0, 0, 0, 0, 2, 4]);
-        segment.extend_from_slice(&mss.to_be_bytes());
+        segment.extend_from_slice(&[0; 4]);
+        segment.extend_from_slice(options);
     }
 
     pub(super) fn put_in(&mut self, sockets: &mut SocketSet<'static>, now: Timestamp) {

@@ -322,6 +322,85 @@ fn a_connection_from_beginning_to_end() {
     assert_eq!((counts.get(Fate::Early), counts.opened, counts.open, counts.ended(End::Closed)), (1, 1, 0, 1));
 }
 
+/// A SYN with data gets its answer at once. The answer acknowledges the SYN alone, and the peer sends
+/// the data again, as after a SYN cookie of Linux.
+#[test]
+fn data_in_a_syn_comes_again() {
+    let responding = Responding::new(config());
+    let out = answers_of(&responding, vec![segment(1000, 7, 500, &[SYN], 0, b"abc")]);
+    let (tcp, _) = tcp_of(&out[0]);
+    assert_eq!((tcp.syn(), tcp.ack(), tcp.acknowledgment_number()), (true, true, 501));
+    let cookie = tcp.sequence_number();
+    let out = answers_of(&responding, vec![segment(1000, 7, 501, &[ACK], cookie + 1, b"abc")]);
+    let (tcp, payload) = tcp_of(&out[0]);
+    assert_eq!((tcp.acknowledgment_number(), payload), (504, b"abc".to_vec()));
+}
+
+/// The answers in a connection whose peer has sent and received "hello": sequence number 506 is the
+/// next one.
+fn challenged(frames: &[(u32, &[u16])]) -> (Vec<(u32, u32, bool)>, Responded) {
+    let responding = Responding::new(config());
+    let out = answers_of(&responding, vec![segment(1000, 7, 500, &[SYN], 0, &[])]);
+    let cookie = tcp_of(&out[0]).0.sequence_number();
+    let hello = segment(1000, 7, 501, &[ACK], cookie + 1, b"hello");
+    let more = frames.iter().map(|(sequence, flags)| segment(1000, 7, *sequence, flags, cookie + 6, &[]));
+    let out = answers_of(&responding, std::iter::once(hello).chain(more).collect());
+    let said = out.iter().skip(1).map(|frame| tcp_of(frame).0).map(|tcp| {
+        let is_ack = tcp.ack() && !tcp.syn() && !tcp.rst() && !tcp.fin();
+        (tcp.sequence_number().wrapping_sub(cookie), tcp.acknowledgment_number(), is_ack)
+    });
+    (said.collect(), responding.so_far())
+}
+
+/// RFC 9293, 3.10.7.4 (with RFC 5961): a SYN, and a reset within the window of 8192 bytes but not at
+/// its beginning, draw a challenge ACK. A reset outside of the window is ignored. Only an exact
+/// reset ends the connection.
+#[test]
+fn a_stranger_does_not_end_a_connection() {
+    let challenge = vec![(6, 506, true)];
+    for (sequence, flags) in
+        [(500, &[SYN][..]), (506, &[SYN]), (77_777, &[SYN]), (506, &[SYN, ACK]), (507, &[RST]), (8697, &[RST, ACK])]
+    {
+        let (said, counts) = challenged(&[(sequence, flags)]);
+        assert_eq!((said, counts.ended(End::Aborted)), (challenge.clone(), 0), "{sequence} {flags:?}");
+    }
+    for sequence in [505, 8698, 0x9000_0000] {
+        let (said, counts) = challenged(&[(sequence, &[RST])]);
+        assert_eq!((said, counts.ended(End::Aborted)), (vec![], 0), "{sequence}");
+    }
+    // Challenge ACKs are limited: RFC 5961, 7. The peer that lost its state answers the first one
+    // by an exact reset.
+    let (said, counts) = challenged(&[(900, &[SYN]), (901, &[SYN]), (506, &[RST])]);
+    assert_eq!((said, counts.ended(End::Aborted)), (challenge, 1));
+}
+
+/// After the peer's FIN, the next sequence number is the one after the FIN.
+#[test]
+fn a_reset_after_a_fin_is_exact_after_the_fin() {
+    for (sequence, aborted) in [(507, 1), (508, 0)] {
+        let (said, counts) = challenged(&[(506, &[ACK, FIN]), (sequence, &[RST])]);
+        // The first answer is our FIN, which acknowledges the peer's.
+        assert_eq!(said.len(), 2 - aborted as usize, "{said:?}");
+        assert_eq!((said[0], counts.ended(End::Aborted)), ((6, 507, false), aborted));
+    }
+}
+
+/// A port that listens is silent about scans (RFC 9293, 3.10.7.2, and Linux for SYN with FIN). A
+/// closed port resets them (3.10.7.1).
+#[test]
+fn scans_of_an_open_port_get_no_answer() {
+    for flags in [&[][..], &[FIN], &[SYN, FIN], &[RST]] {
+        assert_eq!(fate(segment(1000, 7, 500, flags, 0, &[])), Fate::Stray, "{flags:?}");
+    }
+    for (flags, acknowledged) in [(&[][..], 500), (&[FIN], 501), (&[SYN, FIN], 502)] {
+        let (reply, fate) = answer(segment(1000, 99, 500, flags, 0, &[]));
+        let (tcp, _) = tcp_of(&reply);
+        assert_eq!((fate, tcp.rst(), tcp.acknowledgment_number()), (Fate::Reset, true, acknowledged), "{flags:?}");
+    }
+    let (reply, _) = answer(segment(1000, 7, 500, &[SYN, ACK], 900, &[]));
+    assert_eq!((tcp_of(&reply).0.rst(), tcp_of(&reply).0.sequence_number()), (true, 900));
+}
+
 /// One peer opens as many connections as it can. Another peer is still served, and each refused
 /// connection counts.
 #[test]

@@ -11,6 +11,7 @@ that arrives on one interface leaves by the interface of its route. Routes, addr
 take effect at once. The kernel still handles ARP, neighbour discovery and packets for this machine.
 
 The kernel must not forward the same packets: set net.ipv4.conf.IFACE.forwarding=0 and net.ipv6.conf.all.forwarding=0 with sysctl. \
+While the command runs, an IPv6 rule keeps the kernel from answering packets for which it has no route. \
 The report says what was dropped and why (steerage help forward).
 
 ROUTE is written as for `ip route`: '10.0.0.0/8 via 192.0.2.1 [dev IFACE]', 'default via fe80::1 dev eth1', '10.1.0.0/16 dev eth1' \\
@@ -33,4 +34,11 @@ pub(crate) struct ForwardArgs {
 
     #[command(flatten)]
     pub(crate) run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SilenceKernelArgs {
+    /// Interfaces whose packets forward forwards
+    #[arg(value_name = "IFACE", required = true)]
+    pub(crate) interfaces: Vec<String>,
 }

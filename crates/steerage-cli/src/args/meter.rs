@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
-use steerage_meter::{FLOWS_DEFAULT, FLOWS_MAX};
+use steerage_meter::{ExportRate, FLOWS_DEFAULT, FLOWS_MAX};
 
 use super::RunArgs;
 use super::values::{duration, number};
@@ -16,7 +16,7 @@ follow its name. In the name, %Y %m %d %H %M %S (and %F, %T, %s) stand for the t
 to standard output and the report goes to standard error.
 
 WHERE is a FILE or a collector: ipfix://HOST:PORT for UDP, ipfix+tcp://HOST:PORT for TCP. Options follow a ? and are separated by \
-&: mtu=BYTES, refresh=DURATION, domain=N, rate=RECORDS per second, and biflow=no for a record for each direction.
+&: mtu=BYTES, refresh=DURATION, domain=N, rate=N as --export-rate, and biflow=no for a record for each direction.
 
 DURATION is a number of seconds, or has a unit, as in 500ms, 5m or 1h.
 
@@ -60,6 +60,10 @@ pub(crate) struct FlowArgs {
     #[arg(long, value_name = "WHERE", group = "somewhere")]
     pub(crate) export: Vec<String>,
 
+    /// At most N records per second to a collector, or max [default: 10000 by UDP, max by TCP]
+    #[arg(hide_short_help = true, long, value_name = "N", requires = "export", value_parser = rate)]
+    pub(crate) export_rate: Option<ExportRate>,
+
     /// Begin a new file every DURATION of packet time
     #[arg(hide_short_help = true, long, value_name = "DURATION", requires = "somewhere", value_parser = period)]
     pub(crate) rotate: Option<Duration>,
@@ -90,6 +94,10 @@ pub(crate) struct FlowArgs {
 fn sample(text: &str) -> Result<u32, String> {
     let share = text.strip_prefix("1:").and_then(|number| number.parse().ok()).filter(|number| *number > 0);
     share.ok_or_else(|| "write 1:N, such as 1:100 for one flow of a hundred".to_owned())
+}
+
+fn rate(text: &str) -> Result<ExportRate, &'static str> {
+    text.parse()
 }
 
 /// The most flows that a report can show. Longer lists belong in a file.

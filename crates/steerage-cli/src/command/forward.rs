@@ -1,5 +1,7 @@
 //! `steerage forward`: forwards packets between interfaces, as a router does.
 
+pub(super) mod silence;
+
 use std::cell::OnceCell;
 use std::fs;
 use std::io::{self, Write};
@@ -19,6 +21,7 @@ use crate::error::Error;
 use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
+use silence::Silence;
 
 /// How long a received packet may wait for further packets: the shortest block timeout of the
 /// kernel's rings.
@@ -47,6 +50,8 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     let cpus = instance::count_cpus(&run.cpus)?;
     let route_updater = OnceCell::new();
     let forwarding = OnceCell::new();
+    // The kernel's rules are removed when `run` returns.
+    let silence = OnceCell::new();
     let outputs = |OpenedInputs { queues, .. }: &OpenedInputs| -> Result<Vec<Output>, Error> {
         let spec = |device: &ForwardDevice| match device.shared && offloads {
             true => format!("af_packet:{},offload=on", device.output),
@@ -63,6 +68,8 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
             updater.notes(&interfaces).iter().for_each(|note| drop(writeln!(io::stderr(), "{note}")));
         }
         let _ = route_updater.set(updater);
+        let shared = devices.iter().filter(|device| device.shared).map(|device| device.interface.as_str());
+        let _ = silence.set(Silence::begin(shared)?);
         Ok(outputs)
     };
     let sending = SendOptions { listens: false, rate: None, originated: 0, outputs, input_end: None };

@@ -2,6 +2,7 @@
 
 mod outputs;
 
+use std::io::{self, Write};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -37,6 +38,9 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let top = if keys.is_some() { flows.top.max(LIVE_FLOWS) } else { flows.top };
     let (mut writers, mut meters) = (Writers::default(), None);
     let (instance, services) = instance::receiving(&args.run, needs, |can_wait| {
+        let advice = outputs.advice().filter(|_| can_wait && !args.run.report.quiet && !args.run.report.json);
+        // A failed write means that standard error is closed.
+        advice.into_iter().for_each(|advice| drop(writeln!(io::stderr(), "{advice}")));
         writers = outputs.start(can_wait, &stopper)?;
         let options = MeterOptions {
             active: flows.active,

@@ -125,7 +125,7 @@ pub(super) fn exported(flows: &Flows) -> Vec<String> {
     let line = |output: &FlowOutputReport| {
         let counts = &output.counts;
         let (records, messages) = (counted(counts.written, "flow"), counted(counts.messages, "message"));
-        format!("{records} in {messages} to {}, {} lost", output.to, grouped(counts.lost))
+        format!("{records} in {messages} to {}, {} not sent", output.to, grouped(counts.lost))
     };
     collectors.map(line).collect()
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use steerage_fixtures::{skip, tshark};
 
 use crate::export::directory;
@@ -64,7 +65,7 @@ fn add(all: &mut Directions, key: [&str; 4], protocol: &str, packets: u64, octet
 }
 
 /// Finds a free UDP port.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
@@ -87,8 +88,14 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Starts a collector and exports the flows of a capture to it. The collector's log shows when it
-/// is ready. Returns after the collector has read all flows.
-fn collect(collector: &mut Command, port: u16, log: &Path, ready: &str, args: &[&str]) -> Option<Ends> {
+/// is ready. Returns the collector and the report, after the collector has read all flows.
+pub(crate) fn collect(
+    collector: &mut Command,
+    port: u16,
+    log: &Path,
+    ready: &str,
+    args: &[&str],
+) -> Option<(Ends, Value)> {
     let name = collector.get_program().to_string_lossy().into_owned();
     let path = log;
     let log = File::create(log).unwrap();
@@ -105,10 +112,10 @@ fn collect(collector: &mut Command, port: u16, log: &Path, ready: &str, args: &[
         assert_eq!((&output["written"], &output["lost"]), (&report["app"]["flows"]["total"], &0.into()), "{output}");
     }
     wait_until("the collector reads", || waiting(port) == Some(0));
-    Some(child)
+    Some((child, report))
 }
 
-fn end(child: &mut Child, signal: Signal) {
+pub(crate) fn end(child: &mut Child, signal: Signal) {
     kill(Pid::from_raw(child.id() as i32), signal).unwrap();
     wait_until("the collector ends", || child.try_wait().unwrap().is_some());
 }
@@ -127,7 +134,7 @@ fn nfcapd_counts_what_the_csv_counts() {
         let args = ["meter", capture.to_str().unwrap(), "--virtual-cpus", "2"];
         let args = [&args[..], &["--flows", csv.to_str().unwrap(), "--export", &to]].concat();
         let log = directory.join("log");
-        let Some(mut nfcapd) = collect(&mut nfcapd, port, &log, "Startup nfcapd", &args) else { return };
+        let Some((mut nfcapd, _)) = collect(&mut nfcapd, port, &log, "Startup nfcapd", &args) else { return };
         end(&mut nfcapd, Signal::SIGTERM);
         let shown = Command::new("nfdump")
             .args(["-q", "-N", "-6", "-o", "fmt:%sa,%sp,%da,%dp,%pr,%ipkt,%ibyt,%opkt,%obyt", "-R"])
@@ -178,7 +185,7 @@ fn nfacctd_counts_what_the_csv_counts() {
         let args = [&args[..], &["--flows", csv.to_str().unwrap(), "--export", &to]].concat();
         // The printing process of nfacctd says when it is ready.
         let log = directory.join("log");
-        let Some(mut nfacctd) = collect(&mut nfacctd, port, &log, "cache entries", &args) else { return };
+        let Some((mut nfacctd, _)) = collect(&mut nfacctd, port, &log, "cache entries", &args) else { return };
         // At its end, nfacctd gives its records to a process that prints them. Records that it has
         // only just read are left out.
         let prints = || fs::read_to_string(&log).unwrap().matches("Purging cache - END").count();

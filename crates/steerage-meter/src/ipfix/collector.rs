@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::pace::ExportRate;
+
 /// IANA's port for IPFIX.
 const PORT: u16 = 4739;
 /// The default MTU for messages over UDP, which most networks support.
@@ -42,7 +44,7 @@ pub struct Collector {
     /// The interval between transmissions of statistics, and over UDP also of templates.
     pub(super) refresh: Duration,
     pub(super) domain: u32,
-    pub(super) rate: Option<u64>,
+    pub(super) rate: Option<ExportRate>,
     /// Whether a record describes both directions of a flow.
     pub(super) biflows: bool,
 }
@@ -78,6 +80,23 @@ impl Collector {
         Ok(collector)
     }
 
+    /// Sets the rate, unless the address has a `rate`. Without any rate, a collector over UDP gets
+    /// as many records per second as a default receive buffer takes, and a collector over TCP gets
+    /// all records at once. After half of the queue of a live run is full, a collector without a
+    /// rate gets the records as fast as they come.
+    #[must_use]
+    pub fn or_rate(mut self, rate: Option<ExportRate>) -> Self {
+        self.rate = self.rate.or(rate);
+        self
+    }
+
+    /// Returns the address for TCP, if this address is for UDP. Over UDP, an exporter does not
+    /// learn which records arrived.
+    pub fn over_tcp(&self) -> Option<String> {
+        let tcp = || Self { transport: Transport::Tcp, ..self.clone() };
+        (self.transport == Transport::Udp).then(|| tcp().to_string())
+    }
+
     fn set(&mut self, option: &str) -> Result<(), ParseCollectorError> {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         match name {
@@ -96,8 +115,7 @@ impl Collector {
                     value.parse().map_err(|_| wrong(&format!("domain={value}: write a number of 32 bits")))?;
             }
             "rate" => {
-                let rate = value.parse().ok().filter(|rate| *rate > 0);
-                self.rate = Some(rate.ok_or_else(|| wrong(&format!("rate={value}: write records per second")))?);
+                self.rate = Some(value.parse().map_err(|what| wrong(&format!("rate={value}: {what}")))?);
             }
             "biflow" => {
                 self.biflows = match value {
@@ -163,7 +181,7 @@ mod tests {
         let collector = Collector::parse("ipfix+tcp://[::1]:99/?mtu=1280&biflow=no&refresh=500ms&rate=7").unwrap();
         let Collector { host, port, mtu, biflows, refresh, rate, .. } = collector.clone();
         assert_eq!((host.as_str(), port, mtu, biflows), ("::1", 99, 1280, false));
-        assert_eq!((refresh, rate), (Duration::from_millis(500), Some(7)));
+        assert_eq!((refresh, rate), (Duration::from_millis(500), "7".parse().ok()));
         assert_eq!(collector.to_string(), "ipfix+tcp://[::1]:99");
     }
 

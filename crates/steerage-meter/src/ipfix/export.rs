@@ -11,13 +11,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use super::super::export::WAITING_FOR_COLLECTOR_MAX;
 use super::super::output::ExportError;
 use super::super::record::FlowRecord;
 use super::super::record_ledger::{Unwritten, Volume};
 use super::super::writer_state::{Ended, Message, WriterState};
 use super::collector::Collector;
 use super::message::{Encoder, Statistics};
-use super::transport::{Sent, Train, Way};
+use super::pace::Pace;
+use super::transport::{Sent, TRAIN_MESSAGES, Train, Way};
 
 /// How long records wait for a new connection: longer than the restart of a collector takes.
 const DOWN_MAX: Duration = Duration::from_secs(10);
@@ -37,8 +39,7 @@ pub(in super::super) struct Export {
     ignored: Ignored,
     records: u64,
     refresh_at: Instant,
-    /// The time at which the rate limit allows the next message.
-    next_at: Instant,
+    pace: Pace,
     /// Whether lost records are an error. Set if the packet source waits for the collector.
     must_arrive: bool,
 }
@@ -101,7 +102,8 @@ impl Export {
         let now = Instant::now();
         let refresh_at = now + collector.refresh;
         let train = Train::default();
-        Ok(Self { shared, collector, way, encoder, train, ignored, records: 0, refresh_at, next_at: now, must_arrive })
+        let pace = Pace::new(collector.rate, way.is_udp(), now);
+        Ok(Self { shared, collector, way, encoder, train, ignored, records: 0, refresh_at, pace, must_arrive })
     }
 
     pub(in super::super) fn run(&mut self) -> Result<(), ExportError> {
@@ -151,7 +153,7 @@ impl Export {
             self.refresh_if_due();
             let sequence = self.encoder.sequence();
             let (count, is_alone) = self.load_train(records);
-            self.pace(count);
+            self.wait_for_pace(count);
             let (these, rest) = records.split_at(count);
             let sent = self.send_train();
             if let Sent::Yes | Sent::AfterRefusal = sent {
@@ -192,14 +194,15 @@ impl Export {
     /// and whether the records form a single message, which the encoder does not count as sent yet.
     /// A message with templates is sent alone, because the send may fail.
     fn load_train(&mut self, records: &[FlowRecord]) -> (usize, bool) {
-        let takes_trains = self.way.takes_trains() && self.collector.rate.is_none();
+        let takes_trains = self.way.takes_trains();
+        let together = self.pace.together().unwrap_or(TRAIN_MESSAGES);
         let (now, mut count) = (SystemTime::now(), 0);
         self.train.clear();
         while count < records.len() {
             let more = self.encoder.encode(&records[count..], now);
             let is_alone = !takes_trains || self.encoder.has_templates();
             if is_alone && self.train.messages() > 0
-                || !self.train.add(self.encoder.message(), self.encoder.data_records())
+                || !self.train.add(self.encoder.message(), self.encoder.data_records(), together)
             {
                 break;
             }
@@ -225,20 +228,22 @@ impl Export {
         sent
     }
 
-    /// Waits until the rate limit allows another message of `count` records, and counts these
-    /// records towards the limit.
-    fn pace(&mut self, count: usize) {
-        let Some(rate) = self.collector.rate else { return };
-        let now = Instant::now();
-        self.next_at = self.next_at.max(now);
-        while !self.shared.is_hurried() {
-            let left = self.next_at.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+    /// Waits until the rate allows further records, and counts `count` records towards the rate. If
+    /// the source is live, and the user has set no rate, records do not wait until the queue has no
+    /// room for more: the collector might lose them, but the queue certainly would.
+    fn wait_for_pace(&mut self, count: usize) {
+        let may_be_urgent = self.pace.is_default() && !self.must_arrive;
+        loop {
+            if self.shared.is_hurried() {
+                self.pace.hurry(Instant::now());
+            }
+            let left = self.pace.wait(Instant::now());
+            if left.is_zero() || may_be_urgent && self.shared.waiting() > WAITING_FOR_COLLECTOR_MAX / 2 {
                 break;
             }
             thread::sleep(left.min(LOOK));
         }
-        self.next_at += Duration::from_secs_f64(count as f64 / rate as f64);
+        self.pace.sent(count, Instant::now());
     }
 
     fn refresh_if_due(&mut self) {
@@ -271,7 +276,7 @@ impl Export {
         };
         self.encoder.encode_statistics(&statistics, SystemTime::now());
         self.train.clear();
-        self.train.add(self.encoder.message(), self.encoder.data_records());
+        self.train.add(self.encoder.message(), self.encoder.data_records(), TRAIN_MESSAGES);
         if let Sent::Yes | Sent::AfterRefusal = self.send_train() {
             self.encoder.sent();
         }

@@ -26,7 +26,7 @@ const UDP_OVER_IPV6: usize = ipv6::BYTES + udp::BYTES;
 const TCP_MESSAGE: usize = 16 << 10;
 /// The maximum number of messages in a train. Linux accepts trains of at least 64 datagrams
 /// (`UDP_MAX_SEGMENTS`).
-const TRAIN_MESSAGES: usize = 64;
+pub(super) const TRAIN_MESSAGES: usize = 64;
 /// The maximum length of a train in bytes: the length of the longest IP packet, minus the length of
 /// the longest headers (IPv6 and UDP).
 const TRAIN_BYTES: usize = 65_535 - UDP_OVER_IPV6;
@@ -58,12 +58,12 @@ impl Train {
 
     /// Adds a message with this many data records, if the train has room for it. Returns true if
     /// the message was added.
-    pub(super) fn add(&mut self, message: &[u8], records: u32) -> bool {
+    pub(super) fn add(&mut self, message: &[u8], records: u32, messages_max: usize) -> bool {
         if self.messages == 0 {
             self.length = message.len();
         }
         let is_whole = self.bytes.len() == self.length * self.messages;
-        let has_room = self.messages < TRAIN_MESSAGES && self.bytes.len() + message.len() <= TRAIN_BYTES;
+        let has_room = self.messages < messages_max && self.bytes.len() + message.len() <= TRAIN_BYTES;
         if self.messages > 0 && !(is_whole && has_room) || message.len() > self.length {
             return false;
         }
@@ -316,17 +316,17 @@ mod tests {
     #[test]
     fn a_train_has_messages_of_one_length_and_a_shorter_one_at_its_end() {
         let mut train = Train::default();
-        let mut add = |length: usize| train.add(&vec![7; length], 20);
+        let mut add = |length: usize| train.add(&vec![7; length], 20, TRAIN_MESSAGES);
         assert_eq!(
             [add(1000), add(1000), add(1001), add(999), add(999), add(1000)],
             [true, true, false, true, false, false]
         );
         assert_eq!((train.messages(), train.bytes(), train.records()), (3, 2999, 60));
         train.clear();
-        assert!(train.add(&[7; 65_000], 1), "a message alone may have any length");
-        assert!(!train.add(&[7; 600], 1), "no IP packet is that long");
+        assert!(train.add(&[7; 65_000], 1, TRAIN_MESSAGES), "a message alone may have any length");
+        assert!(!train.add(&[7; 600], 1, TRAIN_MESSAGES), "no IP packet is that long");
         train.clear();
-        assert_eq!((0..100).take_while(|_| train.add(&[7; 20], 1)).count(), TRAIN_MESSAGES);
+        assert_eq!((0..100).take_while(|_| train.add(&[7; 20], 1, TRAIN_MESSAGES)).count(), TRAIN_MESSAGES);
     }
 
     #[test]
@@ -336,7 +336,7 @@ mod tests {
         let sender = udp(&[receiver.local_addr().unwrap()]).unwrap();
         let messages: Vec<Vec<u8>> = (1..=13).map(|nth| vec![nth; if nth < 13 { 1400 } else { 300 }]).collect();
         let mut train = Train::default();
-        assert!(messages.iter().all(|message| train.add(message, 1)));
+        assert!(messages.iter().all(|message| train.add(message, 1, TRAIN_MESSAGES)));
         let sent = send_datagrams(&sender, &train, &mut None);
         assert!(matches!(sent, Sent::Yes), "{sent:?}");
         for message in &messages {

@@ -28,7 +28,8 @@ impl Outputs {
         for name in &flows.export {
             let wrong = |what: &str| wrong("--export", name, what);
             if Collector::is_address(name) {
-                outputs.collectors.push(Collector::parse(name).map_err(|error| wrong(&error.to_string()))?);
+                let collector = Collector::parse(name).map_err(|error| wrong(&error.to_string()))?;
+                outputs.collectors.push(collector.or_rate(flows.export_rate));
             } else if name == STDOUT {
                 return Err(wrong("for standard output use --flows -"));
             } else {
@@ -64,8 +65,9 @@ impl Outputs {
     /// Opens the sockets. Call `open` before privileges are dropped, and before other threads
     /// start.
     pub(super) fn open(self) -> Result<OpenOutputs, Error> {
+        let over_tcp = self.collectors.iter().filter_map(Collector::over_tcp).collect();
         let collectors = self.collectors.into_iter().map(Collector::open).collect::<Result<_, _>>();
-        Ok(OpenOutputs { files: self.files, collectors: collectors.map_err(EndingError::flows)? })
+        Ok(OpenOutputs { files: self.files, collectors: collectors.map_err(EndingError::flows)?, over_tcp })
     }
 }
 
@@ -73,9 +75,17 @@ impl Outputs {
 pub(super) struct OpenOutputs {
     files: Vec<(FlowsTo, FlowFormat)>,
     collectors: Vec<OpenCollector>,
+    /// The addresses for TCP of the collectors that get flows by UDP.
+    over_tcp: Vec<String>,
 }
 
 impl OpenOutputs {
+    /// For a source that can wait: recommends TCP, which can wait too.
+    pub(super) fn advice(&self) -> Option<String> {
+        let over_tcp = (!self.over_tcp.is_empty()).then(|| self.over_tcp.join(" and "))?;
+        Some(format!("UDP does not report which flows arrive. For a file, use {over_tcp}, which loses no flows"))
+    }
+
     /// Starts a thread for each output. A thread that fails stops the run.
     pub(super) fn start(self, can_wait: bool, stopper: &Stopper) -> Result<Writers, Error> {
         let stop = || {

@@ -1,0 +1,186 @@
+//! The router's own kernel receives each IPv6 packet too, and must not answer it: `forward` alone
+//! answers. The kernel's own `ip -6 rule` shows what `forward` changes.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use steerage_fixtures::namespaces::{Namespaces, address, ping, tcp_transfer};
+use steerage_fixtures::{HANG, skip};
+
+use crate::forward::{FAR6, ONE, OTHER, ROUTER, linked};
+use crate::program::{Ran, Started, command};
+
+/// A raw socket that gets the errors "destination unreachable" (type 1) in this namespace.
+fn errors() -> UdpSocket {
+    let socket = socket(AddressFamily::Inet6, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::IcmpV6);
+    let socket: UdpSocket = socket.unwrap().into();
+    socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    socket
+}
+
+/// Reads the errors that have arrived. The key is the source port of the packet that an error
+/// quotes, after 8 bytes of ICMP and 40 bytes of IPv6.
+fn read(errors: &UdpSocket, counts: &mut BTreeMap<u16, u32>) {
+    let mut error = [0; 2048];
+    while let Ok(len) = errors.recv(&mut error) {
+        if len >= 50 && error[0] == 1 {
+            *counts.entry(u16::from_be_bytes([error[48], error[49]])).or_default() += 1;
+        }
+    }
+}
+
+fn rules(net: &Namespaces) -> String {
+    let output = net.within(ROUTER, || Command::new("ip").args(["-6", "rule"]).output().unwrap());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn start(net: &Namespaces, more: &[&str]) -> Started {
+    let args =
+        [&["forward", "r0", "r1", "--virtual-cpus", "2", "--check-order", "--json", "-v", "--socket", "none"], more]
+            .concat();
+    Started::of(net.within(ROUTER, || command(&args).spawn().unwrap()))
+}
+
+/// The routes of the command line replace those of the kernel, whatever the kernel has for the same
+/// prefix.
+#[test]
+fn the_kernel_does_not_answer_what_is_forwarded() {
+    let Some(net) = linked() else { return };
+    let kinds = ["", "unreachable", "prohibit", "blackhole", "dev r1"];
+    let mut routes = vec!["fd00:210::/64 dev r0".to_owned(), "fd00:211::/64 dev r1".to_owned()];
+    for (nth, kind) in kinds.iter().enumerate() {
+        let prefix = format!("fd05:{nth}::/64");
+        match *kind {
+            "" => {}
+            "dev r1" => net.must(ROUTER, &format!("-6 route add {prefix} dev r1")),
+            kind => net.must(ROUTER, &format!("-6 route add {kind} {prefix}")),
+        }
+        net.must(OTHER, &format!("addr add fd05:{nth}::2/128 dev lo nodad"));
+        routes.push(format!("{prefix} via {FAR6} dev r1"));
+    }
+    let options: Vec<&str> = routes.iter().flat_map(|route| ["--route", route]).collect();
+    let started = start(&net, &options);
+    // The first packet to a neighbour is dropped while the kernel looks for the neighbour.
+    net.within(ONE, || ping(address(FAR6), 56));
+    net.within(OTHER, || ping(address("fd00:210::2"), 56));
+    let (errors, mut counts) = (net.within(ONE, errors), BTreeMap::new());
+    for (nth, kind) in kinds.iter().enumerate() {
+        let far = address(&format!("fd05:{nth}::2"));
+        net.within(ONE, || ping(far, 56));
+        for _ in 0..5 {
+            tcp_transfer(&net, ONE, OTHER, far, 10_000);
+        }
+        read(&errors, &mut counts);
+        assert!(counts.is_empty(), "{kind}: {counts:?}");
+    }
+    // The kernel still answers packets to its own addresses.
+    net.within(ONE, || ping(address("fd00:211::1"), 56));
+    started.stop_at_rest();
+}
+
+/// A packet that `forward` refuses gets one error.
+#[test]
+fn a_packet_without_a_route_gets_one_error() {
+    let Some(net) = linked() else { return };
+    for route in ["unreachable fd06:1::/64", "prohibit fd06:2::/64"] {
+        net.must(ROUTER, &format!("-6 route add {route}"));
+    }
+    let started = start(&net, &[]);
+    net.within(ONE, || ping(address(FAR6), 56));
+    let (errors, mut counts) = (net.within(ONE, errors), BTreeMap::new());
+    let mut sent = BTreeMap::new();
+    for to in ["fd06::9", "fd06:1::9", "fd06:2::9"] {
+        let asks = net.within(ONE, || UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap());
+        let port = asks.local_addr().unwrap().port();
+        asks.send_to(&[0x5a; 40], SocketAddr::new(address(to), 33434)).unwrap();
+        let start = Instant::now();
+        while !counts.contains_key(&port) {
+            assert!(start.elapsed() < HANG, "no error about {to}");
+            read(&errors, &mut counts);
+        }
+        sent.insert(port, 1);
+    }
+    // The kernel answers in the system call that sends the packet, so its errors come before these replies.
+    net.within(ONE, || ping(address(FAR6), 56));
+    read(&errors, &mut counts);
+    assert_eq!(counts, sent);
+    started.stop_at_rest();
+}
+
+#[test]
+fn the_rules_last_as_long_as_the_run() {
+    let Some(net) = linked() else { return };
+    let before = rules(&net);
+    let in_force = |net: &Namespaces| {
+        let rules = rules(net);
+        ["r0", "r1"].iter().all(|name| rules.contains(&format!("iif {name} blackhole")))
+    };
+    let gone = || {
+        let start = Instant::now();
+        while rules(&net) != before {
+            assert!(start.elapsed() < HANG, "{}", rules(&net));
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let started = start(&net, &[]);
+    assert!(in_force(&net), "{}", rules(&net));
+    started.stop_at_rest();
+    assert_eq!(rules(&net), before, "the rules are removed before the run ends");
+
+    let started = start(&net, &[]);
+    assert!(in_force(&net), "{}", rules(&net));
+    started.signal(Signal::SIGKILL);
+    gone();
+
+    // A rule that was left behind, because the helping process was killed too.
+    net.must(ROUTER, "-6 rule add pref 32765 iif r0 blackhole protocol 115");
+    start(&net, &[]).stop_at_rest();
+    assert_eq!(rules(&net), before);
+
+    // The user's own priorities stay in front, and the local table before all.
+    net.must(ROUTER, "-6 rule add pref 900 lookup main");
+    net.must(ROUTER, "-6 rule add pref 880 from fd07::/64 lookup 77");
+    let started = start(&net, &[]);
+    let order: Vec<String> = rules(&net).lines().map(|line| line.split(':').next().unwrap().to_owned()).collect();
+    assert_eq!(order, ["0", "880", "899", "899", "900", "32766"]);
+    started.stop_at_rest();
+}
+
+/// Without `CAP_NET_ADMIN` the run is refused, unless the user has made the rules, or the
+/// interfaces have no IPv6.
+#[test]
+fn without_the_capability_the_rules_must_be_there() {
+    let Some(net) = linked() else { return };
+    let program = env!("CARGO_BIN_EXE_steerage");
+    let words = ["--inh-caps=-net_admin", "--bounding-set=-net_admin", program, "forward", "r0", "r1", "--json"];
+    let run = || {
+        let mut run = Command::new("setpriv");
+        run.args(words).args(["--socket", "none", "--virtual-cpus", "2", "--seconds", "0.2"]);
+        net.within(ROUTER, || run.output())
+    };
+    let output = match run() {
+        Ok(output) => Ran::of(output),
+        Err(error) => return skip(&format!("no setpriv (util-linux): {error}")),
+    };
+    assert_eq!(output.code, Some(1), "{output:?}");
+    for name in ["r0", "r1"] {
+        let rule = format!("rule add iif {name} pref 32765 blackhole");
+        assert!(output.err.contains(&format!("ip -6 {rule}")), "{output:?}");
+        net.must(ROUTER, &format!("-6 {rule}"));
+    }
+    let by_user = rules(&net);
+    let output = Ran::of(run().unwrap());
+    assert_eq!((output.code, rules(&net)), (Some(0), by_user), "{output:?}");
+    for name in ["r0", "r1"] {
+        net.must(ROUTER, &format!("-6 rule del iif {name} pref 32765 blackhole"));
+        let off = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
+        net.within(ROUTER, || std::fs::write(off, "1").unwrap());
+    }
+    let output = Ran::of(run().unwrap());
+    assert_eq!(output.code, Some(0), "{output:?}");
+}

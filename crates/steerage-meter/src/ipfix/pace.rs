@@ -1,0 +1,170 @@
+//! How fast records are sent, so that a collector's receive buffer does not overflow.
+//!
+//! Linux gives a UDP socket a receive buffer of 212,992 bytes by default
+//! (`net.core.rmem_default`), and counts each datagram with its memory: 2,304 bytes for a full one
+//! on loopback, and up to 4,352 bytes from network cards. So a buffer takes 48 to 92 messages while
+//! the collector does not read.
+
+use std::fmt;
+use std::num::NonZero;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+/// The default rate over UDP, in records per second: 500 full messages per second. The smallest
+/// buffer then lasts for 90 ms without a read by the collector.
+const UDP_DEFAULT: u64 = 10_000;
+
+/// The most messages that are sent together if there is a rate: a sixth of the smallest buffer.
+const TOGETHER_MAX: u64 = 8;
+
+/// At this many records per second for each message, messages that are sent together are those of
+/// 10 ms, with 20 records in a message.
+const RATE_TOGETHER: u64 = 2000;
+
+/// The longest delay of the sender that it catches up on. A longer delay would end in a burst: at
+/// the default rate, these are 5 messages.
+const CATCH_UP_MAX: Duration = Duration::from_millis(10);
+
+/// The highest rate at which records are sent to a collector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportRate {
+    /// As fast as possible.
+    Max,
+    /// This many records per second.
+    Records(NonZero<u64>),
+}
+
+impl FromStr for ExportRate {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "max" => Ok(Self::Max),
+            _ => text.parse().map(Self::Records).map_err(|_| "write records per second, or max"),
+        }
+    }
+}
+
+impl fmt::Display for ExportRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Max => f.write_str("max"),
+            Self::Records(rate) => rate.fmt(f),
+        }
+    }
+}
+
+/// The times at which records may be sent.
+#[derive(Debug)]
+pub(super) struct Pace {
+    rate: Option<u64>,
+    is_default: bool,
+    is_udp: bool,
+    is_hurried: bool,
+    next_at: Instant,
+}
+
+impl Pace {
+    pub(super) fn new(rate: Option<ExportRate>, is_udp: bool, now: Instant) -> Self {
+        let records = match rate {
+            None => is_udp.then_some(UDP_DEFAULT),
+            Some(ExportRate::Max) => None,
+            Some(ExportRate::Records(rate)) => Some(rate.get()),
+        };
+        Self { rate: records, is_default: rate.is_none(), is_udp, is_hurried: false, next_at: now }
+    }
+
+    /// The most messages that may be sent together. `None` if there is no rate.
+    pub(super) fn together(&self) -> Option<usize> {
+        self.rate.map(|rate| (rate / RATE_TOGETHER).clamp(1, TOGETHER_MAX) as usize)
+    }
+
+    /// Whether the user leaves the rate to this program.
+    pub(super) fn is_default(&self) -> bool {
+        self.is_default
+    }
+
+    /// How long to wait before the next records are sent.
+    pub(super) fn wait(&self, now: Instant) -> Duration {
+        self.next_at.saturating_duration_since(now)
+    }
+
+    /// After a request to stop, records are sent at the default rate at least, and over TCP without
+    /// a limit.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.is_hurried, true) {
+            self.rate = self.rate.filter(|_| self.is_udp).map(|rate| rate.max(UDP_DEFAULT));
+            self.next_at = self.next_at.min(now);
+        }
+    }
+
+    /// Notes that `count` records are sent now.
+    pub(super) fn sent(&mut self, count: usize, now: Instant) {
+        let Some(rate) = self.rate else { return };
+        let from = now.checked_sub(CATCH_UP_MAX).map_or(self.next_at, |earliest| self.next_at.max(earliest));
+        self.next_at = from + Duration::from_secs_f64(count as f64 / rate as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends for `time`, with messages of `count` records and a sender that is `late` each time.
+    /// Returns the records, and the most records within 10 ms.
+    fn run(pace: &mut Pace, start: Instant, time: Duration, count: usize, late: Duration) -> (usize, usize) {
+        let (mut now, mut sent, mut all) = (start, Vec::<(Instant, usize)>::new(), 0);
+        while now < start + time {
+            let wait = pace.wait(now);
+            now += if wait.is_zero() { wait } else { wait + late };
+            pace.sent(count, now);
+            sent.push((now, count));
+            all += count;
+        }
+        let within = |from: Instant| {
+            let these = sent.iter().filter(|(at, _)| *at >= from && *at < from + Duration::from_millis(10));
+            these.map(|(_, count)| count).sum::<usize>()
+        };
+        (all, sent.iter().map(|(at, _)| within(*at)).max().unwrap())
+    }
+
+    #[test]
+    fn records_keep_to_the_rate_without_bursts() {
+        let start = Instant::now();
+        for late in [0, 200, 5000].map(Duration::from_micros) {
+            let mut pace = Pace::new(None, true, start);
+            let (all, burst) = run(&mut pace, start, Duration::from_secs(2), 20, late);
+            assert!((19_000..=20_300).contains(&all), "{all} records in 2 s, {late:?} late");
+            assert!(burst <= 240, "{burst} records in 10 ms, {late:?} late");
+        }
+        // A sender that did not run for a second does not make up for it.
+        let mut pace = Pace::new(None, true, start);
+        let late = start + Duration::from_secs(1);
+        let (_, burst) = run(&mut pace, late, Duration::from_millis(100), 20, Duration::ZERO);
+        assert!(burst <= 240, "{burst}");
+    }
+
+    #[test]
+    fn who_sets_the_rate_gets_it() {
+        let now = Instant::now();
+        let waits = |rate: Option<&str>, is_udp, is_hurried| {
+            let mut pace = Pace::new(rate.map(|rate| rate.parse().unwrap()), is_udp, now);
+            if is_hurried {
+                pace.hurry(now);
+            }
+            (0..100).for_each(|_| pace.sent(1000, now));
+            pace.wait(now).as_secs_f64().round()
+        };
+        assert_eq!(waits(Some("100"), true, false), 1000.0);
+        assert_eq!(waits(Some("1000000"), true, false), 0.0);
+        assert_eq!([waits(Some("max"), true, false), waits(None, false, false)], [0.0, 0.0]);
+        assert_eq!(waits(None, true, false), 10.0);
+        // After a request to stop.
+        assert_eq!([waits(Some("100"), true, true), waits(Some("100"), false, true)], [10.0, 0.0]);
+        let mut slow = Pace::new("1".parse().ok(), true, now);
+        assert_eq!(slow.together(), Some(1));
+        slow.sent(100, now);
+        slow.hurry(now);
+        assert_eq!((slow.wait(now), slow.together()), (Duration::ZERO, Some(5)));
+    }
+}

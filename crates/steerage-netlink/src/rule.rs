@@ -1,0 +1,147 @@
+//! The rules that say which routing table the kernel reads for an IPv6 packet: `ip -6 rule`.
+
+use std::io;
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, ParseableParametrized};
+use netlink_packet_route::route::RouteProtocol;
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::Rtnetlink;
+
+/// An IPv6 rule that looks at nothing but the interface by which a packet came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The kernel follows the rules in ascending order of their priorities.
+    pub priority: u32,
+    /// The interface by which packets came. `None` for all packets, also those of this machine.
+    pub interface: Option<String>,
+    /// What the kernel does with the packets.
+    pub action: RuleTo,
+    /// The program that made the rule, by the numbers of `/etc/iproute2/rt_protos`.
+    pub protocol: u8,
+}
+
+/// The action of a [`Rule`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleTo {
+    /// Looks up the routing table with this number.
+    Table(u32),
+    /// Drops the packets without an error to their senders.
+    Blackhole,
+}
+
+impl Rtnetlink {
+    /// Lists the IPv6 rules that look at nothing but the interface, and leaves out all others.
+    ///
+    /// # Errors
+    /// Fails if the kernel does not reply, or has no rules.
+    pub fn rules(&mut self) -> io::Result<Vec<Rule>> {
+        let mut request = RuleMessage::default();
+        request.header.family = AddressFamily::Inet6;
+        let mut rules = Vec::new();
+        self.exchange(&RouteNetlinkMessage::GetRule(request), NLM_F_DUMP, &mut |message| {
+            let parsed = RouteNetlinkMessage::parse_with_param(message.body, message.kind);
+            if let Ok(RouteNetlinkMessage::NewRule(rule)) = parsed {
+                rules.extend(Rule::from_message(&rule));
+            }
+        })?;
+        Ok(rules)
+    }
+
+    /// Adds a rule. The caller needs `CAP_NET_ADMIN`.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses the rule, or has it already.
+    pub fn add_rule(&mut self, rule: &Rule) -> io::Result<()> {
+        let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
+        self.exchange(&RouteNetlinkMessage::NewRule(rule.message()), flags, &mut |_| {})
+    }
+
+    /// Deletes a rule. The caller needs `CAP_NET_ADMIN`.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses the change, or has no such rule.
+    pub fn delete_rule(&mut self, rule: &Rule) -> io::Result<()> {
+        self.exchange(&RouteNetlinkMessage::DelRule(rule.message()), NLM_F_ACK, &mut |_| {})
+    }
+}
+
+impl Rule {
+    fn message(&self) -> RuleMessage {
+        let mut message = RuleMessage::default();
+        message.header.family = AddressFamily::Inet6;
+        message.attributes =
+            vec![RuleAttribute::Priority(self.priority), RuleAttribute::Protocol(RouteProtocol::from(self.protocol))];
+        message.attributes.extend(self.interface.clone().map(RuleAttribute::Iifname));
+        message.header.action = match self.action {
+            RuleTo::Table(table) => {
+                message.attributes.push(RuleAttribute::Table(table));
+                RuleAction::ToTable
+            }
+            RuleTo::Blackhole => RuleAction::Blackhole,
+        };
+        message
+    }
+
+    fn from_message(message: &RuleMessage) -> Option<Self> {
+        let header = &message.header;
+        if (header.dst_len, header.src_len, header.tos) != (0, 0, 0) || header.flags.contains(RuleFlags::Invert) {
+            return None;
+        }
+        let mut table = u32::from(header.table);
+        let mut rule = Self { priority: 0, interface: None, action: RuleTo::Blackhole, protocol: 0 };
+        for attribute in &message.attributes {
+            match attribute {
+                RuleAttribute::Priority(priority) => rule.priority = *priority,
+                RuleAttribute::Iifname(name) => rule.interface = Some(name.clone()),
+                RuleAttribute::Table(number) => table = *number,
+                RuleAttribute::Protocol(protocol) => rule.protocol = (*protocol).into(),
+                // The kernel states that nothing is suppressed.
+                RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
+                _ => return None,
+            }
+        }
+        match header.action {
+            RuleAction::ToTable => rule.action = RuleTo::Table(table),
+            RuleAction::Blackhole => {}
+            _ => return None,
+        }
+        Some(rule)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steerage_fixtures::namespaces::Namespaces;
+
+    use super::*;
+
+    /// The rules are compared with those that `ip -6 rule` makes and shows.
+    #[test]
+    fn rules_are_those_of_ip() {
+        let Some(namespaces) = Namespaces::new(1) else { return };
+        namespaces.must(0, "-6 rule add pref 900 from fd00::/8 lookup 77");
+        namespaces.must(0, "-6 rule add pref 901 iif lo blackhole");
+        let rules = || namespaces.within(0, || Rtnetlink::open().unwrap().rules().unwrap());
+        let to = |priority, interface: Option<&str>, action, protocol| Rule {
+            priority,
+            interface: interface.map(str::to_owned),
+            action,
+            protocol,
+        };
+        let (local, main) = (to(0, None, RuleTo::Table(255), 2), to(32766, None, RuleTo::Table(254), 2));
+        let theirs = to(901, Some("lo"), RuleTo::Blackhole, 3);
+        assert_eq!(rules(), [local.clone(), theirs.clone(), main.clone()]);
+        let ours = to(902, Some("nowhere"), RuleTo::Blackhole, 115);
+        let (added, again) = namespaces.within(0, || {
+            let mut kernel = Rtnetlink::open().unwrap();
+            (kernel.add_rule(&ours), kernel.add_rule(&ours))
+        });
+        assert!(added.is_ok() && again.is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists));
+        assert_eq!(rules(), [local.clone(), theirs.clone(), ours.clone(), main.clone()]);
+        namespaces.must(0, "-6 rule del pref 902 iif nowhere blackhole protocol 115");
+        namespaces.within(0, || Rtnetlink::open().unwrap().delete_rule(&theirs)).unwrap();
+        assert_eq!(rules(), [local, main]);
+    }
+}
